@@ -88,7 +88,7 @@ Status AttachedJob::admit(const AttachRequest& request, const JobConfig& config)
 void AttachedJob::attach(TrainerId id, const AttachRequest& request, int peer_pid, FileDescriptor kept,
                          std::uint64_t now_ms) {
   trainers_.add(id, request, peer_pid);
-  if (kept) brought_.push_back(std::move(kept));
+  if (kept && brought_.size() < trainers_.local_world_size()) brought_.push_back(std::move(kept));
   context_.logger->info("{}: {} attached ({} of {} local ranks)", in_words(), trainers_.who(request.local_rank),
                         trainers_.size(), trainers_.local_world_size());
   if (in<Gathering>() && trainers_.complete()) join(now_ms);

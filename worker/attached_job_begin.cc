@@ -29,7 +29,7 @@ void AttachedJob::join(std::uint64_t now_ms) {
   message.model_ranks = trainers_.model_ranks();
   for (const auto& [local_rank, trainer] : trainers_) add_kind(message.computes_with, trainer.computes_with);
   message.on_devices = context_.options.devices && context_.options.devices->api() &&
-                       trainers_.any(&LocalTrainer::on_device) && trainers_.one_part();
+                       trainers_.any(&LocalTrainer::on_device) && !have_holders(tensors_);
   if (!message.on_devices) {
     if (context_.redo.busy(name())) {
       phase_ = Joining{now_ms + kRingRetryMs};

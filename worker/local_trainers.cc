@@ -28,11 +28,6 @@ std::vector<std::uint32_t> LocalTrainers::model_ranks() const {
   return ranks;
 }
 
-bool LocalTrainers::one_part() const {
-  return std::ranges::all_of(*this,
-                             [this](const auto& one) { return one.second.model_rank == begin()->second.model_rank; });
-}
-
 Status LocalTrainers::admit(const AttachRequest& request, const std::string& job) const {
   if (request.node_rank != node_.value) {
     return fail(ErrorCode::kTopology,

@@ -55,7 +55,6 @@ class LocalTrainers : private std::map<std::uint32_t, LocalTrainer> {
   std::string who(std::uint32_t local_rank) const;
   std::vector<std::string> devices() const;
   std::vector<std::uint32_t> model_ranks() const;  // by local rank
-  bool one_part() const;                           // all hold the same part of the model
 
   // Does it stand where these do, and is its local rank free? job: in words.
   Status admit(const AttachRequest& request, const std::string& job) const;

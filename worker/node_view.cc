@@ -61,7 +61,7 @@ Result<std::shared_ptr<NodeJob>> open_view(NodeJobsContext& context, NodeJobSpec
   if (!plan.on_servers()) {
     spec.lane_memory = AllreduceLane::bytes_needed(spec);
   } else if (context.options.devices) {
-    auto opened = context.options.devices->open(*spec.view, trainers.devices(), trainers.one_part());
+    auto opened = context.options.devices->open(*spec.view, trainers.devices());
     if (!opened) return tl::unexpected(opened.error());
     spec.devices = std::move(*opened);
   }

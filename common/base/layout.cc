@@ -157,7 +157,7 @@ std::uint64_t layout_hash(std::span<const TensorSpec> tensors, std::uint64_t chu
   if (std::ranges::any_of(tensors, [](const TensorSpec& t) { return t.group != 0; })) {
     for (const TensorSpec& t : tensors) number(t.group);
   }
-  if (std::ranges::any_of(tensors, [](const TensorSpec& t) { return !t.holders.empty(); })) {
+  if (have_holders(tensors)) {
     for (const TensorSpec& t : tensors) {
       number(t.holders.size());
       for (const std::uint32_t holder : t.holders) number(holder);
@@ -223,6 +223,10 @@ bool TensorSpec::held_by(std::uint32_t model_rank) const {
 
 bool TensorSpec::held_by_any(std::span<const std::uint32_t> model_ranks) const {
   return std::ranges::any_of(model_ranks, [this](std::uint32_t rank) { return held_by(rank); });
+}
+
+bool have_holders(std::span<const TensorSpec> tensors) {
+  return std::ranges::any_of(tensors, [](const TensorSpec& tensor) { return !tensor.holders.empty(); });
 }
 
 Result<Layout> Layout::make(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,

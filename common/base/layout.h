@@ -54,6 +54,9 @@ struct TensorSpec {
   }
 };
 
+// Do some of them say their holders? Then chunks are not all of one size.
+bool have_holders(std::span<const TensorSpec> tensors);
+
 struct ChunkOwner {
   ShardIndex shard;
   LaneIndex lane;

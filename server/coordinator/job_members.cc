@@ -55,14 +55,14 @@ Status check_model_ranks(const JobMembers& members, const JobConfig& config) {
   const auto nodes = static_cast<std::uint32_t>(members.size());
   const auto made = ModelRanks::of(ranks, nodes, members.begin()->second.join.tensors);
   if (!made) return tl::unexpected(made.error());
-  if (made->whole()) return {};
-  if (!has_rounds(config)) {
+  const bool split = !made->whole() || have_holders(members.begin()->second.join.tensors);
+  if (split && !has_rounds(config)) {
     return fail(ErrorCode::kTopology,
                 "its ranks hold parts of the model, which goes with the modes \"sync\" and "
                 "\"local_sgd\", and not with mode = \"" +
                     std::string(word(config.mode)) + "\"");
   }
-  if (!is_elastic(config)) return {};
+  if (made->whole() || !is_elastic(config)) return {};
   for (std::uint32_t node = 0; node < nodes; ++node) {
     const std::span<const std::uint32_t> mine = made->of_node(NodeRank(node), nodes);
     if (ModelRanks::of({mine.begin(), mine.end()}, 1, members.begin()->second.join.tensors)) continue;

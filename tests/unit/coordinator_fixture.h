@@ -53,6 +53,7 @@ struct JoinOptions {
   JobConfig config = config_of("");            // its name is `job`
   ComputeKinds computes_with = {};
   bool on_devices = false;
+  std::vector<std::uint32_t> model_ranks = {};
 };
 
 // Of a node that keeps the pushes of 16 rounds.
@@ -126,6 +127,7 @@ class Cluster : public CoordinatorOutput {
     join.redo_capacity = options.redo_capacity;
     join.computes_with = options.computes_with;
     join.on_devices = options.on_devices;
+    join.model_ranks = options.model_ranks;
     std::vector<std::uint32_t> nodes = options.redo_nodes;
     for (std::uint32_t node = 0; node < std::min(options.nodes, 2048u) && options.redo_nodes.empty(); ++node)
       nodes.push_back(node);

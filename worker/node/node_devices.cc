@@ -114,15 +114,16 @@ Result<std::shared_ptr<DeviceReduction>> NodeDevices::create(const DevicePlan& p
   });
 }
 
-Result<std::shared_ptr<DeviceReduction>> NodeDevices::open(const ViewPlan& view, std::span<const std::string> uuids,
-                                                           bool one_part) {
+Result<std::shared_ptr<DeviceReduction>> NodeDevices::open(const ViewPlan& view, std::span<const std::string> uuids) {
   const bool wanted = std::ranges::any_of(uuids, [](const std::string& uuid) { return !uuid.empty(); });
   if (!required() && (!wanted || !api_)) return nullptr;
   for (const std::string& uuid : uuids) {
     if (Status admitted = admit(uuid); !admitted) return tl::unexpected(admitted.error());
   }
   Result<DevicePlan> made = plan(uuids);
-  if (!one_part) made = fail(ErrorCode::kTopology, "its ranks on this node hold different parts of the model");
+  if (have_holders(view.layout->tensors())) {
+    made = fail(ErrorCode::kTopology, "its ranks hold different parts of the model");
+  }
   if (made) {
     made->layout = view.layout;
     made->push = view.plan->push;

@@ -31,8 +31,7 @@ class NodeDevices {
   // May a rank with its gradients on device `uuid` (empty: on the host) be part of a job here?
   Status admit(std::string_view uuid) const;
   // uuids: of all local ranks. Null: reduce on the host. Errors only if that is not permitted.
-  Result<std::shared_ptr<DeviceReduction>> open(const ViewPlan& view, std::span<const std::string> uuids,
-                                                bool one_part);
+  Result<std::shared_ptr<DeviceReduction>> open(const ViewPlan& view, std::span<const std::string> uuids);
 
   // The same for an all-reduce job: null, with the reason in `why`, if its ranks cannot be added up by NCCL here. What
   // other nodes can is another question (NodeJobs).
