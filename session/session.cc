@@ -9,12 +9,12 @@
 #include <thread>
 
 #include "common/base/assert.h"
-#include "common/base/model_ranks.h"
 #include "common/base/shared_memory.h"
 #include "common/config/job_json.h"
 #include "session/attach_region.h"
 #include "session/attach_socket.h"
 #include "session/futex.h"
+#include "session/held_tensors.h"
 
 namespace tributary {
 namespace {
@@ -40,7 +40,8 @@ struct Session::Impl {
   std::string socket_path;
   Topology topology;
   AttachReply reply;
-  std::optional<Layout> layout;
+  std::optional<HeldTensors> held;  // set by attach()
+  const Layout& layout() const { return held->layout(); }
   SharedMemory node_memory, rank_memory;
   SharedMemory ring_memory;               // of AttachReply::ring
   std::vector<FileDescriptor> doorbells;  // one a worker lane
@@ -49,10 +50,7 @@ struct Session::Impl {
   float* parameters = nullptr;
   TensorWord* tensor_words = nullptr;
   float* gradients = nullptr;
-  // Tensors have the numbers that all ranks declared them with; in this node's layout, and in what is by tensor below,
-  // those of the node's part.
-  ModelRanks model_ranks;
-  std::vector<std::size_t> held;                     // by this rank
+  // By tensor as in the node's layout:
   std::vector<std::vector<std::uint16_t>> lanes_of;  // per tensor: which doorbells to ring
   std::vector<Round> rounds;                         // per tensor: of the last ready()
   // What the worker said when the view ended, read from the socket.
@@ -77,12 +75,6 @@ struct Session::Impl {
   Status map_ring(FileDescriptor fd);
   Status open_device();
   std::span<const std::byte> state_at_start() const;
-  std::optional<std::size_t> find(std::size_t declared) const;  // none: this rank does not hold it
-  std::size_t at(std::size_t declared) const;                   // REQUIRES: it does
-  bool gives(std::size_t tensor) const {
-    return !reply.resume && model_ranks.first_with(layout->tensors()[tensor]) == topology.rank;
-  }
-  Status place(std::vector<TensorSpec> tensors);
   RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
   Status give(const RankState& state);
   Status give_for_snapshot();
@@ -96,40 +88,6 @@ struct Session::Impl {
             "worker daemon at " + socket_path + " is gone; start it again, then start the trainers again"};
   }
 };
-
-// This rank's part of the model, as the reply says it.
-Status Session::Impl::place(std::vector<TensorSpec> tensors) {
-  const std::uint32_t nodes = topology.world_size / topology.local_world_size;
-  auto ranks = ModelRanks::of(reply.model_ranks, nodes, tensors);
-  if (!ranks || (!ranks->whole() && ranks->by_rank().size() != topology.world_size)) {
-    return fail(ErrorCode::kMalformed, "worker daemon at " + socket_path + " gave model ranks that cannot be: " +
-                                           (ranks ? std::to_string(ranks->by_rank().size()) + " of them, for " +
-                                                        std::to_string(topology.world_size) + " ranks"
-                                                  : ranks.error().message));
-  }
-  auto whole = Layout::with_owners(std::move(tensors), reply.chunk_elements, std::move(reply.owners));
-  if (!whole) return tl::unexpected(whole.error());
-  model_ranks = std::move(*ranks);
-  const std::span<const std::uint32_t> here =
-      model_ranks.whole() ? std::span<const std::uint32_t>() : model_ranks.of_node(NodeRank(topology.node_rank), nodes);
-  layout = whole->part(here);
-  TRIB_ASSERT(layout);
-  for (std::size_t t = 0; t < layout->tensors().size(); ++t) {
-    if (here.empty() || layout->tensors()[t].held_by(here[topology.local_rank])) held.push_back(t);
-  }
-  return {};
-}
-
-std::optional<std::size_t> Session::Impl::find(std::size_t declared) const {
-  const std::optional<std::size_t> tensor = layout->tensor_in_part(declared);
-  return tensor && std::ranges::binary_search(held, *tensor) ? tensor : std::nullopt;
-}
-
-std::size_t Session::Impl::at(std::size_t declared) const {
-  const std::optional<std::size_t> tensor = find(declared);
-  TRIB_ASSERT(tensor);
-  return *tensor;
-}
 
 Status Session::Impl::map(std::vector<FileDescriptor> fds) {
   const auto bad = [&](const std::string& what) {
@@ -147,9 +105,9 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds) {
   }
   if (keepsake) keepsake->memory = reply.redo ? std::move(fds.back()) : FileDescriptor();
   fds.resize(2 + lanes);
-  const std::size_t parameters_at = node_parameters_offset(layout->chunks());
-  const std::size_t gradients_at = rank_gradients_offset(layout->tensors().size());
-  const std::size_t flat_bytes = layout->flat_elements() * sizeof(float);
+  const std::size_t parameters_at = node_parameters_offset(layout().chunks());
+  const std::size_t gradients_at = rank_gradients_offset(layout().tensors().size());
+  const std::size_t flat_bytes = layout().flat_elements() * sizeof(float);
   const bool on_device = !reply.device.empty();
   if (reply.node_region_bytes != parameters_at + flat_bytes ||
       reply.gradient_region_bytes != gradients_at + (on_device || in_ring ? 0 : flat_bytes)) {
@@ -170,8 +128,8 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds) {
 
   node = reinterpret_cast<NodeHeader*>(node_memory.data());
   auto* header = reinterpret_cast<RankHeader*>(rank_memory.data());
-  if (node->magic != kNodeRegionMagic || header->magic != kRankRegionMagic || node->chunks != layout->chunks() ||
-      header->tensors != layout->tensors().size()) {
+  if (node->magic != kNodeRegionMagic || header->magic != kRankRegionMagic || node->chunks != layout().chunks() ||
+      header->tensors != layout().tensors().size()) {
     return bad("regions that are none of ours");
   }
   chunk_words = reinterpret_cast<ChunkWord*>(node + 1);
@@ -179,15 +137,15 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds) {
   tensor_words = reinterpret_cast<TensorWord*>(header + 1);
   gradients = reinterpret_cast<float*>(rank_memory.data() + gradients_at);
 
-  lanes_of.resize(layout->tensors().size());
+  lanes_of.resize(layout().tensors().size());
   for (std::size_t t = 0; t < lanes_of.size(); ++t) {
-    const auto [begin, end] = layout->chunks_of(t);
+    const auto [begin, end] = layout().chunks_of(t);
     for (std::uint32_t c = begin; c < end && lanes_of[t].size() < lanes; ++c) {
-      const auto lane = static_cast<std::uint16_t>(layout->owner(ChunkIndex(c)).lane.value % lanes);
+      const auto lane = static_cast<std::uint16_t>(layout().owner(ChunkIndex(c)).lane.value % lanes);
       if (std::ranges::find(lanes_of[t], lane) == lanes_of[t].end()) lanes_of[t].push_back(lane);
     }
   }
-  rounds.assign(layout->tensors().size(), reply.resume_round);
+  rounds.assign(layout().tensors().size(), reply.resume_round);
   return {};
 }
 
@@ -196,7 +154,7 @@ Status Session::Impl::map_ring(FileDescriptor fd) {
   if (!memory) return tl::unexpected(memory.error());
   const auto& [offset, slot_bytes, slots] = reply.ring;
   const std::uint64_t size = memory->size();
-  if (offset > size || slot_bytes < layout->flat_elements() * sizeof(float) || slot_bytes > (size - offset) / slots ||
+  if (offset > size || slot_bytes < layout().flat_elements() * sizeof(float) || slot_bytes > (size - offset) / slots ||
       offset % alignof(float) != 0 || slot_bytes % alignof(float) != 0) {
     return fail(ErrorCode::kMalformed, "worker daemon at " + socket_path + " gave this rank " + std::to_string(slots) +
                                            " places of " + std::to_string(slot_bytes) +
@@ -283,9 +241,9 @@ Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round 
 
 // Every tensor is at the same round, and its answers are in: a boundary at which a rank may stop.
 bool Session::Impl::all_complete() const {
-  const Round round = rounds[held.front()];
-  return std::ranges::all_of(held, [&](std::size_t t) {
-    const auto [begin, end] = layout->chunks_of(t);
+  const Round round = rounds[held->tensors().front()];
+  return std::ranges::all_of(held->tensors(), [&](std::size_t t) {
+    const auto [begin, end] = layout().chunks_of(t);
     const auto answered = [&](const ChunkWord& word) {
       return word.version_plus_one.load(std::memory_order_acquire) > round.value;
     };
@@ -406,7 +364,13 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
     return fail(ErrorCode::kMalformed,
                 "worker daemon at " + options.socket + " gave this rank an impossible place: " + told.error().message);
   }
-  if (Status placed = impl->place(std::move(request.tensors)); !placed) return tl::unexpected(placed.error());
+  auto held = HeldTensors::of(impl->reply, impl->topology.world_size / impl->topology.local_world_size,
+                              impl->topology.local_rank, std::move(request.tensors));
+  if (!held) {
+    return fail(held.error().code, "worker daemon at " + options.socket + " sent an attach reply that cannot be: " +
+                                       held.error().message + "; worker and trainer must be of the same release");
+  }
+  impl->held = std::move(*held);
   if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
   const Status opened = impl->open_device();
   // It is still wanted if the view ends before its first round is complete, or a snapshot is named for where it begins.
@@ -436,28 +400,29 @@ const Topology& Session::topology() const {
   return impl_->topology;
 }
 const Layout& Session::layout() const {
-  return *impl_->layout;
+  return impl_->layout();
 }
 
 bool Session::holds(std::size_t tensor) const {
-  return impl_->find(tensor).has_value();
+  return impl_->held->find(tensor).has_value();
 }
 bool Session::gives_values(std::size_t tensor) const {
-  const std::optional<std::size_t> mine = impl_->find(tensor);
-  return mine && impl_->gives(*mine);
+  const std::optional<std::size_t> mine = impl_->held->find(tensor);
+  return mine && impl_->held->gives_values(*mine);
 }
 
 std::span<float> Session::initial(std::size_t declared) {
-  const std::size_t tensor = impl_->at(declared);
-  TRIB_ASSERT(impl_->gives(tensor));
-  return {impl_->parameters + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
+  const std::size_t tensor = impl_->held->at(declared);
+  TRIB_ASSERT(impl_->held->gives_values(tensor));
+  return {impl_->parameters + impl_->layout().tensor_offset(tensor), impl_->layout().tensors()[tensor].elements()};
 }
 
 Status Session::start() {
-  if (std::ranges::any_of(impl_->held, [this](std::size_t tensor) { return impl_->gives(tensor); })) {
+  if (std::ranges::any_of(impl_->held->tensors(),
+                          [this](std::size_t tensor) { return impl_->held->gives_values(tensor); })) {
     if (auto sent = impl_->socket.send(InitialValues{}); !sent) return tl::unexpected(impl_->unavailable());
   }
-  const Status waited = impl_->wait_chunks(0, static_cast<std::uint32_t>(impl_->layout->chunks()), resume_round());
+  const Status waited = impl_->wait_chunks(0, static_cast<std::uint32_t>(impl_->layout().chunks()), resume_round());
   if (waited) return {};
   if (waited.error().code != ErrorCode::kStopped) return tl::unexpected(waited.error());
   const StepState over = impl_->when_over();
@@ -473,29 +438,29 @@ bool Session::on_device() const {
 
 float* Session::gradient_device(std::size_t tensor) {
   TRIB_ASSERT(on_device());
-  return impl_->device_gradients + impl_->layout->tensor_offset(impl_->at(tensor));
+  return impl_->device_gradients + impl_->layout().tensor_offset(impl_->held->at(tensor));
 }
 
 const float* Session::parameters_device(std::size_t tensor) const {
   TRIB_ASSERT(on_device());
-  return impl_->device_parameters + impl_->layout->tensor_offset(impl_->at(tensor));
+  return impl_->device_parameters + impl_->layout().tensor_offset(impl_->held->at(tensor));
 }
 
 std::span<float> Session::gradient(std::size_t declared) {
   TRIB_ASSERT(!on_device());
-  const std::size_t tensor = impl_->at(declared);
+  const std::size_t tensor = impl_->held->at(declared);
   float* flat = impl_->gradients;
   if (const auto& [offset, slot_bytes, slots] = impl_->reply.ring; slots != 0) {
     const std::uint64_t slot = impl_->rounds[tensor].next().value % slots;
     flat = reinterpret_cast<float*>(impl_->ring_memory.data() + offset + slot * slot_bytes);
   }
-  return {flat + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
+  return {flat + impl_->layout().tensor_offset(tensor), impl_->layout().tensors()[tensor].elements()};
 }
 
 std::span<const float> Session::parameters(std::size_t declared) const {
   TRIB_ASSERT(!on_device());
-  const std::size_t tensor = impl_->at(declared);
-  return {impl_->parameters + impl_->layout->tensor_offset(tensor), impl_->layout->tensors()[tensor].elements()};
+  const std::size_t tensor = impl_->held->at(declared);
+  return {impl_->parameters + impl_->layout().tensor_offset(tensor), impl_->layout().tensors()[tensor].elements()};
 }
 
 Status Session::keep(Round round, std::span<const std::byte> state) {
@@ -521,7 +486,7 @@ void Session::last_round(Round round) {
 }
 
 void Session::ready(std::size_t declared, std::uint64_t weight, double rate) {
-  const std::size_t tensor = impl_->at(declared);
+  const std::size_t tensor = impl_->held->at(declared);
   Round& round = impl_->rounds[tensor];
   round = round.next();
   TensorWord& word = impl_->tensor_words[tensor];
@@ -536,15 +501,15 @@ void Session::ready(std::size_t declared, std::uint64_t weight, double rate) {
 }
 
 Result<StepState> Session::wait(std::size_t declared) {
-  const std::size_t tensor = impl_->at(declared);
-  const auto [begin, end] = impl_->layout->chunks_of(tensor);
+  const std::size_t tensor = impl_->held->at(declared);
+  const auto [begin, end] = impl_->layout().chunks_of(tensor);
   return impl_->after(impl_->wait_chunks(begin, end, impl_->rounds[tensor]));
 }
 
 Result<StepState> Session::wait() {
   Status waited;
-  for (const std::size_t t : impl_->held) {
-    const auto [begin, end] = impl_->layout->chunks_of(t);
+  for (const std::size_t t : impl_->held->tensors()) {
+    const auto [begin, end] = impl_->layout().chunks_of(t);
     if (waited) waited = impl_->wait_chunks(begin, end, impl_->rounds[t]);
   }
   return impl_->after(waited);

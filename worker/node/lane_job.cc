@@ -267,9 +267,10 @@ bool WorkerLaneJob::keep_residuals() {
 
 void WorkerLaneJob::refused(const ErrorReply& error) {
   const bool over = error.code == ErrorCode::kStaleView || error.code == ErrorCode::kUnknownJob;
-  const std::string what = error.key == ChunkKey{} ? std::string("a message")
-                                                   : "chunk " + std::to_string(error.key.chunk.value) + " of round " +
-                                                         std::to_string(error.round.value);
+  const std::string what = error.key == ChunkKey{}
+                               ? std::string("a message")
+                               : "chunk " + std::to_string(job_->layout().in_whole(error.key.chunk).value) +
+                                     " of round " + std::to_string(error.round.value);
   fail_job({over ? LaneFailure::Kind::kViewOver : LaneFailure::Kind::kRefused, 0,
             Error{error.code, "a server refused " + what + ": " + error.message}});
 }
