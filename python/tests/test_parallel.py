@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import unittest
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ import torch
 from cluster import BIN, LIBRARY, REPOSITORY, free_port
 from test_cluster import WithDaemons, say
 from torch.nn import functional as F
+
+from tributary.torch._progress import RoundReport, as_datagram
 
 sys.path.insert(0, str(REPOSITORY / "examples"))
 from byte_gpt import ByteGPT, datasets
@@ -149,6 +152,25 @@ class Parallel(WithDaemons):
         last = max(self.losses())
         self.assertGreater(last, stopped[1] + 5)
         self.check("2, 1 and 4 replicas", {stopped[0]: 2, stopped[1]: 1, last: 4}, size)
+
+
+class Samples(unittest.TestCase):
+    def test_those_of_a_replica_count_once(self) -> None:
+        report = RoundReport(
+            rank=1,
+            world_size=4,
+            replicas=2,
+            restarts=0,
+            resumed=0,
+            complete=3,
+            rounds=0,
+            samples=8,
+            compute_ns=1,
+            reduce_ns=1,
+            wait_ns=1,
+        )
+        told = as_datagram(report, {"loss": 2.0})
+        self.assertEqual((told["samples"], told["global_samples"], told["loss_sum"]), (4, 16, 8.0))
 
 
 class Mistakes(WithDaemons):

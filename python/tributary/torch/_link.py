@@ -329,6 +329,7 @@ class Link:
             RoundReport(
                 rank=self.view.rank,
                 world_size=self.view.world_size,
+                replicas=self.view.world_size if self.part.replica is None else self.part.replicas,
                 restarts=self.restarts,
                 resumed=self._view_began_after,
                 complete=self.round,

@@ -17,6 +17,7 @@ class RoundReport:
 
     rank: int
     world_size: int
+    replicas: int  # of the model: all ranks of one see the same samples
     restarts: int
     resumed: int
     complete: int
@@ -91,7 +92,9 @@ def _number(value: Any) -> float:
 
 def as_datagram(report: RoundReport, figures: dict[str, float]) -> dict[str, Any]:
     """The object of a round's datagram."""
-    samples = max(0, int(figures.get("samples", report.samples)))
+    seen = max(0, int(figures.get("samples", report.samples)))
+    # Who adds up ranks' samples counts those of a replica once.
+    samples = seen if report.replicas == report.world_size else -(-seen * report.replicas // report.world_size)
     datagram: dict[str, Any] = {
         "rank": report.rank,
         "world_size": report.world_size,
@@ -101,7 +104,7 @@ def as_datagram(report: RoundReport, figures: dict[str, float]) -> dict[str, Any
         "round": report.complete,
         "rounds": report.rounds,
         "samples": samples,
-        "global_samples": samples * report.world_size,
+        "global_samples": seen * report.replicas,
         "samples_sum": 0,
         "compute_ns": report.compute_ns,
         "reduce_ns": report.reduce_ns,
