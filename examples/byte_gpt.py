@@ -56,11 +56,15 @@ class ByteGPT(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.norm(self.blocks(self.embedding(x) + self.positions[: x.shape[1]])))
 
-    def groups(self, decay: float = 0.1) -> list[dict[str, object]]:
-        """Matrices decay, vectors do not."""
-        matrices = [p for p in self.parameters() if p.ndim >= 2]
-        vectors = [p for p in self.parameters() if p.ndim < 2]
-        return [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
+    def groups(self) -> list[dict[str, object]]:
+        return groups_of(self)
+
+
+def groups_of(module: nn.Module, decay: float = 0.1) -> list[dict[str, object]]:
+    """Matrices decay, vectors do not."""
+    matrices = [p for p in module.parameters() if p.ndim >= 2]
+    vectors = [p for p in module.parameters() if p.ndim < 2]
+    return [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
 
 
 class Bytes(Dataset):

@@ -23,17 +23,10 @@ mesh = init_device_mesh("cpu", (trib.world_size() // 2, 2), mesh_dim_names=("dp"
 torch.manual_seed(0)
 model = ByteGPT(context=args.context)
 for block in model.blocks:
-    parallelize_module(
-        block, mesh["tp"], {"mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()}
-    )
+    parallelize_module(block, mesh["tp"], {"mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()})
 
-opt = trib.DistributedOptimizer(
-    model,
-    torch.optim.AdamW(model.groups(), lr=1e-3),
-    max_grad_norm=1.0,
-    mesh=mesh,
-    replicate="dp",
-)
+inner = torch.optim.AdamW(model.groups(), lr=1e-3)
+opt = trib.DistributedOptimizer(model, inner, max_grad_norm=1.0, mesh=mesh, replicate="dp")
 data, _ = datasets(args.text, args.bytes, args.context)
 sampler = trib.DistributedSampler(data, seed=1)
 loader = DataLoader(data, batch_size=args.batch, sampler=sampler, drop_last=True)

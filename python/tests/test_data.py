@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import tributary.torch as trib
-from tributary.torch._parallel import WholeModel
+from tributary.torch._parallel import Part
 from tributary.torch._program import program
 
 
@@ -25,7 +25,7 @@ class FakeLink:
         self.batch_size = 0
         self.closed = False
         self.view = mock.Mock(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
-        self.part: Any = WholeModel()
+        self.part: Any = Part()
 
 
 def batches(rank: int, world: int, samples: int = 50, size: int = 3, link: Any = None, **options: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from tributary._library import AttachOptions, Floats, Gate, Leave, Session, Step
 from tributary.torch._exceptions import Stopped
 from tributary.torch._initial import InitialValues
 from tributary.torch._log import logger
-from tributary.torch._parallel import Part, WholeModel
+from tributary.torch._parallel import Part
 from tributary.torch._progress import Progress, RoundReport
 from tributary.torch._stop import StopSignal
 
@@ -58,7 +58,7 @@ class Link:
         initial: Callable[[int, torch.Tensor], None],
         computes_with: str = "",
         rounds: int = 0,
-        part: Part = WholeModel(),  # noqa: B008, it has no state
+        part: Part = Part(),  # noqa: B008, it has no state
         held: Sequence[int] | None = None,
     ) -> None:
         self.name = name
@@ -213,9 +213,9 @@ class Link:
 
     def _attach_again(self, reason: str) -> None:
         self._attaching = True
-        if self._ended:
-            raise Error(f"job '{self.name}': {self._ended}")
         try:
+            if self._ended:
+                raise Error(f"job '{self.name}': {self._ended}")
             self._try_to_attach(reason)
         finally:
             self._attaching = False

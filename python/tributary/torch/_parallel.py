@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,46 +20,23 @@ _FOR_EVER = timedelta(days=3650)
 _LEAVING_S = 5.0  # how long a rank that is done waits for its neighbours to say that they are, too
 
 
-class Part(Protocol):
-    """A rank's part of the model.
+class Part:
+    """A rank's part of the model: all of it, which is what every rank has without model parallelism.
 
     Attributes:
         model_rank: which one it is; 0 where every rank holds the whole model.
         replica: data-parallel coordinate, among ``replicas``. None: the job's rank and world size.
     """
 
-    model_rank: int
-    replica: int | None
-    replicas: int
+    model_rank = 0
+    replica: int | None = None
+    replicas = 0
 
     def declare(self, slots: Sequence[Slot], mine: list[Tensor]) -> list[Tensor]:
         """The tensors of all ranks, the same on each of them; sets ``index`` and ``gives`` of this rank's slots.
 
         mine: of ``slots``, one each.
         """
-
-    def agree(self, stops: bool) -> bool:
-        """Whether a rank of this replica is to stop. Each of them asks after each round."""
-
-    def watch(self, gone: Callable[[str], None]) -> None:
-        """Tells, from another thread, that a rank which this one cannot go on without has ended, and which."""
-
-    def leave(self) -> None:
-        """Training has ended well on all ranks: this one's end is no loss."""
-
-    @property
-    def watches(self) -> bool:
-        """Whether threads of this part are still blocked, which no interpreter may be torn down under."""
-
-
-class WholeModel:
-    """Every rank holds all of it."""
-
-    model_rank = 0
-    replica: int | None = None
-    replicas = 0
-
-    def declare(self, slots: Sequence[Slot], mine: list[Tensor]) -> list[Tensor]:
         for slot in slots:
             if slot.is_split:
                 raise TypeError(
@@ -69,16 +46,19 @@ class WholeModel:
         return mine
 
     def agree(self, stops: bool) -> bool:
+        """Whether a rank of this replica is to stop. Each of them asks after each round."""
         return stops
 
     def watch(self, gone: Callable[[str], None]) -> None:
-        del gone  # a rank that has ended may come back
+        """Tells, from another thread, that a rank which this one cannot go on without has ended, and which."""
+        del gone  # any rank that has ended may come back
 
     def leave(self) -> None:
-        pass
+        """Training has ended well on all ranks: this one's end is no loss."""
 
     @property
     def watches(self) -> bool:
+        """Whether threads of this part are still blocked, which no interpreter may be torn down under."""
         return False
 
 
@@ -87,7 +67,6 @@ class _Held:
     """A tensor as a rank holds it, told to the others."""
 
     tensor: Tensor
-    sharded: bool  # a slice of a DTensor
     values: str  # of its initial values, a digest
 
     def difference(self, other: _Held) -> str:
@@ -104,7 +83,7 @@ def _mesh_of(parameter: torch.Tensor) -> Any:
     return getattr(parameter, "device_mesh", None)
 
 
-class MeshPart:
+class MeshPart(Part):
     """The part that a rank has by its place in a device mesh.
 
     Tensors are known by their names, and a slice of a DTensor by its name and its place: ranks that have a tensor of
@@ -162,11 +141,11 @@ class MeshPart:
                 mine = group
         return mine
 
-    def _name(self, slot: Slot) -> tuple[str, bool]:
-        """As the job knows the tensor, and whether it is a slice."""
+    def _name(self, slot: Slot) -> str:
+        """As the job knows the tensor."""
         mesh = _mesh_of(slot.parameter)
         if mesh is None:
-            return slot.name, False
+            return slot.name
         slices = []
         for name, placement in zip(mesh.mesh_dim_names or (), slot.parameter.placements):
             if placement.is_replicate():
@@ -177,16 +156,16 @@ class MeshPart:
                     f"(replicate={self._replicate!r}): shard it along {self._dims} only"
                 )
             slices.append(f"{name}={self._place[name]}")
-        return (f"{slot.name}[{','.join(slices)}]", True) if slices else (slot.name, False)
+        return f"{slot.name}[{','.join(slices)}]" if slices else slot.name
 
     def declare(self, slots: Sequence[Slot], mine: list[Tensor]) -> list[Tensor]:
         held: dict[str, _Held] = {}
         split = set()  # dimensions that DTensors are on
         for slot, tensor in zip(slots, mine):
-            name, sharded = self._name(slot)
+            name = self._name(slot)
             mesh = _mesh_of(slot.parameter)
             split.update(mesh.mesh_dim_names or () if mesh is not None else ())
-            held[name] = _Held(replace(tensor, name=name), sharded, _digest(slot.local()))
+            held[name] = _Held(replace(tensor, name=name), _digest(slot.local()))
         everybody: list[Any] = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(everybody, (self.model_rank, held, split))
         parts: dict[int, tuple[int, dict[str, _Held]]] = {}
@@ -279,4 +258,4 @@ def part_of(mesh: Any, replicate: str | None) -> Part:
     """
     if (mesh is None) != (replicate is None):
         raise ValueError("mesh= and replicate= go together: the device mesh, and its data-parallel dimension's name")
-    return WholeModel() if mesh is None else MeshPart(mesh, str(replicate))
+    return Part() if mesh is None else MeshPart(mesh, str(replicate))

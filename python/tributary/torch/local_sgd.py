@@ -16,7 +16,7 @@ from tributary.torch._exceptions import Rewound
 from tributary.torch._formula import Value
 from tributary.torch._link import Link
 from tributary.torch._log import logger
-from tributary.torch._parallel import WholeModel
+from tributary.torch._parallel import Part
 from tributary.torch._program import program
 from tributary.torch._schedulers import Schedulers
 
@@ -94,7 +94,7 @@ class DiLoCo:
         self._link = Link(
             self._job.name,
             self._job.text,
-            WholeModel().declare(self._slots, _declare.tensors_of(self._slots, grouped=False)),
+            Part().declare(self._slots, _declare.tensors_of(self._slots, grouped=False)),
             stop=program.stop,
             initial=lambda index, memory: self._slots[index].give(memory),
             computes_with=_declare.computes_with(self._slots),
