@@ -19,14 +19,13 @@ Result<HeldTensors> HeldTensors::of(const AttachReply& reply, std::uint32_t node
   }
   auto whole = Layout::with_owners(std::move(tensors), reply.chunk_elements, reply.owners);
   if (!whole) return tl::unexpected(whole.error());
-  std::span<const std::uint32_t> here;
-  if (!ranks->whole()) here = ranks->of_node(NodeRank(reply.node_rank), nodes);
-  std::optional<Layout> layout = whole->part(here);
+  const NodeRank node(reply.node_rank);
+  std::optional<Layout> layout = whole->part(ranks->of_node(node, nodes));
   TRIB_ASSERT(layout);  // every model rank holds something
-  const std::optional<std::uint32_t> part = here.empty() ? std::nullopt : std::optional(here[local_rank]);
   HeldTensors held(std::move(*layout), std::move(*ranks), reply.rank, !reply.resume);
+  const std::span<const std::uint32_t> here = held.ranks_.of_node(node, nodes);
   for (std::size_t t = 0; t < held.layout_.tensors().size(); ++t) {
-    if (!part || held.layout_.tensors()[t].held_by(*part)) held.mine_.push_back(t);
+    if (held.layout_.tensors()[t].held_at(here, local_rank)) held.mine_.push_back(t);
   }
   return held;
 }

@@ -39,9 +39,7 @@ Result<NodeJobSpec> spec_of(const std::shared_ptr<const JobPlan>& plan, const st
                                  : model_ranks.error().message));
   }
   NodeJobSpec spec;
-  const std::span<const std::uint32_t> mine =
-      model_ranks->whole() ? std::span<const std::uint32_t>() : model_ranks->of_node(m.node, m.nodes);
-  const auto layout = std::make_shared<const Layout>(made->part(mine).value());
+  const auto layout = std::make_shared<const Layout>(made->part(model_ranks->of_node(m.node, m.nodes)).value());
   spec.view = std::make_shared<const ViewPlan>(
       ViewPlan{plan, m.job, m.view, m.nodes, layout, m.resume_round, m.resume, std::move(*model_ranks)});
   spec.node = m.node;

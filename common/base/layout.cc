@@ -193,6 +193,14 @@ std::vector<std::uint64_t> chunk_begins(std::span<const TensorSpec> tensors, std
   return begins;
 }
 
+// In an ascending list.
+template <class T>
+std::optional<std::size_t> position_of(const std::vector<T>& list, const T& value) {
+  const auto found = std::ranges::lower_bound(list, value);
+  if (found == list.end() || *found != value) return std::nullopt;
+  return static_cast<std::size_t>(found - list.begin());
+}
+
 Status check_declaration(std::span<const TensorSpec> tensors, std::uint64_t chunk_elements) {
   if (Status s = check_tensors(tensors); !s) return s;
   if (Status s = check_chunk_elements(chunk_elements); !s) return s;
@@ -281,17 +289,19 @@ Result<Layout> Layout::with_owners(std::vector<TensorSpec> tensors, std::uint64_
 
   Layout layout;
   layout.offsets_.reserve(tensors.size());
-  for (const TensorSpec& t : tensors) {
-    layout.offsets_.push_back(layout.flat_elements_);
-    layout.parameters_ += t.elements();
-    layout.flat_elements_ += round_up(t.elements(), kTensorAlign);
-  }
+  for (const TensorSpec& t : tensors) layout.place(t);
   layout.hash_ = layout_hash(tensors, chunk_elements);
   layout.begins_ = chunk_begins(tensors, chunk_elements);
   layout.chunk_elements_ = chunk_elements;
   layout.tensors_ = std::move(tensors);
   layout.owners_ = std::move(owners);
   return layout;
+}
+
+void Layout::place(const TensorSpec& tensor) {
+  offsets_.push_back(flat_elements_);
+  parameters_ += tensor.elements();
+  flat_elements_ += round_up(tensor.elements(), kTensorAlign);
 }
 
 ChunkRange Layout::chunk(ChunkIndex c) const {
@@ -312,9 +322,7 @@ std::optional<Layout> Layout::part(std::span<const std::uint32_t> model_ranks) c
     if (!held(tensors_[t])) continue;
     part.whole_tensors_.push_back(t);
     part.tensors_.push_back(tensors_[t]);
-    part.offsets_.push_back(part.flat_elements_);
-    part.parameters_ += tensors_[t].elements();
-    part.flat_elements_ += round_up(tensors_[t].elements(), kTensorAlign);
+    part.place(tensors_[t]);
   }
   part.begins_.push_back(0);
   for (std::uint32_t c = 0; c < owners_.size(); ++c) {
@@ -329,17 +337,14 @@ std::optional<Layout> Layout::part(std::span<const std::uint32_t> model_ranks) c
 }
 
 std::optional<ChunkIndex> Layout::in_part(ChunkIndex of_whole) const {
-  if (whole_chunks_.empty()) return of_whole.value < owners_.size() ? std::optional(of_whole) : std::nullopt;
-  const auto found = std::ranges::lower_bound(whole_chunks_, of_whole);
-  if (found == whole_chunks_.end() || *found != of_whole) return std::nullopt;
-  return ChunkIndex(static_cast<std::uint32_t>(found - whole_chunks_.begin()));
+  if (!is_part()) return of_whole.value < owners_.size() ? std::optional(of_whole) : std::nullopt;
+  const std::optional<std::size_t> here = position_of(whole_chunks_, of_whole);
+  return here ? std::optional(ChunkIndex(static_cast<std::uint32_t>(*here))) : std::nullopt;
 }
 
 std::optional<std::size_t> Layout::tensor_in_part(std::size_t of_whole) const {
-  if (whole_tensors_.empty()) return of_whole < tensors_.size() ? std::optional(of_whole) : std::nullopt;
-  const auto found = std::ranges::lower_bound(whole_tensors_, of_whole);
-  if (found == whole_tensors_.end() || *found != of_whole) return std::nullopt;
-  return static_cast<std::size_t>(found - whole_tensors_.begin());
+  if (!is_part()) return of_whole < tensors_.size() ? std::optional(of_whole) : std::nullopt;
+  return position_of(whole_tensors_, of_whole);
 }
 
 std::pair<std::size_t, std::size_t> Layout::tensors_of(ChunkIndex c) const {

@@ -45,6 +45,10 @@ struct TensorSpec {
   std::uint64_t elements() const;
   bool held_by(std::uint32_t model_rank) const;
   bool held_by_any(std::span<const std::uint32_t> model_ranks) const;
+  // By the rank at that place of a list of model ranks; an empty list: every rank holds everything.
+  bool held_at(std::span<const std::uint32_t> model_ranks, std::size_t rank) const {
+    return model_ranks.empty() || held_by(model_ranks[rank]);
+  }
 
   static void fields(auto& m, auto&& field) {
     field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "a tensor's name"});
@@ -124,6 +128,7 @@ class Layout {
 
  private:
   Layout() = default;
+  void place(const TensorSpec& tensor);  // behind those that have their places
   std::vector<TensorSpec> tensors_;
   std::vector<std::uint64_t> offsets_;
   std::vector<std::uint64_t> begins_;  // of every chunk, and where the last one ends

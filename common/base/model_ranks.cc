@@ -51,7 +51,7 @@ std::uint32_t ModelRanks::copies(const TensorSpec& tensor) const {
 }
 
 std::span<const std::uint32_t> ModelRanks::of_node(NodeRank node, std::uint32_t nodes) const {
-  TRIB_ASSERT(!whole() && node.value < nodes);
+  TRIB_ASSERT(node.value < nodes);
   const std::size_t local = by_rank_.size() / nodes;
   return std::span(by_rank_).subspan(node.value * local, local);
 }
@@ -62,6 +62,10 @@ std::vector<NodeRank> ModelRanks::nodes_with(const TensorSpec& tensor, std::uint
     if (whole() || tensor.held_by_any(of_node(NodeRank(node), nodes))) found.emplace_back(node);
   }
   return found;
+}
+
+NodeRank ModelRanks::first_node_with(const TensorSpec& tensor, std::uint32_t nodes) const {
+  return whole() ? NodeRank(0) : NodeRank(first_with(tensor) / static_cast<std::uint32_t>(by_rank_.size() / nodes));
 }
 
 std::uint32_t ModelRanks::first_with(const TensorSpec& tensor) const {

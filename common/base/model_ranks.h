@@ -31,9 +31,10 @@ class ModelRanks {
   std::uint32_t copies(const TensorSpec& tensor) const;
   // Nodes, of so many, with a rank that holds it, ascending.
   std::vector<NodeRank> nodes_with(const TensorSpec& tensor, std::uint32_t nodes) const;
-  // The first rank that holds it: it gives the initial values.
+  // The first rank that holds it, which gives its initial values, and that rank's node.
   std::uint32_t first_with(const TensorSpec& tensor) const;
-  // Of that node's ranks, by local rank. REQUIRES: not whole().
+  NodeRank first_node_with(const TensorSpec& tensor, std::uint32_t nodes) const;
+  // Of that node's ranks, of so many nodes', by local rank; empty: whole().
   std::span<const std::uint32_t> of_node(NodeRank node, std::uint32_t nodes) const;
 
  private:

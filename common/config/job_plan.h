@@ -47,8 +47,9 @@ struct ViewPlan {
   const std::string& name() const { return plan->name(); }
   // Of a chunk all tensors have the same holders.
   const TensorSpec& tensor_in(ChunkIndex chunk) const { return layout->tensors()[layout->tensors_of(chunk).first]; }
-  // The nodes that hold it, ascending, of which the first gives its initial values.
+  // The nodes that hold it, ascending; the first of them, which gives its initial values.
   std::vector<NodeRank> nodes_with(ChunkIndex chunk) const { return model_ranks.nodes_with(tensor_in(chunk), nodes); }
+  NodeRank first_node_with(ChunkIndex chunk) const { return model_ranks.first_node_with(tensor_in(chunk), nodes); }
   // How many ranks of every replica push it: a sample is counted as often.
   std::uint32_t copies(ChunkIndex chunk) const { return model_ranks.copies(tensor_in(chunk)); }
 };

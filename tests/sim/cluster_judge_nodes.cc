@@ -77,7 +77,7 @@ void ClusterJudge::trained(std::uint32_t node, std::uint32_t local_rank, const N
   const Layout& mine = *spec.view->layout;
   const std::span<const std::uint32_t> parts = spec.model_ranks();
   for (std::uint32_t c = 0; c < mine.chunks(); ++c) {
-    if (!parts.empty() && !spec.view->tensor_in(ChunkIndex(c)).held_by(parts[local_rank])) continue;
+    if (!spec.view->tensor_in(ChunkIndex(c)).held_at(parts, local_rank)) continue;
     const ChunkIndex chunk = mine.in_whole(ChunkIndex(c));
     const ChunkRange range = mine.chunk(ChunkIndex(c));
     if (!same_bits(params.subspan(range.begin, range.elements), of->sync->visible(chunk, scenario_.rounds))) {

@@ -41,7 +41,7 @@ RoundSum sum_of_round(const ReferenceOptions& o, std::uint64_t round, const std:
       std::vector<std::vector<float>> ranks;
       std::uint64_t own = 0;
       for (std::uint32_t rank = node * o.ranks_per_node; rank < (node + 1) * o.ranks_per_node; ++rank) {
-        if (!o.model_ranks.whole() && !tensor.held_by(o.model_ranks.by_rank()[rank])) continue;
+        if (!tensor.held_at(o.model_ranks.by_rank(), rank)) continue;
         own += sample_weight(o.seed, replica_of(o.model_ranks, rank), round);
         std::vector<float>& gradient = ranks.emplace_back(range.elements);
         for (std::uint64_t e = 0; e < range.elements; ++e) {

@@ -286,8 +286,7 @@ std::uint64_t TrainerSim::in_whole(std::size_t tensor) const {
 }
 
 bool TrainerSim::holds(std::size_t tensor) const {
-  const std::span<const std::uint32_t> mine = job_->spec().model_ranks();
-  return mine.empty() || job_->layout().tensors()[tensor].held_by(mine[local_rank_]);
+  return job_->layout().tensors()[tensor].held_at(job_->spec().model_ranks(), local_rank_);
 }
 
 // The last layer's first, each a moment after the other.

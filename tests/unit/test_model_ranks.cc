@@ -119,6 +119,8 @@ TEST_CASE("of each tensor it is known which nodes have it, who gives its values,
   CHECK(stages->nodes_with(tensors[0], 2) == std::vector{NodeRank(0), NodeRank(1)});
   CHECK(replicas->nodes_with(tensors[1], 2) == std::vector{NodeRank(0), NodeRank(1)});
   CHECK(stages->first_with(tensors[3]) == 2);
+  CHECK(stages->first_node_with(tensors[3], 2) == NodeRank(1));
+  CHECK(replicas->first_node_with(tensors[3], 2) == NodeRank(0));
   CHECK(replicas->first_with(tensors[3]) == 1);
   CHECK(stages->copies(tensors[0]) == 2);
   CHECK(stages->copies(tensors[1]) == 1);
@@ -135,6 +137,8 @@ TEST_CASE("where all ranks have model rank 0 everything is as without model para
     CHECK(made->by_rank().empty());
     CHECK(made->nodes_with(tensors[1], 2).size() == 2);
     CHECK(made->first_with(tensors[1]) == 0);
+    CHECK(made->first_node_with(tensors[1], 2) == NodeRank(0));
+    CHECK(made->of_node(NodeRank(1), 2).empty());
     CHECK(made->copies(tensors[0]) == 1);
   }
 }

@@ -55,7 +55,7 @@ struct ClientJob {
 
   Version start() const { return Version(view->start.value); }  // every chunk is pulled at it first
   // This node sends its initial values.
-  bool gives_values(ChunkIndex chunk) const { return !view->resumes && view->nodes_with(chunk).front() == node; }
+  bool gives_values(ChunkIndex chunk) const { return !view->resumes && view->first_node_with(chunk) == node; }
 };
 
 class ClientOutput {

@@ -59,10 +59,7 @@ struct NodeJobSpec {
   std::string why_host;  // all-reduce: why not over devices, if a rank is on one
 
   // Of its ranks; empty: each holds the whole model.
-  std::span<const std::uint32_t> model_ranks() const {
-    const ModelRanks& all = view->model_ranks;
-    return all.whole() ? std::span<const std::uint32_t>() : all.of_node(node, view->nodes);
-  }
+  std::span<const std::uint32_t> model_ranks() const { return view->model_ranks.of_node(node, view->nodes); }
   // Does this node, or that rank of it, give initial values?
   bool init() const;
   bool gives_values(std::uint32_t local_rank) const;

@@ -136,7 +136,7 @@ void HostReducer::find_holders(ChunkIndex chunk) {
   const TensorSpec& tensor = layout_->tensors()[layout_->tensors_of(chunk).first];
   holders_.clear();
   for (std::size_t rank = 0; rank < gradients_.size(); ++rank) {
-    if (model_ranks_.empty() || tensor.held_by(model_ranks_[rank])) holders_.push_back(gradients_[rank]);
+    if (tensor.held_at(model_ranks_, rank)) holders_.push_back(gradients_[rank]);
   }
   inputs_.resize(holders_.size());
 }

@@ -64,7 +64,7 @@ class NodeGather {
 
   Status mistake(std::uint32_t rank, std::size_t tensor, const std::string& what) const;
   bool holds(std::uint32_t rank, std::size_t tensor) const {
-    return model_ranks_.empty() || layout_->tensors()[tensor].held_by(model_ranks_[rank]);
+    return layout_->tensors()[tensor].held_at(model_ranks_, rank);
   }
 
   const std::shared_ptr<const Layout> layout_;
