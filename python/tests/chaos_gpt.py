@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cluster import BIN, REPOSITORY
+from cluster import BIN, REPOSITORY, processes_of
 
 KINDS = ("trainer", "worker", "server")
 ARGUMENTS = ["--epochs", "2", "--bytes", "262144"]
@@ -31,21 +31,7 @@ def command(folder: Path) -> list[str]:
 
 
 def processes(kind: str, folder: Path) -> list[int]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            environment = (entry / "environ").read_bytes() if kind == "trainer" else b""
-        except OSError:
-            continue
-        if kind == "trainer":
-            here = any(word.endswith(b"digest_of.py") for word in words) and str(folder).encode() in environment
-            mine = here and b"TRIBUTARY_RANK=" in environment
-        else:
-            mine = words[0].endswith(f"tributary-{kind}".encode()) and any(str(folder).encode() in w for w in words)
-        if mine:
-            found.append(int(entry.name))
-    return sorted(found)
+    return processes_of("digest_of.py" if kind == "trainer" else f"tributary-{kind}", folder)
 
 
 def round_of(folder: Path) -> int:

@@ -32,6 +32,34 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def environment(**more: str) -> dict[str, str]:
+    """Of a program that trains: this process', with the package and the library of this tree."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY / "python"),
+        "TRIBUTARY_LIBRARY": str(LIBRARY),
+        "OMP_NUM_THREADS": "1",
+        **more,
+    }
+
+
+def processes_of(program: str, folder: Path) -> list[int]:
+    """Daemons of that name with files in the folder, or ranks of a run there whose script that is; by number."""
+    name, where = program.encode(), str(folder).encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            variables = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        daemon = words[0].endswith(name) and any(where in word for word in words)
+        runs = any(word.endswith(name) for word in words)
+        if daemon or (runs and b"TRIBUTARY_RANK=" in variables and where in variables):
+            found.append(int(entry.name))
+    return sorted(found)
+
+
 class Cluster:
     """Daemons with their files in a folder, as a context manager: it ends what it began."""
 
@@ -95,23 +123,19 @@ class Cluster:
         return str(self.folder / f"worker-{node}.sock")
 
     def start_rank(
-        self, arguments: list[str], rank: int = 0, ranks_per_node: int = 1, **environment: str
+        self, arguments: list[str], rank: int = 0, ranks_per_node: int = 1, **more: str
     ) -> subprocess.Popen[bytes]:
         """A Python program as one rank. Its output goes to rank-N.log."""
         node, local = divmod(rank, ranks_per_node)
-        variables = {
-            **os.environ,
-            "PYTHONPATH": str(REPOSITORY / "python"),
-            "TRIBUTARY_LIBRARY": str(LIBRARY),
-            "TRIBUTARY_SOCKET": self.socket_of(node),
-            "RANK": str(rank),
-            "WORLD_SIZE": str(self.nodes * ranks_per_node),
-            "LOCAL_RANK": str(local),
-            "LOCAL_WORLD_SIZE": str(ranks_per_node),
-            "GROUP_RANK": str(node),
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        }
+        variables = environment(
+            TRIBUTARY_SOCKET=self.socket_of(node),
+            RANK=str(rank),
+            WORLD_SIZE=str(self.nodes * ranks_per_node),
+            LOCAL_RANK=str(local),
+            LOCAL_WORLD_SIZE=str(ranks_per_node),
+            GROUP_RANK=str(node),
+        )
+        variables.update(more)
         with open(self.folder / f"rank-{rank}.log", "ab") as log:
             process = subprocess.Popen(
                 [sys.executable, *arguments], env=variables, stdout=log, stderr=subprocess.STDOUT
@@ -122,12 +146,12 @@ class Cluster:
     def log_of(self, rank: int) -> str:
         return (self.folder / f"rank-{rank}.log").read_text()
 
-    def run(self, arguments: list[str], ranks_per_node: int = 1, timeout: float = 120, **environment: str) -> list[str]:
+    def run(self, arguments: list[str], ranks_per_node: int = 1, timeout: float = 120, **more: str) -> list[str]:
         """Runs a program as all ranks; returns what each wrote. Fails if one fails."""
         ranks = range(self.nodes * ranks_per_node)
         for rank in ranks:
             (self.folder / f"rank-{rank}.log").unlink(missing_ok=True)
-        processes = [self.start_rank(arguments, rank, ranks_per_node, **environment) for rank in ranks]
+        processes = [self.start_rank(arguments, rank, ranks_per_node, **more) for rank in ranks]
         wait_all(processes, timeout)
         logs = [self.log_of(rank) for rank in ranks]
         for rank, process in enumerate(processes):

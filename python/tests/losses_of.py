@@ -1,4 +1,4 @@
-"""Runs an example, and writes the losses that it logs to a file: ROUND LOSS, one line a round.
+"""Runs an example, and writes the losses that it logs to a file: ROUND REPLICA LOSS, one line a round.
 
 python losses_of.py FOLDER EXAMPLE [ARGUMENT...]
 """
@@ -15,10 +15,10 @@ def main() -> None:
     out = (Path(folder) / f"losses-{trib.rank()}").open("a")
 
     def log(**figures: object) -> None:
-        from tributary.torch._program import program
+        from tributary.torch._program import program, replica
 
         assert program.link is not None
-        out.write(f"{program.link.round} {float(figures['loss']):.9g}\n")  # type: ignore[arg-type]
+        out.write(f"{program.link.round} {replica()} {float(figures['loss']):.9g}\n")  # type: ignore[arg-type]
         out.flush()
 
     trib.log = log

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from cluster import BIN, LIBRARY, REPOSITORY, free_port
+from cluster import BIN, REPOSITORY, environment, free_port, processes_of
 from test_cluster import WithDaemons, say
 from torch.nn import functional as F
 
@@ -29,11 +29,6 @@ BATCH = 8
 TEXT = sorted(Path(contextlib.__file__).parent.glob("*.py"))
 
 
-def environment(**more: str) -> dict[str, str]:
-    path = f"{REPOSITORY / 'python'}:{REPOSITORY / 'examples'}"
-    return {**os.environ, "PYTHONPATH": path, "TRIBUTARY_LIBRARY": str(LIBRARY), "OMP_NUM_THREADS": "1", **more}
-
-
 class Reference:
     """One process that trains with the joined batches of so many replicas, which may change between rounds."""
 
@@ -46,16 +41,18 @@ class Reference:
         generator.manual_seed(1)
         self.order = torch.randperm(len(self.data), generator=generator).tolist()
 
-    def loss(self, round: int, replicas: int) -> float:
+    def losses(self, round: int, replicas: int) -> list[float]:
+        """By replica."""
         batch = BATCH * replicas
         samples = [self.data[i] for i in self.order[(round - 1) * batch : round * batch]]
         x, y = (torch.stack(side) for side in zip(*samples))
-        loss = F.cross_entropy(self.model(x).flatten(0, 1), y.flatten())
-        loss.backward()
+        losses = F.cross_entropy(self.model(x).flatten(0, 1), y.flatten(), reduction="none").view(batch, -1).mean(1)
+        losses.mean().backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return float(loss.detach())
+        # Neighbours in the order are neighbouring replicas' samples.
+        return losses.detach().view(BATCH, replicas).mean(0).tolist()
 
 
 class Parallel(WithDaemons):
@@ -80,14 +77,14 @@ class Parallel(WithDaemons):
                 process.send_signal(signal.SIGINT)
                 process.wait(60)
 
-    def losses(self) -> dict[int, float]:
-        """By round: the mean of those that ranks said last."""
-        said: dict[int, list[float]] = {}
+    def losses(self) -> dict[int, dict[int, float]]:
+        """By round and replica, as they were said last. A rank that ends may have completed a round and not said it."""
+        said: dict[int, dict[int, float]] = {}
         for file in self.folder.glob("losses-*"):
-            mine = dict(line.split() for line in file.read_text().splitlines() if len(line.split()) == 2)
-            for round, loss in mine.items():
-                said.setdefault(int(round), []).append(float(loss))
-        return {round: sum(losses) / len(losses) for round, losses in said.items()}
+            for line in file.read_text().splitlines():
+                if len(words := line.split()) == 3:
+                    said.setdefault(int(words[0]), {})[int(words[1])] = float(words[2])
+        return said
 
     def await_round(self, process: subprocess.Popen[bytes], round: int, timeout: float = 120) -> None:
         deadline = time.monotonic() + timeout
@@ -97,14 +94,8 @@ class Parallel(WithDaemons):
             time.sleep(0.05)
 
     def kill(self, program: str) -> None:
-        """The last that was started of those whose command lines name the program and this test's folder."""
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                command = (process / "cmdline").read_text()
-                if program in command and str(self.folder) in command and "--base-dir" not in command:
-                    found.append(int(process.name))
-        os.kill(max(found), signal.SIGKILL)
+        """The last that was started."""
+        os.kill(processes_of(program, self.folder)[-1], signal.SIGKILL)
 
     def check(self, what: str, replicas_of: dict[int, int], size: int) -> None:
         """replicas_of: up to that round, from the round before it in the dict."""
@@ -113,12 +104,11 @@ class Parallel(WithDaemons):
         first = 1
         for last, replicas in replicas_of.items():
             for round in range(first, last + 1):
-                want = reference.loss(round, replicas)
-                worst = max(worst, abs(losses.get(round, want) - want) / want)
+                for replica, want in enumerate(reference.losses(round, replicas)):
+                    worst = max(worst, abs(losses.get(round, {}).get(replica, want) - want) / want)
             first = last + 1
-        self.assertGreaterEqual(
-            len(losses), first - len(replicas_of)
-        )  # that of a round at which it stopped is not said
+        # That of a round at which all stopped is not said.
+        self.assertGreaterEqual(len(losses), first - len(replicas_of))
         say(f"fidelity {what}, {first - 1} rounds, worst relative error of a loss {worst:.1e}")
         self.assertLess(worst, 1e-4)
 
