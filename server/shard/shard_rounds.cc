@@ -113,7 +113,8 @@ bool ShardRounds::refuse(PeerId from, const ShardChunk& chunk, const Push& push)
                                               "; all ranks must set the same rates in a round");
   }
   const bool last = !pushes[push.key.node.value].present && open_[chunk.position].arrived + 1 == chunk.nodes.size();
-  if (const std::uint64_t samples = weight(chunk) + push.weight; last && samples % chunk.copies != 0) {
+  if (!last || chunk.copies == 1) return false;
+  if (const std::uint64_t samples = weight(chunk) + push.weight; samples % chunk.copies != 0) {
     return no(ErrorCode::kConfigMismatch,
               ": the ranks that hold tensor '" + chunks_.job().view->tensor_in(chunk.index).name + "' count " +
                   std::to_string(samples) + " samples, but " + std::to_string(chunk.copies) +
