@@ -2,8 +2,6 @@
 // cost model's prediction.
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,6 +11,7 @@
 #include "bench/compare_words.h"
 #include "bench/lab_prediction.h"
 #include "bench/measurements.h"
+#include "bench/repeated_runs.h"
 #include "common/base/printed.h"
 #include "common/base/result.h"
 #include "common/config/config_toml.h"
@@ -20,7 +19,6 @@
 #include "common/math/median.h"
 #include "tools/lab/lab.h"
 #include "tools/lab/lab_run.h"
-#include "tools/lab/network_namespace.h"
 
 namespace tributary::bench {
 namespace {
@@ -38,48 +36,10 @@ std::vector<lab::LabVariant> variants_of(const lab::LabConfig& config);
 
 using Json = nlohmann::ordered_json;
 
-Json spread(const std::vector<double>& values) {
-  return {{"median", median(values)},
-          {"min", *std::ranges::min_element(values)},
-          {"max", *std::ranges::max_element(values)},
-          {"all", values}};
-}
-
-std::vector<double> column(const std::vector<Json>& runs, const std::function<double(const Json&)>& field) {
-  std::vector<double> values;
-  for (const Json& run : runs) values.push_back(field(run));
-  return values;
-}
-
-double number(const Json& json, const char* key) {
-  return json.at(key).get<double>();
-}
-
 // The run whose time is nearest to the median: what cannot be averaged is shown of it.
 const Json& typical(const std::vector<Json>& runs, const char* time) {
   const double middle = median(column(runs, [&](const Json& r) { return number(r, time); }));
   return *std::ranges::min_element(runs, {}, [&](const Json& r) { return std::abs(number(r, time) - middle); });
-}
-
-// What exchanges and jobs have in common, of one round, medians over the repetitions.
-Json usage(const std::vector<Json>& runs) {
-  Json bytes = Json::array();
-  const auto& hosts = runs.front().at("hosts");
-  for (std::size_t i = 0; i < hosts.size(); ++i) {
-    const auto per_round = [&](const char* key) {
-      return median(
-          column(runs, [&](const Json& r) { return number(r.at("hosts").at(i), key) / number(r, "rounds"); }));
-    };
-    bytes.push_back({{"host", hosts[i].at("name")},
-                     {"sent", per_round("wire_bytes_sent")},
-                     {"received", per_round("wire_bytes_received")}});
-  }
-  return {{"wire_bytes", std::move(bytes)},
-          {"cpu_seconds",
-           median(column(runs, [](const Json& r) { return number(r, "cpu_seconds") / number(r, "rounds"); }))},
-          {"machine_busy", median(column(runs, [](const Json& r) { return number(r, "machine_busy"); }))},
-          {"drops", median(column(runs, [](const Json& r) { return number(r, "drops"); }))},
-          {"retransmits", median(column(runs, [](const Json& r) { return number(r, "retransmits"); }))}};
 }
 
 Json to_json(const Prediction& p, double seconds) {
@@ -231,17 +191,7 @@ class Comparison {
   }
 
   Json summary() const {
-    const lab::LabConfig& config = lab_.config();
-    Json hosts = Json::array(), links = Json::array(), variants = Json::array(), speedups = Json::array();
-    for (const lab::LabHost& h : config.hosts) {
-      hosts.push_back({{"name", h.name},
-                       {"worker", h.worker},
-                       {"server", h.server},
-                       {"ranks", h.worker ? h.ranks : 0},
-                       {"up_mbit", h.up_mbit},
-                       {"down_mbit", h.down_mbit}});
-    }
-    for (const lab::LinkCheck& check : lab_.links()) links.push_back(lab::to_json(check));
+    Json variants = Json::array(), speedups = Json::array();
     for (std::size_t v = 0; v < variants_.size(); ++v) {
       variants.push_back({{"name", variants_[v].name},
                           {"mode", exchanges_[v].front().at("mode")},
@@ -256,13 +206,7 @@ class Comparison {
                           {"over", variants_.back().name},
                           {"times", seconds(last) / seconds(variants[v])}});
     }
-    return {{"lab",
-             {{"name", config.name},
-              {"rate_mbit", config.rate_mbit},
-              {"hosts", std::move(hosts)},
-              {"links", std::move(links)},
-              {"goodput_bytes_per_s", lab::goodput_bytes_per_s(config, lab_.links())},
-              {"goodput_from", lab_.links().empty() ? "rate" : "iperf3"}}},
+    return {{"lab", described(lab_)},
             {"model_bytes", exchanges_.front().front().at("model_bytes")},
             {"repetitions", options_.repetitions},
             {"variants", std::move(variants)},
@@ -287,12 +231,12 @@ std::vector<lab::LabVariant> variants_of(const lab::LabConfig& config) {
 
 // {lab {name, rate_mbit, hosts[], links[], goodput_bytes_per_s, goodput_from}, model_bytes, repetitions, variants
 // [{name,
-//   mode, overrides[], exchange {seconds {median, min, max, all[]}, ratio, wire_bytes [{host, sent, received}] (of a
-//   round), cpu_seconds (of a round), machine_busy, drops, retransmits, binds (in words), predicted {seconds,
-//   bottleneck, network_s, latency_s, tail_s, inside_s} or null, predicted_why_not, error (measured over predicted,
-//   less 1)}, job (or null) {step_seconds {...}, step_split, seconds, test_accuracy, train_loss, digest, rounds,
-//   samples, model_bytes, wire_bytes, wire_bytes_per_sample (all links together), cpu_seconds, machine_busy, drops,
-//   retransmits, binds, predicted, error, curve}}],
+//   mode, overrides[], exchange {seconds {median, min, max, all[]}, ratio, wire_bytes [{host, sent, received}] and
+//   processes [{name, seconds}] (of a round), cpu_seconds (of a round), machine_busy, drops, retransmits, binds (in
+//   words), predicted {seconds, bottleneck, network_s, latency_s, tail_s, inside_s} or null, predicted_why_not, error
+//   (measured over predicted, less 1)}, job (or null) {step_seconds {...}, step_split, seconds, test_accuracy,
+//   train_loss, digest, rounds, samples, model_bytes, wire_bytes, wire_bytes_per_sample (all links together),
+//   cpu_seconds, machine_busy, drops, retransmits, binds, predicted, error, curve}}],
 //  speedups [{of, over, times}] (exchange medians; over the last variant)}
 Result<Json> run_compare(const lab::Lab& lab, const CompareOptions& options) {
   if (options.repetitions == 0) return fail(ErrorCode::kInvalidArgument, "repetitions = 0: give at least one");
@@ -307,25 +251,10 @@ struct CompareArguments {
   bool no_job = false, no_verify = false;
 };
 
-Status write_report(const std::string& folder, const Json& result, MeasurementRun& run) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  const std::string data = folder + "/results.json";
-  std::ofstream out(data, std::ios::trunc);
-  out << result.dump(1) << "\n";
-  out.close();
-  if (error || !out) return fail(ErrorCode::kIo, "cannot write " + data + "; is its folder writable?");
-  return run.draw("compare", data, folder + "/report.html");
-}
-
 // One lab, from up to down.
 Result<Json> compare_in(const lab::LabConfig& config, const CompareArguments& a, MeasurementRun& run) {
-  auto lab = lab::Lab::up(config, true, run.interrupted);
+  auto lab = bring_up(config, !a.no_verify, run);
   if (!lab) return tl::unexpected(lab.error());
-  if ((*lab)->links().empty() && !a.no_verify) {
-    constexpr double kSeconds = 1.0;
-    if (auto ok = (*lab)->verify(kSeconds, run.interrupted); !ok) return tl::unexpected(ok.error());
-  }
   CompareOptions o = a.options;
   o.exchange.run.base_dir = (a.base_dir.empty() ? "runs" : a.base_dir) + "/" + config.name;
   o.exchange.run.interrupted = run.interrupted;
@@ -340,21 +269,10 @@ Result<Json> compare_in(const lab::LabConfig& config, const CompareArguments& a,
 }
 
 Status measure(CompareArguments& a, MeasurementRun& run) {
-  std::vector<lab::LabConfig> configs;  // all files are read before the first lab is up
-  for (const std::string& file : a.files) {
-    auto config = lab::load_lab_config(file);
-    if (!config) return tl::unexpected(config.error());
-    configs.push_back(std::move(*config));
-  }
-  if (auto ok = lab::may_make_namespaces(); !ok) return ok;
-  Json results = {{"labs", Json::array()}};
-  for (const lab::LabConfig& config : configs) {
-    auto result = compare_in(config, a, run);
-    if (!result) return tl::unexpected(result.error());
-    results["labs"].push_back(std::move(*result));
-  }
-  run.row(results);
-  return a.report.empty() ? Status() : write_report(a.report, results, run);
+  const auto results = in_each_lab(a.files, [&](const lab::LabConfig& config) { return compare_in(config, a, run); });
+  if (!results) return tl::unexpected(results.error());
+  run.row(*results);
+  return a.report.empty() ? Status() : write_report("compare", a.report, *results, run);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 """Draws what `tributary bench` and `tributary plan` measured or computed.
 
 usage: draw.py compare RESULTS.json PAGE.html       one page with its plots inside
+       draw.py torch RESULTS.json PAGE.html         the same
        draw.py stragglers RESULTS.json PAGE.html    the same
        draw.py sweep SWEEP.csv PICTURE.svg|.png     step time, and efficiency where compute time is known
 
@@ -110,13 +111,13 @@ class Figures:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45 if len(names) < 3 else -0.28), ncols=3, frameon=False)
         return figure
 
-    def loss(self, variants):
+    def loss(self, variants, label="training loss"):
         figure, axes = self.pyplot.subplots(figsize=(9, 4))
         for index, (name, curve) in enumerate(variants):
             points = [(p["seconds"], p["loss"]) for p in curve if p["loss"] is not None]
             axes.plot([p[0] for p in points], [p[1] for p in points], color=colour(index), linewidth=1.6, label=name)
         axes.set_xlabel("seconds since training began")
-        axes.set_ylabel("training loss")
+        axes.set_ylabel(label)
         axes.set_xlim(left=0)
         axes.legend(frameon=False)
         return figure
@@ -305,6 +306,82 @@ def comparison_page(results):
     return text + "</html>\n"
 
 
+def torch_section(result, figures):
+    variants = result["variants"]
+    names = [v["words"] for v in variants]
+    lab = result["lab"]
+    ranks = sum(host["ranks"] for host in lab["hosts"])
+    text = (
+        f"<h1>PyTorch in {html.escape(lab['name'])}</h1><p>A byte-level GPT of {result['model_bytes'] / 4e6:.2f} million parameters "
+        f"({1e-6 * result['model_bytes']:.1f} MB), {ranks} ranks with batches of {result['batch']} × 128 bytes of text, AdamW. "
+        f"Every variant trains on the same batches; {result['repetitions']} repetitions in turn.</p><h2>Time of a step</h2>"
+    )
+    text += figures.svg(
+        figures.times(names, [(v["step_seconds"], None) for v in variants], "milliseconds a step"),
+        "The slowest rank's step, median over steps; lines span the repetitions. DiLoCo exchanges now and then only: see the means.",
+    )
+
+    def figure_or(value, pattern):
+        return "" if value is None else pattern.format(value)
+
+    def megabytes(variant, host_runs):
+        moved = [b["sent"] + b["received"] for b, host in zip(variant["wire_bytes"], lab["hosts"]) if host[host_runs]]
+        return f"{1e-6 * max(moved):.1f}" if moved else ""
+
+    text += table(
+        ("variant", "step", "beside DDP", "mean step", "beside DDP", "MB a step, a training host", "a rank's private MB", "processors", "drops"),
+        [
+            (
+                v["words"],
+                milliseconds(v["step_seconds"]["median"]),
+                figure_or(v.get("over_ddp"), "{:.3f}"),
+                milliseconds(v["mean_step_seconds"]["median"]),
+                figure_or(v.get("mean_over_ddp"), "{:.3f}"),
+                megabytes(v, "worker"),
+                f"{v['private_mb']:.0f}",
+                f"{100 * v['machine_busy']:.0f} %",
+                f"{v['drops']:.1f}",
+            )
+            for v in variants
+        ],
+    )
+    curves = [(v["words"], v["curve"]) for v in variants if v["curve"] and v["name"] != "alone"]
+    if curves:
+        text += "<h2>Validation loss against time</h2>"
+        text += figures.svg(figures.loss(curves, "validation loss"), "Of the first repetition; looking at the loss is not counted.")
+        text += table(
+            ("variant", f"loss after {curves_steps(variants)} steps", "beside DDP", "seconds to DDP's, within 1 %", "steps in all", "loss then"),
+            [
+                (
+                    v["words"],
+                    figure_or(v["validation_loss"], "{:.4f}"),
+                    figure_or(v.get("loss_over_ddp"), "{:.4f}"),
+                    figure_or(v.get("seconds_to_equal_loss"), "{:.1f}") or "not reached",
+                    v["curve"][-1]["step"],
+                    f"{v['curve'][-1]['loss']:.4f}",
+                )
+                for v in variants
+                if v["curve"] and v["name"] != "alone"
+            ],
+        )
+    return text + lab_section(result)
+
+
+def curves_steps(variants):
+    """At how many steps all are compared."""
+    return min(v["curve"][-1]["step"] for v in variants if v["curve"])
+
+
+def torch_page(results):
+    figures = Figures()
+    names = ", ".join(html.escape(result["lab"]["name"]) for result in results)
+    text = (
+        '<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>PyTorch in {names}</title><style>{STYLE}</style>\n"
+    )
+    return text + "".join(torch_section(result, figures) for result in results) + "</html>\n"
+
+
 STRAGGLER_NAMES = {
     "sync": "sync",
     "weighted": "sync, work-weighted",
@@ -473,6 +550,7 @@ def write_page(page, data, path):
 
 PICTURES = {
     "compare": lambda data, path: write_page(lambda result: comparison_page(result["labs"]), data, path),
+    "torch": lambda data, path: write_page(lambda result: torch_page(result["labs"]), data, path),
     "stragglers": lambda data, path: write_page(stragglers_page, data, path),
     "sweep": draw_sweep,
 }

@@ -18,6 +18,7 @@
   each(elastic)                            \
   each(stragglers)                         \
   each(compare)                            \
+  each(torch)                              \
   each(checkpoint)                         \
   /* Processes that some of them start. */ \
   each(echo_server)                        \

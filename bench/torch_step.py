@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What a step costs beside plain torch, and what memory a trainer needs: one rank, worker and server on one machine.
+"""What a step costs beside plain torch, and what memory a trainer needs: all ranks, worker and server on one machine.
 
-    bench/torch_step.py [--turns 3] [--steps 20] [--bin build/release/bin] [--models gpt,resnet]
+    bench/torch_step.py [--turns 3] [--steps 20] [--ranks 1] [--bin build/release/bin] [--models gpt,resnet]
 
-Plain torch and Tributary run in turns, each time in new processes; one thread computes. Prints one JSON object: for
-each model the median over turns of the median step, of the processor time that the trainer spends in it, and of the
-trainer's memory with AdamW. `peak_rss` counts what is shared with the worker (gradients and parameters), `private` does
-not.
+The ways run in turns, each time in new processes; one thread of a rank computes. One rank: plain torch and Tributary.
+Several: DistributedDataParallel and FSDP2, both over gloo, and Tributary. Prints one JSON object: for each model and way
+the median over turns of rank 0's median step, of the processor time that it spends in it, and of its memory with AdamW
+(`peak_rss_mb` counts what is shared with the worker, gradients and parameters; `private_mb` does not), and how long a
+step is beside the first way's.
 """
 
 from __future__ import annotations
@@ -14,100 +15,75 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-WARM_UP = 4
+RANK = Path(__file__).with_name("torch_rank.py")
+BATCH = {"gpt": 4, "resnet": 8}
 
 
-def task_of(name: str) -> tuple[Any, Any, Any]:
-    """A model, a batch of inputs, and one of targets."""
-    import torch
-
-    sys.path.insert(0, str(REPOSITORY / "examples"))
-    torch.manual_seed(1)
-    if name == "gpt":
-        from byte_gpt import ByteGPT
-
-        tokens = torch.randint(256, (4, 129))
-        return ByteGPT(layers=6, width=384, heads=6, context=128), tokens[:, :-1], tokens[:, 1:].flatten()
-    from fashion_resnet import resnet18
-
-    return resnet18(), torch.randn(8, 1, 28, 28), torch.randint(10, (8,))
+def ways(ranks: int) -> list[str]:
+    return ["alone", "tributary"] if ranks == 1 else ["ddp", "fsdp2", "tributary"]
 
 
-def private_mb() -> float:
-    """Memory of this process that it shares with nobody, now."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) / 1024
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
-def measure(name: str, how: str, steps: int, out: str) -> None:
-    """As a trainer: times each step, and writes what came of it."""
-    import torch
-    from torch.nn import functional as F
-
-    torch.set_num_threads(1)
-    model, x, y = task_of(name)
-    opt: torch.optim.Optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    if how == "tributary":
-        import tributary.torch as trib
-
-        opt = trib.DistributedOptimizer(model, opt)
-    times, busy = [], []
-    for _ in range(WARM_UP + steps):
-        began, used = time.perf_counter(), time.process_time()
-        outputs = model(x)
-        F.cross_entropy(outputs.flatten(0, -2), y).backward()
-        opt.step()
-        opt.zero_grad()
-        times.append(1000 * (time.perf_counter() - began))
-        busy.append(1000 * (time.process_time() - used))
-    figures = {
-        "step_ms": statistics.median(times[WARM_UP:]),
-        "step_cpu_ms": statistics.median(busy[WARM_UP:]),
-        "private_mb": private_mb(),
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
-    Path(out).write_text(json.dumps(figures))
+def run(commands: list[list[str]], environments: list[dict[str, str]]) -> None:
+    """All at once, to their end."""
+    started = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command, environment in zip(commands, environments)
+    ]
+    said = [process.communicate()[0] for process in started]
+    for process, output in zip(started, said):
+        if process.returncode:
+            sys.exit(f"{process.args!r} ended with {process.returncode}:\n{output}")
 
 
-def turn(name: str, how: str, steps: int, programs: Path) -> dict[str, Any]:
+def turn(model: str, how: str, ranks: int, steps: int, programs: Path) -> dict[str, Any]:
     """One measurement in processes of its own."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/figures.json"
-        command = [sys.executable, __file__, "--measure", name, "--how", how, "--steps", str(steps), "--out", out]
+        command = [sys.executable, str(RANK), "--how", how, "--model", model, "--batch", str(BATCH[model])]
+        command += ["--steps", str(steps), "--out", out]
+        base = {**os.environ, "OMP_NUM_THREADS": "1"}
         if how == "tributary":
-            command = [str(programs / "tributary"), "run", "--base-dir", f"{folder}/run", "--", *command]
-        path = os.pathsep.join(filter(None, [str(REPOSITORY / "python"), os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if ended.returncode:
-            sys.exit(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stdout}")
-        return dict(json.loads(Path(out).read_text()))
+            launcher = [str(programs / "tributary"), "run", "--base-dir", f"{folder}/run"]
+            run([[*launcher, "--ranks-per-node", str(ranks), "--", *command]], [base])
+        else:
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+            run([command] * ranks, [{**base, **place, "RANK": str(rank)} for rank in range(ranks)])
+        figures = dict(json.loads(Path(out).read_text()))
+        spans = zip(figures["begin_ns"], figures["end_ns"])
+        step_ms = 1e-6 * statistics.median(end - begin for begin, end in spans)
+        kept = ("step_cpu_ms", "private_mb", "peak_rss_mb", "model_bytes")
+        return {"step_ms": step_ms, **{key: figures[key] for key in kept}}
 
 
-def compare(name: str, turns: int, steps: int, programs: Path) -> dict[str, Any]:
-    """Both in turns."""
-    taken: dict[str, list[dict[str, Any]]] = {"torch": [], "tributary": []}
+def compare(model: str, turns: int, ranks: int, steps: int, programs: Path) -> dict[str, Any]:
+    """All ways in turns."""
+    taken: dict[str, list[dict[str, Any]]] = {how: [] for how in ways(ranks)}
     for _ in range(turns):
         for how, results in taken.items():
-            results.append(turn(name, how, steps, programs))
-    said: dict[str, Any] = {"parameters": taken["torch"][0]["parameters"]}
+            results.append(turn(model, how, ranks, steps, programs))
+    parameters = next(iter(taken.values()))[0]["model_bytes"] // 4
+    said: dict[str, Any] = {"parameters": parameters, "adam_states_mb": round(2 * 4 * parameters / 2**20, 1)}
     for how, results in taken.items():
         said[how] = {key: round(statistics.median(r[key] for r in results), 1) for key in results[0]}
-        del said[how]["parameters"]
+        del said[how]["model_bytes"]
         said[how]["steps_ms"] = [round(r["step_ms"], 1) for r in results]
-    said["step_ratio"] = round(said["tributary"]["step_ms"] / said["torch"]["step_ms"], 3)
-    said["adam_states_mb"] = round(2 * 4 * said["parameters"] / 2**20, 1)
+    first = said[ways(ranks)[0]]["step_ms"]
+    said["step_ratio"] = {how: round(said[how]["step_ms"] / first, 3) for how in ways(ranks)[1:]}
     return said
 
 
@@ -115,18 +91,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--bin", type=Path, default=REPOSITORY / "build/release/bin", help="folder of the programs")
     parser.add_argument("--models", default="gpt,resnet")
-    for hidden in ("--measure", "--how", "--out"):
-        parser.add_argument(hidden, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.measure:
-        measure(args.measure, args.how, args.steps, args.out)
-        return
     library = args.bin.parent / "lib" / "libtributary.so.1"
     if library.exists():
         os.environ.setdefault("TRIBUTARY_LIBRARY", str(library))
-    results = {name: compare(name, args.turns, args.steps, args.bin) for name in args.models.split(",")}
+    results = {name: compare(name, args.turns, args.ranks, args.steps, args.bin) for name in args.models.split(",")}
     print(json.dumps(results, indent=2))
 
 

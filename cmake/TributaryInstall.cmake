@@ -2,7 +2,7 @@
 # else is there or is not.
 #
 #   bin/      the programs             lib/       every shared library that they need, but glibc's and the driver's
-#   configs/  job and daemon files     bench/     gpu_check, draw.py
+#   configs/  job and daemon files     bench/     gpu_check, draw.py, torch_rank.py
 #   include/  tributary.h              examples/  programs that use it
 #   licences/ of the libraries
 #
@@ -66,6 +66,8 @@ function(tributary_install)
   install(TARGETS ${programs} RUNTIME DESTINATION bin)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/configs DESTINATION .)
   install(PROGRAMS ${CMAKE_SOURCE_DIR}/bench/gpu_check ${CMAKE_SOURCE_DIR}/bench/draw.py DESTINATION bench)
+  install(FILES ${CMAKE_SOURCE_DIR}/bench/torch_rank.py DESTINATION bench)
+  install(FILES ${CMAKE_SOURCE_DIR}/examples/byte_gpt.py DESTINATION examples)
   install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION .)
   set(files "")
   foreach(program ${programs} ${TRIBUTARY_LIBRARY})

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 
+#include "bench/script.h"
 #include "tools/cluster/process.h"
 
 namespace tributary::cli {
@@ -10,19 +11,6 @@ namespace {
 
 constexpr std::chrono::minutes kPlotTimeout{2};
 constexpr int kNoMatplotlib = 3;
-
-Result<std::string> find_script() {
-  const std::filesystem::path tool = executable_dir();
-  std::string sought;
-  for (const char* relative : {"../bench/", "../../../bench/"}) {
-    const std::filesystem::path path = (tool / (std::string(relative) + "draw.py")).lexically_normal();
-    std::error_code error;
-    if (std::filesystem::exists(path, error)) return path.string();
-    sought += (sought.empty() ? "" : " nor ") + path.string();
-  }
-  return fail(ErrorCode::kNotFound, "the script that draws plots is neither " + sought +
-                                        "; use the tool from where it was built or installed");
-}
 
 // Debian's python3-matplotlib belongs to the first; another one on PATH may not see it.
 std::vector<std::string> python() {
@@ -34,7 +22,7 @@ std::vector<std::string> python() {
 }  // namespace
 
 Status draw_plots(const std::string& kind, const std::string& data, const std::string& page) {
-  const auto path = find_script();
+  const auto path = bench::script_named("draw.py");
   if (!path) return tl::unexpected<Error>(path.error());
   ProcessOptions options;
   options.argv = python();

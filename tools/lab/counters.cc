@@ -10,8 +10,6 @@
 namespace tributary::lab {
 namespace {
 
-constexpr const char* kLink = "eth0";
-
 std::uint64_t since(std::uint64_t after, std::uint64_t before) {
   return after > before ? after - before : 0;
 }
@@ -122,15 +120,15 @@ Result<std::vector<HostCounters>> read_counters(const LabPlan& plan) {
     HostCounters counters;
     const auto own = queues_of(host.network_namespace);
     if (!own) return tl::unexpected(own.error());
-    if (!own->contains(kLink) || !ports->contains(host.port)) {
+    if (!own->contains(kHostInterface) || !ports->contains(host.port)) {
       return fail(ErrorCode::kNotFound, "host " + host.name + " has lost a limit of its link; take the lab down");
     }
-    counters.up = own->at(kLink);
+    counters.up = own->at(kHostInterface);
     counters.down = ports->at(host.port);
     const auto read = [&]() -> Status {
       const auto dev = text_of("/proc/thread-self/net/dev");
       if (!dev) return tl::unexpected(dev.error());
-      const auto link = parse_interface(*dev, kLink);
+      const auto link = parse_interface(*dev, kHostInterface);
       if (!link) return tl::unexpected(link.error());
       counters.interface = *link;
       const auto snmp = text_of("/proc/thread-self/net/snmp");

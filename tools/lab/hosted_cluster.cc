@@ -30,7 +30,19 @@ Result<std::string> fresh_folder(const RunOptions& run, const std::string& name)
 
 namespace {
 
-ClusterOptions cluster_options(const Lab& lab, const RunOptions& run, bool with_servers) {
+bool serves(const LabHost& host, ServerHosts servers) {
+  switch (servers) {
+    case ServerHosts::kNone:
+      return false;
+    case ServerHosts::kPlaced:
+      return host.server;
+    case ServerHosts::kWorkers:
+      return host.worker;
+  }
+  return false;
+}
+
+ClusterOptions cluster_options(const Lab& lab, const RunOptions& run, ServerHosts servers) {
   ClusterOptions options;
   options.base_dir = run.base_dir;
   options.bin_dir = bin_dir_of(run);
@@ -45,7 +57,7 @@ ClusterOptions cluster_options(const Lab& lab, const RunOptions& run, bool with_
     const DaemonSite site{.network_namespace = namespace_path(planned.network_namespace),
                           .address = planned.address,
                           .bandwidth = host.bandwidth};
-    if (host.server && with_servers) {
+    if (serves(host, servers)) {
       ++options.servers;
       options.server_sites.push_back(site);
     }
@@ -60,15 +72,18 @@ ClusterOptions cluster_options(const Lab& lab, const RunOptions& run, bool with_
 
 }  // namespace
 
-Result<std::unique_ptr<LocalCluster>> start_cluster(const Lab& lab, const RunOptions& run, const JobConfig& job,
+ServerHosts servers_for(const JobConfig& job) {
+  return on_servers(job) ? ServerHosts::kPlaced : ServerHosts::kNone;
+}
+
+Result<std::unique_ptr<LocalCluster>> start_cluster(const Lab& lab, const RunOptions& run, ServerHosts servers,
                                                     bool store) {
-  const bool with_servers = on_servers(job);
-  if (with_servers && lab.config().servers() == 0) {
-    return fail(ErrorCode::kInvalidArgument, "the lab " + lab.config().name + " has no host with a server; mode \"" +
-                                                 word(job.mode) +
-                                                 "\" needs one: give a host runs = \"server\" or \"both\"");
+  if (servers == ServerHosts::kPlaced && lab.config().servers() == 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                "the lab " + lab.config().name +
+                    " has no host with a server, and this run needs one: give a host runs = \"server\" or \"both\"");
   }
-  ClusterOptions options = cluster_options(lab, run, with_servers);
+  ClusterOptions options = cluster_options(lab, run, servers);
   options.store = store;
   return LocalCluster::start(std::move(options));
 }

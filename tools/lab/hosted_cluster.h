@@ -19,10 +19,11 @@ Status make_folder(const std::string& path);
 // A new, empty folder for gates and the like, beside what LocalCluster keeps in the base folder.
 Result<std::string> fresh_folder(const RunOptions& run, const std::string& name);
 
-// Servers and workers as the lab file places them; of an all-reduce job only the workers. store: servers keep
-// snapshots. kInvalidArgument if the job needs servers and the lab has none.
-Result<std::unique_ptr<LocalCluster>> start_cluster(const Lab& lab, const RunOptions& run, const JobConfig& job,
+// Servers and workers. store: servers keep snapshots. kInvalidArgument if servers are wanted and the lab has none.
+Result<std::unique_ptr<LocalCluster>> start_cluster(const Lab& lab, const RunOptions& run, ServerHosts servers,
                                                     bool store);
+// As the lab file places them; of an all-reduce job only the workers.
+ServerHosts servers_for(const JobConfig& job);
 
 // Daemons and trainers, for read_now().
 std::vector<Watched> watched(LocalCluster& cluster);

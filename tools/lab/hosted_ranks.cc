@@ -20,12 +20,24 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kPoll{5};
-constexpr std::chrono::minutes kPatience{10};  // for everything between two gates
+constexpr std::chrono::minutes kPatience{10};  // with ranks that print nothing
 
-Status wait_until(const std::function<bool()>& condition, const char* what, const std::function<Status()>& healthy) {
-  const auto until = Clock::now() + kPatience;
+std::uint64_t printed_bytes(const std::vector<Trainer>& ranks) {
+  std::uint64_t bytes = 0;
+  for (const Trainer& rank : ranks) bytes += file_bytes(rank.log_file);
+  return bytes;
+}
+
+Status wait_until(const std::function<bool()>& condition, const char* what, const std::vector<Trainer>& ranks,
+                  const std::function<Status()>& healthy) {
+  auto until = Clock::now() + kPatience;
+  std::uint64_t printed = printed_bytes(ranks);
   while (!condition()) {
     if (auto ok = healthy(); !ok) return ok;
+    if (const std::uint64_t now = printed_bytes(ranks); now != printed) {
+      printed = now;
+      until = Clock::now() + kPatience;
+    }
     if (Clock::now() >= until) return fail(ErrorCode::kTimeout, std::string("the ranks do not get to ") + what);
     std::this_thread::sleep_for(kPoll);
   }
@@ -101,6 +113,57 @@ Json usage_between(const Lab& lab, const std::vector<Watched>& watched, const Re
           {"machine_busy", (after.busy_seconds - before.busy_seconds) / std::max(elapsed, 1e-9) / processors}};
 }
 
+Result<LoneRanks> LoneRanks::start(const Lab& lab, const std::string& log_dir, const std::string& name,
+                                   std::uint32_t per_host, const std::function<Program(const Place&)>& program) {
+  LoneRanks all;
+  all.name_ = name;
+  const auto ranks_of = [&](const LabHost& host) { return host.worker ? std::min(host.ranks, per_host) : 0u; };
+  Place place{.ranks = 0};
+  for (const LabHost& host : lab.config().hosts) place.ranks += ranks_of(host);
+  for (std::size_t i = 0; i < lab.config().hosts.size(); ++i) {
+    const LabHost& host = lab.config().hosts[i];
+    if (!host.worker) continue;
+    place.address = lab.plan().hosts[i].address;
+    if (place.rank == 0) place.first_address = place.address;
+    place.local_ranks = ranks_of(host);
+    for (place.local_rank = 0; place.local_rank < place.local_ranks; ++place.local_rank, ++place.rank) {
+      Trainer rank;
+      rank.rank = place.rank;
+      rank.log_file = log_dir + "/" + name + "-" + std::to_string(place.rank) + ".log";
+      rank.network_namespace = namespace_path(lab.plan().hosts[i].network_namespace);
+      Program one = program(place);
+      rank.argv = std::move(one.argv);
+      rank.environment = std::move(one.environment);
+      auto process = Process::spawn({.argv = rank.argv,
+                                     .log_file = rank.log_file,
+                                     .environment = rank.environment,
+                                     .network_namespace = rank.network_namespace});
+      if (!process) return tl::unexpected(process.error());
+      rank.process = std::move(*process);
+      all.ranks_.push_back(std::move(rank));
+    }
+    ++place.host;
+  }
+  return all;
+}
+
+std::vector<Watched> LoneRanks::watched() {
+  std::vector<Watched> processes;
+  for (Trainer& rank : ranks_) processes.push_back({"rank " + std::to_string(rank.rank), &rank.process});
+  return processes;
+}
+
+Status LoneRanks::healthy() {
+  for (Trainer& rank : ranks_) {
+    const auto status = rank.process.poll();
+    if (!status || status->ok()) continue;
+    return fail(ErrorCode::kUnavailable, name_ + "'s rank " + std::to_string(rank.rank) + " " + status->describe() +
+                                             "; the last lines of " + rank.log_file + ":\n" +
+                                             last_lines(rank.log_file, LocalCluster::kReportedLogLines));
+  }
+  return {};
+}
+
 Result<MeasuredRanks> measure_ranks(const Lab& lab, std::vector<Trainer>& ranks, const std::vector<Watched>& watched,
                                     const std::string& gate, const std::function<Status()>& healthy) {
   MeasuredRanks measured;
@@ -108,7 +171,7 @@ Result<MeasuredRanks> measure_ranks(const Lab& lab, std::vector<Trainer>& ranks,
     const auto all_there = [&] {
       return std::ranges::all_of(ranks, [&](const Trainer& t) { return at_gate(gate, name, t.rank); });
     };
-    if (auto ok = wait_until(all_there, name, healthy); !ok) return ok;
+    if (auto ok = wait_until(all_there, name, ranks, healthy); !ok) return ok;
     auto now = read_now(lab, watched);
     if (!now) return tl::unexpected(now.error());
     reading = std::move(*now);
@@ -117,7 +180,7 @@ Result<MeasuredRanks> measure_ranks(const Lab& lab, std::vector<Trainer>& ranks,
   if (auto ok = pass(kGateBefore, measured.before); !ok) return tl::unexpected(ok.error());
   if (auto ok = pass(kGateAfter, measured.after); !ok) return tl::unexpected(ok.error());
   const auto all_ended = [&] { return std::ranges::none_of(ranks, [](Trainer& t) { return t.process.running(); }); };
-  if (auto ok = wait_until(all_ended, "their end", healthy); !ok) return tl::unexpected(ok.error());
+  if (auto ok = wait_until(all_ended, "their end", ranks, healthy); !ok) return tl::unexpected(ok.error());
   if (auto ok = healthy(); !ok) return tl::unexpected(ok.error());  // how they ended
   for (const Trainer& rank : ranks) {
     auto result = parsed_result(rank);

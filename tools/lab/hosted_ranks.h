@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/result.h"
@@ -41,6 +42,35 @@ nlohmann::ordered_json usage_between(const Lab& lab, const std::vector<Watched>&
 struct MeasuredRanks {
   std::vector<nlohmann::json> results;  // by rank: the last line of each that is an object with a digest
   Reading before, after;                // at the gates
+};
+
+// Ranks alone on the hosts with a worker, without daemons of ours.
+class LoneRanks {
+ public:
+  struct Place {
+    std::uint32_t rank = 0, ranks = 1, local_rank = 0, local_ranks = 1, host = 0;  // host: among those with a worker
+    std::string address;                                                           // of the host
+    std::string first_address;                                                     // of rank 0's
+  };
+  struct Program {
+    std::vector<std::string> argv;
+    std::vector<std::pair<std::string, std::string>> environment;
+  };
+
+  static constexpr std::uint32_t kAll = ~0u;  // ranks of a host
+
+  // Starts as many on each host as the lab file says, at most `per_host`; logs are log_dir/NAME-RANK.log.
+  static Result<LoneRanks> start(const Lab& lab, const std::string& log_dir, const std::string& name,
+                                 std::uint32_t per_host, const std::function<Program(const Place&)>& program);
+
+  std::vector<Trainer>& ranks() { return ranks_; }
+  std::vector<Watched> watched();
+  // kUnavailable if one ended with an error, with the last lines of its log.
+  Status healthy();
+
+ private:
+  std::string name_;
+  std::vector<Trainer> ranks_;
 };
 
 // Leads ranks that were just started through both gates to their end. `healthy` is asked all the time: an error of its

@@ -64,7 +64,7 @@ Result<Json> run_job(const Lab& lab, const RunOptions& options) {
   overrides.insert(overrides.end(), options.overrides.begin(), options.overrides.end());
   const auto job = load_job_config(file, overrides);
   if (!job) return tl::unexpected(job.error());
-  auto started = start_cluster(lab, options, *job, lab_job.store);
+  auto started = start_cluster(lab, options, servers_for(*job), lab_job.store);
   if (!started) return tl::unexpected(started.error());
   LocalCluster& cluster = **started;
   const auto train = [&]() -> Result<Json> {

@@ -65,15 +65,15 @@ LabPlan plan_lab(const LabConfig& config) {
     const std::string& ns = planned.network_namespace;
     commands.push_back({"ip", "netns", "add", ns});
     commands.push_back(
-        {"ip", "-n", bridge, "link", "add", planned.port, "type", "veth", "peer", "name", "eth0", "netns", ns});
+        {"ip", "-n", bridge, "link", "add", planned.port, "type", "veth", "peer", "name", kHostInterface, "netns", ns});
     commands.push_back({"ip", "-n", bridge, "link", "set", planned.port, "master", "br0", "up"});
     commands.push_back({"ip", "-n", ns, "link", "set", "lo", "up"});
-    commands.push_back({"ip", "-n", ns, "addr", "add", planned.address + "/24", "dev", "eth0"});
-    commands.push_back({"ip", "-n", ns, "link", "set", "eth0", "up"});
+    commands.push_back({"ip", "-n", ns, "addr", "add", planned.address + "/24", "dev", kHostInterface});
+    commands.push_back({"ip", "-n", ns, "link", "set", kHostInterface, "up"});
     const auto burst = [&](double mbit) {
       return config.burst_kb == 0 ? default_burst_bytes(mbit) : config.burst_kb << 10;
     };
-    commands.push_back(limit(ns, "eth0", host.up_mbit, burst(host.up_mbit), queue));
+    commands.push_back(limit(ns, kHostInterface, host.up_mbit, burst(host.up_mbit), queue));
     commands.push_back(limit(bridge, planned.port, host.down_mbit, burst(host.down_mbit), queue));
     // A connection that was idle between two rounds must not begin slowly again, and runs must not learn from earlier
     // ones: they are compared.

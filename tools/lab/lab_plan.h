@@ -21,6 +21,7 @@
 namespace tributary::lab {
 
 inline constexpr const char* kNamespacePrefix = "tributary-lab.";
+inline constexpr const char* kHostInterface = "eth0";           // of every host
 inline constexpr const char* kNamespaceFolder = "/run/netns/";  // iproute2's
 
 struct PlannedHost {

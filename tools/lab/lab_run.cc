@@ -65,7 +65,7 @@ Result<Json> run_exchange(const Lab& lab, const ExchangeOptions& options) {
   if (!job_file) return tl::unexpected(job_file.error());
   const auto job = load_job_config(*job_file, options.run.overrides);
   if (!job) return tl::unexpected(job.error());
-  auto cluster = start_cluster(lab, options.run, *job, false);
+  auto cluster = start_cluster(lab, options.run, servers_for(*job), false);
   if (!cluster) return tl::unexpected(cluster.error());
   const auto gate = fresh_folder(options.run, "gates");
   if (!gate) return tl::unexpected(gate.error());
@@ -87,58 +87,106 @@ Result<Json> run_exchange(const Lab& lab, const ExchangeOptions& options) {
   return result;
 }
 
-Result<Json> run_gloo_ring(const Lab& lab, const ExchangeOptions& options) {
+namespace {
+
+// The folder of a run without daemons, as LocalCluster makes it of others; gives its path.
+Result<std::string> lone_folder(const RunOptions& run) {
   std::error_code error;
-  const std::string folder = fs::absolute(options.run.base_dir, error).string();
+  const std::string folder = fs::absolute(run.base_dir, error).string();
   if (auto ok = make_folder(folder); !ok) return tl::unexpected(ok.error());
   if (auto ok = claim_run_folder(folder); !ok) return tl::unexpected(ok.error());
   if (auto ok = remove_run(folder); !ok) return tl::unexpected(ok.error());
   if (auto ok = make_folder(folder + "/logs"); !ok) return tl::unexpected(ok.error());
+  return folder;
+}
+
+// Between both gates, and what was measured there.
+Result<MeasuredRanks> measure_lone(const Lab& lab, const RunOptions& run, LoneRanks& ranks, const std::string& gate) {
+  return measure_ranks(lab, ranks.ranks(), ranks.watched(), gate, [&]() -> Status {
+    if (auto ok = not_interrupted(run); !ok) return ok;
+    return ranks.healthy();
+  });
+}
+
+Result<Json> program_result(const Lab& lab, const MeasuredRanks& measured, const std::vector<Watched>& processes) {
+  auto result = round_times(measured.results);
+  if (!result) return result;
+  result->update(usage_between(lab, processes, measured.before, measured.after));
+  (*result)["ranks"] = measured.results;
+  return result;
+}
+
+// As torchrun tells them.
+Result<Json> run_lone_program(const Lab& lab, const ProgramOptions& options, const std::string& gate) {
+  const auto folder = lone_folder(options.run);
+  if (!folder) return tl::unexpected(folder.error());
+  const auto program = [&](const LoneRanks::Place& place) {
+    return LoneRanks::Program{.argv = options.command,
+                              .environment = {{"RANK", std::to_string(place.rank)},
+                                              {"WORLD_SIZE", std::to_string(place.ranks)},
+                                              {"LOCAL_RANK", std::to_string(place.local_rank)},
+                                              {"LOCAL_WORLD_SIZE", std::to_string(place.local_ranks)},
+                                              {"GROUP_RANK", std::to_string(place.host)},
+                                              {"MASTER_ADDR", place.first_address},
+                                              {"MASTER_PORT", "29500"},
+                                              {"GLOO_SOCKET_IFNAME", kHostInterface}}};
+  };
+  auto ranks = LoneRanks::start(lab, *folder + "/logs", "trainer", LoneRanks::kAll, program);
+  if (!ranks) return tl::unexpected(ranks.error());
+  const auto measured = measure_lone(lab, options.run, *ranks, gate);
+  if (!measured) return tl::unexpected(measured.error());
+  return program_result(lab, *measured, ranks->watched());
+}
+
+Result<Json> run_hosted_program(const Lab& lab, const ProgramOptions& options, const std::string& gate) {
+  auto cluster = start_cluster(lab, options.run, options.servers, false);
+  if (!cluster) return tl::unexpected(cluster.error());
+  const auto measure = [&]() -> Result<Json> {
+    if (auto ok = (*cluster)->start_trainers({.command = options.command, .progress_socket = {}}); !ok)
+      return tl::unexpected(ok.error());
+    const std::vector<Watched> processes = watched(**cluster);
+    const auto measured =
+        measure_ranks(lab, (*cluster)->trainers(), processes, gate, [&] { return healthy(**cluster, options.run); });
+    if (!measured) return tl::unexpected(measured.error());
+    return program_result(lab, *measured, processes);
+  };
+  auto result = measure();
+  result ? (*cluster)->stop() : (*cluster)->stop_now();
+  return result;
+}
+
+}  // namespace
+
+Result<Json> run_program(const Lab& lab, const ProgramOptions& options) {
+  if (auto ok = make_folder(options.run.base_dir); !ok) return tl::unexpected(ok.error());
+  const auto gate = fresh_folder(options.run, "gates");
+  if (!gate) return tl::unexpected(gate.error());
+  ProgramOptions with_gate = options;
+  with_gate.command.insert(with_gate.command.end(), {"--gate", *gate});
+  return options.servers == ServerHosts::kNone ? run_lone_program(lab, with_gate, *gate)
+                                               : run_hosted_program(lab, with_gate, *gate);
+}
+
+Result<Json> run_gloo_ring(const Lab& lab, const ExchangeOptions& options) {
+  const auto folder = lone_folder(options.run);
+  if (!folder) return tl::unexpected(folder.error());
   for (const char* name : {"gates", "gloo"}) {
     if (auto made = fresh_folder(options.run, name); !made) return tl::unexpected(made.error());
   }
-  std::vector<Trainer> ranks;
-  for (std::size_t i = 0; i < lab.config().hosts.size(); ++i) {
-    if (!lab.config().hosts[i].worker) continue;
-    const auto number = static_cast<std::uint32_t>(ranks.size());
-    Trainer rank;
-    rank.rank = number;
-    rank.log_file = folder + "/logs/gloo-" + std::to_string(number) + ".log";
-    rank.network_namespace = namespace_path(lab.plan().hosts[i].network_namespace);
-    rank.argv = {bin_dir_of(options.run) + "/tributary",
-                 "bench",
-                 "gloo-ring-rank",
-                 "--rank",
-                 std::to_string(number),
-                 "--size",
-                 std::to_string(lab.config().workers()),
-                 "--address",
-                 lab.plan().hosts[i].address,
-                 "--store",
-                 folder + "/gloo"};
-    const auto arguments = exchange_arguments(options, folder + "/gates");
+  const auto program = [&](const LoneRanks::Place& place) {
+    LoneRanks::Program rank{.argv = {bin_dir_of(options.run) + "/tributary", "bench", "gloo-ring-rank", "--rank",
+                                     std::to_string(place.rank), "--size", std::to_string(place.ranks), "--address",
+                                     place.address, "--store", *folder + "/gloo"},
+                            .environment = {}};
+    const auto arguments = exchange_arguments(options, *folder + "/gates");
     rank.argv.insert(rank.argv.end(), arguments.begin(), arguments.end());
-    auto process =
-        Process::spawn({.argv = rank.argv, .log_file = rank.log_file, .network_namespace = rank.network_namespace});
-    if (!process) return tl::unexpected(process.error());
-    rank.process = std::move(*process);
-    ranks.push_back(std::move(rank));
-  }
-  std::vector<Watched> processes;
-  for (Trainer& rank : ranks) processes.push_back({"rank " + std::to_string(rank.rank), &rank.process});
-  const auto measured = measure_ranks(lab, ranks, processes, folder + "/gates", [&]() -> Status {
-    if (auto ok = not_interrupted(options.run); !ok) return ok;
-    for (Trainer& rank : ranks) {
-      const auto status = rank.process.poll();
-      if (!status || status->ok()) continue;
-      return fail(ErrorCode::kUnavailable, "Gloo's rank " + std::to_string(rank.rank) + " " + status->describe() +
-                                               "; the last lines of " + rank.log_file + ":\n" +
-                                               last_lines(rank.log_file, LocalCluster::kReportedLogLines));
-    }
-    return {};
-  });
+    return rank;
+  };
+  auto ranks = LoneRanks::start(lab, *folder + "/logs", "gloo", 1, program);
+  if (!ranks) return tl::unexpected(ranks.error());
+  const auto measured = measure_lone(lab, options.run, *ranks, *folder + "/gates");
   if (!measured) return tl::unexpected(measured.error());
-  return exchange_result(lab, "gloo ring", *measured, processes);
+  return exchange_result(lab, "gloo ring", *measured, ranks->watched());
 }
 
 }  // namespace tributary::lab

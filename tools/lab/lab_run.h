@@ -21,6 +21,13 @@ struct RunOptions {
   std::function<bool()> interrupted;  // asked a few times a second
 };
 
+// Which hosts of the lab run a server in a run.
+enum class ServerHosts {
+  kNone,     // the ranks exchange among themselves
+  kPlaced,   // those that the lab file says
+  kWorkers,  // those with a worker and no others, whatever the file says
+};
+
 struct ExchangeOptions {
   RunOptions run;
   std::uint64_t model_bytes = 16u << 20;
@@ -28,6 +35,14 @@ struct ExchangeOptions {
   std::uint32_t warmup = 3;
   bool flowing = false;
   std::string optimizer = "adamw";
+};
+
+// A program that trains, once for each rank, told by its environment who it is: with servers as `tributary run` tells
+// it, without them as torchrun does. It takes --gate FOLDER and passes both gates (tools/lab/gate.h) there.
+struct ProgramOptions {
+  RunOptions run;
+  std::vector<std::string> command;
+  ServerHosts servers = ServerHosts::kPlaced;
 };
 
 // Results are objects with these fields, and those that the functions below name:
@@ -52,6 +67,10 @@ Result<nlohmann::ordered_json> run_exchange(const Lab& lab, const ExchangeOption
 // as far as computing did not cover it), curve [{seconds, round, loss, test_accuracy}] (loss: the mean over all samples
 // of the rounds since the point before; test_accuracy where there was an evaluation, else null).
 Result<nlohmann::ordered_json> run_job(const Lab& lab, const RunOptions& options);
+
+// A program's ranks. Also: model_bytes, rounds, round_seconds, round_seconds_all[], period_seconds, digest as above;
+// and ranks: what each printed last, an object with at least rounds' begin_ns[] and end_ns[], model_bytes and digest.
+Result<nlohmann::ordered_json> run_program(const Lab& lab, const ProgramOptions& options);
 
 // Gloo's ring over the hosts with a worker: the fields of run_exchange, mode "gloo ring".
 Result<nlohmann::ordered_json> run_gloo_ring(const Lab& lab, const ExchangeOptions& options);

@@ -1,7 +1,6 @@
 #include "worker/node/client_core.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "common/base/assert.h"
 
@@ -27,7 +26,7 @@ ClientCore::ClientCore(ClientJob job, std::uint16_t connections, ClientOptions o
                .over_link = options_.over_link}),
       smoothed_ns_(connections, 0.0),
       no_link_(connections, false),
-      queued_((job_.chunks.size() + 63) / 64) {
+      queued_(job_.chunks.size()) {
   TRIB_ASSERT(job_.chunks.size() == job_.connections.size());
   TRIB_ASSERT(job_.redo_after.empty() || job_.redo_after.size() == job_.chunks.size());
   chunks_.resize(job_.chunks.size());
@@ -70,30 +69,20 @@ ChunkKey ClientCore::key(const Chunk& chunk) const {
 }
 
 void ClientCore::enqueue(Chunk& chunk) {
-  const auto at = static_cast<std::size_t>(&chunk - chunks_.data());
   chunk.phase = Phase::kQueued;
-  queued_[at / 64] |= 1ull << (at % 64);
-  ++queued_count_;
+  queued_.add(place(chunk));
 }
 
-void ClientCore::dequeue(Chunk& chunk) {
-  const auto at = static_cast<std::size_t>(&chunk - chunks_.data());
-  queued_[at / 64] &= ~(1ull << (at % 64));
-  --queued_count_;
-}
-
-// Sends queued chunks, first in the flat space first, while the window has room.
+// Sends queued chunks while the window has room.
 void ClientCore::pump(std::uint64_t now_ns) {
-  for (std::size_t word = 0; word < queued_.size() && queued_count_ > 0; ++word) {
-    while (queued_[word] != 0) {
-      Chunk& chunk = chunks_[word * 64 + static_cast<std::size_t>(std::countr_zero(queued_[word]))];
-      const std::uint64_t bytes = payload_bytes(chunk);
-      if (!window_.allows(in_flight_, bytes)) return window_.held_back();
-      dequeue(chunk);
-      chunk.in_flight = bytes;
-      in_flight_ += bytes;
-      send(chunk, now_ns);
-    }
+  while (!queued_.empty()) {
+    Chunk& chunk = chunks_[queued_.first()];
+    const std::uint64_t bytes = payload_bytes(chunk);
+    if (!window_.allows(in_flight_, bytes)) return window_.held_back();
+    dequeue(chunk);
+    chunk.in_flight = bytes;
+    in_flight_ += bytes;
+    send(chunk, now_ns);
   }
 }
 

@@ -8,8 +8,8 @@
 //
 // The window counts sent-but-unacknowledged bytes; a receipt (or the answer itself) gives the credit back. It does not
 // count held pushes: their answer waits for other nodes, and two workers that push in different orders would wait for
-// each other for ever. Of the queued chunks the one that lies first in the flat space goes first: the next forward pass
-// needs it first.
+// each other for ever. Of the queued chunks the one that was ready first goes first: backward passes give the same
+// order on all nodes, so that the nodes' pushes of a chunk meet soon, whichever node is ahead.
 //
 // One window for all connections, because they share this node's link. It also keeps the nodes in step: a node cannot
 // run ahead at one server and fall behind at another by more than the window, and only chunks that all nodes have
@@ -36,6 +36,7 @@
 
 #include "common/config/job_plan.h"
 #include "common/wire/messages.h"
+#include "worker/node/arrival_order.h"
 #include "worker/node/lane_counts.h"
 #include "worker/node/link_meter.h"
 #include "worker/node/window.h"
@@ -162,10 +163,11 @@ class ClientCore {
     bool redo = false;            // what is queued, sent or held is a push that the server lost
   };
 
+  std::uint32_t place(const Chunk& chunk) const { return static_cast<std::uint32_t>(&chunk - chunks_.data()); }
   Chunk* find(const ChunkKey& key);
   Chunk* hear(const ChunkKey& key, std::uint64_t now_ns);
   void enqueue(Chunk& chunk);
-  void dequeue(Chunk& chunk);
+  void dequeue(const Chunk& chunk) { queued_.remove(place(chunk)); }
   void pump(std::uint64_t now_ns);
   void send(Chunk& chunk, std::uint64_t now_ns);
   std::uint64_t payload_bytes(const Chunk& chunk) const;
@@ -185,8 +187,7 @@ class ClientCore {
   std::uint64_t in_flight_ = 0, held_ = 0;  // of all chunks
   std::vector<double> smoothed_ns_;         // acknowledgement time by connection
   std::vector<bool> no_link_;               // by connection
-  std::vector<std::uint64_t> queued_;       // bitmap over chunks_
-  std::size_t queued_count_ = 0;
+  ArrivalOrder queued_;                     // places in chunks_
   std::size_t delivered_chunks_ = 0;
   std::size_t kept_chunks_ = 0;
   std::uint64_t heard_ns_ = 0;  // the last of stats_.heard
