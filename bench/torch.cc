@@ -12,10 +12,10 @@
 
 #include "bench/measurements.h"
 #include "bench/repeated_runs.h"
-#include "bench/script.h"
 #include "common/base/printed.h"
 #include "common/math/median.h"
 #include "tools/cluster/process.h"
+#include "tools/cluster/script.h"
 #include "tools/lab/lab_run.h"
 
 namespace tributary::bench {

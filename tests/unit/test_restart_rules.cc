@@ -33,6 +33,13 @@ TEST_CASE("who fails before any round, or again and again in one, is not") {
   CHECK(has(rules.refusal("trainer", kFailed, 49), "times in one round"));
 }
 
+TEST_CASE("who ends because a peer did made no error") {
+  constexpr ExitStatus kPeerLost{.code = 76};
+  RestartRules rules(10);
+  for (int i = 0; i < 10; ++i) CHECK_FALSE(rules.refusal("trainer", kPeerLost, 0));
+  CHECK(has(rules.refusal("trainer", kPeerLost, 5), "10 times within 10 rounds"));
+}
+
 TEST_CASE("who says that it is used wrongly is believed") {
   RestartRules rules(100);
   CHECK(has(rules.refusal("trainer", {.code = 2}, 1000), "status 2"));

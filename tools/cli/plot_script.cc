@@ -3,8 +3,8 @@
 #include <chrono>
 #include <filesystem>
 
-#include "bench/script.h"
 #include "tools/cluster/process.h"
+#include "tools/cluster/script.h"
 
 namespace tributary::cli {
 namespace {
@@ -22,7 +22,7 @@ std::vector<std::string> python() {
 }  // namespace
 
 Status draw_plots(const std::string& kind, const std::string& data, const std::string& page) {
-  const auto path = bench::script_named("draw.py");
+  const auto path = script_named("draw.py");
   if (!path) return tl::unexpected<Error>(path.error());
   ProcessOptions options;
   options.argv = python();

@@ -50,8 +50,10 @@ class RestartRules {
     std::uint32_t restarts = 0, errors = 0;
   };
 
-  // An exit status, or a signal that a process brings upon itself. A shell says signal n with status 128 + n.
+  // An exit status, or a signal that a process brings upon itself. A shell says signal n with status 128 + n. Who ends
+  // because a peer did says so.
   static bool is_error(const ExitStatus& status) {
+    if (status.signal == 0 && status.code == kExitPeerLost) return false;
     constexpr int kOwn[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGTRAP};
     const int signal = status.signal == 0 ? std::max(status.code - kExitSignal, 0) : status.signal;
     return signal == 0 || std::ranges::find(kOwn, signal) != std::end(kOwn);

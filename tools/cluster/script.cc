@@ -1,10 +1,10 @@
-#include "bench/script.h"
+#include "tools/cluster/script.h"
 
 #include <filesystem>
 
 #include "tools/cluster/process.h"
 
-namespace tributary::bench {
+namespace tributary {
 
 Result<std::string> script_named(const std::string& name) {
   const std::filesystem::path tool = executable_dir();
@@ -19,4 +19,4 @@ Result<std::string> script_named(const std::string& name) {
               "the script " + name + " is neither " + sought + "; use the tool from where it was built or installed");
 }
 
-}  // namespace tributary::bench
+}  // namespace tributary
