@@ -33,11 +33,28 @@ TEST_CASE("who fails before any round, or again and again in one, is not") {
   CHECK(has(rules.refusal("trainer", kFailed, 49), "times in one round"));
 }
 
-TEST_CASE("who ends because a peer did made no error") {
-  constexpr ExitStatus kPeerLost{.code = 76};
-  RestartRules rules(10);
-  for (int i = 0; i < 10; ++i) CHECK_FALSE(rules.refusal("trainer", kPeerLost, 0));
-  CHECK(has(rules.refusal("trainer", kPeerLost, 5), "10 times within 10 rounds"));
+TEST_CASE("an error of who ran when another was killed is put down to that, until a round is complete") {
+  RestartRules rules(100);
+  for (int i = 0; i < 10; ++i) {  // ranks that exchange among themselves, before the first round
+    CHECK_FALSE(rules.refusal("rank 0", kKilled, 0));
+    CHECK_FALSE(rules.refusal("rank 1", kFailed, 0));
+    CHECK_FALSE(rules.refusal("rank 2", kFailed, 0));  // it may have failed because of rank 1
+  }
+  CHECK_FALSE(rules.refusal("rank 1", kFailed, 0));  // because of rank 2
+  CHECK(has(rules.refusal("rank 1", kFailed, 0), "no round was complete"));
+  CHECK_FALSE(rules.refusal("rank 0", kKilled, 7));
+  for (int i = 0; i < 3; ++i) CHECK_FALSE(rules.refusal("rank 3", kFailed, 8));  // a round later: its own
+  CHECK(has(rules.refusal("rank 3", kFailed, 8), "times in one round"));
+}
+
+TEST_CASE("errors that ranks bring upon each other end with the restarts of one") {
+  RestartRules rules(20);
+  CHECK_FALSE(rules.refusal("rank 0", kKilled, 0));
+  bool refused = false;
+  for (int i = 0; i < 21 && !refused; ++i) {
+    for (const char* rank : {"rank 0", "rank 1"}) refused = refused || rules.refusal(rank, kFailed, 0).has_value();
+  }
+  CHECK(refused);
 }
 
 TEST_CASE("who says that it is used wrongly is believed") {

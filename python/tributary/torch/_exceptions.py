@@ -4,8 +4,6 @@ from __future__ import annotations
 
 EXIT_STOPPED = 75  # EX_TEMPFAIL: no success, and the same command goes on
 
-EXIT_PEER_LOST = 76  # a rank that this one cannot go on without has ended: no fault of this one
-
 
 class Rewound(RuntimeError):
     """The job went back to an earlier round, because all copies of later ones were lost.

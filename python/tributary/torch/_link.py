@@ -13,7 +13,7 @@ import torch
 from tributary import _library
 from tributary._errors import Error, JobStopped, Unavailable
 from tributary._library import AttachOptions, Floats, Gate, Leave, Session, Step, Tensor, View
-from tributary.torch._exceptions import EXIT_PEER_LOST, Stopped
+from tributary.torch._exceptions import Stopped
 from tributary.torch._initial import InitialValues
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
@@ -209,7 +209,7 @@ class Link:
         self._ended = f"{who}: ranks that hold a model together start again together"
         if self._attaching:
             logger.error("job '%s': %s", self.name, self._ended)
-            os._exit(EXIT_PEER_LOST)
+            os._exit(1)
 
     def _attach_again(self, reason: str) -> None:
         self._attaching = True

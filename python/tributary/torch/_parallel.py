@@ -17,7 +17,6 @@ from tributary._library import Tensor
 from tributary.torch._slots import Slot
 
 _FOR_EVER = timedelta(days=3650)
-_NOTICE_S = 1.0
 _LEAVING_S = 5.0  # how long a rank that is done waits for its neighbours to say that they are, too
 
 
@@ -45,12 +44,6 @@ class Part:
                     "data-parallel dimension (mesh=, replicate=)"
                 )
         return mine
-
-    def lost_a_peer(self) -> bool:
-        """Of a rank that fails: whether because one ended that it cannot go on without. Waits a moment for word of
-        it, as an exchange with that rank may fail before.
-        """
-        return False
 
     def agree(self, stops: bool) -> bool:
         """Whether a rank of this replica is to stop. Each of them asks after each round."""
@@ -245,12 +238,6 @@ class MeshPart(Part):
     @property
     def watches(self) -> bool:
         return any(thread.is_alive() for thread in self._watchers.values())
-
-    def lost_a_peer(self) -> bool:
-        until = time.monotonic() + _NOTICE_S
-        while all(thread.is_alive() for thread in self._watchers.values()) and time.monotonic() < until:
-            time.sleep(0.01)
-        return not all(thread.is_alive() for thread in self._watchers.values())
 
     def agree(self, stops: bool) -> bool:
         flag = torch.tensor(int(stops))

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from tributary._errors import Error
-from tributary.torch._exceptions import EXIT_PEER_LOST, Stopped
+from tributary.torch._exceptions import Stopped
 from tributary.torch._job import default_name
 from tributary.torch._link import Link
 from tributary.torch._log import logger
@@ -62,7 +62,6 @@ class Program:
         for link in self.links:
             if self._failure is not None:
                 link.fail(self._failure)
-                status = EXIT_PEER_LOST if link.part.lost_a_peer() else status
                 continue
             try:
                 link.finish()
