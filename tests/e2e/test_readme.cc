@@ -31,6 +31,8 @@ const std::vector<Rule>& rules() {
       {"NODE=", Way::kNotRun, "other machines"},
       {"tributary bench elastic", Way::kNotRun, "measures for minutes; test_elastic"},
       {"tributary bench compare", Way::kNotRun, "root, and minutes; test_lab"},
+      {"tributary bench torch", Way::kNotRun, "root, torch, and minutes; python/tests/test_bench.py"},
+      {"bench/torch_step.py", Way::kNotRun, "torch, and minutes"},
       {"tributary bench ", Way::kNotRun,
        "measures, on a machine that does nothing else; test_up, test_late_nodes, unit tests"},
       {"tributary lab ", Way::kNotRun, "root; test_lab"},
