@@ -259,7 +259,7 @@ Measurement torch() {
       .name = "torch",
       .summary = "PyTorch with DistributedDataParallel and with Tributary, in turns on the same lab",
       .words =
-          R"(Trains a byte-level GPT of 10.65 million parameters on every host with a worker: one process alone (what computing takes), DistributedDataParallel over gloo
+          R"(Trains a byte-level GPT of 10.8 million parameters on every host with a worker: one process alone (what computing takes), DistributedDataParallel over gloo
 (fp32, the fp16 hook, PowerSGD of rank 4), and Tributary with servers where the lab file has them, on the hosts that train, with encodings, and DiLoCo. All train on
 the same batches, with AdamW, on one thread a rank. Needs what `tributary lab` needs, and a Python with torch.
 
