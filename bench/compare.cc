@@ -34,8 +34,6 @@ struct CompareOptions {
 //   servers as the file has them; flat ring; Gloo's own ring
 std::vector<lab::LabVariant> variants_of(const lab::LabConfig& config);
 
-using Json = nlohmann::ordered_json;
-
 // The run whose time is nearest to the median: what cannot be averaged is shown of it.
 const Json& typical(const std::vector<Json>& runs, const char* time) {
   const double middle = median(column(runs, [&](const Json& r) { return number(r, time); }));
@@ -244,35 +242,28 @@ Result<Json> run_compare(const lab::Lab& lab, const CompareOptions& options) {
 }
 
 struct CompareArguments {
-  std::vector<std::string> files;
-  std::string report, base_dir;
+  LabArguments labs;
   CompareOptions options;
-  std::uint32_t repetitions = 0;
-  bool no_job = false, no_verify = false;
+  bool no_job = false;
 };
 
-// One lab, from up to down.
-Result<Json> compare_in(const lab::LabConfig& config, const CompareArguments& a, MeasurementRun& run) {
-  auto lab = bring_up(config, !a.no_verify, run);
-  if (!lab) return tl::unexpected(lab.error());
+Result<Json> compare_in(const lab::Lab& lab, const CompareArguments& a, MeasurementRun& run) {
+  const lab::LabConfig& config = lab.config();
   CompareOptions o = a.options;
-  o.exchange.run.base_dir = (a.base_dir.empty() ? "runs" : a.base_dir) + "/" + config.name;
+  o.exchange.run.base_dir = a.labs.folder_of(config);
   o.exchange.run.interrupted = run.interrupted;
   if (o.exchange.model_bytes == 0) o.exchange.model_bytes = config.exchange.model_bytes;
   if (o.exchange.rounds == 0) o.exchange.rounds = config.exchange.rounds;
   o.exchange.warmup = config.exchange.warmup;
   o.exchange.optimizer = config.exchange.optimizer;
-  o.repetitions = a.repetitions == 0 ? config.compare.repetitions : a.repetitions;
+  o.repetitions = a.labs.repetitions_in(config);
   o.with_job = !a.no_job;
   o.tell = [&](const std::string& line) { run.tell(config.name + ": " + line); };
-  return run_compare(**lab, o);
+  return run_compare(lab, o);
 }
 
 Status measure(CompareArguments& a, MeasurementRun& run) {
-  const auto results = in_each_lab(a.files, [&](const lab::LabConfig& config) { return compare_in(config, a, run); });
-  if (!results) return tl::unexpected(results.error());
-  run.row(*results);
-  return a.report.empty() ? Status() : write_report("compare", a.report, *results, run);
+  return measure_labs("compare", a.labs, run, [&](const lab::Lab& lab) { return compare_in(lab, a, run); });
 }
 
 }  // namespace
@@ -281,18 +272,11 @@ Measurement compare() {
   const auto add = [](CliCommand command, CompareArguments& a) {
     a.options.exchange.model_bytes = 0;
     a.options.exchange.rounds = 0;
-    command.add_option("labs", a.files, "the TOML file of each lab")->required()->type_name("LAB.toml");
-    command.add_option("--report", a.report, "write results.json and report.html there")->type_name("DIR");
-    command.add_option("--repetitions", a.repetitions, "of every variant (default: the file's)");
+    add_lab_arguments(command, a.labs);
     add_overrides(command, a.options.exchange.run.overrides);
     add_bytes(command, "--model-bytes", a.options.exchange.model_bytes, "fp32 parameters of the exchanges, as 16MiB");
     command.add_option("--rounds", a.options.exchange.rounds, "measured, of each exchange");
-    command
-        .add_option("--base-dir", a.base_dir,
-                    "folder for files of the runs, with one of the lab's name in it (default: runs)")
-        ->type_name("FOLDER");
     command.add_flag("--no-job", a.no_job, "only the exchanges");
-    command.add_flag("--no-verify", a.no_verify, "take the links' goodput from their rates, without iperf3");
   };
   return {
       .name = "compare",

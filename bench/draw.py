@@ -40,6 +40,17 @@ def milliseconds(seconds):
     return f"{1e3 * seconds:.1f} ms"
 
 
+def figure_or(value, pattern):
+    return "" if value is None else pattern.format(value)
+
+
+def page_head(title):
+    return (
+        '<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{title}</title><style>{STYLE}</style>\n"
+    )
+
+
 def colour(index):
     return VARIANT_COLOURS[index % len(VARIANT_COLOURS)]
 
@@ -269,9 +280,6 @@ def training_section(result, figures):
     text += "<h2>Loss against wall time</h2>"
     text += figures.svg(figures.loss([(v["name"], v["job"]["curve"]) for v in variants]), "Of the repetition nearest to the median.")
 
-    def figure_or(value, pattern):
-        return "" if value is None else pattern.format(value)
-
     text += table(
         ("variant", "step", "predicted (measured against it)", "seconds in all", "rounds", "bytes a sample on the wires", "training loss", "test accuracy", "digest"),
         [
@@ -295,10 +303,7 @@ def training_section(result, figures):
 def comparison_page(results):
     figures = Figures()
     names = [html.escape(result["lab"]["name"]) for result in results]
-    text = (
-        f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>Comparison in {', '.join(names)}</title><style>{STYLE}</style>\n"
-    )
+    text = page_head(f"Comparison in {', '.join(names)}")
     if len(results) > 1:
         text += "<h1>Comparison in " + str(len(results)) + " labs</h1>\n" + predictions_section(results)
     for name, result in zip(names, results):
@@ -321,12 +326,9 @@ def torch_section(result, figures):
         "The slowest rank's step, median over steps; lines span the repetitions. DiLoCo exchanges now and then only: see the means.",
     )
 
-    def figure_or(value, pattern):
-        return "" if value is None else pattern.format(value)
-
-    def megabytes(variant, host_runs):
-        moved = [b["sent"] + b["received"] for b, host in zip(variant["wire_bytes"], lab["hosts"]) if host[host_runs]]
-        return f"{1e-6 * max(moved):.1f}" if moved else ""
+    def megabytes(variant):
+        moved = [b["sent"] + b["received"] for b, host in zip(variant["wire_bytes"], lab["hosts"]) if host["worker"]]
+        return f"{1e-6 * max(moved):.1f}"
 
     text += table(
         ("variant", "step", "beside DDP", "mean step", "beside DDP", "MB a step, a training host", "a rank's private MB", "processors", "drops"),
@@ -337,7 +339,7 @@ def torch_section(result, figures):
                 figure_or(v.get("over_ddp"), "{:.3f}"),
                 milliseconds(v["mean_step_seconds"]["median"]),
                 figure_or(v.get("mean_over_ddp"), "{:.3f}"),
-                megabytes(v, "worker"),
+                megabytes(v),
                 f"{v['private_mb']:.0f}",
                 f"{100 * v['machine_busy']:.0f} %",
                 f"{v['drops']:.1f}",
@@ -345,12 +347,13 @@ def torch_section(result, figures):
             for v in variants
         ],
     )
-    curves = [(v["words"], v["curve"]) for v in variants if v["curve"] and v["name"] != "alone"]
-    if curves:
+    trained = [v for v in variants if v["curve"] and v["name"] != "alone"]
+    if trained:
+        steps = min(v["curve"][-1]["step"] for v in trained)  # at which all are compared
         text += "<h2>Validation loss against time</h2>"
-        text += figures.svg(figures.loss(curves, "validation loss"), "Of the first repetition; looking at the loss is not counted.")
+        text += figures.svg(figures.loss([(v["words"], v["curve"]) for v in trained], "validation loss"), "Of the first repetition; looking at the loss is not counted.")
         text += table(
-            ("variant", f"loss after {curves_steps(variants)} steps", "beside DDP", "seconds to DDP's, within 1 %", "steps in all", "loss then"),
+            ("variant", f"loss after {steps} steps", "beside DDP", "seconds to DDP's, within 1 %", "steps in all", "loss then"),
             [
                 (
                     v["words"],
@@ -360,26 +363,16 @@ def torch_section(result, figures):
                     v["curve"][-1]["step"],
                     f"{v['curve'][-1]['loss']:.4f}",
                 )
-                for v in variants
-                if v["curve"] and v["name"] != "alone"
+                for v in trained
             ],
         )
     return text + lab_section(result)
 
 
-def curves_steps(variants):
-    """At how many steps all are compared."""
-    return min(v["curve"][-1]["step"] for v in variants if v["curve"])
-
-
 def torch_page(results):
     figures = Figures()
     names = ", ".join(html.escape(result["lab"]["name"]) for result in results)
-    text = (
-        '<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>PyTorch in {names}</title><style>{STYLE}</style>\n"
-    )
-    return text + "".join(torch_section(result, figures) for result in results) + "</html>\n"
+    return page_head(f"PyTorch in {names}") + "".join(torch_section(result, figures) for result in results) + "</html>\n"
 
 
 STRAGGLER_NAMES = {
@@ -454,9 +447,8 @@ def slowdown_section(name, runs, figures):
 def stragglers_page(result):
     figures = Figures()
     options = result["options"]
-    text = (
-        '<!doctype html>\n<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        f"<title>One slow node of {options['nodes']}</title><style>{STYLE}</style>\n<h1>One slow node of {options['nodes']}</h1>"
+    text = page_head(f"One slow node of {options['nodes']}") + (
+        f"<h1>One slow node of {options['nodes']}</h1>"
         f"<p>Every run trains for {options['seconds']:g} s. A node's step is {options['batch']} samples in {options['micro_batches']} micro-batches, "
         f"{1e-3 * options['us_per_sample'] * options['batch']:.0f} ms of which it sleeps instead of computing; the deadline of work-weighted rounds is "
         f"{options.get('deadline_ms', 0)} ms. Evaluation happens after the run, on copies.</p>\n"

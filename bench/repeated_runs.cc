@@ -76,32 +76,28 @@ Json described(const lab::Lab& lab) {
           {"goodput_from", lab.links().empty() ? "rate" : "iperf3"}};
 }
 
-Result<std::unique_ptr<lab::Lab>> bring_up(const lab::LabConfig& config, bool verify, const MeasurementRun& run) {
-  auto lab = lab::Lab::up(config, true, run.interrupted);
-  if (!lab) return lab;
+void add_lab_arguments(CliCommand command, LabArguments& arguments) {
+  command.add_option("labs", arguments.files, "the TOML file of each lab")->required()->type_name("LAB.toml");
+  command.add_option("--report", arguments.report, "write results.json and report.html there")->type_name("DIR");
+  command.add_option("--repetitions", arguments.repetitions, "of every variant (default: the file's)");
+  command
+      .add_option("--base-dir", arguments.base_dir, "folder for files of the runs, with one of the lab's name in it")
+      ->type_name("FOLDER")
+      ->capture_default_str();
+  command.add_flag("--no-verify", arguments.no_verify, "take the links' goodput from their rates, without iperf3");
+}
+
+namespace {
+
+Result<Json> measure_lab(const lab::LabConfig& config, bool verify, const MeasurementRun& run,
+                         const std::function<Result<Json>(const lab::Lab&)>& measure) {
+  const auto lab = lab::Lab::up(config, true, run.interrupted);
+  if (!lab) return tl::unexpected(lab.error());
   if ((*lab)->links().empty() && verify) {
     constexpr double kSeconds = 1.0;
     if (auto ok = (*lab)->verify(kSeconds, run.interrupted); !ok) return tl::unexpected(ok.error());
   }
-  return lab;
-}
-
-Result<Json> in_each_lab(const std::vector<std::string>& files,
-                         const std::function<Result<Json>(const lab::LabConfig&)>& measure) {
-  std::vector<lab::LabConfig> configs;
-  for (const std::string& file : files) {
-    auto config = lab::load_lab_config(file);
-    if (!config) return tl::unexpected(config.error());
-    configs.push_back(std::move(*config));
-  }
-  if (auto ok = lab::may_make_namespaces(); !ok) return tl::unexpected(ok.error());
-  Json results = {{"labs", Json::array()}};
-  for (const lab::LabConfig& config : configs) {
-    auto result = measure(config);
-    if (!result) return result;
-    results["labs"].push_back(std::move(*result));
-  }
-  return results;
+  return measure(**lab);
 }
 
 Status write_report(const std::string& kind, const std::string& folder, const Json& result, const MeasurementRun& run) {
@@ -113,6 +109,27 @@ Status write_report(const std::string& kind, const std::string& folder, const Js
   out.close();
   if (error || !out) return fail(ErrorCode::kIo, "cannot write " + data + "; is its folder writable?");
   return run.draw(kind, data, folder + "/report.html");
+}
+
+}  // namespace
+
+Status measure_labs(const std::string& kind, const LabArguments& arguments, MeasurementRun& run,
+                    const std::function<Result<Json>(const lab::Lab&)>& measure) {
+  std::vector<lab::LabConfig> configs;
+  for (const std::string& file : arguments.files) {
+    auto config = lab::load_lab_config(file);
+    if (!config) return tl::unexpected(config.error());
+    configs.push_back(std::move(*config));
+  }
+  if (auto ok = lab::may_make_namespaces(); !ok) return ok;
+  Json results = {{"labs", Json::array()}};
+  for (const lab::LabConfig& config : configs) {
+    auto result = measure_lab(config, !arguments.no_verify, run, measure);
+    if (!result) return tl::unexpected(result.error());
+    results["labs"].push_back(std::move(*result));
+  }
+  run.row(results);
+  return arguments.report.empty() ? Status() : write_report(kind, arguments.report, results, run);
 }
 
 }  // namespace tributary::bench

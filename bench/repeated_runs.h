@@ -1,8 +1,8 @@
 // What measurements on labs have in common: labs that are brought up, runs that are repeated in turn, and a report.
 #pragma once
 
+#include <cstdint>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -28,14 +28,24 @@ Json usage(const std::vector<Json>& runs);
 // {name, rate_mbit, hosts[], links[], goodput_bytes_per_s, goodput_from}
 Json described(const lab::Lab& lab);
 
-// The lab, which ends with what is given. verify: measures its links, unless that was done.
-Result<std::unique_ptr<lab::Lab>> bring_up(const lab::LabConfig& config, bool verify, const MeasurementRun& run);
+// What every measurement on labs is told.
+struct LabArguments {
+  std::vector<std::string> files;
+  std::string report, base_dir = "runs";
+  std::uint32_t repetitions = 0;  // 0: as the lab's file says
+  bool no_verify = false;
 
-// {labs [what `measure` gives of each]}. All files are read before the first is measured.
-Result<Json> in_each_lab(const std::vector<std::string>& files,
-                         const std::function<Result<Json>(const lab::LabConfig&)>& measure);
+  std::uint32_t repetitions_in(const lab::LabConfig& config) const {
+    return repetitions == 0 ? config.compare.repetitions : repetitions;
+  }
+  std::string folder_of(const lab::LabConfig& config) const { return base_dir + "/" + config.name; }
+};
+void add_lab_arguments(CliCommand command, LabArguments& arguments);
 
-// FOLDER/results.json, and FOLDER/report.html as bench/draw.py draws `kind`.
-Status write_report(const std::string& kind, const std::string& folder, const Json& result, const MeasurementRun& run);
+// Gives {labs [what `measure` gives of each]} as a row, and with --report FOLDER/results.json and FOLDER/report.html,
+// as bench/draw.py draws `kind`. All files are read before the first lab is brought up; its links are measured unless
+// that was done, and it ends with its measurement.
+Status measure_labs(const std::string& kind, const LabArguments& arguments, MeasurementRun& run,
+                    const std::function<Result<Json>(const lab::Lab&)>& measure);
 
 }  // namespace tributary::bench

@@ -55,11 +55,11 @@ const std::vector<Variant>& variants() {
 }
 
 struct TorchOptions {
-  std::vector<std::string> files, names;
-  std::string report, base_dir = "runs", python = "python3";
-  std::uint32_t repetitions = 0, steps = 100, warmup = 5, evaluate_every = 0, batch = 4, sync_every = 25;
+  LabArguments labs;
+  std::vector<std::string> names;
+  std::string python = "python3";
+  std::uint32_t steps = 100, warmup = 5, evaluate_every = 0, batch = 4, sync_every = 25;
   double lr = 1e-3, clip = 0.0;
-  bool no_verify = false;
 };
 
 Result<std::vector<Variant>> chosen(const TorchOptions& options) {
@@ -180,14 +180,13 @@ void compare_to_ddp(Json& parts) {
   }
 }
 
-Result<Json> torch_in(const lab::LabConfig& config, const TorchOptions& o, MeasurementRun& run) {
+Result<Json> torch_in(const lab::Lab& lab, const TorchOptions& o, MeasurementRun& run) {
+  const lab::LabConfig& config = lab.config();
   auto some = chosen(o);
   if (!some) return tl::unexpected(some.error());
   if (config.servers() == 0 && o.names.empty())
     std::erase_if(*some, [](const Variant& v) { return v.servers == lab::ServerHosts::kPlaced; });
-  auto lab = bring_up(config, !o.no_verify, run);
-  if (!lab) return tl::unexpected(lab.error());
-  const std::uint32_t repetitions = o.repetitions == 0 ? config.compare.repetitions : o.repetitions;
+  const std::uint32_t repetitions = o.labs.repetitions_in(config);
   std::vector<std::vector<Json>> runs(some->size());
   for (std::uint32_t repetition = 0; repetition < repetitions; ++repetition) {
     for (std::size_t v = 0; v < some->size(); ++v) {
@@ -195,9 +194,9 @@ Result<Json> torch_in(const lab::LabConfig& config, const TorchOptions& o, Measu
       auto command = command_of(o, variant);
       if (!command) return tl::unexpected(command.error());
       lab::ProgramOptions program{.run = {}, .command = std::move(*command), .servers = variant.servers};
-      program.run.base_dir = o.base_dir + "/" + config.name;
+      program.run.base_dir = o.labs.folder_of(config);
       program.run.interrupted = run.interrupted;
-      auto result = lab::run_program(**lab, program);
+      auto result = lab::run_program(lab, program);
       if (!result)
         return fail(result.error().code, "variant \"" + std::string(variant.name) + "\": " + result.error().message);
       runs[v].push_back(std::move(*result));
@@ -208,17 +207,14 @@ Result<Json> torch_in(const lab::LabConfig& config, const TorchOptions& o, Measu
   Json parts = Json::array();
   for (std::size_t v = 0; v < some->size(); ++v) parts.push_back(variant_part((*some)[v], runs[v], o.steps + o.warmup));
   compare_to_ddp(parts);
-  return Json{{"lab", described(**lab)},    {"model_bytes", runs.front().front().at("model_bytes")},
+  return Json{{"lab", described(lab)},      {"model_bytes", runs.front().front().at("model_bytes")},
               {"batch", o.batch},           {"steps", o.steps},
               {"repetitions", repetitions}, {"variants", std::move(parts)}};
 }
 
 Status measure(TorchOptions& o, MeasurementRun& run) {
   if (o.steps == 0) return fail(ErrorCode::kInvalidArgument, "--steps 0: give at least one");
-  const auto results = in_each_lab(o.files, [&](const lab::LabConfig& config) { return torch_in(config, o, run); });
-  if (!results) return tl::unexpected(results.error());
-  run.row(*results);
-  return o.report.empty() ? Status() : write_report("torch", o.report, *results, run);
+  return measure_labs("torch", o.labs, run, [&](const lab::Lab& lab) { return torch_in(lab, o, run); });
 }
 
 std::vector<std::string> names_of_variants() {
@@ -231,9 +227,7 @@ std::vector<std::string> names_of_variants() {
 
 Measurement torch() {
   const auto add = [](CliCommand command, TorchOptions& o) {
-    command.add_option("labs", o.files, "the TOML file of each lab; its job and variants play no part here")
-        ->required()
-        ->type_name("LAB.toml");
+    add_lab_arguments(command, o.labs);
     command.add_option("--variants", o.names, "some of them, with commas")
         ->delimiter(',')
         ->check(one_of(names_of_variants()));
@@ -247,13 +241,7 @@ Measurement torch() {
     command.add_option("--lr", o.lr, "AdamW's rate")->capture_default_str();
     command.add_option("--clip", o.clip, "global norm of the gradient; 0: none")->capture_default_str();
     command.add_option("--sync-every", o.sync_every, "steps of a round of DiLoCo")->capture_default_str();
-    command.add_option("--repetitions", o.repetitions, "of every variant (default: the file's)");
     command.add_option("--python", o.python, "the interpreter that has torch")->capture_default_str();
-    command.add_option("--report", o.report, "write results.json and report.html there")->type_name("DIR");
-    command.add_option("--base-dir", o.base_dir, "folder for files of the runs, with one of the lab's name in it")
-        ->type_name("FOLDER")
-        ->capture_default_str();
-    command.add_flag("--no-verify", o.no_verify, "take the links' goodput from their rates, without iperf3");
   };
   return {
       .name = "torch",
@@ -261,7 +249,7 @@ Measurement torch() {
       .words =
           R"(Trains a byte-level GPT of 10.8 million parameters on every host with a worker: one process alone (what computing takes), DistributedDataParallel over gloo
 (fp32, the fp16 hook, PowerSGD of rank 4), and Tributary with servers where the lab file has them, on the hosts that train, with encodings, and DiLoCo. All train on
-the same batches, with AdamW, on one thread a rank. Needs what `tributary lab` needs, and a Python with torch.
+the same batches, with AdamW, on one thread a rank. The lab file's job and variants play no part. Needs what `tributary lab` needs, and a Python with torch.
 
 With --evaluate-every, losses on text that is held out are compared, too, and the time until a variant is as good as DDP at its end, within a hundredth; what is
 cheap may make more steps (PowerSGD twice as many, DiLoCo three times).

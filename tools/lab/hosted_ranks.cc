@@ -116,7 +116,6 @@ Json usage_between(const Lab& lab, const std::vector<Watched>& watched, const Re
 Result<LoneRanks> LoneRanks::start(const Lab& lab, const std::string& log_dir, const std::string& name,
                                    std::uint32_t per_host, const std::function<Program(const Place&)>& program) {
   LoneRanks all;
-  all.name_ = name;
   const auto ranks_of = [&](const LabHost& host) { return host.worker ? std::min(host.ranks, per_host) : 0u; };
   Place place{.ranks = 0};
   for (const LabHost& host : lab.config().hosts) place.ranks += ranks_of(host);
@@ -157,9 +156,7 @@ Status LoneRanks::healthy() {
   for (Trainer& rank : ranks_) {
     const auto status = rank.process.poll();
     if (!status || status->ok()) continue;
-    return fail(ErrorCode::kUnavailable, name_ + "'s rank " + std::to_string(rank.rank) + " " + status->describe() +
-                                             "; the last lines of " + rank.log_file + ":\n" +
-                                             last_lines(rank.log_file, LocalCluster::kReportedLogLines));
+    return fail(ErrorCode::kUnavailable, how_ended(rank, *status));
   }
   return {};
 }

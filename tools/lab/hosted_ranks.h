@@ -69,7 +69,6 @@ class LoneRanks {
   Status healthy();
 
  private:
-  std::string name_;
   std::vector<Trainer> ranks_;
 };
 

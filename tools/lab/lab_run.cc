@@ -58,6 +58,26 @@ Result<Json> exchange_result(const Lab& lab, const std::string& mode, const Meas
   return result;
 }
 
+// The ranks of `command` beside a cluster's workers, between both gates, and what `result` makes of them. Stops the
+// cluster.
+Result<Json> through_daemons(
+    const Lab& lab, const RunOptions& run, LocalCluster& cluster, const std::vector<std::string>& command,
+    const std::string& gate,
+    const std::function<Result<Json>(const MeasuredRanks&, const std::vector<Watched>&)>& result) {
+  const auto measure = [&]() -> Result<Json> {
+    if (auto ok = cluster.start_trainers({.command = command, .progress_socket = {}}); !ok)
+      return tl::unexpected(ok.error());
+    const std::vector<Watched> processes = watched(cluster);
+    const auto measured =
+        measure_ranks(lab, cluster.trainers(), processes, gate, [&] { return healthy(cluster, run); });
+    if (!measured) return tl::unexpected(measured.error());
+    return result(*measured, processes);
+  };
+  auto made = measure();
+  made ? cluster.stop() : cluster.stop_now();
+  return made;
+}
+
 }  // namespace
 
 Result<Json> run_exchange(const Lab& lab, const ExchangeOptions& options) {
@@ -69,22 +89,12 @@ Result<Json> run_exchange(const Lab& lab, const ExchangeOptions& options) {
   if (!cluster) return tl::unexpected(cluster.error());
   const auto gate = fresh_folder(options.run, "gates");
   if (!gate) return tl::unexpected(gate.error());
-  const auto measure = [&]() -> Result<Json> {
-    if (auto ok = (*cluster)->start_trainers(
-            {.command = job_command({bin_dir_of(options.run) + "/tributary", "bench", "exchange-rank"}, *job_file,
-                                    options.run.overrides, exchange_arguments(options, *gate)),
-             .progress_socket = {}});
-        !ok)
-      return tl::unexpected(ok.error());
-    const std::vector<Watched> processes = watched(**cluster);
-    const auto measured =
-        measure_ranks(lab, (*cluster)->trainers(), processes, *gate, [&] { return healthy(**cluster, options.run); });
-    if (!measured) return tl::unexpected(measured.error());
-    return exchange_result(lab, word(job->mode), *measured, processes);
-  };
-  auto result = measure();
-  result ? (*cluster)->stop() : (*cluster)->stop_now();
-  return result;
+  return through_daemons(lab, options.run, **cluster,
+                         job_command({bin_dir_of(options.run) + "/tributary", "bench", "exchange-rank"}, *job_file,
+                                     options.run.overrides, exchange_arguments(options, *gate)),
+                         *gate, [&](const MeasuredRanks& measured, const std::vector<Watched>& processes) {
+                           return exchange_result(lab, word(job->mode), measured, processes);
+                         });
 }
 
 namespace {
@@ -141,18 +151,10 @@ Result<Json> run_lone_program(const Lab& lab, const ProgramOptions& options, con
 Result<Json> run_hosted_program(const Lab& lab, const ProgramOptions& options, const std::string& gate) {
   auto cluster = start_cluster(lab, options.run, options.servers, false);
   if (!cluster) return tl::unexpected(cluster.error());
-  const auto measure = [&]() -> Result<Json> {
-    if (auto ok = (*cluster)->start_trainers({.command = options.command, .progress_socket = {}}); !ok)
-      return tl::unexpected(ok.error());
-    const std::vector<Watched> processes = watched(**cluster);
-    const auto measured =
-        measure_ranks(lab, (*cluster)->trainers(), processes, gate, [&] { return healthy(**cluster, options.run); });
-    if (!measured) return tl::unexpected(measured.error());
-    return program_result(lab, *measured, processes);
-  };
-  auto result = measure();
-  result ? (*cluster)->stop() : (*cluster)->stop_now();
-  return result;
+  return through_daemons(lab, options.run, **cluster, options.command, gate,
+                         [&](const MeasuredRanks& measured, const std::vector<Watched>& processes) {
+                           return program_result(lab, measured, processes);
+                         });
 }
 
 }  // namespace
