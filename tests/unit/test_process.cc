@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -266,6 +267,31 @@ TEST_CASE("a daemon that answers nobody any more is not waited for beyond the li
   int asked = 0;
   CHECK_FALSE(wait.ended(second, [&](milliseconds) { return ++asked < 0; }));
   CHECK(asked == 1);  // the limit was for both
+}
+
+TEST_CASE("a signal to the group of who starts a process does not end the process that is being started") {
+  // As at a terminal: Ctrl-C goes to the whole group, and the command that has the signal blocked deals with it.
+  [[maybe_unused]] const int led_already = ::setpgid(0, 0);
+  sigset_t interrupt, before;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  REQUIRE(::pthread_sigmask(SIG_BLOCK, &interrupt, &before) == 0);
+  std::atomic<bool> over{false};
+  std::thread user([&] {
+    while (!over) ::kill(0, SIGINT);
+  });
+  int interrupted = 0;
+  for (int i = 0; i < 100; ++i) {
+    Process process = shell("exit 7");
+    const auto status = process.wait(milliseconds(10'000));
+    if (!status || status->code != 7) ++interrupted;
+  }
+  over = true;
+  user.join();
+  ::signal(SIGINT, SIG_IGN);  // what is pending is dropped
+  ::signal(SIGINT, SIG_DFL);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  CHECK(interrupted == 0);
 }
 
 }  // namespace

@@ -58,15 +58,20 @@ struct ChildFds {
     [[maybe_unused]] const auto written = ::write(fds.report, &error, sizeof error);
     ::_exit(127);
   };
+  // What was sent to the parent's group before this child left it is the parent's to deal with, and dropped here: a
+  // signal that is ignored does not stay pending. Only then may the parent's end be heard.
+  ::setpgid(0, 0);
+  for (const int signal : {SIGINT, SIGTERM}) {
+    ::signal(signal, SIG_IGN);
+    ::signal(signal, SIG_DFL);
+  }
+  ::signal(SIGHUP, ::signal(SIGHUP, SIG_IGN));  // as it was: nohup has it ignored
+  ::signal(SIGPIPE, SIG_DFL);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(127);  // the parent ended before the line above took effect
-  ::setpgid(0, 0);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::signal(SIGPIPE, SIG_DFL);
-  ::signal(SIGINT, SIG_DFL);
-  ::signal(SIGTERM, SIG_DFL);
   const int null = ::open("/dev/null", O_RDONLY);
   if (null < 0 || ::dup2(null, STDIN_FILENO) < 0) give_up();
   const int output = fds.output >= 0 ? fds.output : fds.log;
