@@ -18,6 +18,7 @@ struct AttachMessage {
     stopped @6 :AttachStopped;
     error @7 :AttachError;
     rankState @8 :RankState;
+    figures @9 :Control.Figures;  # trainer -> worker: of its rounds since it said some last
   }
 }
 

@@ -100,6 +100,18 @@ struct NodePace {  # where a node's time went, in total since the view began
   networkNs @6 :UInt64;  # from then until a server has the last of it
   samples @7 :UInt64;  # that its gradients were sums over
   answers @8 :UInt64;  # grows with every answer that the node takes
+  figures @9 :Figures;  # what its trainers said last
+}
+
+struct Figure {  # a mean over samples; also travels in attach messages
+  name @0 :Text;
+  mean @1 :Float64;
+  samples @2 :UInt64;
+}
+
+struct Figures {
+  round @0 :UInt64;  # the newest that they are of
+  values @1 :List(Figure);
 }
 
 struct Heartbeat {  # daemon -> coordinator

@@ -9,12 +9,11 @@
 #include <thread>
 
 #include "common/base/assert.h"
-#include "common/base/shared_memory.h"
 #include "common/config/job_json.h"
-#include "session/attach_region.h"
 #include "session/attach_socket.h"
 #include "session/futex.h"
 #include "session/held_tensors.h"
+#include "session/session_memory.h"
 
 namespace tributary {
 namespace {
@@ -42,42 +41,28 @@ struct Session::Impl {
   AttachReply reply;
   std::optional<HeldTensors> held;  // set by attach()
   const Layout& layout() const { return held->layout(); }
-  SharedMemory node_memory, rank_memory;
-  SharedMemory ring_memory;               // of AttachReply::ring
-  std::vector<FileDescriptor> doorbells;  // one a worker lane
-  NodeHeader* node = nullptr;
-  ChunkWord* chunk_words = nullptr;
-  float* parameters = nullptr;
-  TensorWord* tensor_words = nullptr;
-  float* gradients = nullptr;
+  SessionMemory memory;
   // By tensor as in the node's layout:
   std::vector<std::vector<std::uint16_t>> lanes_of;  // per tensor: which doorbells to ring
   std::vector<Round> rounds;                         // per tensor: of the last ready()
   // What the worker said when the view ended, read from the socket.
   std::optional<AttachStopped> stopped;
   std::optional<Error> failure;
-  std::shared_ptr<DeviceMemoryOpener> opener;
-  float* device_gradients = nullptr;  // null: host memory
-  float* device_parameters = nullptr;
   std::shared_ptr<SessionKeepsake> keepsake;
   std::vector<RankState> kept;  // of the last rounds, oldest first
   std::vector<Round> given;     // of these, what the worker has: a stop may be after an earlier round than a snapshot
-  bool gone = false;            // the worker closed the socket
+  Figures unsaid;               // of log()
+  Clock::time_point said{};
+  bool gone = false;  // the worker closed the socket
   bool detach_acknowledged = false;
   bool told_end = false;  // the worker has said, after the detach, what came of the job's state
 
-  // What was lent is closed before the socket is: the worker frees it after that.
-  ~Impl() {
-    if (device_gradients) opener->close(device_gradients);
-    if (device_parameters) opener->close(device_parameters);
-  }
-  Status map(std::vector<FileDescriptor> fds);
-  Status map_ring(FileDescriptor fd);
-  Status open_device();
+  void find_lanes();
   std::span<const std::byte> state_at_start() const;
-  RegionState state() const { return static_cast<RegionState>(node->state.load(std::memory_order_acquire)); }
+  RegionState state() const { return static_cast<RegionState>(memory.node().state.load(std::memory_order_acquire)); }
   Status give(const RankState& state);
   Status give_for_snapshot();
+  void say_figures();
   void read_socket();
   Status wait_chunks(std::uint32_t begin, std::uint32_t end, Round round);
   bool all_complete() const;
@@ -89,54 +74,8 @@ struct Session::Impl {
   }
 };
 
-Status Session::Impl::map(std::vector<FileDescriptor> fds) {
-  const auto bad = [&](const std::string& what) {
-    return fail(ErrorCode::kMalformed, "worker daemon at " + socket_path + " sent an attach reply with " + what +
-                                           "; worker and trainer must be of the same release");
-  };
+void Session::Impl::find_lanes() {
   const std::size_t lanes = reply.lanes;
-  if (lanes == 0 || fds.size() != 2 + lanes + (reply.redo ? 1 : 0))
-    return bad(std::to_string(fds.size()) + " descriptors for its lanes");
-  const bool in_ring = reply.ring.slots != 0;
-  if (in_ring) {
-    if (!reply.redo) return bad("gradients in a ring that it has not sent");
-    if (Status mapped = map_ring(std::move(fds.back())); !mapped) return mapped;
-    fds.back() = ring_memory.take_fd();
-  }
-  if (keepsake) keepsake->memory = reply.redo ? std::move(fds.back()) : FileDescriptor();
-  fds.resize(2 + lanes);
-  const std::size_t parameters_at = node_parameters_offset(layout().chunks());
-  const std::size_t gradients_at = rank_gradients_offset(layout().tensors().size());
-  const std::size_t flat_bytes = layout().flat_elements() * sizeof(float);
-  const bool on_device = !reply.device.empty();
-  if (reply.node_region_bytes != parameters_at + flat_bytes ||
-      reply.gradient_region_bytes != gradients_at + (on_device || in_ring ? 0 : flat_bytes)) {
-    return bad("regions of another size than this model needs");
-  }
-  if (on_device && (!opener || reply.device != opener->uuid() || reply.device_bytes < flat_bytes)) {
-    return bad("memory of device '" + reply.device + "' that this rank did not ask for");
-  }
-  auto node_region = SharedMemory::map(std::move(fds[0]), reply.node_region_bytes, "the job's parameters");
-  if (!node_region) return tl::unexpected(node_region.error());
-  auto rank_region = SharedMemory::map(std::move(fds[1]), reply.gradient_region_bytes, "this rank's gradients");
-  if (!rank_region) return tl::unexpected(rank_region.error());
-  node_memory = std::move(*node_region);
-  rank_memory = std::move(*rank_region);
-  node_memory.close_fd();
-  rank_memory.close_fd();
-  doorbells.assign(std::make_move_iterator(fds.begin() + 2), std::make_move_iterator(fds.end()));
-
-  node = reinterpret_cast<NodeHeader*>(node_memory.data());
-  auto* header = reinterpret_cast<RankHeader*>(rank_memory.data());
-  if (node->magic != kNodeRegionMagic || header->magic != kRankRegionMagic || node->chunks != layout().chunks() ||
-      header->tensors != layout().tensors().size()) {
-    return bad("regions that are none of ours");
-  }
-  chunk_words = reinterpret_cast<ChunkWord*>(node + 1);
-  parameters = reinterpret_cast<float*>(node_memory.data() + parameters_at);
-  tensor_words = reinterpret_cast<TensorWord*>(header + 1);
-  gradients = reinterpret_cast<float*>(rank_memory.data() + gradients_at);
-
   lanes_of.resize(layout().tensors().size());
   for (std::size_t t = 0; t < lanes_of.size(); ++t) {
     const auto [begin, end] = layout().chunks_of(t);
@@ -145,35 +84,6 @@ Status Session::Impl::map(std::vector<FileDescriptor> fds) {
       if (std::ranges::find(lanes_of[t], lane) == lanes_of[t].end()) lanes_of[t].push_back(lane);
     }
   }
-  rounds.assign(layout().tensors().size(), reply.resume_round);
-  return {};
-}
-
-Status Session::Impl::map_ring(FileDescriptor fd) {
-  auto memory = SharedMemory::map_kept(std::move(fd), "this rank's gradients of the last rounds");
-  if (!memory) return tl::unexpected(memory.error());
-  const auto& [offset, slot_bytes, slots] = reply.ring;
-  const std::uint64_t size = memory->size();
-  if (offset > size || slot_bytes < layout().flat_elements() * sizeof(float) || slot_bytes > (size - offset) / slots ||
-      offset % alignof(float) != 0 || slot_bytes % alignof(float) != 0) {
-    return fail(ErrorCode::kMalformed, "worker daemon at " + socket_path + " gave this rank " + std::to_string(slots) +
-                                           " places of " + std::to_string(slot_bytes) +
-                                           " bytes for its gradients, in memory that has " + std::to_string(size) +
-                                           "; worker and trainer must be of the same release");
-  }
-  ring_memory = std::move(*memory);
-  return {};
-}
-
-Status Session::Impl::open_device() {
-  if (reply.device.empty()) return {};
-  const auto opened_gradients = opener->open(reply.gradient_handle);
-  if (!opened_gradients) return tl::unexpected(opened_gradients.error());
-  device_gradients = static_cast<float*>(*opened_gradients);
-  const auto opened_parameters = opener->open(reply.parameter_handle);
-  if (!opened_parameters) return tl::unexpected(opened_parameters.error());
-  device_parameters = static_cast<float*>(*opened_parameters);
-  return {};
 }
 
 std::span<const std::byte> Session::Impl::state_at_start() const {
@@ -192,10 +102,17 @@ Status Session::Impl::give(const RankState& state) {
 
 // The snapshot may be named for a round that this rank has kept already, so that this is asked for again and again.
 Status Session::Impl::give_for_snapshot() {
-  const std::uint64_t round = node->snapshot_round.load(std::memory_order_relaxed);
+  const std::uint64_t round = memory.node().snapshot_round.load(std::memory_order_relaxed);
   if (round == 0 || state() > RegionState::kStopRequested) return {};
   const auto wanted = std::ranges::find(kept, Round(round), &RankState::round);
   return wanted == kept.end() ? Status{} : give(*wanted);
+}
+
+// A worker that is gone is found by whoever waits for it.
+void Session::Impl::say_figures() {
+  if (unsaid.empty()) return;
+  [[maybe_unused]] const Status sent = socket.send(RankFigures{std::exchange(unsaid, {})});
+  said = Clock::now();
 }
 
 // Takes what the worker has sent, without waiting.
@@ -221,14 +138,16 @@ void Session::Impl::read_socket() {
 // wake-up is lost.
 Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round round) {
   for (std::uint32_t c = begin; c < end; ++c) {
-    const auto there = [&] { return chunk_words[c].version_plus_one.load(std::memory_order_acquire) > round.value; };
+    const auto there = [&] {
+      return memory.chunk_words()[c].version_plus_one.load(std::memory_order_acquire) > round.value;
+    };
     while (!there()) {
-      const std::uint32_t seen = node->progress.load(std::memory_order_seq_cst);
+      const std::uint32_t seen = memory.node().progress.load(std::memory_order_seq_cst);
       if (there()) break;
       if (state() > RegionState::kStopRequested) return fail(ErrorCode::kStopped, {});
-      node->waiters.fetch_add(1, std::memory_order_seq_cst);
-      const bool woken = futex_wait(node->progress, seen, kLivenessInterval);
-      node->waiters.fetch_sub(1, std::memory_order_seq_cst);
+      memory.node().waiters.fetch_add(1, std::memory_order_seq_cst);
+      const bool woken = futex_wait(memory.node().progress, seen, kLivenessInterval);
+      memory.node().waiters.fetch_sub(1, std::memory_order_seq_cst);
       if (woken) continue;
       // A round may wait for the very snapshot that was named meanwhile. (A worker that is gone is found below.)
       [[maybe_unused]] const Status sent = give_for_snapshot();
@@ -247,7 +166,8 @@ bool Session::Impl::all_complete() const {
     const auto answered = [&](const ChunkWord& word) {
       return word.version_plus_one.load(std::memory_order_acquire) > round.value;
     };
-    return rounds[t] == round && std::all_of(chunk_words + begin, chunk_words + end, answered);
+    const ChunkWord* words = memory.chunk_words();
+    return rounds[t] == round && std::all_of(words + begin, words + end, answered);
   });
 }
 
@@ -266,6 +186,7 @@ StepState Session::Impl::when_over() {
 
 Result<StepState> Session::Impl::after(const Status& waited) {
   [[maybe_unused]] const Status sent = give_for_snapshot();  // a worker that is gone is found by the next wait
+  if (!unsaid.empty() && Clock::now() >= said + kFigureInterval) say_figures();
   const RegionState now = state();
   if (now == RegionState::kFailed || (waited && now == RegionState::kRestart) ||
       (!waited && waited.error().code == ErrorCode::kStopped)) {
@@ -321,7 +242,6 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   request.node_rank = options.topology.node_rank;
   request.pid = ::getpid();
   request.tensors = std::move(tensors);
-  impl->opener = options.device;
   impl->keepsake = options.keepsake;
   if (options.device) request.device = options.device->uuid();
   request.gradients_move = options.gradients_move;
@@ -371,8 +291,12 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
                                        held.error().message + "; worker and trainer must be of the same release");
   }
   impl->held = std::move(*held);
-  if (auto status = impl->map(std::move(got->fds)); !status) return tl::unexpected(status.error());
-  const Status opened = impl->open_device();
+  Status mapped = impl->memory.map(impl->reply, impl->layout(), std::move(got->fds), options.device,
+                                   options.keepsake ? &options.keepsake->memory : nullptr, options.socket);
+  if (!mapped) return tl::unexpected(mapped.error());
+  impl->find_lanes();
+  impl->rounds.assign(impl->layout().tensors().size(), impl->reply.resume_round);
+  const Status opened = impl->memory.open_device(impl->reply);
   // It is still wanted if the view ends before its first round is complete, or a snapshot is named for where it begins.
   if (const std::span<const std::byte> begun = impl->state_at_start(); !begun.empty()) {
     impl->kept.push_back({impl->reply.resume_round, {begun.begin(), begun.end()}});
@@ -414,7 +338,8 @@ bool Session::gives_values(std::size_t tensor) const {
 std::span<float> Session::initial(std::size_t declared) {
   const std::size_t tensor = impl_->held->at(declared);
   TRIB_ASSERT(impl_->held->gives_values(tensor));
-  return {impl_->parameters + impl_->layout().tensor_offset(tensor), impl_->layout().tensors()[tensor].elements()};
+  const Layout& layout = impl_->layout();
+  return {impl_->memory.initial(layout.tensor_offset(tensor)), layout.tensors()[tensor].elements()};
 }
 
 Status Session::start() {
@@ -433,34 +358,36 @@ Status Session::start() {
 }
 
 bool Session::on_device() const {
-  return impl_->device_gradients != nullptr;
+  return impl_->memory.on_device();
 }
 
 float* Session::gradient_device(std::size_t tensor) {
   TRIB_ASSERT(on_device());
-  return impl_->device_gradients + impl_->layout().tensor_offset(impl_->held->at(tensor));
+  return impl_->memory.device_gradient(impl_->layout().tensor_offset(impl_->held->at(tensor)));
 }
 
 const float* Session::parameters_device(std::size_t tensor) const {
   TRIB_ASSERT(on_device());
-  return impl_->device_parameters + impl_->layout().tensor_offset(impl_->held->at(tensor));
+  return impl_->memory.device_parameters(impl_->layout().tensor_offset(impl_->held->at(tensor)));
 }
 
 std::span<float> Session::gradient(std::size_t declared) {
   TRIB_ASSERT(!on_device());
   const std::size_t tensor = impl_->held->at(declared);
-  float* flat = impl_->gradients;
-  if (const auto& [offset, slot_bytes, slots] = impl_->reply.ring; slots != 0) {
-    const std::uint64_t slot = impl_->rounds[tensor].next().value % slots;
-    flat = reinterpret_cast<float*>(impl_->ring_memory.data() + offset + slot * slot_bytes);
-  }
-  return {flat + impl_->layout().tensor_offset(tensor), impl_->layout().tensors()[tensor].elements()};
+  const Layout& layout = impl_->layout();
+  return {impl_->memory.gradient(layout.tensor_offset(tensor), impl_->rounds[tensor].next()),
+          layout.tensors()[tensor].elements()};
 }
 
 std::span<const float> Session::parameters(std::size_t declared) const {
   TRIB_ASSERT(!on_device());
   const std::size_t tensor = impl_->held->at(declared);
-  return {impl_->parameters + impl_->layout().tensor_offset(tensor), impl_->layout().tensors()[tensor].elements()};
+  const Layout& layout = impl_->layout();
+  return {impl_->memory.parameters(layout.tensor_offset(tensor)), layout.tensors()[tensor].elements()};
+}
+
+std::shared_ptr<const void> Session::parameter_memory() const {
+  return impl_->memory.parameter_memory();
 }
 
 Status Session::keep(Round round, std::span<const std::byte> state) {
@@ -481,23 +408,33 @@ std::span<const std::byte> Session::kept() const {
   return impl_->state_at_start();
 }
 
+Status Session::log(Round round, std::string_view name, double mean, std::uint64_t samples) {
+  if (!Figure::sound_name(name)) {
+    return fail(ErrorCode::kInvalidArgument, "a figure has a name of " + std::to_string(name.size()) +
+                                                 " bytes; give it UTF-8 text of 1 to " +
+                                                 std::to_string(kMaxFigureNameBytes) + " bytes");
+  }
+  if (impl_->unsaid.values.size() >= kMaxFigures && !impl_->unsaid.find(name)) {
+    return fail(ErrorCode::kLimit, "figure '" + std::string(name) + "' is one too many: a job has at most " +
+                                       std::to_string(kMaxFigures) + "; log fewer names");
+  }
+  impl_->unsaid.add({round, {{std::string(name), mean, samples}}});
+  return {};
+}
+
 void Session::last_round(Round round) {
-  impl_->node->last_round.store(round.value, std::memory_order_relaxed);
+  impl_->memory.node().last_round.store(round.value, std::memory_order_relaxed);
 }
 
 void Session::ready(std::size_t declared, std::uint64_t weight, double rate) {
   const std::size_t tensor = impl_->held->at(declared);
   Round& round = impl_->rounds[tensor];
   round = round.next();
-  TensorWord& word = impl_->tensor_words[tensor];
+  TensorWord& word = impl_->memory.word(tensor);
   word.weight.store(weight, std::memory_order_relaxed);
   word.rate.store(rate, std::memory_order_relaxed);
   word.round.store(round.value, std::memory_order_release);
-  for (const std::uint16_t lane : impl_->lanes_of[tensor]) {
-    const std::uint64_t one = 1;
-    // A full counter (EAGAIN) means that the lane is about to look anyway.
-    [[maybe_unused]] const auto written = ::write(impl_->doorbells[lane].get(), &one, sizeof one);
-  }
+  for (const std::uint16_t lane : impl_->lanes_of[tensor]) impl_->memory.ring(lane);
 }
 
 Result<StepState> Session::wait(std::size_t declared) {
@@ -516,7 +453,7 @@ Result<StepState> Session::wait() {
 }
 
 GateDecision Session::gate(Round round) const {
-  return impl_->node->gate[round.value % kGateWords].read(round.value);
+  return impl_->memory.node().gate[round.value % kGateWords].read(round.value);
 }
 
 std::string Session::stop_reason() const {
@@ -524,7 +461,7 @@ std::string Session::stop_reason() const {
 }
 
 SessionStats Session::stats() const {
-  const NodeHeader& node = *impl_->node;
+  const NodeHeader& node = impl_->memory.node();
   const auto get = [](const std::atomic<std::uint64_t>& total) { return total.load(std::memory_order_relaxed); };
   return {get(node.reduce_ns), get(node.bytes_pushed),  get(node.bytes_pulled),
           get(node.pulls),     get(node.staleness_sum), get(node.staleness_max)};
@@ -535,6 +472,7 @@ Status Session::finish(LeaveKind kind, const std::string& message) {
   for (std::size_t i = kept - std::min(kept, kRoundsOfStop); i < kept; ++i) {
     if (Status given = impl_->give(impl_->kept[i]); !given) return given;
   }
+  impl_->say_figures();
   if (auto sent = impl_->socket.send(Detach{kind, message}); !sent) return tl::unexpected(impl_->unavailable());
   const auto deadline = Clock::now() + kReplyTimeout;
   while (true) {

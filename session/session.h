@@ -34,6 +34,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/file_descriptor.h"
@@ -132,6 +133,9 @@ class Session {
   // same memory for the whole session; with it, another one after every ready(), in which anything may lie.
   std::span<float> gradient(std::size_t tensor);
   std::span<const float> parameters(std::size_t tensor) const;
+  // A share in the memory of parameters(): as long as somebody has one, it can be read after the session, too, and
+  // holds what it held last. This process may write there then; nobody else sees it.
+  std::shared_ptr<const void> parameter_memory() const;
   // Whether gradients and parameters are in device memory. Pointers of the device that SessionOptions::device is for,
   // as many elements as the tensor has, at multiples of 64 bytes; valid until the session is destroyed, which must not
   // happen while work that uses them is under way. REQUIRES: on_device().
@@ -146,6 +150,11 @@ class Session {
   // What this rank, or the one that was in its place on this node, gave for resume_round(). Empty: nothing is known of
   // it. (Not there: modes ssp and async after a stop, all-reduce jobs.)
   std::span<const std::byte> kept() const;
+  // A figure of a round: `mean` over `samples` of this rank. Status and metrics of the cluster show the mean over all
+  // ranks, by samples, since they were told last, which is every kFigureInterval. kInvalidArgument: the name is no
+  // UTF-8 text of 1 to kMaxFigureNameBytes. kLimit: more than kMaxFigures names.
+  static constexpr std::chrono::milliseconds kFigureInterval{200};
+  Status log(Round round, std::string_view name, double mean, std::uint64_t samples);
   // There is no round after this one: in modes ssp and async its answers wait for all nodes, so that everybody ends
   // with the final parameters. Every rank says the same, before its first ready() of that round.
   void last_round(Round round);

@@ -40,6 +40,10 @@ struct tributary_keepsake {
   std::shared_ptr<SessionKeepsake> kept = std::make_shared<SessionKeepsake>();
 };
 
+struct tributary_parameter_memory {
+  std::shared_ptr<const void> share;
+};
+
 struct tributary_session {
   std::unique_ptr<Session> session;
   std::vector<std::uint64_t> readies;   // per tensor: how often it was said to be ready
@@ -390,6 +394,21 @@ const float* tributary_parameters(const tributary_session* session, size_t tenso
   });
 }
 
+tributary_parameter_memory* tributary_hold_parameters(const tributary_session* session) {
+  return fenced_pointer([&]() -> Result<tributary_parameter_memory*> {
+    if (Status there = not_null(session, "the session"); !there) return tl::unexpected(there.error());
+    if (session->session->on_device()) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "the parameters are memory of a device, which ends with the session; copy them before");
+    }
+    return new tributary_parameter_memory{session->session->parameter_memory()};
+  });
+}
+
+void tributary_release_parameters(tributary_parameter_memory* memory) {
+  delete memory;
+}
+
 tributary_status tributary_keep(tributary_session* session, uint64_t round, const void* state, size_t size) {
   return fenced([&]() -> Status {
     if (Status running = check_running(session, "tributary_keep()"); !running) return running;
@@ -417,6 +436,16 @@ tributary_status tributary_last_round(tributary_session* session, uint64_t round
     if (Status running = check_running(session, "tributary_last_round()"); !running) return running;
     session->session->last_round(tributary::Round(round));
     return {};
+  });
+}
+
+tributary_status tributary_log(tributary_session* session, uint64_t round, const char* name, double mean,
+                               uint64_t samples) {
+  return fenced([&]() -> Status {
+    if (Status running = check_running(session, "tributary_log()"); !running) return running;
+    if (Status there = not_null(name, "the figure's name"); !there) return there;
+    const std::string_view text(name, strnlen(name, tributary::kMaxFigureNameBytes + 1));
+    return session->session->log(tributary::Round(round), text, mean, samples);
   });
 }
 

@@ -134,6 +134,12 @@ TRIBUTARY_API tributary_status tributary_start(tributary_session* session);
 TRIBUTARY_API float* tributary_gradient(tributary_session* session, size_t tensor);
 TRIBUTARY_API const float* tributary_parameters(const tributary_session* session, size_t tensor);
 
+/* A share in the memory of tributary_parameters(), for who reads them where they are: until it is released, they can be
+ * read after tributary_destroy(), too, and hold what they held last. On a device: NULL. */
+typedef struct tributary_parameter_memory tributary_parameter_memory;
+TRIBUTARY_API tributary_parameter_memory* tributary_hold_parameters(const tributary_session* session);
+TRIBUTARY_API void tributary_release_parameters(tributary_parameter_memory* memory);
+
 /* What this rank needs beside the parameters to go on after `round`; kept with a snapshot of it. Before the round's
  * first tributary_ready(). TRIBUTARY_LIMIT: too large. */
 TRIBUTARY_API tributary_status tributary_keep(tributary_session* session, uint64_t round, const void* state,
@@ -142,6 +148,11 @@ TRIBUTARY_API tributary_status tributary_keep(tributary_session* session, uint64
 TRIBUTARY_API tributary_status tributary_kept(const tributary_session* session, const void** state, size_t* size);
 /* There is no round after this one. Every rank says so before its first tributary_ready() of that round. */
 TRIBUTARY_API tributary_status tributary_last_round(tributary_session* session, uint64_t round);
+
+/* A figure of a round, a mean over `samples` of this rank ("loss"): status and metrics of the cluster show its mean
+ * over all ranks. TRIBUTARY_LIMIT: more than 32 names. */
+TRIBUTARY_API tributary_status tributary_log(tributary_session* session, uint64_t round, const char* name, double mean,
+                                             uint64_t samples);
 
 #define TRIBUTARY_SCHEDULED_RATE (-1.0)
 /* The gradient is final. weight: of how many samples it is the sum, the same for all tensors of a round. rate: the

@@ -419,6 +419,17 @@ class Trainer {
     summary_.split += report.split;
     bar_.round(report, compute_.sampler().rounds_per_epoch());
     if (progress_ != nullptr) progress_->send(report);
+    const auto log = [&](const char* name, double mean, std::uint64_t samples) {
+      [[maybe_unused]] const Status logged = session_->log(Round(report.complete), name, mean, samples);
+    };
+    if (report.stats.samples > 0) {
+      log("loss", report.stats.mean_loss(), report.stats.samples);
+      log("accuracy", report.stats.accuracy(), report.stats.samples);
+    }
+    if (report.test) {
+      log("test_loss", report.test->mean_loss(), report.test->samples);
+      log("test_accuracy", report.test->accuracy(), report.test->samples);
+    }
   }
 
   void note(const std::string& text) { bar_.note("rank " + std::to_string(topology_.rank) + ": " + text); }

@@ -118,10 +118,12 @@ std::vector<JobProgress> AttachServer::progress() const {
 std::vector<NodePace> AttachServer::paces() const {
   std::vector<NodePace> paces;
   for (const NodeJobSummary& summary : summaries()) {
-    if (!summary.job || !summary.job->plan().on_servers()) continue;
+    if (!summary.job) continue;
     NodePace pace = summary.job->pace();
     pace.node = NodeRank(summary.node);  // as the coordinator knows it, whatever it is in this view
-    if (pace.rounds != 0) paces.push_back(pace);
+    pace.figures = summary.figures;
+    if (!summary.job->plan().on_servers()) pace.rounds = 0;
+    if (pace.rounds != 0 || !pace.figures.empty()) paces.push_back(std::move(pace));
   }
   return paces;
 }
@@ -204,6 +206,8 @@ void AttachServer::handle(TrainerId trainer, Connection& connection, AttachRecei
     jobs_->initial_values(trainer);
   } else if (const auto* state = std::get_if<RankState>(&message)) {
     jobs_->rank_state(trainer, *state);
+  } else if (const auto* said = std::get_if<RankFigures>(&message)) {
+    jobs_->figures(trainer, said->figures);
   } else if (const auto* detach = std::get_if<Detach>(&message)) {
     jobs_->detach(trainer, *detach, now_ms);
   } else {

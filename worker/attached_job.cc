@@ -61,6 +61,7 @@ NodeJobSummary AttachedJob::summary() const {
   summary.last_refusal = last_refusal_;
   for (const auto& [local_rank, trainer] : trainers_) {
     if (trainer.connected) summary.attached.push_back({trainer.rank, local_rank, trainer.pid});
+    summary.figures.add(trainer.figures);
   }
   return summary;
 }

@@ -34,6 +34,7 @@ struct NodeJobSummary {
   };
   std::vector<RankSummary> attached;
   std::string last_refusal;      // of a join that is tried again
+  Figures figures;               // what its ranks said last, together
   std::shared_ptr<NodeJob> job;  // while running
 };
 
@@ -70,6 +71,7 @@ class AttachedJob {
   void attach(TrainerId id, const AttachRequest& request, int peer_pid, FileDescriptor kept, std::uint64_t now_ms);
   void initial_values(std::uint32_t local_rank);
   void rank_state(std::uint32_t local_rank, const RankState& state);
+  void figures(std::uint32_t local_rank, const Figures& figures) { trainers_.at(local_rank).figures = figures; }
   void detach(std::uint32_t local_rank, const Detach& detach, std::uint64_t now_ms);
   void gone(std::uint32_t local_rank, std::uint64_t now_ms);
 

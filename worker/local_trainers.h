@@ -28,6 +28,7 @@ struct LocalTrainer {
   std::uint32_t model_rank = 0;
   bool connected = true;
   std::optional<LeaveKind> left{};
+  Figures figures{};  // that it said last
 
   bool stays() const { return !left; }
   bool has_left() const { return left.has_value(); }

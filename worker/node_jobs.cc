@@ -110,6 +110,10 @@ void NodeJobs::rank_state(TrainerId trainer, const RankState& state) {
   if (const Found found = find(trainer)) found->first->rank_state(found->second, state);
 }
 
+void NodeJobs::figures(TrainerId trainer, const Figures& figures) {
+  if (const Found found = find(trainer)) found->first->figures(found->second, figures);
+}
+
 void NodeJobs::detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms) {
   context_.trainers.send(trainer, DetachReply{});
   if (const Found found = find(trainer)) found->first->detach(found->second, detach, now_ms);

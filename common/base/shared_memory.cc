@@ -106,13 +106,24 @@ Result<SharedMemory> SharedMemory::map_if_sealed(FileDescriptor fd, int protecti
 
 Result<SharedMemory> SharedMemory::map_fd(FileDescriptor fd, std::size_t bytes, int protection,
                                           const std::string& purpose) {
-  void* address = ::mmap(nullptr, bytes, protection, MAP_SHARED, fd.get(), 0);
+  auto memory = map_at(fd.get(), bytes, protection, MAP_SHARED, purpose);
+  if (memory) memory->fd_ = std::move(fd);
+  return memory;
+}
+
+// Without swap reserved for copies: there are none as long as nobody writes.
+Result<SharedMemory> SharedMemory::private_view(const std::string& purpose) const {
+  return map_at(fd_.get(), size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, purpose);
+}
+
+Result<SharedMemory> SharedMemory::map_at(int fd, std::size_t bytes, int protection, int flags,
+                                          const std::string& purpose) {
+  void* address = ::mmap(nullptr, bytes, protection, flags, fd, 0);
   if (address == MAP_FAILED) {
     return fail(ErrorCode::kIo, "cannot map " + std::to_string(bytes) + " bytes of shared memory for " + purpose +
                                     ": " + std::strerror(errno) + "; raise the limit on address space (ulimit -v)");
   }
   SharedMemory memory;
-  memory.fd_ = std::move(fd);
   memory.data_ = static_cast<std::byte*>(address);
   memory.size_ = bytes;
   return memory;

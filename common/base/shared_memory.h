@@ -45,6 +45,9 @@ class SharedMemory {
   FileDescriptor take_fd() { return std::move(fd_); }
   explicit operator bool() const { return data_ != nullptr; }
 
+  // The same memory once more, to be read: what others write is seen there, and a page that is written there becomes
+  // the writer's own. Before close_fd().
+  Result<SharedMemory> private_view(const std::string& purpose) const;
   // A descriptor of the same memory that can be mapped for reading only.
   Result<FileDescriptor> read_only() const;
   // Whole pages. reserve(): memory is there from now on, zeroed where it was not; false if there is none. discard():
@@ -57,6 +60,7 @@ class SharedMemory {
  private:
   static Result<SharedMemory> map_if_sealed(FileDescriptor fd, int protection, const std::string& purpose);
   static Result<SharedMemory> map_fd(FileDescriptor fd, std::size_t bytes, int protection, const std::string& purpose);
+  static Result<SharedMemory> map_at(int fd, std::size_t bytes, int protection, int flags, const std::string& purpose);
 
   FileDescriptor fd_;
   std::byte* data_ = nullptr;

@@ -10,6 +10,7 @@
 #include "common/base/ids.h"
 #include "common/base/layout.h"
 #include "common/base/message_fields.h"
+#include "common/math/figures.h"
 #include "common/wire/compute_kinds.h"
 
 namespace tributary {
@@ -171,10 +172,16 @@ struct AttachError {
     field(m.message, TRIB_WIRE(Message), CutAt{});
   }
 };
+struct RankFigures {  // trainer -> worker: of its rounds since it said some last
+  Figures figures;
+
+  static constexpr auto kWire = TRIB_WIRE(Figures);
+  static void fields(auto& m, auto&& field) { Figures::fields(m.figures, field); }
+};
 
 // In the order of the union in schema/attach.capnp.
-using AttachMessage =
-    std::variant<AttachRequest, AttachReply, InitialValues, Detach, DetachReply, AttachStopped, AttachError, RankState>;
+using AttachMessage = std::variant<AttachRequest, AttachReply, InitialValues, Detach, DetachReply, AttachStopped,
+                                   AttachError, RankState, RankFigures>;
 
 inline constexpr std::size_t kMaxAttachBytes = 8u << 20;
 

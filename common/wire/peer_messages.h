@@ -7,6 +7,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/message_fields.h"
+#include "common/math/figures.h"
 
 namespace tributary {
 
@@ -108,7 +109,8 @@ struct JobProgress {
     field(m.writing, TRIB_WIRE(Writing));
   }
 };
-// Where a node's time went, in total since the view began: its own, not that in which it waited for others.
+// How a node gets on. Where its time went is in total since the view began: its own, not that in which it waited for
+// others.
 struct NodePace {
   JobId job;
   ViewId view;
@@ -119,6 +121,7 @@ struct NodePace {
   std::uint64_t network_ns = 0;  // from then until a server has the last of it
   std::uint64_t samples = 0;     // that its gradients were sums over (any weight)
   std::uint64_t answers = 0;     // grows with every answer that the node takes
+  Figures figures;               // what its trainers said last
 
   static void fields(auto& m, auto&& field) {
     field(m.job, TRIB_WIRE(Job));
@@ -130,6 +133,7 @@ struct NodePace {
     field(m.network_ns, TRIB_WIRE(NetworkNs));
     field(m.samples, TRIB_WIRE(Samples));
     field(m.answers, TRIB_WIRE(Answers));
+    field(m.figures, TRIB_WIRE(Figures));
   }
 };
 struct Heartbeat {

@@ -143,6 +143,16 @@ class Cluster:
         self.trainers.append(process)
         return process
 
+    def wait_for_round(self, rank: int, name: str, round: int) -> None:
+        """Of a program that writes lines "round NAME ROUND" (``trainer.py`` with a pause)."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            rounds = [line for line in self.log_of(rank).splitlines() if line.startswith(f"round {name} ")]
+            if rounds and int(rounds[-1].split()[-1]) >= round:
+                return
+            time.sleep(0.02)
+        raise AssertionError(f"rank {rank} did not come to round {round}:\n{self.log_of(rank)}")
+
     def log_of(self, rank: int) -> str:
         return (self.folder / f"rank-{rank}.log").read_text()
 

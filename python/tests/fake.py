@@ -29,6 +29,7 @@ class FakeLibrary:
         self.jobs: list[str] = []
         self.tensors: list[Any] = []
         self.pushes: list[dict[str, Any]] = []
+        self.figures: list[tuple[int, str, float, int]] = []
         self.loss_scale = 1024.0
 
     def keepsake(self) -> object:
@@ -152,6 +153,9 @@ class FakeSession:
     def stop_reason(self) -> str:
         return self.reason
 
+    def log(self, round: int, name: str, mean: float, samples: int) -> None:
+        self.library.figures.append((round, name, mean, samples))
+
     def stats(self) -> Stats:
         return Stats(0, 0, 0)
 
@@ -167,7 +171,7 @@ class FakeSession:
 
     def destroy(self) -> None:
         self.destroyed = True
-        for memory in [*self.parameters_of, *self.gradients_of[0], *self.gradients_of[1]]:
+        for memory in [*self.gradients_of[0], *self.gradients_of[1]]:  # of parameters somebody may have a share
             memory[:] = [math.nan] * len(memory)
 
 

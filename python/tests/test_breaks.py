@@ -878,6 +878,16 @@ class Progress(WithFake):
             self.assertIsNone(report["loss_sum"])
             self.assertNotIn("correct", report)
 
+    def test_the_job_is_told_every_figure(self) -> None:
+        opt = self.make()
+        loss = self.backward()
+        trib.log(loss=loss, perplexity=7.5, samples=4)
+        opt.step()
+        opt.zero_grad()
+        self.assertEqual(self.library.figures, [(1, "loss", float(loss.detach()), 4), (1, "perplexity", 7.5, 4)])
+        with self.assertRaisesRegex(ValueError, "33 figures of a round: a job has at most 32"):
+            trib.log(**{f"f{i}": 1.0 for i in range(33)})
+
 
 if __name__ == "__main__":
     unittest.main()

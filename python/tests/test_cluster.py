@@ -97,28 +97,19 @@ class Survival(WithDaemons):
         with Cluster(self.folder / "calm", servers=2, nodes=nodes) as cluster:
             return value_of(cluster.run(settings({**job, "pause": 0.0}))[0], "digest", job["name"])
 
-    def wait_for_round(self, cluster: Cluster, rank: int, name: str, round: int) -> None:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            rounds = [line for line in cluster.log_of(rank).splitlines() if line.startswith(f"round {name} ")]
-            if rounds and int(rounds[-1].split()[-1]) >= round:
-                return
-            time.sleep(0.02)
-        self.fail(f"rank {rank} did not come to round {round}:\n{cluster.log_of(rank)}")
-
     def test_kills(self) -> None:
         job = {"name": "kills", "optimizer": "nesterov", "rounds": 120, "pause": 0.03}
         calm = self.calm(job, nodes=2)
         with Cluster(self.folder / "kills", servers=2, nodes=2) as cluster:
             ranks = [cluster.start_rank(settings(job), rank) for rank in range(2)]
-            self.wait_for_round(cluster, 0, "kills", 10)
+            cluster.wait_for_round(0, "kills", 10)
             ranks[1].kill()  # a trainer: another one takes its place
             ranks[1].wait()
             ranks[1] = cluster.start_rank(settings(job), 1)
-            self.wait_for_round(cluster, 0, "kills", 40)
+            cluster.wait_for_round(0, "kills", 40)
             cluster.kill("worker-0")
             cluster.start_worker(0)
-            self.wait_for_round(cluster, 0, "kills", 70)
+            cluster.wait_for_round(0, "kills", 70)
             cluster.kill("server-1")
             cluster.start_server(1)
             wait_all(ranks, 90)
@@ -134,7 +125,7 @@ class Survival(WithDaemons):
         calm = self.calm(job, nodes=2)
         with Cluster(self.folder / "stops", servers=2, nodes=2) as cluster:
             ranks = [cluster.start_rank(settings(job), rank) for rank in range(2)]
-            self.wait_for_round(cluster, 1, "stops", 15)
+            cluster.wait_for_round(1, "stops", 15)
             ranks[1].send_signal(signal.SIGTERM)
             for rank, process in enumerate(ranks):
                 self.assertEqual(process.wait(30), 75, cluster.log_of(rank))

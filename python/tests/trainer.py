@@ -6,9 +6,11 @@ The argument is a JSON list of settings. For each, lines "KEY NAME VALUE" tell w
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -110,30 +112,29 @@ def train(settings: dict[str, Any]) -> None:
     print("digest", name, digest(net), flush=True)
 
 
+def batches(size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """What all ranks see together, round by round."""
+    data = dataset()
+    for epoch in itertools.count():
+        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(1 + epoch))
+        for begin in range(0, SAMPLES // size * size, size):
+            yield data[order[begin : begin + size]]
+
+
 def reference(settings: dict[str, Any], world: int) -> nn.Module:
     """What torch makes of the same settings in one process, on the batches of all ranks."""
     net = model(3)
     opt = optimizer_of(settings, net)
-    rounds, size = settings.get("rounds", 20), settings.get("batch", 8) * world
     scheduler = scheduler_of(settings, opt)
-    data = dataset()
-    done, epoch = 0, 0
-    while done < rounds:
-        order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(1 + epoch))
-        epoch += 1
-        for begin in range(0, SAMPLES // size * size, size):
-            x, y = data[order[begin : begin + size]]
-            opt.zero_grad()
-            F.cross_entropy(net(x), y).backward()
-            clip = settings.get("options", {}).get("max_grad_norm")
-            if clip:
-                nn.utils.clip_grad_norm_(net.parameters(), clip)
-            opt.step()
-            if scheduler is not None:
-                scheduler.step()
-            done += 1
-            if done == rounds:
-                break
+    clip = settings.get("options", {}).get("max_grad_norm")
+    for x, y in itertools.islice(batches(settings.get("batch", 8) * world), settings.get("rounds", 20)):
+        opt.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        if clip:
+            nn.utils.clip_grad_norm_(net.parameters(), clip)
+        opt.step()
+        if scheduler is not None:
+            scheduler.step()
     return net
 
 

@@ -128,6 +128,19 @@ class Keepsake:
             self.handle = None
 
 
+class ParameterMemory:
+    """A share in the memory that a session's parameters are in, which is there as long as this object is."""
+
+    def __init__(self, library: Library, session: c.c_void_p) -> None:
+        self._library = library
+        self.handle: int | None = library.functions.tributary_hold_parameters(session)
+
+    def __del__(self) -> None:
+        if self.handle:
+            self._library.functions.tributary_release_parameters(self.handle)
+            self.handle = None
+
+
 class Library:
     """A loaded ``libtributary.so``.
 
@@ -185,7 +198,8 @@ class Library:
 class Session:
     """One attach: from here to :meth:`destroy` memory is shared with the worker. See ``session/session.h``.
 
-    Memory is given as ctypes arrays of ``c_float`` that end with the session.
+    Memory is given as ctypes arrays of ``c_float``, which end with the session; but an array of parameters can be read
+    as long as there is anybody who has it.
     """
 
     def __init__(self, library: Library, options: AttachOptions) -> None:
@@ -195,6 +209,7 @@ class Session:
         self._arrays: dict[tuple[int, int], Floats] = {}
         self._handle = c.c_void_p()
         self._attach(options)
+        self._parameter_memory: ParameterMemory | None = ParameterMemory(library, self._handle)
 
     def _attach(self, options: AttachOptions) -> None:
         tensors = (_abi.CTensor * len(options.tensors))()
@@ -243,6 +258,7 @@ class Session:
         """Ends the session and its memory. Without :meth:`finish` before, the rank counts as failed."""
         handle, self._handle = self._handle, c.c_void_p()
         self._arrays.clear()
+        self._parameter_memory = None
         if handle:
             self._functions.tributary_destroy(handle)
 
@@ -285,8 +301,12 @@ class Session:
         return self._array(tensor, self._functions.tributary_gradient(self._open(), tensor), "gradient")
 
     def parameters(self, tensor: int) -> Floats:
-        """The tensor's parameters; not to be read between :meth:`ready` and :meth:`wait`, nor written ever."""
-        return self._array(tensor, self._functions.tributary_parameters(self._open(), tensor), "parameters")
+        """The tensor's parameters; not to be read between :meth:`ready` and :meth:`wait`, nor written before
+        :meth:`destroy`.
+        """
+        array = self._array(tensor, self._functions.tributary_parameters(self._open(), tensor), "parameters")
+        array.memory = self._parameter_memory
+        return array
 
     def keep(self, round: int, state: bytes) -> None:
         """Gives what this rank needs beside the parameters to go on after ``round``, before its first :meth:`ready`."""
@@ -301,6 +321,10 @@ class Session:
     def last_round(self, round: int) -> None:
         """There is no round after this one. Every rank says so before its first :meth:`ready` of it."""
         self._library.check(self._functions.tributary_last_round(self._open(), round))
+
+    def log(self, round: int, name: str, mean: float, samples: int) -> None:
+        """A figure of a round, a mean over ``samples`` of this rank, for the cluster's status and metrics."""
+        self._library.check(self._functions.tributary_log(self._open(), round, name.encode(), mean, samples))
 
     def ready(self, tensor: int, weight: int, rate: float = SCHEDULED_RATE) -> None:
         """The tensor's gradient, a sum over ``weight`` samples, is final."""

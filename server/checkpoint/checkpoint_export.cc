@@ -6,11 +6,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "common/base/printed.h"
 #include "common/files/durable_file.h"
 #include "common/files/safetensors.h"
 #include "server/checkpoint/checkpoint_convert.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/checkpoint_reader.h"
+#include "server/chunk/chunk_record.h"
 
 namespace tributary {
 namespace {
@@ -37,6 +39,11 @@ Status write_chunk(const FileDescriptor& out, const std::string& path, const Lay
     }
   }
   return {};
+}
+
+// Of one width, because the header stands before the chunks, which tell.
+std::string step_text(std::uint64_t step) {
+  return printed("%020ju", std::uintmax_t{step});
 }
 
 }  // namespace
@@ -74,22 +81,33 @@ Result<ConversionResult> export_safetensors(const std::string& checkpoint, const
   header.metadata = {{"format", "pt"},
                      {"tributary.job", job.name},
                      {"tributary.round", std::to_string(manifest->round.value)},
+                     {"tributary.step", step_text(0)},
                      {"tributary.order", order.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)}};
 
   const std::string partial = file + kPartialSuffix;
   const auto out = open_to_write(partial);
   if (!out) return tl::unexpected(out.error());
-  const std::string prefix = safetensors_prefix(header);
-  Status done = write_all(*out, partial, prefix.data(), prefix.size());
+  const std::uint64_t data_at = safetensors_prefix(header).size();
   for (auto& array : offsets) {
-    for (std::uint64_t& offset : array) offset += prefix.size();
+    for (std::uint64_t& offset : array) offset += data_at;
   }
+  std::uint64_t step = 0;
   CheckpointVisitor visitor;
-  visitor.chunk = [&](const StoredChunk& chunk) { return write_chunk(*out, partial, layout, offsets, chunk); };
+  visitor.chunk = [&](const StoredChunk& chunk) -> Status {
+    const auto said = records::unseal_chunk(chunk.entries.front().value, "its header");
+    if (!said) return tl::unexpected(said.error());
+    step = std::max(step, said->step);
+    return write_chunk(*out, partial, layout, offsets, chunk);
+  };
   visitor.flaw = [&](const std::string& what) -> Status {
     return fail(ErrorCode::kStore, "checkpoint '" + checkpoint + "': " + what);
   };
-  if (done) done = read_checkpoint(checkpoint, *manifest, shards_of(*manifest), visitor);
+  Status done = read_checkpoint(checkpoint, *manifest, shards_of(*manifest), visitor);
+  if (done) {
+    header.metadata["tributary.step"] = step_text(step);
+    const std::string prefix = safetensors_prefix(header);
+    done = write_at(*out, partial, 0, prefix.data(), prefix.size());
+  }
   if (done) done = sync(*out, partial);
   if (done) done = rename_durably(partial, file);
   if (!done) {
@@ -97,7 +115,7 @@ Result<ConversionResult> export_safetensors(const std::string& checkpoint, const
     fs::remove(partial, ignored);
     return tl::unexpected(done.error());
   }
-  return ConversionResult{file, header.tensors.size(), layout.parameters(), prefix.size() + at};
+  return ConversionResult{file, header.tensors.size(), layout.parameters(), data_at + at};
 }
 
 }  // namespace tributary

@@ -56,6 +56,7 @@ JobStatus CoordinatedJob::status() const {
   status.last_stop = ledger_.last_stop;
   status.not_saved = ledger_.not_saved;
   status.placement = ledger_.placement;
+  status.figures = ledger_.figures.together();
   if (is<GatheringJob>()) {
     status.waiting_for = missing_in_words(members(), ledger_.awaited, config(), ledger_.nodes);
     for (std::uint16_t index = 0; index < servers(); ++index) {
@@ -95,6 +96,7 @@ void CoordinatedJob::on(const Peers::Worker& worker, const NodePace& pace) {
   JobMembers& members = view()->members;
   const auto member = members.find(pace.node.value);
   if (member == members.end() || member->second.worker != worker.hello.incarnation) return;
+  ledger_.figures.note(pace);
   const bool gets_on = std::exchange(member->second.answers, pace.answers) != pace.answers;
   if (RunningView* running = std::get_if<RunningView>(&phase_)) return running->note(worker, pace);
   if (gets_on) std::get<StoppingView>(phase_).still_going();

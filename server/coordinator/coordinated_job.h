@@ -32,6 +32,7 @@ struct JobStatus {
   std::string not_saved;                         // why the newest snapshot that was wanted is not there; empty: it is
   std::optional<JobPlacement> placement;         // of the last view opened since this process started
   std::vector<StragglerWatch::Node> paces;       // of its nodes while it runs
+  Figures figures;                               // what its trainers said last, together
   std::map<std::uint32_t, std::string> workers;  // names, by node
 };
 

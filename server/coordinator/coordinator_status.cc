@@ -28,6 +28,14 @@ Json paces_json(const JobStatus& job) {
   return paces;
 }
 
+// {"round": 40, "means": {"loss": 0.31}}; what is not finite is null. null: nobody has said any.
+Json figures_json(const Figures& figures) {
+  if (figures.empty()) return nullptr;
+  Json means = Json::object();
+  for (const Figure& figure : figures.values) means[figure.name] = figure.mean;
+  return {{"round", figures.round.value}, {"means", std::move(means)}};
+}
+
 }  // namespace
 
 nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
@@ -51,6 +59,7 @@ nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
                     {"last_stop", job.last_stop},
                     {"not_saved", job.not_saved},
                     {"computed_with", job.record.computed_with},
+                    {"figures", figures_json(job.figures)},
                     {"paces", paces_json(job)},
                     {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
   }
@@ -70,6 +79,15 @@ nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
 }
 
 void register_metrics(Metrics& metrics, const Coordinator& coordinator) {
+  metrics.gauges("tributary_coordinator_job_figure",
+                 "What trainers said last (trib.log): means over all ranks by samples; by name.", [&coordinator] {
+                   std::vector<Metrics::Sample> samples;
+                   for (const JobStatus& job : coordinator.jobs()) {
+                     for (const Figure& figure : job.figures.values)
+                       samples.push_back({{{"job", job.name}, {"figure", figure.name}}, figure.mean});
+                   }
+                   return samples;
+                 });
   metrics.counter("tributary_coordinator_messages_total", "Control messages received.", {},
                   [&coordinator] { return static_cast<double>(coordinator.messages()); });
   metrics.counter("tributary_coordinator_malformed_total", "Control messages that are none of ours.", {},

@@ -11,6 +11,7 @@
 
 #include "common/config/job_plan.h"
 #include "server/coordinator/coordinator_context.h"
+#include "server/coordinator/job_figures.h"
 #include "server/coordinator/job_paces.h"
 #include "server/coordinator/job_record_keeper.h"
 #include "server/coordinator/job_view.h"
@@ -61,6 +62,7 @@ class JobLedger {
   AwaitedNodes awaited;     // elastic
   Round reached;            // where the last view began
   JobPaces paces;
+  JobFigures figures;
   std::uint64_t redo_due_ms = 0;          // no snapshot is named for rings' sake before
   StopKind ended = StopKind::kRestart;    // how the last view did
   std::string last_stop;                  // why

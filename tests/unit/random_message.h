@@ -57,6 +57,10 @@ void randomise(Random& random, T& value) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     value.resize(below(random, 40));
     for (char& c : value) c = static_cast<char>(random());
+  } else if constexpr (std::is_same_v<T, Figure>) {
+    value.name = std::string(1 + below(random, kMaxFigureNameBytes), 'f');
+    randomise(random, value.mean);
+    randomise(random, value.samples);
   } else if constexpr (std::is_same_v<T, ComputeKinds>) {
     value.clear();
     for (std::uint64_t i = below(random, 5); i > 0; --i) value.insert(std::string(1 + below(random, 40), 'k'));

@@ -163,6 +163,10 @@ Status Session::start() {
   return {};
 }
 
+Status Session::log(Round, std::string_view, double, std::uint64_t) {
+  return {};
+}
+
 void Session::last_round(Round) {}
 
 const Layout& Session::layout() const {

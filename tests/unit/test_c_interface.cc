@@ -139,8 +139,16 @@ TEST_CASE("calls before the start, or out of order in a round, are refused and c
   CHECK(failed_with(tributary_wait(s, 0, &step), TRIBUTARY_INVALID_ARGUMENT, "before tributary_start()"));
   CHECK(failed_with(tributary_keep(s, 1, "a", 1), TRIBUTARY_INVALID_ARGUMENT, "before tributary_start()"));
   CHECK(failed_with(tributary_last_round(s, 1), TRIBUTARY_INVALID_ARGUMENT, "before tributary_start()"));
+  CHECK(failed_with(tributary_log(s, 1, "loss", 0.5, 1), TRIBUTARY_INVALID_ARGUMENT, "before tributary_start()"));
   REQUIRE(tributary_start(s) == TRIBUTARY_OK);
 
+  CHECK(failed_with(tributary_log(s, 1, nullptr, 0.5, 1), TRIBUTARY_INVALID_ARGUMENT, "NULL"));
+  CHECK(failed_with(tributary_log(s, 1, "", 0.5, 1), TRIBUTARY_INVALID_ARGUMENT, "name of 0 bytes"));
+  CHECK(failed_with(tributary_log(s, 1, "\xff", 0.5, 1), TRIBUTARY_INVALID_ARGUMENT, "UTF-8"));
+  CHECK(failed_with(tributary_log(s, 1, std::string(65, 'x').c_str(), 0.5, 1), TRIBUTARY_INVALID_ARGUMENT, "65 bytes"));
+  for (int i = 0; i < 32; ++i) CHECK(tributary_log(s, 1, std::to_string(i).c_str(), 0.5, 1) == TRIBUTARY_OK);
+  CHECK(tributary_log(s, 1, "0", 0.5, 1) == TRIBUTARY_OK);
+  CHECK(failed_with(tributary_log(s, 1, "loss", 0.5, 1), TRIBUTARY_LIMIT, "'loss' is one too many"));
   CHECK(tributary_gradient(s, 3) == nullptr);
   CHECK(tributary_parameters(s, TRIBUTARY_ALL_TENSORS) == nullptr);
   CHECK(failed_with(tributary_ready(s, 3, 1, 0.1), TRIBUTARY_INVALID_ARGUMENT, "there is no tensor 3"));

@@ -79,11 +79,14 @@ TEST_CASE("null pointers are refused by every function") {
   CHECK(tributary_initial(nullptr, 0) == nullptr);
   CHECK(tributary_gradient(nullptr, 0) == nullptr);
   CHECK(tributary_parameters(nullptr, 0) == nullptr);
+  CHECK(tributary_hold_parameters(nullptr) == nullptr);
+  tributary_release_parameters(nullptr);
   CHECK(failed_with(tributary_keep(nullptr, 1, nullptr, 0), TRIBUTARY_INVALID_ARGUMENT, null));
   const void* state = nullptr;
   std::size_t size = 0;
   CHECK(failed_with(tributary_kept(nullptr, &state, &size), TRIBUTARY_INVALID_ARGUMENT, null));
   CHECK(failed_with(tributary_last_round(nullptr, 1), TRIBUTARY_INVALID_ARGUMENT, null));
+  CHECK(failed_with(tributary_log(nullptr, 1, "loss", 0.5, 1), TRIBUTARY_INVALID_ARGUMENT, null));
   CHECK(failed_with(tributary_ready(nullptr, 0, 1, 0.1), TRIBUTARY_INVALID_ARGUMENT, null));
   tributary_step step;
   CHECK(failed_with(tributary_wait(nullptr, TRIBUTARY_ALL_TENSORS, &step), TRIBUTARY_INVALID_ARGUMENT, null));

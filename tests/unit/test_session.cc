@@ -56,6 +56,28 @@ TEST_CASE("rank 0 of a fresh job gives the initial values, and nobody starts bef
   CHECK((*b)->parameters(1)[49] == 2.5f);
 }
 
+TEST_CASE("who writes parameters has a copy of his own, and who holds their memory can read it after the session") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  const auto read = [](const auto& values) { return values[0]; };
+  const std::span<const float> mine = sessions[0]->parameters(2), others = sessions[1]->parameters(2);
+  const_cast<float&>(mine[0]) = 7.0f;
+  CHECK(read(mine) == 7.0f);
+  CHECK(read(others) == 0.0f);
+  CHECK(*(node.lanes.job()->parameters() + sessions[0]->layout().tensor_offset(2)) == 0.0f);
+  std::shared_ptr<const void> held = sessions[1]->parameter_memory();
+  for (auto& session : sessions) {
+    for (float& g : session->gradient(2)) g = 1.0f;
+    ready_all(*session);
+  }
+  node.lanes.complete(Round(1));
+  for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+  CHECK(read(others) == 2.0f);
+  sessions.clear();
+  CHECK(read(others) == 2.0f);
+}
+
 TEST_CASE("a resumed job begins at its round, for the rounds of every tensor") {
   FakeNode node;
   node.run();

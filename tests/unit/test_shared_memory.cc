@@ -33,6 +33,25 @@ TEST_CASE("shared memory is zeroed, shared with whoever gets the descriptor, and
   CHECK(other->data()[9'999] == std::byte{7});
 }
 
+TEST_CASE("a private view shows what others write, and what is written there is its own") {
+  auto memory = SharedMemory::create(3 * 4096, "a test");
+  REQUIRE(memory);
+  memory->data()[0] = std::byte{1};
+  auto view = memory->private_view("a test");
+  REQUIRE(view);
+  CHECK(view->size() == memory->size());
+  CHECK(view->data()[0] == std::byte{1});
+  memory->data()[0] = memory->data()[4096] = std::byte{2};
+  CHECK(view->data()[0] == std::byte{2});
+  view->data()[1] = std::byte{9};
+  CHECK(memory->data()[1] == std::byte{0});
+  memory->data()[0] = memory->data()[4096] = std::byte{3};
+  CHECK(view->data()[0] == std::byte{2});     // of the page that was written, what it had then
+  CHECK(view->data()[4096] == std::byte{3});  // the others go on
+  *memory = SharedMemory();
+  CHECK(view->data()[4096] == std::byte{3});
+}
+
 TEST_CASE("memory of another size than announced is refused") {
   auto memory = SharedMemory::create(8'192, "a test");
   REQUIRE(memory);

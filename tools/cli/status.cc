@@ -170,6 +170,19 @@ void print_jobs(const std::vector<Answer>& answers) {
                text(job, "committed"), text(job, "chunks"), text(job, "last_stop")});
   }
   table.print();
+  Table figures({"JOB", "OF ROUND", "TRAINERS SAY"});
+  for (const Json& job : jobs_of(answers)) {
+    const Json said = job.value("figures", Json());
+    if (!said.is_object()) continue;
+    std::string words;
+    const Json means = said.value("means", Json::object());
+    for (const auto& [name, mean] : means.items()) {
+      const std::string value = mean.is_number() ? printed("%.6g", mean.get<double>()) : "not finite";
+      words += (words.empty() ? "" : ", ") + name + " " + value;
+    }
+    figures.add({text(job, "name"), text(said, "round"), words});
+  }
+  figures.print();
   Table lost({"JOB", "NOT SAVED"});
   for (const Json& job : jobs_of(answers)) {
     if (const std::string why = job.value("not_saved", ""); !why.empty()) lost.add({text(job, "name"), why});

@@ -26,6 +26,7 @@ except ImportError as error:
 from tributary.torch import _log
 from tributary.torch._exceptions import Rewound, Stopped
 from tributary.torch._program import finish, log, rank, world_size
+from tributary.torch._state import full_state_dict
 from tributary.torch.lion import Lion
 from tributary.torch.local_sgd import DiLoCo
 from tributary.torch.optimizer import DistributedOptimizer
@@ -43,6 +44,7 @@ __all__ = [
     "Rewound",
     "Stopped",
     "finish",
+    "full_state_dict",
     "log",
     "rank",
     "world_size",

@@ -14,6 +14,12 @@ LAYOUT_IS_FIXED = (
 )
 
 
+SHARED_STEPS_HERE = (
+    "parameters='shared': this optimizer steps on the trainers, which write the parameters: leave it out, or take one "
+    "that steps on the servers (SGD, Adam, AdamW, Adagrad, Lion)"
+)
+
+
 def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise ValueError(f"{name}={value!r}: must be {' or '.join(repr(word) for word in allowed)}")

@@ -9,7 +9,7 @@ import torch
 
 from tributary._library import Tensor
 from tributary.torch._log import listed, logger
-from tributary.torch._slots import Slot
+from tributary.torch._slots import SharedSlot, Slot
 
 Parameters = Union[torch.nn.Module, Iterable[torch.Tensor], Iterable[tuple[str, torch.Tensor]]]
 
@@ -41,8 +41,13 @@ def names_of(model_or_params: Parameters) -> dict[int, str]:
     return names
 
 
-def slots_of(model_or_params: Parameters, optimizer: torch.optim.Optimizer, say: bool = True) -> list[Slot]:
+def slots_of(
+    model_or_params: Parameters, optimizer: torch.optim.Optimizer, say: bool = True, share: bool = False
+) -> list[Slot]:
     """The parameters that a job trains: those of the optimizer's groups that want a gradient, in the model's order.
+
+    Args:
+        share: those that can are read where the worker writes them.
 
     Raises:
         ValueError: there is none, or an optimizer's parameter is not in the model.
@@ -51,6 +56,7 @@ def slots_of(model_or_params: Parameters, optimizer: torch.optim.Optimizer, say:
     names = names_of(model_or_params)
     slots: dict[int, Slot] = {}
     frozen: list[str] = []
+    copied: list[str] = []
     for number, group in enumerate(optimizer.param_groups):
         for parameter in group["params"]:
             name = names.get(id(parameter))
@@ -64,9 +70,14 @@ def slots_of(model_or_params: Parameters, optimizer: torch.optim.Optimizer, say:
                 continue
             _check(name, parameter)
             if parameter.numel() > 0 and id(parameter) not in slots:
-                slots[id(parameter)] = Slot(0, name, parameter, number)
+                shared = share and SharedSlot.fits(parameter)
+                slots[id(parameter)] = (SharedSlot if shared else Slot)(0, name, parameter, number)
+                if share and not shared:
+                    copied.append(name)
     if not slots:
         raise ValueError("the optimizer has no parameter that requires a gradient: there is nothing to train")
+    if copied:
+        logger.info("copied, because only contiguous float32 tensors on the CPU can be shared: %s", listed(copied))
     in_order = [slots[key] for key in names if key in slots]
     for index, slot in enumerate(in_order):
         slot.index = index

@@ -106,6 +106,16 @@ def encoding(push: str, pull: str) -> Keys:
     return {key: value for key, value in (("push", push), ("pull", pull)) if value != "fp32"}
 
 
+def gate(max_grad_norm: float | None, loss_scale: str | float | None) -> Keys:
+    """The keys of ``[gate]``."""
+    keys: Keys = {}
+    if max_grad_norm is not None:
+        keys["clip_norm"] = float(max_grad_norm)
+    if loss_scale is not None:
+        keys["loss_scale"] = loss_scale if isinstance(loss_scale, str) else f"{float(loss_scale):.17g}"
+    return keys
+
+
 def default_name(taken: list[str]) -> str:
     """The program's name, as a job's name may be; with a number for the second job of a program."""
     stem = Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").stem

@@ -66,7 +66,7 @@ class Link:
         self.part = part
         self._held = range(len(tensors)) if held is None else held
         self.stop = stop
-        self.progress = Progress()
+        self.progress = Progress(self._tell_figure)
         self.round = 0  # newest round whose parameters are here
         self.resumed = 0  # round that sampler and schedulers go on after
         self.rewinds = 0  # how often the job went back
@@ -343,6 +343,10 @@ class Link:
                 skipped=gate.skipped if gate else None,
             )
         )
+
+    def _tell_figure(self, round: int, name: str, mean: float, samples: int) -> None:
+        if self._session is not None:
+            self._session.log(round, name, mean, samples)
 
     # ---- leaving
 

@@ -1,4 +1,6 @@
-"""A round's figures, for whoever started the trainers: one JSON datagram (``train/progress.h`` has the format)."""
+"""A round's figures, for whoever shows them: the job's status, and whoever started the trainers, which gets one JSON
+datagram (``train/progress.h`` has the format).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import math
 import os
 import socket
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Callable
+
+MOST_FIGURES = 32  # of a job: kMaxFigures of common/math/figures.h
 
 
 @dataclass
@@ -32,13 +36,18 @@ class RoundReport:
 
 
 class Progress:
-    """Sends a datagram a round to the socket that ``TRIBUTARY_PROGRESS`` names, if it names one.
+    """Tells the job a round's figures, and sends a datagram to the socket that ``TRIBUTARY_PROGRESS`` names, if any.
 
     A loop says its figures (:func:`tributary.torch.log`) before or after ``step()``. So a report whose figures have not
     come waits for them, at most until the next round's report. Sending never blocks and never fails training.
+
+    Args:
+        tell: tells the job: a round, a figure's name, its mean, and over how many samples of this rank.
+        path: of the socket; None: as the environment says.
     """
 
-    def __init__(self, path: str | None = None) -> None:
+    def __init__(self, tell: Callable[[int, str, float, int], None], path: str | None = None) -> None:
+        self._tell = tell
         self._path = path if path is not None else os.environ.get("TRIBUTARY_PROGRESS", "")
         self._socket: socket.socket | None = None
         if self._path:
@@ -55,6 +64,8 @@ class Progress:
             figures: numbers, or tensors of one element.
         """
         values = {key: _number(value) for key, value in figures.items() if value is not None}
+        if len(values) > MOST_FIGURES:
+            raise ValueError(f"{len(values)} figures of a round: a job has at most {MOST_FIGURES}; log fewer names")
         self.last = values
         self._figures = values
         if self._pending is not None:
@@ -79,7 +90,13 @@ class Progress:
     def _send(self) -> None:
         report, self._pending = self._pending, None
         figures, self._figures = self._figures, {}
-        if report is None or self._socket is None:
+        if report is None:
+            return
+        samples = _samples(report, figures)
+        for name, mean in figures.items():
+            if name != "samples":
+                self._tell(report.complete, name, mean, samples)
+        if self._socket is None:
             return
         data = json.dumps(as_datagram(report, figures), allow_nan=False).encode()
         with contextlib.suppress(OSError):
@@ -90,9 +107,14 @@ def _number(value: Any) -> float:
     return float(value.detach() if hasattr(value, "detach") else value)
 
 
+def _samples(report: RoundReport, figures: dict[str, float]) -> int:
+    """How many samples of this rank the figures are means of."""
+    return max(0, int(figures.get("samples", report.samples)))
+
+
 def as_datagram(report: RoundReport, figures: dict[str, float]) -> dict[str, Any]:
     """The object of a round's datagram."""
-    seen = max(0, int(figures.get("samples", report.samples)))
+    seen = _samples(report, figures)
     # Who adds up ranks' samples counts those of a replica once.
     samples = seen if report.replicas == report.world_size else -(-seen * report.replicas // report.world_size)
     datagram: dict[str, Any] = {

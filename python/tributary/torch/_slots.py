@@ -99,3 +99,21 @@ class Slot:
         """Whether p.grad is another one than when it was sent. One that was set to None was not changed."""
         now = self.parameter.grad
         return now is not None and (now is not self.seen or now._version != self.seen_version)
+
+
+class SharedSlot(Slot):
+    """A parameter that is read where the node's worker writes it (``parameters="shared"``)."""
+
+    @staticmethod
+    def fits(parameter: torch.nn.Parameter) -> bool:
+        """Whether the parameter can be what the job has: fp32 in logical order, in host memory."""
+        plain = not hasattr(parameter, "placements") and parameter.device.type == "cpu"
+        return plain and parameter.dtype == torch.float32 and parameter.is_contiguous()
+
+    def take(self, values: torch.Tensor) -> None:
+        """Makes the job's values the parameter's own memory. A page that this process writes is its own from then on,
+        which the version shows.
+        """
+        if self.parameter.data_ptr() != values.data_ptr():
+            self.parameter.data = values
+        self.version = self.parameter._version

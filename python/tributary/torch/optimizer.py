@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -12,7 +13,7 @@ import torch
 
 from tributary._errors import Error
 from tributary._library import SCHEDULED_RATE
-from tributary.torch import _complaints, _declare, _formula, _job
+from tributary.torch import _complaints, _declare, _formula, _job, _state
 from tributary.torch._exceptions import Rewound
 from tributary.torch._link import Link
 from tributary.torch._log import listed, logger
@@ -54,7 +55,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         seed: sets random generators anew in each round, from it, the rank and the round.
         on_rewind: if all copies of the last rounds are lost: ``"warn"``, or ``"raise"`` :class:`Rewound`.
         step_on: ``"auto"``, or ``"trainers"`` to step here whatever the optimizer is.
-        parameters: ``"copy"``: the model has its own memory.
+        parameters: ``"copy"``: the model has memory of its own. ``"shared"``: it reads the parameters where the node's
+            worker writes them, once for all ranks of the node. From the moment that a parameter's gradient is there
+            until :meth:`step` returns, its values may already be the next round's.
         rounds: of the whole job, for progress; modes ssp and async need it to end in the same parameters everywhere.
         mesh: a device mesh of all ranks, if each holds a part of the model only: a pipeline's stage, or what
             ``parallelize_module`` left it.
@@ -92,7 +95,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         _complaints.one_of("schedule", schedule, ("round", "epoch"))
         _complaints.one_of("on_rewind", on_rewind, ("warn", "raise"))
         _complaints.one_of("step_on", step_on, ("auto", "trainers"))
-        _complaints.one_of("parameters", parameters, ("copy",))
+        _complaints.one_of("parameters", parameters, ("copy", "shared"))
         if accumulate < 1:
             raise ValueError(f"accumulate={accumulate}: must be at least 1")
         if isinstance(optimizer, DistributedOptimizer):
@@ -107,9 +110,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.state = optimizer.state
 
         formula = _formula.formula_of(optimizer, on_servers=step_on == "auto")
-        self._slots = _declare.slots_of(model_or_params, optimizer)
-        self._job = self._make_job(job, name, formula, max_grad_norm, loss_scale, push, pull)
+        self._slots = _declare.slots_of(model_or_params, optimizer, share=parameters == "shared")
+        options: _job.Sections = {
+            "gate": _job.gate(max_grad_norm, loss_scale),
+            "encoding": _job.encoding(push, pull),
+        }
+        self._job = _job.build(_job.read(job), name or program.free_name(), formula, options)
         self._steps_here = self._job.optimizer == _formula.MEAN
+        if self._steps_here and parameters == "shared":
+            raise ValueError(_complaints.SHARED_STEPS_HERE)
         if not self._steps_here:
             if _formula.has_steps(optimizer):
                 raise ValueError(
@@ -161,24 +170,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._register(slot)
         self._reseed()
         self._built = True
-
-    def _make_job(
-        self,
-        job: _job.JobArgument,
-        name: str | None,
-        formula: _formula.Formula,
-        max_grad_norm: float | None,
-        loss_scale: str | float | None,
-        push: str,
-        pull: str,
-    ) -> _job.Job:
-        gate: _formula.Keys = {}
-        if max_grad_norm is not None:
-            gate["clip_norm"] = float(max_grad_norm)
-        if loss_scale is not None:
-            gate["loss_scale"] = loss_scale if isinstance(loss_scale, str) else f"{float(loss_scale):.17g}"
-        options: _job.Sections = {"gate": gate, "encoding": _job.encoding(push, pull)}
-        return _job.build(_job.read(job), name or program.free_name(), formula, options)
 
     # ---- this rank
 
@@ -492,12 +483,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "the state has optimizer state of parameters, which the servers of this job hold: start the job from a "
                 "checkpoint of theirs (tributary checkpoint restore), or pass step_on='trainers'"
             )
-        self.wrapped.load_state_dict(given)
-        # Schedulers and this optimizer share the dicts that torch has just replaced.
-        for group, new in zip(self.param_groups, self.wrapped.param_groups):
-            group.update({key: value for key, value in new.items() if key != "params"})
-        self.wrapped.param_groups = self.param_groups
+        _state.load(self.wrapped, self.param_groups, given)
         self.state = self.wrapped.state
+
+    def full_state_dict(self, exported: str | os.PathLike[str]) -> dict[str, Any]:
+        """In torch's layout, with the state that the servers hold: of a checkpoint, exported with ``--optimizer``.
+
+        What :func:`tributary.torch.full_state_dict` gives without a job.
+        """
+        parameters = {self._link.tensors[slot.index].name: slot.parameter for slot in self._slots}
+        return _state.of_file(parameters, self.wrapped, exported)
 
     def finish(self) -> None:
         """Training is complete: leaves the job, and waits until its state is saved. At the program's end it is done by

@@ -1,0 +1,73 @@
+// Figures: what trainers say of rounds beside the gradients: a loss, an accuracy, or whatever a program measures. Means
+// by samples, which add up over rounds, ranks and nodes. Pure.
+//
+// Trainer (Session::log) -> worker (RankFigures) -> coordinator (NodePace), whose status and metrics show the newest.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/message_fields.h"
+#include "common/base/utf8.h"
+
+namespace tributary {
+
+inline constexpr std::size_t kMaxFigures = 32;  // of a job
+inline constexpr std::size_t kMaxFigureNameBytes = 64;
+
+struct Figure {
+  std::string name;
+  double mean = 0.0;          // need not be finite: a loss that is not is news
+  std::uint64_t samples = 0;  // that it is the mean of; 0: it does not count beside others
+
+  static void fields(auto& m, auto&& field) {
+    field(m.name, TRIB_WIRE(Name), AtMost{kMaxFigureNameBytes, "a figure's name"});
+    field(m.mean, TRIB_WIRE(Mean));
+    field(m.samples, TRIB_WIRE(Samples));
+  }
+  void check() const {
+    if (!sound_name(name)) throw Malformed{"a figure's name is no UTF-8 text of 1 to 64 bytes"};
+  }
+  static bool sound_name(std::string_view name) {
+    return !name.empty() && name.size() <= kMaxFigureNameBytes && is_utf8(name);
+  }
+};
+static_assert(kMaxFigureNameBytes == 64);
+
+struct Figures {
+  Round round;                 // the newest that they are of
+  std::vector<Figure> values;  // a name once
+
+  bool empty() const { return values.empty(); }
+  const Figure* find(std::string_view name) const {
+    const auto at = std::ranges::find(values, name, &Figure::name);
+    return at == values.end() ? nullptr : &*at;
+  }
+  // More names than kMaxFigures are left out.
+  void add(const Figures& other) {
+    round = std::max(round, other.round);
+    for (const Figure& more : other.values) {
+      const auto mine = std::ranges::find(values, more.name, &Figure::name);
+      if (mine == values.end()) {
+        if (values.size() < kMaxFigures) values.push_back(more);
+        continue;
+      }
+      const auto before = static_cast<double>(mine->samples);
+      mine->samples += more.samples;
+      if (mine->samples == 0) continue;
+      const auto all = static_cast<double>(mine->samples);
+      mine->mean = mine->mean * (before / all) + more.mean * (static_cast<double>(more.samples) / all);
+    }
+  }
+
+  static void fields(auto& m, auto&& field) {
+    field(m.round, TRIB_WIRE(Round));
+    field(m.values, TRIB_WIRE(Values), AtMost{kMaxFigures, "the list of figures"});
+  }
+};
+
+}  // namespace tributary

@@ -1,0 +1,83 @@
+"""The optimizer's state in torch's layout: what this process has of it, and what servers wrote into a checkpoint."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from tributary.torch import _declare
+from tributary.torch._log import listed
+
+# As torch calls them (kernels/*.h: kState), and the optimizers that count their steps.
+_ARRAYS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum")
+_COUNT_STEPS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
+
+
+def load(wrapped: torch.optim.Optimizer, groups: list[dict[str, Any]], given: dict[str, Any]) -> None:
+    """Loads a state into an optimizer, and keeps its groups the dicts that schedulers know."""
+    wrapped.load_state_dict(given)
+    for group, new in zip(groups, wrapped.param_groups):
+        group.update({key: value for key, value in new.items() if key != "params"})
+    wrapped.param_groups = groups
+
+
+def full_state_dict(
+    model_or_params: _declare.Parameters, optimizer: torch.optim.Optimizer, exported: str | os.PathLike[str]
+) -> dict[str, Any]:
+    """The state of an optimizer that stepped on the servers, as torch's own would have it.
+
+    A checkpoint has the state; ``tributary checkpoint export CHECKPOINT FILE --optimizer`` writes it into a file, next
+    to the parameters (``safetensors.torch.load_file``). Needs no daemon, so that a model can be trained on without any:
+    ``optimizer.load_state_dict(full_state_dict(model, optimizer, FILE))``.
+
+    Args:
+        model_or_params: as :class:`tributary.torch.DistributedOptimizer` was given it.
+        optimizer: torch's, over those parameters, with the same groups.
+        exported: the file, in the safetensors format.
+
+    Raises:
+        ImportError: the package ``safetensors`` is not installed.
+        ValueError: the file lacks a parameter, or the optimizer's state.
+    """
+    slots = _declare.slots_of(model_or_params, optimizer, say=False)
+    return of_file({slot.name: slot.parameter for slot in slots}, optimizer, exported)
+
+
+def of_file(
+    parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, exported: str | os.PathLike[str]
+) -> dict[str, Any]:
+    """:func:`full_state_dict` of parameters by the names that the job's tensors have."""
+    try:
+        from safetensors import safe_open
+    except ImportError as error:
+        raise ImportError("reading an exported checkpoint needs the package safetensors: install it") from error
+    place = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    state: dict[int, dict[str, Any]] = {}
+    with safe_open(os.fspath(exported), framework="pt") as file:
+        names = set(file.keys())
+        step = (file.metadata() or {}).get("tributary.step")
+        if step is None:
+            raise ValueError(f"{os.fspath(exported)}: no export of a checkpoint (tributary checkpoint export)")
+        missing = [name for name in parameters if name not in names]
+        if missing:
+            raise ValueError(f"{os.fspath(exported)}: has no {listed(missing)}: it is another model's")
+        for name, parameter in parameters.items():
+            arrays = {key: file.get_tensor(f"{name}.{key}") for key in _ARRAYS if f"{name}.{key}" in names}
+            for key, array in arrays.items():
+                if array.shape != parameter.shape:
+                    raise ValueError(
+                        f"{os.fspath(exported)}: {name}.{key} has shape {tuple(array.shape)}, and the parameter "
+                        f"{tuple(parameter.shape)}: it is another model's"
+                    )
+            counts = isinstance(optimizer, _COUNT_STEPS)
+            if counts and not arrays:
+                raise ValueError(
+                    f"{os.fspath(exported)}: has no optimizer state of {name}: export the checkpoint with --optimizer"
+                )
+            if counts:
+                arrays["step"] = torch.tensor(float(step))
+            if arrays:
+                state[place[id(parameter)]] = arrays
+    return {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}

@@ -1,0 +1,117 @@
+#include "session/session_memory.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace tributary {
+namespace {
+
+constexpr char kSameRelease[] = "; worker and trainer must be of the same release";
+
+}  // namespace
+
+// What was lent is closed before the socket is: the worker frees it after that.
+SessionMemory::~SessionMemory() {
+  if (device_gradients_) opener_->close(device_gradients_);
+  if (device_parameters_) opener_->close(device_parameters_);
+}
+
+Status SessionMemory::map(const AttachReply& reply, const Layout& layout, std::vector<FileDescriptor> fds,
+                          const std::shared_ptr<DeviceMemoryOpener>& opener, FileDescriptor* kept,
+                          const std::string& worker) {
+  const auto bad = [&](const std::string& what) {
+    return fail(ErrorCode::kMalformed,
+                "worker daemon at " + worker + " sent an attach reply with " + what + kSameRelease);
+  };
+  opener_ = opener;
+  places_ = reply.ring;
+  const std::size_t lanes = reply.lanes;
+  if (lanes == 0 || fds.size() != 2 + lanes + (reply.redo ? 1 : 0))
+    return bad(std::to_string(fds.size()) + " descriptors for its lanes");
+  const bool in_ring = places_.slots != 0;
+  if (in_ring) {
+    if (!reply.redo) return bad("gradients in a ring that it has not sent");
+    if (Status mapped = map_ring(std::move(fds.back()), layout, worker); !mapped) return mapped;
+    fds.back() = ring_memory_.take_fd();
+  }
+  if (kept) *kept = reply.redo ? std::move(fds.back()) : FileDescriptor();
+  fds.resize(2 + lanes);
+  const std::size_t parameters_at = node_parameters_offset(layout.chunks());
+  const std::size_t gradients_at = rank_gradients_offset(layout.tensors().size());
+  const std::size_t flat_bytes = layout.flat_elements() * sizeof(float);
+  const bool device = !reply.device.empty();
+  if (reply.node_region_bytes != parameters_at + flat_bytes ||
+      reply.gradient_region_bytes != gradients_at + (device || in_ring ? 0 : flat_bytes)) {
+    return bad("regions of another size than this model needs");
+  }
+  if (device && (!opener || reply.device != opener->uuid() || reply.device_bytes < flat_bytes)) {
+    return bad("memory of device '" + reply.device + "' that this rank did not ask for");
+  }
+  auto node_region = SharedMemory::map(std::move(fds[0]), reply.node_region_bytes, "the job's parameters");
+  if (!node_region) return tl::unexpected(node_region.error());
+  auto view = node_region->private_view("the job's parameters");
+  if (!view) return tl::unexpected(view.error());
+  auto rank_region = SharedMemory::map(std::move(fds[1]), reply.gradient_region_bytes, "this rank's gradients");
+  if (!rank_region) return tl::unexpected(rank_region.error());
+  node_memory_ = std::move(*node_region);
+  parameter_view_ = std::make_shared<SharedMemory>(std::move(*view));
+  rank_memory_ = std::move(*rank_region);
+  node_memory_.close_fd();
+  rank_memory_.close_fd();
+  doorbells_.assign(std::make_move_iterator(fds.begin() + 2), std::make_move_iterator(fds.end()));
+
+  node_ = reinterpret_cast<NodeHeader*>(node_memory_.data());
+  auto* header = reinterpret_cast<RankHeader*>(rank_memory_.data());
+  if (node_->magic != kNodeRegionMagic || header->magic != kRankRegionMagic || node_->chunks != layout.chunks() ||
+      header->tensors != layout.tensors().size()) {
+    return bad("regions that are none of ours");
+  }
+  chunk_words_ = reinterpret_cast<ChunkWord*>(node_ + 1);
+  given_parameters_ = reinterpret_cast<float*>(node_memory_.data() + parameters_at);
+  parameters_ = reinterpret_cast<const float*>(parameter_view_->data() + parameters_at);
+  tensor_words_ = reinterpret_cast<TensorWord*>(header + 1);
+  gradients_ = reinterpret_cast<float*>(rank_memory_.data() + gradients_at);
+  return {};
+}
+
+Status SessionMemory::map_ring(FileDescriptor fd, const Layout& layout, const std::string& worker) {
+  auto memory = SharedMemory::map_kept(std::move(fd), "this rank's gradients of the last rounds");
+  if (!memory) return tl::unexpected(memory.error());
+  const auto& [offset, slot_bytes, slots] = places_;
+  const std::uint64_t size = memory->size();
+  if (offset > size || slot_bytes < layout.flat_elements() * sizeof(float) || slot_bytes > (size - offset) / slots ||
+      offset % alignof(float) != 0 || slot_bytes % alignof(float) != 0) {
+    return fail(ErrorCode::kMalformed, "worker daemon at " + worker + " gave this rank " + std::to_string(slots) +
+                                           " places of " + std::to_string(slot_bytes) +
+                                           " bytes for its gradients, in memory that has " + std::to_string(size) +
+                                           kSameRelease);
+  }
+  ring_memory_ = std::move(*memory);
+  return {};
+}
+
+Status SessionMemory::open_device(const AttachReply& reply) {
+  if (reply.device.empty()) return {};
+  const auto gradients = opener_->open(reply.gradient_handle);
+  if (!gradients) return tl::unexpected(gradients.error());
+  device_gradients_ = static_cast<float*>(*gradients);
+  const auto parameters = opener_->open(reply.parameter_handle);
+  if (!parameters) return tl::unexpected(parameters.error());
+  device_parameters_ = static_cast<float*>(*parameters);
+  return {};
+}
+
+void SessionMemory::ring(std::uint16_t lane) const {
+  const std::uint64_t one = 1;
+  // A full counter (EAGAIN) means that the lane is about to look anyway.
+  [[maybe_unused]] const auto written = ::write(doorbells_[lane].get(), &one, sizeof one);
+}
+
+float* SessionMemory::gradient(std::uint64_t element, Round round) const {
+  if (places_.slots == 0) return gradients_ + element;
+  const std::uint64_t slot = round.value % places_.slots;
+  return reinterpret_cast<float*>(ring_memory_.data() + places_.offset + slot * places_.slot_bytes) + element;
+}
+
+}  // namespace tributary

@@ -1,0 +1,71 @@
+// SessionMemory: what a session shares with the worker of its node (session/attach_region.h), mapped in this process:
+// the parameters, this rank's gradients, the words that say how far they are, and the worker lanes' doorbells. The
+// session owns it; pointers into it end with it, but those to parameters of which somebody holds parameter_memory().
+//
+// Parameters are read in a view of this process's own: whoever writes there has a copy of the page, and neither the
+// worker nor another rank reads what he wrote.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/layout.h"
+#include "common/base/shared_memory.h"
+#include "common/wire/messages.h"
+#include "session/attach_region.h"
+#include "session/device_memory_opener.h"
+
+namespace tributary {
+
+class SessionMemory {
+ public:
+  SessionMemory() = default;
+  SessionMemory(const SessionMemory&) = delete;
+  SessionMemory& operator=(const SessionMemory&) = delete;
+  ~SessionMemory();
+
+  // Of the reply of the worker at `worker` (its socket), with the descriptors that came with it. kept: where the
+  // descriptor goes that the trainer is to hold (AttachReply::redo); null: nowhere. kMalformed: sizes that this layout
+  // does not have, or memory that is none of ours.
+  Status map(const AttachReply& reply, const Layout& layout, std::vector<FileDescriptor> fds,
+             const std::shared_ptr<DeviceMemoryOpener>& opener, FileDescriptor* kept, const std::string& worker);
+  // What is lent on the device, if the reply says so. Errors of the opener.
+  Status open_device(const AttachReply& reply);
+
+  NodeHeader& node() const { return *node_; }
+  ChunkWord* chunk_words() const { return chunk_words_; }
+  TensorWord& word(std::size_t tensor) const { return tensor_words_[tensor]; }
+  void ring(std::uint16_t lane) const;  // the worker lane looks
+
+  // Of elements, as the layout numbers them.
+  float* initial(std::uint64_t element) const { return given_parameters_ + element; }
+  const float* parameters(std::uint64_t element) const { return parameters_ + element; }
+  std::shared_ptr<const void> parameter_memory() const { return parameter_view_; }
+  float* gradient(std::uint64_t element, Round round) const;
+  bool on_device() const { return device_gradients_ != nullptr; }
+  float* device_gradient(std::uint64_t element) const { return device_gradients_ + element; }
+  const float* device_parameters(std::uint64_t element) const { return device_parameters_ + element; }
+
+ private:
+  Status map_ring(FileDescriptor fd, const Layout& layout, const std::string& worker);
+
+  SharedMemory node_memory_, rank_memory_;
+  std::shared_ptr<const SharedMemory> parameter_view_;
+  SharedMemory ring_memory_;               // of AttachReply::ring
+  std::vector<FileDescriptor> doorbells_;  // one a worker lane
+  NodeHeader* node_ = nullptr;
+  ChunkWord* chunk_words_ = nullptr;
+  float* given_parameters_ = nullptr;  // where the worker reads initial values
+  const float* parameters_ = nullptr;
+  TensorWord* tensor_words_ = nullptr;
+  float* gradients_ = nullptr;
+  AttachReply::RingGradients places_;  // of the gradients in ring_memory_; slots 0: they are in rank_memory_
+  std::shared_ptr<DeviceMemoryOpener> opener_;
+  float* device_gradients_ = nullptr;  // null: host memory
+  float* device_parameters_ = nullptr;
+};
+
+}  // namespace tributary
