@@ -204,7 +204,8 @@ class Bench {
     const std::string& admin = cluster_.servers()[0].admin;
     Save save{Clock::now(), {}, 0, {}};
     const Json order = {{"job", kJob}, {"directory", folder_ + "/checkpoints"}, {"committed", false}};
-    const auto accepted = http_order(admin, "/checkpoint/save", order.dump(), milliseconds(10'000));
+    const auto accepted =
+        http_order(admin, "/checkpoint/save", order.dump(), milliseconds(10'000), cluster_.admin_token());
     if (!accepted) return tl::unexpected(accepted.error());
     const Json id = Json::parse(accepted->body, nullptr, false);
     if (accepted->status != 200 || !id.contains("id")) return fail(ErrorCode::kUnavailable, accepted->body);

@@ -18,12 +18,15 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
   if (!setup) return tl::unexpected(setup.error());
   PushPullBenchmark& measured = (*setup)->benchmark();
   if (auto ok = measured.wait_paused(); !ok) return tl::unexpected(ok.error());
-  // Shared memory is compared with loopback, in turns, as everything else is with the ceiling.
+  // In turns: keys are compared with none, shared memory with loopback, and everything else with the ceiling.
   std::unique_ptr<PushPullSetup> other;
-  if (options.transport == Transport::kShm && !options.device) {
-    PushPullOptions over_tcp = options;
-    over_tcp.transport = Transport::kTcp;
-    auto started = PushPullSetup::start(over_tcp);
+  const bool shares = options.transport == Transport::kShm && !options.device;
+  const std::string compared_with = options.secure ? "open" : "tcp";
+  if (options.secure || shares) {
+    PushPullOptions otherwise = options;
+    otherwise.secure = false;
+    if (!options.secure) otherwise.transport = Transport::kTcp;
+    auto started = PushPullSetup::start(otherwise);
     if (!started) return tl::unexpected(started.error());
     other = std::move(*started);
     if (auto ok = other->benchmark().wait_paused(); !ok) return tl::unexpected(ok.error());
@@ -39,11 +42,11 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
   if (other) {
     const auto compared = other->benchmark().finish();
     if (!compared) return compared;
-    const double tcp = compared->at("gb_per_s_each_way").get<double>();
-    (*result)["tcp_gb_per_s_each_way"] = tcp;
-    (*result)["ratio_to_tcp"] = tcp > 0.0 ? measured.rate() / tcp : 0.0;
-    (*result)["tcp_cpu_seconds_per_gb"] = compared->at("cpu_seconds_per_gb");
-    (*result)["tcp_slices_gb_per_s"] = compared->at("slices_gb_per_s");
+    const double rate = compared->at("gb_per_s_each_way").get<double>();
+    (*result)[compared_with + "_gb_per_s_each_way"] = rate;
+    (*result)["ratio_to_" + compared_with] = rate > 0.0 ? measured.rate() / rate : 0.0;
+    (*result)[compared_with + "_cpu_seconds_per_gb"] = compared->at("cpu_seconds_per_gb");
+    (*result)[compared_with + "_slices_gb_per_s"] = compared->at("slices_gb_per_s");
     if (auto ok = other->stop(); !ok) return tl::unexpected(ok.error());
   }
   if (auto ok = (*setup)->stop(); !ok) return tl::unexpected(ok.error());
@@ -83,7 +86,7 @@ void add_exchange_options(CliCommand command, PushPullOptions& o) {
 }
 
 void begin_exchange(PushPullOptions& options, const MeasurementRun& run) {
-  if (options.transport == Transport::kShm) options.ceiling = false;  // an echo has to use a socket
+  if (options.transport == Transport::kShm || options.secure) options.ceiling = false;  // an echo has to use a socket
   options.program = run.program;
   tune_malloc_for_frames();
 }
@@ -96,6 +99,8 @@ Measurement pushpull() {
   const auto add = [](CliCommand command, Arguments& a) {
     add_exchange_options(command, a.options);
     command.add_option("--nodes", a.options.nodes, "worker daemons")->capture_default_str();
+    command.add_flag("--security", a.options.secure,
+                     "what keys cost: a cluster without any takes turns with one whose connections are encrypted");
     command.add_flag("--durability", a.durability,
                      "compare what surviving costs: with snapshots and what nodes keep, and without");
     command.add_option("--redo-mb", a.options.recovery.redo_mb, "with --durability: memory of a node")
@@ -116,6 +121,7 @@ Fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 byte
   socket_payload_bytes (of gradients and parameters that crossed a socket, counted by the workers: 0 with shm),
   with shm: tcp_gb_per_s_each_way (a second cluster of the same kind over tcp, whose slices take turns with these), ratio_to_tcp,
   tcp_cpu_seconds_per_gb, tcp_slices_gb_per_s,
+  with --security the same of a cluster without keys: open_gb_per_s_each_way, ratio_to_open, ...
   memory {server_bytes, formula_bytes, ratio} (after every slice, the most; docs/bounds.md), digest (equal on all nodes: checked)
 --durability: ranks write their gradients in every round, as trainers do (a node's only rank, with fp32, to where it is kept). Slices
   begin when rings have been gone round once and the first snapshots are written. Give more --slices if the machine is noisy.

@@ -327,6 +327,7 @@ Result<std::unique_ptr<PushPullSetup>> PushPullSetup::start(const PushPullOption
                                       .store_io_mb_per_s = kStoreMbPerS,
                                       .window_bytes = options.window_bytes,
                                       .log_level = "warn",
+                                      .secure = options.secure,
                                       .extra_worker_toml = options.worker_toml});
   if (!cluster) return tl::unexpected(cluster.error());
   setup->cluster_ = std::move(*cluster);

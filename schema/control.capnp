@@ -67,6 +67,7 @@ struct ServerHello {  # server -> coordinator
   store @9 :Bool;  # it has one
   # What one process at a time can hold (its store, locked): another process with the same has outlived this one. Empty: nothing.
   exclusive @10 :Text;
+  key @11 :Text;  # in a cluster with keys: its public one, which its connections and lanes have
 }
 
 struct WorkerHello {  # worker -> coordinator
@@ -75,6 +76,7 @@ struct WorkerHello {  # worker -> coordinator
   host @2 :Text;  # as in ServerHello
   bandwidth @3 :Float64 = 1;  # of its link, relative to those of the other hosts
   exclusive @4 :Text;  # as in ServerHello: its socket
+  key @5 :Text;  # as in ServerHello
 }
 
 struct HelloReply {
@@ -155,6 +157,7 @@ struct OpenJob {  # coordinator -> server: own your chunks of this job in this v
   resumeRound @6 :UInt64;
   kept @7 :Bool;  # go on with what is in memory; resume and resumeRound then say what is in the store
   modelRanks @8 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
+  workerKeys @9 :List(Text);  # in a cluster with keys: of the view's nodes; empty: there are none
 }
 
 struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it has in memory to go on from
@@ -190,6 +193,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   members @13 :UInt64;  # hash of the ranks that they are known by
   rankStates @14 :List(Data);  # by local rank: what was kept with resumeRound; empty: none
   modelRanks @15 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
+  serverKeys @16 :List(Text);  # in a cluster with keys: by shard; empty: there are none
 }
 
 struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-reduce): something they need to connect

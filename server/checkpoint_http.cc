@@ -62,7 +62,7 @@ class Fields {
   std::string complaint_;
 };
 
-Answer save(Coordinator& coordinator, const std::string& body) {
+Answer save(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
   Fields fields(body);
   SaveOrder order;
   order.job = fields.text("job");
@@ -70,10 +70,11 @@ Answer save(Coordinator& coordinator, const std::string& body) {
   order.committed = fields.flag("committed");
   order.created = utc_now();
   if (const Status read = fields.status(); !read) return refusal(read.error());
+  if (const Status fits = roots.check(order.directory); !fits) return refusal(fits.error());
   return accepted(coordinator.save_checkpoint(std::move(order)));
 }
 
-Answer restore(Coordinator& coordinator, const std::string& body) {
+Answer restore(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
   Fields fields(body);
   RestoreOrder order;
   order.directory = fields.text("checkpoint");
@@ -84,6 +85,7 @@ Answer restore(Coordinator& coordinator, const std::string& body) {
     return refusal(
         {ErrorCode::kInvalidArgument, "'" + order.directory + "' is no absolute path; servers run elsewhere"});
   }
+  if (const Status fits = roots.check(order.directory); !fits) return refusal(fits.error());
   Result<Manifest> manifest = open_checkpoint(order.directory);
   if (!manifest) return refusal(manifest.error());
   Result<std::string> checksum = manifest_checksum(order.directory);
@@ -129,14 +131,14 @@ Answer remove_job(Coordinator& coordinator, const std::string& body) {
 
 }  // namespace
 
-std::optional<AdminHttp::Answer> answer_order(Coordinator& coordinator, const std::string& path,
+std::optional<AdminHttp::Answer> answer_order(Coordinator& coordinator, const PathRoots& roots, const std::string& path,
                                               const std::string* body) {
   if (path == kRemoveJob && body != nullptr) return remove_job(coordinator, *body);
   if (!path.starts_with(kPrefix)) return std::nullopt;
   const std::string what = path.substr(sizeof kPrefix - 1);
   if (body == nullptr) return status(coordinator, what);
-  if (what == "save") return save(coordinator, *body);
-  if (what == "restore") return restore(coordinator, *body);
+  if (what == "save") return save(coordinator, roots, *body);
+  if (what == "restore") return restore(coordinator, roots, *body);
   return std::nullopt;
 }
 

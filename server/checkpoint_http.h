@@ -12,12 +12,13 @@
 #include <string>
 
 #include "common/daemon/admin_http.h"
+#include "common/security/path_roots.h"
 #include "server/coordinator/coordinator.h"
 
 namespace tributary {
 
 // On the HTTP thread: it may read a manifest. Nothing: there is no such path.
-std::optional<AdminHttp::Answer> answer_order(Coordinator& coordinator, const std::string& path,
+std::optional<AdminHttp::Answer> answer_order(Coordinator& coordinator, const PathRoots& roots, const std::string& path,
                                               const std::string* body);
 
 }  // namespace tributary

@@ -16,29 +16,34 @@ constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 
 }  // namespace
 
-Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, std::string coordinator, Store* store,
-                                                 Logger logger) {
+Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, const Credentials& credentials,
+                                                 std::string coordinator, Store* store, Logger logger) {
   Result<EventFd> wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());
-  std::unique_ptr<Control> control(new Control(config, store, logger, std::move(*wake)));
+  std::unique_ptr<Control> control(
+      new Control(config, credentials.own ? credentials.own->identity.key : "", store, logger, std::move(*wake)));
   auto link = CoordinatorLink::open({.section = "[server]",
                                      .coordinator = std::move(coordinator),
                                      .silence = "still trying",
                                      .incarnation = control->incarnation_,
                                      .heartbeat_ms = config.heartbeat_ms,
-                                     .peer_timeout_ms = config.peer_timeout_ms},
+                                     .peer_timeout_ms = config.peer_timeout_ms,
+                                     .own = credentials.own,
+                                     .coordinator_key = credentials.coordinator_key},
                                     *control, std::move(logger));
   if (!link) return tl::unexpected(link.error());
   control->link_ = std::move(*link);
   return control;
 }
 
-Control::Control(const ServerConfig& config, Store* store, Logger logger, EventFd wake)
+Control::Control(const ServerConfig& config, std::string key, Store* store, Logger logger, EventFd wake)
     : config_(config),
+      key_(std::move(key)),
       store_(store),
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
       incarnation_(random_incarnation()),
+      roots_(config.checkpoint_roots, !key_.empty()),
       events_(std::move(wake)),
       jobs_(config_, store, logger_, static_cast<ControlJobsOutput&>(*this)) {}
 
@@ -117,6 +122,12 @@ void Control::on_control(ControlMessage message) {
       message);
 }
 
+// Before the coordinator welcomes the nodes.
+void Control::on(const OpenJob& m) {
+  admitted_.set(m.job, m.worker_keys);
+  jobs_.on(m);
+}
+
 ControlMessage Control::hello_message() {
   ServerHello hello;
   hello.shard = ShardIndex(config_.index);
@@ -129,6 +140,7 @@ ControlMessage Control::hello_message() {
     hello.lane_locals.push_back(lane->link_name());
   }
   if (store_) hello.exclusive = file_identity(config_.store_path);
+  hello.key = key_;
   jobs_.describe(hello);
   return hello;
 }

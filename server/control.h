@@ -25,6 +25,9 @@
 #include "common/daemon/command_queue.h"
 #include "common/daemon/coordinator_link.h"
 #include "common/daemon/log.h"
+#include "common/security/admitted_keys.h"
+#include "common/security/credentials.h"
+#include "common/security/path_roots.h"
 #include "common/wire/messages.h"
 #include "server/control_jobs.h"
 #include "server/lane/lane.h"
@@ -50,8 +53,8 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   static constexpr std::uint64_t kDrainAloneMs = 1000;
 
   // coordinator: endpoint to connect to. store may be null; it must outlive this object.
-  static Result<std::unique_ptr<Control>> create(const ServerConfig& config, std::string coordinator, Store* store,
-                                                 Logger logger);
+  static Result<std::unique_ptr<Control>> create(const ServerConfig& config, const Credentials& credentials,
+                                                 std::string coordinator, Store* store, Logger logger);
   ~Control() override;
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
@@ -66,6 +69,9 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
 
   ControlStatus status() const;
 
+  // In a cluster with keys: may this one's connections come to the lanes? Any thread.
+  bool admits(const std::string& key) const { return admitted_.contains(key); }
+
   // LaneListener and the snapshotter's callback: any thread.
   void lane_opened(LaneIndex lane, JobId job, ViewId view, const Status& status) override;
   void lane_snapshot(LaneIndex lane, JobId job, ViewId view, Round round, bool started) override;
@@ -78,7 +84,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   void checkpoint_finished(const CheckpointDone& done);
 
  private:
-  Control(const ServerConfig& config, Store* store, Logger logger, EventFd wake);
+  Control(const ServerConfig& config, std::string key, Store* store, Logger logger, EventFd wake);
 
   void run();
   void check_drain(std::uint64_t now_ms);
@@ -96,6 +102,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
     jobs.on(m);
   }
   { jobs_.on(m); }
+  void on(const OpenJob& m);
   void on(const WriteCheckpoint& m);
   void on(const SealCheckpoint& m);
   void on(const LoadCheckpoint& m);
@@ -114,10 +121,13 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   std::uint64_t now_ms() const override { return steady_ms(); }
 
   const ServerConfig config_;
+  const std::string key_;  // public; "": none
   Store* const store_;
   Logger logger_;
   RateLimitedLog noise_;
   const std::uint64_t incarnation_;
+  AdmittedKeys admitted_;
+  const PathRoots roots_;  // of checkpoints
   std::vector<Lane*> lanes_;
   Snapshotter* snapshotter_ = nullptr;
   CheckpointService* checkpoints_ = nullptr;

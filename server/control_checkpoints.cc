@@ -6,12 +6,14 @@ namespace tributary {
 
 template <class Order>
 void Control::order_checkpoint(const Order& order, void (CheckpointService::*give)(const Order&)) {
-  if (checkpoints_) return (checkpoints_->*give)(order);
+  Status fits = roots_.check(order.directory);
+  if (fits && !checkpoints_) fits = fail(ErrorCode::kStore, jobs_.no_store());
+  if (fits) return (checkpoints_->*give)(order);
   CheckpointDone refused;
   refused.operation = order.operation;
   refused.ok = false;
-  refused.code = ErrorCode::kStore;
-  refused.message = jobs_.no_store();
+  refused.code = fits.error().code;
+  refused.message = fits.error().message;
   send(std::move(refused));
 }
 

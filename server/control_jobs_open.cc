@@ -133,7 +133,8 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
                                                 .layout = std::make_shared<const Layout>(std::move(*made)),
                                                 .start = m.resume ? m.resume_round : Round(0),
                                                 .resumes = m.resume || m.kept,
-                                                .model_ranks = std::move(*model_ranks)});
+                                                .model_ranks = std::move(*model_ranks),
+                                                .worker_keys = m.worker_keys});
   const Layout& layout = *view->layout;
   ControlJobStatus& status = job.status;
   status.view = view;

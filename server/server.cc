@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/security/exposure.h"
 #include "server/checkpoint_http.h"
 #include "server/coordinator/lane_address.h"
 #include "server/status.h"
@@ -22,6 +23,15 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, Logger logger
 Server::Server(ServerConfig config, Logger logger) : config_(std::move(config)), logger_(std::move(logger)) {}
 
 Status Server::start_parts() {
+  const bool coordinates = config_.index == 0;
+  const Result<Credentials> credentials = load_credentials(config_.security, Role::kServer, coordinates);
+  if (!credentials) return tl::unexpected(credentials.error());
+  std::vector<Listening> listening = {{"[server] bind", config_.bind, "tcp://127.0.0.1:*"}};
+  if (coordinates) listening.push_back({"[server] coordinator", config_.coordinator, "tcp://127.0.0.1:7070"});
+  listening.push_back({"[server] admin", config_.admin, "127.0.0.1:0"});
+  if (Status safe = check_exposure(listening, credentials->own != nullptr, config_.security.insecure); !safe)
+    return safe;
+  if (config_.security.insecure && !credentials->own) logger_->warn("{}", kInsecureWarning);
   const auto warn = [logger = logger_](const std::string& line) { logger->warn(line); };
   if (!config_.store_path.empty()) {
     Result<std::unique_ptr<Store>> store = Store::open(config_.store_path, config_.index, warn);
@@ -33,13 +43,13 @@ Status Server::start_parts() {
 
   std::string coordinator = config_.coordinator;
   if (config_.index == 0) {
-    Result<std::unique_ptr<Coordinator>> started =
-        Coordinator::start({config_.coordinator, config_.servers, config_.peer_timeout_ms}, store_.get(), logger_);
+    Result<std::unique_ptr<Coordinator>> started = Coordinator::start(
+        {config_.coordinator, config_.servers, config_.peer_timeout_ms, *credentials}, store_.get(), logger_);
     if (!started) return tl::unexpected(started.error());
     coordinator_ = std::move(*started);
     coordinator = coordinator_->local_endpoint();
   }
-  Result<std::unique_ptr<Control>> control = Control::create(config_, coordinator, store_.get(), logger_);
+  Result<std::unique_ptr<Control>> control = Control::create(config_, *credentials, coordinator, store_.get(), logger_);
   if (!control) return tl::unexpected(control.error());
   control_ = std::move(*control);
 
@@ -48,6 +58,8 @@ Status Server::start_parts() {
   for (std::uint16_t i = 0; i < lanes; ++i) {
     LaneOptions options{{ShardIndex(config_.index), LaneIndex(i)}, config_.bind, config_.advertise};
     options.jobs.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
+    options.own = credentials->own;
+    options.admits = [control = control_.get()](const std::string& key) { return control->admits(key); };
     Result<std::unique_ptr<Lane>> lane = Lane::start(std::move(options), *control_, logger_);
     if (!lane) return tl::unexpected(lane.error());
     lane_pointers.push_back(lane->get());
@@ -85,11 +97,14 @@ Status Server::start_parts() {
       return status.joined && status.not_saved.empty();
     };
     if (coordinator_) {
-      handlers.order = [this](const std::string& path, const std::string* body) {
-        return answer_order(*coordinator_, path, body);
+      const PathRoots roots(config_.checkpoint_roots, credentials->own != nullptr);
+      handlers.order = [this, roots](const std::string& path, const std::string* body) {
+        return answer_order(*coordinator_, roots, path, body);
       };
     }
-    Result<std::unique_ptr<AdminHttp>> admin = AdminHttp::start(config_.admin, std::move(handlers));
+    Result<std::unique_ptr<AdminHttp>> admin = AdminHttp::start(
+        config_.admin, admin_policy(config_.admin, credentials->admin_token, config_.security.admin_hosts),
+        std::move(handlers));
     if (!admin) return tl::unexpected(admin.error());
     admin_ = std::move(*admin);
   }

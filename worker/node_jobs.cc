@@ -67,6 +67,10 @@ Status NodeJobs::admit(const AttachedJob* job, const AttachRequest& request, con
     return fail(ErrorCode::kInvalidArgument, "what rank " + std::to_string(request.rank) +
                                                  " says it computes with is no UTF-8; say it in ASCII, or nothing");
   }
+  if (config.mode == Mode::kAllreduce && !context_.options.no_allreduce.empty()) {
+    return fail(ErrorCode::kConfig,
+                job_in_words(config.name) + " adds up by all-reduce: " + context_.options.no_allreduce);
+  }
   if (request.tensors.empty())
     return fail(ErrorCode::kInvalidArgument, "no tensor was declared; a job has at least one");
   if (job) return job->admit(request, config);

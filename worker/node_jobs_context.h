@@ -53,6 +53,7 @@ struct NodeJobsOptions {
   std::uint64_t stop_timeout_ms = 30'000;  // a stop in good order waits for answers while they come, and so long more
   std::uint32_t max_redo_rounds = kMaxRedoRounds;  // that a redo ring has at most
   std::shared_ptr<NodeDevices> devices;            // null: everything is reduced on the host
+  std::string no_allreduce;                        // why jobs of that mode are refused; empty: they are not
 };
 
 // As which node this worker joined a job, and the last view of it that began here: the coordinator may speak of either

@@ -46,6 +46,7 @@ Result<NodeJobSpec> spec_of(const std::shared_ptr<const JobPlan>& plan, const st
   spec.ranks = ranks;
   spec.endpoints = m.endpoints;
   spec.locals = m.locals;
+  spec.server_keys = m.server_keys;
   spec.redo_after = m.redo_after;
   return spec;
 }

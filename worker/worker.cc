@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/host_identity.h"
 #include "common/base/incarnation.h"
+#include "common/security/exposure.h"
 #include "worker/allreduce/replica_checkpoints.h"
 #include "worker/local_address.h"
 #include "worker/status.h"
@@ -36,7 +37,6 @@ Result<std::unique_ptr<Worker>> Worker::start(WorkerConfig config, Logger logger
 }
 
 Worker::Worker(WorkerConfig config, Logger logger) : config_(std::move(config)), logger_(std::move(logger)) {
-  if (config_.name.empty()) config_.name = host_name();
   if (config_.max_shared_memory == 0) config_.max_shared_memory = half_of_memory();
   if (config_.lanes == 0) config_.lanes = default_lanes(std::thread::hardware_concurrency());
   config_.lanes = std::min(config_.lanes, kMaxLanes);
@@ -44,6 +44,16 @@ Worker::Worker(WorkerConfig config, Logger logger) : config_(std::move(config)),
 
 Status Worker::start_parts() {
   const std::uint64_t incarnation = random_incarnation();
+  auto credentials = load_credentials(config_.security, Role::kWorker, config_.serve_coordinator);
+  if (!credentials) return tl::unexpected(credentials.error());
+  credentials_ = std::move(*credentials);
+  if (config_.name.empty()) config_.name = credentials_.own ? credentials_.own->identity.name : host_name();
+  std::vector<Listening> listening = {{"[worker] admin", config_.admin, "127.0.0.1:0"}};
+  if (config_.serve_coordinator)
+    listening.push_back({"[worker] coordinator", config_.coordinator, "tcp://127.0.0.1:7070"});
+  if (Status safe = check_exposure(listening, credentials_.own != nullptr, config_.security.insecure); !safe)
+    return safe;
+  if (config_.security.insecure && !credentials_.own) logger_->warn("{}", kInsecureWarning);
   if (config_.serve_coordinator) {
     if (Status started = start_coordinator(); !started) return started;
   }
@@ -53,6 +63,11 @@ Status Worker::start_parts() {
   attach.jobs.max_memory = config_.max_shared_memory;
   attach.jobs.peer_timeout_ms = config_.peer_timeout_ms;
   attach.jobs.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
+  if (credentials_.own && config_.security.network != "trusted" && !stays_on_machine(config_.coordinator)) {
+    attach.jobs.no_allreduce =
+        "Gloo and NCCL neither encrypt nor know keys, and this cluster has keys. In a network that is private (a "
+        "VPN such as WireGuard makes one) say so: [security] network = \"trusted\"";
+  }
   attach.jobs.devices = devices_ = NodeDevices::of_this_machine(config_, logger_);
   auto server = AttachServer::create(attach, *this, *this, logger_);
   if (!server) return tl::unexpected(server.error());
@@ -64,7 +79,8 @@ Status Worker::start_parts() {
 }
 
 Status Worker::start_coordinator() {
-  auto coordinator = Coordinator::start({config_.coordinator, 0, config_.peer_timeout_ms}, nullptr, logger_);
+  auto coordinator =
+      Coordinator::start({config_.coordinator, 0, config_.peer_timeout_ms, credentials_}, nullptr, logger_);
   if (!coordinator) {
     return fail(coordinator.error().code,
                 coordinator.error().message +
@@ -80,6 +96,7 @@ Status Worker::start_lanes() {
   for (std::uint16_t i = 0; i < config_.lanes; ++i) {
     WorkerLaneOptions options{.index = i, .lanes = config_.lanes};
     options.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
+    options.own = credentials_.own;
     options.local_links = config_.local_transport == LocalTransport::kAuto;
     if (config_.window_bytes != 0) options.window_cap_bytes = config_.window_bytes;
     auto lane = WorkerLane::start(options, *attach_, logger_);
@@ -110,6 +127,7 @@ Status Worker::start_control(std::uint64_t incarnation) {
   hello.host = config_.host.empty() ? host_identity() : config_.host;
   hello.bandwidth = config_.bandwidth;
   hello.exclusive = file_identity(config_.socket);
+  if (credentials_.own) hello.key = credentials_.own->identity.key;
   auto control =
       WorkerControl::start(std::move(hello),
                            {.section = "[worker]",
@@ -117,7 +135,9 @@ Status Worker::start_control(std::uint64_t incarnation) {
                             .silence = "running jobs go on, new ones wait for it",
                             .incarnation = incarnation,
                             .heartbeat_ms = config_.heartbeat_ms,
-                            .peer_timeout_ms = config_.peer_timeout_ms},
+                            .peer_timeout_ms = config_.peer_timeout_ms,
+                            .own = credentials_.own,
+                            .coordinator_key = credentials_.coordinator_key},
                            *attach_, logger_);
   if (!control) return tl::unexpected(control.error());
   control_ = std::move(*control);
@@ -140,7 +160,9 @@ Status Worker::start_admin() {
   handlers.log = [logger = logger_](const std::string& line) { logger->critical(line); };
   handlers.metrics_text = [this] { return metrics_.render(); };
   handlers.healthy = [this] { return control_->connected() && broken().empty(); };
-  auto admin = AdminHttp::start(config_.admin, std::move(handlers));
+  auto admin = AdminHttp::start(config_.admin,
+                                admin_policy(config_.admin, credentials_.admin_token, config_.security.admin_hosts),
+                                std::move(handlers));
   if (!admin) return tl::unexpected(admin.error());
   admin_ = std::move(*admin);
   return {};

@@ -16,6 +16,7 @@
 #include "common/daemon/admin_http.h"
 #include "common/daemon/log.h"
 #include "common/daemon/metrics.h"
+#include "common/security/credentials.h"
 #include "server/coordinator/coordinator.h"
 #include "worker/allreduce/allreduce_lane.h"
 #include "worker/attach_server.h"
@@ -72,6 +73,7 @@ class Worker final : private CoordinatorPort, private LanePort, private Allreduc
   void close(const std::shared_ptr<NodeJob>& job, bool keep) override;
 
   WorkerConfig config_;
+  Credentials credentials_;
   Logger logger_;
   std::unique_ptr<Coordinator> coordinator_;
   std::uint64_t drained_ms_ = 0;  // 0: not yet

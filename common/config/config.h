@@ -24,23 +24,36 @@ inline bool is_bandwidth(double value) {
   return value >= kMinBandwidth && value <= kMaxBandwidth;
 }
 
+// Who is let in (docs/security.md). Paths of files.
+struct SecurityConfig {
+  std::string keys;             // this daemon's pair; empty: none, and it is reached from this machine only
+  std::string coordinator_key;  // the coordinator's public key; not on the coordinator itself
+  std::string authorized;       // on the coordinator: a folder with the public keys of who may come in
+  std::string admin_token;      // of the admin port; empty: none
+  std::string admin_hosts;      // further names that the admin port is asked by, "a,b"; empty: its address
+  bool insecure = false;        // everybody in the network is trusted
+  std::string network;          // "trusted": so that all-reduce jobs may run beside keys; empty: it is not
+};
+
 struct ServerConfig {
   std::uint16_t index = 0;                           // 0 is the coordinator
   std::uint16_t servers = 1;                         // how many the cluster has; the coordinator waits for all
   std::string coordinator = "tcp://127.0.0.1:7070";  // server 0 binds here, all others connect
   // Lanes' sockets: "tcp://ADDR:PORT" (lane i takes PORT+i), "tcp://ADDR:*" or "ipc://PREFIX".
-  std::string bind = "tcp://0.0.0.0:*";
+  std::string bind = "tcp://127.0.0.1:*";
   std::string advertise;    // host that workers reach the lanes at; empty: the address of `bind`, or 127.0.0.1
   std::uint16_t lanes = 0;  // 0: from the machine (default_lanes)
   std::string admin = "127.0.0.1:0";  // HTTP; port 0 picks one; empty: off
   // The machine, and its link: placement counts what shares a link together (common/math/placement.h).
-  std::string host;                       // empty: found out (common/base/host_identity.h)
-  double bandwidth = 1.0;                 // relative to the other hosts' links
-  std::string store_path;                 // empty: nothing is persisted
-  std::uint32_t store_io_mb_per_s = 200;  // budget of the snapshot writer, MB/s (1e6 bytes)
+  std::string host;                           // empty: found out (common/base/host_identity.h)
+  double bandwidth = 1.0;                     // relative to the other hosts' links
+  std::string store_path;                     // empty: nothing is persisted
+  std::vector<std::string> checkpoint_roots;  // below which orders may put checkpoints; empty: anywhere, without keys
+  std::uint32_t store_io_mb_per_s = 200;      // budget of the snapshot writer, MB/s (1e6 bytes)
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t peer_timeout_ms = 10000;  // a peer unheard for this long is lost
   std::uint32_t stop_timeout_s = 30;      // how long a graceful stop may take
+  SecurityConfig security;
   LogConfig log;
 };
 
@@ -65,6 +78,7 @@ struct WorkerConfig {
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t peer_timeout_ms = 10000;
   std::uint32_t stop_timeout_s = 30;
+  SecurityConfig security;
   LogConfig log;
 };
 

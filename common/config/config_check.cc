@@ -190,6 +190,11 @@ void check_limits(Faults& f, const Config& c) {
 
 // section: of the keys, and name_key of the optimizer's name: "optimizer" and "optimizer.name", or "local" and
 // "local.optimizer".
+void check_security(Faults& f, const SecurityConfig& c) {
+  f.check(c.network.empty() || c.network == "trusted", "security.network", "must be \"trusted\", or empty");
+  f.check(c.keys.empty() || !c.insecure, "security.insecure", "must be false where there are keys", "security.keys");
+}
+
 void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, const std::string& section,
                      const std::string& name_key) {
   const auto key = [&section](const char* name) { return section + "." + name; };
@@ -464,6 +469,7 @@ std::vector<Fault> faults_of(const ServerConfig& c) {
   check_host(f, c.host, c.bandwidth, "server");
   f.at_least_one(c.store_io_mb_per_s, "store.io_mb_per_s");
   check_limits(f, c);
+  check_security(f, c.security);
   return f.take();
 }
 
@@ -488,6 +494,7 @@ std::vector<Fault> faults_of(const WorkerConfig& c) {
   f.check(c.window_bytes == 0 || c.window_bytes >= kMinWindowBytes, "limits.window_bytes",
           "must be at least " + std::to_string(kMinWindowBytes) + ", or 0 to let the window find the link's capacity");
   check_limits(f, c);
+  check_security(f, c.security);
   return f.take();
 }
 

@@ -28,6 +28,13 @@ void read_daemon(TomlReader& read, Config& c) {
   read("limits", "heartbeat_ms", c.heartbeat_ms);
   read("limits", "peer_timeout_ms", c.peer_timeout_ms);
   read("limits", "stop_timeout_s", c.stop_timeout_s);
+  read("security", "keys", c.security.keys);
+  read("security", "coordinator_key", c.security.coordinator_key);
+  read("security", "authorized", c.security.authorized);
+  read("security", "admin_token", c.security.admin_token);
+  read("security", "admin_hosts", c.security.admin_hosts);
+  read("security", "insecure", c.security.insecure);
+  read("security", "network", c.security.network);
   read("log", "level", c.log.level);
   read("log", "file", c.log.file);
 }
@@ -75,6 +82,7 @@ Result<ServerConfig> parse_server_config(std::string_view text, std::string_view
   read("server", "bandwidth", c.bandwidth);
   read("store", "path", c.store_path);
   read("store", "io_mb_per_s", c.store_io_mb_per_s);
+  read("store", "checkpoint_roots", c.checkpoint_roots);
   read_daemon(read, c);
   return checked(read, std::move(c));
 }

@@ -43,6 +43,7 @@ struct ViewPlan {
   Round start;           // on nodes what every chunk begins at; on servers the snapshot behind the view (0: none)
   bool resumes = false;  // there is state to begin with: nobody's initial values are awaited
   ModelRanks model_ranks = {};
+  std::vector<std::string> worker_keys = {};  // on servers, in a cluster with keys: of the nodes
 
   const std::string& name() const { return plan->name(); }
   // Of a chunk all tensors have the same holders.

@@ -58,12 +58,28 @@ Response order(const http::request<http::string_body>& request, const std::strin
   return make_response(version, http::int_to_status(answer->status), kJson, std::move(answer->json));
 }
 
-Response answer(const http::request<http::string_body>& request, const AdminHttp::Handlers& handlers) {
+Response answer(const http::request<http::string_body>& request, const AdminGuard& guard,
+                const AdminHttp::Handlers& handlers) {
   const unsigned version = request.version();
   const std::string target(request.target());
   const std::string path = target.substr(0, target.find('?'));
   const bool page = path == "/healthz" || path == "/status" || path == "/metrics";
   try {
+    const auto field = [&](http::field name) {
+      const auto at = request.find(name);
+      return at == request.end() ? std::nullopt : std::optional(std::string(at->value()));
+    };
+    const bool reads = request.method() == http::verb::get || request.method() == http::verb::head;
+    const std::optional<AdminDenial> denial = guard.denies({.order = !reads,
+                                                            .host = field(http::field::host),
+                                                            .origin = field(http::field::origin),
+                                                            .authorization = field(http::field::authorization),
+                                                            .health = path == "/healthz"});
+    if (denial) {
+      Response response = make_response(version, http::int_to_status(denial->status), kJson, error_json(denial->why));
+      if (denial->status == 401) response.set(http::field::www_authenticate, "Bearer");
+      return response;
+    }
     if (request.method() == http::verb::post && handlers.order && !page) return order(request, path, handlers);
     if (request.method() != http::verb::get) {
       Response response =
@@ -115,8 +131,8 @@ struct Connections {
 // One client. Keeps itself alive by the operation under way; everything on the HTTP thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, const AdminHttp::Handlers& handlers, Connections& all)
-      : stream_(std::move(socket)), handlers_(handlers), all_(all), place_(all.waiting.end()) {
+  Connection(tcp::socket socket, const AdminGuard& guard, const AdminHttp::Handlers& handlers, Connections& all)
+      : stream_(std::move(socket)), guard_(guard), handlers_(handlers), all_(all), place_(all.waiting.end()) {
     ++all_.open;
   }
   ~Connection() {
@@ -134,7 +150,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
     place_ = all_.waiting.insert(all_.waiting.end(), this);
     http::async_read(stream_, buffer_, *parser_, [self = shared_from_this()](error_code error, std::size_t) {
       self->wait_no_more();
-      if (!error) return self->write(answer(self->parser_->get(), self->handlers_), self->parser_->get().keep_alive());
+      if (!error) {
+        const auto& request = self->parser_->get();
+        return self->write(answer(request, self->guard_, self->handlers_), request.keep_alive());
+      }
       if (std::optional<Response> response = refusal(error)) self->write(std::move(*response), false);
     });
   }
@@ -167,6 +186,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   beast::flat_buffer buffer_{2 * AdminHttp::kMaxHeaderBytes};
   std::optional<http::request_parser<http::string_body>> parser_;
   Response response_;
+  const AdminGuard& guard_;
   const AdminHttp::Handlers& handlers_;
   Connections& all_;
   std::list<Connection*>::iterator place_;  // end(): does not wait
@@ -201,7 +221,7 @@ Result<tcp::endpoint> parse_address(asio::io_context& io, const std::string& add
 }  // namespace
 
 struct AdminHttp::Impl {
-  explicit Impl(Handlers h) : handlers(std::move(h)) {}
+  Impl(AdminPolicy policy, Handlers h) : guard(std::move(policy)), handlers(std::move(h)) {}
 
   ~Impl() {
     io.stop();
@@ -241,13 +261,14 @@ struct AdminHttp::Impl {
         room = true;
       }
       (void)contained([&]() -> Status {
-        if (room) std::make_shared<Connection>(std::move(socket), handlers, connections)->read();
+        if (room) std::make_shared<Connection>(std::move(socket), guard, handlers, connections)->read();
         return {};
       });
       accept();
     });
   }
 
+  const AdminGuard guard;
   const Handlers handlers;
   Connections connections;  // HTTP thread's
   asio::io_context io{1};
@@ -257,8 +278,8 @@ struct AdminHttp::Impl {
   std::thread thread;
 };
 
-Result<std::unique_ptr<AdminHttp>> AdminHttp::start(const std::string& address, Handlers handlers) {
-  auto impl = std::make_unique<Impl>(std::move(handlers));
+Result<std::unique_ptr<AdminHttp>> AdminHttp::start(const std::string& address, AdminPolicy policy, Handlers handlers) {
+  auto impl = std::make_unique<Impl>(std::move(policy), std::move(handlers));
   if (Status status = impl->listen(address); !status) return tl::unexpected(status.error());
   impl->accept();
   impl->thread = start_thread("admin HTTP", impl->handlers.log, [&io = impl->io] { io.run(); });

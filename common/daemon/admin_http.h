@@ -2,7 +2,8 @@
 // its own so that a slow client, or a scrape, never touches a lane.
 //
 // It trusts nobody: a bounded number of connections, bounded requests, a body only for orders, and a deadline on every
-// one. An order must say that it is JSON: a web page that somebody looks at cannot make a browser do that.
+// one. Who may ask what is said by AdminGuard. An order must say that it is JSON, too: a web page that somebody looks
+// at cannot make a browser do that.
 #pragma once
 
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <string>
 
 #include "common/base/result.h"
+#include "common/daemon/admin_guard.h"
 
 namespace tributary {
 
@@ -40,7 +42,7 @@ class AdminHttp {
 
   // address: "HOST:PORT" ("[::1]:8080" for IPv6); port 0 picks a free one. Errors: kConfig for an address that is none,
   // kUnavailable if it cannot be listened on.
-  static Result<std::unique_ptr<AdminHttp>> start(const std::string& address, Handlers handlers);
+  static Result<std::unique_ptr<AdminHttp>> start(const std::string& address, AdminPolicy policy, Handlers handlers);
   ~AdminHttp();  // closes every connection and joins the thread; no handler is called after it
   AdminHttp(const AdminHttp&) = delete;
   AdminHttp& operator=(const AdminHttp&) = delete;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
 #include "common/wire/lane_reply.h"
 #include "common/wire/zmq_util.h"
@@ -27,6 +28,7 @@ Result<std::unique_ptr<CoordinatorLink>> CoordinatorLink::open(CoordinatorLinkOp
   try {
     set_common_options(link->socket_, kMaxControlBytes, kHighWater);
     link->socket_.set(zmq::sockopt::immediate, true);
+    if (link->options_.own) connect_with(link->socket_, *link->options_.own, link->options_.coordinator_key);
     link->socket_.connect(link->options_.coordinator);
   } catch (const zmq::error_t& e) {
     return fail(ErrorCode::kConfig, link->options_.section + " coordinator = \"" + link->options_.coordinator +
@@ -45,10 +47,12 @@ CoordinatorLink::CoordinatorLink(CoordinatorLinkOptions options, CoordinatorLink
       wake_(std::move(wake)),
       context_(1),
       socket_(context_, zmq::socket_type::dealer) {
+  refusals_.emplace(context_, socket_);
   heard(steady_ms());
 }
 
 CoordinatorLink::~CoordinatorLink() {
+  refusals_.reset();
   socket_.set(zmq::sockopt::linger, kLingerMs);
   socket_.close();
   context_.close();
@@ -99,6 +103,7 @@ void CoordinatorLink::wait(int also_fd) {
 void CoordinatorLink::turn() {
   receive();
   keep_up();
+  check_refusals();
   check_silence();
   flush();
   noise_.tick(steady_ms());
@@ -161,6 +166,15 @@ void CoordinatorLink::flush() {
   if (lost.empty()) return;
   noise_.warn("too much waits for the coordinator at " + options_.coordinator + "; it will not hear " + lost,
               steady_ms());
+}
+
+// Said when it changes: the library tries again for ever.
+void CoordinatorLink::check_refusals() {
+  const std::optional<std::string> why = refusals_->failed(options_.own != nullptr);
+  if (refusals_->succeeded()) refusal_.clear();
+  if (!why || *why == refusal_) return;
+  refusal_ = *why;
+  logger_->error("the coordinator at {} refuses this daemon: {}", options_.coordinator, *why);
 }
 
 void CoordinatorLink::check_silence() {

@@ -22,6 +22,8 @@
 #include "common/base/waking_clock.h"
 #include "common/daemon/control_outbox.h"
 #include "common/daemon/log.h"
+#include "common/daemon/refusal_watch.h"
+#include "common/security/keys.h"
 #include "common/wire/messages.h"
 
 namespace tributary {
@@ -46,6 +48,8 @@ struct CoordinatorLinkOptions {
   std::uint64_t incarnation = 0;
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t peer_timeout_ms = 10'000;
+  std::shared_ptr<const KeyPair> own;  // null: there are no keys
+  std::string coordinator_key;         // with keys: whom to talk to, and nobody else
 };
 
 class CoordinatorLink {
@@ -98,6 +102,7 @@ class CoordinatorLink {
   void forgotten();
   void beat();
   void check_silence();
+  void check_refusals();
   bool waits() const;
   void heard(std::uint64_t now_ms);
 
@@ -117,6 +122,8 @@ class CoordinatorLink {
   // The thread's.
   zmq::context_t context_;
   zmq::socket_t socket_;
+  std::optional<RefusalWatch> refusals_;  // ends before the context
+  std::string refusal_;                   // said last
   std::uint64_t hello_ms_ = 0, beat_ms_ = 0;
   WakingClock waking_{kLongestStepMs};  // by which the coordinator is silent or not
   std::uint64_t heard_waking_ms_ = 0;

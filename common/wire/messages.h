@@ -80,6 +80,7 @@ struct OpenJob {
   Round resume_round;
   bool kept = false;  // go on with what is in memory; resume and resume_round then say what is in the store
   std::vector<std::uint32_t> model_ranks;  // ModelRanks::by_rank() of the view; empty: each holds the whole model
+  std::vector<std::string> worker_keys;    // in a cluster with keys: of the view's nodes; empty: there are none
 
   static constexpr auto kWire = TRIB_WIRE(OpenJob);
   static void fields(auto& m, auto&& field) {
@@ -96,6 +97,8 @@ struct OpenJob {
     field(m.resume_round, TRIB_WIRE(ResumeRound));
     field(m.kept, TRIB_WIRE(Kept));
     field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
+    field(m.worker_keys, TRIB_WIRE(WorkerKeys), AtMost{kMaxRanks, "the list of workers' keys"},
+          AtMost{kMaxNameBytes, "a worker's key"});
   }
 };
 // Server -> coordinator: reply to StopJob(kRestart): what it has in memory to go on from.
@@ -152,6 +155,7 @@ struct JobWelcome {  // coordinator -> workers: begin
   // Of the node's ranks, by local rank, if the view begins where it was kept. Missing or empty: none.
   std::vector<std::vector<std::byte>> rank_states;
   std::vector<std::uint32_t> model_ranks;  // as OpenJob::model_ranks
+  std::vector<std::string> server_keys;    // in a cluster with keys: by shard; empty: there are none
 
   static constexpr auto kWire = TRIB_WIRE(JobWelcome);
   static void fields(auto& m, auto&& field) {
@@ -178,6 +182,8 @@ struct JobWelcome {  // coordinator -> workers: begin
     field(m.rank_states, TRIB_WIRE(RankStates), AtMost{kMaxRankStates, "the list of the ranks' states"},
           AtMost{kMaxRankState, "a rank's state"});
     field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
+    field(m.server_keys, TRIB_WIRE(ServerKeys), AtMost{kMaxShards, "the list of servers' keys"},
+          AtMost{kMaxNameBytes, "a server's key"});
   }
 };
 inline constexpr std::size_t kMaxPeerAddressBytes = 256u << 10;

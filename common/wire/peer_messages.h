@@ -50,6 +50,7 @@ struct ServerHello {
   // What one process at a time can hold (its store, locked): another process with the same has outlived this one.
   // Empty: nothing.
   std::string exclusive;
+  std::string key;  // in a cluster with keys: its public one, which its connections and lanes have
 
   static constexpr auto kWire = TRIB_WIRE(ServerHello);
   static void fields(auto& m, auto&& field) {
@@ -66,6 +67,7 @@ struct ServerHello {
     field(m.kept, TRIB_WIRE(Kept), AtMost{kMaxJobs, "the list of jobs that are kept in memory"});
     field(m.store, TRIB_WIRE(Store));
     field(m.exclusive, TRIB_WIRE(Exclusive), AtMost{kMaxNameBytes, "what the server holds"});
+    field(m.key, TRIB_WIRE(Key), AtMost{kMaxNameBytes, "the server's key"});
   }
   void check() const { must_be_finite(bandwidth, "the server's bandwidth"); }
 };
@@ -75,6 +77,7 @@ struct WorkerHello {
   std::string host;        // as in ServerHello
   double bandwidth = 1.0;  // of its link, relative to those of the other hosts
   std::string exclusive;   // as in ServerHello: its socket
+  std::string key;         // as in ServerHello
 
   static constexpr auto kWire = TRIB_WIRE(WorkerHello);
   static void fields(auto& m, auto&& field) {
@@ -83,6 +86,7 @@ struct WorkerHello {
     field(m.host, TRIB_WIRE(Host), AtMost{kMaxNameBytes, "the worker's host"});
     field(m.bandwidth, TRIB_WIRE(Bandwidth));
     field(m.exclusive, TRIB_WIRE(Exclusive), AtMost{kMaxNameBytes, "what the worker holds"});
+    field(m.key, TRIB_WIRE(Key), AtMost{kMaxNameBytes, "the worker's key"});
   }
   void check() const { must_be_finite(bandwidth, "the worker's bandwidth"); }
 };

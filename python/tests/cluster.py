@@ -70,11 +70,15 @@ class Cluster:
         self.store = store
         self.coordinator = f"tcp://127.0.0.1:{free_port()}"
         self.admin = f"127.0.0.1:{free_port()}"
+        self.token = Path()  # file with the token of server 0's admin port
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         self.trainers: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Cluster:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.token = self.folder / "admin.token"
+        self.token.write_text("t" * 40)
+        self.token.chmod(0o600)
         for index in range(self.servers):
             self.start_server(index)
         for node in range(self.nodes):
@@ -103,7 +107,7 @@ class Cluster:
             "tributary-server",
             f'[server]\nindex = {index}\nservers = {self.servers}\ncoordinator = "{self.coordinator}"\n'
             f'bind = "tcp://127.0.0.1:*"\nadmin = "{admin}"\nlanes = 1\n'
-            f"[limits]\nheartbeat_ms = 200\npeer_timeout_ms = 3000\n{store}",
+            f'[limits]\nheartbeat_ms = 200\npeer_timeout_ms = 3000\n{store}[security]\nadmin_token = "{self.token}"\n',
         )
 
     def start_worker(self, node: int) -> None:

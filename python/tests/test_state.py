@@ -17,6 +17,10 @@ from trainer import batches, model, optimizer_of, reference
 import tributary.torch as trib
 
 
+def orders(cluster: Cluster) -> list[str]:
+    return ["--coordinator-admin", cluster.admin, "--token", str(cluster.token)]
+
+
 class FullState(WithDaemons):
     def tool(self, *words: str) -> None:
         done = subprocess.run([BIN / "tributary", "checkpoint", *words], capture_output=True, text=True, check=False)
@@ -28,7 +32,7 @@ class FullState(WithDaemons):
             cluster.run(settings(*jobs), timeout=180)
             for job in jobs:
                 name = str(job["name"])
-                self.tool("save", name, "--dir", str(self.folder), "--coordinator-admin", cluster.admin)
+                self.tool("save", name, "--dir", str(self.folder), *orders(cluster))
                 exported = str(self.folder / f"{name}.safetensors")
                 self.tool("export", str(self.folder / f"{name}-round-20"), exported, "--optimizer")
         for job in jobs:
@@ -51,7 +55,7 @@ class FullState(WithDaemons):
         exported = self.folder / "other.safetensors"
         with Cluster(self.folder) as cluster:
             cluster.run(settings(job))
-            self.tool("save", "other", "--dir", str(self.folder), "--coordinator-admin", cluster.admin)
+            self.tool("save", "other", "--dir", str(self.folder), *orders(cluster))
             checkpoint = str(self.folder / "other-round-2")
             self.tool("export", checkpoint, str(exported))
             net = model()

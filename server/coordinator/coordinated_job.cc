@@ -312,7 +312,7 @@ void CoordinatedJob::tell_again(const Peers::Server& server) {
   const std::uint16_t shard = server.hello.shard.value;
   const auto tell = [&](const ControlMessage& message) { ledger_.context.output.send(server.peer, message); };
   if (const OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
-    if (!opening->ready.contains(shard)) tell(open_message(record(), opening->view, shard));
+    if (!opening->ready.contains(shard)) tell(open_message(ledger_, opening->view, shard));
   } else if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
     running->tell_again(server);
   } else if (const StoppingView* stopping = std::get_if<StoppingView>(&phase_)) {

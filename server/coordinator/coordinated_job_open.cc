@@ -129,7 +129,7 @@ void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {
   phase_ = OpeningView{std::move(view), {}};
   if (servers() == 0) return run(now_ms);
   for (const auto& [index, server] : ledger_.context.peers.servers()) {
-    if (server.alive) ledger_.context.output.send(server.peer, open_message(record(), *this->view(), index));
+    if (server.alive) ledger_.context.output.send(server.peer, open_message(ledger_, *this->view(), index));
   }
 }
 

@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/incarnation.h"
 #include "common/daemon/daemon_thread.h"
+#include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
 #include "common/wire/zmq_util.h"
 #include "server/coordinator/lane_address.h"
@@ -34,7 +35,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSetting
     records = std::move(*stored);
   }
   std::unique_ptr<Coordinator> self(new Coordinator(registry, std::move(logger), std::move(*wake)));
-  if (Status bound = self->bind(settings.address); !bound) return tl::unexpected(bound.error());
+  if (Status bound = self->bind(settings); !bound) return tl::unexpected(bound.error());
   CoordinatorOptions options;
   options.servers = settings.servers;
   options.incarnation = random_incarnation();
@@ -53,10 +54,25 @@ Coordinator::Coordinator(JobRegistry* registry, Logger logger, EventFd wake)
       context_(1),
       socket_(context_, zmq::socket_type::router) {}
 
-Status Coordinator::bind(const std::string& address) {
-  if (Status free = check_ipc_free(address); !free) return free;
+Status Coordinator::bind(const CoordinatorSettings& settings) {
+  const Credentials& credentials = settings.credentials;
+  if (Status free = check_ipc_free(settings.address); !free) return free;
   set_common_options(socket_, kMaxControlBytes, kHighWater);
-  const Result<std::string> bound = bind_endpoint(socket_, address);
+  if (credentials.own) {
+    auto keys = AuthorizedKeys::open(credentials.authorized, credentials.own->identity,
+                                     [logger = logger_](const std::string& line) { logger->warn(line); });
+    if (!keys) return tl::unexpected(keys.error());
+    authorized_ = std::move(*keys);
+    const auto decide = [this](const std::string& key) -> Status {
+      if (authorized_->find(key)) return {};
+      return fail(ErrorCode::kInvalidArgument, "its key " + key + " is not among the authorized ones");
+    };
+    auto admission = Admission::start(context_, "the coordinator", decide, logger_);
+    if (!admission) return tl::unexpected(admission.error());
+    admission_ = std::move(*admission);
+    accept_with(socket_, *credentials.own);
+  }
+  const Result<std::string> bound = bind_endpoint(socket_, settings.address);
   if (!bound) return tl::unexpected(bound.error());
   endpoint_ = *bound;
   local_endpoint_ = advertised_endpoint(*bound, "");
@@ -71,6 +87,7 @@ Coordinator::~Coordinator() {
     thread_.join();
   }
   socket_.close();
+  admission_.reset();
   context_.close();
   if (!ipc_path_.empty()) ::unlink(ipc_path_.c_str());
 }
@@ -87,6 +104,7 @@ void Coordinator::run() {
     const std::uint64_t now = steady_ms();
     if (now >= next_tick) {
       const std::lock_guard lock(mutex_);
+      refresh_keys(now_ms());
       core_->tick(now_ms());
       noise_.tick(now);
       if (draining_.load(std::memory_order_acquire)) {
@@ -123,6 +141,9 @@ void Coordinator::receive_batch() {
                      "a control message has 1 frame, this one had " + std::to_string(frames) +
                          "; the coordinator's port takes control messages only, gradients go to the lanes");
     }
+    if (message) {
+      if (Status permitted = permit(received[1], *message); !permitted) message = tl::unexpected(permitted.error());
+    }
     const std::lock_guard lock(mutex_);
     if (message) {
       core_->on_message(*from, *message, now);
@@ -131,6 +152,25 @@ void Coordinator::receive_batch() {
       noise_.warn("refused a control message: " + message.error().message, now);
       core_->on_bad_message(*from, message.error());
     }
+  }
+}
+
+// A key may have been revoked since its connection was made.
+Status Coordinator::permit(const zmq::message_t& frame, const ControlMessage& message) {
+  if (!authorized_) return {};
+  const std::string key = key_of(frame);
+  const std::optional<Identity> who = authorized_->find(key);
+  if (!who) return fail(ErrorCode::kInvalidArgument, "the key " + key + " is no longer authorized");
+  return permits_.check(*who, message);
+}
+
+void Coordinator::refresh_keys(std::uint64_t now_ms) {
+  if (!authorized_ || steady_ms() < refresh_ms_ + kRefreshKeysMs) return;
+  refresh_ms_ = steady_ms();
+  for (const Identity& gone : authorized_->refresh()) {
+    const std::string reason = "the key of " + in_words(gone) + " was revoked";
+    logger_->warn("{}", reason);
+    core_->expel(gone.key, reason, now_ms);
   }
 }
 

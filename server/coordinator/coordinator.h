@@ -19,9 +19,13 @@
 
 #include "common/base/result.h"
 #include "common/base/waking_clock.h"
+#include "common/daemon/admission.h"
 #include "common/daemon/command_queue.h"
 #include "common/daemon/log.h"
 #include "common/daemon/metrics.h"
+#include "common/security/authorized_keys.h"
+#include "common/security/credentials.h"
+#include "server/coordinator/control_permits.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/coordinator/job_registry.h"
 
@@ -31,6 +35,7 @@ struct CoordinatorSettings {
   std::string address;        // to bind; tcp://ADDRESS:* picks a port
   std::uint16_t servers = 1;  // of the cluster; 0: it runs all-reduce jobs only
   std::uint32_t peer_timeout_ms = 10'000;
+  Credentials credentials = {};
 };
 
 class Coordinator final : private CoordinatorOutput {
@@ -42,6 +47,7 @@ class Coordinator final : private CoordinatorOutput {
   // Control messages per peer that wait on either side. A daemon sends some every second.
   static constexpr int kHighWater = 1000;
   static constexpr std::size_t kMaxOrders = 64;  // that wait
+  static constexpr std::uint64_t kRefreshKeysMs = 1000;
 
   // Binds the address and starts the thread. registry may be null; it must outlive the coordinator. Errors:
   // kUnavailable if the address is taken, kStore if the registry cannot be read.
@@ -71,7 +77,9 @@ class Coordinator final : private CoordinatorOutput {
 
  private:
   Coordinator(JobRegistry* registry, Logger logger, EventFd wake);
-  Status bind(const std::string& address);
+  Status bind(const CoordinatorSettings& settings);
+  Status permit(const zmq::message_t& frame, const ControlMessage& message);
+  void refresh_keys(std::uint64_t now_ms);
   void run();
   void receive_batch();
   Result<std::uint64_t> give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order);
@@ -95,7 +103,13 @@ class Coordinator final : private CoordinatorOutput {
   mutable std::mutex mutex_;  // guards core_
   std::unique_ptr<CoordinatorCore> core_;
 
+  // In a cluster with keys.
+  std::unique_ptr<AuthorizedKeys> authorized_;
+  ControlPermits permits_;  // the thread's
+  std::uint64_t refresh_ms_ = 0;
+
   zmq::context_t context_;
+  std::unique_ptr<Admission> admission_;
   zmq::socket_t socket_;  // the thread's
   std::thread thread_;
 };

@@ -217,6 +217,25 @@ void CoordinatorCore::answer_drains() {
   for (const PeerId peer : context_.peers.take_drained(busy)) context_.output.send(peer, DrainDone{});
 }
 
+void CoordinatorCore::expel(const std::string& key, const std::string& reason, std::uint64_t now_ms) {
+  std::vector<std::pair<std::uint64_t, PeerId>> workers;
+  for (const auto& [incarnation, worker] : context_.peers.workers()) {
+    if (worker.hello.key == key) workers.emplace_back(incarnation, worker.peer);
+  }
+  std::vector<std::pair<std::uint16_t, PeerId>> servers;
+  for (const auto& [index, server] : context_.peers.servers()) {
+    if (server.alive && server.hello.key == key) servers.emplace_back(index, server.peer);
+  }
+  for (const auto& [incarnation, peer] : workers) {
+    context_.refuse(peer, {ErrorCode::kInvalidArgument, reason});
+    lose_worker(incarnation, reason, now_ms);
+  }
+  for (const auto& [index, peer] : servers) {
+    context_.refuse(peer, {ErrorCode::kInvalidArgument, reason});
+    lose_server(index, reason, now_ms);
+  }
+}
+
 void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms) {
   const std::string who = "server " + std::to_string(index);
   context_.peers.lose_server(index);

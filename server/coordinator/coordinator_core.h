@@ -29,6 +29,9 @@ class CoordinatorCore : private CheckpointJobs {
   void drain(std::uint64_t now_ms);
   bool idle() const;
 
+  // Who has this key is let in no more: its processes are lost.
+  void expel(const std::string& key, const std::string& reason, std::uint64_t now_ms);
+
   // Orders (coordinator_orders.cc). Of a save or restore the id to ask for with checkpoint(), or why not.
   Result<std::uint64_t> save_checkpoint(const SaveOrder& order, std::uint64_t now_ms);
   Result<std::uint64_t> restore_checkpoint(const RestoreOrder& order, std::uint64_t now_ms);

@@ -6,7 +6,24 @@
 
 namespace tributary {
 
-OpenJob open_message(const JobRecord& record, const JobView& view, std::uint16_t shard) {
+namespace {
+
+// By node of the view; empty: the cluster has none.
+std::vector<std::string> worker_keys(const Peers& peers, const JobMembers& members) {
+  std::vector<std::string> keys;
+  bool some = false;
+  for (const auto& [node, member] : members) {
+    const Peers::Worker* worker = peers.worker(member.worker);
+    keys.push_back(worker ? worker->hello.key : "");
+    some |= !keys.back().empty();
+  }
+  return some ? keys : std::vector<std::string>();
+}
+
+}  // namespace
+
+OpenJob open_message(const JobLedger& ledger, const JobView& view, std::uint16_t shard) {
+  const JobRecord& record = ledger.record();
   OpenJob open;
   open.job = record.job;
   open.view = record.view;
@@ -19,6 +36,7 @@ OpenJob open_message(const JobRecord& record, const JobView& view, std::uint16_t
   open.resume = view.start.resume;
   open.resume_round = view.start.loaded;
   open.kept = view.start.kept.contains(shard);
+  open.worker_keys = worker_keys(ledger.context.peers, view.members);
   return open;
 }
 
@@ -47,6 +65,7 @@ JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::ui
   for (const auto& [index, server] : peers.servers()) {
     welcome.endpoints.push_back(server.hello.lane_endpoints);
     welcome.locals.push_back(server.hello.lane_locals);
+    if (!server.hello.key.empty()) welcome.server_keys.push_back(server.hello.key);
     if (start.round == start.loaded) continue;
     const bool has = start.kept.contains(index) || !owning.contains(index);  // those without chunks lack nothing
     welcome.redo_after.emplace_back(has ? start.round.value : start.loaded.value);

@@ -27,7 +27,7 @@ struct JobView {
   std::optional<RoundGate> gate;  // if the job has one
 };
 
-OpenJob open_message(const JobRecord& record, const JobView& view, std::uint16_t shard);
+OpenJob open_message(const JobLedger& ledger, const JobView& view, std::uint16_t shard);
 // REQUIRES: the node is a member.
 JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::uint32_t node);
 

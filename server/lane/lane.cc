@@ -9,6 +9,7 @@
 #include "common/base/assert.h"
 #include "common/base/clock.h"
 #include "common/daemon/daemon_thread.h"
+#include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
 #include "common/wire/zmq_util.h"
 #include "server/coordinator/lane_address.h"
@@ -48,6 +49,16 @@ Status Lane::bind() {
   if (Status free = check_ipc_free(*address); !free) return free;
   set_common_options(socket_, kMaxMessage, kSendHighWater);
   socket_.set(zmq::sockopt::rcvhwm, kReceiveHighWater);
+  if (options_.own) {
+    const auto decide = [this](const std::string& key) -> Status {
+      if (options_.admits(key)) return {};
+      return fail(ErrorCode::kInvalidArgument, "its key " + key + " is of no node whose job is open here");
+    };
+    auto admission = Admission::start(context_, "lane " + std::to_string(options_.jobs.lane.value), decide, logger_);
+    if (!admission) return tl::unexpected(admission.error());
+    admission_ = std::move(*admission);
+    accept_with(socket_, *options_.own);
+  }
   const Result<std::string> bound = bind_endpoint(socket_, *address);
   if (!bound) return tl::unexpected(bound.error());
   endpoint_ = advertised_endpoint(*bound, options_.advertise);
@@ -66,6 +77,7 @@ Lane::~Lane() {
   const std::vector<std::shared_ptr<BufferPool>> pools = jobs_.end();
   links_.end();
   socket_.close();
+  admission_.reset();
   context_.close();
   if (!ipc_path_.empty()) ::unlink(ipc_path_.c_str());
 }
@@ -158,6 +170,11 @@ void Lane::receive(zmq::message_t (&frames)[3], int after_routing_id) {
     refused("refused a message: " + message.error().message);
     return jobs_.refuse(*from, {}, {}, message.error().code, std::move(message.error().message));
   }
+  if (Status permitted = permit(frames[1], *message); !permitted) {
+    counters.malformed.add();
+    refused("refused a message: " + permitted.error().message);
+    return jobs_.refuse(*from, {}, {}, permitted.error().code, permitted.error().message);
+  }
   struct {
     zmq::message_t& frame;
     const PayloadPlace& place;
@@ -170,6 +187,18 @@ void Lane::receive(zmq::message_t (&frames)[3], int after_routing_id) {
     jobs_.refuse(*from, {}, {}, ErrorCode::kInternal,
                  std::string("the server could not handle the message: ") + e.what());
   }
+}
+
+// A node speaks for itself alone. What is about a view that is not open here is refused as ever.
+Status Lane::permit(const zmq::message_t& frame, const DataMessage& message) const {
+  if (!options_.own) return {};
+  const ChunkKey key = std::visit([](const auto& m) { return m.key; }, message);
+  const ShardCore* core = jobs_.core(key.job);
+  if (!core || core->job().view->view != key.view) return {};
+  const std::vector<std::string>& keys = core->job().view->worker_keys;
+  if (key.node.value < keys.size() && keys[key.node.value] == key_of(frame)) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              "a message for node " + std::to_string(key.node.value) + " came with a key that is not that node's");
 }
 
 Result<Payload> Lane::take_payload(zmq::message_t& frame, const PayloadPlace& place, bool copy) {

@@ -26,8 +26,10 @@
 #include <zmq.hpp>
 
 #include "common/base/result.h"
+#include "common/daemon/admission.h"
 #include "common/daemon/command_queue.h"
 #include "common/daemon/log.h"
+#include "common/security/keys.h"
 #include "server/lane/lane_links.h"
 #include "server/lane/queued_lane.h"
 
@@ -35,8 +37,11 @@ namespace tributary {
 
 struct LaneOptions {
   LaneJobsOptions jobs;
-  std::string bind;       // ServerConfig::bind
-  std::string advertise;  // ServerConfig::advertise
+  std::string bind;                              // ServerConfig::bind
+  std::string advertise;                         // ServerConfig::advertise
+  std::shared_ptr<const KeyPair> own = nullptr;  // null: there are no keys
+  // With keys, on the admission's thread: has a node of a job that was opened here this key?
+  std::function<bool(const std::string& key)> admits = nullptr;
 };
 
 class Lane final : public QueuedLane, private LaneOutput {
@@ -77,6 +82,7 @@ class Lane final : public QueuedLane, private LaneOutput {
   bool receive_batch();
   void receive(zmq::message_t (&frames)[3], int after_routing_id);
   Result<Payload> take_payload(zmq::message_t& frame, const PayloadPlace& place, bool copy);
+  Status permit(const zmq::message_t& frame, const DataMessage& message) const;
   void run_commands();
   void count_mapped();
   void post(std::function<void(LaneJobs&)> command) override { commands_.push(std::move(command)); }
@@ -108,6 +114,7 @@ class Lane final : public QueuedLane, private LaneOutput {
   bool running_ = true;
 
   zmq::context_t context_;
+  std::unique_ptr<Admission> admission_;
   zmq::socket_t socket_;
   std::thread thread_;
 };

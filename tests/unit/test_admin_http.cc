@@ -24,6 +24,8 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = 10s;
+const std::string kToken(40, 't');
+const AdminPolicy kPolicy{kToken, false, {"x"}};
 
 bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
@@ -47,12 +49,12 @@ AdminHttp::Handlers obeying_handlers() {
 }
 
 std::string post(const std::string& target, const std::string& body, const std::string& type = "application/json") {
-  return "POST " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: " + type +
-         "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  return "POST " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer " + kToken +
+         "\r\nContent-Type: " + type + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
 std::unique_ptr<AdminHttp> started(AdminHttp::Handlers handlers = plain_handlers()) {
-  auto http = AdminHttp::start("127.0.0.1:0", std::move(handlers));
+  auto http = AdminHttp::start("127.0.0.1:0", kPolicy, std::move(handlers));
   REQUIRE_MESSAGE(http, http.error().message);
   return std::move(*http);
 }
@@ -131,6 +133,33 @@ ErrorCode code_of(const Result<std::string>& result) {
 
 }  // namespace
 
+TEST_CASE("a rebinding name, a foreign page and an order without its token are refused, whatever the method") {
+  std::atomic<int> orders{0};
+  AdminHttp::Handlers handlers = obeying_handlers();
+  handlers.order = [&](const std::string&, const std::string* body) -> std::optional<AdminHttp::Answer> {
+    orders += body != nullptr;
+    return AdminHttp::Answer{200, "done"};
+  };
+  const auto http = started(std::move(handlers));
+  const std::string bearer = "Authorization: Bearer " + kToken + "\r\n";
+  for (const std::string method : {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"}) {
+    const auto asked = [&](const std::string& fields) {
+      return ask(*http, method + " /order/save HTTP/1.1\r\nConnection: close\r\nContent-Type: application/json\r\n" +
+                            fields + "Content-Length: 2\r\n\r\n{}");
+    };
+    CHECK_MESSAGE(contains(asked("Host: evil.example.org\r\n" + bearer), " 403 "), method);
+    CHECK_MESSAGE(contains(asked(bearer), " 403 "), method);  // no Host at all
+    CHECK_MESSAGE(contains(asked("Host: x\r\nOrigin: http://evil.example.org\r\n" + bearer), " 403 "), method);
+    CHECK_MESSAGE(contains(asked("Host: x\r\nOrigin: null\r\n" + bearer), " 403 "), method);
+    if (method == "GET" || method == "HEAD") continue;
+    CHECK_MESSAGE(contains(asked("Host: x\r\n"), " 401 "), method);
+    CHECK_MESSAGE(contains(asked("Host: x\r\nAuthorization: Bearer wrong\r\n"), " 401 "), method);
+  }
+  CHECK(orders == 0);
+  CHECK(contains(ask(*http, post("/order/save", "{}")), " 200 "));
+  CHECK(orders == 1);
+}
+
 TEST_CASE("the three pages are served with their types") {
   const auto http = started();
   CHECK(http_get(http->address(), "/status", kPatience) == "{\"round\":7}");
@@ -184,14 +213,14 @@ TEST_CASE("garbage, a body and an oversized header are refused, and the next ask
 
 TEST_CASE("orders are taken as JSON, below their own paths, and only where there is somebody to carry them out") {
   const auto http = started(obeying_handlers());
-  const auto done = http_order(http->address(), "/order/save", "{}", kPatience);
+  const auto done = http_order(http->address(), "/order/save", "{}", kPatience, kToken);
   REQUIRE_MESSAGE(done, done.error().message);
   CHECK(done->status == 200);
   CHECK(done->body == "did {} /order/save");
-  CHECK(http_order(http->address(), "/order/save", "", kPatience)->status == 400);
-  CHECK(http_order(http->address(), "/order/3", std::nullopt, kPatience)->body == "state of /order/3");
-  CHECK(http_order(http->address(), "/other", "{}", kPatience)->status == 404);
-  CHECK(http_order(http->address(), "/status", "{}", kPatience)->status == 405);
+  CHECK(http_order(http->address(), "/order/save", "", kPatience, kToken)->status == 400);
+  CHECK(http_order(http->address(), "/order/3", std::nullopt, kPatience, kToken)->body == "state of /order/3");
+  CHECK(http_order(http->address(), "/other", "{}", kPatience, kToken)->status == 404);
+  CHECK(http_order(http->address(), "/status", "{}", kPatience, kToken)->status == 405);
   CHECK(contains(ask(*http, get("/status")), "{\"round\":7}"));
   // What a form of a web page can send.
   CHECK(contains(ask(*http, post("/order/save", "{}", "text/plain")), "415 "));
@@ -199,7 +228,7 @@ TEST_CASE("orders are taken as JSON, below their own paths, and only where there
   CHECK(contains(ask(*http, "GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi"),
                  "413 "));
   const auto plain = started();
-  CHECK(http_order(plain->address(), "/order/save", "{}", kPatience)->status == 413);
+  CHECK(http_order(plain->address(), "/order/save", "{}", kPatience, kToken)->status == 413);
   CHECK(contains(ask(*plain, post("/order/save", "")), "405 "));
 }
 
@@ -246,14 +275,14 @@ TEST_CASE("stopping does not wait for clients, and frees the port") {
   http.reset();
   CHECK(Clock::now() - begin < 3s);
   CHECK(idle.rest().empty());
-  const auto again = AdminHttp::start(address, plain_handlers());
+  const auto again = AdminHttp::start(address, kPolicy, plain_handlers());
   REQUIRE_MESSAGE(again, again.error().message);
   CHECK((*again)->address() == address);
 }
 
 TEST_CASE("a port that is taken is refused with the address and the cure") {
   const auto http = started();
-  const auto second = AdminHttp::start(http->address(), plain_handlers());
+  const auto second = AdminHttp::start(http->address(), kPolicy, plain_handlers());
   REQUIRE_FALSE(second);
   CHECK(second.error().code == ErrorCode::kUnavailable);
   CHECK(contains(second.error().message, http->address()));
@@ -263,7 +292,7 @@ TEST_CASE("a port that is taken is refused with the address and the cure") {
 TEST_CASE("an address that is none is refused") {
   for (const char* bad :
        {"", "8080", "127.0.0.1", "127.0.0.1:", ":80", "127.0.0.1:65536", "127.0.0.1:http", "1.2.3.4.5:80"}) {
-    const auto http = AdminHttp::start(bad, plain_handlers());
+    const auto http = AdminHttp::start(bad, kPolicy, plain_handlers());
     REQUIRE_FALSE(http);
     CHECK(http.error().code == ErrorCode::kConfig);
     CHECK(contains(http.error().message, "admin = \"" + std::string(bad) + "\""));

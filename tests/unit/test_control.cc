@@ -40,7 +40,7 @@ struct SmallServer {
       REQUIRE_MESSAGE(opened, (opened ? "" : opened.error().message));
       store = std::move(*opened);
     }
-    control = std::move(*Control::create(config, coordinator, store.get(), quiet_logger()));
+    control = std::move(*Control::create(config, {}, coordinator, store.get(), quiet_logger()));
     std::vector<Lane*> pointers;
     for (std::uint16_t i = 0; i < 2; ++i) {
       lanes.push_back(

@@ -46,7 +46,7 @@ void add_order_options(CliCommand command, OrderOptions& options) {
 }
 
 int carry_out(const OrderOptions& options, const std::string& path, const Json& order) {
-  const Result<std::string> admin = coordinator_admin(options.cluster);
+  const Result<AdminPort> admin = coordinator_admin(options.cluster);
   if (!admin) return complain(admin.error().message), admin.error().code == ErrorCode::kInvalidArgument ? 2 : 1;
   const std::string text = order.dump(-1, ' ', false, Json::error_handler_t::replace);
   Result<Json> accepted = ask(*admin, path, text);
@@ -57,13 +57,13 @@ int carry_out(const OrderOptions& options, const std::string& path, const Json& 
   }
   if (!accepted) return complain(accepted.error().message);
   if (!accepted->contains("id")) {
-    return complain("http://" + *admin + path + " answered without an order's id; is that server 0?");
+    return complain("http://" + admin->address + path + " answered without an order's id; is that server 0?");
   }
   const std::string status_path = "/checkpoint/" + accepted->at("id").dump();
   if (!options.wait) {
     if (options.json) std::printf("%s\n", accepted->dump().c_str());
     if (!options.json)
-      std::printf("ordered; `GET http://%s%s` tells how far it is\n", admin->c_str(), status_path.c_str());
+      std::printf("ordered; `GET http://%s%s` tells how far it is\n", admin->address.c_str(), status_path.c_str());
     return 0;
   }
   Json status;

@@ -1,7 +1,12 @@
 #include "tools/cli/daemons.h"
 
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "common/security/keys.h"
+#include "tools/cluster/run_folder.h"
 
 namespace tributary::cli {
 
@@ -25,6 +30,22 @@ Result<std::vector<std::string>> admin_addresses(const std::string& base_dir) {
   }
   if (addresses.empty()) return fail(ErrorCode::kMalformed, base_dir + "/cluster.json names no daemons");
   return addresses;
+}
+
+Result<std::string> admin_token(const std::string& file, const std::string& base_dir) {
+  if (!file.empty()) return read_token(file);
+  if (const char* named = std::getenv("TRIBUTARY_ADMIN_TOKEN"); named && *named) return read_token(named);
+  const std::string own = base_dir + "/" + kAdminTokenFile;
+  std::error_code error;
+  if (base_dir.empty() || !std::filesystem::exists(own, error)) return std::string();
+  return read_token(own);
+}
+
+void add_token_option(CliCommand command, std::string& file) {
+  command
+      .add_option("--token", file,
+                  "file with the token of the admin port (default: $TRIBUTARY_ADMIN_TOKEN, or that of --base-dir)")
+      ->type_name("FILE");
 }
 
 }  // namespace tributary::cli

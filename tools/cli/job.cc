@@ -15,7 +15,7 @@ int complain(const Error& error) {
 }
 
 int remove(const Cluster& cluster, const std::string& name) {
-  const Result<std::string> admin = coordinator_admin(cluster);
+  const Result<AdminPort> admin = coordinator_admin(cluster);
   if (!admin) return complain(admin.error());
   const nlohmann::ordered_json order = {{"name", name}};
   const auto answer =

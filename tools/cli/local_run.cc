@@ -28,6 +28,7 @@ void add_local_run_options(CliCommand command, LocalRunOptions& options, const s
       ->check(one_of({"shm", "tcp", "ipc"}))
       ->capture_default_str();
   command->add_flag("--fresh", cluster.fresh, "remove what an earlier run left in the base folder, and start over");
+  command->add_flag("--secure", cluster.secure, "give every daemon keys, so that all connections are encrypted");
   command->add_flag("--keep-running", options.keep_running, "leave the daemons running after the job until Ctrl-C");
   command->add_flag("--json", options.json, "print the result as one JSON object");
 }

@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
       "  tributary bench pushpull                     how fast gradients go in and parameters come out here\n"
       "  tributary checkpoint save JOB --dir DIR      a job's state as a directory; restore it on any servers\n"
       "  tributary job remove JOB                     delete a job with all that servers have of it\n"
+      "  tributary keys init DIR                      keys, without which daemons serve their own machine only\n"
       "  tributary lab run LAB.toml                   on several hosts with limited links, emulated on this machine\n\n"
       "The daemons are tributary-server and tributary-worker; the built-in trainer is tributary-train. Each has a "
       "--help.",
@@ -47,6 +48,7 @@ int main(int argc, char** argv) {
   tributary::cli::add_lab(app, exit_status);
   tributary::cli::add_checkpoint(app, exit_status);
   tributary::cli::add_job(app, exit_status);
+  tributary::cli::add_keys(app, exit_status);
   const tributary::Status ran = tributary::contained([&]() -> tributary::Status {
     exit_status = [&] {
       if (const auto unknown = tributary::cli::unknown_subcommand(app, argc, argv)) {

@@ -16,21 +16,25 @@ constexpr std::chrono::milliseconds kTimeout{10'000};
 void add_cluster_options(CliCommand command, Cluster& cluster) {
   command.add_option("--base-dir", cluster.base_dir, "folder of a running `tributary up`")->type_name("FOLDER");
   command.add_option("--coordinator-admin", cluster.admin, "admin address of server 0")->type_name("HOST:PORT");
+  add_token_option(command, cluster.token_file);
 }
 
-Result<std::string> coordinator_admin(const Cluster& cluster) {
-  if (!cluster.admin.empty()) return cluster.admin;
+Result<AdminPort> coordinator_admin(const Cluster& cluster) {
+  Result<std::string> token = admin_token(cluster.token_file, cluster.base_dir);
+  if (!token) return tl::unexpected(token.error());
+  if (!cluster.admin.empty()) return AdminPort{cluster.admin, std::move(*token)};
   if (cluster.base_dir.empty()) {
     return fail(ErrorCode::kInvalidArgument, "which cluster? give --base-dir or --coordinator-admin");
   }
   const Result<std::vector<std::string>> addresses = admin_addresses(cluster.base_dir);
   if (!addresses) return tl::unexpected(addresses.error());
-  return addresses->front();  // servers come first, in their order
+  return AdminPort{addresses->front(), std::move(*token)};  // servers come first, in their order
 }
 
-Result<nlohmann::ordered_json> ask(const std::string& admin, const std::string& path,
+Result<nlohmann::ordered_json> ask(const AdminPort& port, const std::string& path,
                                    const std::optional<std::string>& order) {
-  const Result<HttpAnswer> answer = http_order(admin, path, order, kTimeout);
+  const std::string& admin = port.address;
+  const Result<HttpAnswer> answer = http_order(admin, path, order, kTimeout, port.token);
   if (!answer) return tl::unexpected(answer.error());
   using Json = nlohmann::ordered_json;
   Json json = Json::parse(answer->body, nullptr, false);

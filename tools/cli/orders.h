@@ -12,15 +12,19 @@ namespace tributary::cli {
 
 struct Cluster {
   std::string base_dir, admin;  // either
+  std::string token_file;       // of the admin port; empty: as admin_token() finds it
 };
 void add_cluster_options(CliCommand command, Cluster& cluster);
 
-// kInvalidArgument: neither was given.
-Result<std::string> coordinator_admin(const Cluster& cluster);
+struct AdminPort {
+  std::string address, token;
+};
+// kInvalidArgument: neither was given. kConfig: a token's file that cannot be used.
+Result<AdminPort> coordinator_admin(const Cluster& cluster);
 
 // A JSON object that the coordinator answered with to a POST of `order`, or to a GET; its refusal as an error
 // (kTimeout: it may accept in a moment).
-Result<nlohmann::ordered_json> ask(const std::string& admin, const std::string& path,
+Result<nlohmann::ordered_json> ask(const AdminPort& admin, const std::string& path,
                                    const std::optional<std::string>& order);
 
 }  // namespace tributary::cli

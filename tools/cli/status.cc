@@ -198,12 +198,12 @@ void print_jobs(const std::vector<Answer>& answers) {
   mixed.print();
 }
 
-int show(const std::vector<std::string>& addresses, bool json) {
+int show(const std::vector<std::string>& addresses, const std::string& token, bool json) {
   std::vector<Answer> answers;
   bool all = true;
   for (const std::string& address : addresses) {
     Answer answer{.address = address, .status = nullptr, .error = {}};
-    const auto body = http_get(address, "/status", kTimeout);
+    const auto body = http_get(address, "/status", kTimeout, token);
     if (body) answer.status = Json::parse(*body, nullptr, false);
     if (!body) {
       answer.error = body.error().message;
@@ -240,6 +240,7 @@ void add_status(CliCommand app, int& exit_status) {
   struct StatusOptions {
     std::string base_dir;
     std::vector<std::string> admin;
+    std::string token_file;
     bool json = false;
   };
   auto options = std::make_shared<StatusOptions>();
@@ -258,6 +259,7 @@ void add_status(CliCommand app, int& exit_status) {
       "Exit status: 0 if every daemon answered, else 1.");
   status->add_option("--base-dir", options->base_dir, "folder of a running `tributary up`")->type_name("FOLDER");
   status->add_option("--admin", options->admin, "admin address of a daemon; may be repeated")->type_name("HOST:PORT");
+  add_token_option(status, options->token_file);
   status->add_flag("--json", options->json, "print one JSON object");
   status->callback([options, &exit_status] {
     std::vector<std::string> addresses = options->admin;
@@ -275,7 +277,13 @@ void add_status(CliCommand app, int& exit_status) {
       exit_status = 2;
       return;
     }
-    exit_status = show(addresses, options->json);
+    const auto token = admin_token(options->token_file, options->base_dir);
+    if (!token) {
+      std::fprintf(stderr, "tributary status: %s\n", token.error().message.c_str());
+      exit_status = 1;
+      return;
+    }
+    exit_status = show(addresses, *token, options->json);
   });
 }
 

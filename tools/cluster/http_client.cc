@@ -24,9 +24,11 @@ constexpr std::size_t kShownBody = 200;  // bytes of a refusal's body in the err
 class Exchange {
  public:
   Exchange(asio::io_context& io, const std::string& host, const std::string& port, const std::string& path,
-           const std::optional<std::string>& json)
+           const std::optional<std::string>& json, const std::string& token)
       : resolver_(io), stream_(io), request_(json ? http::verb::post : http::verb::get, path, 11) {
-    request_.set(http::field::host, host + ":" + port);
+    const bool v6 = host.find(':') != std::string::npos;
+    request_.set(http::field::host, (v6 ? "[" + host + "]" : host) + ":" + port);
+    if (!token.empty()) request_.set(http::field::authorization, "Bearer " + token);
     if (json) {
       request_.set(http::field::content_type, "application/json");
       request_.body() = *json;
@@ -65,7 +67,8 @@ class Exchange {
 }  // namespace
 
 Result<HttpAnswer> http_order(const std::string& address, const std::string& path,
-                              const std::optional<std::string>& json, std::chrono::milliseconds timeout) {
+                              const std::optional<std::string>& json, std::chrono::milliseconds timeout,
+                              const std::string& token) {
   const std::size_t colon = address.rfind(':');
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
@@ -78,7 +81,7 @@ Result<HttpAnswer> http_order(const std::string& address, const std::string& pat
   const std::string url = "http://" + address + path;
 
   asio::io_context io{1};
-  Exchange exchange(io, host, port, path, json);
+  Exchange exchange(io, host, port, path, json, token);
   io.run_for(timeout);
   if (!exchange.done()) {
     return fail(ErrorCode::kTimeout, url + " did not answer within " + std::to_string(timeout.count()) + " ms");
@@ -94,8 +97,9 @@ Result<HttpAnswer> http_order(const std::string& address, const std::string& pat
   return HttpAnswer{status, exchange.take_body()};
 }
 
-Result<std::string> http_get(const std::string& address, const std::string& path, std::chrono::milliseconds timeout) {
-  Result<HttpAnswer> answer = http_order(address, path, std::nullopt, timeout);
+Result<std::string> http_get(const std::string& address, const std::string& path, std::chrono::milliseconds timeout,
+                             const std::string& token) {
+  Result<HttpAnswer> answer = http_order(address, path, std::nullopt, timeout, token);
   if (!answer) return tl::unexpected(answer.error());
   if (answer->status != 200) {
     return fail(ErrorCode::kUnavailable, "http://" + address + path + " answered with status " +

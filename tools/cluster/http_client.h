@@ -12,11 +12,12 @@ namespace tributary {
 
 inline constexpr std::size_t kMaxHttpBody = 16u << 20;  // bytes of an answer
 
-// Body of http://ADDRESS/PATH. address: "HOST:PORT" ("[::1]:8080" for IPv6). `timeout` bounds the whole exchange (for a
-// host name, its resolution may take longer). Blocks; any thread. Errors: kInvalidArgument for an address that is none,
-// kTimeout, kLimit for a body over kMaxHttpBody, kUnavailable if nobody answers or the answer is not 200 (its status
-// and text are in the message).
-Result<std::string> http_get(const std::string& address, const std::string& path, std::chrono::milliseconds timeout);
+// Body of http://ADDRESS/PATH. address: "HOST:PORT" ("[::1]:8080" for IPv6). token: shown to a port that wants one.
+// `timeout` bounds the whole exchange (for a host name, its resolution may take longer). Blocks; any thread. Errors:
+// kInvalidArgument for an address that is none, kTimeout, kLimit for a body over kMaxHttpBody, kUnavailable if nobody
+// answers or the answer is not 200 (its status and text are in the message).
+Result<std::string> http_get(const std::string& address, const std::string& path, std::chrono::milliseconds timeout,
+                             const std::string& token = "");
 
 struct HttpAnswer {
   unsigned status = 0;
@@ -25,6 +26,7 @@ struct HttpAnswer {
 // What http://ADDRESS/PATH answers to a POST of this JSON, or to a GET if there is none; any status is an answer. The
 // other errors are those of http_get().
 Result<HttpAnswer> http_order(const std::string& address, const std::string& path,
-                              const std::optional<std::string>& json, std::chrono::milliseconds timeout);
+                              const std::optional<std::string>& json, std::chrono::milliseconds timeout,
+                              const std::string& token = "");
 
 }  // namespace tributary

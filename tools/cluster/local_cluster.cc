@@ -18,6 +18,7 @@
 
 #include "common/base/assert.h"
 #include "common/base/exit_codes.h"
+#include "common/security/key_folder.h"
 #include "tools/cluster/http_client.h"
 #include "tools/cluster/run_folder.h"
 #include "tools/cluster/stop_wait.h"
@@ -157,7 +158,50 @@ Status LocalCluster::prepare() {
     fs::create_directories(folder, error);
     if (error) return fail(ErrorCode::kIo, "cannot create the folder " + folder + ": " + error.message());
   }
+  if (Status made = make_keys(); !made) return made;
   return write_configs();
+}
+
+// Those of an earlier run in this folder stay.
+Status LocalCluster::make_keys() {
+  std::error_code error;
+  const KeyFolder keys{options_.base_dir + "/" + kKeysFolder};
+  const std::string token = options_.base_dir + "/" + kAdminTokenFile;
+  if (!fs::exists(token, error)) {
+    if (Status written = write_secret(token, random_token()); !written) return written;
+  }
+  auto read = read_token(token);
+  if (!read) return tl::unexpected(read.error());
+  admin_token_ = std::move(*read);
+  if (!options_.secure) return {};
+  if (!fs::exists(keys.pair(kCoordinatorName), error)) {
+    Status made = make_key_folder(keys, options_.servers == 0 ? Role::kWorker : Role::kServer);
+    if (!made) return made;
+  }
+  const auto add = [&](const std::string& name, Role role) -> Status {
+    if (fs::exists(keys.pair(name), error)) return {};
+    const auto added = add_key(keys, name, role);
+    return added ? Status() : tl::unexpected(added.error());
+  };
+  for (std::uint16_t i = 1; i < options_.servers; ++i) {
+    if (Status added = add("server-" + std::to_string(i), Role::kServer); !added) return added;
+  }
+  for (std::uint32_t i = options_.servers == 0 ? 1 : 0; i < options_.nodes; ++i) {
+    if (Status added = add("node-" + std::to_string(i), Role::kWorker); !added) return added;
+  }
+  return {};
+}
+
+// On hosts of a network that we made everybody is trusted.
+std::string LocalCluster::security(const std::string& name, bool coordinator) const {
+  std::string text = "\n[security]\nadmin_token = " + toml_string(options_.base_dir + "/" + kAdminTokenFile) + "\n";
+  if (!options_.secure) return text + (options_.worker_sites.empty() ? "" : "insecure = true\n");
+  const KeyFolder keys{options_.base_dir + "/" + kKeysFolder};
+  text += "keys = " + toml_string(keys.pair(coordinator ? kCoordinatorName : name)) + "\n";
+  return text +
+         (coordinator ? "authorized = " + toml_string(keys.authorized())
+                      : "coordinator_key = " + toml_string(keys.coordinator())) +
+         "\n";
 }
 
 Status LocalCluster::take_lock() {
@@ -218,8 +262,9 @@ Status LocalCluster::write_configs() {
     if (options_.store) {
       text += "\n[store]\npath = " + toml_string(options_.base_dir + "/store-" + number) +
               "\nio_mb_per_s = " + std::to_string(options_.store_io_mb_per_s) + "\n";
+      if (options_.secure) text += "checkpoint_roots = [" + toml_string(options_.base_dir) + "]\n";
     }
-    text += "\n[limits]\n" + limits + log;
+    text += "\n[limits]\n" + limits + security("server-" + number, i == 0) + log;
     if (i == 0) text += options_.extra_server_toml;
     const std::string config = options_.base_dir + "/server-" + number + ".toml";
     if (auto ok = write_file(config, text); !ok) return ok;
@@ -240,8 +285,9 @@ Status LocalCluster::write_configs() {
     const bool shares = options_.transport == Transport::kShm;
     std::string text =
         "# Written by tributary for a cluster on one machine.\n[worker]\ncoordinator = " + toml_string(coordinator_) +
-        "\nname = \"node-" + number + "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes +
-        host(options_.worker_hosts, i) + "local_transport = " + (shares ? "\"auto\"" : "\"socket\"") +
+        "\nname = \"" + (options_.secure && options_.servers == 0 && i == 0 ? kCoordinatorName : "node-" + number) +
+        "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes + host(options_.worker_hosts, i) +
+        "local_transport = " + (shares ? "\"auto\"" : "\"socket\"") +
         "\nadmin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n" +
         (options_.servers == 0 && i == 0 ? "serve_coordinator = true\n" : "");
     if (!options_.worker_sites.empty()) text += "address = " + toml_string(site.address) + "\n";
@@ -249,7 +295,7 @@ Status LocalCluster::write_configs() {
       text += "\n[store]\npath = " + toml_string(options_.base_dir + "/store-worker-" + number) + "\n";
     text += "\n[limits]\n";
     if (options_.window_bytes != 0) text += "window_bytes = " + std::to_string(options_.window_bytes) + "\n";
-    text += limits + log + options_.extra_worker_toml;
+    text += limits + security("node-" + number, options_.servers == 0 && i == 0) + log + options_.extra_worker_toml;
     if (auto ok = write_file(config, text); !ok) return ok;
     daemon.argv = {options_.bin_dir + "/tributary-worker", "--config", config};
     daemon.log_file = log_dir() + "/worker-" + number + ".log";

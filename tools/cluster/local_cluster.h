@@ -5,6 +5,7 @@
 //     lock              held by this process and, inherited, by every daemon: one cluster at a time
 //     cluster.json      who runs where, while it runs; `tributary status --base-dir` reads it
 //     server-N.toml, worker-N.toml, store-N/, sockets/, logs/
+//     admin.token, keys/       of the admin ports; of a cluster with keys
 //     .tributary-run    says that all this is ours (tools/cluster/run_folder.h)
 #pragma once
 
@@ -58,6 +59,7 @@ struct ClusterOptions {
   std::uint32_t stop_timeout_s = 20;
   std::chrono::seconds trainer_grace{5};  // for trainers to leave once their workers are gone
   std::string log_level = "info";
+  bool secure = false;  // every daemon gets keys, in base_dir/keys
   std::string bin_dir;  // where the daemons' programs are; empty: beside the running one
   // The host that each daemon says it is on, as if they were not all on this machine: by index, missing or empty for
   // this machine. For tests of placement.
@@ -144,6 +146,7 @@ class LocalCluster {
   std::vector<std::string> stop_now();
 
   const ClusterOptions& options() const { return options_; }
+  const std::string& admin_token() const { return admin_token_; }  // of server 0's admin port
   std::vector<Daemon>& servers() { return servers_; }
   std::vector<Daemon>& workers() { return workers_; }
   std::vector<Trainer>& trainers() { return trainers_; }
@@ -157,6 +160,8 @@ class LocalCluster {
  private:
   explicit LocalCluster(ClusterOptions options) : options_(std::move(options)) {}
   Status prepare();
+  Status make_keys();
+  std::string security(const std::string& name, bool coordinator) const;  // the section of a daemon's configuration
   Status take_lock();
   Status write_configs();
   Status spawn(Daemon& daemon);
@@ -167,6 +172,7 @@ class LocalCluster {
   void end(std::span<Daemon> daemons, std::vector<std::string>& killed);
 
   ClusterOptions options_;
+  std::string admin_token_;
   std::string socket_dir_;
   bool own_socket_dir_ = false;  // outside base_dir: to be removed
   std::string coordinator_;

@@ -19,7 +19,7 @@ constexpr char kOurConfig[] = "# Written by tributary for a cluster on one machi
 
 // What LocalCluster and `tributary up` write.
 bool is_run_file(const std::string& name) {
-  static const std::regex names(R"((cluster|summary)\.json(\.new)?|(server|worker)-\d+\.toml(\.new)?)");
+  static const std::regex names(R"((cluster|summary)\.json(\.new)?|(server|worker)-\d+\.toml(\.new)?|admin\.token)");
   return std::regex_match(name, names);
 }
 bool is_store(const std::string& name) {
@@ -72,7 +72,7 @@ Status claim_run_folder(const std::string& folder) {
     if (!entries) return tl::unexpected(entries.error());
     for (const fs::path& entry : *entries) {
       const std::string name = entry.filename();
-      if (!is_run_file(name) && !is_store(name) && name != "logs" && name != "sockets") continue;
+      if (!is_run_file(name) && !is_store(name) && name != "logs" && name != "sockets" && name != kKeysFolder) continue;
       std::error_code error;
       if (fs::is_directory(entry, error) && fs::is_empty(entry, error)) continue;  // a disk mounted there, for instance
       return fail(ErrorCode::kInvalidArgument,
@@ -89,7 +89,7 @@ Status remove_run(const std::string& folder) {
   for (const fs::path& entry : *entries) {
     const std::string name = entry.filename();
     Status removed;
-    if (is_run_file(name) || is_store(name) || name == "sockets") removed = remove_path(entry);
+    if (is_run_file(name) || is_store(name) || name == "sockets" || name == kKeysFolder) removed = remove_path(entry);
     if (name == "logs") {
       const auto logs = entries_of(entry);
       if (!logs) return tl::unexpected(logs.error());

@@ -11,6 +11,8 @@
 namespace tributary {
 
 inline constexpr char kRunMarker[] = ".tributary-run";
+inline constexpr char kAdminTokenFile[] = "admin.token";  // of its server 0
+inline constexpr char kKeysFolder[] = "keys";             // of a cluster with keys
 
 // Makes an existing folder a run's. kInvalidArgument, naming what is there, if it is somebody else's. Runs of releases
 // that wrote no marker are known by their configuration files.

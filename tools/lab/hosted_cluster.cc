@@ -49,6 +49,7 @@ ClusterOptions cluster_options(const Lab& lab, const RunOptions& run, ServerHost
   options.fresh = true;
   options.store = false;
   options.log_level = run.log_level;
+  options.secure = run.secure;
   options.servers = 0;
   options.nodes = 0;
   for (std::size_t i = 0; i < lab.config().hosts.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/clock.h"
+#include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
 #include "worker/node/lane.h"
 
@@ -62,6 +63,13 @@ Status JobConnections::connect(const LaneChunks& chunks) {
     try {
       zmq::socket_t socket(lane_.context(), zmq::socket_type::dealer);
       set_common_options(socket, kMaxDataMessage, kMessagesPerChunk * chunks_of[i] + kHighWaterSlack);
+      if (const auto& own = lane_.options().own) {
+        if (owner.shard.value >= spec_.server_keys.size() || !is_key(spec_.server_keys[owner.shard.value])) {
+          return fail(ErrorCode::kConfig, "this worker has keys, and server " + std::to_string(owner.shard.value) +
+                                              " has none: give all daemons of the cluster keys, or none");
+        }
+        connect_with(socket, *own, spec_.server_keys[owner.shard.value]);
+      }
       socket.connect(endpoint);
       sockets_.push_back(std::move(socket));
     } catch (const zmq::error_t& e) {

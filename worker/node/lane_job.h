@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "common/security/keys.h"
 #include "worker/node/client_core.h"
 #include "worker/node/job.h"
 #include "worker/node/lane_listener.h"
@@ -34,7 +35,8 @@ struct WorkerLaneOptions {
   std::uint16_t index = 0;
   std::uint16_t lanes = 1;
   std::uint64_t window_cap_bytes = 16u << 20;
-  bool local_links = true;                 // share memory with servers on this machine
+  bool local_links = true;                       // share memory with servers on this machine
+  std::shared_ptr<const KeyPair> own = nullptr;  // null: there are no keys
   std::uint64_t stop_timeout_ms = 30'000;  // what is owed to servers is given up when they take none of it for so long
 };
 

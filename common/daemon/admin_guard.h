@@ -1,0 +1,50 @@
+// AdminGuard: which requests the admin port answers (docs/security.md). Pure.
+//
+// A port on loopback is not private: a web page can make a browser ask it, under a name of the page's own that is bound
+// to 127.0.0.1 again (DNS rebinding). So the name that is asked for must be known, a page's origin must be the port's
+// own, and an order needs a token, which no page has.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tributary {
+
+struct AdminPolicy {
+  std::string token;               // of orders; "": there is none, and no order is taken
+  bool reads_need_token = false;   // other machines reach the port, and there is a token
+  std::vector<std::string> hosts;  // by which it may be asked, beside localhost and numbers; without ports
+};
+
+struct AdminRequest {
+  bool order = false;                                      // it changes something
+  std::optional<std::string> host, origin, authorization;  // its header fields
+  bool health = false;                                     // it asks only whether the daemon lives
+};
+
+struct AdminDenial {
+  unsigned status = 403;
+  std::string why;
+};
+
+class AdminGuard {
+ public:
+  explicit AdminGuard(AdminPolicy policy) : policy_(std::move(policy)) {}
+  // None: it is answered.
+  std::optional<AdminDenial> denies(const AdminRequest& request) const;
+
+ private:
+  bool known(std::string_view host) const;
+  const AdminPolicy policy_;
+};
+
+// Of a daemon whose admin port is at `address`. names: by which it is reached beside that; further ones separated by
+// commas.
+AdminPolicy admin_policy(const std::string& address, const std::string& token, const std::string& names);
+
+// Takes as long whatever the difference is.
+bool same_secret(std::string_view a, std::string_view b);
+
+}  // namespace tributary

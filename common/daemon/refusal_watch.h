@@ -1,0 +1,31 @@
+// RefusalWatch: why a socket that connects does not get in. ZeroMQ tries again for ever without a word; its monitor
+// knows. Thread rule: the socket's.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <zmq.hpp>
+
+namespace tributary {
+
+class RefusalWatch {
+ public:
+  // Before the socket connects. It must outlive the watch.
+  explicit RefusalWatch(zmq::context_t& context, zmq::socket_t& socket);
+  ~RefusalWatch();
+  RefusalWatch(const RefusalWatch&) = delete;
+  RefusalWatch& operator=(const RefusalWatch&) = delete;
+
+  // What has become known since: why the last handshake failed, in words that say what to do. Does not block.
+  // with_keys: this side shows keys.
+  std::optional<std::string> failed(bool with_keys);
+  // A handshake has succeeded since the last failure.
+  bool succeeded() const { return succeeded_; }
+
+ private:
+  zmq::socket_t& watched_;
+  zmq::socket_t events_;
+  bool succeeded_ = false;
+};
+
+}  // namespace tributary

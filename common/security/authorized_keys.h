@@ -1,0 +1,45 @@
+// AuthorizedKeys: who may come in: the .pub files of a folder (docs/security.md), read again and again, so that a file
+// that appears lets somebody in, and one that goes shuts somebody out, without a restart. Thread rule: any.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/security/keys.h"
+
+namespace tributary {
+
+class AuthorizedKeys {
+ public:
+  static constexpr std::size_t kMaxKeys = 65536;
+
+  // also: of one who is always let in. warn: a line for the log, once for each trouble.
+  // kConfig: the folder cannot be read.
+  static Result<std::unique_ptr<AuthorizedKeys>> open(std::string folder, Identity also,
+                                                      std::function<void(const std::string&)> warn);
+
+  std::optional<Identity> find(const std::string& key) const;
+  // Reads the folder again; who is no longer in it. While it cannot be read everything stays as it is.
+  std::vector<Identity> refresh();
+
+ private:
+  using Keys = std::map<std::string, Identity>;  // by public key
+  AuthorizedKeys(std::string folder, Identity also, std::function<void(const std::string&)> warn)
+      : folder_(std::move(folder)), also_(std::move(also)), warn_(std::move(warn)) {}
+  Result<Keys> read();
+  void tell(const std::string& trouble);
+
+  const std::string folder_;
+  const Identity also_;
+  const std::function<void(const std::string&)> warn_;
+  std::map<std::string, bool> told_;  // troubles; false: not met in this reading
+  mutable std::mutex mutex_;          // guards keys_
+  std::shared_ptr<const Keys> keys_;
+};
+
+}  // namespace tributary

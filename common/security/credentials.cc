@@ -1,0 +1,56 @@
+#include "common/security/credentials.h"
+
+#include <zmq.h>
+
+#include <string>
+#include <tuple>
+
+namespace tributary {
+
+Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bool coordinator) {
+  Credentials credentials;
+  if (!config.admin_token.empty()) {
+    auto token = read_token(config.admin_token);
+    if (!token) return tl::unexpected(token.error());
+    credentials.admin_token = std::move(*token);
+  }
+  const auto missing = [&](const char* key, const char* what) {
+    return fail(ErrorCode::kConfig, std::string("[security] ") + key + " is not set, but keys is: it names " + what);
+  };
+  if (config.keys.empty()) {
+    if (config.coordinator_key.empty() && config.authorized.empty()) return credentials;
+    return fail(ErrorCode::kConfig,
+                "[security] has coordinator_key or authorized, but no keys: name this daemon's own "
+                ".key file, which `tributary keys new` makes");
+  }
+  int major = 0, minor = 0, patch = 0;
+  zmq_version(&major, &minor, &patch);
+  if (std::tuple(major, minor, patch) < std::tuple(4, 3, 3)) {
+    return fail(ErrorCode::kConfig, "ZeroMQ " + std::to_string(major) + "." + std::to_string(minor) + "." +
+                                        std::to_string(patch) +
+                                        " has known holes (CVE-2020-15166); keys need 4.3.3 or "
+                                        "newer");
+  }
+  auto own = read_key_pair(config.keys);
+  if (!own) return tl::unexpected(own.error());
+  if (own->identity.role != role) {
+    return fail(ErrorCode::kConfig, config.keys + " has the key of " + in_words(own->identity) + ", and this is a " +
+                                        word(role) + ": make one with `tributary keys new NAME --role " + word(role) +
+                                        "`");
+  }
+  credentials.own = std::make_shared<const KeyPair>(std::move(*own));
+  if (credentials.admin_token.empty()) return missing("admin_token", "the file of the admin port's token");
+  if (coordinator) {
+    if (config.authorized.empty()) return missing("authorized", "the folder with the .pub files of who may come in");
+    credentials.authorized = config.authorized;
+    credentials.coordinator_key = credentials.own->identity.key;
+    return credentials;
+  }
+  if (config.coordinator_key.empty()) return missing("coordinator_key", "the coordinator's .pub file");
+  auto coordinators = read_identity(config.coordinator_key);
+  if (!coordinators) return tl::unexpected(coordinators.error());
+  credentials.coordinator_key = std::move(coordinators->key);
+  return credentials;
+}
+
+}  // namespace tributary

@@ -1,0 +1,46 @@
+#include "common/security/key_folder.h"
+
+#include <filesystem>
+#include <system_error>
+
+namespace tributary {
+
+namespace fs = std::filesystem;
+
+Status make_key_folder(const KeyFolder& folder, Role coordinator) {
+  std::error_code error;
+  fs::create_directories(folder.authorized(), error);
+  if (error) return fail(ErrorCode::kIo, "cannot make the folder " + folder.authorized() + ": " + error.message());
+  auto pair = make_key_pair(kCoordinatorName, coordinator);
+  if (!pair) return tl::unexpected(pair.error());
+  if (Status written = write_key_pair(folder.pair(kCoordinatorName), *pair); !written) return written;
+  if (Status written = write_identity(folder.coordinator(), pair->identity); !written) return written;
+  return write_secret(folder.token(), random_token());
+}
+
+Result<std::string> add_key(const KeyFolder& folder, const std::string& name, Role role, bool rotate) {
+  auto pair = make_key_pair(name, role);
+  if (!pair) return tl::unexpected(pair.error());
+  std::error_code error;
+  if (!fs::is_directory(folder.authorized(), error)) {
+    return fail(ErrorCode::kInvalidArgument,
+                "there are no keys in " + folder.path + "; `tributary keys init " + folder.path + "` begins with them");
+  }
+  const auto pub = [&](const std::string& stem) { return folder.authorized() + "/" + stem + ".pub"; };
+  std::string stem = name;
+  // A second key has the name with a number.
+  for (int i = 2; rotate && (fs::exists(pub(stem), error) || fs::exists(folder.pair(stem), error)); ++i) {
+    stem = name + "." + std::to_string(i);
+  }
+  if (!rotate && fs::exists(pub(stem), error)) {
+    return fail(ErrorCode::kInvalidArgument, pub(stem) + " is there already; --rotate makes a second key of that name");
+  }
+  if (Status written = write_key_pair(folder.pair(stem), *pair); !written) return tl::unexpected(written.error());
+  if (Status written = write_identity(pub(stem), pair->identity); !written) {
+    fs::remove(folder.pair(stem), error);
+    return tl::unexpected(written.error());
+  }
+  return folder.pair(stem);
+}
+
+}  // namespace tributary

@@ -1,0 +1,187 @@
+#include "common/security/keys.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "common/base/file_descriptor.h"
+#include "common/config/toml_reader.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::size_t kMaxKeyFile = 4096;  // bytes
+constexpr std::string_view kZ85 =
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
+
+// What a name may have that is a file's as well.
+bool sound_name(std::string_view name) {
+  const auto sound = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
+           c == '.';
+  };
+  return !name.empty() && name.size() <= kMaxKeyName && name[0] != '.' && std::ranges::all_of(name, sound);
+}
+
+std::string reason() {
+  return std::strerror(errno);
+}
+
+// secret: what others may read is refused.
+Result<std::string> read_file(const std::string& path, bool secret) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return fail(ErrorCode::kConfig, "cannot open the key file " + path + ": " + reason());
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+    return fail(ErrorCode::kConfig, path + " is no file of a key");
+  }
+  if (secret && (info.st_mode & 077) != 0) {
+    return fail(ErrorCode::kConfig, path + " is a secret that other users may read (mode " +
+                                        std::to_string((info.st_mode >> 6) & 7) +
+                                        std::to_string((info.st_mode >> 3) & 7) + std::to_string(info.st_mode & 7) +
+                                        "); make it its owner's alone: chmod 600 " + path);
+  }
+  std::string text(kMaxKeyFile + 1, '\0');
+  const ssize_t size = ::read(file.get(), text.data(), text.size());
+  if (size < 0) return fail(ErrorCode::kConfig, "cannot read the key file " + path + ": " + reason());
+  if (static_cast<std::size_t>(size) > kMaxKeyFile) {
+    return fail(ErrorCode::kConfig, path + " has more than " + std::to_string(kMaxKeyFile) + " bytes: it is no key");
+  }
+  text.resize(static_cast<std::size_t>(size));
+  return text;
+}
+
+// mode: of the new file, which appears whole or not at all.
+Status write_new(const std::string& path, const std::string& text, mode_t mode) {
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  if (!file && errno == EEXIST) {
+    return fail(ErrorCode::kInvalidArgument, path + " is there already; choose another name, or remove it first");
+  }
+  if (!file) return fail(ErrorCode::kIo, "cannot make " + path + ": " + reason());
+  const bool whole =
+      ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(file.get()) == 0;
+  if (whole) return {};
+  const std::string why = reason();
+  ::unlink(path.c_str());
+  return fail(ErrorCode::kIo, "cannot write " + path + ": " + why);
+}
+
+struct KeyFile {
+  Identity identity;
+  std::string secret;
+};
+
+Result<KeyFile> parse(const std::string& path, const std::string& text, bool wants_secret) {
+  auto parsed = TomlReader::parse(text, path);
+  if (!parsed) return tl::unexpected(parsed.error());
+  KeyFile file;
+  (*parsed)("key", "name", file.identity.name);
+  (*parsed)("key", "role", file.identity.role);
+  (*parsed)("key", "public", file.identity.key);
+  (*parsed)("key", "secret", file.secret);
+  parsed->check_unknown();
+  if (Status status = parsed->finish(); !status) return tl::unexpected(status.error());
+  const auto bad = [&](const char* what) {
+    return fail(ErrorCode::kConfig, path + " " + what + "; make keys with `tributary keys new`");
+  };
+  if (!sound_name(file.identity.name)) return bad("has no [key] name of letters, digits, '-', '_' and '.'");
+  if (!is_key(file.identity.key)) return bad("has no [key] public of 40 characters in Z85");
+  if (wants_secret && !is_key(file.secret))
+    return bad("has no [key] secret of 40 characters in Z85: it is no .key file");
+  if (!wants_secret && !file.secret.empty())
+    return bad("has a secret, which belongs nowhere but into its owner's .key");
+  return file;
+}
+
+std::string text_of(const Identity& identity, const std::string& secret) {
+  std::string text = "[key]\nname = \"" + identity.name + "\"\nrole = \"" + word(identity.role) + "\"\npublic = \"" +
+                     identity.key + "\"\n";
+  if (!secret.empty()) text += "secret = \"" + secret + "\"\n";
+  return text;
+}
+
+}  // namespace
+
+bool is_key(std::string_view text) {
+  return text.size() == kKeyText && text.find_first_not_of(kZ85) == std::string_view::npos;
+}
+
+std::string in_words(const Identity& identity) {
+  return word(identity.role) + " '" + identity.name + "'";
+}
+
+Result<KeyPair> make_key_pair(const std::string& name, Role role) {
+  if (!sound_name(name)) {
+    return fail(ErrorCode::kInvalidArgument, "a key cannot be called \"" + name +
+                                                 "\"; give it letters, digits, '-', '_' and '.', at most " +
+                                                 std::to_string(kMaxKeyName) + ", and no '.' at its beginning");
+  }
+  std::array<char, kKeyText + 1> open{}, secret{};
+  if (zmq_curve_keypair(open.data(), secret.data()) != 0) {
+    return fail(ErrorCode::kInternal, std::string("ZeroMQ makes no keys (") + zmq_strerror(zmq_errno()) +
+                                          "): it is built without CURVE; install one that has it");
+  }
+  return KeyPair{{name, role, open.data()}, secret.data()};
+}
+
+Result<KeyPair> read_key_pair(const std::string& path) {
+  return read_file(path, true)
+      .and_then([&](const std::string& text) { return parse(path, text, true); })
+      .map([](KeyFile file) {
+        return KeyPair{std::move(file.identity), std::move(file.secret)};
+      });
+}
+
+Result<Identity> read_identity(const std::string& path) {
+  return read_file(path, false)
+      .and_then([&](const std::string& text) { return parse(path, text, false); })
+      .map([](KeyFile file) { return std::move(file.identity); });
+}
+
+Status write_key_pair(const std::string& path, const KeyPair& pair) {
+  return write_new(path, text_of(pair.identity, pair.secret), 0600);
+}
+
+Status write_identity(const std::string& path, const Identity& identity) {
+  return write_new(path, text_of(identity, ""), 0644);
+}
+
+std::string random_token() {
+  std::array<unsigned char, 32> bytes{};
+  std::size_t got = 0;
+  while (got < bytes.size()) {
+    const ssize_t more = ::getrandom(bytes.data() + got, bytes.size() - got, 0);
+    if (more > 0) got += static_cast<std::size_t>(more);
+  }
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    text += digits;
+  }
+  return text;
+}
+
+Result<std::string> read_token(const std::string& path) {
+  return read_file(path, true).and_then([&](std::string text) -> Result<std::string> {
+    while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.pop_back();
+    constexpr std::size_t kLeast = 32;
+    if (text.size() >= kLeast && std::ranges::all_of(text, [](char c) { return c > ' ' && c < 0x7f; })) return text;
+    return fail(ErrorCode::kConfig, path + " has no token of " + std::to_string(kLeast) +
+                                        " or more printable characters; `tributary keys init` makes one");
+  });
+}
+
+Status write_secret(const std::string& path, const std::string& text) {
+  return write_new(path, text + "\n", 0600);
+}
+
+}  // namespace tributary

@@ -1,0 +1,63 @@
+// Keys by which daemons know each other (docs/security.md): pairs of CURVE, in files of their own.
+//
+//   NAME.key   name, role, public and secret key, as TOML; its owner's alone (0600)
+//   NAME.pub   the same without the secret, for the folder of those who may come in
+//
+// Keys are written in Z85, 40 characters for 32 bytes (ZeroMQ RFC 32).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/base/result.h"
+#include "common/config/choice.h"
+
+namespace tributary {
+
+inline constexpr std::size_t kKeyText = 40;      // characters
+inline constexpr std::size_t kMaxKeyName = 128;  // bytes
+
+enum class Role : std::uint8_t { kServer, kWorker, kAdmin };
+inline constexpr std::string_view kRoles[] = {"server", "worker", "admin"};
+constexpr std::span<const std::string_view> words_of(Role) {
+  return kRoles;
+}
+
+// 40 characters of Z85.
+bool is_key(std::string_view text);
+
+// Whose key it is.
+struct Identity {
+  std::string name;
+  Role role = Role::kWorker;
+  std::string key;  // public
+
+  bool operator==(const Identity&) const = default;
+};
+std::string in_words(const Identity& identity);  // "worker 'node-0'"
+
+struct KeyPair {
+  Identity identity;
+  std::string secret;
+};
+
+// A new pair, from the system's random numbers. kInvalidArgument: a name that no file can have.
+Result<KeyPair> make_key_pair(const std::string& name, Role role);
+
+// Never trust their input: kConfig names the file and what is wrong with it. A pair that others than its owner may read
+// is refused.
+Result<KeyPair> read_key_pair(const std::string& path);
+Result<Identity> read_identity(const std::string& path);
+
+// kIo; kInvalidArgument if the file is there already.
+Status write_key_pair(const std::string& path, const KeyPair& pair);
+Status write_identity(const std::string& path, const Identity& identity);
+
+// A secret that is no pair (the admin token): 32 random bytes in hexadecimal digits.
+std::string random_token();
+Result<std::string> read_token(const std::string& path);  // of a file that nobody else may read
+Status write_secret(const std::string& path, const std::string& text);
+
+}  // namespace tributary

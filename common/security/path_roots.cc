@@ -1,0 +1,34 @@
+#include "common/security/path_roots.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+namespace tributary {
+
+namespace fs = std::filesystem;
+
+Status PathRoots::check(const std::string& path) const {
+  if (roots_.empty() && !required_) return {};
+  const auto refused = [&](const std::string& why) {
+    return fail(ErrorCode::kInvalidArgument,
+                "checkpoints in " + path + " are not allowed on this server: " + why + " ([store] checkpoint_roots)");
+  };
+  if (roots_.empty()) return refused("it has keys, and no folder is named for them");
+  // What is not there yet is taken as it is written, after all links in what is there.
+  std::error_code error;
+  const fs::path real = fs::weakly_canonical(path, error);
+  if (error || !fs::path(path).is_absolute()) return refused("it is no absolute path that can be followed");
+  const bool below = std::ranges::any_of(roots_, [&](const std::string& root) {
+    std::error_code bad;
+    fs::path top = fs::weakly_canonical(root, bad);
+    if (!top.has_filename()) top = top.parent_path();  // "/shared/"
+    return !bad && std::ranges::mismatch(top, real).in1 == top.end();
+  });
+  if (below) return {};
+  std::string all;
+  for (const std::string& root : roots_) all += (all.empty() ? "" : ", ") + root;
+  return refused("only those below " + all + " are");
+}
+
+}  // namespace tributary

@@ -1,0 +1,24 @@
+// PathRoots: below which folders orders may make a server read and write. Whoever gives orders has the token; what a
+// token that is lost can do is bounded by this.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+
+namespace tributary {
+
+class PathRoots {
+ public:
+  // required: without roots no path is allowed; else all are.
+  PathRoots(std::vector<std::string> roots, bool required) : roots_(std::move(roots)), required_(required) {}
+  // kInvalidArgument: the path is not below a root, also not by a link or "..".
+  Status check(const std::string& path) const;
+
+ private:
+  const std::vector<std::string> roots_;
+  const bool required_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,40 @@
+// CURVE on a socket of ZeroMQ (docs/security.md): who listens proves its key to whoever connects, and lets in those
+// that the context's admission (common/daemon/admission.h) knows. Whoever has no key is let in nowhere: the domain is
+// enforced, so that a missing admission refuses everybody.
+#pragma once
+
+#include <string>
+#include <zmq.hpp>
+
+#include "common/security/keys.h"
+
+namespace tributary {
+
+inline constexpr const char* kZapDomain = "tributary";
+// What a peer that has not shown a key may take for its handshake: it costs a pair of keys before it is known.
+inline constexpr int kHandshakeMs = 4000;
+
+// Before bind().
+inline void accept_with(zmq::socket_t& socket, const KeyPair& own) {
+  socket.set(zmq::sockopt::handshake_ivl, kHandshakeMs);
+  socket.set(zmq::sockopt::zap_domain, kZapDomain);
+  socket.set(zmq::sockopt::zap_enforce_domain, true);
+  socket.set(zmq::sockopt::curve_server, true);
+  socket.set(zmq::sockopt::curve_publickey, own.identity.key);
+  socket.set(zmq::sockopt::curve_secretkey, own.secret);
+}
+
+// Before connect(), to the owner of this public key and nobody else.
+inline void connect_with(zmq::socket_t& socket, const KeyPair& own, const std::string& server_key) {
+  socket.set(zmq::sockopt::curve_serverkey, server_key);
+  socket.set(zmq::sockopt::curve_publickey, own.identity.key);
+  socket.set(zmq::sockopt::curve_secretkey, own.secret);
+}
+
+// The public key of the peer that a received frame is of; "": it came over a connection without keys.
+inline std::string key_of(const zmq::message_t& frame) {
+  const char* id = zmq_msg_gets(const_cast<zmq::message_t&>(frame).handle(), "User-Id");
+  return id ? id : "";
+}
+
+}  // namespace tributary
