@@ -19,6 +19,7 @@ struct AttachMessage {
     error @7 :AttachError;
     rankState @8 :RankState;
     figures @9 :Control.Figures;  # trainer -> worker: of its rounds since it said some last
+    waits @10 :AttachWaits;
   }
 }
 
@@ -36,6 +37,7 @@ struct AttachRequest {
   gradientsMove @9 :Bool;  # the trainer can write each round's gradient elsewhere
   computesWith @10 :Text;  # the library that computes gradients, and which of its kernels; empty: not said
   modelRank @11 :UInt32;  # which part of the model it holds
+  hearsWaits @12 :Bool;  # it knows AttachWaits
 }
 
 # worker -> trainer. With it travel file descriptors: node region, gradient region, one eventfd per lane, and, with `redo`, what the
@@ -66,6 +68,10 @@ struct AttachReply {
   ringSlotBytes @18 :UInt64;
   ringSlots @19 :UInt32;
   modelRanks @20 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
+}
+
+struct AttachWaits {  # worker -> trainer, now and then while it attaches: who is not there yet
+  missing @0 :Text;
 }
 
 struct RankState {  # trainer -> worker: to be kept with the state after a round

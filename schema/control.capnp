@@ -37,6 +37,7 @@ struct ControlMessage {
     roundDecision @27 :RoundDecision;
     nodeRankState @28 :NodeRankState;
     prepareSnapshot @29 :PrepareSnapshot;
+    jobWaits @30 :JobWaits;
   }
 }
 
@@ -194,6 +195,11 @@ struct JobWelcome {  # coordinator -> workers: begin
   rankStates @14 :List(Data);  # by local rank: what was kept with resumeRound; empty: none
   modelRanks @15 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
   serverKeys @16 :List(Text);  # in a cluster with keys: by shard; empty: there are none
+}
+
+struct JobWaits {  # coordinator -> workers that have joined: for whom their job waits
+  name @0 :Text;  # the job's
+  missing @1 :Text;
 }
 
 struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-reduce): something they need to connect

@@ -23,7 +23,9 @@ constexpr std::chrono::milliseconds kLivenessInterval{50};
 // How long the worker may take to say why the view ended, or that it has taken note of a detach.
 constexpr std::chrono::milliseconds kReplyTimeout{10'000};
 constexpr std::chrono::milliseconds kConnectPause{100};  // between tries to reach a worker that does not listen yet
-constexpr std::chrono::milliseconds kQuietWait{3'000};   // before it is said that others are waited for
+// Before it is said for whom an attach waits, and between two times.
+constexpr std::chrono::milliseconds kQuietWait{3'000};
+constexpr std::chrono::milliseconds kNoteInterval{10'000};
 // Of keep(): the open round, and those before it that a stop may be after or a snapshot may still be named for.
 constexpr std::size_t kRoundsKept = 3;
 constexpr std::size_t kRoundsOfStop = 2;  // a stop is after the last one of them that is complete
@@ -224,6 +226,50 @@ Result<AttachSocket> connect_by(Clock::time_point deadline, const SessionOptions
   }
 }
 
+// The worker's reply to an attach, which may take until all members of the job are there. Meanwhile it says now and
+// then who is missing, and so do we.
+class Awaited {
+ public:
+  Awaited(const SessionOptions& options, Clock::time_point deadline)
+      : options_(options), deadline_(deadline), note_at_(Clock::now() + kQuietWait) {}
+
+  Result<AttachReceived> reply(AttachSocket& socket) {
+    while (true) {
+      auto got = socket.receive(std::min(deadline_, note_at_));
+      if (got && std::holds_alternative<AttachWaits>(got->message)) {
+        missing_ = std::get<AttachWaits>(got->message).missing;
+      } else if (got || got.error().code != ErrorCode::kTimeout || Clock::now() >= deadline_) {
+        return got;
+      }
+      if (Clock::now() >= note_at_) note();
+    }
+  }
+  Error timed_out() const {
+    return {ErrorCode::kTimeout, "job '" + options_.job.name + "' did not come together within " +
+                                     std::to_string(options_.attach_timeout.count()) + " ms; missing: " + who()};
+  }
+
+ private:
+  std::string who() const {
+    return missing_.empty() ? "other ranks, nodes or servers of job '" + options_.job.name + "' (`tributary status`)"
+                            : missing_;
+  }
+  void note() {
+    using std::chrono::duration_cast, std::chrono::seconds;
+    note_at_ = Clock::now() + kNoteInterval;
+    if (!options_.note) return;
+    const auto whole = duration_cast<seconds>(options_.attach_timeout);
+    const auto gone = duration_cast<seconds>(options_.attach_timeout - (deadline_ - Clock::now()));
+    options_.note("waiting for " + who() + ", " + std::to_string(gone.count()) + " s of " +
+                  std::to_string(whole.count()) + " s");
+  }
+
+  const SessionOptions& options_;
+  const Clock::time_point deadline_;
+  Clock::time_point note_at_;
+  std::string missing_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, std::vector<TensorSpec> tensors) {
@@ -247,26 +293,15 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   request.gradients_move = options.gradients_move;
   request.computes_with = options.computes_with;
   request.model_rank = options.model_rank;
+  request.hears_waits = true;
   // A worker that refuses at once may have closed already: its words are worth more than the failed send.
   std::vector<int> kept;
   if (options.keepsake && options.keepsake->memory) kept.push_back(options.keepsake->memory.get());
   const Status sent = impl->socket.send(request, kept);
-  auto got = impl->socket.receive(std::min(deadline, Clock::now() + kQuietWait));
-  if (!got && got.error().code == ErrorCode::kTimeout && Clock::now() < deadline) {
-    if (options.note) {
-      options.note("waiting for the other ranks, nodes and servers of job '" + options.job.name +
-                   "'; `tributary status` and the worker's /status show who is there");
-    }
-    got = impl->socket.receive(deadline);
-  }
+  Awaited awaited(options, deadline);
+  auto got = awaited.reply(impl->socket);
   if (!got) {
-    if (got.error().code == ErrorCode::kTimeout) {
-      return fail(ErrorCode::kTimeout,
-                  "job '" + options.job.name + "' did not come together within " +
-                      std::to_string(options.attach_timeout.count()) +
-                      " ms; see on the worker's /status and `tributary status` which ranks, nodes or servers "
-                      "are missing");
-    }
+    if (got.error().code == ErrorCode::kTimeout) return tl::unexpected(awaited.timed_out());
     if (!sent && sent.error().code != ErrorCode::kUnavailable) return tl::unexpected(sent.error());
     if (got.error().code == ErrorCode::kUnavailable) return tl::unexpected(impl->unavailable());
     return tl::unexpected(got.error());

@@ -361,7 +361,20 @@ void AttachedJob::tell_outcome(const Over& over, const LocalTrainer& trainer) {
   context_.trainers.send(trainer.id, AttachStopped{over.end.kind, over.end.round, over.end.reason});
 }
 
+void AttachedJob::waits(const JobWaits& m) {
+  std::get<Joining>(phase_).missing = m.missing;
+}
+
 // ---- Time ----
+
+void AttachedJob::tell_waits(std::uint64_t now_ms) {
+  const Joining* joining = std::get_if<Joining>(&phase_);
+  if ((!joining && !in<Gathering>()) || now_ms < waits_told_ms_ + kTellWaitsMs) return;
+  waits_told_ms_ = now_ms;
+  std::string missing = joining ? joining->missing : trainers_.missing();
+  if (missing.empty() && joining) missing = last_refusal_.empty() ? "the coordinator's word" : last_refusal_;
+  if (!missing.empty()) trainers_.tell_waits(missing, context_.trainers);
+}
 
 void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
   const Round reached = running.reached();
@@ -388,6 +401,7 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
 
 void AttachedJob::tick(std::uint64_t now_ms) {
   context_.redo.in_use(name(), now_ms);
+  tell_waits(now_ms);
   const bool ran = in<Running>();
   if (Running* running = std::get_if<Running>(&phase_)) {
     tick(*running, now_ms);

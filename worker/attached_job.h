@@ -41,6 +41,7 @@ struct NodeJobSummary {
 class AttachedJob {
  public:
   static constexpr std::uint64_t kJoinRetryMs = 500;        // after "not now" from the coordinator
+  static constexpr std::uint64_t kTellWaitsMs = 2000;       // to trainers that attach: who is missing
   static constexpr std::uint64_t kJoinRepeatMs = 5000;      // while the coordinator says nothing
   static constexpr std::uint64_t kLeaveRepeatMs = 5000;     // until the coordinator has said StopJob
   static constexpr std::uint64_t kCheckpointRetryMs = 100;  // while the last view's checkpoint is being written
@@ -79,6 +80,7 @@ class AttachedJob {
   void join(std::uint64_t now_ms);
   void welcome(const JobWelcome& m, std::uint64_t now_ms);  // REQUIRES: joining()
   void refused(const Error& error, std::uint64_t now_ms);   // REQUIRES: joining()
+  void waits(const JobWaits& m);                            // REQUIRES: joining()
   void on(const PeerAddress& m, std::uint64_t now_ms);
   void on(const SnapshotAt& m, std::uint64_t now_ms);
   void on(const StopRequest& m, std::uint64_t now_ms);
@@ -118,6 +120,7 @@ class AttachedJob {
   void become_over(attached::Over over);
   void tell_outcome(const attached::Over& over, const LocalTrainer& trainer);
   void tick(attached::Running& running, std::uint64_t now_ms);
+  void tell_waits(std::uint64_t now_ms);
 
   NodeJobsContext& context_;
   const std::shared_ptr<const JobPlan> plan_;
@@ -128,7 +131,8 @@ class AttachedJob {
   // From phase to phase.
   std::vector<FileDescriptor> brought_;  // by trainers, of an earlier worker process, until the job is joined
   std::string last_refusal_;             // of a join, until a view runs
-  bool told_of_redo_ = false;            // that nothing is kept for lost servers
+  std::uint64_t waits_told_ms_ = 0;
+  bool told_of_redo_ = false;  // that nothing is kept for lost servers
   // Device memory may be freed only when no trainer has it open any more.
   std::shared_ptr<DeviceLender> lent_;
 };

@@ -26,6 +26,7 @@ namespace tributary::attached {
 struct Gathering {};
 struct Joining {
   std::uint64_t next_ms = 0;  // try again then
+  std::string missing{};      // for whom the job waits, as the coordinator said last
 };
 struct Agreeing {
   JobWelcome welcome;

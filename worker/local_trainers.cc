@@ -16,6 +16,20 @@ std::string LocalTrainers::who(std::uint32_t local_rank) const {
   return printed("trainer rank %u (pid %d) on node %u", trainer.rank, trainer.pid, node_.value);
 }
 
+std::string LocalTrainers::missing() const {
+  std::string ranks;
+  for (std::uint32_t local = 0; local < local_world_size_; ++local) {
+    if (!contains(local)) ranks += (ranks.empty() ? "local rank " : ", ") + std::to_string(local);
+  }
+  return ranks.empty() ? "" : ranks + " of node " + std::to_string(node_.value);
+}
+
+void LocalTrainers::tell_waits(const std::string& missing, TrainerPort& port) const {
+  for (const auto& [local_rank, trainer] : *this) {
+    if (trainer.takes_part() && trainer.hears_waits) port.send(trainer.id, AttachWaits{missing});
+  }
+}
+
 std::vector<std::string> LocalTrainers::devices() const {
   std::vector<std::string> uuids;
   for (const auto& [local_rank, trainer] : *this) uuids.push_back(trainer.device);
@@ -55,7 +69,7 @@ Status LocalTrainers::admit(const AttachRequest& request, const std::string& job
 void LocalTrainers::add(TrainerId id, const AttachRequest& request, int peer_pid) {
   const std::int32_t pid = peer_pid > 0 ? peer_pid : request.pid;
   emplace(request.local_rank, LocalTrainer{id, request.rank, pid, request.device, request.gradients_move,
-                                           request.computes_with, request.model_rank});
+                                           request.computes_with, request.model_rank, request.hears_waits});
 }
 
 void LocalTrainers::welcome(const JobWelcome& m, const NodeJob& job, std::span<const int> doorbells,

@@ -26,6 +26,7 @@ struct LocalTrainer {
   bool gradients_move = false;  // AttachRequest::gradients_move
   std::string computes_with;
   std::uint32_t model_rank = 0;
+  bool hears_waits = false;  // AttachRequest::hears_waits
   bool connected = true;
   std::optional<LeaveKind> left{};
   Figures figures{};  // that it said last
@@ -54,6 +55,9 @@ class LocalTrainers : private std::map<std::uint32_t, LocalTrainer> {
   }
   std::optional<std::uint32_t> local_rank_of(TrainerId id) const;
   std::string who(std::uint32_t local_rank) const;
+  // "local rank 1, 3 of node 0": those that have not attached. Empty: none.
+  std::string missing() const;
+  void tell_waits(const std::string& missing, TrainerPort& port) const;
   std::vector<std::string> devices() const;
   std::vector<std::uint32_t> model_ranks() const;  // by local rank
 

@@ -183,6 +183,10 @@ void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
   if (!about_a_join) context_.logger->warn("the coordinator refused: {}", m.message);
 }
 
+void NodeJobs::on(const JobWaits& m, std::uint64_t) {
+  if (AttachedJob* job = open_job(m.name); job && job->joining()) job->waits(m);
+}
+
 void NodeJobs::coordinator_restarted(std::uint64_t now_ms) {
   context_.checkpoints.forget_all();
   for (AttachedJob& job : jobs_) job.coordinator_restarted(now_ms);

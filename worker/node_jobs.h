@@ -74,6 +74,7 @@ class NodeJobs {
   void on(const JobWelcome& m, std::uint64_t now_ms);
   void on(const SnapshotCommit& m, std::uint64_t now_ms);
   void on(const ControlError& m, std::uint64_t now_ms);
+  void on(const JobWaits& m, std::uint64_t now_ms);
   void on(const DrainDone&, std::uint64_t) { drain_done_ = true; }
   void on(const auto& message, std::uint64_t now_ms);  // about a view, or not for workers
 

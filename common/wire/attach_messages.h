@@ -61,6 +61,7 @@ struct AttachRequest {
   bool gradients_move = false;   // the trainer can write each round's gradient elsewhere
   std::string computes_with;     // common/wire/compute_kinds.h; empty: not said
   std::uint32_t model_rank = 0;  // common/base/model_ranks.h
+  bool hears_waits = false;      // it knows AttachWaits
 
   static constexpr auto kWire = TRIB_WIRE(Request);
   static void fields(auto& m, auto&& field) {
@@ -76,6 +77,7 @@ struct AttachRequest {
     field(m.gradients_move, TRIB_WIRE(GradientsMove));
     field(m.computes_with, TRIB_WIRE(ComputesWith), CutAt{kMaxComputeKindBytes, "what the rank computes with"});
     field(m.model_rank, TRIB_WIRE(ModelRank));
+    field(m.hears_waits, TRIB_WIRE(HearsWaits));
   }
 };
 // File descriptors travel with it (SCM_RIGHTS), in this order: node region, gradient region, one eventfd per lane.
@@ -178,10 +180,16 @@ struct RankFigures {  // trainer -> worker: of its rounds since it said some las
   static constexpr auto kWire = TRIB_WIRE(Figures);
   static void fields(auto& m, auto&& field) { Figures::fields(m.figures, field); }
 };
+struct AttachWaits {  // worker -> trainer, now and then while it attaches: who is not there yet
+  std::string missing;
+
+  static constexpr auto kWire = TRIB_WIRE(Waits);
+  static void fields(auto& m, auto&& field) { field(m.missing, TRIB_WIRE(Missing), CutAt{}); }
+};
 
 // In the order of the union in schema/attach.capnp.
 using AttachMessage = std::variant<AttachRequest, AttachReply, InitialValues, Detach, DetachReply, AttachStopped,
-                                   AttachError, RankState, RankFigures>;
+                                   AttachError, RankState, RankFigures, AttachWaits>;
 
 inline constexpr std::size_t kMaxAttachBytes = 8u << 20;
 

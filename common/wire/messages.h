@@ -186,6 +186,16 @@ struct JobWelcome {  // coordinator -> workers: begin
           AtMost{kMaxNameBytes, "a server's key"});
   }
 };
+struct JobWaits {  // coordinator -> workers that have joined, now and then: for whom their job waits
+  std::string name;
+  std::string missing;
+
+  static constexpr auto kWire = TRIB_WIRE(JobWaits);
+  static void fields(auto& m, auto&& field) {
+    field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "the job's name"});
+    field(m.missing, TRIB_WIRE(Missing), CutAt{});
+  }
+};
 inline constexpr std::size_t kMaxPeerAddressBytes = 256u << 10;
 // Worker -> coordinator -> the view's other workers (all-reduce): something they need to connect to each other.
 struct PeerAddress {
@@ -404,6 +414,6 @@ using ControlMessage =
     std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady,
                  JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
-                 DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot>;
+                 DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits>;
 
 }  // namespace tributary

@@ -57,12 +57,7 @@ JobStatus CoordinatedJob::status() const {
   status.not_saved = ledger_.not_saved;
   status.placement = ledger_.placement;
   status.figures = ledger_.figures.together();
-  if (is<GatheringJob>()) {
-    status.waiting_for = missing_in_words(members(), ledger_.awaited, config(), ledger_.nodes);
-    for (std::uint16_t index = 0; index < servers(); ++index) {
-      if (!ledger_.context.peers.alive(index)) status.waiting_for += " server " + std::to_string(index);
-    }
-  }
+  status.waiting_for = waiting_for();
   if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
     status.paces = running->paces();
     for (const auto& [node, member] : members()) {
@@ -74,6 +69,32 @@ JobStatus CoordinatedJob::status() const {
   const Version kept(record().committed.value);
   std::tie(status.min_version, status.max_version) = in_view() ? ledger_.paces.range() : std::pair(kept, kept);
   return status;
+}
+
+// Of a job that runs nobody.
+std::string CoordinatedJob::waiting_for() const {
+  std::string missing;
+  const auto add = [&](const std::string& who) { missing += (missing.empty() ? "" : ", ") + who; };
+  if (is<GatheringJob>()) {
+    missing = missing_in_words(members(), ledger_.awaited, config(), ledger_.nodes);
+    for (std::uint16_t index = 0; index < servers(); ++index) {
+      if (!ledger_.context.peers.alive(index)) add("server " + std::to_string(index));
+    }
+  } else if (const OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
+    for (const auto& [index, server] : ledger_.context.peers.servers()) {
+      if (!opening->ready.contains(index)) add("server " + std::to_string(index) + ", which loads its part");
+    }
+  }
+  return missing;
+}
+
+// Nodes that have joined hear for whom they wait.
+void CoordinatedJob::tell_waits(std::uint64_t now_ms) {
+  if (members().empty() || now_ms < waits_told_ms_ + kTellWaitsMs) return;
+  const std::string missing = waiting_for();
+  if (missing.empty()) return;
+  waits_told_ms_ = now_ms;
+  ledger_.send(members(), JobWaits{config().name, missing});
 }
 
 // ---- While a view is open ----
@@ -146,6 +167,8 @@ void CoordinatedJob::tick(std::uint64_t now_ms) {
     if (stop) begin_stop(StopKind::kStopped, *stop, "some nodes finished, others did not follow", now_ms);
   } else if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) {
     end_stop(stopping->tick(now_ms), now_ms);
+  } else {
+    tell_waits(now_ms);
   }
 }
 

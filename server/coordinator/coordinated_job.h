@@ -26,7 +26,7 @@ struct JobStatus {
   bool recorded = true;    // else what is saved of it is older
   std::string phase;       // idle, gathering, opening, running, stopping
   std::uint32_t nodes = 0, joined = 0;
-  std::string waiting_for;  // gathering: which nodes and servers are missing
+  std::string waiting_for;  // before it runs: who is missing, or not ready yet
   Version min_version, max_version;
   std::string last_stop;
   std::string not_saved;                         // why the newest snapshot that was wanted is not there; empty: it is
@@ -38,6 +38,8 @@ struct JobStatus {
 
 class CoordinatedJob {
  public:
+  static constexpr std::uint64_t kTellWaitsMs = 2000;  // between two words to nodes that wait for others
+
   // older: trainings of its name that it took the place of, until they are dropped.
   CoordinatedJob(CoordinatorContext& context, const JobConfig& config, JobRecord record = {},
                  std::set<JobId> older = {})
@@ -133,8 +135,12 @@ class CoordinatedJob {
   void end_stop(StoppingView::Over over, std::uint64_t now_ms);
   void become_idle(BetweenViews between, std::uint64_t now_ms);
 
+  std::string waiting_for() const;
+  void tell_waits(std::uint64_t now_ms);
+
   JobLedger ledger_;
   JobPhase phase_;
+  std::uint64_t waits_told_ms_ = 0;
 };
 
 }  // namespace tributary

@@ -233,16 +233,17 @@ bool gathered(const JobMembers& members, const AwaitedNodes& awaited, const JobC
 std::string missing_in_words(const JobMembers& members, const AwaitedNodes& awaited, const JobConfig& config,
                              std::uint32_t nodes) {
   std::string text;
+  const auto add = [&](std::uint32_t node) { text += (text.empty() ? "node " : ", node ") + std::to_string(node); };
   if (!is_elastic(config)) {
     for (std::uint32_t node = 0; node < nodes; ++node) {
-      if (!members.contains(node)) text += " node " + std::to_string(node);
+      if (!members.contains(node)) add(node);
     }
   } else if (awaited.any()) {
-    for (const std::uint32_t node : awaited.missing(members)) text += " node " + std::to_string(node);
+    for (const std::uint32_t node : awaited.missing(members)) add(node);
     const std::uint32_t least = config.membership.min_nodes;
-    if (text.empty() && members.size() < least) text = " more nodes (of at least " + std::to_string(least) + ")";
+    if (text.empty() && members.size() < least) text = "more nodes (of at least " + std::to_string(least) + ")";
   } else if (const std::uint32_t all = nodes_said(members); members.size() < all) {
-    text = " " + std::to_string(all - members.size()) + " more of " + std::to_string(all) + " nodes";
+    text = std::to_string(all - members.size()) + " more of " + std::to_string(all) + " nodes";
   }
   return text;
 }

@@ -78,7 +78,7 @@ TEST_CASE("trainer, worker and servers may be started in any order: each says wh
   CHECK(trainer.says("waiting for the worker daemon: no worker daemon listens on " + parts.socket()));
   auto worker = parts.worker();
   CHECK(worker.says("waiting for the coordinator at " + parts.coordinator()));
-  CHECK(trainer.says("waiting for the other ranks, nodes and servers of job 'order'"));
+  CHECK(trainer.says("waiting for the coordinator's word, "));
   auto second = parts.server(1, 2);
   CHECK(second.says("waiting for the coordinator at " + parts.coordinator()));
   CHECK_FALSE(has(worker.said(), "ready {"));

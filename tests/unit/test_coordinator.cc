@@ -82,10 +82,10 @@ TEST_CASE("a job opens when all nodes and all servers are there, and runs when a
   cluster.worker(1);
   cluster.join(1, {.node = 1, .nodes = 2});
   CHECK(cluster.phase() == "gathering");
-  CHECK(cluster.job().waiting_for == " node 0 server 0 server 1");
+  CHECK(cluster.job().waiting_for == "node 0, server 0, server 1");
   cluster.join(0, {.node = 0, .nodes = 2});
   cluster.server(1);
-  CHECK(cluster.job().waiting_for == " server 0");
+  CHECK(cluster.job().waiting_for == "server 0");
   CHECK(cluster.count<OpenJob>() == 0);
   cluster.server(0);
   CHECK(cluster.phase() == "opening");
@@ -302,7 +302,7 @@ TEST_CASE("a node that leaves while the shards load takes the job back to gather
     cluster.pass(kTimeoutMs + 2000, 1);
   }
   CHECK(cluster.phase() == "gathering");
-  CHECK(cluster.job().waiting_for == " node 1");
+  CHECK(cluster.job().waiting_for == "node 1");
   REQUIRE(cluster.only<StopJob>(server_peer(0)));
   CHECK(cluster.only<StopJob>(server_peer(0))->kind == StopKind::kRestart);
   CHECK(cluster.to<StopJob>(worker_peer(0)).empty());                                // it never heard of that view

@@ -51,7 +51,7 @@ TEST_CASE("without servers an all-reduce job runs as soon as its nodes are there
   cluster.everybody(2);
   cluster.join(1, ring(1, 2));
   CHECK(cluster.phase() == "gathering");
-  CHECK(cluster.job().waiting_for == " node 0");
+  CHECK(cluster.job().waiting_for == "node 0");
   cluster.join(0, ring(0, 2));
   CHECK(cluster.phase() == "running");
   for (std::uint32_t w = 0; w < 2; ++w) {

@@ -100,7 +100,7 @@ TEST_CASE("without on_worker_loss = continue the job waits for the lost node") {
   join_as(cluster, 1, 2, {});
   cluster.pass(60'000, 2, {worker_peer(0)});
   CHECK(cluster.phase() == "gathering");
-  CHECK(cluster.job().waiting_for == " node 0");
+  CHECK(cluster.job().waiting_for == "node 0");
 }
 
 TEST_CASE("a node that joins ends the view, and the next one has it") {
@@ -115,7 +115,7 @@ TEST_CASE("a node that joins ends the view, and the next one has it") {
     CHECK(stop->reason == "node 5 joins");
   }
   CHECK(cluster.phase() == "gathering");
-  CHECK(cluster.job().waiting_for == " node 0 node 1");
+  CHECK(cluster.job().waiting_for == "node 0, node 1");
   cluster.sent.clear();
   join_as(cluster, 1, 2);
   CHECK(cluster.phase() == "gathering");  // node 0 is alive: it is waited for

@@ -542,3 +542,28 @@ TEST_CASE("members that never come end the attach with a time-out that says what
   CHECK(error.code == ErrorCode::kTimeout);
   CHECK(contains(error.message, "'a-job' did not come together within 50 ms"));
 }
+
+TEST_CASE(
+    "whoever waits for others hears who they are: ranks of the node from the worker, the rest from the coordinator") {
+  FakeNode node;
+  node.run();
+  SessionOptions options = node.session_options(0, 2);
+  options.attach_timeout = std::chrono::milliseconds(1500);
+  auto alone = node.attach(options);
+  CHECK(contains(error_of(std::move(alone)).message, "missing: local rank 1 of node 0"));
+
+  std::vector<std::string> notes;
+  options.attach_timeout = std::chrono::milliseconds(6000);
+  options.note = [&](const std::string& text) { notes.push_back(text); };
+  auto first = node.attach(options);
+  auto second = node.attach(node.session_options(1, 2));
+  node.coordinator.await<JoinJob>();
+  node.server->on_control(JobWaits{"a-job", "node 1, server 0"});
+  node.server->on_control(JobWaits{"another", "nobody"});
+  CHECK(contains(error_of(std::move(first)).message, "missing: node 1, server 0"));
+  REQUIRE_FALSE(notes.empty());
+  CHECK(contains(notes.back(), "waiting for node 1, server 0, "));
+  CHECK(contains(notes.back(), " s of 6 s"));
+  node.welcome();
+  second.get();
+}

@@ -170,6 +170,11 @@ void print_jobs(const std::vector<Answer>& answers) {
                text(job, "committed"), text(job, "chunks"), text(job, "last_stop")});
   }
   table.print();
+  Table waits({"JOB", "WAITS FOR"});
+  for (const Json& job : jobs_of(answers)) {
+    if (const std::string who = job.value("waiting_for", ""); !who.empty()) waits.add({text(job, "name"), who});
+  }
+  waits.print();
   Table figures({"JOB", "OF ROUND", "TRAINERS SAY"});
   for (const Json& job : jobs_of(answers)) {
     const Json said = job.value("figures", Json());
