@@ -104,6 +104,7 @@ struct NodePace {  # where a node's time went, in total since the view began
   samples @7 :UInt64;  # that its gradients were sums over
   answers @8 :UInt64;  # grows with every answer that the node takes
   figures @9 :Figures;  # what its trainers said last
+  said @10 :List(UInt64);  # by local rank: the round of which it has given all gradients
 }
 
 struct Figure {  # a mean over samples; also travels in attach messages

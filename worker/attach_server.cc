@@ -123,7 +123,7 @@ std::vector<NodePace> AttachServer::paces() const {
     pace.node = NodeRank(summary.node);  // as the coordinator knows it, whatever it is in this view
     pace.figures = summary.figures;
     if (!summary.job->plan().on_servers()) pace.rounds = 0;
-    if (pace.rounds != 0 || !pace.figures.empty()) paces.push_back(std::move(pace));
+    paces.push_back(std::move(pace));
   }
   return paces;
 }

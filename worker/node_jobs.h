@@ -25,7 +25,7 @@ std::vector<JobProgress> progress_of(const std::vector<NodeJobSummary>& summarie
 
 class NodeJobs {
  public:
-  static constexpr std::uint32_t kMaxLocalRanks = 256;
+  static constexpr std::uint32_t kMaxLocalRanks = tributary::kMaxLocalRanks;
   static constexpr std::size_t kMaxJobs = 64;
 
   NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPort& coordinator, LanePort& lanes, Logger logger)

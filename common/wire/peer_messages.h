@@ -113,6 +113,7 @@ struct JobProgress {
     field(m.writing, TRIB_WIRE(Writing));
   }
 };
+inline constexpr std::size_t kMaxLocalRanks = 256;  // of a node
 // How a node gets on. Where its time went is in total since the view began: its own, not that in which it waited for
 // others.
 struct NodePace {
@@ -126,6 +127,7 @@ struct NodePace {
   std::uint64_t samples = 0;     // that its gradients were sums over (any weight)
   std::uint64_t answers = 0;     // grows with every answer that the node takes
   Figures figures;               // what its trainers said last
+  std::vector<Round> said;       // by local rank: of which it has given all gradients
 
   static void fields(auto& m, auto&& field) {
     field(m.job, TRIB_WIRE(Job));
@@ -138,6 +140,7 @@ struct NodePace {
     field(m.samples, TRIB_WIRE(Samples));
     field(m.answers, TRIB_WIRE(Answers));
     field(m.figures, TRIB_WIRE(Figures));
+    field(m.said, TRIB_WIRE(Said), AtMost{kMaxLocalRanks, "the list of the ranks' rounds"});
   }
 };
 struct Heartbeat {

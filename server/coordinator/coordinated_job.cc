@@ -60,6 +60,7 @@ JobStatus CoordinatedJob::status() const {
   status.waiting_for = waiting_for();
   if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
     status.paces = running->paces();
+    status.stall = running->stall();
     for (const auto& [node, member] : members()) {
       if (const Peers::Worker* worker = ledger_.context.peers.worker(member.worker))
         status.workers[node] = worker->hello.name;
@@ -118,6 +119,7 @@ void CoordinatedJob::on(const Peers::Worker& worker, const NodePace& pace) {
   const auto member = members.find(pace.node.value);
   if (member == members.end() || member->second.worker != worker.hello.incarnation) return;
   ledger_.figures.note(pace);
+  member->second.said = pace.said;
   const bool gets_on = std::exchange(member->second.answers, pace.answers) != pace.answers;
   if (RunningView* running = std::get_if<RunningView>(&phase_)) return running->note(worker, pace);
   if (gets_on) std::get<StoppingView>(phase_).still_going();

@@ -33,6 +33,7 @@ struct JobStatus {
   std::optional<JobPlacement> placement;         // of the last view opened since this process started
   std::vector<StragglerWatch::Node> paces;       // of its nodes while it runs
   Figures figures;                               // what its trainers said last, together
+  std::optional<StallWatch::Stall> stall;        // it runs, and no round gets done
   std::map<std::uint32_t, std::string> workers;  // names, by node
 };
 

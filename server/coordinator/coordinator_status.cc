@@ -59,6 +59,8 @@ nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
                     {"last_stop", job.last_stop},
                     {"not_saved", job.not_saved},
                     {"computed_with", job.record.computed_with},
+                    {"stalled_ms", job.stall ? Json(job.stall->ms) : Json(nullptr)},
+                    {"why_no_round", job.stall ? job.stall->why : ""},
                     {"figures", figures_json(job.figures)},
                     {"paces", paces_json(job)},
                     {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
@@ -79,6 +81,15 @@ nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
 }
 
 void register_metrics(Metrics& metrics, const Coordinator& coordinator) {
+  metrics.gauges("tributary_coordinator_job_stalled_seconds",
+                 "For how long a running job has had no round, if that is longer than usual; else 0.", [&coordinator] {
+                   std::vector<Metrics::Sample> samples;
+                   for (const JobStatus& job : coordinator.jobs()) {
+                     const double ms = job.stall ? static_cast<double>(job.stall->ms) : 0.0;
+                     if (job.phase == "running") samples.push_back({{{"job", job.name}}, ms * 1e-3});
+                   }
+                   return samples;
+                 });
   metrics.gauges("tributary_coordinator_job_figure",
                  "What trainers said last (trib.log): means over all ranks by samples; by name.", [&coordinator] {
                    std::vector<Metrics::Sample> samples;

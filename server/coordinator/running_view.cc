@@ -35,13 +35,20 @@ std::optional<std::uint64_t> redo_snapshot_from(const JobView& view, const JobRe
   return record.initialised ? record.committed.value + redo_capacity(view.members) / 2 : 0;
 }
 
+// An answer without its numbers, which change all the time.
+std::string kind_of(std::string why) {
+  std::erase_if(why, [](char c) { return c >= '0' && c <= '9'; });
+  return why;
+}
+
 }  // namespace
 
 RunningView::RunningView(JobLedger& ledger, JobView opened, std::uint64_t now_ms)
     : view(std::move(opened)),
       ledger_(ledger),
       snapshots_(ledger.config().snapshot, bytes_to_prepare(ledger), now_ms),
-      stragglers_(has_deadline(ledger.config())) {
+      stragglers_(has_deadline(ledger.config())),
+      stalls_(now_ms) {
   const auto keeps_none = std::ranges::find_if(
       view.members, [](const auto& entry) { return entry.second.join.redo_capacity < kMinRedoRounds; });
   if (!has_rounds(ledger_.config()) || keeps_none == view.members.end()) return;
@@ -54,6 +61,7 @@ RunningView::RunningView(JobLedger& ledger, JobView opened, std::uint64_t now_ms
 
 // Who lags is told when it begins and when it is over.
 void RunningView::note(const Peers::Worker& worker, const NodePace& pace) {
+  if (pace.rounds == 0) return;
   const auto news = stragglers_.note(pace);
   if (!news) return;
   ledger_.log("node " + std::to_string(news->node) + " of " + ledger_.in_words() + " (worker " + worker.hello.name +
@@ -92,7 +100,51 @@ void RunningView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t 
   ledger_.commit(m.round, false, view.members, now_ms);
 }
 
+// Told when it begins, when the answer is another one, and when it is over. Where nodes have clocks they do not wait
+// for each other.
+void RunningView::look_for_stall(std::uint64_t now_ms) {
+  if (!has_rounds(ledger_.config())) return;
+  const auto before = std::exchange(stall_, std::nullopt);
+  stalls_.reached(Round(ledger_.paces.range().first.value), now_ms);
+  if (!stop_requested_ && stalls_.quiet(now_ms)) stall_ = stalls_.look(facts(), now_ms);
+  const std::string& job = ledger_.in_words();
+  if (stall_ && (!before || kind_of(before->why) != kind_of(stall_->why))) {
+    ledger_.log(job + " has had no round for " + std::to_string(stall_->ms / 1000) + " s: " + stall_->why,
+                LogLevel::kWarning);
+  } else if (before && !stall_) {
+    ledger_.log(job + " goes on after " + std::to_string(before->ms / 1000) + " s without a round");
+  }
+}
+
+StallWatch::Facts RunningView::facts() const {
+  const Peers& peers = ledger_.context.peers;
+  StallWatch::Facts facts;
+  facts.unheard_ms = std::max(StallWatch::kUnheardMs, ledger_.context.options.peer_timeout_ms / 2);
+  std::uint32_t rank = 0;
+  for (const auto& [node, member] : view.members) {
+    const std::string name = "node " + std::to_string(node);
+    if (const Peers::Worker* worker = peers.worker(member.worker))
+      facts.peers.push_back({name + " (worker " + worker->hello.name + ")", worker->heard_ms});
+    for (std::uint32_t local = 0; local < member.join.local_world_size; ++local, ++rank) {
+      const Round said = local < member.said.size() ? member.said[local] : view.start.round;
+      if (!member.left) facts.ranks.push_back({rank, name, said});
+    }
+  }
+  for (const std::uint16_t index : ledger_.shards()) {
+    const auto server = peers.servers().find(index);
+    if (server == peers.servers().end()) continue;
+    facts.peers.push_back({"server " + std::to_string(index), server->second.heard_ms});
+    facts.servers.push_back({index, ledger_.paces.min_version(index)});
+    if (snapshots_.awaits_part_of(index)) facts.snapshot_waits.push_back(index);
+  }
+  facts.snapshot = snapshots_.under_way();
+  facts.durable = ledger_.record().committed;
+  if (keeps_redo(ledger_.config(), view.members, peers)) facts.kept_most = redo_capacity(view.members);
+  return facts;
+}
+
 std::optional<Round> RunningView::tick(std::uint64_t now_ms) {
+  look_for_stall(now_ms);
   if (const JobMember* finished = one_that_left(view.members)) {
     // The others either finish now or wait for ever. (If all had, the stop would have begun.)
     std::uint64_t answers = 0;

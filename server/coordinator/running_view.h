@@ -10,6 +10,7 @@
 #include "common/base/patience.h"
 #include "server/coordinator/job_ledger.h"
 #include "server/coordinator/snapshot_schedule.h"
+#include "server/coordinator/stall_watch.h"
 #include "server/coordinator/straggler_watch.h"
 
 namespace tributary {
@@ -45,14 +46,21 @@ class RunningView {
 
   bool takes_snapshot() const { return snapshots_.under_way().has_value(); }
   std::vector<StragglerWatch::Node> paces() const { return stragglers_.nodes(); }
+  // Why no round gets done, as of the last tick; none: they do.
+  const std::optional<StallWatch::Stall>& stall() const { return stall_; }
 
   JobView view;
   std::optional<SnapshotDone> node_zero_kept;  // all-reduce: what node 0 said of its last checkpoint
 
  private:
+  void look_for_stall(std::uint64_t now_ms);
+  StallWatch::Facts facts() const;
+
   JobLedger& ledger_;
   SnapshotSchedule snapshots_;
   StragglerWatch stragglers_;
+  StallWatch stalls_;
+  std::optional<StallWatch::Stall> stall_;
   bool stop_requested_ = false;
   std::optional<Round> joins_after_;  // somebody wants to join, after a later snapshot than this
   std::optional<Patience> lagging_;   // some nodes have finished, others not

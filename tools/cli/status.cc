@@ -175,6 +175,12 @@ void print_jobs(const std::vector<Answer>& answers) {
     if (const std::string who = job.value("waiting_for", ""); !who.empty()) waits.add({text(job, "name"), who});
   }
   waits.print();
+  Table stalls({"JOB", "NO ROUND FOR", "BECAUSE"});
+  for (const Json& job : jobs_of(answers)) {
+    if (const std::string why = job.value("why_no_round", ""); !why.empty())
+      stalls.add({text(job, "name"), amount(number(job, "stalled_ms"), 1e3, "s"), why});
+  }
+  stalls.print();
   Table figures({"JOB", "OF ROUND", "TRAINERS SAY"});
   for (const Json& job : jobs_of(answers)) {
     const Json said = job.value("figures", Json());

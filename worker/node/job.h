@@ -117,6 +117,8 @@ class NodeJob {
   NodePace pace() const;
   // Any thread. Is `round` the job's last one, as its trainers say?
   bool is_last(Round round) const;
+  // Any thread. The newest round of which local rank `rank` has given all gradients.
+  Round said(std::uint32_t rank) const;
   // Did local rank `rank` call ready for a round beyond `round`?
   bool beyond(std::uint32_t rank, Round round) const;
 

@@ -1,0 +1,78 @@
+// StallWatch: why no round of a running job gets done: the one answer that status, log and metrics show
+// (docs/membership.md). Pure: what nodes and servers say of themselves in, words out. The job's running view owns it.
+//
+// A job is looked at when it has had no round for longer than it usually takes, several times over. The first of these
+// that is true is the answer: somebody is not heard; ranks have not given their gradients, and others have; nodes keep
+// no more pushes until a snapshot is written; a server is behind; nothing of these, so that bytes are under way.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+
+namespace tributary {
+
+class StallWatch {
+ public:
+  static constexpr std::uint64_t kQuietMs = 5000;    // without a round, at least, before it is a stall
+  static constexpr std::uint64_t kTimesUsual = 4;    // and so many times the longest of the last rounds
+  static constexpr std::uint64_t kUnheardMs = 3000;  // at least, for somebody who should say something every second
+
+  explicit StallWatch(std::uint64_t now_ms) : since_ms_(now_ms) {}
+
+  // The round that all chunks have seen.
+  void reached(Round round, std::uint64_t now_ms);
+
+  // What is known when it is asked.
+  struct Peer {
+    std::string name;            // "node 1 (worker host1)"
+    std::uint64_t heard_ms = 0;  // last
+  };
+  struct Rank {
+    std::uint32_t rank = 0;
+    std::string node;  // "node 1"
+    Round said;        // of which it has given all gradients
+  };
+  struct Server {
+    std::uint16_t index = 0;
+    Version version;  // that all its chunks have seen
+  };
+  struct Facts {
+    std::uint64_t unheard_ms = kUnheardMs;  // after which it is worth a word
+    std::vector<Peer> peers;
+    std::vector<Rank> ranks;
+    std::vector<Server> servers;
+    // Nodes keep so many rounds, and what is behind the last durable one.
+    std::uint64_t kept_most = 0;  // 0: they keep none, or all that comes
+    Round durable;
+    std::optional<Round> snapshot;              // under way
+    std::vector<std::uint16_t> snapshot_waits;  // servers that have still to write it
+  };
+  struct Stall {
+    std::uint64_t ms = 0;  // without a round
+    std::string why;
+  };
+  // It is long enough since the last round to be looked at.
+  bool quiet(std::uint64_t now_ms) const { return now_ms >= since_ms_ + patience_ms(); }
+  // None: rounds get done, as far as can be told.
+  std::optional<Stall> look(const Facts& facts, std::uint64_t now_ms) const;
+
+ private:
+  std::uint64_t patience_ms() const {
+    return std::max(kQuietMs, kTimesUsual * *std::max_element(last_ms_.begin(), last_ms_.end()));
+  }
+
+  Round reached_;
+  bool any_ = false;                        // a round has been done since the view began
+  std::uint64_t since_ms_;                  // it was
+  std::array<std::uint64_t, 8> last_ms_{};  // how long the last ones took, as heartbeats show it
+  std::size_t next_ = 0;
+};
+
+}  // namespace tributary
