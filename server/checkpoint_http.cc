@@ -15,6 +15,7 @@ using Answer = AdminHttp::Answer;
 
 constexpr char kPrefix[] = "/checkpoint/";
 constexpr char kRemoveJob[] = "/job/remove";
+constexpr char kStopJob[] = "/job/stop";
 
 std::string text_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -129,11 +130,21 @@ Answer remove_job(Coordinator& coordinator, const std::string& body) {
   return {200, text_of({{"removed", *removed}})};
 }
 
+Answer stop_job(Coordinator& coordinator, const std::string& body) {
+  Fields fields(body);
+  std::string name = fields.text("name");
+  if (const Status read = fields.status(); !read) return refusal(read.error());
+  const Result<std::uint64_t> stopped = coordinator.stop_job(std::move(name));
+  if (!stopped) return refusal(stopped.error());
+  return {200, text_of({{"round", *stopped}})};
+}
+
 }  // namespace
 
 std::optional<AdminHttp::Answer> answer_order(Coordinator& coordinator, const PathRoots& roots, const std::string& path,
                                               const std::string* body) {
   if (path == kRemoveJob && body != nullptr) return remove_job(coordinator, *body);
+  if (path == kStopJob && body != nullptr) return stop_job(coordinator, *body);
   if (!path.starts_with(kPrefix)) return std::nullopt;
   const std::string what = path.substr(sizeof kPrefix - 1);
   if (body == nullptr) return status(coordinator, what);

@@ -23,14 +23,8 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, Logger logger
 Server::Server(ServerConfig config, Logger logger) : config_(std::move(config)), logger_(std::move(logger)) {}
 
 Status Server::start_parts() {
-  const bool coordinates = config_.index == 0;
-  const Result<Credentials> credentials = load_credentials(config_.security, Role::kServer, coordinates);
+  const Result<Credentials> credentials = credentials_of(config_);
   if (!credentials) return tl::unexpected(credentials.error());
-  std::vector<Listening> listening = {{"[server] bind", config_.bind, "tcp://127.0.0.1:*"}};
-  if (coordinates) listening.push_back({"[server] coordinator", config_.coordinator, "tcp://127.0.0.1:7070"});
-  listening.push_back({"[server] admin", config_.admin, "127.0.0.1:0"});
-  if (Status safe = check_exposure(listening, credentials->own != nullptr, config_.security.insecure); !safe)
-    return safe;
   if (config_.security.insecure && !credentials->own) logger_->warn("{}", kInsecureWarning);
   const auto warn = [logger = logger_](const std::string& line) { logger->warn(line); };
   if (!config_.store_path.empty()) {

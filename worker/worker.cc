@@ -44,15 +44,10 @@ Worker::Worker(WorkerConfig config, Logger logger) : config_(std::move(config)),
 
 Status Worker::start_parts() {
   const std::uint64_t incarnation = random_incarnation();
-  auto credentials = load_credentials(config_.security, Role::kWorker, config_.serve_coordinator);
+  auto credentials = credentials_of(config_);
   if (!credentials) return tl::unexpected(credentials.error());
   credentials_ = std::move(*credentials);
   if (config_.name.empty()) config_.name = credentials_.own ? credentials_.own->identity.name : host_name();
-  std::vector<Listening> listening = {{"[worker] admin", config_.admin, "127.0.0.1:0"}};
-  if (config_.serve_coordinator)
-    listening.push_back({"[worker] coordinator", config_.coordinator, "tcp://127.0.0.1:7070"});
-  if (Status safe = check_exposure(listening, credentials_.own != nullptr, config_.security.insecure); !safe)
-    return safe;
   if (config_.security.insecure && !credentials_.own) logger_->warn("{}", kInsecureWarning);
   if (config_.serve_coordinator) {
     if (Status started = start_coordinator(); !started) return started;

@@ -145,4 +145,10 @@ int run_daemon(const std::string& program, const std::function<Result<Daemon>()>
   return served ? code : report(program, {ErrorCode::kInternal, served.error().message});
 }
 
+int report_check(const std::string& config_path, const Status& checked) {
+  if (checked) std::printf("%s is sound\n", config_path.c_str());
+  if (!checked) std::fprintf(stderr, "%s\n", checked.error().message.c_str());
+  return checked ? 0 : kExitUsage;
+}
+
 }  // namespace tributary

@@ -39,4 +39,7 @@ struct Daemon {
 // not return after a second signal that comes kSameStopSignalMs or more after the first.
 int run_daemon(const std::string& program, const std::function<Result<Daemon>()>& start);
 
+// Of --check-config: one line, and the exit code.
+int report_check(const std::string& config_path, const Status& checked);
+
 }  // namespace tributary

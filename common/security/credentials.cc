@@ -4,6 +4,9 @@
 
 #include <string>
 #include <tuple>
+#include <vector>
+
+#include "common/security/exposure.h"
 
 namespace tributary {
 
@@ -51,6 +54,33 @@ Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bo
   if (!coordinators) return tl::unexpected(coordinators.error());
   credentials.coordinator_key = std::move(coordinators->key);
   return credentials;
+}
+
+namespace {
+
+Result<Credentials> if_safe(Result<Credentials> credentials, const std::vector<Listening>& listening, bool insecure) {
+  if (!credentials) return credentials;
+  if (Status safe = check_exposure(listening, credentials->own != nullptr, insecure); !safe)
+    return tl::unexpected(safe.error());
+  return credentials;
+}
+
+}  // namespace
+
+Result<Credentials> credentials_of(const ServerConfig& config) {
+  const bool coordinates = config.index == 0;
+  std::vector<Listening> listening = {{"[server] bind", config.bind, "tcp://127.0.0.1:*"},
+                                      {"[server] admin", config.admin, "127.0.0.1:0"}};
+  if (coordinates) listening.push_back({"[server] coordinator", config.coordinator, "tcp://127.0.0.1:7070"});
+  return if_safe(load_credentials(config.security, Role::kServer, coordinates), listening, config.security.insecure);
+}
+
+Result<Credentials> credentials_of(const WorkerConfig& config) {
+  std::vector<Listening> listening = {{"[worker] admin", config.admin, "127.0.0.1:0"}};
+  if (config.serve_coordinator)
+    listening.push_back({"[worker] coordinator", config.coordinator, "tcp://127.0.0.1:7070"});
+  return if_safe(load_credentials(config.security, Role::kWorker, config.serve_coordinator), listening,
+                 config.security.insecure);
 }
 
 }  // namespace tributary

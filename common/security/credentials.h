@@ -20,4 +20,8 @@ struct Credentials {
 // kConfig: a file that cannot be used, or one that is missing beside another.
 Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bool coordinator);
 
+// Of a daemon that is about to start: its credentials, if what it listens on goes with them (protected mode).
+Result<Credentials> credentials_of(const ServerConfig& config);
+Result<Credentials> credentials_of(const WorkerConfig& config);
+
 }  // namespace tributary

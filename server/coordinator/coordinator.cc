@@ -249,6 +249,12 @@ Result<std::uint64_t> Coordinator::restore_checkpoint(RestoreOrder order) {
   return give([this, order = std::move(order)](std::uint64_t now) { return core_->restore_checkpoint(order, now); });
 }
 
+Result<std::uint64_t> Coordinator::stop_job(std::string name) {
+  return give([this, name = std::move(name)](std::uint64_t) {
+    return core_->stop_job(name, "an operator asked for it (tributary job stop)");
+  });
+}
+
 Result<std::uint64_t> Coordinator::remove_job(std::string name) {
   return give([this, name = std::move(name)](std::uint64_t) { return core_->remove_job(name); });
 }

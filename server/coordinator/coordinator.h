@@ -71,6 +71,7 @@ class Coordinator final : private CoordinatorOutput {
   Result<std::uint64_t> save_checkpoint(SaveOrder order);
   Result<std::uint64_t> restore_checkpoint(RestoreOrder order);
   std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const;
+  Result<std::uint64_t> stop_job(std::string name);
   Result<std::uint64_t> remove_job(std::string name);
   std::uint64_t malformed() const { return malformed_.value(); }
   std::uint64_t messages() const { return messages_.value(); }

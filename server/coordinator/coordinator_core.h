@@ -36,6 +36,8 @@ class CoordinatorCore : private CheckpointJobs {
   Result<std::uint64_t> save_checkpoint(const SaveOrder& order, std::uint64_t now_ms);
   Result<std::uint64_t> restore_checkpoint(const RestoreOrder& order, std::uint64_t now_ms);
   std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const { return context_.checkpoints.status(id); }
+  // The nodes of a job that runs are asked to leave it after their round. Its newest round.
+  Result<std::uint64_t> stop_job(const std::string& name, const std::string& reason);
   // Deletes a job that is not in use, with all that anybody has of that name. How many there were.
   Result<std::uint64_t> remove_job(const std::string& name);
 

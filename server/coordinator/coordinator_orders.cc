@@ -162,6 +162,19 @@ void CoordinatorCore::not_restored(const std::string& name) {
   if (job->second.record().job.value == 0) jobs_.erase(job);
 }
 
+Result<std::uint64_t> CoordinatorCore::stop_job(const std::string& name, const std::string& reason) {
+  const auto known = jobs_.find(name);
+  if (known == jobs_.end()) return fail(ErrorCode::kUnknownJob, "nobody in the cluster has a job '" + name + "'");
+  CoordinatedJob& job = known->second;
+  const JobStatus status = job.status();
+  if (!job.trains()) {
+    return fail(ErrorCode::kInvalidArgument,
+                job.in_words() + " does not run (it is " + status.phase + "): there is nothing to stop");
+  }
+  job.request_stop(reason);
+  return status.max_version.value;
+}
+
 Result<std::uint64_t> CoordinatorCore::remove_job(const std::string& name) {
   if (context_.draining) return fail(ErrorCode::kStopped, "the cluster is being stopped; remove jobs when it is back");
   if (context_.options.servers == 0) {

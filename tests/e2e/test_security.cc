@@ -200,6 +200,27 @@ TEST_CASE("a key that is revoked in the middle of a job ends its view, and the j
   CHECK(cluster->stop().empty());
 }
 
+TEST_CASE("--check-config says whether a daemon would start, and touches nothing") {
+  const TempDir dir;
+  const auto check = [&](const std::string& program, const std::string& config) {
+    const std::string file = dir / "checked.toml", log = dir / "checked.log";
+    std::filesystem::remove(log);
+    std::ofstream(file) << config;
+    auto spawned = Process::spawn({.argv = {bin(program), "--config", file, "--check-config"}, .log_file = log});
+    REQUIRE_MESSAGE(spawned, spawned.error().message);
+    const auto status = spawned->wait(kPatience);
+    REQUIRE(status);
+    return std::to_string(status->code) + ": " + last_lines(log, 10);
+  };
+  CHECK(has(check("tributary-server", "[server]\nindex = 0\n[store]\npath = \"" + (dir / "store") + "\"\n"),
+            "0: " + (dir / "checked.toml") + " is sound"));
+  CHECK_FALSE(std::filesystem::exists(dir / "store"));
+  CHECK(has(check("tributary-server", "[server]\nbind = \"tcp://0.0.0.0:*\"\n"), "2: [server] bind"));
+  CHECK(has(check("tributary-worker", "[worker]\nadmin = \"10.0.0.1:80\"\n"), "2: [worker] admin"));
+  CHECK(has(check("tributary-worker", "[security]\nkeys = \"/none\"\n"), "2: cannot open the key file /none"));
+  CHECK(has(check("tributary-worker", "[worker]\nnmae = \"x\"\n"), "did you mean 'name'"));
+}
+
 TEST_CASE("a daemon that other machines reach does not start without keys, and the error names three cures") {
   const TempDir dir;
   const Intruder open(dir, "open", "tributary-server",

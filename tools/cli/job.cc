@@ -1,45 +1,120 @@
 // tributary job: orders about a job as a whole.
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "tools/cli/commands.h"
 #include "tools/cli/orders.h"
+#include "tools/cli/table.h"
 
 namespace tributary::cli {
 namespace {
+
+constexpr std::chrono::milliseconds kPoll{200};
 
 int complain(const Error& error) {
   std::fprintf(stderr, "tributary job: %s\n", error.message.c_str());
   return error.code == ErrorCode::kInvalidArgument ? 2 : 1;
 }
 
+using Json = nlohmann::ordered_json;
+
+Result<Json> order(const AdminPort& admin, const char* path, const std::string& name) {
+  return ask(admin, path, Json{{"name", name}}.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
 int remove(const Cluster& cluster, const std::string& name) {
   const Result<AdminPort> admin = coordinator_admin(cluster);
   if (!admin) return complain(admin.error());
-  const nlohmann::ordered_json order = {{"name", name}};
-  const auto answer =
-      ask(*admin, "/job/remove", order.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  const auto answer = order(*admin, "/job/remove", name);
   if (!answer) return complain(answer.error());
   std::printf("removed job '%s', with all that servers had of it\n", name.c_str());
   return 0;
 }
 
+// Of the coordinator's status.
+Result<Json> jobs_of(const AdminPort& admin) {
+  auto status = ask(admin, "/status", std::nullopt);
+  if (!status) return status;
+  if (!status->contains("coordinator")) {
+    return fail(ErrorCode::kInvalidArgument, admin.address + " is not server 0, which knows the jobs");
+  }
+  return status->at("coordinator").value("jobs", Json::array());
+}
+
+int list(const Cluster& cluster, bool json) {
+  const Result<AdminPort> admin = coordinator_admin(cluster);
+  if (!admin) return complain(admin.error());
+  const auto jobs = jobs_of(*admin);
+  if (!jobs) return complain(jobs.error());
+  if (json) {
+    std::printf("%s\n", jobs->dump().c_str());
+    return 0;
+  }
+  Table table({"JOB", "PHASE", "NODES", "RANKS", "ROUND", "DURABLE", "MODE"});
+  for (const Json& job : *jobs) {
+    const auto number = [&](const char* key) { return job.value(key, Json()).dump(); };
+    table.add({job.value("name", ""), job.value("finished", false) ? "finished" : job.value("phase", ""),
+               number("joined") + " of " + number("nodes"), number("world_size"), number("max_version"),
+               job.value("committed", Json()).is_null() ? "-" : number("committed"), job.value("mode", "")});
+  }
+  table.print();
+  if (jobs->empty()) std::printf("no job is known\n");
+  return 0;
+}
+
+// Waits until it is idle: its last state is saved then.
+int stop(const Cluster& cluster, const std::string& name, bool wait) {
+  const Result<AdminPort> admin = coordinator_admin(cluster);
+  if (!admin) return complain(admin.error());
+  const auto answer = order(*admin, "/job/stop", name);
+  if (!answer) return complain(answer.error());
+  if (!wait) {
+    std::printf("job '%s' stops after its open round\n", name.c_str());
+    return 0;
+  }
+  while (true) {
+    const auto jobs = jobs_of(*admin);
+    if (!jobs) return complain(jobs.error());
+    const auto job = std::ranges::find_if(*jobs, [&](const Json& one) { return one.value("name", "") == name; });
+    if (job == jobs->end() || job->value("phase", "") == "idle") {
+      const Json round = job == jobs->end() ? Json() : job->value("committed", Json());
+      std::printf("stopped job '%s'; saved is round %s\n", name.c_str(), round.is_null() ? "-" : round.dump().c_str());
+      return 0;
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
 }  // namespace
 
 void add_job(CliCommand app, int& exit_status) {
-  struct RemoveOptions {
+  struct JobOptions {
     Cluster cluster;
     std::string name;
+    bool json = false, wait = true;
   };
   CliCommand job = app.add_subcommand("job", "orders about a job as a whole");
   job->require_subcommand(1);
-  auto options = std::make_shared<RemoveOptions>();
-  CliCommand command = job->add_subcommand(
-      "remove", "delete a stopped job with all that any server has of that name; the next run begins at round 0");
-  command->add_option("JOB", options->name, "the job's name")->required();
-  add_cluster_options(*command, options->cluster);
-  command->callback([options, &exit_status] { exit_status = remove(options->cluster, options->name); });
+  auto options = std::make_shared<JobOptions>();
+  const auto add = [&](const char* name, const char* help, bool about_one) {
+    CliCommand command = job->add_subcommand(name, help);
+    if (about_one) command->add_option("JOB", options->name, "the job's name")->required();
+    add_cluster_options(command, options->cluster);
+    return command;
+  };
+  CliCommand all = add("list", "the jobs that the cluster knows, and how far they are", false);
+  all->add_flag("--json", options->json, "print them as the coordinator's status has them");
+  all->callback([options, &exit_status] { exit_status = list(options->cluster, options->json); });
+  CliCommand end = add("stop", "let a job's ranks leave after their round, as Ctrl-C does; it can go on later", true);
+  end->add_flag("--wait,!--no-wait", options->wait, "until its last state is saved (default)");
+  end->callback([options, &exit_status] { exit_status = stop(options->cluster, options->name, options->wait); });
+  CliCommand forget = add(
+      "remove", "delete a stopped job with all that any server has of that name; the next run begins at round 0", true);
+  forget->callback([options, &exit_status] { exit_status = remove(options->cluster, options->name); });
 }
 
 }  // namespace tributary::cli

@@ -1,0 +1,108 @@
+// Stalls that are caused on purpose: the one answer names each of them.
+#include <signal.h>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string why(LocalCluster& cluster) {
+  const nlohmann::json jobs = status_of(cluster.coordinator_daemon()).at("coordinator").at("jobs");
+  return jobs.empty() ? "" : jobs.at(0).at("why_no_round").get<std::string>();
+}
+
+// Stops a process for as long as this object lives.
+class Stopped {
+ public:
+  explicit Stopped(const Process& process) : pid_(process.pid()) { ::kill(pid_, SIGSTOP); }
+  ~Stopped() { ::kill(pid_, SIGCONT); }
+  Stopped(const Stopped&) = delete;
+  Stopped& operator=(const Stopped&) = delete;
+
+ private:
+  const pid_t pid_;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "a trainer, a worker and a server that stand still are named within ten seconds, and the job goes on after them") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "why", .rounds = 1'000'000});
+  ClusterOptions options = two_by_two(dir);
+  options.ranks_per_node = 1;
+  options.peer_timeout_ms = 20'000;
+  const auto cluster = start(options);
+  start_trainers(*cluster, job_file);
+  wait_for(*cluster, "max_version", 20);
+  CHECK(why(*cluster).empty());
+  const auto names = [&](const Process& process, const std::string& words) {
+    const std::uint64_t round = job_number(*cluster, "max_version");
+    {
+      const Stopped stopped(process);
+      CHECK_MESSAGE(eventually([&] { return has(why(*cluster), words); }, seconds(12)), why(*cluster));
+    }
+    wait_for(*cluster, "max_version", round + 20);
+    CHECK(eventually([&] { return why(*cluster).empty(); }, seconds(12)));
+  };
+  names(cluster->trainers()[1].process, "rank 1 (node 1) has not given all gradients of round");
+  names(cluster->workers()[1].process, "node 1 (worker node-1) (");
+  names(cluster->servers()[1].process, "server 1 (");
+  const std::string log = last_lines(cluster->servers()[0].log_file, 1000);
+  CHECK(has(log, "has had no round for 5 s: rank 1 (node 1)"));
+  CHECK(has(log, " s without a round"));
+  CHECK(job_number(*cluster, "view") == 1);
+}
+
+TEST_CASE("jobs are listed and stopped by their names, with the token alone") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "named", .rounds = 1'000'000});
+  const auto cluster = start(two_by_two(dir));
+  const auto tool = [&](const std::vector<std::string>& arguments) {
+    const std::string log = dir / "tool.log";
+    std::filesystem::remove(log);
+    std::vector<std::string> argv = {bin("tributary"), "job"};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    auto process = Process::spawn({.argv = argv, .log_file = log});
+    REQUIRE_MESSAGE(process, process.error().message);
+    const auto status = process->wait(kPatience);
+    REQUIRE(status);
+    return std::to_string(status->code) + ": " + last_lines(log, 20);
+  };
+  CHECK(has(tool({"list", "--base-dir", dir / "run"}), "0: no job is known"));
+  start_trainers(*cluster, job_file);
+  wait_for(*cluster, "max_version", 20);
+  CHECK(has(tool({"list", "--base-dir", dir / "run"}), "named"));
+  CHECK(has(tool({"stop", "other", "--base-dir", dir / "run"}),
+            "1: tributary job: nobody in the cluster has a job 'other'"));
+  const std::string admin = cluster->servers()[0].admin;
+  CHECK(has(tool({"stop", "named", "--coordinator-admin", admin}), "this needs the header"));
+  CHECK(cluster->trainers_running());
+  CHECK(has(tool({"stop", "named", "--coordinator-admin", admin, "--token", dir / "run/admin.token"}),
+            "0: stopped job 'named'; saved is round "));
+  REQUIRE(cluster->wait_for_trainers(kPatience));
+  CHECK(has(last_lines(cluster->trainers()[0].log_file, 20), "an operator asked for it"));
+  CHECK(has(tool({"stop", "named", "--base-dir", dir / "run"}), "does not run"));
+}
+
+TEST_CASE("ranks that are missing at the start are named to those that wait, and in the status") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "missing", .rounds = 20});
+  ClusterOptions options = two_by_two(dir);
+  const auto cluster = start(options);
+  const auto command = cluster->train_command(job_file, {}, {"--device", "cpu", "--json"});
+  REQUIRE(cluster->start_trainers({.command = command, .progress_socket = {}, .nodes = {0}, .world_nodes = 2}));
+  const auto says = [&](std::size_t trainer, const std::string& words) {
+    return eventually([&] { return has(last_lines(cluster->trainers()[trainer].log_file, 100), words); });
+  };
+  CHECK(says(0, "waiting for node 1, "));
+  CHECK(status_of(cluster->coordinator_daemon()).at("coordinator").at("jobs").at(0).at("waiting_for") == "node 1");
+  REQUIRE(cluster->start_trainers({.command = command, .progress_socket = {}, .nodes = {1}, .world_nodes = 2}));
+  finish_training(*cluster);
+}
+
+}  // namespace tributary::e2e
