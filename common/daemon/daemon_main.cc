@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/patience.h"
 #include "common/daemon/daemon_thread.h"
+#include "common/daemon/supervisor.h"
 #include "common/wire/zmq_util.h"
 
 namespace tributary {
@@ -64,6 +65,7 @@ Result<int> wait_until_serving(const Daemon& daemon, const sigset_t& signals) {
     if (*serving) return 0;
     if (!told && steady_ms() - began >= kQuietWaitMs) {
       say(*daemon.logger, "waiting for " + daemon.waits_for);
+      tell_supervisor("STATUS=waiting for " + daemon.waits_for);
       told = true;
     }
     if (const int signal = wait_signal(signals, kServingPollMs); signal != 0) return signal;
@@ -102,6 +104,7 @@ int serve(const std::string& program, const std::function<Result<Daemon>()>& sta
     std::printf("%s\n", daemon->ready_line().c_str());
     std::fflush(stdout);
     logger.info("serving: {}", daemon->ready_line());
+    tell_supervisor("READY=1\nSTATUS=serving");
   }
   while (signal == 0) {
     signal = wait_signal(signals, daemon->broken ? kBrokenPollMs : kIdleWaitMs);
@@ -110,6 +113,7 @@ int serve(const std::string& program, const std::function<Result<Daemon>()>& sta
   }
   const std::uint64_t asked = steady_ms();
   logger.info("stopping: {}; a second signal, a second or more later, stops at once", ::strsignal(signal));
+  tell_supervisor("STOPPING=1\nSTATUS=stopping " + daemon->jobs);
   daemon->drain();
   Patience patience(daemon->stop_timeout_s * 1000ull, asked);
   while (!daemon->drained()) {

@@ -1,4 +1,8 @@
 // Daemons and trainers in any order, and daemons whose configurations do not fit together.
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "common/base/file_descriptor.h"
 #include "tests/e2e/e2e.h"
 
 namespace tributary::e2e {
@@ -86,6 +90,31 @@ TEST_CASE("trainer, worker and servers may be started in any order: each says wh
   auto first = parts.server(0, 2);
   for (const auto* part : {&first, &second, &worker}) CHECK(part->says("ready {"));
   CHECK(has(trainer.ended_with(0), "digest"));
+}
+
+TEST_CASE("a service manager hears what a daemon waits for, that it serves, and that it stops") {
+  const TempDir dir;
+  const std::string path = dir / "notify.sock";
+  const FileDescriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  REQUIRE(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  const auto told = [&] {
+    char text[256] = {};
+    const auto heard = [&] { return ::recv(socket.get(), text, sizeof text - 1, MSG_DONTWAIT) > 0; };
+    return eventually(heard) ? std::string(text) : std::string();
+  };
+  ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
+  Parts parts(dir);
+  auto second = parts.server(1, 2);
+  CHECK(told() == "STATUS=waiting for the coordinator at " + parts.coordinator() + " (server 0)");
+  auto first = parts.server(0, 2);
+  ::unsetenv("NOTIFY_SOCKET");
+  CHECK(told() == "READY=1\nSTATUS=serving");
+  CHECK(told() == "READY=1\nSTATUS=serving");
+  ::kill(second.process.pid(), SIGTERM);
+  CHECK(told() == "STOPPING=1\nSTATUS=stopping jobs");
 }
 
 TEST_CASE("a server with another number of servers than the coordinator's ends with status 2 and both numbers") {
