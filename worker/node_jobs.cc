@@ -180,7 +180,10 @@ void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
     about_a_join = true;
     job.refused({m.code, m.message}, now_ms);
   }
-  if (!about_a_join) context_.logger->warn("the coordinator refused: {}", m.message);
+  if (about_a_join || (m.message == last_refusal_ && now_ms < refusal_ms_ + kRefusalMs)) return;
+  last_refusal_ = m.message;
+  refusal_ms_ = now_ms;
+  context_.logger->warn("the coordinator refused: {}", m.message);
 }
 
 void NodeJobs::on(const JobWaits& m, std::uint64_t) {

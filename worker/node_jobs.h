@@ -27,6 +27,7 @@ class NodeJobs {
  public:
   static constexpr std::uint32_t kMaxLocalRanks = tributary::kMaxLocalRanks;
   static constexpr std::size_t kMaxJobs = 64;
+  static constexpr std::uint64_t kRefusalMs = 60'000;  // before the log has the same refusal once more
 
   NodeJobs(NodeJobsOptions options, TrainerPort& trainers, CoordinatorPort& coordinator, LanePort& lanes, Logger logger)
       : context_{std::move(options), trainers, coordinator, lanes, std::move(logger)} {}
@@ -80,6 +81,8 @@ class NodeJobs {
 
   NodeJobsContext context_;
   std::list<AttachedJob> jobs_;
+  std::string last_refusal_;  // of nothing that a trainer asked for: the coordinator's, as the log has it
+  std::uint64_t refusal_ms_ = 0;
   bool draining_ = false;
   bool drain_done_ = false;
 };

@@ -168,10 +168,18 @@ void CoordinatorLink::flush() {
               steady_ms());
 }
 
-// Said when it changes: the library tries again for ever.
+// Said when it changes. The library gives up after a refusal; but who is let in later shall get in.
 void CoordinatorLink::check_refusals() {
   const std::optional<std::string> why = refusals_->failed(options_.own != nullptr);
-  if (refusals_->succeeded()) refusal_.clear();
+  const std::uint64_t now = steady_ms();
+  if (why) again_ms_ = now + kHelloMs;
+  if (refusals_->succeeded()) {
+    refusal_.clear();
+    again_ms_ = 0;
+  } else if (again_ms_ != 0 && now >= again_ms_) {
+    again_ms_ = 0;
+    refusals_->connect_again(options_.coordinator);
+  }
   if (!why || *why == refusal_) return;
   refusal_ = *why;
   logger_->error("the coordinator at {} refuses this daemon: {}", options_.coordinator, *why);

@@ -54,4 +54,10 @@ std::optional<std::string> RefusalWatch::failed(bool with_keys) {
   return why;
 }
 
+// What is left of the old connection goes first: two to one peer would take turns.
+void RefusalWatch::connect_again(const std::string& endpoint) {
+  zmq_disconnect(watched_.handle(), endpoint.c_str());
+  zmq_connect(watched_.handle(), endpoint.c_str());
+}
+
 }  // namespace tributary

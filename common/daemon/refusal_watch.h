@@ -1,5 +1,5 @@
-// RefusalWatch: why a socket that connects does not get in. ZeroMQ tries again for ever without a word; its monitor
-// knows. Thread rule: the socket's.
+// RefusalWatch: why a socket that connects does not get in. ZeroMQ gives a peer up that refuses its handshake, without
+// a word; its monitor knows. Thread rule: the socket's.
 #pragma once
 
 #include <optional>
@@ -19,6 +19,8 @@ class RefusalWatch {
   // What has become known since: why the last handshake failed, in words that say what to do. Does not block.
   // with_keys: this side shows keys.
   std::optional<std::string> failed(bool with_keys);
+  // After it was given up: once more, to the endpoint that it was connected to.
+  void connect_again(const std::string& endpoint);
   // A handshake has succeeded since the last failure.
   bool succeeded() const { return succeeded_; }
 

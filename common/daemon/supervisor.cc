@@ -24,9 +24,8 @@ void tell_supervisor(const std::string& state) {
   const FileDescriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!socket) return;
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size());
-  [[maybe_unused]] const auto sent =
-      ::sendto(socket.get(), state.data(), state.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
-               reinterpret_cast<const sockaddr*>(&address), length);
+  [[maybe_unused]] const auto sent = ::sendto(socket.get(), state.data(), state.size(), MSG_DONTWAIT | MSG_NOSIGNAL,
+                                              reinterpret_cast<const sockaddr*>(&address), length);
 }
 
 }  // namespace tributary

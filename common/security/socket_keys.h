@@ -11,6 +11,8 @@
 namespace tributary {
 
 inline constexpr const char* kZapDomain = "tributary";
+inline constexpr int kZapEnforceDomain =
+    93;  // ZMQ_ZAP_ENFORCE_DOMAIN: in the library since 4.3.0, in the header a draft
 // What a peer that has not shown a key may take for its handshake: it costs a pair of keys before it is known.
 inline constexpr int kHandshakeMs = 4000;
 
@@ -18,7 +20,8 @@ inline constexpr int kHandshakeMs = 4000;
 inline void accept_with(zmq::socket_t& socket, const KeyPair& own) {
   socket.set(zmq::sockopt::handshake_ivl, kHandshakeMs);
   socket.set(zmq::sockopt::zap_domain, kZapDomain);
-  socket.set(zmq::sockopt::zap_enforce_domain, true);
+  const int enforced = 1;
+  if (zmq_setsockopt(socket.handle(), kZapEnforceDomain, &enforced, sizeof enforced) != 0) throw zmq::error_t();
   socket.set(zmq::sockopt::curve_server, true);
   socket.set(zmq::sockopt::curve_publickey, own.identity.key);
   socket.set(zmq::sockopt::curve_secretkey, own.secret);

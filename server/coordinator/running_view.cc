@@ -119,7 +119,8 @@ void RunningView::look_for_stall(std::uint64_t now_ms) {
 StallWatch::Facts RunningView::facts() const {
   const Peers& peers = ledger_.context.peers;
   StallWatch::Facts facts;
-  facts.unheard_ms = std::max(StallWatch::kUnheardMs, ledger_.context.options.peer_timeout_ms / 2);
+  facts.unheard_ms =
+      std::clamp(ledger_.context.options.peer_timeout_ms / 2, StallWatch::kUnheardMs, 2 * StallWatch::kUnheardMs);
   std::uint32_t rank = 0;
   for (const auto& [node, member] : view.members) {
     const std::string name = "node " + std::to_string(node);

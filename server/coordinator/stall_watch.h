@@ -21,7 +21,7 @@ namespace tributary {
 class StallWatch {
  public:
   static constexpr std::uint64_t kQuietMs = 5000;    // without a round, at least, before it is a stall
-  static constexpr std::uint64_t kTimesUsual = 4;    // and so many times the longest of the last rounds
+  static constexpr std::uint64_t kTimesUsual = 4;    // and so many times what a round usually takes
   static constexpr std::uint64_t kUnheardMs = 3000;  // at least, for somebody who should say something every second
 
   explicit StallWatch(std::uint64_t now_ms) : since_ms_(now_ms) {}
@@ -64,8 +64,11 @@ class StallWatch {
   std::optional<Stall> look(const Facts& facts, std::uint64_t now_ms) const;
 
  private:
+  // The median: a stall that is over is not what a round usually takes.
   std::uint64_t patience_ms() const {
-    return std::max(kQuietMs, kTimesUsual * *std::max_element(last_ms_.begin(), last_ms_.end()));
+    auto usual = last_ms_;
+    std::ranges::nth_element(usual, usual.begin() + usual.size() / 2);
+    return std::max(kQuietMs, kTimesUsual * usual[usual.size() / 2]);
   }
 
   Round reached_;

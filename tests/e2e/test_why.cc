@@ -32,7 +32,7 @@ class Stopped {
 TEST_CASE(
     "a trainer, a worker and a server that stand still are named within ten seconds, and the job goes on after them") {
   const TempDir dir;
-  const std::string job_file = write_job(dir, {.name = "why", .rounds = 1'000'000});
+  const std::string job_file = write_job(dir, {.name = "why", .chunk_bytes = 4096, .rounds = 1'000'000});
   ClusterOptions options = two_by_two(dir);
   options.ranks_per_node = 1;
   options.peer_timeout_ms = 20'000;
@@ -44,7 +44,7 @@ TEST_CASE(
     const std::uint64_t round = job_number(*cluster, "max_version");
     {
       const Stopped stopped(process);
-      CHECK_MESSAGE(eventually([&] { return has(why(*cluster), words); }, seconds(12)), why(*cluster));
+      CHECK_MESSAGE(eventually([&] { return has(why(*cluster), words); }, seconds(12)), words << " but: " << why(*cluster));
     }
     wait_for(*cluster, "max_version", round + 20);
     CHECK(eventually([&] { return why(*cluster).empty(); }, seconds(12)));
@@ -71,19 +71,19 @@ TEST_CASE("jobs are listed and stopped by their names, with the token alone") {
     REQUIRE_MESSAGE(process, process.error().message);
     const auto status = process->wait(kPatience);
     REQUIRE(status);
-    return std::to_string(status->code) + ": " + last_lines(log, 20);
+    return std::to_string(status->code) + ":" + last_lines(log, 20);
   };
-  CHECK(has(tool({"list", "--base-dir", dir / "run"}), "0: no job is known"));
+  CHECK(has(tool({"list", "--base-dir", dir / "run"}), "0:  no job is known"));
   start_trainers(*cluster, job_file);
   wait_for(*cluster, "max_version", 20);
   CHECK(has(tool({"list", "--base-dir", dir / "run"}), "named"));
   CHECK(has(tool({"stop", "other", "--base-dir", dir / "run"}),
-            "1: tributary job: nobody in the cluster has a job 'other'"));
+            "1:  tributary job: nobody in the cluster has a job 'other'"));
   const std::string admin = cluster->servers()[0].admin;
   CHECK(has(tool({"stop", "named", "--coordinator-admin", admin}), "this needs the header"));
   CHECK(cluster->trainers_running());
   CHECK(has(tool({"stop", "named", "--coordinator-admin", admin, "--token", dir / "run/admin.token"}),
-            "0: stopped job 'named'; saved is round "));
+            "0:  stopped job 'named'; saved is round "));
   REQUIRE(cluster->wait_for_trainers(kPatience));
   CHECK(has(last_lines(cluster->trainers()[0].log_file, 20), "an operator asked for it"));
   CHECK(has(tool({"stop", "named", "--base-dir", dir / "run"}), "does not run"));

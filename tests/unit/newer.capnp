@@ -56,9 +56,10 @@ struct ControlMessage {
     roundDecision @27 :AnyPointer;
     nodeRankState @28 :AnyPointer;
     prepareSnapshot @29 :AnyPointer;
-    praise @30 :StopRequest;
+    jobWaits @30 :AnyPointer;
+    praise @31 :StopRequest;
   }
-  sent @31 :UInt64;
+  sent @32 :UInt64;
 }
 
 struct AttachMessage {
@@ -72,7 +73,9 @@ struct AttachMessage {
     stopped @6 :AnyPointer;
     error @7 :AnyPointer;
     rankState @8 :AnyPointer;
-    praise @9 :Text;
+    figures @9 :AnyPointer;
+    waits @10 :AnyPointer;
+    praise @11 :Text;
   }
 }
 

@@ -1,6 +1,9 @@
 // Which requests the admin port answers.
 #include <doctest/doctest.h>
 
+#include <string>
+#include <vector>
+
 #include "common/daemon/admin_guard.h"
 
 namespace tributary::testing {
@@ -60,8 +63,8 @@ TEST_CASE("an order needs the token, and without one none is taken") {
   const AdminGuard guard(admin_policy("127.0.0.1:7071", kToken, ""));
   CHECK(status(guard, order_with("Bearer " + kToken)) == 200);
   CHECK(status(guard, order_with("")) == 401);
-  for (const std::string& wrong : {"Bearer ", "Bearer x", "Basic " + kToken, "Bearer " + kToken + "t", kToken.c_str()})
-    CHECK_MESSAGE(status(guard, order_with(wrong)) == 401, wrong);
+  const std::vector<std::string> others = {"Bearer ", "Bearer x", "Basic " + kToken, "Bearer " + kToken + "t", kToken};
+  for (const std::string& wrong : others) CHECK_MESSAGE(status(guard, order_with(wrong)) == 401, wrong);
   CHECK(status(guard, read_as("127.0.0.1:7071")) == 200);
   const AdminGuard without(admin_policy("127.0.0.1:7071", "", ""));
   CHECK(status(without, order_with("Bearer ")) == 403);

@@ -186,7 +186,8 @@ TEST_CASE("an unknown page is a 404 that lists the pages, and another method a 4
   CHECK(contains(missing, R"({"error":"there is no /stats","pages":["/healthz","/status","/metrics"]})"));
   for (const char* method : {"PUT", "DELETE", "HEAD"}) {
     const std::string refused =
-        ask(*http, std::string(method) + " /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        ask(*http, std::string(method) + " /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" +
+                       "Authorization: Bearer " + kToken + "\r\n\r\n");
     CHECK(contains(refused, "HTTP/1.1 405 "));
     CHECK(contains(refused, "Allow: GET\r\n"));
   }

@@ -78,6 +78,9 @@ struct Guest {
     set_common_options(socket, 1 << 20, 100);
     if (own) connect_with(socket, *own, host_key);
     socket.connect(host.endpoint);
+    say_hello();
+  }
+  void say_hello() {
     zmq::message_t word("hello", 5);
     send_now(socket, word, false);
   }
@@ -127,6 +130,8 @@ TEST_CASE("a key that is not authorized is refused with a line on both sides, an
   host.logger->flush();
   CHECK(has(host.lines.str(), "refused a peer at 127.0.0.1 that connects to the host: its key " + a.identity.key));
   host.allow(a.identity.key);
+  guest.watch->connect_again(host.endpoint);
+  guest.say_hello();
   CHECK(host.receive() == a.identity.key);
 }
 

@@ -77,8 +77,9 @@ TEST_CASE("a pair goes into a file that is its owner's alone, and comes back") {
 TEST_CASE("what is no key is refused with the file and the reason") {
   const TempDir dir;
   const KeyPair pair = pair_of("a", Role::kServer);
-  const auto refused = [&, n = 0](const std::string& text, const std::string& part) mutable {
-    const std::string file = dir / ("bad-" + std::to_string(n++) + ".key");
+  int files = 0;
+  const auto refused = [&](const std::string& text, const std::string& part) {
+    const std::string file = dir / ("bad-" + std::to_string(files++) + ".key");
     REQUIRE(write_secret(file, text));
     const std::string error = error_of(read_key_pair(file));
     CHECK_MESSAGE(has(error, part), error);
@@ -88,7 +89,7 @@ TEST_CASE("what is no key is refused with the file and the reason") {
   refused("", "has no [key] name");
   refused("no TOML", "");
   refused("[key]\nname = \"a/b\"\nrole = \"server\"\n" + key, "has no [key] name");
-  refused("[key]\nname = \"a\"\nrole = \"king\"\n" + key, "\"server\", \"worker\" or \"admin\"");
+  refused("[key]\nname = \"a\"\nrole = \"king\"\n" + key, "must be one of server, worker or admin");
   refused("[key]\nname = \"a\"\nrole = \"server\"\nsecret = \"" + pair.secret + "\"\n", "has no [key] public");
   refused("[key]\nname = \"a\"\nrole = \"server\"\npublic = \"" + pair.identity.key + "\"\n", "it is no .key file");
   refused("[key]\nname = \"a\"\nrole = \"server\"\nage = 3\n" + key, "age");
