@@ -288,6 +288,7 @@ struct LeaveJob {  # worker -> coordinator
   round @4 :UInt64;  # the last one whose answers this node has received in full
   message @5 :Text;
   name @6 :Text;  # the job's: before JobWelcome its id is not known
+  figures @7 :Figures;  # what its trainers said last
 }
 
 enum StopKind {

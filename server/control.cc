@@ -78,6 +78,7 @@ void Control::run() {
     jobs_.tick();
     link_->flush();
     const std::uint64_t now = steady_ms();
+    admitted_.keep([this](JobId job) { return jobs_.contains(job); });
     check_drain(now);
     noise_.tick(now);
     publish();

@@ -36,7 +36,9 @@ void Control::on(const DropCheckpoint& m) {
     return;
   }
   jobs_.unpark(m.job);
-  checkpoints_->drop(m);
+  DropCheckpoint drop = m;
+  if (!roots_.check(drop.directory)) drop.directory.clear();  // no file there is ours
+  checkpoints_->drop(drop);
 }
 
 void Control::checkpoint_finished(const CheckpointDone& done) {

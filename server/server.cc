@@ -82,6 +82,7 @@ Status Server::start_parts() {
     parts.coordinator = coordinator_.get();
     parts.snapshotter = snapshotter_.get();
     register_metrics(metrics_, parts);
+    metrics_.identify(config_.security.insecure);
     AdminHttp::Handlers handlers;
     handlers.status_json = [parts] { return status_json(parts); };
     handlers.log = [logger = logger_](const std::string& line) { logger->critical(line); };

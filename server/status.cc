@@ -92,6 +92,7 @@ std::string status_json(const ServerParts& parts) {
                  {"index", parts.config->index},
                  {"servers", parts.config->servers},
                  {"pid", ::getpid()},
+                 {"insecure", parts.config->security.insecure},
                  {"uptime_s", static_cast<double>(steady_ms() - parts.started_ms) / 1000.0},
                  {"joined", control.joined},
                  {"coordinator_silent_ms", control.silent_ms},

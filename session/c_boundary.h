@@ -1,5 +1,6 @@
 // What the C interface (session/tributary.h) is made of: statuses and the last error of a thread, structs of callers
-// that know fewer or more members than this library, and a fence that no exception passes. Used by tributary.cc alone.
+// that know fewer or more members than this library, and a fence that no exception passes. Used by tributary.cc and
+// c_attach.cc.
 #pragma once
 
 #include <algorithm>

@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "common/base/assert.h"
 #include "common/config/job_json.h"
 #include "session/attach_socket.h"
+#include "session/attach_wait.h"
 #include "session/futex.h"
 #include "session/held_tensors.h"
 #include "session/session_memory.h"
@@ -23,9 +25,6 @@ constexpr std::chrono::milliseconds kLivenessInterval{50};
 // How long the worker may take to say why the view ended, or that it has taken note of a detach.
 constexpr std::chrono::milliseconds kReplyTimeout{10'000};
 constexpr std::chrono::milliseconds kConnectPause{100};  // between tries to reach a worker that does not listen yet
-// Before it is said for whom an attach waits, and between two times.
-constexpr std::chrono::milliseconds kQuietWait{3'000};
-constexpr std::chrono::milliseconds kNoteInterval{10'000};
 // Of keep(): the open round, and those before it that a stop may be after or a snapshot may still be named for.
 constexpr std::size_t kRoundsKept = 3;
 constexpr std::size_t kRoundsOfStop = 2;  // a stop is after the last one of them that is complete
@@ -53,7 +52,9 @@ struct Session::Impl {
   std::shared_ptr<SessionKeepsake> keepsake;
   std::vector<RankState> kept;  // of the last rounds, oldest first
   std::vector<Round> given;     // of these, what the worker has: a stop may be after an earlier round than a snapshot
-  Figures unsaid;               // of log()
+  std::mutex figures_mutex;
+  Figures unsaid;                // of log(); guarded by figures_mutex
+  bool figures_unknown = false;  // the worker is older, and knows none
   Clock::time_point said{};
   bool gone = false;  // the worker closed the socket
   bool detach_acknowledged = false;
@@ -112,8 +113,13 @@ Status Session::Impl::give_for_snapshot() {
 
 // A worker that is gone is found by whoever waits for it.
 void Session::Impl::say_figures() {
-  if (unsaid.empty()) return;
-  [[maybe_unused]] const Status sent = socket.send(RankFigures{std::exchange(unsaid, {})});
+  Figures now;
+  {
+    const std::lock_guard lock(figures_mutex);
+    now = std::exchange(unsaid, {});
+  }
+  if (now.empty() || figures_unknown) return;
+  [[maybe_unused]] const Status sent = socket.send(RankFigures{std::move(now)});
   said = Clock::now();
 }
 
@@ -130,7 +136,10 @@ void Session::Impl::read_socket() {
       stopped = std::move(*message);
       told_end = detach_acknowledged;
     }
-    if (auto* message = std::get_if<AttachError>(&(*got)->message)) failure = Error{message->code, message->message};
+    if (auto* message = std::get_if<AttachError>(&(*got)->message)) {
+      figures_unknown |= message->code == ErrorCode::kUnknownKind;
+      if (message->code != ErrorCode::kUnknownKind) failure = Error{message->code, message->message};
+    }
     if (std::holds_alternative<DetachReply>((*got)->message)) detach_acknowledged = true;
   }
 }
@@ -188,7 +197,7 @@ StepState Session::Impl::when_over() {
 
 Result<StepState> Session::Impl::after(const Status& waited) {
   [[maybe_unused]] const Status sent = give_for_snapshot();  // a worker that is gone is found by the next wait
-  if (!unsaid.empty() && Clock::now() >= said + kFigureInterval) say_figures();
+  if (Clock::now() >= said + kFigureInterval) say_figures();
   const RegionState now = state();
   if (now == RegionState::kFailed || (waited && now == RegionState::kRestart) ||
       (!waited && waited.error().code == ErrorCode::kStopped)) {
@@ -226,50 +235,6 @@ Result<AttachSocket> connect_by(Clock::time_point deadline, const SessionOptions
   }
 }
 
-// The worker's reply to an attach, which may take until all members of the job are there. Meanwhile it says now and
-// then who is missing, and so do we.
-class Awaited {
- public:
-  Awaited(const SessionOptions& options, Clock::time_point deadline)
-      : options_(options), deadline_(deadline), note_at_(Clock::now() + kQuietWait) {}
-
-  Result<AttachReceived> reply(AttachSocket& socket) {
-    while (true) {
-      auto got = socket.receive(std::min(deadline_, note_at_));
-      if (got && std::holds_alternative<AttachWaits>(got->message)) {
-        missing_ = std::get<AttachWaits>(got->message).missing;
-      } else if (got || got.error().code != ErrorCode::kTimeout || Clock::now() >= deadline_) {
-        return got;
-      }
-      if (Clock::now() >= note_at_) note();
-    }
-  }
-  Error timed_out() const {
-    return {ErrorCode::kTimeout, "job '" + options_.job.name + "' did not come together within " +
-                                     std::to_string(options_.attach_timeout.count()) + " ms; missing: " + who()};
-  }
-
- private:
-  std::string who() const {
-    return missing_.empty() ? "other ranks, nodes or servers of job '" + options_.job.name + "' (`tributary status`)"
-                            : missing_;
-  }
-  void note() {
-    using std::chrono::duration_cast, std::chrono::seconds;
-    note_at_ = Clock::now() + kNoteInterval;
-    if (!options_.note) return;
-    const auto whole = duration_cast<seconds>(options_.attach_timeout);
-    const auto gone = duration_cast<seconds>(options_.attach_timeout - (deadline_ - Clock::now()));
-    options_.note("waiting for " + who() + ", " + std::to_string(gone.count()) + " s of " +
-                  std::to_string(whole.count()) + " s");
-  }
-
-  const SessionOptions& options_;
-  const Clock::time_point deadline_;
-  Clock::time_point note_at_;
-  std::string missing_;
-};
-
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, std::vector<TensorSpec> tensors) {
@@ -298,7 +263,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   std::vector<int> kept;
   if (options.keepsake && options.keepsake->memory) kept.push_back(options.keepsake->memory.get());
   const Status sent = impl->socket.send(request, kept);
-  Awaited awaited(options, deadline);
+  AttachWait awaited(options, deadline);
   auto got = awaited.reply(impl->socket);
   if (!got) {
     if (got.error().code == ErrorCode::kTimeout) return tl::unexpected(awaited.timed_out());
@@ -421,8 +386,9 @@ std::span<const float> Session::parameters(std::size_t declared) const {
   return {impl_->memory.parameters(layout.tensor_offset(tensor)), layout.tensors()[tensor].elements()};
 }
 
-std::shared_ptr<const void> Session::parameter_memory() const {
-  return impl_->memory.parameter_memory();
+Result<std::shared_ptr<const void>> Session::hold_parameters() {
+  TRIB_ASSERT(!on_device());
+  return impl_->memory.hold_parameters();
 }
 
 Status Session::keep(Round round, std::span<const std::byte> state) {
@@ -449,6 +415,7 @@ Status Session::log(Round round, std::string_view name, double mean, std::uint64
                                                  " bytes; give it UTF-8 text of 1 to " +
                                                  std::to_string(kMaxFigureNameBytes) + " bytes");
   }
+  const std::lock_guard lock(impl_->figures_mutex);
   if (impl_->unsaid.values.size() >= kMaxFigures && !impl_->unsaid.find(name)) {
     return fail(ErrorCode::kLimit, "figure '" + std::string(name) + "' is one too many: a job has at most " +
                                        std::to_string(kMaxFigures) + "; log fewer names");

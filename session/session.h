@@ -133,9 +133,11 @@ class Session {
   // same memory for the whole session; with it, another one after every ready(), in which anything may lie.
   std::span<float> gradient(std::size_t tensor);
   std::span<const float> parameters(std::size_t tensor) const;
-  // A share in the memory of parameters(): as long as somebody has one, it can be read after the session, too, and
-  // holds what it held last. This process may write there then; nobody else sees it.
-  std::shared_ptr<const void> parameter_memory() const;
+  // For who reads parameters where they are: from now on parameters() are in memory that can be read as long as
+  // somebody has this share of it, after the session, too; it holds what it held last. What this process writes there
+  // nobody else sees, nor is such a page written by the worker any more; so it may not be pinned (cudaHostRegister,
+  // mlock). Before the first parameters(). REQUIRES: not on_device().
+  Result<std::shared_ptr<const void>> hold_parameters();
   // Whether gradients and parameters are in device memory. Pointers of the device that SessionOptions::device is for,
   // as many elements as the tensor has, at multiples of 64 bytes; valid until the session is destroyed, which must not
   // happen while work that uses them is under way. REQUIRES: on_device().
@@ -152,7 +154,8 @@ class Session {
   std::span<const std::byte> kept() const;
   // A figure of a round: `mean` over `samples` of this rank. Status and metrics of the cluster show the mean over all
   // ranks, by samples, since they were told last, which is every kFigureInterval. kInvalidArgument: the name is no
-  // UTF-8 text of 1 to kMaxFigureNameBytes. kLimit: more than kMaxFigures names.
+  // UTF-8 text of 1 to kMaxFigureNameBytes. kLimit: more than kMaxFigures names. Any
+  // thread.
   static constexpr std::chrono::milliseconds kFigureInterval{200};
   Status log(Round round, std::string_view name, double mean, std::uint64_t samples);
   // There is no round after this one: in modes ssp and async its answers wait for all nodes, so that everybody ends

@@ -50,14 +50,10 @@ Status SessionMemory::map(const AttachReply& reply, const Layout& layout, std::v
   }
   auto node_region = SharedMemory::map(std::move(fds[0]), reply.node_region_bytes, "the job's parameters");
   if (!node_region) return tl::unexpected(node_region.error());
-  auto view = node_region->private_view("the job's parameters");
-  if (!view) return tl::unexpected(view.error());
   auto rank_region = SharedMemory::map(std::move(fds[1]), reply.gradient_region_bytes, "this rank's gradients");
   if (!rank_region) return tl::unexpected(rank_region.error());
   node_memory_ = std::move(*node_region);
-  parameter_view_ = std::make_shared<SharedMemory>(std::move(*view));
   rank_memory_ = std::move(*rank_region);
-  node_memory_.close_fd();
   rank_memory_.close_fd();
   doorbells_.assign(std::make_move_iterator(fds.begin() + 2), std::make_move_iterator(fds.end()));
 
@@ -69,10 +65,21 @@ Status SessionMemory::map(const AttachReply& reply, const Layout& layout, std::v
   }
   chunk_words_ = reinterpret_cast<ChunkWord*>(node_ + 1);
   given_parameters_ = reinterpret_cast<float*>(node_memory_.data() + parameters_at);
-  parameters_ = reinterpret_cast<const float*>(parameter_view_->data() + parameters_at);
+  parameters_ = given_parameters_;
+  parameters_at_ = parameters_at;
   tensor_words_ = reinterpret_cast<TensorWord*>(header + 1);
   gradients_ = reinterpret_cast<float*>(rank_memory_.data() + gradients_at);
   return {};
+}
+
+Result<std::shared_ptr<const void>> SessionMemory::hold_parameters() {
+  if (!parameter_view_) {
+    auto view = node_memory_.private_view("the job's parameters");
+    if (!view) return tl::unexpected(view.error());
+    parameter_view_ = std::make_shared<SharedMemory>(std::move(*view));
+    parameters_ = reinterpret_cast<const float*>(parameter_view_->data() + parameters_at_);
+  }
+  return parameter_view_;
 }
 
 Status SessionMemory::map_ring(FileDescriptor fd, const Layout& layout, const std::string& worker) {

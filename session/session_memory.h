@@ -1,9 +1,10 @@
 // SessionMemory: what a session shares with the worker of its node (session/attach_region.h), mapped in this process:
 // the parameters, this rank's gradients, the words that say how far they are, and the worker lanes' doorbells. The
-// session owns it; pointers into it end with it, but those to parameters of which somebody holds parameter_memory().
+// session owns it; pointers into it end with it, but those to parameters that somebody holds.
 //
-// Parameters are read in a view of this process's own: whoever writes there has a copy of the page, and neither the
-// worker nor another rank reads what he wrote.
+// Parameters are read where the worker writes them, or, for who holds them, in a view of this process's own: whoever
+// writes there has a copy of the page, and neither the worker nor another rank reads what he wrote. (So does whoever
+// pins it: nothing that is held may be pinned, as a CUDA device asks for.)
 #pragma once
 
 #include <cstdint>
@@ -43,7 +44,8 @@ class SessionMemory {
   // Of elements, as the layout numbers them.
   float* initial(std::uint64_t element) const { return given_parameters_ + element; }
   const float* parameters(std::uint64_t element) const { return parameters_ + element; }
-  std::shared_ptr<const void> parameter_memory() const { return parameter_view_; }
+  // From now on parameters() are in a view that lives as long as its holder. Before the first of them is asked for.
+  Result<std::shared_ptr<const void>> hold_parameters();
   float* gradient(std::uint64_t element, Round round) const;
   bool on_device() const { return device_gradients_ != nullptr; }
   float* device_gradient(std::uint64_t element) const { return device_gradients_ + element; }
@@ -60,6 +62,7 @@ class SessionMemory {
   ChunkWord* chunk_words_ = nullptr;
   float* given_parameters_ = nullptr;  // where the worker reads initial values
   const float* parameters_ = nullptr;
+  std::size_t parameters_at_ = 0;  // bytes from the beginning of the node's region
   TensorWord* tensor_words_ = nullptr;
   float* gradients_ = nullptr;
   AttachReply::RingGradients places_;  // of the gradients in ring_memory_; slots 0: they are in rank_memory_

@@ -134,10 +134,12 @@ TRIBUTARY_API tributary_status tributary_start(tributary_session* session);
 TRIBUTARY_API float* tributary_gradient(tributary_session* session, size_t tensor);
 TRIBUTARY_API const float* tributary_parameters(const tributary_session* session, size_t tensor);
 
-/* A share in the memory of tributary_parameters(), for who reads them where they are: until it is released, they can be
- * read after tributary_destroy(), too, and hold what they held last. On a device: NULL. */
+/* For who reads parameters where they are: from now on tributary_parameters() are in memory that can be read until this
+ * share of it is released, after tributary_destroy(), too; it holds what it held last. A page that this process writes
+ * there, or pins (cudaHostRegister, mlock), is its own from then on, and shows no later round. Before the first
+ * tributary_parameters(). On a device: NULL. */
 typedef struct tributary_parameter_memory tributary_parameter_memory;
-TRIBUTARY_API tributary_parameter_memory* tributary_hold_parameters(const tributary_session* session);
+TRIBUTARY_API tributary_parameter_memory* tributary_hold_parameters(tributary_session* session);
 TRIBUTARY_API void tributary_release_parameters(tributary_parameter_memory* memory);
 
 /* What this rank needs beside the parameters to go on after `round`; kept with a snapshot of it. Before the round's

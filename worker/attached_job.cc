@@ -240,7 +240,7 @@ void AttachedJob::abandon(const std::string& reason) {
 
 LeaveJob AttachedJob::leave(LeaveKind kind, Round round, const std::string& message) {
   const auto [job, view_id] = view();
-  LeaveJob said{job, view_id, trainers_.node(), kind, round, message, name()};
+  LeaveJob said{job, view_id, trainers_.node(), kind, round, message, name(), summary().figures};
   context_.coordinator.send(said);
   return said;
 }
@@ -363,6 +363,7 @@ void AttachedJob::tell_outcome(const Over& over, const LocalTrainer& trainer) {
 
 void AttachedJob::waits(const JobWaits& m) {
   std::get<Joining>(phase_).missing = m.missing;
+  last_refusal_.clear();
 }
 
 // ---- Time ----

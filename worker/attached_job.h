@@ -72,7 +72,7 @@ class AttachedJob {
   void attach(TrainerId id, const AttachRequest& request, int peer_pid, FileDescriptor kept, std::uint64_t now_ms);
   void initial_values(std::uint32_t local_rank);
   void rank_state(std::uint32_t local_rank, const RankState& state);
-  void figures(std::uint32_t local_rank, const Figures& figures) { trainers_.at(local_rank).figures = figures; }
+  void figures(std::uint32_t local_rank, const Figures& figures) { trainers_.at(local_rank).figures.renew(figures); }
   void detach(std::uint32_t local_rank, const Detach& detach, std::uint64_t now_ms);
   void gone(std::uint32_t local_rank, std::uint64_t now_ms);
 

@@ -14,7 +14,8 @@ using namespace attached;
 // ---- Joining ----
 
 void AttachedJob::join(std::uint64_t now_ms) {
-  phase_ = Joining{now_ms + kJoinRepeatMs};
+  const Joining* before = std::get_if<Joining>(&phase_);
+  phase_ = Joining{now_ms + kJoinRepeatMs, before ? before->missing : std::string()};
   const JobConfig& config = plan_->config;
   for (FileDescriptor& fd : std::exchange(brought_, {})) {
     context_.redo.adopt(config, trainers_.node(), tensors_, trainers_.model_ranks(), std::move(fd), now_ms);

@@ -134,6 +134,7 @@ std::string status_json(const WorkerParts& parts) {
   const Json status = {{"kind", "worker"},
                        {"name", parts.config->name},
                        {"pid", ::getpid()},
+                       {"insecure", parts.config->security.insecure},
                        {"uptime_s", static_cast<double>(steady_ms() - parts.started_ms) / 1e3},
                        {"socket", parts.config->socket},
                        {"coordinator", std::move(coordinator)},

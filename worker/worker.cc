@@ -58,7 +58,8 @@ Status Worker::start_parts() {
   attach.jobs.max_memory = config_.max_shared_memory;
   attach.jobs.peer_timeout_ms = config_.peer_timeout_ms;
   attach.jobs.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
-  if (credentials_.own && config_.security.network != "trusted" && !stays_on_machine(config_.coordinator)) {
+  if (credentials_.own && config_.security.network != "trusted" &&
+      (!stays_on_machine(config_.coordinator) || !stays_on_machine(config_.address))) {
     attach.jobs.no_allreduce =
         "Gloo and NCCL neither encrypt nor know keys, and this cluster has keys. In a network that is private (a "
         "VPN such as WireGuard makes one) say so: [security] network = \"trusted\"";
@@ -150,6 +151,7 @@ Status Worker::start_admin() {
   parts.devices = devices_.get();
   for (const auto& lane : lanes_) parts.lanes.push_back(lane.get());
   register_metrics(metrics_, parts);
+  metrics_.identify(config_.security.insecure);
   AdminHttp::Handlers handlers;
   handlers.status_json = [parts] { return status_json(parts); };
   handlers.log = [logger = logger_](const std::string& line) { logger->critical(line); };

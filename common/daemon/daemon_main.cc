@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
 
@@ -80,6 +81,13 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &files);  // as far as it may
 }
 
+// ZeroMQ counts up routing ids from rand(), which nobody else seeds: a peer must not know the next one, or it could
+// take it first.
+void seed_routing_ids() {
+  unsigned seed = 0;
+  if (::getrandom(&seed, sizeof seed, 0) == sizeof seed) std::srand(seed);
+}
+
 int give_up(const std::string& program, const Daemon& daemon, const std::string& why) {
   daemon.logger->error(why);
   std::fprintf(stderr, "%s: %s\n", program.c_str(), why.c_str());
@@ -91,6 +99,7 @@ int serve(const std::string& program, const std::function<Result<Daemon>()>& sta
   const sigset_t signals = take_stop_signals();
   raise_descriptor_limit();
   tune_malloc_for_frames();
+  seed_routing_ids();
   const Result<Daemon> daemon = start();
   if (!daemon) return report(program, daemon.error());
   spdlog::logger& logger = *daemon->logger;

@@ -1,10 +1,13 @@
 #include "common/daemon/log.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
+#include <utility>
 
 namespace tributary {
 namespace {
@@ -17,6 +20,15 @@ std::optional<spdlog::level::level_enum> parse_level(std::string_view name) {
   if (name == "error") return spdlog::level::err;
   return std::nullopt;
 }
+
+// What a line says, without the characters by which a peer's words could look like lines of ours.
+class OneLine final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    for (const char c : message.payload) out.push_back(static_cast<unsigned char>(c) < ' ' || c == 0x7f ? ' ' : c);
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<OneLine>(); }
+};
 
 }  // namespace
 
@@ -39,7 +51,9 @@ Result<Logger> make_logger(const LogConfig& config, const std::string& name) {
   }
   auto logger = std::make_shared<spdlog::logger>(name, std::move(sink));
   logger->set_level(*level);
-  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %-7l [%n] %v");
+  auto lines = std::make_unique<spdlog::pattern_formatter>();
+  lines->add_flag<OneLine>('*').set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %-7l [%n] %*");
+  logger->set_formatter(std::move(lines));
   logger->flush_on(spdlog::level::trace);
   return logger;
 }

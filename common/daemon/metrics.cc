@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/assert.h"
+#include "common/base/version.h"
 
 namespace tributary {
 namespace {
@@ -72,6 +73,13 @@ void Metrics::counter(const std::string& name, const std::string& help, Labels l
 void Metrics::gauge(const std::string& name, const std::string& help, Labels labels, std::function<double()> read) {
   const std::lock_guard lock(mutex_);
   families_->add_one(name, help, prometheus::MetricType::Gauge, std::move(labels), std::move(read));
+}
+
+void Metrics::identify(bool insecure) {
+  gauge("tributary_build_info", "Always 1; the labels say which release this is.", {{"version", kVersion}},
+        [] { return 1.0; });
+  gauge("tributary_insecure", "1 if whoever reaches this daemon's ports is let in ([security] insecure).", {},
+        [insecure] { return insecure ? 1.0 : 0.0; });
 }
 
 void Metrics::count(const std::string& prefix, const Labels& labels, const CountField& field, const LaneCounter& cell) {

@@ -43,6 +43,9 @@ class Metrics {
   void counters(const std::string& name, const std::string& help, std::function<std::vector<Sample>()> read);
   void gauges(const std::string& name, const std::string& help, std::function<std::vector<Sample>()> read);
 
+  // What every daemon shows of itself: its release, and whether it listens without keys where others reach it.
+  void identify(bool insecure);
+
   // Prometheus text format 0.0.4. A reader must not call back into this object.
   std::string render() const;
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -56,12 +57,27 @@ struct Figures {
         if (values.size() < kMaxFigures) values.push_back(more);
         continue;
       }
-      const auto before = static_cast<double>(mine->samples);
-      mine->samples += more.samples;
-      if (mine->samples == 0) continue;
-      const auto all = static_cast<double>(mine->samples);
-      mine->mean = mine->mean * (before / all) + more.mean * (static_cast<double>(more.samples) / all);
+      if (more.samples == 0) continue;
+      if (mine->samples == 0) {
+        *mine = more;
+        continue;
+      }
+      const double share =
+          static_cast<double>(more.samples) / (static_cast<double>(mine->samples) + static_cast<double>(more.samples));
+      mine->mean = mine->mean * (1.0 - share) + more.mean * share;
+      mine->samples =
+          more.samples > ~std::uint64_t{0} - mine->samples ? ~std::uint64_t{0} : mine->samples + more.samples;
     }
+  }
+
+  // Newer ones of the same origin: a name takes the place of its older value, and others stay.
+  void renew(const Figures& newer) {
+    Figures all = newer;
+    for (const Figure& old : values) {
+      if (!newer.find(old.name) && all.values.size() < kMaxFigures) all.values.push_back(old);
+    }
+    all.round = std::max(round, newer.round);
+    *this = std::move(all);
   }
 
   static void fields(auto& m, auto&& field) {

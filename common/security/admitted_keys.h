@@ -1,12 +1,12 @@
-// AdmittedKeys: whose connections a server's lanes take: the nodes' of the last view of each job that was opened here,
-// as the coordinator said. What they may say there is looked at message by message. Thread rule: any.
+// AdmittedKeys: whose connections a server's lanes take: the nodes' of the views that are open here, as the coordinator
+// said. What they may say there is looked at message by message. Thread rule: any.
 #pragma once
 
 #include <algorithm>
-#include <list>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -15,13 +15,14 @@ namespace tributary {
 
 class AdmittedKeys {
  public:
-  static constexpr std::size_t kMaxJobs = 1024;  // those that were opened longest ago are forgotten
-
   void set(JobId job, const std::vector<std::string>& keys) {
     const std::lock_guard lock(mutex_);
-    std::erase_if(jobs_, [&](const auto& entry) { return entry.first == job; });
-    jobs_.emplace_back(job, keys);
-    if (jobs_.size() > kMaxJobs) jobs_.pop_front();
+    jobs_[job] = keys;
+  }
+  // Jobs that are not open any more go.
+  void keep(const std::function<bool(JobId)>& open) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(jobs_, [&](const auto& entry) { return !open(entry.first); });
   }
   bool contains(const std::string& key) const {
     const std::lock_guard lock(mutex_);
@@ -31,7 +32,7 @@ class AdmittedKeys {
 
  private:
   mutable std::mutex mutex_;
-  std::list<std::pair<JobId, std::vector<std::string>>> jobs_;  // opened last, last
+  std::map<JobId, std::vector<std::string>> jobs_;
 };
 
 }  // namespace tributary

@@ -38,11 +38,18 @@ Result<AuthorizedKeys::Keys> AuthorizedKeys::read() {
                                         "; [security] authorized names it, `tributary keys init` makes one");
   }
   std::ranges::sort(files);
+  std::erase_if(files_, [&](const auto& known) { return !std::ranges::binary_search(files, known.first); });
   for (const std::string& file : files) {
-    const auto identity = read_identity(file);
+    auto identity = read_identity(file);
     if (!identity) {
-      tell(identity.error().message + "; nobody is let in by it");
-    } else if (keys.size() >= kMaxKeys) {
+      const auto before = files_.find(file);
+      tell(identity.error().message +
+           (before == files_.end() ? "; nobody is let in by it" : "; what it said before counts"));
+      if (before == files_.end()) continue;
+      identity = before->second;
+    }
+    files_[file] = *identity;
+    if (keys.size() >= kMaxKeys) {
       tell(folder_ + " has more than " + std::to_string(kMaxKeys) + " keys; those of the last files are left out");
     } else if (!keys.emplace(identity->key, *identity).second) {
       tell(file + " has the key of " + in_words(keys.at(identity->key)) + " once more; it is left out");
@@ -64,9 +71,16 @@ std::optional<Identity> AuthorizedKeys::find(const std::string& key) const {
 
 std::vector<Identity> AuthorizedKeys::refresh() {
   auto keys = read();
-  if (!keys) {
+  std::error_code error;
+  if (!keys && fs::exists(folder_, error)) {
     tell(keys.error().message + "; those that were let in before stay");
     return {};
+  }
+  if (!keys && error) return {};
+  if (!keys) {
+    tell("the folder of authorized keys " + folder_ + " is gone: nobody is let in");
+    files_.clear();
+    keys = Keys{{also_.key, also_}};
   }
   std::vector<Identity> gone;
   auto now = std::make_shared<const Keys>(std::move(*keys));

@@ -24,7 +24,8 @@ class AuthorizedKeys {
                                                       std::function<void(const std::string&)> warn);
 
   std::optional<Identity> find(const std::string& key) const;
-  // Reads the folder again; who is no longer in it. While it cannot be read everything stays as it is.
+  // Reads the folder again; who is no longer in it. A file that is there and cannot be read stays as it was; so does
+  // everything while the folder cannot be listed. If it is gone, so are all.
   std::vector<Identity> refresh();
 
  private:
@@ -37,8 +38,9 @@ class AuthorizedKeys {
   const std::string folder_;
   const Identity also_;
   const std::function<void(const std::string&)> warn_;
-  std::map<std::string, bool> told_;  // troubles; false: not met in this reading
-  mutable std::mutex mutex_;          // guards keys_
+  std::map<std::string, bool> told_;       // troubles; false: not met in this reading
+  std::map<std::string, Identity> files_;  // as last read
+  mutable std::mutex mutex_;               // guards keys_
   std::shared_ptr<const Keys> keys_;
 };
 

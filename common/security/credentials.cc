@@ -42,8 +42,8 @@ Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bo
                                         "`");
   }
   credentials.own = std::make_shared<const KeyPair>(std::move(*own));
-  if (credentials.admin_token.empty()) return missing("admin_token", "the file of the admin port's token");
   if (coordinator) {
+    if (credentials.admin_token.empty()) return missing("admin_token", "the file of the admin port's token");
     if (config.authorized.empty()) return missing("authorized", "the folder with the .pub files of who may come in");
     credentials.authorized = config.authorized;
     credentials.coordinator_key = credentials.own->identity.key;
@@ -76,9 +76,10 @@ Result<Credentials> credentials_of(const ServerConfig& config) {
 }
 
 Result<Credentials> credentials_of(const WorkerConfig& config) {
-  std::vector<Listening> listening = {{"[worker] admin", config.admin, "127.0.0.1:0"}};
-  if (config.serve_coordinator)
-    listening.push_back({"[worker] coordinator", config.coordinator, "tcp://127.0.0.1:7070"});
+  // Beside the admin port: a coordinator elsewhere means nodes elsewhere, which all-reduce jobs connect to.
+  const std::vector<Listening> listening = {{"[worker] admin", config.admin, "127.0.0.1:0"},
+                                            {"[worker] coordinator", config.coordinator, "tcp://127.0.0.1:7070"},
+                                            {"[worker] address", config.address, ""}};
   return if_safe(load_credentials(config.security, Role::kWorker, config.serve_coordinator), listening,
                  config.security.insecure);
 }

@@ -21,7 +21,7 @@ Status check_exposure(std::span<const Listening> listening, bool keys, bool inse
     return fail(
         ErrorCode::kConfig,
         at.key + " = \"" + at.address +
-            "\" can be reached from other machines, and there are no keys: whoever is in the network could read "
+            "\" is not on this machine alone, and there are no keys: whoever is in the network could read "
             "and change every job. Either give keys (`tributary keys init`, then [security] keys); or listen on "
             "this machine only (" +
             at.key + " = \"" + at.instead +

@@ -359,6 +359,7 @@ struct LeaveJob {  // worker -> coordinator
   Round round;  // the last round whose answers this node has received in full
   std::string message;
   std::string name;  // the job's: a worker that leaves before its JobWelcome knows no id (then job and view are 0)
+  Figures figures;   // what its trainers said last
 
   static constexpr auto kWire = TRIB_WIRE(LeaveJob);
   static void fields(auto& m, auto&& field) {
@@ -369,6 +370,7 @@ struct LeaveJob {  // worker -> coordinator
     field(m.round, TRIB_WIRE(Round));
     field(m.message, TRIB_WIRE(Message), CutAt{});
     field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "the job's name"});
+    field(m.figures, TRIB_WIRE(Figures));
   }
 };
 struct StopJob {  // coordinator -> servers and workers: this view is over

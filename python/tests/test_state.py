@@ -60,8 +60,13 @@ class FullState(WithDaemons):
             self.tool("export", checkpoint, str(exported))
             net = model()
             opt = torch.optim.AdamW(net.parameters())
-            with self.assertRaisesRegex(ValueError, r"no optimizer state of 0.weight: export .* with --optimizer"):
+            with self.assertRaisesRegex(ValueError, r"has no 0.weight.exp_avg: export .* with --optimizer"):
                 trib.full_state_dict(net, opt, exported)
+            momentum = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+            with self.assertRaisesRegex(ValueError, r"has no 0.weight.momentum_buffer"):
+                trib.full_state_dict(net, momentum, exported)
+            with self.assertRaisesRegex(ValueError, "RMSprop does not step on the servers"):
+                trib.full_state_dict(net, torch.optim.RMSprop(net.parameters()), exported)
             self.tool("export", checkpoint, str(exported), "--optimizer")
         wide = torch.nn.Sequential(torch.nn.Linear(20, 34))
         with self.assertRaisesRegex(ValueError, r"0.weight.exp_avg has shape \(33, 20\), and the parameter \(34, 20\)"):

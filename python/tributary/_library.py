@@ -79,6 +79,7 @@ class AttachOptions:
     note: Callable[[str], None] | None = None
     keepsake: Keepsake | None = None
     model_rank: int = 0
+    holds_parameters: bool = False  # arrays of parameters can be read after the session, too
 
 
 @dataclass(frozen=True)
@@ -198,8 +199,8 @@ class Library:
 class Session:
     """One attach: from here to :meth:`destroy` memory is shared with the worker. See ``session/session.h``.
 
-    Memory is given as ctypes arrays of ``c_float``, which end with the session; but an array of parameters can be read
-    as long as there is anybody who has it.
+    Memory is given as ctypes arrays of ``c_float``, which end with the session; but with ``holds_parameters`` an array
+    of parameters can be read as long as there is anybody who has it.
     """
 
     def __init__(self, library: Library, options: AttachOptions) -> None:
@@ -209,7 +210,7 @@ class Session:
         self._arrays: dict[tuple[int, int], Floats] = {}
         self._handle = c.c_void_p()
         self._attach(options)
-        self._parameter_memory: ParameterMemory | None = ParameterMemory(library, self._handle)
+        self._parameter_memory = ParameterMemory(library, self._handle) if options.holds_parameters else None
 
     def _attach(self, options: AttachOptions) -> None:
         tensors = (_abi.CTensor * len(options.tensors))()
@@ -305,7 +306,8 @@ class Session:
         :meth:`destroy`.
         """
         array = self._array(tensor, self._functions.tributary_parameters(self._open(), tensor), "parameters")
-        array.memory = self._parameter_memory
+        if self._parameter_memory is not None:
+            array.memory = self._parameter_memory
         return array
 
     def keep(self, round: int, state: bytes) -> None:

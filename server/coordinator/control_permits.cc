@@ -19,43 +19,39 @@ constexpr bool said_by(Role role) {
 
 }  // namespace
 
-Status ControlPermits::check(const Identity& who, const ControlMessage& message) {
+std::optional<std::uint64_t> process_in(const ControlMessage& message) {
   return std::visit(
-      [&]<class M>(const M& m) -> Status {
-        if (!said_by<M>(who.role)) {
-          return fail(ErrorCode::kInvalidArgument, "the key of " + in_words(who) +
-                                                       " may not send this message: it is for another role; start each "
-                                                       "daemon with a key of its own");
-        }
-        if constexpr (kOneOf<M, ServerHello, WorkerHello>) {
-          if (m.key != who.key) {
-            return fail(ErrorCode::kInvalidArgument,
-                        in_words(who) + " says hello with another key than its connection has");
-          }
-        }
-        if constexpr (kOneOf<M, WorkerHello>) {
-          if (m.name != who.name) {
-            return fail(ErrorCode::kInvalidArgument, "worker '" + m.name + "' shows the key of " + in_words(who) +
-                                                         ": set [worker] name to the key's, or give it its own key");
-          }
-        }
-        if constexpr (kOneOf<M, ServerHello, WorkerHello>) remember(who, m.incarnation);
-        if constexpr (kOneOf<M, Heartbeat, DrainRequest>) return check_process(who, m.incarnation);
-        return {};
+      []<class M>(const M& m) -> std::optional<std::uint64_t> {
+        if constexpr (kOneOf<M, ServerHello, WorkerHello, Heartbeat, DrainRequest>) return m.incarnation;
+        return std::nullopt;
       },
       message);
 }
 
-// Of one that has not said hello nobody has spoken yet: the core asks it to.
-Status ControlPermits::check_process(const Identity& who, std::uint64_t incarnation) const {
-  const auto known = processes_.find(incarnation);
-  if (known == processes_.end() || known->second == who.key) return {};
-  return fail(ErrorCode::kInvalidArgument, in_words(who) + " speaks for a process that has another key");
-}
-
-void ControlPermits::remember(const Identity& who, std::uint64_t incarnation) {
-  if (processes_.size() >= kMaxProcesses && !processes_.contains(incarnation)) processes_.erase(processes_.begin());
-  processes_.try_emplace(incarnation, who.key);
+Status check_permitted(const Identity& who, const ControlMessage& message, const KeysOfHello& known) {
+  return std::visit(
+      [&]<class M>(const M& m) -> Status {
+        const auto refused = [](const std::string& why) { return fail(ErrorCode::kInvalidArgument, why); };
+        if (!said_by<M>(who.role)) {
+          return refused("the key of " + in_words(who) +
+                         " may not send this message: it is for another role; start each daemon with a key of its own");
+        }
+        if constexpr (kOneOf<M, ServerHello, WorkerHello>) {
+          if (m.key != who.key) return refused(in_words(who) + " says hello with another key than its connection has");
+        }
+        if constexpr (kOneOf<M, WorkerHello>) {
+          if (m.name != who.name) {
+            return refused("worker '" + m.name + "' shows the key of " + in_words(who) +
+                           ": set [worker] name to the key's, or give it its own key");
+          }
+        }
+        if (process_in(message) == 0) return refused("a process has no number");
+        for (const auto& key : {known.peer, known.process}) {
+          if (key && *key != who.key) return refused(in_words(who) + " speaks for a process that has another key");
+        }
+        return {};
+      },
+      message);
 }
 
 }  // namespace tributary

@@ -1,12 +1,11 @@
-// ControlPermits: which of the coordinator's peers may say what, in a cluster with keys (docs/security.md). Pure. The
-// coordinator's shell owns it, and hands on what it permits.
+// Which of the coordinator's peers may say what, in a cluster with keys (docs/security.md). Pure.
 //
 // A key is a name and a role. A peer says hello as who it is, a role says what is its to say, and whoever speaks for a
-// process (its incarnation) has the key that it said hello with.
+// process, or over a connection, that said hello has the key that it said hello with.
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <optional>
 #include <string>
 
 #include "common/security/keys.h"
@@ -14,18 +13,16 @@
 
 namespace tributary {
 
-class ControlPermits {
- public:
-  static constexpr std::size_t kMaxProcesses = 65536;  // remembered; the oldest are forgotten, and say hello again
+// The process that a message speaks for by its number; none: it does not name one.
+std::optional<std::uint64_t> process_in(const ControlMessage& message);
 
-  // kInvalidArgument: not by this peer. In words for it.
-  Status check(const Identity& who, const ControlMessage& message);
-
- private:
-  Status check_process(const Identity& who, std::uint64_t incarnation) const;
-  void remember(const Identity& who, std::uint64_t incarnation);
-
-  std::map<std::uint64_t, std::string> processes_;  // whose key each said hello with, by incarnation
+// With which keys hello was said; none: nobody did.
+struct KeysOfHello {
+  std::optional<std::string> peer;     // over this connection
+  std::optional<std::string> process;  // by the process that the message names
 };
+
+// kInvalidArgument: not by this peer. In words for it.
+Status check_permitted(const Identity& who, const ControlMessage& message, const KeysOfHello& known);
 
 }  // namespace tributary

@@ -118,7 +118,7 @@ void CoordinatedJob::on(const Peers::Worker& worker, const NodePace& pace) {
   JobMembers& members = view()->members;
   const auto member = members.find(pace.node.value);
   if (member == members.end() || member->second.worker != worker.hello.incarnation) return;
-  ledger_.figures.note(pace);
+  ledger_.figures.note(pace.node, pace.view, pace.figures);
   member->second.said = pace.said;
   const bool gets_on = std::exchange(member->second.answers, pace.answers) != pace.answers;
   if (RunningView* running = std::get_if<RunningView>(&phase_)) return running->note(worker, pace);
@@ -182,6 +182,7 @@ void CoordinatedJob::on(const Peers::Worker& worker, const LeaveJob& m, std::uin
     return tell_outcome(worker.peer, m.view, m.round);
   }
   JobView* open = view();
+  if (open) ledger_.figures.note(m.node, m.view, m.figures);
   if (open && open->members.at(m.node.value).left) return;  // said again, because the answer takes its time
   // Whoever leaves before it began has contributed nothing, and fails the others if they began meanwhile.
   if (!trains() || m.kind == LeaveKind::kFailed || m.job.value == 0) {
@@ -375,6 +376,13 @@ void CoordinatedJob::worker_lost(std::uint64_t worker, const std::string& reason
   if (member == members().end() || (member->second.left && !stopping())) return;
   const std::uint32_t node = member->first;
   lose_member(node, "node " + std::to_string(node) + " is lost: " + reason, now_ms);
+}
+
+void CoordinatedJob::expel(std::uint64_t worker) {
+  JobView* open = view();
+  if (!open) return;
+  const auto member = member_of(open->members, worker);
+  if (member != open->members.end()) member->second.left.reset();
 }
 
 void CoordinatedJob::server_stops(const std::string& who, std::uint64_t now_ms) {

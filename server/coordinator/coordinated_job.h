@@ -103,6 +103,8 @@ class CoordinatedJob {
   void tell_again(std::uint64_t worker);
   void server_lost(std::uint16_t server, const std::string& reason, std::uint64_t now_ms);
   void worker_lost(std::uint64_t worker, const std::string& reason, std::uint64_t now_ms);
+  // It is shut out: also if it said that it has left, which only it knows.
+  void expel(std::uint64_t worker);
   // It will not attach again: the others need not wait for it. Did they?
   bool forget_worker(std::uint64_t worker) { return ledger_.awaited.forget_worker(worker); }
   void server_stops(const std::string& who, std::uint64_t now_ms);

@@ -141,10 +141,11 @@ void Coordinator::receive_batch() {
                      "a control message has 1 frame, this one had " + std::to_string(frames) +
                          "; the coordinator's port takes control messages only, gradients go to the lanes");
     }
-    if (message) {
-      if (Status permitted = permit(received[1], *message); !permitted) message = tl::unexpected(permitted.error());
-    }
     const std::lock_guard lock(mutex_);
+    if (message) {
+      if (Status permitted = permit(*from, received[1], *message); !permitted)
+        message = tl::unexpected(permitted.error());
+    }
     if (message) {
       core_->on_message(*from, *message, now);
     } else {
@@ -156,12 +157,14 @@ void Coordinator::receive_batch() {
 }
 
 // A key may have been revoked since its connection was made.
-Status Coordinator::permit(const zmq::message_t& frame, const ControlMessage& message) {
+Status Coordinator::permit(PeerId from, const zmq::message_t& frame, const ControlMessage& message) {
   if (!authorized_) return {};
   const std::string key = key_of(frame);
   const std::optional<Identity> who = authorized_->find(key);
   if (!who) return fail(ErrorCode::kInvalidArgument, "the key " + key + " is no longer authorized");
-  return permits_.check(*who, message);
+  const std::optional<std::uint64_t> process = process_in(message);
+  return check_permitted(*who, message,
+                         {core_->key_at(from), process ? core_->key_of(*process) : std::optional<std::string>()});
 }
 
 void Coordinator::refresh_keys(std::uint64_t now_ms) {

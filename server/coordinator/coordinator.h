@@ -79,7 +79,7 @@ class Coordinator final : private CoordinatorOutput {
  private:
   Coordinator(JobRegistry* registry, Logger logger, EventFd wake);
   Status bind(const CoordinatorSettings& settings);
-  Status permit(const zmq::message_t& frame, const ControlMessage& message);
+  Status permit(PeerId from, const zmq::message_t& frame, const ControlMessage& message);  // with mutex_
   void refresh_keys(std::uint64_t now_ms);
   void run();
   void receive_batch();
@@ -106,7 +106,6 @@ class Coordinator final : private CoordinatorOutput {
 
   // In a cluster with keys.
   std::unique_ptr<AuthorizedKeys> authorized_;
-  ControlPermits permits_;  // the thread's
   std::uint64_t refresh_ms_ = 0;
 
   zmq::context_t context_;

@@ -121,7 +121,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
 
 void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms) {
   Peers& peers = context_.peers;
-  if (const Status status = Peers::check(m); !status) return context_.refuse(from, status.error());
+  if (const Status status = peers.check(m); !status) return context_.refuse(from, status.error());
   if (const auto outlived = peers.outlived_by(m)) {
     lose_worker(*outlived, "worker " + m.name + " came back as a new process", now_ms);
   }
@@ -217,6 +217,24 @@ void CoordinatorCore::answer_drains() {
   for (const PeerId peer : context_.peers.take_drained(busy)) context_.output.send(peer, DrainDone{});
 }
 
+std::optional<std::string> CoordinatorCore::key_at(PeerId peer) const {
+  for (const auto& [incarnation, worker] : context_.peers.workers()) {
+    if (worker.peer == peer) return worker.hello.key;
+  }
+  for (const auto& [index, server] : context_.peers.servers()) {
+    if (server.alive && server.peer == peer) return server.hello.key;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> CoordinatorCore::key_of(std::uint64_t incarnation) const {
+  if (const Peers::Worker* worker = context_.peers.worker(incarnation)) return worker->hello.key;
+  for (const auto& [index, server] : context_.peers.servers()) {
+    if (server.alive && server.hello.incarnation == incarnation) return server.hello.key;
+  }
+  return std::nullopt;
+}
+
 void CoordinatorCore::expel(const std::string& key, const std::string& reason, std::uint64_t now_ms) {
   std::vector<std::pair<std::uint64_t, PeerId>> workers;
   for (const auto& [incarnation, worker] : context_.peers.workers()) {
@@ -228,6 +246,7 @@ void CoordinatorCore::expel(const std::string& key, const std::string& reason, s
   }
   for (const auto& [incarnation, peer] : workers) {
     context_.refuse(peer, {ErrorCode::kInvalidArgument, reason});
+    for (auto& [name, job] : jobs_) job.expel(incarnation);
     lose_worker(incarnation, reason, now_ms);
   }
   for (const auto& [index, peer] : servers) {

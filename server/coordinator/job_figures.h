@@ -11,12 +11,12 @@ namespace tributary {
 
 class JobFigures {
  public:
-  // Of a member of the view that is open.
-  void note(const NodePace& pace) {
-    if (pace.figures.empty()) return;
-    if (pace.view != view_) nodes_.clear();
-    view_ = pace.view;
-    nodes_[pace.node.value] = pace.figures;
+  // Of a member of that view.
+  void note(NodeRank node, ViewId view, const Figures& figures) {
+    if (figures.empty()) return;
+    if (view != view_) nodes_.clear();
+    view_ = view;
+    nodes_[node.value].renew(figures);
   }
   // Of all nodes that have said some in the last view in which one did.
   Figures together() const {

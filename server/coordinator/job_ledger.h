@@ -15,6 +15,7 @@
 #include "server/coordinator/job_paces.h"
 #include "server/coordinator/job_record_keeper.h"
 #include "server/coordinator/job_view.h"
+#include "server/coordinator/stall_watch.h"
 #include "server/coordinator/state_home.h"
 
 namespace tributary {
@@ -63,6 +64,7 @@ class JobLedger {
   Round reached;            // where the last view began
   JobPaces paces;
   JobFigures figures;
+  StallWatch stalls;
   std::uint64_t redo_due_ms = 0;          // no snapshot is named for rings' sake before
   StopKind ended = StopKind::kRestart;    // how the last view did
   std::string last_stop;                  // why

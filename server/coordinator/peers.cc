@@ -86,7 +86,8 @@ Status Peers::check(const ServerHello& hello, std::uint64_t now_ms) {
   // Two processes with one index, or a quick restart. A live one is heard again and keeps its place; a dead one stays
   // silent, and the newcomer, which repeats its hello, takes over. One that holds what the other held has outlived it.
   Server& server = servers_.at(hello.shard.value);
-  const bool outlived = !hello.exclusive.empty() && hello.exclusive == server.hello.exclusive;
+  const bool outlived =
+      !hello.exclusive.empty() && hello.exclusive == server.hello.exclusive && hello.key == server.hello.key;
   if (outlived || now_ms >= server.heard_ms + rivalry_ms()) return {};
   if (std::exchange(server.rival, hello.incarnation) != hello.incarnation) server.rival_ms = now_ms;
   if (server.heard_ms >= server.rival_ms + rivalry_ms()) {
@@ -100,7 +101,12 @@ Status Peers::check(const ServerHello& hello, std::uint64_t now_ms) {
                   "[server] index");
 }
 
-Status Peers::check(const WorkerHello& hello) {
+Status Peers::check(const WorkerHello& hello) const {
+  const auto of_key = [&](const auto& entry) { return !hello.key.empty() && entry.second.hello.key == hello.key; };
+  if (!workers_.contains(hello.incarnation) && std::ranges::count_if(workers_, of_key) >= kMaxProcessesOfKey) {
+    return fail(ErrorCode::kLimit, "worker " + hello.name + " has " + std::to_string(kMaxProcessesOfKey) +
+                                       " processes with one key already; give each worker a key of its own");
+  }
   return check_bandwidth("worker " + hello.name, "worker", hello.bandwidth);
 }
 
@@ -112,7 +118,7 @@ bool Peers::takes_over(const ServerHello& hello) const {
 std::optional<std::uint64_t> Peers::outlived_by(const WorkerHello& hello) const {
   const auto outlived = std::ranges::find_if(workers_, [&](const auto& entry) {
     return entry.first != hello.incarnation && !hello.exclusive.empty() &&
-           entry.second.hello.exclusive == hello.exclusive;
+           entry.second.hello.exclusive == hello.exclusive && entry.second.hello.key == hello.key;
   });
   return outlived == workers_.end() ? std::nullopt : std::optional(outlived->first);
 }

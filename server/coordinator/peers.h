@@ -24,6 +24,8 @@ std::string newest_in_words(const StoredJob& stored);
 
 class Peers {
  public:
+  static constexpr std::int64_t kMaxProcessesOfKey = 16;  // that are known at a time
+
   struct Server {
     PeerId peer;
     ServerHello hello;
@@ -61,7 +63,7 @@ class Peers {
   // ---- Who comes and goes ----
   // May it be known? kUnavailable: perhaps in a moment.
   Status check(const ServerHello& hello, std::uint64_t now_ms);
-  static Status check(const WorkerHello& hello);
+  Status check(const WorkerHello& hello) const;
   // A process that is known as alive and whose place this one takes: it is to be lost first.
   bool takes_over(const ServerHello& hello) const;
   std::optional<std::uint64_t> outlived_by(const WorkerHello& hello) const;

@@ -47,8 +47,8 @@ RunningView::RunningView(JobLedger& ledger, JobView opened, std::uint64_t now_ms
     : view(std::move(opened)),
       ledger_(ledger),
       snapshots_(ledger.config().snapshot, bytes_to_prepare(ledger), now_ms),
-      stragglers_(has_deadline(ledger.config())),
-      stalls_(now_ms) {
+      stragglers_(has_deadline(ledger.config())) {
+  ledger_.stalls.begin_view(view.start.round, now_ms);
   const auto keeps_none = std::ranges::find_if(
       view.members, [](const auto& entry) { return entry.second.join.redo_capacity < kMinRedoRounds; });
   if (!has_rounds(ledger_.config()) || keeps_none == view.members.end()) return;
@@ -103,10 +103,11 @@ void RunningView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t 
 // Told when it begins, when the answer is another one, and when it is over. Where nodes have clocks they do not wait
 // for each other.
 void RunningView::look_for_stall(std::uint64_t now_ms) {
-  if (!has_rounds(ledger_.config())) return;
+  if (!has_rounds(ledger_.config()) || one_that_left(view.members)) return;  // those who finished begin no round
+  StallWatch& stalls = ledger_.stalls;
   const auto before = std::exchange(stall_, std::nullopt);
-  stalls_.reached(Round(ledger_.paces.range().first.value), now_ms);
-  if (!stop_requested_ && stalls_.quiet(now_ms)) stall_ = stalls_.look(facts(), now_ms);
+  stalls.reached(Round(ledger_.paces.range().first.value), now_ms);
+  if (stalls.quiet(now_ms)) stall_ = stalls.look(facts(), now_ms);
   const std::string& job = ledger_.in_words();
   if (stall_ && (!before || kind_of(before->why) != kind_of(stall_->why))) {
     ledger_.log(job + " has had no round for " + std::to_string(stall_->ms / 1000) + " s: " + stall_->why,
@@ -127,8 +128,7 @@ StallWatch::Facts RunningView::facts() const {
     if (const Peers::Worker* worker = peers.worker(member.worker))
       facts.peers.push_back({name + " (worker " + worker->hello.name + ")", worker->heard_ms});
     for (std::uint32_t local = 0; local < member.join.local_world_size; ++local, ++rank) {
-      const Round said = local < member.said.size() ? member.said[local] : view.start.round;
-      if (!member.left) facts.ranks.push_back({rank, name, said});
+      if (local < member.said.size()) facts.ranks.push_back({rank, name, member.said[local]});
     }
   }
   for (const std::uint16_t index : ledger_.shards()) {

@@ -59,7 +59,6 @@ class RunningView {
   JobLedger& ledger_;
   SnapshotSchedule snapshots_;
   StragglerWatch stragglers_;
-  StallWatch stalls_;
   std::optional<StallWatch::Stall> stall_;
   bool stop_requested_ = false;
   std::optional<Round> joins_after_;  // somebody wants to join, after a later snapshot than this

@@ -1,5 +1,7 @@
 #include "server/coordinator/stall_watch.h"
 
+#include <utility>
+
 namespace tributary {
 namespace {
 
@@ -22,13 +24,14 @@ const char* have(std::size_t count) {
 
 }  // namespace
 
+// The first one of a view takes longer: members come together, and programs are compiled.
 void StallWatch::reached(Round round, std::uint64_t now_ms) {
-  if (round <= reached_ && any_) return;
-  if (any_) {
+  if (round <= reached_) return;
+  if (std::exchange(any_, true)) {
     last_ms_[next_] = now_ms - since_ms_;
     next_ = (next_ + 1) % last_ms_.size();
+    known_ = std::min(known_ + 1, last_ms_.size());
   }
-  any_ = true;
   reached_ = round;
   since_ms_ = now_ms;
 }

@@ -21,11 +21,16 @@ namespace tributary {
 class StallWatch {
  public:
   static constexpr std::uint64_t kQuietMs = 5000;    // without a round, at least, before it is a stall
+  static constexpr std::uint64_t kFirstMs = 60'000;  // while it is not known how long a round takes
   static constexpr std::uint64_t kTimesUsual = 4;    // and so many times what a round usually takes
   static constexpr std::uint64_t kUnheardMs = 3000;  // at least, for somebody who should say something every second
 
-  explicit StallWatch(std::uint64_t now_ms) : since_ms_(now_ms) {}
-
+  // A view begins, at that round. How long rounds take is known from earlier ones.
+  void begin_view(Round start, std::uint64_t now_ms) {
+    reached_ = start;
+    since_ms_ = now_ms;
+    any_ = false;
+  }
   // The round that all chunks have seen.
   void reached(Round round, std::uint64_t now_ms);
 
@@ -66,16 +71,18 @@ class StallWatch {
  private:
   // The median: a stall that is over is not what a round usually takes.
   std::uint64_t patience_ms() const {
+    if (known_ == 0) return kFirstMs;
     auto usual = last_ms_;
-    std::ranges::nth_element(usual, usual.begin() + usual.size() / 2);
-    return std::max(kQuietMs, kTimesUsual * usual[usual.size() / 2]);
+    const auto middle = usual.begin() + known_ / 2;
+    std::nth_element(usual.begin(), middle, usual.begin() + known_);
+    return std::max(kQuietMs, kTimesUsual * *middle);
   }
 
   Round reached_;
   bool any_ = false;                        // a round has been done since the view began
-  std::uint64_t since_ms_;                  // it was
+  std::uint64_t since_ms_ = 0;              // it was, or the view began
   std::array<std::uint64_t, 8> last_ms_{};  // how long the last ones took, as heartbeats show it
-  std::size_t next_ = 0;
+  std::size_t known_ = 0, next_ = 0;
 };
 
 }  // namespace tributary

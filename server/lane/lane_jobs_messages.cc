@@ -49,7 +49,7 @@ void LaneJobs::dispatch(PeerId from, const M& message, const Received& received)
                         "; attach through the worker, which learns from the coordinator where a job's chunks are");
     }
     ShardCore& core = *found->second.core;
-    ++found->second.said;
+    if (message.key.view == core.job().view->view) ++found->second.said;
     // A message of another view is the core's to refuse, which does not look at what it brings.
     if (received.place.link != 0 && message.key.view == core.job().view->view) {
       if (Status bound = told_.bind(from, message.key, received.place); !bound) {

@@ -59,7 +59,7 @@ std::string worker_config(const TempDir& dir, const LocalCluster& cluster, const
 }
 
 std::string security(const std::string& pair, const KeyFolder& keys, const std::string& coordinator = {}) {
-  return "[security]\nkeys = \"" + pair + "\"\nadmin_token = \"" + keys.token() + "\"\ncoordinator_key = \"" +
+  return "[security]\nkeys = \"" + pair + "\"\ncoordinator_key = \"" +
          (coordinator.empty() ? keys.coordinator() : coordinator) + "\"\n";
 }
 

@@ -44,7 +44,8 @@ TEST_CASE(
     const std::uint64_t round = job_number(*cluster, "max_version");
     {
       const Stopped stopped(process);
-      CHECK_MESSAGE(eventually([&] { return has(why(*cluster), words); }, seconds(12)), words << " but: " << why(*cluster));
+      CHECK_MESSAGE(eventually([&] { return has(why(*cluster), words); }, seconds(12)),
+                    words << " but: " << why(*cluster));
     }
     wait_for(*cluster, "max_version", round + 20);
     CHECK(eventually([&] { return why(*cluster).empty(); }, seconds(12)));

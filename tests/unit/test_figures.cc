@@ -17,14 +17,6 @@ double mean_of(const Figures& figures, const char* name) {
   return figure->mean;
 }
 
-NodePace pace_of(std::uint32_t node, std::uint32_t view, const Figures& figures) {
-  NodePace pace;
-  pace.view = ViewId(view);
-  pace.node = NodeRank(node);
-  pace.figures = figures;
-  return pace;
-}
-
 }  // namespace
 
 TEST_CASE("figures add up to means by samples, each by those who said it") {
@@ -38,11 +30,23 @@ TEST_CASE("figures add up to means by samples, each by those who said it") {
   CHECK(mean_of(all, "accuracy") == doctest::Approx(0.625));
   CHECK(all.find("loss")->samples == 40);
 
+  all = {};
+  all.add({Round(1), {{"loss", std::nan(""), 0}}});
+  all.add({Round(1), {{"loss", 2.0, 4}}});
+  all.add({Round(1), {{"loss", std::nan(""), 0}}});
+  CHECK(mean_of(all, "loss") == 2.0);
+  all.add({Round(1), {{"loss", 2.0, ~0ull}}});
+  CHECK(all.find("loss")->samples == ~0ull);
+
   Figures none;
   none.add({Round(1), {{"loss", 2.0, 0}}});
   none.add({Round(1), {{"loss", 4.0, 0}}});
   CHECK(mean_of(none, "loss") == 2.0);
 
+  all.renew({Round(3), {{"accuracy", 0.75, 1}}});
+  CHECK(all.round == Round(1).next().next());
+  CHECK(mean_of(all, "accuracy") == 0.75);
+  CHECK(mean_of(all, "loss") == 2.0);
   all.add({Round(5), {{"loss", std::nan(""), 1}}});
   CHECK(std::isnan(mean_of(all, "loss")));
 
@@ -68,16 +72,16 @@ TEST_CASE("figures without a sound name are refused") {
 TEST_CASE("a job's figures are those of the nodes of the last view in which some were said") {
   JobFigures job;
   CHECK(job.together().empty());
-  job.note(pace_of(0, 1, {Round(5), {{"loss", 1.0, 10}}}));
-  job.note(pace_of(1, 1, {Round(6), {{"loss", 2.0, 10}}}));
-  job.note(pace_of(1, 1, {}));
+  job.note(NodeRank(0), ViewId(1), {Round(5), {{"loss", 1.0, 10}}});
+  job.note(NodeRank(1), ViewId(1), {Round(6), {{"loss", 2.0, 10}}});
+  job.note(NodeRank(1), ViewId(1), {});
   CHECK(job.together().round == Round(6));
   CHECK(mean_of(job.together(), "loss") == doctest::Approx(1.5));
-  job.note(pace_of(0, 1, {Round(7), {{"loss", 0.5, 10}}}));
+  job.note(NodeRank(0), ViewId(1), {Round(7), {{"loss", 0.5, 10}}});
   CHECK(mean_of(job.together(), "loss") == doctest::Approx(1.25));
-  job.note(pace_of(0, 2, {}));
+  job.note(NodeRank(0), ViewId(2), {});
   CHECK(job.together().round == Round(7));
-  job.note(pace_of(0, 2, {Round(8), {{"loss", 0.25, 10}}}));
+  job.note(NodeRank(0), ViewId(2), {Round(8), {{"loss", 0.25, 10}}});
   CHECK(mean_of(job.together(), "loss") == 0.25);
 }
 

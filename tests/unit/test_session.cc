@@ -61,12 +61,13 @@ TEST_CASE("who writes parameters has a copy of his own, and who holds their memo
   node.run();
   auto sessions = node.sessions(2);
   const auto read = [](const auto& values) { return values[0]; };
+  const auto own = sessions[0]->hold_parameters(), held = sessions[1]->hold_parameters();
+  REQUIRE((own && held));
   const std::span<const float> mine = sessions[0]->parameters(2), others = sessions[1]->parameters(2);
   const_cast<float&>(mine[0]) = 7.0f;
   CHECK(read(mine) == 7.0f);
   CHECK(read(others) == 0.0f);
   CHECK(*(node.lanes.job()->parameters() + sessions[0]->layout().tensor_offset(2)) == 0.0f);
-  std::shared_ptr<const void> held = sessions[1]->parameter_memory();
   for (auto& session : sessions) {
     for (float& g : session->gradient(2)) g = 1.0f;
     ready_all(*session);

@@ -16,9 +16,8 @@ int complain(const Error& error) {
 
 std::string configuration(const KeyFolder& folder, const std::string& pair, bool coordinator) {
   std::string text = "\n  [security]\n  keys = \"" + pair + "\"\n";
-  text += coordinator ? "  authorized = \"" + folder.authorized() + "\"\n"
-                      : "  coordinator_key = \"" + folder.coordinator() + "\"\n";
-  return text + "  admin_token = \"" + folder.token() + "\"\n";
+  if (!coordinator) return text + "  coordinator_key = \"" + folder.coordinator() + "\"\n";
+  return text + "  authorized = \"" + folder.authorized() + "\"\n  admin_token = \"" + folder.token() + "\"\n";
 }
 
 int init(const KeyFolder& folder, Role role) {
@@ -35,8 +34,8 @@ int init(const KeyFolder& folder, Role role) {
 int make(const KeyFolder& folder, const std::string& name, Role role, bool rotate) {
   const auto pair = add_key(folder, name, role, rotate);
   if (!pair) return complain(pair.error());
-  std::printf("%s is the %s's, and goes to its machine with %s and %s:\n%s\n", pair->c_str(), word(role).c_str(),
-              folder.coordinator().c_str(), folder.token().c_str(), configuration(folder, *pair, false).c_str());
+  std::printf("%s is the %s's, and goes to its machine with %s:\n%s\n", pair->c_str(), word(role).c_str(),
+              folder.coordinator().c_str(), configuration(folder, *pair, false).c_str());
   std::printf("It is let in now; remove its .pub in %s to shut it out, without a restart.\n",
               folder.authorized().c_str());
   return 0;

@@ -194,7 +194,8 @@ Status LocalCluster::make_keys() {
 
 // On hosts of a network that we made everybody is trusted.
 std::string LocalCluster::security(const std::string& name, bool coordinator) const {
-  std::string text = "\n[security]\nadmin_token = " + toml_string(options_.base_dir + "/" + kAdminTokenFile) + "\n";
+  std::string text = "\n[security]\n";
+  if (coordinator) text += "admin_token = " + toml_string(options_.base_dir + "/" + kAdminTokenFile) + "\n";
   if (!options_.secure) return text + (options_.worker_sites.empty() ? "" : "insecure = true\n");
   const KeyFolder keys{options_.base_dir + "/" + kKeysFolder};
   text += "keys = " + toml_string(keys.pair(coordinator ? kCoordinatorName : name)) + "\n";

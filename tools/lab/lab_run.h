@@ -18,7 +18,7 @@ struct RunOptions {
   std::string job_file;                // to train instead of the lab file's; empty: the lab file's
   std::vector<std::string> overrides;  // "section.key=value" of the job, after those of the lab file
   std::string log_level = "info";
-  bool secure = false;  // every daemon has keys
+  bool secure = false;                // every daemon has keys
   std::function<bool()> interrupted;  // asked a few times a second
 };
 

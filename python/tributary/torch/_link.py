@@ -46,6 +46,7 @@ class Link:
         initial: gives a tensor's initial values, fp32 in logical order, to the memory that it is handed.
         part: of the model that this rank holds.
         held: which of the tensors those are; None: all.
+        shares: the model's parameters are where the worker writes them.
     """
 
     def __init__(
@@ -60,12 +61,14 @@ class Link:
         rounds: int = 0,
         part: Part = Part(),  # noqa: B008, it has no state
         held: Sequence[int] | None = None,
+        shares: bool = False,
     ) -> None:
         self.name = name
         self.tensors = tensors
         self.part = part
         self._held = range(len(tensors)) if held is None else held
         self.stop = stop
+        self._shares = shares
         self.progress = Progress(self._tell_figure)
         self.round = 0  # newest round whose parameters are here
         self.resumed = 0  # round that sampler and schedulers go on after
@@ -94,6 +97,7 @@ class Link:
         self._reduced_ns = 0
         self._attaching = False
         self._ended = ""  # a rank that this one cannot go on without
+        self._figure_refused = False
         self._stops = False  # after the newest round, as all ranks of this replica agreed
 
     # ---- this rank
@@ -167,6 +171,7 @@ class Link:
             note=self.say,
             keepsake=self._keepsake,
             model_rank=self.part.model_rank,
+            holds_parameters=self._shares,
         )
         session = self._library.attach(options)
         try:
@@ -345,8 +350,14 @@ class Link:
         )
 
     def _tell_figure(self, round: int, name: str, mean: float, samples: int) -> None:
-        if self._session is not None:
+        if self._session is None:
+            return
+        try:
             self._session.log(round, name, mean, samples)
+        except Error as error:  # figures are never worth a job
+            if not self._figure_refused:
+                logger.warning("%s", error)
+            self._figure_refused = True
 
     # ---- leaving
 

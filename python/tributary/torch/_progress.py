@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 MOST_FIGURES = 32  # of a job: kMaxFigures of common/math/figures.h
+LONGEST_NAME = 64  # bytes: kMaxFigureNameBytes
 
 
 @dataclass
@@ -64,6 +65,11 @@ class Progress:
             figures: numbers, or tensors of one element.
         """
         values = {key: _number(value) for key, value in figures.items() if value is not None}
+        for name in values:
+            if not 0 < len(name.encode()) <= LONGEST_NAME:
+                raise ValueError(
+                    f"the figure's name {name[:80]!r} has {len(name.encode())} bytes: at most {LONGEST_NAME}"
+                )
         if len(values) > MOST_FIGURES:
             raise ValueError(f"{len(values)} figures of a round: a job has at most {MOST_FIGURES}; log fewer names")
         self.last = values

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 
@@ -87,6 +89,10 @@ class Slot:
         self.local().copy_(values)
         self.version = self.parameter._version
 
+    def written(self) -> bool:
+        """Whether somebody wrote the parameter since its values were last taken."""
+        return self.parameter._version != self.version
+
     def remember(self, source: torch.Tensor | None, factor: int) -> None:
         """The gradient that is sent, and how p.grad looks now."""
         self.sent = True
@@ -111,9 +117,24 @@ class SharedSlot(Slot):
         return plain and parameter.dtype == torch.float32 and parameter.is_contiguous()
 
     def take(self, values: torch.Tensor) -> None:
-        """Makes the job's values the parameter's own memory. A page that this process writes is its own from then on,
-        which the version shows.
-        """
+        """Makes the job's values the parameter's own memory."""
         if self.parameter.data_ptr() != values.data_ptr():
             self.parameter.data = values
         self.version = self.parameter._version
+
+    def written(self) -> bool:
+        """Also by a write that raises no version (``p.data``): its page is this process' own then, and shows no later
+        round.
+        """
+        return super().written() or _has_own_pages(self.parameter.data_ptr(), 4 * self.parameter.numel())
+
+
+def _has_own_pages(address: int, size: int) -> bool:
+    """Whether pages of a private mapping are no longer the file's: bits 61 and 63 of ``/proc/self/pagemap``."""
+    page = os.sysconf("SC_PAGE_SIZE")
+    first, last = address // page, (address + size - 1) // page
+    with open("/proc/self/pagemap", "rb", buffering=0) as pagemap:
+        pagemap.seek(8 * first)
+        entries = pagemap.read(8 * (last - first + 1))
+    words = torch.frombuffer(bytearray(entries), dtype=torch.int64)
+    return bool(((words < 0) & (words & (1 << 61) == 0)).any())

@@ -9,10 +9,26 @@ import torch
 
 from tributary.torch import _declare
 from tributary.torch._log import listed
+from tributary.torch.lion import Lion
 
-# As torch calls them (kernels/*.h: kState), and the optimizers that count their steps.
-_ARRAYS = ("exp_avg", "exp_avg_sq", "momentum_buffer", "sum")
+# Their names are torch's (kernels/*.h: kState). Whoever counts steps has them beside.
+_ARRAYS: dict[type, tuple[str, ...]] = {
+    torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
+    torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
+    torch.optim.Adagrad: ("sum",),
+    Lion: ("exp_avg",),
+    torch.optim.SGD: ("momentum_buffer",),
+}
 _COUNT_STEPS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
+
+
+def _arrays_of(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+    """What the servers keep for each of its parameters."""
+    if type(optimizer) not in _ARRAYS:
+        raise ValueError(f"{type(optimizer).__name__} does not step on the servers, which have no state of it")
+    if isinstance(optimizer, torch.optim.SGD) and not optimizer.param_groups[0]["momentum"]:
+        return ()
+    return _ARRAYS[type(optimizer)]
 
 
 def load(wrapped: torch.optim.Optimizer, groups: list[dict[str, Any]], given: dict[str, Any]) -> None:
@@ -53,6 +69,8 @@ def of_file(
         from safetensors import safe_open
     except ImportError as error:
         raise ImportError("reading an exported checkpoint needs the package safetensors: install it") from error
+    optimizer = getattr(optimizer, "wrapped", optimizer)  # a DistributedOptimizer's
+    wanted = _arrays_of(optimizer)
     place = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state: dict[int, dict[str, Any]] = {}
     with safe_open(os.fspath(exported), framework="pt") as file:
@@ -64,19 +82,24 @@ def of_file(
         if missing:
             raise ValueError(f"{os.fspath(exported)}: has no {listed(missing)}: it is another model's")
         for name, parameter in parameters.items():
-            arrays = {key: file.get_tensor(f"{name}.{key}") for key in _ARRAYS if f"{name}.{key}" in names}
-            for key, array in arrays.items():
+            if hasattr(parameter, "placements"):
+                raise ValueError(
+                    f"{name} is a DTensor: the state of a model that ranks hold together cannot be read back"
+                )
+            arrays: dict[str, Any] = {}
+            for key in wanted:
+                if f"{name}.{key}" not in names:
+                    raise ValueError(
+                        f"{os.fspath(exported)}: has no {name}.{key}: "
+                        "export the checkpoint of a job with this optimizer, with --optimizer"
+                    )
+                array = arrays[key] = file.get_tensor(f"{name}.{key}")
                 if array.shape != parameter.shape:
                     raise ValueError(
                         f"{os.fspath(exported)}: {name}.{key} has shape {tuple(array.shape)}, and the parameter "
                         f"{tuple(parameter.shape)}: it is another model's"
                     )
-            counts = isinstance(optimizer, _COUNT_STEPS)
-            if counts and not arrays:
-                raise ValueError(
-                    f"{os.fspath(exported)}: has no optimizer state of {name}: export the checkpoint with --optimizer"
-                )
-            if counts:
+            if isinstance(optimizer, _COUNT_STEPS):
                 arrays["step"] = torch.tensor(float(step))
             if arrays:
                 state[place[id(parameter)]] = arrays

@@ -157,6 +157,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             rounds=rounds,
             part=part,
             held=list(self._slot_of),
+            shares=parameters == "shared",
         )
         self._link.batches_per_round = self._link.micro_batches = accumulate
         self._link.open()
@@ -351,7 +352,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for slot in self._slots:
             if slot.sent and slot.gradient_changed():
                 raise RuntimeError(_complaints.gradient_changed(slot.name, self._link.round + 1))
-            if not self._steps_here and slot.parameter._version != slot.version:
+            if not self._steps_here and slot.written():
                 raise RuntimeError(_complaints.parameter_written(slot.name))
         for group in range(len(self.param_groups)):
             if group in self._open.rates:
