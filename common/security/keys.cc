@@ -43,7 +43,7 @@ Result<std::string> read_file(const std::string& path, bool secret) {
   if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
     return fail(ErrorCode::kConfig, path + " is no file of a key");
   }
-  if (secret && (info.st_mode & 077) != 0) {
+  if (secret && others_read(info.st_mode, info.st_uid, ::geteuid())) {
     return fail(ErrorCode::kConfig, path + " is a secret that other users may read (mode " +
                                         std::to_string((info.st_mode >> 6) & 7) +
                                         std::to_string((info.st_mode >> 3) & 7) + std::to_string(info.st_mode & 7) +
@@ -152,6 +152,11 @@ Status write_key_pair(const std::string& path, const KeyPair& pair) {
 
 Status write_identity(const std::string& path, const Identity& identity) {
   return write_new(path, text_of(identity, ""), 0644);
+}
+
+bool others_read(mode_t mode, uid_t owner, uid_t reader) {
+  const bool lent_by_root = owner == 0 && reader != 0;
+  return (mode & (lent_by_root ? 037 : 077)) != 0;
 }
 
 std::string random_token() {

@@ -6,6 +6,8 @@
 // Keys are written in Z85, 40 characters for 32 bytes (ZeroMQ RFC 32).
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -57,6 +59,9 @@ Status write_identity(const std::string& path, const Identity& identity);
 
 // A secret that is no pair (the admin token): 32 random bytes in hexadecimal digits.
 std::string random_token();
+// Whether a secret is no secret: all but its owner are others; if root owns what somebody else reads, the group may
+// read it, too (systemd's credentials and Kubernetes' secrets come so).
+bool others_read(mode_t mode, uid_t owner, uid_t reader);
 Result<std::string> read_token(const std::string& path);  // of a file that nobody else may read
 Status write_secret(const std::string& path, const std::string& text);
 

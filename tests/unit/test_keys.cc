@@ -115,6 +115,18 @@ TEST_CASE("a token is long, secret and its owner's alone") {
   CHECK(has(error_of(read_token(dir / "token")), "chmod 600"));
 }
 
+TEST_CASE("a secret is its owner's alone, or root's for a group") {
+  CHECK_FALSE(others_read(0600, 1000, 1000));
+  CHECK_FALSE(others_read(0400, 0, 0));
+  CHECK(others_read(0640, 1000, 1000));
+  CHECK(others_read(0440, 0, 0));
+  CHECK_FALSE(others_read(0440, 0, 1000));
+  CHECK_FALSE(others_read(0640, 0, 1000));
+  CHECK(others_read(0660, 0, 1000));
+  CHECK(others_read(0444, 0, 1000));
+  CHECK(others_read(0640, 1001, 1000));
+}
+
 TEST_CASE("a folder lets in those whose .pub is there, and shuts them out when it goes") {
   const TempDir dir;
   const KeyFolder folder{dir / "keys"};
