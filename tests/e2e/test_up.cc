@@ -1,7 +1,9 @@
 // The tool as a user calls it.
 #include <signal.h>
 
+#include <cstdlib>
 #include <set>
+#include <sstream>
 
 #include "tests/e2e/tool_call.h"
 
@@ -171,6 +173,23 @@ TEST_CASE("status prints jobs, servers and workers of a running cluster, and say
     REQUIRE(daemons.size() == 4);
     CHECK(daemons.at(0).at("status").at("kind") == "server");
     CHECK(daemons.at(3).at("status").at("kind") == "worker");
+    const TempDir fourth;
+    Call top(fourth, {"top", "--base-dir", dir / "run", "--times", "2"});
+    CHECK(top.wait() == 0);
+    // Two looks: only the second one knows how many rounds there are in a second.
+    const std::string looks = top.out();
+    const auto rate_after = [&](std::size_t from) {
+      const std::size_t row = looks.find("\nstatus", looks.find("ROUNDS/S", from));
+      REQUIRE(row != std::string::npos);
+      std::istringstream cells(looks.substr(row, looks.find('\n', row + 1) - row));
+      std::string name, phase, view, of, joined, nodes, ranks, round, rate;
+      cells >> name >> phase >> view >> joined >> of >> nodes >> ranks >> round >> rate;
+      return std::pair(rate, row);
+    };
+    const auto [first, row] = rate_after(0);
+    CHECK(first == "-");
+    CHECK(std::atof(rate_after(row).first.c_str()) > 0.0);
+    CHECK_FALSE(has(looks, "\033"));  // no terminal
     call.process().send_signal(SIGTERM);
     CHECK(call.wait() == 75);
   }
@@ -181,6 +200,7 @@ TEST_CASE("status prints jobs, servers and workers of a running cluster, and say
   Call nobody(other, {"status", "--admin", "127.0.0.1:1"});
   CHECK(nobody.wait() == 1);
   CHECK(has(nobody.error(), "127.0.0.1:1"));
+  CHECK(has(usage_error(other, {"top"}), "whom to ask?"));
 }
 
 TEST_CASE("wrong usage is status 2 everywhere, and a mistyped command is told the one that is meant") {

@@ -14,6 +14,7 @@ void add_up(CliCommand app, int& exit_status);
 // trainer: what stood after "--".
 void add_run(CliCommand app, const std::vector<std::string>& trainer, int& exit_status);
 void add_status(CliCommand app, int& exit_status);
+void add_top(CliCommand app, int& exit_status);
 void add_bench(CliCommand app, int& exit_status);
 void add_chaos(CliCommand app, int& exit_status);
 void add_plan(CliCommand app, int& exit_status);

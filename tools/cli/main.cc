@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
       "  tributary up configs/fashion-mnist.toml      train on a whole local cluster of real daemons\n"
       "  tributary run --nodes 2 -- python train.py   the same with trainers of your own\n"
       "  tributary status --base-dir runs/NAME        ask its daemons, from another terminal\n"
+      "  tributary top --base-dir runs/NAME           the same once a second, with rounds a second\n"
       "  tributary doctor                             is this machine fit for a run, and what does it have?\n"
       "  tributary plan --nodes 4 --servers 4 ...     which layout is fastest on these links, and what binds it?\n"
       "  tributary bench pushpull                     how fast gradients go in and parameters come out here\n"
@@ -41,6 +42,7 @@ int main(int argc, char** argv) {
   tributary::cli::add_up(app, exit_status);
   tributary::cli::add_run(app, trainer, exit_status);
   tributary::cli::add_status(app, exit_status);
+  tributary::cli::add_top(app, exit_status);
   tributary::cli::add_bench(app, exit_status);
   tributary::cli::add_chaos(app, exit_status);
   tributary::cli::add_plan(app, exit_status);

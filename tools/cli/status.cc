@@ -1,9 +1,17 @@
-// tributary status: asks running daemons and prints what they say as a table.
+// tributary status and top: ask running daemons and print what they say as tables, once or every second.
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/base/printed.h"
@@ -162,12 +170,54 @@ void print_paces(const std::vector<Answer>& answers) {
   table.print();
 }
 
-void print_jobs(const std::vector<Answer>& answers) {
-  Table table({"JOB", "PHASE", "VIEW", "NODES", "RANKS", "ROUND", "DURABLE", "CHUNKS", "LAST STOP"});
-  for (const Json& job : jobs_of(answers)) {
-    table.add({text(job, "name"), text(job, "finished") == "true" ? "finished" : text(job, "phase"), text(job, "view"),
-               text(job, "joined") + " of " + text(job, "nodes"), text(job, "world_size"), rounds(job),
-               text(job, "committed"), text(job, "chunks"), text(job, "last_stop")});
+// Rounds a second between two looks at the jobs.
+class Rates {
+ public:
+  // Of each job in `jobs` since it was looked at before, as text.
+  std::map<std::string, std::string> look(const std::vector<Json>& jobs) {
+    const auto now = std::chrono::steady_clock::now();
+    std::map<std::string, std::string> rates;
+    std::map<std::string, Seen> seen;
+    for (const Json& job : jobs) {
+      const std::string name = text(job, "name");
+      const Seen here = {now, number(job, "min_version")};
+      const auto before = seen_.find(name);
+      rates[name] = "-";
+      if (before != seen_.end() && here.round >= before->second.round) {
+        const std::chrono::duration<double> passed = now - before->second.at;
+        rates[name] = printed("%.2f", (here.round - before->second.round) / passed.count());
+      }
+      seen[name] = here;
+    }
+    seen_ = std::move(seen);
+    return rates;
+  }
+
+ private:
+  struct Seen {
+    std::chrono::steady_clock::time_point at;
+    double round = 0.0;
+  };
+  std::map<std::string, Seen> seen_;
+};
+
+// rates: of who looks again and again.
+void print_jobs(const std::vector<Answer>& answers, Rates* rates) {
+  std::vector<std::string> header = {"JOB",   "PHASE",   "VIEW",   "NODES",    "RANKS",
+                                     "ROUND", "DURABLE", "CHUNKS", "LAST STOP"};
+  if (rates) header.insert(header.begin() + 6, "ROUNDS/S");
+  Table table(header);
+  const std::vector<Json> jobs = jobs_of(answers);
+  const auto a_second = rates ? std::optional(rates->look(jobs)) : std::nullopt;
+  for (const Json& job : jobs) {
+    std::vector<std::string> row = {
+        text(job, "name"),       text(job, "finished") == "true" ? "finished" : text(job, "phase"),
+        text(job, "view"),       text(job, "joined") + " of " + text(job, "nodes"),
+        text(job, "world_size"), rounds(job),
+        text(job, "committed"),  text(job, "chunks"),
+        text(job, "last_stop")};
+    if (a_second) row.insert(row.begin() + 6, a_second->at(text(job, "name")));
+    table.add(std::move(row));
   }
   table.print();
   Table waits({"JOB", "WAITS FOR"});
@@ -209,9 +259,8 @@ void print_jobs(const std::vector<Answer>& answers) {
   mixed.print();
 }
 
-int show(const std::vector<std::string>& addresses, const std::string& token, bool json) {
+std::vector<Answer> ask(const std::vector<std::string>& addresses, const std::string& token) {
   std::vector<Answer> answers;
-  bool all = true;
   for (const std::string& address : addresses) {
     Answer answer{.address = address, .status = nullptr, .error = {}};
     const auto body = http_get(address, "/status", kTimeout, token);
@@ -222,9 +271,25 @@ int show(const std::vector<std::string>& addresses, const std::string& token, bo
       answer.status = nullptr;
       answer.error = "http://" + address + "/status did not answer with JSON; is that a daemon of Tributary?";
     }
-    all = all && !answer.status.is_null();
     answers.push_back(std::move(answer));
   }
+  return answers;
+}
+
+bool all_answered(const std::vector<Answer>& answers) {
+  return std::ranges::all_of(answers, [](const Answer& a) { return a.error.empty(); });
+}
+
+void print_tables(const std::vector<Answer>& answers, Rates* rates) {
+  print_jobs(answers, rates);
+  print_paces(answers);
+  print_placement(answers);
+  print_servers(answers);
+  print_workers(answers);
+}
+
+int show(const std::vector<std::string>& addresses, const std::string& token, bool json) {
+  const std::vector<Answer> answers = ask(addresses, token);
   if (json) {
     Json daemons = Json::array();
     for (const Answer& a : answers) {
@@ -233,25 +298,67 @@ int show(const std::vector<std::string>& addresses, const std::string& token, bo
     }
     std::printf("%s\n", Json{{"daemons", daemons}}.dump().c_str());
   } else {
-    print_jobs(answers);
-    print_paces(answers);
-    print_placement(answers);
-    print_servers(answers);
-    print_workers(answers);
+    print_tables(answers, nullptr);
   }
   for (const Answer& a : answers) {
     if (!a.error.empty()) std::fprintf(stderr, "tributary status: %s\n", a.error.c_str());
   }
-  return all ? 0 : 1;
+  return all_answered(answers) ? 0 : 1;
 }
+
+// Once a second, in place on a terminal; times: 0 until it is interrupted.
+int show_again(const std::vector<std::string>& addresses, const std::string& token, std::uint64_t times) {
+  const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  Rates rates;
+  for (std::uint64_t look = 1;; ++look) {
+    const auto next = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+    const std::vector<Answer> answers = ask(addresses, token);
+    if (terminal) std::printf("\033[H\033[J");
+    print_tables(answers, &rates);
+    for (const Answer& a : answers) {
+      if (!a.error.empty()) std::printf("%s\n", a.error.c_str());
+    }
+    if (std::fflush(stdout) != 0) return 1;  // nobody reads any more
+    if (look == times) return all_answered(answers) ? 0 : 1;
+    std::this_thread::sleep_until(next);
+  }
+}
+
+// Which daemons are asked, and with what token.
+struct Asked {
+  std::string base_dir;
+  std::vector<std::string> admin;
+  std::string token_file;
+
+  void add_to(CliCommand command) {
+    command->add_option("--base-dir", base_dir, "folder of a running `tributary up`")->type_name("FOLDER");
+    command->add_option("--admin", admin, "admin address of a daemon; may be repeated")->type_name("HOST:PORT");
+    add_token_option(command, token_file);
+  }
+
+  // What `use` makes of addresses and token; an exit status if there are none, with the reason on standard error.
+  int with(const char* command, const auto& use) const {
+    const auto refused = [&](const std::string& why, int exit_status) {
+      std::fprintf(stderr, "tributary %s: %s\n", command, why.c_str());
+      return exit_status;
+    };
+    std::vector<std::string> addresses = admin;
+    if (!base_dir.empty()) {
+      const auto found = admin_addresses(base_dir);
+      if (!found) return refused(found.error().message, 1);
+      addresses.insert(addresses.end(), found->begin(), found->end());
+    }
+    if (addresses.empty()) return refused("whom to ask? give --base-dir or --admin", 2);
+    const auto token = admin_token(token_file, base_dir);
+    return token ? use(addresses, *token) : refused(token.error().message, 1);
+  }
+};
 
 }  // namespace
 
 void add_status(CliCommand app, int& exit_status) {
   struct StatusOptions {
-    std::string base_dir;
-    std::vector<std::string> admin;
-    std::string token_file;
+    Asked asked;
     bool json = false;
   };
   auto options = std::make_shared<StatusOptions>();
@@ -268,33 +375,33 @@ void add_status(CliCommand app, int& exit_status) {
       "lost servers (recovery.redo_mb).\n\n"
       "--json: {\"daemons\": [{admin, status (as the daemon's /status has it, or null), error}]}\n"
       "Exit status: 0 if every daemon answered, else 1.");
-  status->add_option("--base-dir", options->base_dir, "folder of a running `tributary up`")->type_name("FOLDER");
-  status->add_option("--admin", options->admin, "admin address of a daemon; may be repeated")->type_name("HOST:PORT");
-  add_token_option(status, options->token_file);
+  options->asked.add_to(status);
   status->add_flag("--json", options->json, "print one JSON object");
   status->callback([options, &exit_status] {
-    std::vector<std::string> addresses = options->admin;
-    if (!options->base_dir.empty()) {
-      const auto found = admin_addresses(options->base_dir);
-      if (!found) {
-        std::fprintf(stderr, "tributary status: %s\n", found.error().message.c_str());
-        exit_status = 1;
-        return;
-      }
-      addresses.insert(addresses.end(), found->begin(), found->end());
-    }
-    if (addresses.empty()) {
-      std::fprintf(stderr, "tributary status: whom to ask? give --base-dir or --admin\n");
-      exit_status = 2;
-      return;
-    }
-    const auto token = admin_token(options->token_file, options->base_dir);
-    if (!token) {
-      std::fprintf(stderr, "tributary status: %s\n", token.error().message.c_str());
-      exit_status = 1;
-      return;
-    }
-    exit_status = show(addresses, *token, options->json);
+    exit_status = options->asked.with("status", [&](const auto& addresses, const std::string& token) {
+      return show(addresses, token, options->json);
+    });
+  });
+}
+
+void add_top(CliCommand app, int& exit_status) {
+  struct TopOptions {
+    Asked asked;
+    std::uint64_t times = 0;
+  };
+  auto options = std::make_shared<TopOptions>();
+  CliCommand top = app.add_subcommand("top", "the same once a second, with rounds a second");
+  top->description("What `tributary status` prints, once a second until Ctrl-C, with the rounds a second of each job.");
+  top->footer(
+      "\nExample:\n"
+      "  tributary top --base-dir runs/fashion-mnist\n\n"
+      "Exit status: 0 if every daemon answered the last time, else 1.");
+  options->asked.add_to(top);
+  top->add_option("--times", options->times, "end after so many looks (default: at Ctrl-C)")->type_name("N");
+  top->callback([options, &exit_status] {
+    exit_status = options->asked.with("top", [&](const auto& addresses, const std::string& token) {
+      return show_again(addresses, token, options->times);
+    });
   });
 }
 
