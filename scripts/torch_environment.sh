@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the Python that tests of tributary.torch run with: python3 itself if its torch is 2.1 or newer and the other
+# Prints the Python that tests of tributary.torch and of Kubernetes' manifests run with: python3 itself if its torch is 2.1 or newer and the other
 # packages are there, else that of an environment under build/torch, which is made if it is not there.
 #
 #   scripts/torch_environment.sh [DIRECTORY]      of the environment; default build/torch
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 environment=${1:-$PWD/build/torch}
 has_torch='
 import re, sys
-import numpy, safetensors, torch
+import kubernetes_validate, numpy, safetensors, torch
 sys.exit(tuple(int(n) for n in re.findall(r"\d+", torch.__version__)[:2]) < (2, 1))'
 
 if python3 -c "$has_torch" >/dev/null 2>&1; then
@@ -19,13 +19,15 @@ if python3 -c "$has_torch" >/dev/null 2>&1; then
   exit 0
 fi
 python=$environment/bin/python
+mkdir -p "$(dirname "$environment")"
+exec 9>"$environment.lock"
+flock 9  # tests that run side by side make it once
 if [ ! -x "$python" ] || ! "$python" -c "$has_torch" >/dev/null 2>&1; then
-  mkdir -p "$(dirname "$environment")"
   log=$environment.log
-  if ! { python3 -m venv --clear "$environment" && "$environment/bin/pip" install 'torch==2.13.0' numpy safetensors; } >"$log" 2>&1; then
+  if ! { python3 -m venv --clear "$environment" && "$environment/bin/pip" install 'torch==2.13.0' numpy safetensors kubernetes-validate; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     echo "torch_environment.sh: cannot make an environment with torch in $environment; $log has all that was said." \
-      "Install torch 2.1 or newer, numpy and safetensors for python3, or with torch==2.13.0 into that environment" >&2
+      "Install torch 2.1 or newer, numpy, safetensors and kubernetes-validate for python3, or with torch==2.13.0 into that environment" >&2
     exit 1
   fi
 fi

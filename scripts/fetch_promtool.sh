@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Prometheus's own checker of metrics and rules: that of the machine, or else out of Debian's package, of which nothing is installed
+# (it would bring a service that runs).
+#
+#   scripts/fetch_promtool.sh FOLDER       puts it into FOLDER if need be, and prints its path
+set -euo pipefail
+command -v promtool && exit 0
+mkdir -p "$1"
+folder=$(cd "$1" && pwd)
+if [ ! -x "$folder/promtool" ]; then
+  package=$(mktemp -d)
+  trap 'rm -rf "$package"' EXIT
+  cd "$package"
+  if ! apt-get download prometheus >log 2>&1; then
+    as_root=()
+    [ "$(id -u)" -eq 0 ] || as_root=(sudo)
+    if ! { "${as_root[@]}" apt-get update -qq && apt-get download prometheus; } >log 2>&1; then
+      tail -n 20 log >&2
+      echo "fetch_promtool.sh: cannot get Debian's package prometheus; have promtool on PATH instead" >&2
+      exit 1
+    fi
+  fi
+  dpkg -x prometheus_*.deb files
+  mv files/usr/bin/promtool "$folder/promtool"
+fi
+echo "$folder/promtool"
