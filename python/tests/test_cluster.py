@@ -156,6 +156,22 @@ class Survival(WithDaemons):
                 self.assertRegex(logs, "differs from .*; all ranks must set the same rates")
                 self.assertIn("0.2000", logs)
 
+    def test_a_rank_that_hangs_is_no_silence_at_the_others(self) -> None:
+        job = {"name": "hangs", "optimizer": "sgd", "rounds": 60, "pause": 0.02}
+        with Cluster(self.folder, nodes=2, store=False) as cluster:
+            ranks = [cluster.start_rank(settings(job), rank) for rank in range(2)]
+            cluster.wait_for_round(0, "hangs", 10)
+            ranks[1].send_signal(signal.SIGSTOP)
+            deadline = time.monotonic() + 60
+            while "no parameters of round" not in cluster.log_of(0) and time.monotonic() < deadline:
+                time.sleep(0.1)
+            ranks[1].send_signal(signal.SIGCONT)
+            wait_all(ranks, 60)
+            self.assertEqual([process.returncode for process in ranks], [0, 0])
+            self.assertRegex(
+                cluster.log_of(0), r"rank 0: no parameters of round \d+ for 1\d s; `tributary status` says why"
+            )
+
     def test_an_exception_is_told_to_all(self) -> None:
         with Cluster(self.folder, nodes=2, store=False) as cluster:
             bad = self.folder / "bad.py"

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch import nn
 
 from tributary import Error, _abi, _library
 from tributary.torch import _formula, _job
+from tributary.torch._round_watch import RoundWatch
 from tributary.torch.lion import Lion
 
 
@@ -122,6 +124,46 @@ class Files(unittest.TestCase):
         with mock.patch("sys.argv", ["/home/me/my train.py"]):
             self.assertEqual(_job.default_name([]), "my-train")
             self.assertEqual(_job.default_name(["my-train"]), "my-train-2")
+
+
+class RoundsThatDoNotComplete(unittest.TestCase):
+    def setUp(self) -> None:
+        self.said: list[str] = []
+        self.watch = RoundWatch(self.said.append, look_s=0.01, quiet_s=0.2)
+        self.addCleanup(self.watch.close)
+
+    def wait(self, round: int, seconds: float) -> None:
+        with self.watch.waiting(round):
+            time.sleep(seconds)
+
+    def test_nothing_is_said_of_those_that_do(self) -> None:
+        for round in range(1, 20):
+            self.wait(round, 0.01)
+        time.sleep(0.5)  # computing is no waiting
+        self.assertEqual(self.said, [])
+
+    def test_it_is_said_and_more_and_more_rarely(self) -> None:
+        self.wait(1, 0.01)
+        self.wait(7, 1.2)
+        self.assertIn("no parameters of round 7 for", self.said[0])
+        self.assertIn("`tributary status` says why", self.said[0])
+        self.assertLessEqual(len(self.said), 3)  # at 0.2, 0.4 and 0.8 s
+        self.assertGreaterEqual(len(self.said), 2)
+
+    def test_rounds_that_usually_take_long_are_given_time(self) -> None:
+        for round in range(1, 5):
+            self.wait(round, 0.15)
+        self.wait(5, 0.4)  # more than is quiet, less than four times as usual
+        self.assertEqual(self.said, [])
+
+    def test_the_thread_ends_with_it(self) -> None:
+        self.wait(1, 0.01)
+        thread = self.watch._thread
+        assert thread is not None
+        del self.watch
+        self.doCleanups()
+        thread.join(10)
+        self.assertFalse(thread.is_alive())
 
 
 class Shell(unittest.TestCase):

@@ -228,8 +228,8 @@ TEST_CASE("a daemon that other machines reach does not start without keys, and t
   const Intruder open(dir, "open", "tributary-server",
                       "[server]\ncoordinator = \"tcp://127.0.0.1:" + std::to_string(*port) +
                           "\"\nbind = \"tcp://0.0.0.0:*\"\nadmin = \"\"\n");
-  for (const char* cure : {"[server] bind = \"tcp://0.0.0.0:*\" can be reached from other machines",
-                           "tributary keys init", "tcp://127.0.0.1:*", "insecure = true"}) {
+  for (const char* cure : {"[server] bind = \"tcp://0.0.0.0:*\" is not on this machine alone", "tributary keys init",
+                           "tcp://127.0.0.1:*", "insecure = true"}) {
     CHECK_MESSAGE(open.says(cure), cure);
   }
 }

@@ -18,6 +18,7 @@ from tributary.torch._initial import InitialValues
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
 from tributary.torch._progress import Progress, RoundReport
+from tributary.torch._round_watch import RoundWatch
 from tributary.torch._stop import StopSignal
 
 FRUITLESS_ATTACHES = 5  # so often at least is tried again without a round done in between, ...
@@ -70,6 +71,7 @@ class Link:
         self.stop = stop
         self._shares = shares
         self.progress = Progress(self._tell_figure)
+        self._watch = RoundWatch(self.say)
         self.round = 0  # newest round whose parameters are here
         self.resumed = 0  # round that sampler and schedulers go on after
         self.rewinds = 0  # how often the job went back
@@ -279,7 +281,8 @@ class Link:
         while True:
             step, reason = Step.CONTINUE, ""
             try:
-                step = self._wait(order, arrived)
+                with self._watch.waiting(wanted):
+                    step = self._wait(order, arrived)
                 if step in (Step.VIEW_STOPPED, Step.RESTART):
                     reason = self.session.stop_reason()
             except Unavailable as error:
@@ -423,6 +426,7 @@ class Link:
     def _close(self) -> None:
         self.closed = True
         self.progress.close()
+        self._watch.close()
         self._drop()
         if self._initial is not None:
             self._initial.close()
