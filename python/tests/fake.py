@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import mmap
 from typing import Any, Callable
 from unittest import mock
 
@@ -61,7 +62,8 @@ class FakeSession:
         self.fresh = not library.rounds
         self.round = max(0, len(library.rounds) - 1)
         self.resumed = self.round
-        self.parameters_of = [(ctypes.c_float * n)() for n in self.elements]
+        # Shared, so that pages are no process' own.
+        self.parameters_of = [(ctypes.c_float * n).from_buffer(mmap.mmap(-1, 4 * n)) for n in self.elements]
         self.gradients_of = [[(ctypes.c_float * n)() for n in self.elements] for _ in range(2)]
         self.said: dict[int, tuple[int, float]] = {}
         self.left: tuple[Leave, str] | None = None

@@ -69,13 +69,13 @@ class StallWatch {
   std::optional<Stall> look(const Facts& facts, std::uint64_t now_ms) const;
 
  private:
-  // The median: a stall that is over is not what a round usually takes.
+  // The lower quartile: stalls that are over are not what a round usually takes.
   std::uint64_t patience_ms() const {
     if (known_ == 0) return kFirstMs;
     auto usual = last_ms_;
-    const auto middle = usual.begin() + known_ / 2;
-    std::nth_element(usual.begin(), middle, usual.begin() + known_);
-    return std::max(kQuietMs, kTimesUsual * *middle);
+    const auto quartile = usual.begin() + known_ / 4;
+    std::nth_element(usual.begin(), quartile, usual.begin() + known_);
+    return std::max(kQuietMs, kTimesUsual * *quartile);
   }
 
   Round reached_;
