@@ -121,30 +121,23 @@ Answer status(const Coordinator& coordinator, const std::string& digits) {
                                                   : Json(nullptr)}})};
 }
 
-Answer remove_job(Coordinator& coordinator, const std::string& body) {
+// Of one job, by its name. The answer has the order's number as `told`.
+Answer job_order(Coordinator& coordinator, Result<std::uint64_t> (Coordinator::*order)(std::string), const char* told,
+                 const std::string& body) {
   Fields fields(body);
   std::string name = fields.text("name");
   if (const Status read = fields.status(); !read) return refusal(read.error());
-  const Result<std::uint64_t> removed = coordinator.remove_job(std::move(name));
-  if (!removed) return refusal(removed.error());
-  return {200, text_of({{"removed", *removed}})};
-}
-
-Answer stop_job(Coordinator& coordinator, const std::string& body) {
-  Fields fields(body);
-  std::string name = fields.text("name");
-  if (const Status read = fields.status(); !read) return refusal(read.error());
-  const Result<std::uint64_t> stopped = coordinator.stop_job(std::move(name));
-  if (!stopped) return refusal(stopped.error());
-  return {200, text_of({{"round", *stopped}})};
+  const Result<std::uint64_t> done = (coordinator.*order)(std::move(name));
+  if (!done) return refusal(done.error());
+  return {200, text_of({{told, *done}})};
 }
 
 }  // namespace
 
 std::optional<AdminHttp::Answer> answer_order(Coordinator& coordinator, const PathRoots& roots, const std::string& path,
                                               const std::string* body) {
-  if (path == kRemoveJob && body != nullptr) return remove_job(coordinator, *body);
-  if (path == kStopJob && body != nullptr) return stop_job(coordinator, *body);
+  if (path == kRemoveJob && body != nullptr) return job_order(coordinator, &Coordinator::remove_job, "removed", *body);
+  if (path == kStopJob && body != nullptr) return job_order(coordinator, &Coordinator::stop_job, "round", *body);
   if (!path.starts_with(kPrefix)) return std::nullopt;
   const std::string what = path.substr(sizeof kPrefix - 1);
   if (body == nullptr) return status(coordinator, what);

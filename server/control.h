@@ -69,6 +69,8 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
 
   ControlStatus status() const;
 
+  const PathRoots& checkpoint_roots() const { return roots_; }  // any thread
+
   // In a cluster with keys: may this one's connections come to the lanes? Any thread.
   bool admits(const std::string& key) const { return admitted_.contains(key); }
 

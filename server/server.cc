@@ -92,9 +92,8 @@ Status Server::start_parts() {
       return status.joined && status.not_saved.empty();
     };
     if (coordinator_) {
-      const PathRoots roots(config_.checkpoint_roots, credentials->own != nullptr);
-      handlers.order = [this, roots](const std::string& path, const std::string* body) {
-        return answer_order(*coordinator_, roots, path, body);
+      handlers.order = [this](const std::string& path, const std::string* body) {
+        return answer_order(*coordinator_, control_->checkpoint_roots(), path, body);
       };
     }
     Result<std::unique_ptr<AdminHttp>> admin = AdminHttp::start(

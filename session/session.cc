@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -13,6 +12,7 @@
 #include "common/config/job_json.h"
 #include "session/attach_socket.h"
 #include "session/attach_wait.h"
+#include "session/figure_outbox.h"
 #include "session/futex.h"
 #include "session/held_tensors.h"
 #include "session/session_memory.h"
@@ -52,10 +52,7 @@ struct Session::Impl {
   std::shared_ptr<SessionKeepsake> keepsake;
   std::vector<RankState> kept;  // of the last rounds, oldest first
   std::vector<Round> given;     // of these, what the worker has: a stop may be after an earlier round than a snapshot
-  std::mutex figures_mutex;
-  Figures unsaid;                // of log(); guarded by figures_mutex
-  bool figures_unknown = false;  // the worker is older, and knows none
-  Clock::time_point said{};
+  FigureOutbox figures;
   bool gone = false;  // the worker closed the socket
   bool detach_acknowledged = false;
   bool told_end = false;  // the worker has said, after the detach, what came of the job's state
@@ -65,7 +62,6 @@ struct Session::Impl {
   RegionState state() const { return static_cast<RegionState>(memory.node().state.load(std::memory_order_acquire)); }
   Status give(const RankState& state);
   Status give_for_snapshot();
-  void say_figures();
   void read_socket();
   Status wait_chunks(std::uint32_t begin, std::uint32_t end, Round round);
   bool all_complete() const;
@@ -111,18 +107,6 @@ Status Session::Impl::give_for_snapshot() {
   return wanted == kept.end() ? Status{} : give(*wanted);
 }
 
-// A worker that is gone is found by whoever waits for it.
-void Session::Impl::say_figures() {
-  Figures now;
-  {
-    const std::lock_guard lock(figures_mutex);
-    now = std::exchange(unsaid, {});
-  }
-  if (now.empty() || figures_unknown) return;
-  [[maybe_unused]] const Status sent = socket.send(RankFigures{std::move(now)});
-  said = Clock::now();
-}
-
 // Takes what the worker has sent, without waiting.
 void Session::Impl::read_socket() {
   while (!gone) {
@@ -137,8 +121,11 @@ void Session::Impl::read_socket() {
       told_end = detach_acknowledged;
     }
     if (auto* message = std::get_if<AttachError>(&(*got)->message)) {
-      figures_unknown |= message->code == ErrorCode::kUnknownKind;
-      if (message->code != ErrorCode::kUnknownKind) failure = Error{message->code, message->message};
+      if (message->code == ErrorCode::kUnknownKind) {
+        figures.give_up();
+      } else {
+        failure = Error{message->code, message->message};
+      }
     }
     if (std::holds_alternative<DetachReply>((*got)->message)) detach_acknowledged = true;
   }
@@ -197,7 +184,7 @@ StepState Session::Impl::when_over() {
 
 Result<StepState> Session::Impl::after(const Status& waited) {
   [[maybe_unused]] const Status sent = give_for_snapshot();  // a worker that is gone is found by the next wait
-  if (Clock::now() >= said + kFigureInterval) say_figures();
+  if (figures.due()) figures.send(socket);
   const RegionState now = state();
   if (now == RegionState::kFailed || (waited && now == RegionState::kRestart) ||
       (!waited && waited.error().code == ErrorCode::kStopped)) {
@@ -410,18 +397,7 @@ std::span<const std::byte> Session::kept() const {
 }
 
 Status Session::log(Round round, std::string_view name, double mean, std::uint64_t samples) {
-  if (!Figure::sound_name(name)) {
-    return fail(ErrorCode::kInvalidArgument, "a figure has a name of " + std::to_string(name.size()) +
-                                                 " bytes; give it UTF-8 text of 1 to " +
-                                                 std::to_string(kMaxFigureNameBytes) + " bytes");
-  }
-  const std::lock_guard lock(impl_->figures_mutex);
-  if (impl_->unsaid.values.size() >= kMaxFigures && !impl_->unsaid.find(name)) {
-    return fail(ErrorCode::kLimit, "figure '" + std::string(name) + "' is one too many: a job has at most " +
-                                       std::to_string(kMaxFigures) + "; log fewer names");
-  }
-  impl_->unsaid.add({round, {{std::string(name), mean, samples}}});
-  return {};
+  return impl_->figures.add(round, name, mean, samples);
 }
 
 void Session::last_round(Round round) {
@@ -474,7 +450,7 @@ Status Session::finish(LeaveKind kind, const std::string& message) {
   for (std::size_t i = kept - std::min(kept, kRoundsOfStop); i < kept; ++i) {
     if (Status given = impl_->give(impl_->kept[i]); !given) return given;
   }
-  impl_->say_figures();
+  impl_->figures.send(impl_->socket);
   if (auto sent = impl_->socket.send(Detach{kind, message}); !sent) return tl::unexpected(impl_->unavailable());
   const auto deadline = Clock::now() + kReplyTimeout;
   while (true) {

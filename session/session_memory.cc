@@ -66,7 +66,6 @@ Status SessionMemory::map(const AttachReply& reply, const Layout& layout, std::v
   chunk_words_ = reinterpret_cast<ChunkWord*>(node_ + 1);
   given_parameters_ = reinterpret_cast<float*>(node_memory_.data() + parameters_at);
   parameters_ = given_parameters_;
-  parameters_at_ = parameters_at;
   tensor_words_ = reinterpret_cast<TensorWord*>(header + 1);
   gradients_ = reinterpret_cast<float*>(rank_memory_.data() + gradients_at);
   return {};
@@ -77,7 +76,8 @@ Result<std::shared_ptr<const void>> SessionMemory::hold_parameters() {
     auto view = node_memory_.private_view("the job's parameters");
     if (!view) return tl::unexpected(view.error());
     parameter_view_ = std::make_shared<SharedMemory>(std::move(*view));
-    parameters_ = reinterpret_cast<const float*>(parameter_view_->data() + parameters_at_);
+    const auto at = reinterpret_cast<const std::byte*>(given_parameters_) - node_memory_.data();
+    parameters_ = reinterpret_cast<const float*>(parameter_view_->data() + at);
   }
   return parameter_view_;
 }

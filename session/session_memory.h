@@ -62,7 +62,6 @@ class SessionMemory {
   ChunkWord* chunk_words_ = nullptr;
   float* given_parameters_ = nullptr;  // where the worker reads initial values
   const float* parameters_ = nullptr;
-  std::size_t parameters_at_ = 0;  // bytes from the beginning of the node's region
   TensorWord* tensor_words_ = nullptr;
   float* gradients_ = nullptr;
   AttachReply::RingGradients places_;  // of the gradients in ring_memory_; slots 0: they are in rank_memory_

@@ -40,14 +40,6 @@ tributary::Result<tributary::Daemon> start(const std::string& config_path) {
   return daemon;
 }
 
-// What a start refuses before it touches anything.
-tributary::Status checked(const std::string& config_path) {
-  const auto config = tributary::load_worker_config(config_path);
-  if (!config) return tl::unexpected(config.error());
-  const auto credentials = tributary::credentials_of(*config);
-  return credentials ? tributary::Status() : tl::unexpected(credentials.error());
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -67,7 +59,8 @@ int main(int argc, char** argv) {
   bool check = false;
   app.add_flag("--check-config", check, "read the file and what it names, say whether a daemon would take it, and end");
   if (const auto status = app.parse(argc, argv)) return *status;
-  if (check) return tributary::report_check(config_path, checked(config_path));
+  if (check)
+    return tributary::report_check(config_path, tributary::check_start(tributary::load_worker_config(config_path)));
   tributary::load_kernels_at_start();
   return tributary::run_daemon("tributary-worker", [&] { return start(config_path); });
 }

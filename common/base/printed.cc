@@ -1,5 +1,6 @@
 #include "common/base/printed.h"
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdio>
 
@@ -18,6 +19,16 @@ std::string printed(const char* pattern, ...) {
   std::vsnprintf(text.data(), text.size() + 1, pattern, again);
   va_end(again);
   return text;
+}
+
+std::string listed(const std::vector<std::string>& names, std::string_view last) {
+  std::string text;
+  const std::size_t shown = std::min(names.size(), kMostListed);
+  for (std::size_t i = 0; i < shown; ++i) {
+    if (i > 0) text += i + 1 == names.size() ? last : ", ";
+    text += names[i];
+  }
+  return shown < names.size() ? text + " and " + std::to_string(names.size() - shown) + " more" : text;
 }
 
 }  // namespace tributary

@@ -188,13 +188,13 @@ void check_limits(Faults& f, const Config& c) {
   f.one_of(c.log.level, kLogLevels, "log.level");
 }
 
-// section: of the keys, and name_key of the optimizer's name: "optimizer" and "optimizer.name", or "local" and
-// "local.optimizer".
 void check_security(Faults& f, const SecurityConfig& c) {
   f.check(c.network.empty() || c.network == "trusted", "security.network", "must be \"trusted\", or empty");
   f.check(c.keys.empty() || !c.insecure, "security.insecure", "must be false where there are keys", "security.keys");
 }
 
+// section: of the keys, and name_key of the optimizer's name: "optimizer" and "optimizer.name", or "local" and
+// "local.optimizer".
 void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, const std::string& section,
                      const std::string& name_key) {
   const auto key = [&section](const char* name) { return section + "." + name; };

@@ -24,4 +24,10 @@ Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bo
 Result<Credentials> credentials_of(const ServerConfig& config);
 Result<Credentials> credentials_of(const WorkerConfig& config);
 
+// What a start refuses before it touches anything.
+template <class Config>
+Status check_start(const Result<Config>& config) {
+  return config.and_then([](const Config& c) { return credentials_of(c); }).map([](const Credentials&) {});
+}
+
 }  // namespace tributary

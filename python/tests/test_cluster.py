@@ -38,6 +38,12 @@ class WithDaemons(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = Path(folder.name)
 
+    def program(self, name: str, text: str) -> str:
+        """A program in the folder that has all that ``trainer.py`` has."""
+        path = self.folder / name
+        path.write_text(f"import sys; sys.path.insert(0, {str(Path(TRAINER).parent)!r})\nfrom trainer import *\n{text}")
+        return str(path)
+
 
 class Fidelity(WithDaemons):
     def check(self, jobs: list[dict[str, Any]], tolerance: float = 1e-5) -> None:
@@ -135,22 +141,20 @@ class Survival(WithDaemons):
                 self.assertGreaterEqual(int(value_of(log, "resumed", "stops")), 15)
 
     def test_ranks_with_different_rates(self) -> None:
-        program = self.folder / "rates.py"
-        program.write_text(
-            f"import sys; sys.path.insert(0, {str(Path(TRAINER).parent)!r})\n"
-            "from trainer import *\n"
+        program = self.program(
+            "rates.py",
             "net = model()\n"
             "rate = 0.1 * (1 + trib.rank())\n"
             "opt = trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=rate), name='rates')\n"
             "for i in range(5):\n"
-            "    net(torch.ones(2, 20)).sum().backward(); opt.step(); opt.zero_grad()\n"
+            "    net(torch.ones(2, 20)).sum().backward(); opt.step(); opt.zero_grad()\n",
         )
         for nodes, ranks_per_node in ((2, 1), (1, 2)):
             with (
                 self.subTest(nodes=nodes),
                 Cluster(self.folder / f"rates-{nodes}", nodes=nodes, store=False) as cluster,
             ):
-                ranks = [cluster.start_rank([str(program)], rank, ranks_per_node) for rank in range(2)]
+                ranks = [cluster.start_rank([program], rank, ranks_per_node) for rank in range(2)]
                 wait_all(ranks, 180)
                 logs = "".join(cluster.log_of(rank) for rank in range(2))
                 self.assertRegex(logs, "differs from .*; all ranks must set the same rates")
@@ -174,18 +178,15 @@ class Survival(WithDaemons):
 
     def test_an_exception_is_told_to_all(self) -> None:
         with Cluster(self.folder, nodes=2, store=False) as cluster:
-            bad = self.folder / "bad.py"
-            bad.write_text(
-                f"import sys; sys.path.insert(0, {str(Path(TRAINER).parent)!r})\n"
-                "import tributary.torch as trib\n"
-                "from trainer import *\n"
+            bad = self.program(
+                "bad.py",
                 "net = model()\n"
                 "opt = trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=0.1), name='bad')\n"
                 "for i in range(100):\n"
                 "    if i == 5 and trib.rank() == 1: raise ValueError('bad batch')\n"
-                "    net(torch.ones(2, 20)).sum().backward(); opt.step(); opt.zero_grad()\n"
+                "    net(torch.ones(2, 20)).sum().backward(); opt.step(); opt.zero_grad()\n",
             )
-            ranks = [cluster.start_rank([str(bad)], rank) for rank in range(2)]
+            ranks = [cluster.start_rank([bad], rank) for rank in range(2)]
             self.assertEqual(ranks[1].wait(60), 1)
             time.sleep(1)
             self.assertIn("ValueError: bad batch", cluster.log_of(0))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import unittest
-from pathlib import Path
 
 import torch
 from cluster import Cluster, value_of, wait_all
 from test_breaks import WithFake
-from test_cluster import TRAINER, WithDaemons, settings
+from test_cluster import WithDaemons, settings
 from torch import nn
 
 
@@ -94,10 +93,8 @@ class SharedWithDaemons(WithDaemons):
                 self.assertEqual(value_of(log, "digest", "shared"), copied, log)
 
     def test_who_writes_harms_nobody_else(self) -> None:
-        program = self.folder / "writes.py"
-        program.write_text(
-            f"import sys; sys.path.insert(0, {str(Path(TRAINER).parent)!r})\n"
-            "from trainer import *\n"
+        program = self.program(
+            "writes.py",
             "net = model()\n"
             "sgd = torch.optim.SGD(net.parameters(), lr=0.1)\n"
             "opt = trib.DistributedOptimizer(net, sgd, name='writes', parameters='shared')\n"
@@ -108,10 +105,10 @@ class SharedWithDaemons(WithDaemons):
             "else:\n"
             "    time.sleep(1)\n"
             "    print('unharmed x', digest(net) == before, flush=True)\n"
-            "net(torch.ones(2, 20)).sum().backward(); opt.step()\n"
+            "net(torch.ones(2, 20)).sum().backward(); opt.step()\n",
         )
         with Cluster(self.folder, store=False) as cluster:
-            ranks = [cluster.start_rank([str(program)], rank, ranks_per_node=2) for rank in range(2)]
+            ranks = [cluster.start_rank([program], rank, ranks_per_node=2) for rank in range(2)]
             wait_all(ranks, 60)
             self.assertEqual(value_of(cluster.log_of(1), "zeroed", "x"), "0")
             self.assertEqual(value_of(cluster.log_of(0), "unharmed", "x"), "True")

@@ -217,21 +217,15 @@ void CoordinatorCore::answer_drains() {
   for (const PeerId peer : context_.peers.take_drained(busy)) context_.output.send(peer, DrainDone{});
 }
 
-std::optional<std::string> CoordinatorCore::key_at(PeerId peer) const {
-  for (const auto& [incarnation, worker] : context_.peers.workers()) {
-    if (worker.peer == peer) return worker.hello.key;
-  }
-  for (const auto& [index, server] : context_.peers.servers()) {
-    if (server.alive && server.peer == peer) return server.hello.key;
-  }
+std::optional<std::string> CoordinatorCore::key_at(PeerId peer) {
+  if (const Peers::Worker* worker = context_.peers.worker_at(peer)) return worker->hello.key;
+  if (const Peers::Server* server = context_.peers.server_at(peer)) return server->hello.key;
   return std::nullopt;
 }
 
-std::optional<std::string> CoordinatorCore::key_of(std::uint64_t incarnation) const {
+std::optional<std::string> CoordinatorCore::key_of(std::uint64_t incarnation) {
   if (const Peers::Worker* worker = context_.peers.worker(incarnation)) return worker->hello.key;
-  for (const auto& [index, server] : context_.peers.servers()) {
-    if (server.alive && server.hello.incarnation == incarnation) return server.hello.key;
-  }
+  if (const Peers::Server* server = context_.peers.server_with(incarnation)) return server->hello.key;
   return std::nullopt;
 }
 

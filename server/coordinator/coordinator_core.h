@@ -30,8 +30,8 @@ class CoordinatorCore : private CheckpointJobs {
   bool idle() const;
 
   // With which key somebody said hello over a connection, or as a process; none: nobody did, or is lost.
-  std::optional<std::string> key_at(PeerId peer) const;
-  std::optional<std::string> key_of(std::uint64_t incarnation) const;
+  std::optional<std::string> key_at(PeerId peer);
+  std::optional<std::string> key_of(std::uint64_t incarnation);
   // Who has this key is let in no more: its processes are lost.
   void expel(const std::string& key, const std::string& reason, std::uint64_t now_ms);
 

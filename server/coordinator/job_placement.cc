@@ -11,21 +11,8 @@
 namespace tributary {
 namespace {
 
-// Servers, or daemons of a host, that a sentence names.
-constexpr std::size_t kNamed = 8;
 // Links whose times differ by less than what whole chunks cost are told of as equally slow.
 constexpr double kAsLong = 0.98;
-
-// "a, b and c"; of many the first ones and how many more.
-std::string list_of(const std::vector<std::string>& names) {
-  std::string out;
-  const std::size_t shown = std::min(names.size(), kNamed);
-  for (std::size_t i = 0; i < shown; ++i) {
-    const bool last = i + 1 == names.size();
-    out += (i == 0 ? "" : last ? " and " : ", ") + names[i];
-  }
-  return shown < names.size() ? out + " and " + std::to_string(names.size() - shown) + " more" : out;
-}
 
 // The hosts as the solver takes them, with B as the unit of bandwidth.
 std::vector<PlacementHost> links_of(const JobHosts& hosts) {
@@ -89,7 +76,7 @@ JobHosts hosts_of_job(std::span<const PlacedDaemon> servers, std::span<const Pla
   for (std::size_t h = 0; h < result.hosts.size(); ++h) {
     const JobHosts::Host& host = result.hosts[h];
     if (least[h] == host.link.bandwidth) continue;
-    result.contradictions.push_back(list_of(host.daemons) + " share the link of host '" + host.identity +
+    result.contradictions.push_back(listed(host.daemons, " and ") + " share the link of host '" + host.identity +
                                     "' but state bandwidths from " + printed("%g", least[h]) + " to " +
                                     printed("%g", host.link.bandwidth) +
                                     "; the largest counts: set the same bandwidth in their configuration files");
@@ -164,8 +151,8 @@ std::string JobPlacement::bottleneck() const {
     const double time = busiest * hosts.unit_bandwidth / hosts.hosts[h].link.bandwidth;
     if (h != predicted.bottleneck_host && time >= kAsLong * predicted.time_factor) ++as_slow;
   }
-  return "the link of the host of " + list_of(host.daemons) + ", " + (out ? "outwards" : "inwards") + ": " +
-         list_of(traffic) +
+  return "the link of the host of " + listed(host.daemons, " and ") + ", " + (out ? "outwards" : "inwards") + ": " +
+         listed(traffic, " and ") +
          (as_slow == 0   ? ""
           : as_slow == 1 ? " (1 other host's link takes as long)"
                          : " (" + std::to_string(as_slow) + " other hosts' links take as long)");
@@ -178,7 +165,7 @@ std::string JobPlacement::in_words() const {
     if (hosts.basis == PlacementBasis::kLinks) text += colocated(s) ? " (colocated)" : " (dedicated)";
     shares.push_back(std::move(text));
   }
-  std::string out = list_of(shares);
+  std::string out = listed(shares, " and ");
   if (hosts.basis == PlacementBasis::kOneHost) return out + "; all on one host, no link is in between";
   if (hosts.basis == PlacementBasis::kUnknownHosts) return out + "; by bandwidth, because not all hosts are known";
   return out + "; predicted exchange " + printed("%.3f", predicted.time_factor) + " M/B (ring " +

@@ -2,20 +2,13 @@
 
 #include <utility>
 
+#include "common/base/printed.h"
+
 namespace tributary {
 namespace {
 
-constexpr std::size_t kMostNames = 8;  // in an answer
-
 std::string seconds(std::uint64_t ms) {
   return std::to_string(ms / 1000) + " s";
-}
-
-// "rank 1 (node 0), rank 3 (node 1) and 6 more".
-std::string listed(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kMostNames); ++i) text += (i == 0 ? "" : ", ") + names[i];
-  return names.size() <= kMostNames ? text : text + " and " + std::to_string(names.size() - kMostNames) + " more";
 }
 
 const char* have(std::size_t count) {

@@ -1,5 +1,6 @@
 // StallWatch: why no round of a running job gets done: the one answer that status, log and metrics show
-// (docs/membership.md). Pure: what nodes and servers say of themselves in, words out. The job's running view owns it.
+// (docs/membership.md). Pure: what nodes and servers say of themselves in, words out. The job's ledger owns it, so that
+// a view knows how long rounds took before.
 //
 // A job is looked at when it has had no round for longer than it usually takes, several times over. The first of these
 // that is true is the answer: somebody is not heard; ranks have not given their gradients, and others have; nodes keep
@@ -9,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>

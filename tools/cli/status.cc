@@ -173,32 +173,27 @@ void print_paces(const std::vector<Answer>& answers) {
 // Rounds a second between two looks at the jobs.
 class Rates {
  public:
-  // Of each job in `jobs` since it was looked at before, as text.
+  // Of each job in `jobs` since they were looked at before, as text.
   std::map<std::string, std::string> look(const std::vector<Json>& jobs) {
     const auto now = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> passed = now - at_;
     std::map<std::string, std::string> rates;
-    std::map<std::string, Seen> seen;
+    std::map<std::string, double> rounds;
     for (const Json& job : jobs) {
       const std::string name = text(job, "name");
-      const Seen here = {now, number(job, "min_version")};
-      const auto before = seen_.find(name);
-      rates[name] = "-";
-      if (before != seen_.end() && here.round >= before->second.round) {
-        const std::chrono::duration<double> passed = now - before->second.at;
-        rates[name] = printed("%.2f", (here.round - before->second.round) / passed.count());
-      }
-      seen[name] = here;
+      const double round = rounds[name] = number(job, "min_version");
+      const auto before = rounds_.find(name);
+      const bool known = before != rounds_.end() && round >= before->second;
+      rates[name] = known ? printed("%.2f", (round - before->second) / passed.count()) : "-";
     }
-    seen_ = std::move(seen);
+    rounds_ = std::move(rounds);
+    at_ = now;
     return rates;
   }
 
  private:
-  struct Seen {
-    std::chrono::steady_clock::time_point at;
-    double round = 0.0;
-  };
-  std::map<std::string, Seen> seen_;
+  std::map<std::string, double> rounds_;  // by job, at_
+  std::chrono::steady_clock::time_point at_;
 };
 
 // rates: of who looks again and again.
@@ -221,18 +216,18 @@ void print_jobs(const std::vector<Answer>& answers, Rates* rates) {
   }
   table.print();
   Table waits({"JOB", "WAITS FOR"});
-  for (const Json& job : jobs_of(answers)) {
+  for (const Json& job : jobs) {
     if (const std::string who = job.value("waiting_for", ""); !who.empty()) waits.add({text(job, "name"), who});
   }
   waits.print();
   Table stalls({"JOB", "NO ROUND FOR", "BECAUSE"});
-  for (const Json& job : jobs_of(answers)) {
+  for (const Json& job : jobs) {
     if (const std::string why = job.value("why_no_round", ""); !why.empty())
       stalls.add({text(job, "name"), amount(number(job, "stalled_ms"), 1e3, "s"), why});
   }
   stalls.print();
   Table figures({"JOB", "OF ROUND", "TRAINERS SAY"});
-  for (const Json& job : jobs_of(answers)) {
+  for (const Json& job : jobs) {
     const Json said = job.value("figures", Json());
     if (!said.is_object()) continue;
     std::string words;
@@ -245,12 +240,12 @@ void print_jobs(const std::vector<Answer>& answers, Rates* rates) {
   }
   figures.print();
   Table lost({"JOB", "NOT SAVED"});
-  for (const Json& job : jobs_of(answers)) {
+  for (const Json& job : jobs) {
     if (const std::string why = job.value("not_saved", ""); !why.empty()) lost.add({text(job, "name"), why});
   }
   lost.print();
   Table mixed({"JOB", "NOT COMPUTED WITH ONE KIND OF KERNELS"});
-  for (const Json& job : jobs_of(answers)) {
+  for (const Json& job : jobs) {
     std::string kinds;
     for (const Json& kind : list(job, "computed_with"))
       kinds += (kinds.empty() ? "" : " and ") + kind.get<std::string>();

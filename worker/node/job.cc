@@ -167,10 +167,8 @@ Round NodeJob::said(std::uint32_t rank) const {
   const std::span<const std::uint32_t> model_ranks = spec_.model_ranks();
   std::uint64_t least = ~0ull;
   for (std::size_t t = 0; t < layout().tensors().size(); ++t) {
-    const std::vector<std::uint32_t>& holders = layout().tensors()[t].holders;
-    const bool held =
-        holders.empty() || model_ranks.empty() || std::ranges::find(holders, model_ranks[rank]) != holders.end();
-    if (held) least = std::min(least, ranks_[rank].words[t].round.load(std::memory_order_relaxed));
+    if (layout().tensors()[t].held_at(model_ranks, rank))
+      least = std::min(least, ranks_[rank].words[t].round.load(std::memory_order_relaxed));
   }
   return Round(least == ~0ull ? 0 : least);
 }
