@@ -1,7 +1,9 @@
 #include "bench/pushpull.h"
 
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "bench/echo_ceiling.h"
 #include "bench/measurements.h"
@@ -13,25 +15,44 @@ namespace tributary::bench {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+// By name: clusters of the same kind that take turns with the one that is measured.
+std::vector<std::pair<std::string, PushPullOptions>> compared_with(const PushPullOptions& options) {
+  std::vector<std::pair<std::string, PushPullOptions>> others;
+  if (options.secure) {
+    others = {{"plain", options}, {"open", options}};
+    others[0].second.secure = PayloadSecurity::kPlain;
+    others[1].second.secure.reset();
+  } else if (options.transport == Transport::kShm && !options.device) {
+    others = {{"tcp", options}};
+    others[0].second.transport = Transport::kTcp;
+  }
+  return others;
+}
+
+}  // namespace
+
 Result<Json> run_pushpull(const PushPullOptions& options) {
   auto setup = PushPullSetup::start(options);
   if (!setup) return tl::unexpected(setup.error());
   PushPullBenchmark& measured = (*setup)->benchmark();
   if (auto ok = measured.wait_paused(); !ok) return tl::unexpected(ok.error());
-  // In turns: keys are compared with none, shared memory with loopback, and everything else with the ceiling.
-  std::unique_ptr<PushPullSetup> other;
-  const bool shares = options.transport == Transport::kShm && !options.device;
-  const std::string compared_with = options.secure ? "open" : "tcp";
-  if (options.secure || shares) {
-    PushPullOptions otherwise = options;
-    otherwise.secure = false;
-    if (!options.secure) otherwise.transport = Transport::kTcp;
+  // In turns: keys are compared with less, shared memory with loopback, and everything else with the ceiling.
+  std::vector<std::pair<std::string, std::unique_ptr<PushPullSetup>>> others;
+  for (auto& [name, otherwise] : compared_with(options)) {
     auto started = PushPullSetup::start(otherwise);
     if (!started) return tl::unexpected(started.error());
-    other = std::move(*started);
-    if (auto ok = other->benchmark().wait_paused(); !ok) return tl::unexpected(ok.error());
+    others.emplace_back(name, std::move(*started));
+    if (auto ok = others.back().second->benchmark().wait_paused(); !ok) return tl::unexpected(ok.error());
   }
-  const auto baseline = [&]() -> Status { return other ? other->benchmark().slice() : measured.ceiling(); };
+  const auto baseline = [&]() -> Status {
+    if (others.empty()) return measured.ceiling();
+    for (auto& [name, other] : others) {
+      if (auto ok = other->benchmark().slice(); !ok) return ok;
+    }
+    return {};
+  };
   if (auto ok = baseline(); !ok) return tl::unexpected(ok.error());
   for (std::uint32_t i = 0; i < options.slices; ++i) {
     if (auto ok = measured.slice(); !ok) return tl::unexpected(ok.error());
@@ -39,14 +60,14 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
   }
   auto result = measured.finish();
   if (!result) return result;
-  if (other) {
+  for (auto& [name, other] : others) {
     const auto compared = other->benchmark().finish();
     if (!compared) return compared;
     const double rate = compared->at("gb_per_s_each_way").get<double>();
-    (*result)[compared_with + "_gb_per_s_each_way"] = rate;
-    (*result)["ratio_to_" + compared_with] = rate > 0.0 ? measured.rate() / rate : 0.0;
-    (*result)[compared_with + "_cpu_seconds_per_gb"] = compared->at("cpu_seconds_per_gb");
-    (*result)[compared_with + "_slices_gb_per_s"] = compared->at("slices_gb_per_s");
+    (*result)[name + "_gb_per_s_each_way"] = rate;
+    (*result)["ratio_to_" + name] = rate > 0.0 ? measured.rate() / rate : 0.0;
+    (*result)[name + "_cpu_seconds_per_gb"] = compared->at("cpu_seconds_per_gb");
+    (*result)[name + "_slices_gb_per_s"] = compared->at("slices_gb_per_s");
     if (auto ok = other->stop(); !ok) return tl::unexpected(ok.error());
   }
   if (auto ok = (*setup)->stop(); !ok) return tl::unexpected(ok.error());
@@ -95,12 +116,14 @@ Measurement pushpull() {
   struct Arguments {
     PushPullOptions options;
     bool durability = false;
+    bool security = false;
   };
   const auto add = [](CliCommand command, Arguments& a) {
     add_exchange_options(command, a.options);
     command.add_option("--nodes", a.options.nodes, "worker daemons")->capture_default_str();
-    command.add_flag("--security", a.options.secure,
-                     "what keys cost: a cluster without any takes turns with one whose connections are encrypted");
+    command.add_flag("--security", a.security,
+                     "what keys cost: clusters with plain payloads, and without keys, take turns with one whose "
+                     "connections are encrypted");
     command.add_flag("--durability", a.durability,
                      "compare what surviving costs: with snapshots and what nodes keep, and without");
     command.add_option("--redo-mb", a.options.recovery.redo_mb, "with --durability: memory of a node")
@@ -121,7 +144,8 @@ Fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 byte
   socket_payload_bytes (of gradients and parameters that crossed a socket, counted by the workers: 0 with shm),
   with shm: tcp_gb_per_s_each_way (a second cluster of the same kind over tcp, whose slices take turns with these), ratio_to_tcp,
   tcp_cpu_seconds_per_gb, tcp_slices_gb_per_s,
-  with --security the same of a cluster without keys: open_gb_per_s_each_way, ratio_to_open, ...
+  with --security the same of a cluster with plain payloads, and of one without keys: plain_gb_per_s_each_way, ratio_to_plain, ...,
+  open_gb_per_s_each_way, ratio_to_open, ...
   memory {server_bytes, formula_bytes, ratio} (after every slice, the most; docs/bounds.md), digest (equal on all nodes: checked)
 --durability: ranks write their gradients in every round, as trainers do (a node's only rank, with fp32, to where it is kept). Slices
   begin when rings have been gone round once and the first snapshots are written. Give more --slices if the machine is noisy.
@@ -129,6 +153,7 @@ Fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 byte
   cpu_seconds_per_gb, kept_rounds (that nodes have room for), snapshot_bytes (of the newest, all servers),
   newest_snapshot (its round)}. Refused where nothing would be kept: 16 rounds of the model must fit --redo-mb)",
       .add = measures<Arguments>(add, [](Arguments& a, MeasurementRun& run) {
+        if (a.security) a.options.secure = PayloadSecurity::kEncrypt;
         begin_exchange(a.options, run);
         return yield(run, a.durability ? run_durability(a.options) : run_pushpull(a.options));
       })};

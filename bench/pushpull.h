@@ -36,7 +36,7 @@ struct PushPullOptions {
   EncodingSpec push;
   EncodingSpec pull;
   bool ceiling = true;
-  bool secure = false;  // with keys, and compared with a cluster that has none
+  std::optional<PayloadSecurity> secure = {};  // with keys, and compared with clusters that have less
   bool store = false;
   std::string program;               // this program, for the echo server
   std::optional<RankDevice> device;  // of all ranks (bench/gpu_pipeline.h)

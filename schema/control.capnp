@@ -69,6 +69,7 @@ struct ServerHello {  # server -> coordinator
   # What one process at a time can hold (its store, locked): another process with the same has outlived this one. Empty: nothing.
   exclusive @10 :Text;
   key @11 :Text;  # in a cluster with keys: its public one, which its connections and lanes have
+  plain @12 :Bool;  # in a cluster with keys: its lanes do not encrypt, and take one-time tokens
 }
 
 struct WorkerHello {  # worker -> coordinator
@@ -196,6 +197,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   rankStates @14 :List(Data);  # by local rank: what was kept with resumeRound; empty: none
   modelRanks @15 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
   serverKeys @16 :List(Text);  # in a cluster with keys: by shard; empty: there are none
+  plain @17 :List(UInt16);  # shards whose lanes do not encrypt, and take one-time tokens
 }
 
 struct JobWaits {  # coordinator -> workers that have joined: for whom their job waits

@@ -20,8 +20,7 @@ Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, con
                                                  std::string coordinator, Store* store, Logger logger) {
   Result<EventFd> wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());
-  std::unique_ptr<Control> control(
-      new Control(config, credentials.own ? credentials.own->identity.key : "", store, logger, std::move(*wake)));
+  std::unique_ptr<Control> control(new Control(config, credentials.own, store, logger, std::move(*wake)));
   auto link = CoordinatorLink::open({.section = "[server]",
                                      .coordinator = std::move(coordinator),
                                      .silence = "still trying",
@@ -36,13 +35,15 @@ Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, con
   return control;
 }
 
-Control::Control(const ServerConfig& config, std::string key, Store* store, Logger logger, EventFd wake)
+Control::Control(const ServerConfig& config, std::shared_ptr<const KeyPair> own, Store* store, Logger logger,
+                 EventFd wake)
     : config_(config),
-      key_(std::move(key)),
+      key_(own ? own->identity.key : std::string()),
       store_(store),
       logger_(logger),
       noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
       incarnation_(random_incarnation()),
+      admitted_(std::move(own)),
       roots_(config.checkpoint_roots, !key_.empty()),
       events_(std::move(wake)),
       jobs_(config_, store, logger_, static_cast<ControlJobsOutput&>(*this)) {}
@@ -125,7 +126,7 @@ void Control::on_control(ControlMessage message) {
 
 // Before the coordinator welcomes the nodes.
 void Control::on(const OpenJob& m) {
-  admitted_.set(m.job, m.worker_keys);
+  admitted_.set(m.job, m.view, m.worker_keys);
   jobs_.on(m);
 }
 
@@ -142,6 +143,7 @@ ControlMessage Control::hello_message() {
   }
   if (store_) hello.exclusive = file_identity(config_.store_path);
   hello.key = key_;
+  hello.plain = config_.security.payload == PayloadSecurity::kPlain;
   jobs_.describe(hello);
   return hello;
 }

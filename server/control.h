@@ -25,7 +25,7 @@
 #include "common/daemon/command_queue.h"
 #include "common/daemon/coordinator_link.h"
 #include "common/daemon/log.h"
-#include "common/security/admitted_keys.h"
+#include "common/security/admitted_nodes.h"
 #include "common/security/credentials.h"
 #include "common/security/path_roots.h"
 #include "common/wire/messages.h"
@@ -71,8 +71,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
 
   const PathRoots& checkpoint_roots() const { return roots_; }  // any thread
 
-  // In a cluster with keys: may this one's connections come to the lanes? Any thread.
-  bool admits(const std::string& key) const { return admitted_.contains(key); }
+  AdmittedNodes& admitted() { return admitted_; }  // any thread
 
   // LaneListener and the snapshotter's callback: any thread.
   void lane_opened(LaneIndex lane, JobId job, ViewId view, const Status& status) override;
@@ -86,7 +85,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   void checkpoint_finished(const CheckpointDone& done);
 
  private:
-  Control(const ServerConfig& config, std::string key, Store* store, Logger logger, EventFd wake);
+  Control(const ServerConfig& config, std::shared_ptr<const KeyPair> own, Store* store, Logger logger, EventFd wake);
 
   void run();
   void check_drain(std::uint64_t now_ms);
@@ -128,7 +127,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   Logger logger_;
   RateLimitedLog noise_;
   const std::uint64_t incarnation_;
-  AdmittedKeys admitted_;
+  AdmittedNodes admitted_;
   const PathRoots roots_;  // of checkpoints
   std::vector<Lane*> lanes_;
   Snapshotter* snapshotter_ = nullptr;

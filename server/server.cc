@@ -53,7 +53,8 @@ Status Server::start_parts() {
     LaneOptions options{{ShardIndex(config_.index), LaneIndex(i)}, config_.bind, config_.advertise};
     options.jobs.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
     options.own = credentials->own;
-    options.admits = [control = control_.get()](const std::string& key) { return control->admits(key); };
+    options.admitted = &control_->admitted();
+    options.payload = config_.security.payload;
     Result<std::unique_ptr<Lane>> lane = Lane::start(std::move(options), *control_, logger_);
     if (!lane) return tl::unexpected(lane.error());
     lane_pointers.push_back(lane->get());

@@ -47,6 +47,7 @@ Result<NodeJobSpec> spec_of(const std::shared_ptr<const JobPlan>& plan, const st
   spec.endpoints = m.endpoints;
   spec.locals = m.locals;
   spec.server_keys = m.server_keys;
+  spec.plain = m.plain;
   spec.redo_after = m.redo_after;
   return spec;
 }

@@ -61,6 +61,13 @@ constexpr std::span<const std::string_view> words_of(NcclUse) {
   return kNcclUses;
 }
 
+// With keys, what crosses connections to lanes: encrypt, or plain (those who connect show a one-time token)
+enum class PayloadSecurity : std::uint8_t { kEncrypt, kPlain };
+inline constexpr std::string_view kPayloadSecurities[] = {"encrypt", "plain"};
+constexpr std::span<const std::string_view> words_of(PayloadSecurity) {
+  return kPayloadSecurities;
+}
+
 template <class Choice>
 concept IsChoice = std::is_enum_v<Choice> && requires(Choice choice) {
   words_of(choice);

@@ -32,7 +32,8 @@ struct SecurityConfig {
   std::string admin_token;      // of the admin port; empty: none
   std::string admin_hosts;      // further names that the admin port is asked by, "a,b"; empty: its address
   bool insecure = false;        // everybody in the network is trusted
-  std::string network;          // "trusted": so that all-reduce jobs may run beside keys; empty: it is not
+  PayloadSecurity payload = PayloadSecurity::kEncrypt;  // of a server's lanes; workers do as those say
+  std::string network;  // "trusted": so that all-reduce jobs may run beside keys; empty: it is not
 };
 
 struct ServerConfig {

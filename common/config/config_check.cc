@@ -190,6 +190,8 @@ void check_limits(Faults& f, const Config& c) {
 
 void check_security(Faults& f, const SecurityConfig& c) {
   f.check(c.network.empty() || c.network == "trusted", "security.network", "must be \"trusted\", or empty");
+  f.check(c.payload == PayloadSecurity::kEncrypt || !c.keys.empty(), "security.payload",
+          "must be \"encrypt\" where there are no keys (then nothing is encrypted)", "security.keys");
   f.check(c.keys.empty() || !c.insecure, "security.insecure", "must be false where there are keys", "security.keys");
 }
 

@@ -83,6 +83,7 @@ Result<ServerConfig> parse_server_config(std::string_view text, std::string_view
   read("store", "path", c.store_path);
   read("store", "io_mb_per_s", c.store_io_mb_per_s);
   read("store", "checkpoint_roots", c.checkpoint_roots);
+  read("security", "payload", c.security.payload);
   read_daemon(read, c);
   return checked(read, std::move(c));
 }

@@ -16,8 +16,9 @@ constexpr const char* kEndpoint = "inproc://zeromq.zap.01";
 constexpr std::uint32_t kNoiseLines = 10;
 constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 constexpr std::size_t kBinaryKey = 32;
-// version, request, domain, address, routing id, mechanism, the mechanism's credentials
-constexpr std::size_t kFrames = 7;
+// version, request, domain, address, routing id, mechanism; then the mechanism's credentials
+constexpr int kFrames = 6;
+constexpr int kMaxFrames = kFrames + 2;
 
 std::string text_of(const zmq::message_t& frame) {
   return {static_cast<const char*>(frame.data()), frame.size()};
@@ -63,16 +64,16 @@ void Admission::run() {
 
 // The library asks, so the frames are what RFC 27 says; what they hold is the peer's.
 void Admission::answer() {
-  std::array<zmq::message_t, kFrames> asked;
+  std::array<zmq::message_t, kMaxFrames> asked;
   const int frames = receive_frames(socket_, asked);
   if (frames == 0) return;
   const std::string address = text_of(asked[3]), mechanism = text_of(asked[5]);
-  std::string key;
-  Status decided = fail(ErrorCode::kInvalidArgument, "it shows no key (mechanism " + mechanism + ")");
-  if (frames == static_cast<int>(kFrames) && mechanism == "CURVE" && asked[6].size() == kBinaryKey) {
+  Result<std::string> decided = fail(ErrorCode::kInvalidArgument, "it shows no key (mechanism " + mechanism + ")");
+  if (frames == kFrames + 1 && mechanism == "CURVE" && asked[6].size() == kBinaryKey) {
     char text[kKeyText + 1];
-    key = zmq_z85_encode(text, static_cast<const std::uint8_t*>(asked[6].data()), kBinaryKey);
-    decided = decide_(key);
+    decided = decide_({.key = zmq_z85_encode(text, static_cast<const std::uint8_t*>(asked[6].data()), kBinaryKey)});
+  } else if (frames == kFrames + 2 && mechanism == "PLAIN") {
+    decided = decide_({.key = "", .token = text_of(asked[6]), .proof = text_of(asked[7])});
   }
   if (!decided) {
     refused_.fetch_add(1, std::memory_order_relaxed);
@@ -80,7 +81,7 @@ void Admission::answer() {
                 steady_ms());
   }
   const std::string version = "1.0", status = decided ? "200" : "400", reason = decided ? "" : "not authorized";
-  const std::string reply[] = {version, text_of(asked[1]), status, reason, decided ? key : "", ""};
+  const std::string reply[] = {version, text_of(asked[1]), status, reason, decided.value_or(""), ""};
   for (std::size_t i = 0; i < std::size(reply); ++i) {
     zmq::message_t frame(reply[i].data(), reply[i].size());
     if (!send_now(socket_, frame, i + 1 < std::size(reply))) return;

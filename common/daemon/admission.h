@@ -19,8 +19,13 @@ namespace tributary {
 
 class Admission {
  public:
-  // Of a peer's public key, on the admission's thread: it may come in, or why not.
-  using Decide = std::function<Status(const std::string& key)>;
+  // What a peer shows: its public key, which it has proved to be its own, or (key empty) a one-time token.
+  struct Shown {
+    std::string key;
+    std::string token, proof;
+  };
+  // On the admission's thread: whose key its messages come with, or why it may not come in.
+  using Decide = std::function<Result<std::string>(const Shown& shown)>;
 
   // what: they connect to, for the log: "the coordinator".
   static Result<std::unique_ptr<Admission>> start(zmq::context_t& context, std::string what, Decide decide,

@@ -1,6 +1,7 @@
-// CURVE on a socket of ZeroMQ (docs/security.md): who listens proves its key to whoever connects, and lets in those
-// that the context's admission (common/daemon/admission.h) knows. Whoever has no key is let in nowhere: the domain is
-// enforced, so that a missing admission refuses everybody.
+// Keys on a socket of ZeroMQ (docs/security.md). With CURVE who listens proves its key to whoever connects, and lets in
+// those that the context's admission (common/daemon/admission.h) knows; with PLAIN those with a one-time token
+// (data_tokens.h). Whoever has neither is let in nowhere: the domain is enforced, so that a missing admission refuses
+// everybody.
 #pragma once
 
 #include <string>
@@ -17,14 +18,22 @@ inline constexpr int kZapEnforceDomain =
 inline constexpr int kHandshakeMs = 4000;
 
 // Before bind().
-inline void accept_with(zmq::socket_t& socket, const KeyPair& own) {
+inline void ask_admission(zmq::socket_t& socket) {
   socket.set(zmq::sockopt::handshake_ivl, kHandshakeMs);
   socket.set(zmq::sockopt::zap_domain, kZapDomain);
   const int enforced = 1;
   if (zmq_setsockopt(socket.handle(), kZapEnforceDomain, &enforced, sizeof enforced) != 0) throw zmq::error_t();
+}
+inline void accept_with(zmq::socket_t& socket, const KeyPair& own) {
+  ask_admission(socket);
   socket.set(zmq::sockopt::curve_server, true);
   socket.set(zmq::sockopt::curve_publickey, own.identity.key);
   socket.set(zmq::sockopt::curve_secretkey, own.secret);
+}
+
+inline void accept_tokens(zmq::socket_t& socket) {
+  ask_admission(socket);
+  socket.set(zmq::sockopt::plain_server, true);
 }
 
 // Before connect(), to the owner of this public key and nobody else.
@@ -32,6 +41,12 @@ inline void connect_with(zmq::socket_t& socket, const KeyPair& own, const std::s
   socket.set(zmq::sockopt::curve_serverkey, server_key);
   socket.set(zmq::sockopt::curve_publickey, own.identity.key);
   socket.set(zmq::sockopt::curve_secretkey, own.secret);
+}
+
+// Before each connect(); both go in clear.
+inline void connect_with_token(zmq::socket_t& socket, const std::string& name, const std::string& proof) {
+  socket.set(zmq::sockopt::plain_username, name);
+  socket.set(zmq::sockopt::plain_password, proof);
 }
 
 // The public key of the peer that a received frame is of; "": it came over a connection without keys.

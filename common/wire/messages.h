@@ -156,6 +156,7 @@ struct JobWelcome {  // coordinator -> workers: begin
   std::vector<std::vector<std::byte>> rank_states;
   std::vector<std::uint32_t> model_ranks;  // as OpenJob::model_ranks
   std::vector<std::string> server_keys;    // in a cluster with keys: by shard; empty: there are none
+  std::vector<ShardIndex> plain;           // of those: whose lanes do not encrypt, and take one-time tokens
 
   static constexpr auto kWire = TRIB_WIRE(JobWelcome);
   static void fields(auto& m, auto&& field) {
@@ -184,6 +185,7 @@ struct JobWelcome {  // coordinator -> workers: begin
     field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
     field(m.server_keys, TRIB_WIRE(ServerKeys), AtMost{kMaxShards, "the list of servers' keys"},
           AtMost{kMaxNameBytes, "a server's key"});
+    field(m.plain, TRIB_WIRE(Plain), AtMost{kMaxShards, "the list of servers that do not encrypt"});
   }
 };
 struct JobWaits {  // coordinator -> workers that have joined, now and then: for whom their job waits

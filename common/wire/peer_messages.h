@@ -50,7 +50,8 @@ struct ServerHello {
   // What one process at a time can hold (its store, locked): another process with the same has outlived this one.
   // Empty: nothing.
   std::string exclusive;
-  std::string key;  // in a cluster with keys: its public one, which its connections and lanes have
+  std::string key;     // in a cluster with keys: its public one, which its connections and lanes have
+  bool plain = false;  // then: its lanes do not encrypt, and take one-time tokens
 
   static constexpr auto kWire = TRIB_WIRE(ServerHello);
   static void fields(auto& m, auto&& field) {
@@ -68,6 +69,7 @@ struct ServerHello {
     field(m.store, TRIB_WIRE(Store));
     field(m.exclusive, TRIB_WIRE(Exclusive), AtMost{kMaxNameBytes, "what the server holds"});
     field(m.key, TRIB_WIRE(Key), AtMost{kMaxNameBytes, "the server's key"});
+    field(m.plain, TRIB_WIRE(Plain));
   }
   void check() const { must_be_finite(bandwidth, "the server's bandwidth"); }
 };

@@ -63,9 +63,9 @@ Status Coordinator::bind(const CoordinatorSettings& settings) {
                                      [logger = logger_](const std::string& line) { logger->warn(line); });
     if (!keys) return tl::unexpected(keys.error());
     authorized_ = std::move(*keys);
-    const auto decide = [this](const std::string& key) -> Status {
-      if (authorized_->find(key)) return {};
-      return fail(ErrorCode::kInvalidArgument, "its key " + key + " is not among the authorized ones");
+    const auto decide = [this](const Admission::Shown& shown) -> Result<std::string> {
+      if (authorized_->find(shown.key)) return shown.key;
+      return fail(ErrorCode::kInvalidArgument, "its key " + shown.key + " is not among the authorized ones");
     };
     auto admission = Admission::start(context_, "the coordinator", decide, logger_);
     if (!admission) return tl::unexpected(admission.error());

@@ -66,6 +66,7 @@ JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::ui
     welcome.endpoints.push_back(server.hello.lane_endpoints);
     welcome.locals.push_back(server.hello.lane_locals);
     if (!server.hello.key.empty()) welcome.server_keys.push_back(server.hello.key);
+    if (server.hello.plain) welcome.plain.emplace_back(index);
     if (start.round == start.loaded) continue;
     const bool has = start.kept.contains(index) || !owning.contains(index);  // those without chunks lack nothing
     welcome.redo_after.emplace_back(has ? start.round.value : start.loaded.value);

@@ -50,14 +50,20 @@ Status Lane::bind() {
   set_common_options(socket_, kMaxMessage, kSendHighWater);
   socket_.set(zmq::sockopt::rcvhwm, kReceiveHighWater);
   if (options_.own) {
-    const auto decide = [this](const std::string& key) -> Status {
-      if (options_.admits(key)) return {};
-      return fail(ErrorCode::kInvalidArgument, "its key " + key + " is of no node whose job is open here");
+    const auto decide = [this](const Admission::Shown& shown) -> Result<std::string> {
+      if (!shown.key.empty()) return options_.admitted->admit(shown.key).map([&] { return shown.key; });
+      return token_named(shown.token, options_.jobs.shard, options_.jobs.lane).and_then([&](const DataToken& token) {
+        return options_.admitted->admit(token, shown.proof);
+      });
     };
     auto admission = Admission::start(context_, "lane " + std::to_string(options_.jobs.lane.value), decide, logger_);
     if (!admission) return tl::unexpected(admission.error());
     admission_ = std::move(*admission);
-    accept_with(socket_, *options_.own);
+    if (options_.payload == PayloadSecurity::kPlain) {
+      accept_tokens(socket_);
+    } else {
+      accept_with(socket_, *options_.own);
+    }
   }
   const Result<std::string> bound = bind_endpoint(socket_, *address);
   if (!bound) return tl::unexpected(bound.error());

@@ -29,6 +29,7 @@
 #include "common/daemon/admission.h"
 #include "common/daemon/command_queue.h"
 #include "common/daemon/log.h"
+#include "common/security/admitted_nodes.h"
 #include "common/security/keys.h"
 #include "server/lane/lane_links.h"
 #include "server/lane/queued_lane.h"
@@ -40,8 +41,8 @@ struct LaneOptions {
   std::string bind;                              // ServerConfig::bind
   std::string advertise;                         // ServerConfig::advertise
   std::shared_ptr<const KeyPair> own = nullptr;  // null: there are no keys
-  // With keys, on the admission's thread: has a node of a job that was opened here this key?
-  std::function<bool(const std::string& key)> admits = nullptr;
+  AdmittedNodes* admitted = nullptr;             // with keys: who may come in; it must outlive the lane
+  PayloadSecurity payload = PayloadSecurity::kEncrypt;
 };
 
 class Lane final : public QueuedLane, private LaneOutput {

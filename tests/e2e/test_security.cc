@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include "common/base/file_descriptor.h"
+#include "common/security/data_tokens.h"
 #include "common/security/key_folder.h"
+#include "common/security/socket_keys.h"
 #include "tests/e2e/e2e.h"
 
 namespace tributary::e2e {
@@ -23,7 +25,7 @@ std::string log_of(const Daemon& daemon) {
 ClusterOptions secure_in(const TempDir& dir) {
   ClusterOptions options = two_by_two(dir);
   options.ranks_per_node = 1;
-  options.secure = true;
+  options.secure = PayloadSecurity::kEncrypt;
   options.transport = Transport::kTcp;  // so that payloads are encrypted, too
   return options;
 }
@@ -74,12 +76,20 @@ sockaddr_in address_of(const std::string& endpoint) {
 }  // namespace
 
 TEST_CASE("with keys a job ends in the same bits, over encrypted sockets and in shared memory") {
-  for (const Transport transport : {Transport::kTcp, Transport::kShm}) {
+  struct {
+    Transport transport;
+    PayloadSecurity payload;
+  } const ways[] = {{Transport::kTcp, PayloadSecurity::kEncrypt},
+                    {Transport::kShm, PayloadSecurity::kEncrypt},
+                    {Transport::kTcp, PayloadSecurity::kPlain},
+                    {Transport::kShm, PayloadSecurity::kPlain}};
+  for (const auto& [transport, payload] : ways) {
     const TempDir dir;
     const std::string job_file = write_job(dir, {.name = "keys"});
     ClusterOptions options = secure_in(dir);
     options.ranks_per_node = 2;
     options.transport = transport;
+    options.secure = payload;
     const auto cluster = start(options);
     start_trainers(*cluster, job_file);
     finish_training(*cluster);
@@ -164,6 +174,43 @@ TEST_CASE("whoever has no key, or not this one, is refused with a line on both s
                      milliseconds(20'000)));
     if (&fd == &open[4]) break;
   }
+}
+
+// Whoever listens on the network sees the tokens of plain payloads.
+TEST_CASE("a token that somebody has seen is good for nothing, and neither is one of another key") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "seen", .rounds = 100'000});
+  ClusterOptions options = secure_in(dir);
+  options.secure = PayloadSecurity::kPlain;
+  const auto cluster = start(options);
+  start_trainers(*cluster, job_file);
+  wait_for(*cluster, "max_version", 5);
+  const KeyPair node = read_key_pair(keys_of(dir).pair("node-1")).value();
+  const KeyPair server = read_key_pair(keys_of(dir).pair("server-1")).value();
+  const Daemon& daemon = cluster->servers()[1];
+  const Json job = coordinator_job(*cluster);
+  DataToken token{JobId(std::stoull(job.at("job").get<std::string>())), ViewId(job.at("view").get<std::uint32_t>()),
+                  NodeRank(1), ShardIndex(1), LaneIndex(0)};
+
+  const auto refused = [&](const std::string& proof, const std::string& words) {
+    zmq::context_t context(1);
+    zmq::socket_t socket(context, zmq::socket_type::dealer);
+    socket.set(zmq::sockopt::linger, 0);
+    connect_with_token(socket, token_name(token), proof);
+    socket.connect(daemon.lanes.at(0));
+    return eventually([&] { return has(log_of(daemon), words); });
+  };
+  CHECK(refused(token_proof(token, node, server.identity.key).value(),
+                "its token is one of node 1 that was used already"));
+  token.use = 2;
+  CHECK(refused(token_proof(token, server, node.identity.key).value().replace(0, 1, "x"),
+                "its token is not one of node 1"));
+  token.view = ViewId(token.view.value + 1);
+  CHECK(refused(token_proof(token, node, server.identity.key).value(), "its token is of no view that is open here"));
+
+  const std::uint64_t now = job_number(*cluster, "max_version");
+  wait_for(*cluster, "max_version", now + 20);
+  CHECK(job_number(*cluster, "view") == 1);
 }
 
 TEST_CASE("a key that is revoked in the middle of a job ends its view, and the job goes on when it is back") {

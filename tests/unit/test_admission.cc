@@ -31,10 +31,10 @@ struct Host {
   explicit Host(bool with_admission = true) : socket(context, zmq::socket_type::router) {
     logger = std::make_shared<spdlog::logger>("host", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines));
     if (with_admission) {
-      const auto decide = [this](const std::string& key) -> Status {
+      const auto decide = [this](const Admission::Shown& shown) -> Result<std::string> {
         const std::lock_guard lock(mutex);
-        if (allowed.contains(key)) return {};
-        return fail(ErrorCode::kInvalidArgument, "its key " + key + " is unknown");
+        if (allowed.contains(shown.key)) return shown.key;
+        return fail(ErrorCode::kInvalidArgument, "its key " + shown.key + " is unknown");
       };
       admission = std::move(Admission::start(context, "the host", decide, logger).value());
     }

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "common/security/admitted_keys.h"
+#include "common/security/admitted_nodes.h"
 #include "common/security/authorized_keys.h"
 #include "common/security/credentials.h"
 #include "common/security/exposure.h"
@@ -186,17 +186,91 @@ TEST_CASE("a folder lets in those whose .pub is there, and shuts them out when i
 }
 
 TEST_CASE("lanes admit the nodes of a job's last view") {
-  AdmittedKeys admitted;
-  CHECK_FALSE(admitted.contains("a"));
-  admitted.set(JobId(1), {"a", "b"});
-  admitted.set(JobId(2), {"b", "c"});
-  for (const char* key : {"a", "b", "c"}) CHECK(admitted.contains(key));
-  admitted.set(JobId(1), {"a"});
-  admitted.set(JobId(2), {});
-  CHECK(admitted.contains("a"));
-  CHECK_FALSE(admitted.contains("b"));
+  AdmittedNodes admitted(nullptr);
+  CHECK_FALSE(admitted.admit("a"));
+  admitted.set(JobId(1), ViewId(1), {"a", "b"});
+  admitted.set(JobId(2), ViewId(1), {"b", "c"});
+  for (const char* key : {"a", "b", "c"}) CHECK(admitted.admit(key));
+  admitted.set(JobId(1), ViewId(2), {"a"});
+  admitted.set(JobId(2), ViewId(2), {});
+  CHECK(admitted.admit("a"));
+  CHECK_FALSE(admitted.admit("b"));
   admitted.keep([](JobId job) { return job == JobId(2); });
-  CHECK_FALSE(admitted.contains("a"));
+  CHECK_FALSE(admitted.admit("a"));
+}
+
+TEST_CASE("a token says what it is for, and is made by two alone") {
+  const KeyPair node = make_key_pair("node-0", Role::kWorker).value();
+  const KeyPair server = make_key_pair("server-1", Role::kServer).value();
+  const KeyPair other = make_key_pair("node-1", Role::kWorker).value();
+  const DataToken token{JobId(7), ViewId(3), NodeRank(2), ShardIndex(1), LaneIndex(4), 5};
+  CHECK(token_name(token) == "7 3 2 5");
+  CHECK(token_named(token_name(token), ShardIndex(1), LaneIndex(4)).value() == token);
+  for (const char* text : {"", "7 3 2", "7 3 2 5 ", "7 3 2 5 6", "7  3 2 5", "-7 3 2 5", "7 3 x 5", "7 3 2 99999999999",
+                           "18446744073709551616 3 2 5"}) {
+    CAPTURE(text);
+    CHECK(token_named(text, ShardIndex(1), LaneIndex(4)).error().code == ErrorCode::kMalformed);
+  }
+  CHECK_FALSE(token_named(std::string(kMaxTokenName + 1, '1'), ShardIndex(1), LaneIndex(4)));
+
+  const auto proof = token_proof(token, node, server.identity.key);
+  REQUIRE(proof);
+  CHECK(proof->size() == 64);
+  CHECK(*proof == token_proof(token, server, node.identity.key).value());
+  CHECK(*proof != token_proof(token, other, server.identity.key).value());
+  CHECK(*proof != token_proof(token, node, other.identity.key).value());
+  const auto differs = [&](auto change) {
+    DataToken changed = token;
+    change(changed);
+    CHECK(token_proof(changed, node, server.identity.key).value() != *proof);
+  };
+  differs([](DataToken& t) { t.job = JobId(8); });
+  differs([](DataToken& t) { t.view = ViewId(4); });
+  differs([](DataToken& t) { t.node = NodeRank(3); });
+  differs([](DataToken& t) { t.shard = ShardIndex(2); });
+  differs([](DataToken& t) { t.lane = LaneIndex(5); });
+  differs([](DataToken& t) { t.use = 6; });
+  CHECK_FALSE(token_proof(token, node, "no key"));
+  CHECK_FALSE(token_proof(token, node, std::string(40, '0')));  // all its bytes are 0
+}
+
+TEST_CASE("a lane takes each token of a node once, and of the view that is open") {
+  const KeyPair node = make_key_pair("node-0", Role::kWorker).value();
+  const auto server = std::make_shared<const KeyPair>(make_key_pair("server-0", Role::kServer).value());
+  AdmittedNodes admitted(server);
+  admitted.set(JobId(1), ViewId(2), {make_key_pair("node-9", Role::kWorker)->identity.key, node.identity.key});
+  const DataToken first{JobId(1), ViewId(2), NodeRank(1), ShardIndex(0), LaneIndex(0)};
+  const auto shown = [&](const DataToken& token) {
+    return admitted.admit(token, token_proof(token, node, server->identity.key).value());
+  };
+  CHECK(shown(first).value() == node.identity.key);
+  CHECK(has(error_of(shown(first)), "used already"));
+  DataToken next = first;
+  next.use = 3;
+  CHECK(shown(next));
+  next.use = 2;
+  CHECK(has(error_of(shown(next)), "used already"));
+  next.use = 4;
+  CHECK(has(error_of(admitted.admit(next, std::string(64, '0'))), "is not one of node 1"));
+  CHECK(has(error_of(admitted.admit(next, "")), "is not one of node 1"));
+  CHECK(shown(next));  // a wrong one has not used it up
+  DataToken elsewhere = first;
+  elsewhere.lane = LaneIndex(1);
+  CHECK(shown(elsewhere));
+  DataToken others = first;
+  others.node = NodeRank(0);
+  CHECK(has(error_of(shown(others)), "is not one of node 0"));
+  for (const NodeRank none : {NodeRank(2), NodeRank(4'000'000'000)}) {
+    others.node = none;
+    CHECK(has(error_of(shown(others)), "of no view that is open"));
+  }
+  admitted.set(JobId(1), ViewId(2), {node.identity.key, node.identity.key});
+  CHECK(has(error_of(shown(first)), "used already"));  // the view is the same
+  admitted.set(JobId(1), ViewId(3), {node.identity.key, node.identity.key});
+  CHECK(has(error_of(shown(first)), "of no view that is open"));
+  DataToken later = first;
+  later.view = ViewId(3);
+  CHECK(shown(later));
 }
 
 TEST_CASE("credentials that do not fit together are refused") {

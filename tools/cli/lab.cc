@@ -275,8 +275,7 @@ void add_lab_run(CliCommand lab_app, int& exit_status) {
   command->add_option("--model-bytes", a->exchange.model_bytes, "fp32 parameters of an exchange, as 16MiB")
       ->transform(as_bytes());
   command->add_option("--rounds", a->exchange.rounds, "measured, of an exchange");
-  command->add_flag("--secure", a->exchange.run.secure,
-                    "give every daemon keys, so that all connections are encrypted");
+  add_secure(command, a->exchange.run.secure);
   command->add_flag("--flowing", a->exchange.flowing, "a tensor does not wait for the others between rounds");
   command->callback([a, &exit_status] { exit_status = run(*a); });
 }

@@ -28,9 +28,17 @@ void add_local_run_options(CliCommand command, LocalRunOptions& options, const s
       ->check(one_of({"shm", "tcp", "ipc"}))
       ->capture_default_str();
   command->add_flag("--fresh", cluster.fresh, "remove what an earlier run left in the base folder, and start over");
-  command->add_flag("--secure", cluster.secure, "give every daemon keys, so that all connections are encrypted");
+  add_secure(command, cluster.secure);
   command->add_flag("--keep-running", options.keep_running, "leave the daemons running after the job until Ctrl-C");
   command->add_flag("--json", options.json, "print the result as one JSON object");
+}
+
+void add_secure(CliCommand command, std::optional<PayloadSecurity>& secure) {
+  command
+      .add_flag("--secure{encrypt}",
+                "give every daemon keys, so that all connections are encrypted; --secure=plain: but for payloads")
+      ->check(one_of({kPayloadSecurities[0], kPayloadSecurities[1]}))
+      ->each([&secure](const std::string& word) { secure = choice_of<PayloadSecurity>(word); });
 }
 
 Status LocalRun::start(std::uint16_t servers, const std::string& base_dir) {

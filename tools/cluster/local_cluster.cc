@@ -265,7 +265,8 @@ Status LocalCluster::write_configs() {
               "\nio_mb_per_s = " + std::to_string(options_.store_io_mb_per_s) + "\n";
       if (options_.secure) text += "checkpoint_roots = [" + toml_string(options_.base_dir) + "]\n";
     }
-    text += "\n[limits]\n" + limits + security("server-" + number, i == 0) + log;
+    text += "\n[limits]\n" + limits + security("server-" + number, i == 0) +
+            (options_.secure ? "payload = " + toml_string(word(*options_.secure)) + "\n" : "") + log;
     if (i == 0) text += options_.extra_server_toml;
     const std::string config = options_.base_dir + "/server-" + number + ".toml";
     if (auto ok = write_file(config, text); !ok) return ok;

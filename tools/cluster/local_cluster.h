@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/config/choice.h"
 #include "tools/cluster/process.h"
 
 namespace tributary {
@@ -59,8 +60,8 @@ struct ClusterOptions {
   std::uint32_t stop_timeout_s = 20;
   std::chrono::seconds trainer_grace{5};  // for trainers to leave once their workers are gone
   std::string log_level = "info";
-  bool secure = false;  // every daemon gets keys, in base_dir/keys
-  std::string bin_dir;  // where the daemons' programs are; empty: beside the running one
+  std::optional<PayloadSecurity> secure = {};  // every daemon gets keys, in base_dir/keys
+  std::string bin_dir;                         // where the daemons' programs are; empty: beside the running one
   // The host that each daemon says it is on, as if they were not all on this machine: by index, missing or empty for
   // this machine. For tests of placement.
   std::vector<std::string> server_hosts, worker_hosts;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,8 @@ struct RunOptions {
   std::string job_file;                // to train instead of the lab file's; empty: the lab file's
   std::vector<std::string> overrides;  // "section.key=value" of the job, after those of the lab file
   std::string log_level = "info";
-  bool secure = false;                // every daemon has keys
-  std::function<bool()> interrupted;  // asked a few times a second
+  std::optional<PayloadSecurity> secure = {};  // every daemon has keys
+  std::function<bool()> interrupted;           // asked a few times a second
 };
 
 // Which hosts of the lab run a server in a run.

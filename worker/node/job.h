@@ -51,6 +51,7 @@ struct NodeJobSpec {
   std::uint64_t lane_memory = 0;  // bytes that the lanes take for it beside what NodeJob allocates (all-reduce)
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
   std::vector<std::string> server_keys;             // with keys: by shard
+  std::vector<ShardIndex> plain;                    // with keys: whose lanes do not encrypt
   std::vector<std::vector<std::string>> locals;     // [shard][lane]; common/wire/local_link.h. Empty or missing: none
   std::vector<Version> redo_after;                  // JobWelcome::redo_after
   std::shared_ptr<RedoRing> redo;                   // null: pushes are not kept

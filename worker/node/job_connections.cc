@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/base/clock.h"
-#include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
 #include "worker/node/lane.h"
 
@@ -60,18 +59,20 @@ Status JobConnections::connect(const LaneChunks& chunks) {
                                                    std::to_string(owner.shard.value) + " but named no address for it");
     }
     const std::string& endpoint = endpoints[owner.shard.value][owner.lane.value];
-    try {
-      zmq::socket_t socket(lane_.context(), zmq::socket_type::dealer);
-      set_common_options(socket, kMaxDataMessage, kMessagesPerChunk * chunks_of[i] + kHighWaterSlack);
-      if (const auto& own = lane_.options().own) {
-        if (owner.shard.value >= spec_.server_keys.size() || !is_key(spec_.server_keys[owner.shard.value])) {
-          return fail(ErrorCode::kConfig, "this worker has keys, and server " + std::to_string(owner.shard.value) +
-                                              " has none: give all daemons of the cluster keys, or none");
-        }
-        connect_with(socket, *own, spec_.server_keys[owner.shard.value]);
+    DataPeer peer{.endpoint = endpoint, .own = lane_.options().own};
+    if (peer.own) {
+      if (owner.shard.value >= spec_.server_keys.size() || !is_key(spec_.server_keys[owner.shard.value])) {
+        return fail(ErrorCode::kConfig, "this worker has keys, and server " + std::to_string(owner.shard.value) +
+                                            " has none: give all daemons of the cluster keys, or none");
       }
-      socket.connect(endpoint);
-      sockets_.push_back(std::move(socket));
+      peer.key = spec_.server_keys[owner.shard.value];
+      if (std::ranges::find(spec_.plain, owner.shard) != spec_.plain.end()) {
+        peer.token = DataToken{spec_.view->job, spec_.view->view, spec_.node, owner.shard, owner.lane};
+      }
+    }
+    try {
+      sockets_.emplace_back(lane_.context(), std::move(peer), kMaxDataMessage,
+                            kMessagesPerChunk * chunks_of[i] + kHighWaterSlack);
     } catch (const zmq::error_t& e) {
       return fail(ErrorCode::kUnavailable, "cannot connect to server " + std::to_string(owner.shard.value) + " at '" +
                                                endpoint + "': " + e.what() + "; check its [server] bind and advertise");
@@ -151,7 +152,7 @@ void JobConnections::poll_links() {
 void JobConnections::add_poll_items(std::vector<zmq::pollitem_t>& items) {
   if (job_->failed()) return;  // nothing is read any more; the attach thread is about to close the job
   if (const int fd = job_->reducer().wake_fd(); fd >= 0) items.push_back({nullptr, fd, ZMQ_POLLIN, 0});
-  for (zmq::socket_t& socket : sockets_) items.push_back({socket.handle(), 0, ZMQ_POLLIN, 0});
+  for (DataSocket& to : sockets_) items.push_back({to.socket().handle(), 0, ZMQ_POLLIN, 0});
   if (started_) return;
   for (const LaneLink& link : links_) {
     if (link.asked()) items.push_back({nullptr, link.fd(), ZMQ_POLLIN, 0});
@@ -159,8 +160,7 @@ void JobConnections::add_poll_items(std::vector<zmq::pollitem_t>& items) {
 }
 
 void JobConnections::close() {
-  for (zmq::socket_t& socket : sockets_)
-    socket.close();  // LINGER 0: queued messages are dropped and their memory returned
+  for (DataSocket& to : sockets_) to.close();
   sockets_.clear();
   links_.clear();  // nothing is read any more
   ring_use_.reset();
@@ -171,7 +171,7 @@ std::uint64_t JobConnections::now_ns() const {
 }
 
 bool JobConnections::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
-  zmq::socket_t& socket = sockets_[connection.value];
+  zmq::socket_t& socket = sockets_[connection.value].socket();
   const LaneLink& link = links_[connection.value];
   if (const auto* push = std::get_if<Push>(&message); push && link.shared() && spec_.devices) {
     payload = copies_.copy(push->key.chunk, payload, push->residual == ResidualUse::kAlone);
@@ -195,7 +195,7 @@ bool JobConnections::receive(int batch) {
     int taken = 0;
     for (; taken < batch; ++taken) {
       zmq::message_t received[2];  // header, payload
-      const int frames = receive_frames(sockets_[i], received);
+      const int frames = receive_frames(sockets_[i].socket(), received);
       if (frames == 0) break;
       receive_message(ConnectionIndex(static_cast<std::uint16_t>(i)), received[0], received[1], frames);
     }
@@ -234,6 +234,9 @@ void JobConnections::failed(LaneFailure failure) {
 
 void JobConnections::tick() {
   job_->tick();
+  for (DataSocket& to : sockets_) {
+    if (const auto why = to.tick(steady_ms())) noise_.warn("job '" + spec_.view->name() + "': " + *why, steady_ms());
+  }
   noise_.tick(steady_ms());
   counts_.lent_messages.set(lent_.outstanding());
 }

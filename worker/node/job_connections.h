@@ -11,6 +11,7 @@
 
 #include "common/daemon/log.h"
 #include "common/wire/zmq_util.h"
+#include "worker/node/data_socket.h"
 #include "worker/node/frame_copies.h"
 #include "worker/node/lane_job.h"
 #include "worker/node/lane_link.h"
@@ -61,7 +62,7 @@ class JobConnections final : private WorkerLaneOutput {
   LentMemory lent_;     // of all sockets
   FrameCopies copies_;  // allocated if links want them
   std::unique_ptr<WorkerLaneJob> job_;
-  std::vector<zmq::socket_t> sockets_;     // by connection
+  std::vector<DataSocket> sockets_;        // by connection
   std::vector<LaneLink> links_;            // by connection
   const std::vector<ChunkOwner> servers_;  // by connection
   bool started_ = false;                   // no link is waited for; the job has started
