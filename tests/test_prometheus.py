@@ -22,6 +22,7 @@ WORDS = {
     "or",
     "unless",
     "by",
+    "histogram_quantile",
     "without",
     "on",
     "ignoring",
@@ -97,7 +98,9 @@ class Prometheus(unittest.TestCase):
                 server.end()
 
     def exported(self) -> set[str]:
-        names = set(re.findall(r"^# TYPE (\S+)", "".join(self.texts.values()), re.MULTILINE))
+        kinds = re.findall(r"^# TYPE (\S+) (\S+)", "".join(self.texts.values()), re.MULTILINE)
+        names = {name for name, _ in kinds}
+        names |= {f"{name}_{part}" for name, kind in kinds if kind == "histogram" for part in ("bucket", "sum", "count")}
         self.assertGreater(len(names), 50)
         return names
 

@@ -117,6 +117,24 @@ std::function<std::vector<Metrics::Sample>()> per_job(const AttachServer* attach
   };
 }
 
+// Of all lanes of each running job.
+std::vector<Metrics::Times> phase_times(const AttachServer& attach) {
+  std::vector<Metrics::Times> all;
+  for (const NodeJobSummary& summary : attach.summaries()) {
+    if (!summary.job) continue;
+    const auto add = [&](const char* phase, Histogram PhaseTimes::*of) {
+      Histogram::Counts counts;
+      for (std::size_t lane = 0; lane < summary.job->lanes(); ++lane)
+        counts.add((summary.job->lane_stats(lane).times.*of).counts());
+      all.push_back({{{"job", summary.name}, {"phase", phase}}, counts});
+    };
+    add("all", &PhaseTimes::round);
+    add("compute", &PhaseTimes::compute);
+    add("network", &PhaseTimes::network);
+  }
+  return all;
+}
+
 }  // namespace
 
 JobTotals totals_of(const NodeJob& job) {
@@ -178,6 +196,10 @@ void register_metrics(Metrics& metrics, const WorkerParts& parts) {
   metrics.counters(
       "tributary_worker_network_seconds_total", "Time from the last gradient of a round until servers have all of it.",
       per_job(attach, [](const NodeJob& job) { return static_cast<double>(job.pace().network_ns) / 1e9; }));
+  metrics.histograms(
+      "tributary_worker_round_seconds",
+      "How long a round takes as each lane sees it: in all, and of that what computing and the network take.",
+      [attach] { return phase_times(*attach); });
   metrics.counters("tributary_worker_rounds_total", "Rounds that the times of this node are about.",
                    per_job(attach, [](const NodeJob& job) { return static_cast<double>(job.pace().rounds); }));
   metrics.gauges("tributary_worker_redo_rounds", "Rounds whose pushes are kept for lost servers; 0: none are.",

@@ -116,6 +116,10 @@ CliOption CliCommand::add_option_function(const std::string& name, std::function
 CliOption CliCommand::add_flag(const std::string& name, bool& value, const std::string& help) {
   return CliOption(app_->add_flag(name, value, help));
 }
+CliOption CliCommand::add_flag_function(const std::string& name, const std::string& bare,
+                                        std::function<void(const std::string&)> take, const std::string& help) {
+  return CliOption(app_->add_flag(name + "{" + bare + "}", help)->each(std::move(take)));
+}
 CliCommand CliCommand::add_subcommand(const std::string& name, const std::string& help) {
   return CliCommand(app_->add_subcommand(name, help));
 }

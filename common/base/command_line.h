@@ -71,6 +71,9 @@ class CliCommand {
   CliOption add_option_function(const std::string& name, std::function<void(const std::string&)> take,
                                 const std::string& help = "");
   CliOption add_flag(const std::string& name, bool& value, const std::string& help = "");
+  // A flag that may have a word: --name, which is --name=bare, or --name=WORD.
+  CliOption add_flag_function(const std::string& name, const std::string& bare,
+                              std::function<void(const std::string&)> take, const std::string& help = "");
   CliCommand add_subcommand(const std::string& name, const std::string& help);
   CliCommand add_option_group(const std::string& name);
   CliCommand description(const std::string& text);

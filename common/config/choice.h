@@ -68,6 +68,13 @@ constexpr std::span<const std::string_view> words_of(PayloadSecurity) {
   return kPayloadSecurities;
 }
 
+// Of a line of the log
+enum class LogFormat : std::uint8_t { kText, kJson };
+inline constexpr std::string_view kLogFormats[] = {"text", "json"};
+constexpr std::span<const std::string_view> words_of(LogFormat) {
+  return kLogFormats;
+}
+
 template <class Choice>
 concept IsChoice = std::is_enum_v<Choice> && requires(Choice choice) {
   words_of(choice);

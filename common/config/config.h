@@ -16,6 +16,7 @@ namespace tributary {
 struct LogConfig {
   std::string level = "info";  // trace, debug, info, warn, error
   std::string file;            // empty: standard error
+  LogFormat format = LogFormat::kText;
 };
 
 // A link's, in whatever unit a cluster states them. Beyond that shares of a model are no longer numbers to reckon with.

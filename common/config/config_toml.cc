@@ -37,6 +37,7 @@ void read_daemon(TomlReader& read, Config& c) {
   read("security", "network", c.security.network);
   read("log", "level", c.log.level);
   read("log", "file", c.log.file);
+  read("log", "format", c.log.format);
 }
 
 }  // namespace

@@ -9,6 +9,8 @@
 #include <optional>
 #include <utility>
 
+#include "common/daemon/log_line.h"
+
 namespace tributary {
 namespace {
 
@@ -28,6 +30,27 @@ class OneLine final : public spdlog::custom_flag_formatter {
     for (const char c : message.payload) out.push_back(static_cast<unsigned char>(c) < ' ' || c == 0x7f ? ' ' : c);
   }
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<OneLine>(); }
+};
+
+constexpr const char* kTime = "%Y-%m-%dT%H:%M:%S.%e%z";
+
+// The same as an object; nlohmann::json escapes what a peer said.
+class JsonLine final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    spdlog::memory_buf_t time;
+    time_.format(message, time);
+    const spdlog::string_view_t level = spdlog::level::to_string_view(message.level);
+    const std::string line = to_json({.time = {time.data(), time.size()},
+                                      .level = {level.data(), level.size()},
+                                      .daemon = {message.logger_name.data(), message.logger_name.size()},
+                                      .text = {message.payload.data(), message.payload.size()}});
+    out.append(line.data(), line.data() + line.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<JsonLine>(); }
+
+ private:
+  spdlog::pattern_formatter time_{kTime, spdlog::pattern_time_type::local, ""};
 };
 
 }  // namespace
@@ -52,7 +75,11 @@ Result<Logger> make_logger(const LogConfig& config, const std::string& name) {
   auto logger = std::make_shared<spdlog::logger>(name, std::move(sink));
   logger->set_level(*level);
   auto lines = std::make_unique<spdlog::pattern_formatter>();
-  lines->add_flag<OneLine>('*').set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %-7l [%n] %*");
+  if (config.format == LogFormat::kJson) {
+    lines->add_flag<JsonLine>('*').set_pattern("%*");
+  } else {
+    lines->add_flag<OneLine>('*').set_pattern(std::string(kTime) + " %-7l [%n] %*");
+  }
   logger->set_formatter(std::move(lines));
   logger->flush_on(spdlog::level::trace);
   return logger;

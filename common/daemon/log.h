@@ -15,7 +15,8 @@ namespace tributary {
 
 using Logger = std::shared_ptr<spdlog::logger>;
 
-// A logger of its own (spdlog's global registry is not used). Lines: "2024-05-01T12:00:00.123+02:00 info  [name] text".
+// A logger of its own (spdlog's global registry is not used). Lines: "2024-05-01T12:00:00.123+02:00 info  [name] text",
+// or JSON (common/daemon/log_line.h).
 // Appends to config.file, or writes to standard error if that is empty; every line is flushed, so that a crash loses
 // none. Any thread may log. Errors: kConfig for an unknown level, kIo if the file cannot be opened.
 Result<Logger> make_logger(const LogConfig& config, const std::string& name);

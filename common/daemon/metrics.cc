@@ -4,6 +4,7 @@
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -26,6 +27,20 @@ prometheus::ClientMetric to_prometheus(prometheus::MetricType type, const Metric
   prometheus::ClientMetric metric;
   metric.label = to_prometheus(labels);
   (type == prometheus::MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+  return metric;
+}
+
+// Prometheus sums classes up from below.
+prometheus::ClientMetric to_prometheus(const Metrics::Times& times) {
+  prometheus::ClientMetric metric;
+  metric.label = to_prometheus(times.labels);
+  std::uint64_t& count = metric.histogram.sample_count;
+  for (std::size_t i = 0; i < times.counts.in_class.size(); ++i) {
+    count += times.counts.in_class[i];
+    const bool last = i == Histogram::kSeconds.size();
+    metric.histogram.bucket.push_back({count, last ? std::numeric_limits<double>::infinity() : Histogram::kSeconds[i]});
+  }
+  metric.histogram.sample_sum = times.counts.sum_s;
   return metric;
 }
 
@@ -96,6 +111,14 @@ void Metrics::counters(const std::string& name, const std::string& help, std::fu
 void Metrics::gauges(const std::string& name, const std::string& help, std::function<std::vector<Sample>()> read) {
   const std::lock_guard lock(mutex_);
   families_->add_many(name, help, prometheus::MetricType::Gauge, std::move(read));
+}
+
+void Metrics::histograms(const std::string& name, const std::string& help, std::function<std::vector<Times>()> read) {
+  const std::lock_guard lock(mutex_);
+  families_->add(name, help, prometheus::MetricType::Histogram,
+                 [read = std::move(read)](prometheus::MetricFamily& out) {
+                   for (const Times& times : read()) out.metric.push_back(to_prometheus(times));
+                 });
 }
 
 std::string Metrics::render() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/base/counters.h"
+#include "common/base/histogram.h"
 
 namespace tributary {
 
@@ -42,6 +43,12 @@ class Metrics {
   // A family whose members come and go (one a job): all samples of this moment.
   void counters(const std::string& name, const std::string& help, std::function<std::vector<Sample>()> read);
   void gauges(const std::string& name, const std::string& help, std::function<std::vector<Sample>()> read);
+
+  struct Times {
+    Labels labels;
+    Histogram::Counts counts;
+  };
+  void histograms(const std::string& name, const std::string& help, std::function<std::vector<Times>()> read);
 
   // What every daemon shows of itself: its release, and whether it listens without keys where others reach it.
   void identify(bool insecure);

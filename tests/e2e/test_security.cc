@@ -188,9 +188,9 @@ TEST_CASE("a token that somebody has seen is good for nothing, and neither is on
   const KeyPair node = read_key_pair(keys_of(dir).pair("node-1")).value();
   const KeyPair server = read_key_pair(keys_of(dir).pair("server-1")).value();
   const Daemon& daemon = cluster->servers()[1];
-  const Json job = coordinator_job(*cluster);
-  DataToken token{JobId(std::stoull(job.at("job").get<std::string>())), ViewId(job.at("view").get<std::uint32_t>()),
-                  NodeRank(1), ShardIndex(1), LaneIndex(0)};
+  const nlohmann::json job = status_of(cluster->coordinator_daemon()).at("coordinator").at("jobs").at(0);
+  DataToken token{JobId(std::stoull(job.at("id").get<std::string>())), ViewId(job.at("view")), NodeRank(1),
+                  ShardIndex(1), LaneIndex(0)};
 
   const auto refused = [&](const std::string& proof, const std::string& words) {
     zmq::context_t context(1);

@@ -4,11 +4,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 #include <string>
 
 #include "common/daemon/log.h"
+#include "common/daemon/log_line.h"
 
 namespace tributary {
 namespace {
@@ -50,6 +52,57 @@ TEST_CASE("a log file has a line with time, level and name for everything at or 
   CHECK(contains(all, "round 7 is late"));
   CHECK(contains(all, "appended"));
   std::filesystem::remove(path);
+}
+
+TEST_CASE("a line as JSON has its time, level, daemon and text, and what the text is about") {
+  const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("tributary-test-json-log-" + std::to_string(getpid()));
+  std::filesystem::remove(path);
+  const auto logger = make_logger({"info", path.string(), LogFormat::kJson}, "server-0");
+  REQUIRE_MESSAGE(logger, logger.error().message);
+  (*logger)->warn("job 'mnist' goes on in view 3 at round 17: node 1 was lost");
+  (*logger)->info("a peer said: \"}\n{\xff");
+  std::ifstream file(path);
+  std::string first, second, more;
+  REQUIRE(std::getline(file, first));
+  REQUIRE(std::getline(file, second));
+  CHECK_FALSE(std::getline(file, more));
+  const auto line = nlohmann::json::parse(first);
+  CHECK(time_of(line.at("time").get<std::string>()));
+  CHECK(line.at("level") == "warning");
+  CHECK(line.at("daemon") == "server-0");
+  CHECK(line.at("job") == "mnist");
+  CHECK(line.at("view") == 3);
+  CHECK(line.at("round") == 17);
+  CHECK(line.at("peer") == "node 1");
+  CHECK(line.at("text") == "job 'mnist' goes on in view 3 at round 17: node 1 was lost");
+  const auto strange = nlohmann::json::parse(second);
+  CHECK(strange.at("text").get<std::string>().starts_with("a peer said: \"}\n{"));
+  CHECK_FALSE(strange.contains("job"));
+  CHECK(parse_log_line(first)->text == line.at("text"));
+  std::filesystem::remove(path);
+}
+
+TEST_CASE("a line of either form is read back, and other programs' lines are not taken for one") {
+  const LogLine line{"2024-05-01T12:00:00.123+02:00", "warning", "server-0", "round 7 [x] is late"};
+  const auto text = parse_log_line("2024-05-01T12:00:00.123+02:00 warning [server-0] round 7 [x] is late");
+  REQUIRE(text);
+  for (const LogLine& read : {*text, parse_log_line(to_json(line)).value()}) {
+    CHECK(read.time == line.time);
+    CHECK(read.level == line.level);
+    CHECK(read.daemon == line.daemon);
+    CHECK(read.text == line.text);
+  }
+  for (const char* other : {"", "{", "{}", "[]", "{\"time\": 3}", "epoch 1: loss 0.5", "2024-05-01T12:00:00.123+02:00",
+                            "2024-05-01T12:00:00.123+02:00 warning", "2024-05-01T12:00:00.123+02:00 a [b",
+                            "2024-13-01T12:00:00.123+02:00 info [b] x", "2024-05-01 12:00:00.123+02:00 info [b] x"}) {
+    CAPTURE(other);
+    CHECK_FALSE(parse_log_line(other));
+  }
+  CHECK(time_of("1970-01-01T00:00:00.000+00:00") == 0);
+  CHECK(time_of("1970-01-02T02:00:01.500+02:00") == 86'401'500);
+  CHECK(time_of("1970-01-01T00:00:00.000-00:30") == 1'800'000);
+  CHECK_FALSE(time_of("1970-02-30T00:00:00.000+00:00"));
 }
 
 TEST_CASE("two loggers of the same name are possible: nothing is registered globally") {

@@ -116,6 +116,25 @@ TEST_CASE("families of members that come and go show those of the moment") {
   CHECK_FALSE(contains(metrics.render(), "job=\"a\""));
 }
 
+TEST_CASE("times are in classes, which Prometheus sums up from below") {
+  Metrics metrics;
+  Histogram histogram;
+  metrics.histograms("tributary_round_seconds", "How long a round takes.", [&] {
+    return std::vector<Metrics::Times>{{{{"job", "a"}}, histogram.counts()}};
+  });
+  constexpr std::uint64_t kMs = 1'000'000;
+  for (const std::uint64_t ms : {0, 1, 2, 3, 100'000, 100'001}) histogram.observe(ms * kMs);
+  const std::string text = metrics.render();
+  CHECK(contains(text, "# TYPE tributary_round_seconds histogram\n"));
+  CHECK(contains(text, "tributary_round_seconds_bucket{job=\"a\",le=\"0.001\"} 2\n"));
+  CHECK(contains(text, "tributary_round_seconds_bucket{job=\"a\",le=\"0.002\"} 3\n"));
+  CHECK(contains(text, "tributary_round_seconds_bucket{job=\"a\",le=\"0.005\"} 4\n"));
+  CHECK(contains(text, "tributary_round_seconds_bucket{job=\"a\",le=\"50\"} 4\n"));
+  CHECK(contains(text, "tributary_round_seconds_bucket{job=\"a\",le=\"100\"} 5\n"));
+  CHECK(contains(text, "tributary_round_seconds_bucket{job=\"a\",le=\"+Inf\"} 6\n"));
+  CHECK(contains(text, "tributary_round_seconds_count{job=\"a\"} 6\n"));
+}
+
 TEST_CASE("a lane may count while another thread scrapes, and no count is lost") {
   constexpr std::uint64_t kCounts = 200000;
   Metrics metrics;

@@ -38,7 +38,8 @@ struct Nodes {
 }  // namespace
 
 TEST_CASE("a node's time is its own: computing and reducing, then the network, and never waiting for others") {
-  PaceMeter pace(2);
+  PhaseTimes times;
+  PaceMeter pace(2, times);
   std::uint64_t now = 0, busy = 0;
   const auto round = [&](std::uint64_t compute, std::uint64_t reduce, std::uint64_t network, std::uint64_t others) {
     now += compute * kMs;
@@ -69,6 +70,17 @@ TEST_CASE("a node's time is its own: computing and reducing, then the network, a
   CHECK(pace.compute_ns() == 100 * kMs);
   CHECK(pace.network_ns() == 12 * kMs);
   CHECK(pace.samples() == 64);
+  const auto in_class = [](const Histogram& histogram, double seconds) {
+    const auto at = std::ranges::find(Histogram::kSeconds, seconds) - Histogram::kSeconds.begin();
+    return histogram.counts().in_class[static_cast<std::size_t>(at)];
+  };
+  CHECK(in_class(times.compute, 0.05) == 1);  // 40 ms
+  CHECK(in_class(times.compute, 0.1) == 1);   // 60 ms
+  CHECK(in_class(times.network, 0.005) == 1);
+  CHECK(in_class(times.network, 0.01) == 1);  // 7 ms
+  CHECK(in_class(times.round, 2) == 2);       // others are waited for
+  CHECK(times.compute.counts().sum_s == doctest::Approx(0.1));
+  CHECK(times.round.counts().sum_s == doctest::Approx(2.126));
 }
 
 TEST_CASE("a node that takes longer than the others for some time is named with the phase in which it does") {

@@ -35,10 +35,11 @@ void add_local_run_options(CliCommand command, LocalRunOptions& options, const s
 
 void add_secure(CliCommand command, std::optional<PayloadSecurity>& secure) {
   command
-      .add_flag("--secure{encrypt}",
-                "give every daemon keys, so that all connections are encrypted; --secure=plain: but for payloads")
-      ->check(one_of({kPayloadSecurities[0], kPayloadSecurities[1]}))
-      ->each([&secure](const std::string& word) { secure = choice_of<PayloadSecurity>(word); });
+      .add_flag_function(
+          "--secure", word(PayloadSecurity::kEncrypt),
+          [&secure](const std::string& way) { secure = choice_of<PayloadSecurity>(way); },
+          "give every daemon keys, so that all connections are encrypted; --secure=plain: but for payloads")
+      ->check(one_of({std::begin(kPayloadSecurities), std::end(kPayloadSecurities)}));
 }
 
 Status LocalRun::start(std::uint16_t servers, const std::string& base_dir) {

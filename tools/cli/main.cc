@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
   tributary::cli::add_lab(app, exit_status);
   tributary::cli::add_checkpoint(app, exit_status);
   tributary::cli::add_job(app, exit_status);
+  tributary::cli::add_logs(app, exit_status);
   tributary::cli::add_keys(app, exit_status);
   const tributary::Status ran = tributary::contained([&]() -> tributary::Status {
     exit_status = [&] {

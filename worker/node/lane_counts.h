@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/base/counters.h"
+#include "worker/node/pace_meter.h"
 
 namespace tributary {
 
@@ -57,6 +58,7 @@ using JobTotals = LaneJobCounts<std::uint64_t>;
 
 // Written by one lane, read by the status thread.
 struct alignas(64) LaneJobStats : LaneJobCounts<LaneCounter> {
+  PhaseTimes times;
   LaneCounter rounds, compute_ns, network_ns, samples;  // where their time went (pace_meter.h); without reduce_ns
 };
 

@@ -80,7 +80,7 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const LaneChunks& lan
       counts_(job_->lane_stats(options.index)),
       output_(output),
       gather_(job_->view().layout, lane.chunks, job_->spec().ranks, job_->view().start, job_->spec().model_ranks()),
-      pace_(lane.chunks.size()),
+      pace_(lane.chunks.size(), counts_.times),
       reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, lane.chunks, static_cast<ReduceListener&>(*this))),
       client_(client_job(*job_, lane), static_cast<std::uint16_t>(lane.owners.size()),
               ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = over_link(*job_, lane)}, *this),

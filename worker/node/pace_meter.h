@@ -1,6 +1,6 @@
 // PaceMeter: where the time of a node's rounds goes, as a lane sees it: computing (from the last answer of a round to
 // the last gradient of the next one), then the network (until servers have said that they hold all of it). What is left
-// is waiting for others, which is nobody's fault here. Pure.
+// is waiting for others, which is nobody's fault here. How long each took goes into histograms, too. Pure.
 //
 // A lane's chunks go through rounds one by one, but all gradients of a round come before the first of the next, and a
 // trainer needs all answers of a round before it has any gradient of the next: so counting is enough.
@@ -9,15 +9,22 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/base/histogram.h"
+
 namespace tributary {
+
+struct PhaseTimes {
+  Histogram round, compute, network;  // round: from one's last answer to the next one's
+};
 
 class PaceMeter {
  public:
-  explicit PaceMeter(std::size_t chunks) : chunks_(chunks) {}
+  PaceMeter(std::size_t chunks, PhaseTimes& times) : chunks_(chunks), times_(times) {}
 
   // A chunk has its answer; the first ones are those that the view begins with.
   void answered(std::uint64_t now_ns) {
     if (++answered_ % chunks_ != 0) return;
+    if (rounds_ > 1) times_.round.observe(now_ns - answered_ns_);
     answered_ns_ = now_ns;
     busy_then_ns_ = busy_ns_;
   }
@@ -29,7 +36,9 @@ class PaceMeter {
     if (gathered_ % chunks_ != 0) return;
     const std::uint64_t elapsed = now_ns - answered_ns_, reducing = busy_ns - busy_then_ns_;
     if (rounds_ > 0) {  // the first one is not usual: everything is done for the first time
-      compute_ns_ += elapsed > reducing ? elapsed - reducing : 0;
+      const std::uint64_t computing = elapsed > reducing ? elapsed - reducing : 0;
+      compute_ns_ += computing;
+      times_.compute.observe(computing);
       samples_ += samples;
     }
   }
@@ -44,7 +53,10 @@ class PaceMeter {
   void acknowledged(std::uint64_t now_ns) {
     if (!under_way_) return;
     under_way_ = false;
-    if (rounds_ > 0) network_ns_ += now_ns - reduced_ns_;
+    if (rounds_ > 0) {
+      network_ns_ += now_ns - reduced_ns_;
+      times_.network.observe(now_ns - reduced_ns_);
+    }
     ++rounds_;
   }
 
@@ -56,6 +68,7 @@ class PaceMeter {
 
  private:
   const std::size_t chunks_;
+  PhaseTimes& times_;
   std::uint64_t answered_ = 0, gathered_ = 0, reduced_ = 0;
   std::uint64_t answered_ns_ = 0, reduced_ns_ = 0;
   std::uint64_t busy_ns_ = 0, busy_then_ns_ = 0;  // as last told, and when the last answer came
