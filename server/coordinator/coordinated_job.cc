@@ -81,6 +81,9 @@ std::string CoordinatedJob::waiting_for() const {
     for (std::uint16_t index = 0; index < servers(); ++index) {
       if (!ledger_.context.peers.alive(index)) add("server " + std::to_string(index));
     }
+    for (const auto& [node, why] : std::get<GatheringJob>(phase_).refused) {
+      missing += "; node " + std::to_string(node) + " was refused: " + why;
+    }
   } else if (const OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
     for (const auto& [index, server] : ledger_.context.peers.servers()) {
       if (!opening->ready.contains(index)) add("server " + std::to_string(index) + ", which loads its part");
@@ -293,7 +296,7 @@ void CoordinatedJob::gather_again(const std::string& reason, std::uint64_t now_m
   ledger_.send_servers(ledger_.cut_message());
   JobMembers members = std::move(std::get<OpeningView>(phase_).view.members);
   if (members.empty()) return become_idle(ledger_.ask_kept(), now_ms);
-  phase_ = GatheringJob{ledger_.ask_kept(), std::move(members)};
+  phase_ = GatheringJob{ledger_.ask_kept(), std::move(members), {}};
 }
 
 void CoordinatedJob::become_idle(BetweenViews between, std::uint64_t now_ms) {

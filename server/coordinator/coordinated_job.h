@@ -74,6 +74,8 @@ class CoordinatedJob {
   Result<std::optional<std::uint64_t>> outlived_by(const JoinJob& m, const Peers::Worker& worker,
                                                    std::uint64_t now_ms) const;
   Status join(const JoinJob& m, const JobConfig& config, const Peers::Worker& worker, std::uint64_t now_ms);
+  // A node may not join as it is; those that wait for it hear why.
+  void refused(NodeRank node, const std::string& why);
   // Is everybody there? Then it is to open(), with that id if it has none.
   bool complete(std::uint64_t now_ms) const;
   void open(JobId fresh_id, std::uint64_t now_ms);

@@ -85,7 +85,7 @@ Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Pee
     if (in_view()) lose_member(node, "node " + std::to_string(node) + " attached again", now_ms);
     if (stopping()) return stopping_error(in_words());
   }
-  if (IdleJob* idle = std::get_if<IdleJob>(&phase_)) phase_ = GatheringJob{std::move(idle->between), {}};
+  if (IdleJob* idle = std::get_if<IdleJob>(&phase_)) phase_ = GatheringJob{std::move(idle->between), {}, {}};
   JobMembers& members = std::get<GatheringJob>(phase_).members;
   if (members.empty()) {
     ledger_.set_config(config);
@@ -96,7 +96,14 @@ Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Pee
   }
   if (members.empty() || !is_elastic(this->config())) ledger_.nodes = m.nodes;
   members[node] = JobMember{worker.hello.incarnation, m, config, {}};
+  std::get<GatheringJob>(phase_).refused.erase(node);
   return {};
+}
+
+void CoordinatedJob::refused(NodeRank node, const std::string& why) {
+  GatheringJob* gathering = std::get_if<GatheringJob>(&phase_);
+  if (gathering && node.value < ledger_.nodes && !gathering->members.contains(node.value))
+    gathering->refused[node.value] = why;
 }
 
 bool CoordinatedJob::complete(std::uint64_t now_ms) const {

@@ -320,7 +320,11 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
   const bool created = at == jobs_.end();
   if (created) at = jobs_.try_emplace(name, context_, *config).first;
   if (const Status joined = join(at->second, m, *config, *worker, now_ms); !joined) {
-    if (created) jobs_.erase(at);
+    if (created) {
+      jobs_.erase(at);
+    } else {
+      at->second.refused(m.node, joined.error().message);
+    }
     return context_.refuse(from, joined.error(), name);
   }
   open_if_complete(at->second, now_ms);

@@ -6,8 +6,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <variant>
 
 #include "server/coordinator/running_view.h"
@@ -22,6 +24,7 @@ struct IdleJob {
 struct GatheringJob {
   BetweenViews between;
   JobMembers members;
+  std::map<std::uint32_t, std::string> refused;  // nodes that are missing because they may not join as they are: why
 };
 struct OpeningView {
   JobView view;

@@ -19,8 +19,12 @@ const char* to_text(RoundPhase phase) {
 }
 
 std::string in_words(const StragglerWatch::Lag& lag) {
-  return printed("takes %.1f times as long for a round as the others, most of it in phase %s: %.1f ms, others %.1f ms",
-                 lag.factor, to_text(lag.phase), lag.own_ms, lag.usual_ms);
+  return printed(
+      "takes %.1f times as long for a round as the others, most of it in phase %s: %.1f ms, others %.1f ms%s",
+      lag.factor, to_text(lag.phase), lag.own_ms, lag.usual_ms,
+      lag.phase == RoundPhase::kNetwork
+          ? "; its link is slower than its [worker] bandwidth says beside the others', or carries more"
+          : "");
 }
 
 std::optional<StragglerWatch::News> StragglerWatch::note(const NodePace& pace) {

@@ -106,4 +106,25 @@ TEST_CASE("ranks that are missing at the start are named to those that wait, and
   finish_training(*cluster);
 }
 
+TEST_CASE("a node that may not join with its configuration is named with the reason to those that wait for it") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "odd", .rounds = 20});
+  const auto cluster = start(two_by_two(dir));
+  const auto starts = [&](std::uint32_t node, const std::vector<std::string>& overrides) {
+    const auto command = cluster->train_command(job_file, overrides, {"--device", "cpu", "--json"});
+    REQUIRE(cluster->start_trainers({.command = command, .progress_socket = {}, .nodes = {node}, .world_nodes = 2}));
+  };
+  const auto says = [&](std::size_t trainer, const std::string& words) {
+    return eventually([&] { return has(last_lines(cluster->trainers()[trainer].log_file, 100), words); }, seconds(20));
+  };
+  starts(0, {});
+  CHECK(says(0, "waiting for node 1, "));
+  starts(1, {"optimizer.lr=0.5"});
+  CHECK(says(2, "optimizer.lr"));
+  const std::string why = "node 1 was refused: job 'odd' was opened with another configuration than that of node 1: ";
+  CHECK(says(0, why));
+  const auto job = status_of(cluster->coordinator_daemon()).at("coordinator").at("jobs").at(0);
+  CHECK(has(job.at("waiting_for"), why));
+}
+
 }  // namespace tributary::e2e

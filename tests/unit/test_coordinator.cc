@@ -204,6 +204,11 @@ TEST_CASE("nodes of one job must agree, and the odd one is told how") {
     other.config.optimizer.lr = 0.5;
     cluster.join(1, other);
     check_error(cluster, odd, ErrorCode::kConfigMismatch, {"'mnist'", "optimizer.lr", "0.01", "0.5", "same job file"});
+    const std::string waits = cluster.job().waiting_for;
+    CHECK(waits.starts_with("node 1; node 1 was refused: job 'mnist' was opened with another configuration"));
+    CHECK(waits.find("optimizer.lr") != std::string::npos);
+    cluster.join(1, {.node = 1, .nodes = 2});
+    CHECK(cluster.job().waiting_for.find("refused") == std::string::npos);
   }
   SUBCASE("a training of another length") {
     other.config.train.epochs = 9;

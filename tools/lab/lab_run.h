@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/config/choice.h"
 #include "tools/lab/lab.h"
 
 namespace tributary::lab {
