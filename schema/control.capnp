@@ -123,6 +123,9 @@ struct Heartbeat {  # daemon -> coordinator
   incarnation @0 :UInt64;
   progress @1 :List(JobProgress);  # from servers
   paces @2 :List(NodePace);  # from workers
+  # Payload of all jobs since the daemon started: what has come to it, and what has left it.
+  bytesIn @3 :UInt64;
+  bytesOut @4 :UInt64;
 }
 
 struct HeartbeatReply {

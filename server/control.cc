@@ -151,6 +151,10 @@ ControlMessage Control::hello_message() {
 Heartbeat Control::heartbeat_message() {
   Heartbeat beat;
   beat.progress = jobs_.progress();
+  for (const Lane* lane : lanes_) {
+    beat.bytes_in += lane->counters().push_bytes.value();
+    beat.bytes_out += lane->counters().answer_bytes.value();
+  }
   return beat;
 }
 

@@ -9,6 +9,8 @@
 #include "common/base/clock.h"
 #include "common/security/exposure.h"
 #include "server/checkpoint_http.h"
+#include "server/coordinator/coordinator_page.h"
+#include "server/coordinator/coordinator_status.h"
 #include "server/coordinator/lane_address.h"
 #include "server/status.h"
 
@@ -93,6 +95,9 @@ Status Server::start_parts() {
       return status.joined && status.not_saved.empty();
     };
     if (coordinator_) {
+      handlers.page = [coordinator = coordinator_.get()](const std::string& nonce) {
+        return coordinator_page(coordinator_json(*coordinator), nonce);
+      };
       handlers.order = [this](const std::string& path, const std::string* body) {
         return answer_order(*coordinator_, control_->checkpoint_roots(), path, body);
       };

@@ -111,21 +111,19 @@ void AttachServer::on_coordinator_restarted() {
   post([](NodeJobs& jobs, std::uint64_t now) { jobs.coordinator_restarted(now); });
 }
 
-std::vector<JobProgress> AttachServer::progress() const {
-  return progress_of(summaries());
-}
-
-std::vector<NodePace> AttachServer::paces() const {
-  std::vector<NodePace> paces;
-  for (const NodeJobSummary& summary : summaries()) {
+Heartbeat AttachServer::heartbeat() const {
+  const std::vector<NodeJobSummary> jobs = summaries();
+  const NodeTraffic bytes = traffic();
+  Heartbeat beat{.progress = progress_of(jobs), .bytes_in = bytes.pulled, .bytes_out = bytes.pushed};
+  for (const NodeJobSummary& summary : jobs) {
     if (!summary.job) continue;
     NodePace pace = summary.job->pace();
     pace.node = NodeRank(summary.node);  // as the coordinator knows it, whatever it is in this view
     pace.figures = summary.figures;
     if (!summary.job->plan().on_servers()) pace.rounds = 0;
-    paces.push_back(std::move(pace));
+    beat.paces.push_back(std::move(pace));
   }
-  return paces;
+  return beat;
 }
 
 void AttachServer::drain() {

@@ -59,8 +59,7 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   void checkpointed(const SnapshotDone& done);
   void on_control(ControlMessage message) override;
   void on_coordinator_restarted() override;
-  std::vector<JobProgress> progress() const override;
-  std::vector<NodePace> paces() const override;
+  Heartbeat heartbeat() const override;
   void drain();
   // In this order: a command that was taken has made it false before.
   bool drained() const { return commands_.empty() && drained_.load(std::memory_order_acquire); }

@@ -22,10 +22,8 @@ class WorkerControlListener {
   virtual ~WorkerControlListener() = default;
   // On the control thread: must not block.
   virtual void on_control(ControlMessage message) = 0;
-  // On the control thread. Of jobs that nobody else can tell of: those of all-reduce mode.
-  virtual std::vector<JobProgress> progress() const { return {}; }
-  // On the control thread. Where the time of this node goes, by job.
-  virtual std::vector<NodePace> paces() const { return {}; }
+  // On the control thread. What this node says of itself every second, but for its incarnation.
+  virtual Heartbeat heartbeat() const { return {}; }
   // The coordinator is a new process, or has given this worker up: what it knew of our jobs is gone.
   virtual void on_coordinator_restarted() = 0;
 };
@@ -51,7 +49,7 @@ class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner
 
   // CoordinatorLinkOwner
   ControlMessage hello_message() override { return hello_; }
-  Heartbeat heartbeat_message() override { return {0, listener_.progress(), listener_.paces()}; }
+  Heartbeat heartbeat_message() override { return listener_.heartbeat(); }
   void on_met(bool another) override {
     if (another) listener_.on_coordinator_restarted();
   }

@@ -11,6 +11,8 @@
 #include "common/base/host_identity.h"
 #include "common/base/incarnation.h"
 #include "common/security/exposure.h"
+#include "server/coordinator/coordinator_page.h"
+#include "server/coordinator/coordinator_status.h"
 #include "worker/allreduce/replica_checkpoints.h"
 #include "worker/local_address.h"
 #include "worker/status.h"
@@ -157,6 +159,11 @@ Status Worker::start_admin() {
   handlers.log = [logger = logger_](const std::string& line) { logger->critical(line); };
   handlers.metrics_text = [this] { return metrics_.render(); };
   handlers.healthy = [this] { return control_->connected() && broken().empty(); };
+  if (coordinator_) {
+    handlers.page = [coordinator = coordinator_.get()](const std::string& nonce) {
+      return coordinator_page(coordinator_json(*coordinator), nonce);
+    };
+  }
   auto admin = AdminHttp::start(config_.admin,
                                 admin_policy(config_.admin, credentials_.admin_token, config_.security.admin_hosts),
                                 std::move(handlers));

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "common/daemon/daemon_thread.h"
+#include "common/security/keys.h"
 
 namespace tributary {
 namespace {
@@ -40,7 +41,20 @@ Response make_response(unsigned version, http::status status, const char* type, 
   Response response(status, version);
   response.set(http::field::content_type, type);
   response.set(http::field::cache_control, "no-store");
+  response.set("X-Content-Type-Options", "nosniff");
   response.body() = std::move(body);
+  return response;
+}
+
+// A browser runs nothing of the page but what has the nonce, and asks nobody but this port for anything.
+Response page_response(unsigned version, const AdminHttp::Handlers& handlers) {
+  const std::string nonce = random_token();
+  Response response = make_response(version, http::status::ok, "text/html; charset=utf-8", handlers.page(nonce));
+  response.set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-" + nonce + "'; style-src 'nonce-" +
+                                              nonce +
+                                              "'; connect-src 'self'; img-src data:; base-uri 'none'; form-action "
+                                              "'none'; frame-ancestors 'none'");
+  response.set("Referrer-Policy", "no-referrer");
   return response;
 }
 
@@ -63,7 +77,7 @@ Response answer(const http::request<http::string_body>& request, const AdminGuar
   const unsigned version = request.version();
   const std::string target(request.target());
   const std::string path = target.substr(0, target.find('?'));
-  const bool page = path == "/healthz" || path == "/status" || path == "/metrics";
+  const bool page = path == "/" || path == "/healthz" || path == "/status" || path == "/metrics";
   try {
     const auto field = [&](http::field name) {
       const auto at = request.find(name);
@@ -96,6 +110,7 @@ Response answer(const http::request<http::string_body>& request, const AdminGuar
                            healthy ? "{\"healthy\":true}\n" : "{\"healthy\":false}\n");
     }
     if (path == "/status") return make_response(version, http::status::ok, kJson, handlers.status_json());
+    if (path == "/" && handlers.page) return page_response(version, handlers);
     if (path == "/metrics") return make_response(version, http::status::ok, kPrometheusText, handlers.metrics_text());
     return order(request, path, handlers);
   } catch (const std::exception& e) {

@@ -1,5 +1,5 @@
-// The daemons' HTTP endpoint: GET /healthz, /status (JSON) and /metrics (Prometheus text), and orders, on a thread of
-// its own so that a slow client, or a scrape, never touches a lane.
+// The daemons' HTTP endpoint: GET /healthz, /status (JSON) and /metrics (Prometheus text), / (a page for people, where
+// there is one), and orders, on a thread of its own so that a slow client, or a scrape, never touches a lane.
 //
 // It trusts nobody: a bounded number of connections, bounded requests, a body only for orders, and a deadline on every
 // one. Who may ask what is said by AdminGuard. An order must say that it is JSON, too: a web page that somebody looks
@@ -32,6 +32,8 @@ class AdminHttp {
     // Other paths: POST with a JSON body, or GET (body null). Nothing: there is no such path. May be null.
     std::function<std::optional<Answer>(const std::string& path, const std::string* body)> order;
     std::function<void(const std::string&)> log;  // why the thread failed, if it ever does; may be null
+    // GET /: HTML whose styles and scripts have this nonce. May be null: there is no page then.
+    std::function<std::string(const std::string& nonce)> page;
   };
 
   // Of one more than these, the one that has waited for its next request for longest is closed.

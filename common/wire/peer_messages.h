@@ -149,12 +149,16 @@ struct Heartbeat {
   std::uint64_t incarnation = 0;
   std::vector<JobProgress> progress;  // from servers
   std::vector<NodePace> paces;        // from workers
+  // Payload of all jobs since the daemon started: what has come to it, and what has left it.
+  std::uint64_t bytes_in = 0, bytes_out = 0;
 
   static constexpr auto kWire = TRIB_WIRE(Heartbeat);
   static void fields(auto& m, auto&& field) {
     field(m.incarnation, TRIB_WIRE(Incarnation));
     field(m.progress, TRIB_WIRE(Progress), AtMost{kMaxJobs, "the progress report"});
     field(m.paces, TRIB_WIRE(Paces), AtMost{kMaxJobs, "the list of paces"});
+    field(m.bytes_in, TRIB_WIRE(BytesIn));
+    field(m.bytes_out, TRIB_WIRE(BytesOut));
   }
 };
 struct HeartbeatReply {

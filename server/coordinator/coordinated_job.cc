@@ -28,7 +28,7 @@ JobView* CoordinatedJob::view() {
 
 bool CoordinatedJob::takes_snapshot() const {
   const RunningView* running = std::get_if<RunningView>(&phase_);
-  return stopping() || (running && running->takes_snapshot());
+  return stopping() || (running && running->snapshot());
 }
 
 bool CoordinatedJob::kept_by_servers() const {
@@ -45,10 +45,8 @@ JobStatus CoordinatedJob::status() const {
   static constexpr const char* kNames[] = {"idle", "gathering", "opening", "running", "stopping"};
   JobStatus status;
   status.record = record();
-  if (!record().job_json.empty()) {
-    status.name = config().name;
-    status.mode = word(config().mode);
-  }
+  status.name = config().name;
+  status.mode = word(config().mode);
   status.recorded = ledger_.keeper.saved();
   status.phase = kNames[phase_.index()];
   status.nodes = ledger_.nodes;
@@ -61,14 +59,18 @@ JobStatus CoordinatedJob::status() const {
   if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
     status.paces = running->paces();
     status.stall = running->stall();
+    status.snapshot = running->snapshot();
+    status.snapshot_waits = running->snapshot_waits();
     for (const auto& [node, member] : members()) {
-      if (const Peers::Worker* worker = ledger_.context.peers.worker(member.worker))
-        status.workers[node] = worker->hello.name;
+      JobStatus::Member& shown = status.members[node];
+      shown.worker = ledger_.context.peers.name_of(member.worker);
+      if (!member.said.empty()) shown.given = std::ranges::min(member.said);
     }
   }
   // Of a job that does not run nobody has more than what is kept.
   const Version kept(record().committed.value);
   std::tie(status.min_version, status.max_version) = in_view() ? ledger_.paces.range() : std::pair(kept, kept);
+  if (in_view()) status.made = ledger_.paces.versions();
   return status;
 }
 

@@ -22,19 +22,27 @@ namespace tributary {
 
 struct JobStatus {
   JobRecord record;
-  std::string name, mode;  // of the record's configuration; empty: it has none yet
-  bool recorded = true;    // else what is saved of it is older
-  std::string phase;       // idle, gathering, opening, running, stopping
+  std::string name, mode;
+  bool recorded = true;  // else what is saved of it is older
+  std::string phase;     // idle, gathering, opening, running, stopping
   std::uint32_t nodes = 0, joined = 0;
   std::string waiting_for;  // before it runs: who is missing, or not ready yet
   Version min_version, max_version;
+  // How far those are who make its rounds: servers, of all-reduce jobs nodes.
+  std::map<std::uint32_t, std::pair<Version, Version>> made;
+  std::optional<Round> snapshot;              // under way
+  std::vector<std::uint16_t> snapshot_waits;  // servers that have still to write it
   std::string last_stop;
-  std::string not_saved;                         // why the newest snapshot that was wanted is not there; empty: it is
-  std::optional<JobPlacement> placement;         // of the last view opened since this process started
-  std::vector<StragglerWatch::Node> paces;       // of its nodes while it runs
-  Figures figures;                               // what its trainers said last, together
-  std::optional<StallWatch::Stall> stall;        // it runs, and no round gets done
-  std::map<std::uint32_t, std::string> workers;  // names, by node
+  std::string not_saved;                    // why the newest snapshot that was wanted is not there; empty: it is
+  std::optional<JobPlacement> placement;    // of the last view opened since this process started
+  std::vector<StragglerWatch::Node> paces;  // of its nodes while it runs
+  Figures figures;                          // what its trainers said last, together
+  std::optional<StallWatch::Stall> stall;   // it runs, and no round gets done
+  struct Member {
+    std::string worker;          // its name
+    std::optional<Round> given;  // of which all its ranks have given all gradients
+  };
+  std::map<std::uint32_t, Member> members;  // by node, while it runs
 };
 
 class CoordinatedJob {

@@ -202,6 +202,7 @@ Status Coordinator::remove(JobId job) {
 void Coordinator::log(const std::string& line, LogLevel level) {
   static constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::info, spdlog::level::warn, spdlog::level::err};
   logger_->log(kLevels[static_cast<std::size_t>(level)], "coordinator: {}", line);
+  events_.add({utc_now(), level, line, steady_ms()});
 }
 
 void Coordinator::drain() {
@@ -223,6 +224,11 @@ std::vector<CoordinatorCore::PeerStatus> Coordinator::peers() const {
   std::vector<CoordinatorCore::PeerStatus> peers = core_->peers();
   for (auto& peer : peers) peer.last_heard_ms += missed_ms_.load(std::memory_order_relaxed);  // for steady_ms()
   return peers;
+}
+
+std::vector<EventList::Event> Coordinator::events() const {
+  const std::lock_guard lock(mutex_);
+  return events_.recent(steady_ms());
 }
 
 Result<std::uint64_t> Coordinator::give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order) {

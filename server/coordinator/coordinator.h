@@ -27,6 +27,7 @@
 #include "common/security/credentials.h"
 #include "server/coordinator/control_permits.h"
 #include "server/coordinator/coordinator_core.h"
+#include "server/coordinator/event_list.h"
 #include "server/coordinator/job_registry.h"
 
 namespace tributary {
@@ -67,6 +68,7 @@ class Coordinator final : private CoordinatorOutput {
   bool drained() const;
   std::vector<CoordinatorCore::JobStatus> jobs() const;
   std::vector<CoordinatorCore::PeerStatus> peers() const;
+  std::vector<EventList::Event> events() const;
   // Orders wait for the coordinator's thread, which acts on them at once; kTimeout if it does not.
   Result<std::uint64_t> save_checkpoint(SaveOrder order);
   Result<std::uint64_t> restore_checkpoint(RestoreOrder order);
@@ -101,7 +103,8 @@ class Coordinator final : private CoordinatorOutput {
   WakingClock clock_{kLongestStepMs};        // the thread's: the time that the core gets
   std::atomic<std::uint64_t> missed_ms_{0};  // that clock_ did not count so far
 
-  mutable std::mutex mutex_;  // guards core_
+  mutable std::mutex mutex_;  // guards events_ and core_
+  EventList events_;
   std::unique_ptr<CoordinatorCore> core_;
 
   // In a cluster with keys.

@@ -155,7 +155,7 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
 
 void CoordinatorCore::beat(Peers::Server& server, PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
   const std::uint16_t index = server.hello.shard.value;
-  if (Peers::hear(server, from, now_ms)) {
+  if (Peers::hear(server, from, m, now_ms)) {
     for (auto& [name, job] : jobs_) job.tell_again(server);
     context_.checkpoints.server_lost(index, "the connection to server " + std::to_string(index) + " broke", now_ms);
   }
@@ -166,7 +166,7 @@ void CoordinatorCore::beat(Peers::Server& server, PeerId from, const Heartbeat& 
 }
 
 void CoordinatorCore::beat(Peers::Worker& worker, PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
-  if (Peers::hear(worker, from, now_ms)) {
+  if (Peers::hear(worker, from, m, now_ms)) {
     for (auto& [name, job] : jobs_) job.tell_again(m.incarnation);
   }
   for (const JobProgress& progress : m.progress) {
@@ -390,10 +390,11 @@ std::vector<JobStatus> CoordinatorCore::jobs() const {
 std::vector<CoordinatorCore::PeerStatus> CoordinatorCore::peers() const {
   std::vector<PeerStatus> result;
   for (const auto& [index, server] : context_.peers.servers()) {
-    result.push_back({"server", std::to_string(index), server.heard_ms, server.alive});
+    result.push_back(
+        {"server", std::to_string(index), server.heard_ms, server.alive, server.bytes_in, server.bytes_out});
   }
   for (const auto& [incarnation, worker] : context_.peers.workers()) {
-    result.push_back({"worker", worker.hello.name, worker.heard_ms, true});
+    result.push_back({"worker", worker.hello.name, worker.heard_ms, true, worker.bytes_in, worker.bytes_out});
   }
   return result;
 }

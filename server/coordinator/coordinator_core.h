@@ -49,6 +49,7 @@ class CoordinatorCore : private CheckpointJobs {
     std::string kind, name;
     std::uint64_t last_heard_ms = 0;
     bool alive = false;
+    std::uint64_t bytes_in = 0, bytes_out = 0;  // payload since it started
   };
   std::vector<JobStatus> jobs() const;
   std::vector<PeerStatus> peers() const;

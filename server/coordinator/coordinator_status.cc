@@ -15,7 +15,7 @@ Json paces_json(const JobStatus& job) {
   Json paces = Json::array();
   for (const StragglerWatch::Node& node : job.paces) {
     Json pace = {{"node", node.node},
-                 {"worker", job.workers.contains(node.node) ? job.workers.at(node.node) : ""},
+                 {"worker", job.members.contains(node.node) ? job.members.at(node.node).worker : ""},
                  {"compute_ms", node.times.compute},
                  {"reduction_ms", node.times.reduction},
                  {"network_ms", node.times.network},
@@ -28,6 +28,31 @@ Json paces_json(const JobStatus& job) {
   return paces;
 }
 
+// Of which round the ranks of each node have given all their gradients.
+Json members_json(const JobStatus& job) {
+  Json members = Json::array();
+  for (const auto& [node, member] : job.members) {
+    members.push_back({{"node", node},
+                       {"worker", member.worker},
+                       {"gradients_of", member.given ? Json(member.given->value) : Json(nullptr)}});
+  }
+  return members;
+}
+
+// How far those are who make the rounds: servers, of all-reduce jobs nodes.
+Json versions_json(const JobStatus& job) {
+  const char* maker = job.mode == word(Mode::kAllreduce) ? "node" : "server";
+  Json versions = Json::array();
+  for (const auto& [index, range] : job.made) {
+    versions.push_back({{maker, index}, {"min_version", range.first.value}, {"max_version", range.second.value}});
+  }
+  return versions;
+}
+
+Json snapshot_json(const JobStatus& job) {
+  return {{"under_way", job.snapshot ? Json(job.snapshot->value) : Json(nullptr)}, {"waits_for", job.snapshot_waits}};
+}
+
 // {"round": 40, "means": {"loss": 0.31}}; what is not finite is null. null: nobody has said any.
 Json figures_json(const Figures& figures) {
   if (figures.empty()) return nullptr;
@@ -38,45 +63,66 @@ Json figures_json(const Figures& figures) {
 
 }  // namespace
 
-nlohmann::ordered_json coordinator_json(const Coordinator& coordinator) {
-  Json jobs = Json::array();
-  for (const JobStatus& job : coordinator.jobs()) {
-    jobs.push_back({{"name", job.name},
-                    {"mode", job.mode},
-                    {"id", std::to_string(job.record.job.value)},
-                    {"phase", job.phase},
-                    {"view", job.record.view.value},
-                    {"nodes", job.nodes},
-                    {"joined", job.joined},
-                    {"waiting_for", job.waiting_for},
-                    {"world_size", job.record.world_size},
-                    {"chunks", job.record.owners.size()},
-                    {"chunk_elements", job.record.chunk_elements},
-                    {"min_version", job.min_version.value},
-                    {"max_version", job.max_version.value},
-                    {"committed", has_progress(job.record) ? Json(job.record.committed.value) : Json(nullptr)},
-                    {"finished", job.record.finished},
-                    {"last_stop", job.last_stop},
-                    {"not_saved", job.not_saved},
-                    {"computed_with", job.record.computed_with},
-                    {"stalled_ms", job.stall ? Json(job.stall->ms) : Json(nullptr)},
-                    {"why_no_round", job.stall ? job.stall->why : ""},
-                    {"figures", figures_json(job.figures)},
-                    {"paces", paces_json(job)},
-                    {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
+Json jobs_json(const std::vector<JobStatus>& jobs) {
+  Json all = Json::array();
+  for (const JobStatus& job : jobs) {
+    all.push_back({{"name", job.name},
+                   {"mode", job.mode},
+                   {"id", std::to_string(job.record.job.value)},
+                   {"phase", job.phase},
+                   {"view", job.record.view.value},
+                   {"nodes", job.nodes},
+                   {"joined", job.joined},
+                   {"waiting_for", job.waiting_for},
+                   {"world_size", job.record.world_size},
+                   {"chunks", job.record.owners.size()},
+                   {"chunk_elements", job.record.chunk_elements},
+                   {"min_version", job.min_version.value},
+                   {"max_version", job.max_version.value},
+                   {"versions", versions_json(job)},
+                   {"committed", has_progress(job.record) ? Json(job.record.committed.value) : Json(nullptr)},
+                   {"finished", job.record.finished},
+                   {"last_stop", job.last_stop},
+                   {"not_saved", job.not_saved},
+                   {"computed_with", job.record.computed_with},
+                   {"stalled_ms", job.stall ? Json(job.stall->ms) : Json(nullptr)},
+                   {"why_no_round", job.stall ? job.stall->why : ""},
+                   {"figures", figures_json(job.figures)},
+                   {"members", members_json(job)},
+                   {"paces", paces_json(job)},
+                   {"snapshot", snapshot_json(job)},
+                   {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
   }
-  Json peers = Json::array();
-  const std::uint64_t now = steady_ms();
-  for (const CoordinatorCore::PeerStatus& peer : coordinator.peers()) {
-    peers.push_back({{"kind", peer.kind},
-                     {"name", peer.name},
-                     {"alive", peer.alive},
-                     {"last_heard_ms", now > peer.last_heard_ms ? now - peer.last_heard_ms : 0}});
+  return all;
+}
+
+Json peers_json(const std::vector<CoordinatorCore::PeerStatus>& peers, std::uint64_t now_ms) {
+  Json all = Json::array();
+  for (const CoordinatorCore::PeerStatus& peer : peers) {
+    all.push_back({{"kind", peer.kind},
+                   {"name", peer.name},
+                   {"alive", peer.alive},
+                   {"last_heard_ms", now_ms > peer.last_heard_ms ? now_ms - peer.last_heard_ms : 0},
+                   {"bytes_in", peer.bytes_in},
+                   {"bytes_out", peer.bytes_out}});
   }
-  return {{"endpoint", coordinator.endpoint()},
-          {"jobs", std::move(jobs)},
-          {"peers", std::move(peers)},
-          {"messages", coordinator.messages()},
+  return all;
+}
+
+Json events_json(const std::vector<EventList::Event>& events) {
+  static constexpr const char* kLevels[] = {"info", "warning", "error"};
+  Json all = Json::array();
+  for (const EventList::Event& event : events) {
+    all.push_back(
+        {{"time", event.time}, {"level", kLevels[static_cast<std::size_t>(event.level)]}, {"text", event.words}});
+  }
+  return all;
+}
+
+Json coordinator_json(const Coordinator& coordinator) {
+  return {{"endpoint", coordinator.endpoint()},          {"time", utc_now()},
+          {"jobs", jobs_json(coordinator.jobs())},       {"peers", peers_json(coordinator.peers(), steady_ms())},
+          {"events", events_json(coordinator.events())}, {"messages", coordinator.messages()},
           {"malformed", coordinator.malformed()}};
 }
 

@@ -51,6 +51,12 @@ Version JobPaces::min_version(std::uint32_t maker) const {
   return pace == paces_.end() ? Version() : pace->second.min_version;
 }
 
+std::map<std::uint32_t, std::pair<Version, Version>> JobPaces::versions() const {
+  std::map<std::uint32_t, std::pair<Version, Version>> all;
+  for (const auto& [maker, pace] : paces_) all[maker] = {pace.min_version, pace.max_version};
+  return all;
+}
+
 bool JobPaces::all_beyond(Round round) const {
   return std::ranges::all_of(paces_, [&](const auto& entry) { return entry.second.min_version.value > round.value; });
 }

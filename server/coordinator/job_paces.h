@@ -28,6 +28,7 @@ class JobPaces {
   std::uint64_t fastest() const;  // version
   std::pair<Version, Version> range() const;
   Version min_version(std::uint32_t maker) const;
+  std::map<std::uint32_t, std::pair<Version, Version>> versions() const;  // by maker
   // Are all beyond this round?
   bool all_beyond(Round round) const;
   // Has one of these shards given no such sign for `patience_ms`? Those that have `done` their part need not.

@@ -163,16 +163,6 @@ void Peers::hear(PeerId from, std::uint64_t now_ms) {
   if (Server* server = server_at(from)) server->heard_ms = now_ms;
 }
 
-bool Peers::hear(Server& server, PeerId from, std::uint64_t now_ms) {
-  server.heard_ms = now_ms;
-  return std::exchange(server.peer, from) != from;
-}
-
-bool Peers::hear(Worker& worker, PeerId from, std::uint64_t now_ms) {
-  worker.heard_ms = now_ms;
-  return std::exchange(worker.peer, from) != from;
-}
-
 void Peers::lose_server(std::uint16_t index) {
   Server& server = servers_.at(index);
   server.alive = false;

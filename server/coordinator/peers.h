@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/result.h"
@@ -31,8 +32,9 @@ class Peers {
     ServerHello hello;
     std::uint64_t heard_ms = 0;
     bool alive = false;
-    std::uint64_t rival = 0;     // incarnation of another process that says it is this server; 0: none
-    std::uint64_t rival_ms = 0;  // since when
+    std::uint64_t rival = 0;                    // incarnation of another process that says it is this server; 0: none
+    std::uint64_t rival_ms = 0;                 // since when
+    std::uint64_t bytes_in = 0, bytes_out = 0;  // as its heartbeats have them
   };
   struct Worker {
     PeerId peer;
@@ -40,6 +42,7 @@ class Peers {
     std::uint64_t heard_ms = 0;
     std::uint64_t since_ms = 0;  // its first hello
     std::string called;          // as it calls itself; hello.name tells it from another that is called the same
+    std::uint64_t bytes_in = 0, bytes_out = 0;  // as its heartbeats have them
   };
 
   Peers(std::uint16_t servers, std::uint64_t timeout_ms) : count_(servers), timeout_ms_(timeout_ms) {}
@@ -76,8 +79,12 @@ class Peers {
   Met meet(PeerId from, const WorkerHello& hello, std::uint64_t now_ms);
   void hear(PeerId from, std::uint64_t now_ms);
   // Whether its connection is another one than before.
-  static bool hear(Server& server, PeerId from, std::uint64_t now_ms);
-  static bool hear(Worker& worker, PeerId from, std::uint64_t now_ms);
+  static bool hear(auto& peer, PeerId from, const Heartbeat& beat, std::uint64_t now_ms) {
+    peer.heard_ms = now_ms;
+    peer.bytes_in = beat.bytes_in;
+    peer.bytes_out = beat.bytes_out;
+    return std::exchange(peer.peer, from) != from;
+  }
   void lose_server(std::uint16_t index);
   void lose_worker(std::uint64_t incarnation);
   std::vector<std::uint16_t> silent_servers(std::uint64_t now_ms) const;

@@ -136,12 +136,20 @@ StallWatch::Facts RunningView::facts() const {
     if (server == peers.servers().end()) continue;
     facts.peers.push_back({"server " + std::to_string(index), server->second.heard_ms});
     facts.servers.push_back({index, ledger_.paces.min_version(index)});
-    if (snapshots_.awaits_part_of(index)) facts.snapshot_waits.push_back(index);
   }
-  facts.snapshot = snapshots_.under_way();
+  facts.snapshot = snapshot();
+  facts.snapshot_waits = snapshot_waits();
   facts.durable = ledger_.record().committed;
   if (keeps_redo(ledger_.config(), view.members, peers)) facts.kept_most = redo_capacity(view.members);
   return facts;
+}
+
+std::vector<std::uint16_t> RunningView::snapshot_waits() const {
+  std::vector<std::uint16_t> waits;
+  for (const std::uint16_t index : ledger_.shards()) {
+    if (snapshots_.awaits_part_of(index)) waits.push_back(index);
+  }
+  return waits;
 }
 
 std::optional<Round> RunningView::tick(std::uint64_t now_ms) {

@@ -44,7 +44,8 @@ class RunningView {
   // The round that a stop is known by, when a node has left after `left` and has all answers of it.
   Round stop_round(Round left) const;
 
-  bool takes_snapshot() const { return snapshots_.under_way().has_value(); }
+  std::optional<Round> snapshot() const { return snapshots_.under_way(); }
+  std::vector<std::uint16_t> snapshot_waits() const;  // servers that have still to write it
   std::vector<StragglerWatch::Node> paces() const { return stragglers_.nodes(); }
   // Why no round gets done, as of the last tick; none: they do.
   const std::optional<StallWatch::Stall>& stall() const { return stall_; }

@@ -35,6 +35,7 @@ const std::vector<Rule>& rules() {
       {"bench/torch_step.py", Way::kNotRun, "torch, and minutes"},
       {"tributary bench ", Way::kNotRun,
        "measures, on a machine that does nothing else; test_up, test_late_nodes, unit tests"},
+      {"ssh ", Way::kNotRun, "another machine; test_page opens the page"},
       {"kubectl ", Way::kNotRun, "a cluster of Kubernetes; test_manifests"},
       {"tributary keys ", Way::kNotRun, "writes below /etc; test_keys, test_security"},
       {"tributary lab ", Way::kNotRun, "root; test_lab"},

@@ -169,6 +169,35 @@ TEST_CASE("the three pages are served with their types") {
   CHECK(contains(ask(*http, get("/metrics")), "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"));
 }
 
+TEST_CASE("a page for people is HTML that may run nothing but what has its nonce; others have none") {
+  auto handlers = obeying_handlers();
+  handlers.page = [](const std::string& nonce) { return "<p>" + nonce + "</p>"; };
+  const auto http = started(std::move(handlers));
+  const auto asked = [&] { return ask(*http, get("/")); };
+  const std::string first = asked();
+  const std::size_t at = first.find("<p>");
+  REQUIRE(at != std::string::npos);
+  const std::string nonce = first.substr(at + 3, first.find("</p>") - at - 3);
+  CHECK(nonce.size() >= 32);
+  CHECK(contains(first, "Content-Type: text/html; charset=utf-8\r\n"));
+  CHECK(contains(first, "Cache-Control: no-store\r\n"));
+  CHECK(contains(first, "X-Content-Type-Options: nosniff\r\n"));
+  CHECK(contains(first, "Content-Security-Policy: default-src 'none'; script-src 'nonce-" + nonce +
+                            "'; style-src 'nonce-" + nonce + "'; connect-src 'self';"));
+  CHECK_FALSE(contains(asked(), nonce));
+  CHECK(contains(ask(*http, post("/", "{}")), " 405 "));
+  CHECK(contains(ask(*http, "GET / HTTP/1.1\r\nHost: rebound.example\r\nConnection: close\r\n\r\n"), " 403 "));
+  CHECK(contains(ask(*started(), get("/")), " 404 "));
+
+  auto again = obeying_handlers();
+  again.page = [](const std::string&) { return std::string("facts"); };
+  const auto exposed = AdminHttp::start("127.0.0.1:0", {kToken, true, {"x"}}, std::move(again));
+  REQUIRE_MESSAGE(exposed, exposed.error().message);
+  CHECK(contains(ask(**exposed, get("/")), " 401 "));
+  const std::string bearer = "Authorization: Bearer " + kToken + "\r\n";
+  CHECK(contains(ask(**exposed, "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + bearer + "\r\n"), "facts"));
+}
+
 TEST_CASE("an unhealthy daemon answers 503") {
   auto handlers = plain_handlers();
   handlers.healthy = [] { return false; };

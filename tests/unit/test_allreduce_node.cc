@@ -146,7 +146,7 @@ TEST_CASE("an all-reduce job is opened with what its lane must know, and its tra
   CHECK(*session->wait() == StepState::kContinue);
   // The coordinator is told how far it is.
   REQUIRE(eventually([&] {
-    const auto progress = node.server->progress();
+    const auto progress = node.server->heartbeat().progress;
     return progress.size() == 1 && progress[0].job == JobId(99) && progress[0].min_version == Version(1);
   }));
 }

@@ -37,6 +37,9 @@ TEST_CASE("the coordinator refuses garbage with words, and keeps serving") {
   CHECK((*coordinator)->malformed() == 2);
   REQUIRE((*coordinator)->peers().size() == 1);
   CHECK((*coordinator)->peers()[0].name == "me");
+  const auto events = (*coordinator)->events();
+  REQUIRE_FALSE(events.empty());
+  CHECK(events.back().words == "worker me is there");
 }
 
 TEST_CASE("a coordinator's address that is taken is refused by name") {

@@ -90,7 +90,7 @@ TEST_CASE("a worker tells what its ranks said together, and ranks do not say eve
   node.run();
   auto sessions = node.sessions(2);
   const auto said = [&] {
-    const std::vector<NodePace> paces = node.server->paces();
+    const std::vector<NodePace> paces = node.server->heartbeat().paces;
     return paces.empty() ? Figures() : paces.front().figures;
   };
   CHECK(said().empty());

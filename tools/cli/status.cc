@@ -63,15 +63,19 @@ struct Answer {
   std::string error;
 };
 
-// What coordinators among those asked say of their jobs.
-std::vector<Json> jobs_of(const std::vector<Answer>& answers) {
+// What coordinators among those asked have in one of their lists.
+std::vector<Json> of_coordinators(const std::vector<Answer>& answers, const char* key) {
   std::vector<Json> all;
   for (const Answer& a : answers) {
     if (a.status.is_null() || !a.status.contains("coordinator")) continue;
-    const Json& jobs = list(a.status.at("coordinator"), "jobs");
-    all.insert(all.end(), jobs.begin(), jobs.end());
+    const Json& one = list(a.status.at("coordinator"), key);
+    all.insert(all.end(), one.begin(), one.end());
   }
   return all;
+}
+
+std::vector<Json> jobs_of(const std::vector<Answer>& answers) {
+  return of_coordinators(answers, "jobs");
 }
 
 void print_servers(const std::vector<Answer>& answers) {
@@ -126,6 +130,28 @@ void print_workers(const std::vector<Answer>& answers) {
 
 std::string factor(const Json& predicted, const char* key) {
   return printed("%.3f M/B", number(predicted, key));
+}
+
+// Who the coordinator knows, also those that were not asked, and how much payload came to them and left them.
+void print_daemons(const std::vector<Answer>& answers) {
+  Table table({"DAEMON", "HEARD", "IN", "OUT"});
+  for (const Json& peer : of_coordinators(answers, "peers")) {
+    table.add({text(peer, "kind") + " " + text(peer, "name"),
+               (text(peer, "alive") == "true" ? "" : "lost, ") + amount(number(peer, "last_heard_ms"), 1e3, "s ago"),
+               amount(number(peer, "bytes_in"), 1e6, "MB"), amount(number(peer, "bytes_out"), 1e6, "MB")});
+  }
+  table.print();
+}
+
+// The last ones of the last hour: views, losses, recoveries.
+void print_events(const std::vector<Answer>& answers) {
+  constexpr std::size_t kMost = 8;
+  const std::vector<Json> events = of_coordinators(answers, "events");
+  Table table({"EVENT", "LEVEL", "WHAT"});
+  for (std::size_t i = events.size() - std::min(kMost, events.size()); i < events.size(); ++i) {
+    table.add({text(events[i], "time"), text(events[i], "level"), text(events[i], "text")});
+  }
+  table.print();
 }
 
 // Which server owns how much of each job, and what that means for the hosts' links.
@@ -244,6 +270,13 @@ void print_jobs(const std::vector<Answer>& answers, Rates* rates) {
     if (const std::string why = job.value("not_saved", ""); !why.empty()) lost.add({text(job, "name"), why});
   }
   lost.print();
+  Table snapshots({"JOB", "WRITES THE SNAPSHOT OF ROUND", "WAITS FOR SERVERS"});
+  for (const Json& job : jobs) {
+    const Json snapshot = job.value("snapshot", Json());
+    if (text(snapshot, "under_way") == "-") continue;
+    snapshots.add({text(job, "name"), text(snapshot, "under_way"), list(snapshot, "waits_for").dump()});
+  }
+  snapshots.print();
   Table mixed({"JOB", "NOT COMPUTED WITH ONE KIND OF KERNELS"});
   for (const Json& job : jobs) {
     std::string kinds;
@@ -281,6 +314,8 @@ void print_tables(const std::vector<Answer>& answers, Rates* rates) {
   print_placement(answers);
   print_servers(answers);
   print_workers(answers);
+  print_daemons(answers);
+  print_events(answers);
 }
 
 int show(const std::vector<std::string>& addresses, const std::string& token, bool json) {

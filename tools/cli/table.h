@@ -13,8 +13,14 @@ namespace tributary::cli {
 class Table {
  public:
   explicit Table(std::vector<std::string> header) { rows_.push_back(std::move(header)); }
-  // REQUIRES: as many cells as the header has.
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  // REQUIRES: as many cells as the header has. Control characters, which names may have and terminals obey, become '?'.
+  void add(std::vector<std::string> row) {
+    for (std::string& cell : row) {
+      std::ranges::replace_if(
+          cell, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+    }
+    rows_.push_back(std::move(row));
+  }
   std::string text() const {
     std::vector<std::size_t> widths(rows_[0].size(), 0);
     for (const auto& row : rows_) {
