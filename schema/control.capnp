@@ -126,6 +126,7 @@ struct Heartbeat {  # daemon -> coordinator
   # Payload of all jobs since the daemon started: what has come to it, and what has left it.
   bytesIn @3 :UInt64;
   bytesOut @4 :UInt64;
+  clockMs @5 :UInt64;  # its time of day, ms since 1970
 }
 
 struct HeartbeatReply {

@@ -1,8 +1,14 @@
 #include "common/base/clock.h"
 
+#include <chrono>
 #include <ctime>
 
 namespace tributary {
+
+std::uint64_t wall_ms() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
+}
 
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);

@@ -18,6 +18,8 @@ inline std::uint64_t steady_ms() {
   return steady_ns() / 1'000'000;
 }
 
+// The time of day in milliseconds since 1970.
+std::uint64_t wall_ms();
 // The time of day as ISO 8601 has it, in UTC and whole seconds: 2026-01-31T12:00:00Z. For people who read records.
 std::string utc_now();
 

@@ -141,6 +141,7 @@ void CoordinatorLink::say_hello() {
 void CoordinatorLink::beat() {
   Heartbeat beat = owner_.heartbeat_message();
   beat.incarnation = options_.incarnation;
+  beat.clock_ms = wall_ms();
   send_or_drop(beat);
   beat_ms_ = steady_ms();
 }

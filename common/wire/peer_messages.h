@@ -151,6 +151,7 @@ struct Heartbeat {
   std::vector<NodePace> paces;        // from workers
   // Payload of all jobs since the daemon started: what has come to it, and what has left it.
   std::uint64_t bytes_in = 0, bytes_out = 0;
+  std::uint64_t clock_ms = 0;  // its time of day, since 1970
 
   static constexpr auto kWire = TRIB_WIRE(Heartbeat);
   static void fields(auto& m, auto&& field) {
@@ -159,6 +160,7 @@ struct Heartbeat {
     field(m.paces, TRIB_WIRE(Paces), AtMost{kMaxJobs, "the list of paces"});
     field(m.bytes_in, TRIB_WIRE(BytesIn));
     field(m.bytes_out, TRIB_WIRE(BytesOut));
+    field(m.clock_ms, TRIB_WIRE(ClockMs));
   }
 };
 struct HeartbeatReply {

@@ -91,6 +91,7 @@ class Coordinator final : private CoordinatorOutput {
   void send(PeerId to, const ControlMessage& message) override;
   Status save(const JobRecord& record) override;
   Status remove(JobId job) override;
+  std::uint64_t wall_ms() const override { return tributary::wall_ms(); }
   void log(const std::string& line, LogLevel level) override;
 
   JobRegistry* const registry_;

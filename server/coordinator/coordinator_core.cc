@@ -155,6 +155,7 @@ void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) 
 
 void CoordinatorCore::beat(Peers::Server& server, PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
   const std::uint16_t index = server.hello.shard.value;
+  note_clock(server.clock, "server " + std::to_string(index), m);
   if (Peers::hear(server, from, m, now_ms)) {
     for (auto& [name, job] : jobs_) job.tell_again(server);
     context_.checkpoints.server_lost(index, "the connection to server " + std::to_string(index) + " broke", now_ms);
@@ -165,7 +166,13 @@ void CoordinatorCore::beat(Peers::Server& server, PeerId from, const Heartbeat& 
   }
 }
 
+void CoordinatorCore::note_clock(PeerClock& clock, const std::string& whose, const Heartbeat& m) {
+  if (clock.note(m.clock_ms, context_.output.wall_ms()))
+    context_.output.log("the clock of " + whose + " is " + clock.in_words(), LogLevel::kWarning);
+}
+
 void CoordinatorCore::beat(Peers::Worker& worker, PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
+  note_clock(worker.clock, "worker " + worker.hello.name, m);
   if (Peers::hear(worker, from, m, now_ms)) {
     for (auto& [name, job] : jobs_) job.tell_again(m.incarnation);
   }
@@ -390,11 +397,12 @@ std::vector<JobStatus> CoordinatorCore::jobs() const {
 std::vector<CoordinatorCore::PeerStatus> CoordinatorCore::peers() const {
   std::vector<PeerStatus> result;
   for (const auto& [index, server] : context_.peers.servers()) {
-    result.push_back(
-        {"server", std::to_string(index), server.heard_ms, server.alive, server.bytes_in, server.bytes_out});
+    result.push_back({"server", std::to_string(index), server.heard_ms, server.alive, server.bytes_in, server.bytes_out,
+                      server.clock.in_words()});
   }
   for (const auto& [incarnation, worker] : context_.peers.workers()) {
-    result.push_back({"worker", worker.hello.name, worker.heard_ms, true, worker.bytes_in, worker.bytes_out});
+    result.push_back({"worker", worker.hello.name, worker.heard_ms, true, worker.bytes_in, worker.bytes_out,
+                      worker.clock.in_words()});
   }
   return result;
 }

@@ -50,6 +50,7 @@ class CoordinatorCore : private CheckpointJobs {
     std::uint64_t last_heard_ms = 0;
     bool alive = false;
     std::uint64_t bytes_in = 0, bytes_out = 0;  // payload since it started
+    std::string clock;                          // how its time of day differs; "": it does not
   };
   std::vector<JobStatus> jobs() const;
   std::vector<PeerStatus> peers() const;
@@ -65,6 +66,7 @@ class CoordinatorCore : private CheckpointJobs {
   void on(PeerId, const ControlError&, std::uint64_t) {}  // an error is never answered with an error
   template <class Other>
   void on(PeerId from, const Other& m, std::uint64_t now_ms);
+  void note_clock(PeerClock& clock, const std::string& whose, const Heartbeat& m);
   void beat(Peers::Server& server, PeerId from, const Heartbeat& m, std::uint64_t now_ms);
   void beat(Peers::Worker& worker, PeerId from, const Heartbeat& m, std::uint64_t now_ms);
 

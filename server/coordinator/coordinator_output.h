@@ -17,7 +17,8 @@ class CoordinatorOutput {
   virtual void send(PeerId to, const ControlMessage& message) = 0;
   // Durable before it returns.
   virtual Status save(const JobRecord& record) = 0;
-  virtual Status remove(JobId job) = 0;  // its record, if there is one
+  virtual Status remove(JobId job) = 0;       // its record, if there is one
+  virtual std::uint64_t wall_ms() const = 0;  // the time of day, since 1970; 0: there is none
   // Error: something that was wanted is lost or cannot be. Warning: it may be, or somebody is refused.
   virtual void log(const std::string& line, LogLevel level = LogLevel::kInfo) = 0;
 };

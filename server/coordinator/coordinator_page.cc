@@ -188,15 +188,16 @@ Html servers_table(const Json& jobs) {
 }
 
 Html daemons_table(const Json& peers) {
-  HtmlTable table("Daemons", {"Daemon", "Heard", "Payload in", "MB/s in", "Payload out", "MB/s out"});
+  HtmlTable table("Daemons", {"Daemon", "Heard", "Its clock is", "Payload in", "MB/s in", "Payload out", "MB/s out"});
   for (const Json& peer : peers) {
     const std::string name = words_of(peer.at("kind")) + " " + words_of(peer.at("name"));
     const std::string heard = seconds(peer.at("last_heard_ms")) + " ago";
     const bool alive = peer.at("alive") == true;
+    const std::string clock = peer.at("clock");
     table.add(
         {Html::text(name), alive ? Html::text(heard) : Html::element("span", "error", Html::text("lost, " + heard)),
-         Html::text(bytes_in_words(peer.at("bytes_in").get<double>())), rate("in " + name, peer.at("bytes_in"), "1e6"),
-         Html::text(bytes_in_words(peer.at("bytes_out").get<double>())),
+         Html::text(clock.empty() ? kNothing : clock), Html::text(bytes_in_words(peer.at("bytes_in").get<double>())),
+         rate("in " + name, peer.at("bytes_in"), "1e6"), Html::text(bytes_in_words(peer.at("bytes_out").get<double>())),
          rate("out " + name, peer.at("bytes_out"), "1e6")});
   }
   return table.html();

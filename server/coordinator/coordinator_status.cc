@@ -104,7 +104,8 @@ Json peers_json(const std::vector<CoordinatorCore::PeerStatus>& peers, std::uint
                    {"alive", peer.alive},
                    {"last_heard_ms", now_ms > peer.last_heard_ms ? now_ms - peer.last_heard_ms : 0},
                    {"bytes_in", peer.bytes_in},
-                   {"bytes_out", peer.bytes_out}});
+                   {"bytes_out", peer.bytes_out},
+                   {"clock", peer.clock}});
   }
   return all;
 }
@@ -143,6 +144,14 @@ void register_metrics(Metrics& metrics, const Coordinator& coordinator) {
                      for (const Figure& figure : job.figures.values)
                        samples.push_back({{{"job", job.name}, {"figure", figure.name}}, figure.mean});
                    }
+                   return samples;
+                 });
+  metrics.gauges("tributary_coordinator_clock_differs",
+                 "1 if a daemon's time of day is not the coordinator's; by daemon. Log and status say by how much.",
+                 [&coordinator] {
+                   std::vector<Metrics::Sample> samples;
+                   for (const CoordinatorCore::PeerStatus& peer : coordinator.peers())
+                     samples.push_back({{{"kind", peer.kind}, {"name", peer.name}}, peer.clock.empty() ? 0.0 : 1.0});
                    return samples;
                  });
   metrics.counter("tributary_coordinator_messages_total", "Control messages received.", {},

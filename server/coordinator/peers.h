@@ -17,6 +17,7 @@
 #include "common/base/result.h"
 #include "common/wire/messages.h"
 #include "server/coordinator/job_placement.h"
+#include "server/coordinator/peer_clock.h"
 
 namespace tributary {
 
@@ -35,6 +36,7 @@ class Peers {
     std::uint64_t rival = 0;                    // incarnation of another process that says it is this server; 0: none
     std::uint64_t rival_ms = 0;                 // since when
     std::uint64_t bytes_in = 0, bytes_out = 0;  // as its heartbeats have them
+    PeerClock clock;
   };
   struct Worker {
     PeerId peer;
@@ -43,6 +45,7 @@ class Peers {
     std::uint64_t since_ms = 0;  // its first hello
     std::string called;          // as it calls itself; hello.name tells it from another that is called the same
     std::uint64_t bytes_in = 0, bytes_out = 0;  // as its heartbeats have them
+    PeerClock clock;
   };
 
   Peers(std::uint16_t servers, std::uint64_t timeout_ms) : count_(servers), timeout_ms_(timeout_ms) {}

@@ -59,6 +59,35 @@ TEST_CASE(
   CHECK(job_number(*cluster, "view") == 1);
 }
 
+TEST_CASE("a machine whose clock is an hour off is named with it, and joins all the same") {
+  std::string faked;
+  for (const auto& entry : std::filesystem::directory_iterator("/usr/lib")) {
+    const std::filesystem::path library = entry.path() / "faketime/libfaketimeMT.so.1";
+    if (std::filesystem::exists(library)) faked = library.string();
+  }
+  REQUIRE_MESSAGE(!faked.empty(), "Debian's package libfaketime is not installed");
+  const TempDir dir;
+  const auto cluster = start(two_by_two(dir));
+  std::ofstream(dir / "late.toml") << "[worker]\ncoordinator = \"" << cluster->coordinator()
+                                   << "\"\nname = \"late\"\nsocket = \"" << (dir / "late.sock")
+                                   << "\"\nlanes = 1\nadmin = \"\"\n[limits]\nheartbeat_ms = 100\n";
+  auto late = Process::spawn(
+      {.argv = {bin("tributary-worker"), "--config", dir / "late.toml"},
+       .log_file = dir / "late.log",
+       .environment = {{"LD_PRELOAD", faked}, {"FAKETIME", "-1h"}, {"FAKETIME_DONT_FAKE_MONOTONIC", "1"}}});
+  REQUIRE_MESSAGE(late, late.error().message);
+  const auto clock = [&] {
+    for (const auto& peer : status_of(cluster->coordinator_daemon()).at("coordinator").at("peers")) {
+      if (peer.at("name") == "late") return peer.at("clock").get<std::string>();
+      CHECK(peer.at("clock") == "");
+    }
+    return std::string();
+  };
+  CHECK(eventually([&] { return has(clock(), "s behind the coordinator's"); }, seconds(10)));
+  CHECK(has(last_lines(cluster->servers()[0].log_file, 100), "the clock of worker late is 3"));
+  late->terminate(milliseconds(0));
+}
+
 TEST_CASE("jobs are listed and stopped by their names, with the token alone") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "named", .rounds = 1'000'000});

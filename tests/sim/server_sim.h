@@ -129,6 +129,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   void send(PeerId to, const ControlMessage& message) override;
   Status save(const JobRecord& record) override { return store_.save(record); }
   Status remove(JobId job) override { return store_.remove(job); }
+  std::uint64_t wall_ms() const override { return 0; }
   void log(const std::string& line, LogLevel level) override;
 
   ClusterWorld& world_;

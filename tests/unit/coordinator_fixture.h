@@ -65,6 +65,7 @@ inline JoinOptions keeping() {
 
 class Cluster : public CoordinatorOutput {
  public:
+  std::uint64_t wall_ms() const override { return clock_ms; }
   explicit Cluster(std::uint16_t servers = 2, std::vector<JobRecord> known = {}, std::uint64_t incarnation = 7)
       : servers_(servers),
         core(CoordinatorOptions{servers, incarnation, kTimeoutMs, incarnation * 1000}, std::move(known), *this) {}
@@ -248,6 +249,7 @@ class Cluster : public CoordinatorOutput {
 
  public:
   std::uint64_t now = 1'000'000;
+  std::uint64_t clock_ms = 0;  // the coordinator's time of day
   std::vector<std::pair<PeerId, ControlMessage>> sent;
   std::optional<OpenJob> last_open;
   std::map<std::uint64_t, JobRecord> registry;

@@ -141,6 +141,10 @@ void print_daemons(const std::vector<Answer>& answers) {
                amount(number(peer, "bytes_in"), 1e6, "MB"), amount(number(peer, "bytes_out"), 1e6, "MB")});
   }
   table.print();
+  for (const Json& peer : of_coordinators(answers, "peers")) {
+    if (const std::string clock = peer.value("clock", ""); !clock.empty())
+      std::printf("THE CLOCK OF %s %s IS %s\n", text(peer, "kind").c_str(), text(peer, "name").c_str(), clock.c_str());
+  }
 }
 
 // The last ones of the last hour: views, losses, recoveries.
