@@ -38,6 +38,8 @@ struct ControlMessage {
     nodeRankState @28 :NodeRankState;
     prepareSnapshot @29 :PrepareSnapshot;
     jobWaits @30 :JobWaits;
+    traceRounds @31 :TraceRounds;
+    tracePart @32 :TracePart;
   }
 }
 
@@ -357,4 +359,31 @@ struct CheckpointDone {  # server -> coordinator: reply to the first three
   bytes @4 :UInt64;
   checksum @5 :Text;
   unchanged @6 :Bool;
+}
+
+struct TraceRounds {  # coordinator -> servers and workers: record these rounds, then send what was recorded
+  job @0 :UInt64;
+  view @1 :UInt32;
+  first @2 :UInt64;
+  last @3 :UInt64;  # 0: send what there is now
+}
+
+struct TraceEvent {
+  beginNs @0 :UInt64;
+  endNs @1 :UInt64;
+  chunk @2 :UInt32;
+  peer @3 :UInt32;
+  round @4 :UInt16;  # after the first of the trace
+  kind @5 :UInt16;  # common/wire/trace_messages.h
+}
+
+struct TracePart {  # server or worker -> coordinator: some of what a lane or a trainer recorded
+  job @0 :UInt64;
+  view @1 :UInt32;
+  first @2 :UInt64;
+  track @3 :UInt16;
+  index @4 :UInt16;
+  events @5 :List(TraceEvent);
+  lost @6 :UInt64;
+  done @7 :Bool;  # nothing more comes from this daemon
 }

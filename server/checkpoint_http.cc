@@ -1,11 +1,11 @@
 #include "server/checkpoint_http.h"
 
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "common/base/clock.h"
 #include "server/checkpoint/checkpoint_directory.h"
+#include "server/order_http.h"
 
 namespace tributary {
 namespace {
@@ -17,54 +17,8 @@ constexpr char kPrefix[] = "/checkpoint/";
 constexpr char kRemoveJob[] = "/job/remove";
 constexpr char kStopJob[] = "/job/stop";
 
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-Answer refusal(const Error& error) {
-  const bool missing = error.code == ErrorCode::kNotFound || error.code == ErrorCode::kUnknownJob;
-  const bool later = error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kStopped ||
-                     error.code == ErrorCode::kTimeout || error.code == ErrorCode::kLimit;
-  return {missing ? 404u
-          : later ? 503u
-                  : 400u,
-          text_of({{"error", error.message}, {"retry", error.code == ErrorCode::kUnavailable}})};
-}
-
-Answer accepted(const Result<std::uint64_t>& id) {
-  if (!id) return refusal(id.error());
-  return {200, text_of({{"id", *id}})};
-}
-
-// Fields of an order, each of them known and of its type.
-class Fields {
- public:
-  explicit Fields(const std::string& body) : json_(Json::parse(body, nullptr, false)) {
-    if (!json_.is_object()) complaint_ = "an order is a JSON object";
-  }
-  std::string text(const char* key) {
-    const auto found = json_.is_object() ? json_.find(key) : json_.end();
-    if (json_.is_object() && found != json_.end() && found->is_string()) return found->get<std::string>();
-    if (complaint_.empty()) complaint_ = std::string("\"") + key + "\" must be a text";
-    return {};
-  }
-  bool flag(const char* key) {
-    const auto found = json_.is_object() ? json_.find(key) : json_.end();
-    if (!json_.is_object() || found == json_.end()) return false;
-    if (!found->is_boolean() && complaint_.empty()) complaint_ = std::string("\"") + key + "\" must be true or false";
-    return found->is_boolean() && found->get<bool>();
-  }
-  Status status() const {
-    return complaint_.empty() ? Status{} : Status(fail(ErrorCode::kInvalidArgument, complaint_));
-  }
-
- private:
-  const Json json_;
-  std::string complaint_;
-};
-
 Answer save(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
-  Fields fields(body);
+  OrderFields fields(body);
   SaveOrder order;
   order.job = fields.text("job");
   order.directory = fields.text("directory");
@@ -76,7 +30,7 @@ Answer save(Coordinator& coordinator, const PathRoots& roots, const std::string&
 }
 
 Answer restore(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
-  Fields fields(body);
+  OrderFields fields(body);
   RestoreOrder order;
   order.directory = fields.text("checkpoint");
   order.name = fields.text("name");
@@ -97,10 +51,8 @@ Answer restore(Coordinator& coordinator, const PathRoots& roots, const std::stri
 }
 
 Answer status(const Coordinator& coordinator, const std::string& digits) {
-  std::uint64_t id = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), id);
-  const std::optional<CheckpointStatus> found =
-      error == std::errc() && end == digits.data() + digits.size() ? coordinator.checkpoint(id) : std::nullopt;
+  const std::optional<std::uint64_t> id = number_in(digits);
+  const std::optional<CheckpointStatus> found = id ? coordinator.checkpoint(*id) : std::nullopt;
   if (!found) {
     return refusal({ErrorCode::kNotFound, "there is no checkpoint operation " + digits +
                                               " (any more); the coordinator may have been restarted since"});
@@ -124,7 +76,7 @@ Answer status(const Coordinator& coordinator, const std::string& digits) {
 // Of one job, by its name. The answer has the order's number as `told`.
 Answer job_order(Coordinator& coordinator, Result<std::uint64_t> (Coordinator::*order)(std::string), const char* told,
                  const std::string& body) {
-  Fields fields(body);
+  OrderFields fields(body);
   std::string name = fields.text("name");
   if (const Status read = fields.status(); !read) return refusal(read.error());
   const Result<std::uint64_t> done = (coordinator.*order)(std::move(name));

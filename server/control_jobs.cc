@@ -146,6 +146,27 @@ void ControlJobs::on(const RoundDecision& m) {
   for (const LaneIndex lane : job->lanes) lanes_[lane.value]->decide(m);
 }
 
+void ControlJobs::on(const TraceRounds& m) {
+  const bool known = trace_ && trace_->order().job == m.job && trace_->order().view == m.view;
+  if (m.last == Round()) {
+    if (known) end_trace();
+    return;
+  }
+  if (known && trace_->order().first == m.first) return;  // said again
+  if (trace_) trace_->end(lanes_);
+  const Job* job = find(m.job, m.view);
+  const bool sound = m.first <= m.last && m.last.value - m.first.value < kMaxTraceRounds;
+  if (!job || !sound) return trace_.reset();
+  trace_.emplace(m, job->view(), ShardIndex(config_.index), job->lanes);
+  trace_->begin(lanes_);
+}
+
+void ControlJobs::end_trace() {
+  trace_->end(lanes_);
+  trace_->tell([this](const TracePart& part) { output_.send(part); });
+  trace_.reset();
+}
+
 void ControlJobs::on(const StopJob& m) {
   Job* job = find(m.job, m.view);
   if (m.kind == StopKind::kRestart) {
@@ -278,6 +299,11 @@ void ControlJobs::unpark(JobId id) {
 void ControlJobs::tick() {
   const std::uint64_t now = output_.now_ms();
   repeat_facts(now);
+  if (trace_) {
+    const Job* traced = find(trace_->order().job, trace_->order().view);
+    const bool none = !traced || traced->lanes.empty();
+    if (none || traced->status.min_version().value > trace_->order().last.value) end_trace();
+  }
   const auto old = std::ranges::find_if(parked_, [&](const auto& entry) { return now > entry.second.until_ms; });
   if (old == parked_.end()) return;
   const JobId id = old->first;

@@ -7,6 +7,7 @@
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   RoundDecision   to the lanes; their facts of rounds went the other way
+//   TraceRounds     the lanes record those rounds -> TracePart, when they are over
 //   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. (What a next view
 //                   could go on with stays in memory besides, until that snapshot is committed: it may fail.) Said
 //                   again while lanes wait for residuals, because nodes get on: they wait longer.
@@ -33,6 +34,7 @@
 #include "common/daemon/log.h"
 #include "common/wire/messages.h"
 #include "common/wire/redo_plan.h"
+#include "server/job_trace.h"
 #include "server/lane/lane_commands.h"
 #include "server/memory_formula.h"
 #include "server/store/snapshotter.h"
@@ -105,6 +107,7 @@ class ControlJobs {
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
   void on(const RoundDecision& m);
+  void on(const TraceRounds& m);
   void on(const StopJob& m);
   // It knows nothing of our jobs: they are over, and stay in memory for their next views.
   void park_all(const std::string& why);
@@ -179,6 +182,7 @@ class ControlJobs {
   Job* find(JobId id, ViewId view);
   bool stored(JobId job, Round round) const;
   void repeat_facts(std::uint64_t now_ms);
+  void end_trace();
   SnapshotInfo info(const Job& job, Round round) const;
   void expect_snapshot(Job& job, Round round, bool paced);
 
@@ -191,6 +195,7 @@ class ControlJobs {
   std::map<JobId, Job> jobs_;
   std::map<JobId, Parked> parked_;
   std::map<JobId, NotSaved> not_saved_;
+  std::optional<JobTrace> trace_;
   std::multiset<std::tuple<JobId, ViewId, Round>> writing_;  // snapshots that were expected and have not ended
 };
 

@@ -13,6 +13,7 @@
 #include "server/coordinator/coordinator_status.h"
 #include "server/coordinator/lane_address.h"
 #include "server/status.h"
+#include "server/trace_http.h"
 
 namespace tributary {
 
@@ -99,6 +100,7 @@ Status Server::start_parts() {
         return coordinator_page(coordinator_json(*coordinator), nonce);
       };
       handlers.order = [this](const std::string& path, const std::string* body) {
+        if (auto traced = answer_trace(*coordinator_, path, body)) return traced;
         return answer_order(*coordinator_, control_->checkpoint_roots(), path, body);
       };
     }

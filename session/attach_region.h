@@ -7,6 +7,7 @@
 //     NodeHeader | ChunkWord[chunks] | pad to 4096 | parameters: float[flat_elements]
 // Gradient region (one per local rank; written by the trainer, read by the worker):
 //     RankHeader | TensorWord[tensors] | pad to 4096 | gradients: float[flat_elements]
+// RankHeader ends with what the trainer records while the job is traced.
 // Gradients are not in it if the ranks are reduced on devices (then the node region's parameters are only the initial
 // ones), or if the node's only rank writes them into the redo ring (worker/reduce/redo_ring.h).
 //
@@ -26,11 +27,12 @@
 #include <cstdint>
 
 #include "common/math/gate_word.h"
+#include "session/trace_window.h"
 
 namespace tributary {
 
 inline constexpr std::uint64_t kNodeRegionMagic = 0x6e6f646554524942ull;
-inline constexpr std::uint64_t kRankRegionMagic = 0x72616e6b54524943ull;
+inline constexpr std::uint64_t kRankRegionMagic = 0x72616e6b54524944ull;
 inline constexpr std::size_t kRegionAlign = 4096;
 
 enum class RegionState : std::uint32_t {
@@ -74,6 +76,7 @@ struct RankHeader {
   std::uint64_t magic = kRankRegionMagic;
   std::uint64_t flat_elements = 0;
   std::uint64_t tensors = 0;
+  TraceWindow trace;
 };
 struct TensorWord {
   std::atomic<std::uint64_t> round{0};  // of the last ready(); begins at the resume round

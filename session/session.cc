@@ -16,6 +16,7 @@
 #include "session/futex.h"
 #include "session/held_tensors.h"
 #include "session/session_memory.h"
+#include "session/trace_writer.h"
 
 namespace tributary {
 namespace {
@@ -53,6 +54,7 @@ struct Session::Impl {
   std::vector<RankState> kept;  // of the last rounds, oldest first
   std::vector<Round> given;     // of these, what the worker has: a stop may be after an earlier round than a snapshot
   FigureOutbox figures;
+  TraceWriter trace;
   bool gone = false;  // the worker closed the socket
   bool detach_acknowledged = false;
   bool told_end = false;  // the worker has said, after the detach, what came of the job's state
@@ -183,6 +185,7 @@ StepState Session::Impl::when_over() {
 }
 
 Result<StepState> Session::Impl::after(const Status& waited) {
+  trace.waited();
   [[maybe_unused]] const Status sent = give_for_snapshot();  // a worker that is gone is found by the next wait
   if (figures.due()) figures.send(socket);
   const RegionState now = state();
@@ -411,6 +414,7 @@ void Session::ready(std::size_t declared, std::uint64_t weight, double rate) {
   TensorWord& word = impl_->memory.word(tensor);
   word.weight.store(weight, std::memory_order_relaxed);
   word.rate.store(rate, std::memory_order_relaxed);
+  impl_->trace.ready(impl_->memory.trace(), round);
   word.round.store(round.value, std::memory_order_release);
   for (const std::uint16_t lane : impl_->lanes_of[tensor]) impl_->memory.ring(lane);
 }

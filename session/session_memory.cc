@@ -67,6 +67,7 @@ Status SessionMemory::map(const AttachReply& reply, const Layout& layout, std::v
   given_parameters_ = reinterpret_cast<float*>(node_memory_.data() + parameters_at);
   parameters_ = given_parameters_;
   tensor_words_ = reinterpret_cast<TensorWord*>(header + 1);
+  trace_ = &header->trace;
   gradients_ = reinterpret_cast<float*>(rank_memory_.data() + gradients_at);
   return {};
 }

@@ -39,6 +39,7 @@ class SessionMemory {
   NodeHeader& node() const { return *node_; }
   ChunkWord* chunk_words() const { return chunk_words_; }
   TensorWord& word(std::size_t tensor) const { return tensor_words_[tensor]; }
+  TraceWindow& trace() const { return *trace_; }
   void ring(std::uint16_t lane) const;  // the worker lane looks
 
   // Of elements, as the layout numbers them.
@@ -63,6 +64,7 @@ class SessionMemory {
   float* given_parameters_ = nullptr;  // where the worker reads initial values
   const float* parameters_ = nullptr;
   TensorWord* tensor_words_ = nullptr;
+  TraceWindow* trace_ = nullptr;
   float* gradients_ = nullptr;
   AttachReply::RingGradients places_;  // of the gradients in ring_memory_; slots 0: they are in rank_memory_
   std::shared_ptr<DeviceMemoryOpener> opener_;

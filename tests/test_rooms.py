@@ -40,8 +40,9 @@ ROOMS: Dict[str, List[str]] = {
     "train": ["common/daemon", "common/files", "session"],
     "tools/cluster": ["common/files", "common/security"],
     "tools/lab": ["common/daemon", "tools/cluster"],
+    "tools/trace": ["common/wire"],
     "bench": ["tools/lab", "train", "worker/allreduce"],
-    "tools/cli": ["bench"],
+    "tools/cli": ["bench", "tools/trace"],
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

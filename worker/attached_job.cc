@@ -15,6 +15,7 @@ AttachedJob::AttachedJob(NodeJobsContext& context, const JobConfig& config, cons
     : context_(context), plan_(JobPlan::of(config)), tensors_(request.tensors), trainers_(request) {}
 
 AttachedJob::~AttachedJob() {
+  if (trace_) end_trace();
   if (const auto job = running()) context_.lanes.close(job, false);
 }
 
@@ -161,6 +162,24 @@ void AttachedJob::gone(std::uint32_t local_rank, std::uint64_t now_ms) {
 
 void AttachedJob::on(const SnapshotAt& m, std::uint64_t) {
   if (const auto job = running()) job->header().snapshot_round.store(m.round.value, std::memory_order_relaxed);
+}
+
+void AttachedJob::on(const TraceRounds& m, std::uint64_t) {
+  const auto job = running();
+  const bool known = trace_ && trace_->job() == job;
+  if (m.last == Round()) {
+    if (known) end_trace();
+  } else if (job && plan_->on_servers() && m.first <= m.last && m.last.value - m.first.value < kMaxTraceRounds) {
+    if (known && trace_->order().first == m.first) return;  // said again
+    trace_.emplace(m, job);
+    context_.lanes.trace(job, trace_->buffers());
+  }
+}
+
+void AttachedJob::end_trace() {
+  context_.lanes.trace(trace_->job(), std::vector<std::shared_ptr<TraceBuffer>>(trace_->buffers().size()));
+  trace_->tell([this](const TracePart& part) { context_.coordinator.send(part); });
+  trace_.reset();
 }
 
 void AttachedJob::on(const StopRequest& m, std::uint64_t) {
@@ -403,6 +422,7 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
 void AttachedJob::tick(std::uint64_t now_ms) {
   context_.redo.in_use(name(), now_ms);
   tell_waits(now_ms);
+  if (trace_ && (trace_->job() != running() || trace_->over())) end_trace();
   const bool ran = in<Running>();
   if (Running* running = std::get_if<Running>(&phase_)) {
     tick(*running, now_ms);

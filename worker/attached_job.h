@@ -21,6 +21,7 @@
 #include "worker/local_trainers.h"
 #include "worker/node/lane_listener.h"
 #include "worker/node_jobs_context.h"
+#include "worker/node_trace.h"
 
 namespace tributary {
 
@@ -84,6 +85,7 @@ class AttachedJob {
   void on(const PeerAddress& m, std::uint64_t now_ms);
   void on(const SnapshotAt& m, std::uint64_t now_ms);
   void on(const StopRequest& m, std::uint64_t now_ms);
+  void on(const TraceRounds& m, std::uint64_t now_ms);
   void on(const StopJob& m, std::uint64_t now_ms);
   void on(const SnapshotDone& m, std::uint64_t now_ms);
   void coordinator_restarted(std::uint64_t now_ms);
@@ -121,12 +123,14 @@ class AttachedJob {
   void tell_outcome(const attached::Over& over, const LocalTrainer& trainer);
   void tick(attached::Running& running, std::uint64_t now_ms);
   void tell_waits(std::uint64_t now_ms);
+  void end_trace();
 
   NodeJobsContext& context_;
   const std::shared_ptr<const JobPlan> plan_;
   const std::vector<TensorSpec> tensors_;
   LocalTrainers trainers_;
   attached::Phase phase_;
+  std::optional<NodeTrace> trace_;
 
   // From phase to phase.
   std::vector<FileDescriptor> brought_;  // by trainers, of an earlier worker process, until the job is joined

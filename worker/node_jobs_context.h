@@ -13,6 +13,7 @@
 #include "common/daemon/log.h"
 #include "common/wire/messages.h"
 #include "common/wire/redo_plan.h"
+#include "common/wire/trace_buffer.h"
 #include "worker/node/job.h"
 #include "worker/node/node_devices.h"
 #include "worker/node/redo_keeper.h"
@@ -44,6 +45,9 @@ class LanePort {
   virtual Result<std::optional<Round>> newest_checkpoint(const JobConfig& config, const Layout& layout) const = 0;
   virtual void initial_values(const std::shared_ptr<NodeJob>& job) = 0;
   virtual void close(const std::shared_ptr<NodeJob>& job, bool keep) = 0;  // as WorkerLane::close()
+  // By lane; null: it records no more. Jobs on servers only.
+  virtual void trace(const std::shared_ptr<NodeJob>& /*job*/,
+                     const std::vector<std::shared_ptr<TraceBuffer>>& /*buffers*/) {}
 };
 
 struct NodeJobsOptions {

@@ -245,6 +245,10 @@ void Worker::close(const std::shared_ptr<NodeJob>& job, bool keep) {
   for (const auto& lane : lanes_) lane->close(job, keep);
 }
 
+void Worker::trace(const std::shared_ptr<NodeJob>& job, const std::vector<std::shared_ptr<TraceBuffer>>& buffers) {
+  for (std::size_t lane = 0; lane < lanes_.size(); ++lane) lanes_[lane]->trace(job, buffers[lane]);
+}
+
 void Worker::drain() {
   attach_->drain();
   if (coordinator_) coordinator_->drain();

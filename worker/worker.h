@@ -71,6 +71,7 @@ class Worker final : private CoordinatorPort, private LanePort, private Allreduc
   Result<std::optional<Round>> newest_checkpoint(const JobConfig& config, const Layout& layout) const override;
   void initial_values(const std::shared_ptr<NodeJob>& job) override;
   void close(const std::shared_ptr<NodeJob>& job, bool keep) override;
+  void trace(const std::shared_ptr<NodeJob>& job, const std::vector<std::shared_ptr<TraceBuffer>>& buffers) override;
 
   WorkerConfig config_;
   Credentials credentials_;

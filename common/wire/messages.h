@@ -17,6 +17,7 @@
 #include "common/wire/compute_kinds.h"
 #include "common/wire/data_messages.h"
 #include "common/wire/peer_messages.h"
+#include "common/wire/trace_messages.h"
 
 namespace tributary {
 
@@ -418,6 +419,7 @@ using ControlMessage =
     std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady,
                  JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
-                 DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits>;
+                 DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits, TraceRounds,
+                 TracePart>;
 
 }  // namespace tributary

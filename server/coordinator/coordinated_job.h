@@ -47,6 +47,7 @@ struct JobStatus {
 
 class CoordinatedJob {
  public:
+  static constexpr double kTraceLeadMs = 500.0;          // a trace's first round is not begun for so long
   static constexpr std::uint64_t kTellWaitsMs = 2000;  // between two words to nodes that wait for others
 
   // older: trainings of its name that it took the place of, until they are dropped.
@@ -100,6 +101,10 @@ class CoordinatedJob {
   void on(const Peers::Worker& worker, const SnapshotDone& m, std::uint64_t now_ms);  // node 0 of an all-reduce job
   // What came of a view that is over, to a node that says again with which round it ended.
   void tell_outcome(PeerId to, ViewId view, Round round) { ledger_.tell_outcome(to, view, round); }
+  // So many rounds to come that nobody has begun, to be traced. kUnavailable: not now, perhaps in a moment.
+  Result<TraceRounds> name_trace(std::uint64_t rounds, std::uint64_t now_ms) const;
+  bool runs(ViewId view) const { return is<RunningView>() && record().view == view; }
+  Round newest_round() const { return Round(ledger_.paces.range().second.value); }
   // Its nodes are asked to stop after their round.
   void request_stop(const std::string& reason);
   void tick(std::uint64_t now_ms);

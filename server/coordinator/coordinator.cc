@@ -273,4 +273,18 @@ std::optional<CheckpointStatus> Coordinator::checkpoint(std::uint64_t id) const 
   return core_->checkpoint(id);
 }
 
+Result<std::uint64_t> Coordinator::trace_job(std::string name, std::uint64_t rounds) {
+  return give([this, rounds, name = std::move(name)](std::uint64_t now) { return core_->trace_job(name, rounds, now); });
+}
+
+std::optional<TraceStatus> Coordinator::trace(std::uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  return core_->trace(id);
+}
+
+std::optional<TracePiece> Coordinator::trace_piece(std::uint64_t id, std::size_t number) const {
+  const std::lock_guard lock(mutex_);
+  return core_->trace_piece(id, number);
+}
+
 }  // namespace tributary

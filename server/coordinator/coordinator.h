@@ -75,6 +75,9 @@ class Coordinator final : private CoordinatorOutput {
   std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const;
   Result<std::uint64_t> stop_job(std::string name);
   Result<std::uint64_t> remove_job(std::string name);
+  Result<std::uint64_t> trace_job(std::string name, std::uint64_t rounds);
+  std::optional<TraceStatus> trace(std::uint64_t id) const;
+  std::optional<TracePiece> trace_piece(std::uint64_t id, std::size_t number) const;
   std::uint64_t malformed() const { return malformed_.value(); }
   std::uint64_t messages() const { return messages_.value(); }
 

@@ -289,6 +289,7 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   }
   std::erase_if(jobs_, [](const auto& entry) { return entry.second.never_opened(); });
   context_.checkpoints.tick(now_ms);
+  look_at_trace(now_ms);
   answer_drains();
 }
 

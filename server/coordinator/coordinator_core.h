@@ -15,6 +15,7 @@
 
 #include "server/coordinator/coordinated_job.h"
 #include "server/coordinator/coordinator_context.h"
+#include "server/coordinator/trace_keeper.h"
 
 namespace tributary {
 
@@ -41,6 +42,12 @@ class CoordinatorCore : private CheckpointJobs {
   std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const { return context_.checkpoints.status(id); }
   // The nodes of a job that runs are asked to leave it after their round. Its newest round.
   Result<std::uint64_t> stop_job(const std::string& name, const std::string& reason);
+  // So many rounds to come of a job that runs are recorded. The id to ask for with trace() and trace_piece().
+  Result<std::uint64_t> trace_job(const std::string& name, std::uint64_t rounds, std::uint64_t now_ms);
+  std::optional<TraceStatus> trace(std::uint64_t id) const { return traces_.status(id); }
+  std::optional<TracePiece> trace_piece(std::uint64_t id, std::size_t number) const {
+    return traces_.piece(id, number);
+  }
   // Deletes a job that is not in use, with all that anybody has of that name. How many there were.
   Result<std::uint64_t> remove_job(const std::string& name);
 
@@ -63,6 +70,7 @@ class CoordinatorCore : private CheckpointJobs {
   void on(PeerId from, const JoinJob& m, std::uint64_t now_ms);
   void on(PeerId from, const LeaveJob& m, std::uint64_t now_ms);
   void on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms);
+  void on(PeerId from, const TracePart& m, std::uint64_t now_ms);
   void on(PeerId, const ControlError&, std::uint64_t) {}  // an error is never answered with an error
   template <class Other>
   void on(PeerId from, const Other& m, std::uint64_t now_ms);
@@ -79,6 +87,8 @@ class CoordinatorCore : private CheckpointJobs {
   void lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms);
   void lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms);
   void answer_drains();
+  void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);
+  void look_at_trace(std::uint64_t now_ms);
 
   // coordinator_orders.cc
   const JobRecord* record_of(const std::string& job) const override;
@@ -89,6 +99,7 @@ class CoordinatorCore : private CheckpointJobs {
   // What servers have of a name under ids that the registry does not know.
   std::set<JobId> strangers(const std::string& name) const;
 
+  TraceKeeper traces_;
   CoordinatorContext context_;
   std::map<std::string, CoordinatedJob> jobs_;  // by name
 };

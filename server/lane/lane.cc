@@ -251,6 +251,10 @@ void Lane::send(PeerId to, const DataMessage& message, const BufferRef& values, 
   }
 }
 
+std::uint64_t Lane::now_ns() const {
+  return steady_ns();
+}
+
 std::uint64_t Lane::now_ms() const {
   return steady_ms();
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/wire/trace_buffer.h"
 #include "server/lane/lane_gauges.h"
 #include "server/shard/shard_core.h"
 
@@ -55,6 +56,8 @@ class LaneCommands {
   virtual void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) = 0;
   // Nodes of this job get on, if not here: a stop that waits for residuals waits anew.
   virtual void await_longer(JobId job, ViewId view) = 0;
+  // From now on the lane records into `buffer` what it does for this view of the job; null: no more of any.
+  virtual void trace(JobId /*job*/, ViewId /*view*/, std::shared_ptr<TraceBuffer> /*buffer*/) {}
 };
 
 }  // namespace tributary

@@ -121,6 +121,7 @@ void LaneJobs::opened(JobId job, ViewId view, bool restored) {
 
 void LaneJobs::decide(const RoundDecision& decision) {
   dirty_ = true;
+  if (trace_) trace_->decided(output_.now_ns());
   if (const auto found = jobs_.find(decision.job); found != jobs_.end()) found->second.core->decide(decision);
 }
 
@@ -142,6 +143,13 @@ void LaneJobs::stop_job(JobId job, ViewId view, bool keep, Round round, bool par
 
 void LaneJobs::await_longer(JobId job, ViewId view) {
   if (Job* entry = find(job, view)) ++entry->said;
+}
+
+void LaneJobs::trace(JobId job, ViewId view, std::shared_ptr<TraceBuffer> buffer) {
+  trace_.reset();
+  const Job* entry = find(job, view);
+  if (!entry || !buffer) return;
+  trace_ = std::make_unique<ServerLaneTrace>(job, view, entry->core->job().view->layout->chunks(), std::move(buffer));
 }
 
 bool LaneJobs::finish_stops(std::uint64_t now) {
@@ -232,7 +240,9 @@ void LaneJobs::retire(Job job) {
   ShardStats stats = job.core->stats();
   keep_totals_only(stats);
   add_counts(closed_, stats);
-  told_.end_view(job.core->job().view->job);
+  const JobId id = job.core->job().view->job;
+  told_.end_view(id);
+  if (trace_ && trace_->is_of(id)) trace_.reset();
   job.core.reset();
   retired_.push_back(std::move(job.pool));
 }

@@ -21,6 +21,7 @@
 #include "common/wire/messages.h"
 #include "common/wire/payload.h"
 #include "server/lane/lane_commands.h"
+#include "server/lane/lane_trace.h"
 #include "server/lane/told_places.h"
 #include "server/shard/shard_core.h"
 
@@ -51,6 +52,7 @@ class LaneOutput {
  public:
   virtual ~LaneOutput() = default;
   virtual std::uint64_t now_ms() const = 0;
+  virtual std::uint64_t now_ns() const = 0;  // the same clock
   // values: empty, or what comes behind the header; with place.bytes != 0 the place is said instead.
   virtual void send(PeerId to, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) = 0;
   virtual std::unique_ptr<PoolPreparing> preparing() = 0;
@@ -80,6 +82,7 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
   void decide(const RoundDecision& decision) override;
   void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) override;
   void await_longer(JobId job, ViewId view) override;
+  void trace(JobId job, ViewId view, std::shared_ptr<TraceBuffer> buffer) override;
 
   // What came with a message.
   struct Received {
@@ -157,6 +160,7 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
   LaneOutput& output_;
   LaneListener& listener_;
   ToldPlaces told_;
+  std::unique_ptr<ServerLaneTrace> trace_;  // null: nothing is traced
   Jobs jobs_;
   Jobs parked_;  // state of views that are over
   // Pools of jobs that are over: sockets, the snapshot writer or workers on this machine may still refer to blocks.

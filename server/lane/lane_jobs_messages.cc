@@ -49,6 +49,9 @@ void LaneJobs::dispatch(PeerId from, const M& message, const Received& received)
                         "; attach through the worker, which learns from the coordinator where a job's chunks are");
     }
     ShardCore& core = *found->second.core;
+    if constexpr (std::is_same_v<M, Push>) {
+      if (trace_) trace_->received(message, output_.now_ns());
+    }
     if (message.key.view == core.job().view->view) ++found->second.said;
     // A message of another view is the core's to refuse, which does not look at what it brings.
     if (received.place.link != 0 && message.key.view == core.job().view->view) {
@@ -103,6 +106,7 @@ void LaneJobs::send_values(PeerId to, const DataMessage& message, const ChunkKey
 }
 
 void LaneJobs::answer(PeerId to, const Answer& header, const BufferRef& payload) {
+  if (trace_) trace_->answered(header.key, header.version, output_.now_ns());
   send_values(to, header, header.key, payload);
 }
 void LaneJobs::residual(PeerId to, const Residual& header, const BufferRef& values) {

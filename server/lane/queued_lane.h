@@ -44,6 +44,9 @@ class QueuedLane : public LaneCommands {
   void await_longer(JobId job, ViewId view) override {
     post([=](LaneJobs& jobs) { jobs.await_longer(job, view); });
   }
+  void trace(JobId job, ViewId view, std::shared_ptr<TraceBuffer> buffer) override {
+    post([=](LaneJobs& jobs) { jobs.trace(job, view, buffer); });
+  }
 
  protected:
   virtual void post(std::function<void(LaneJobs&)> command) = 0;

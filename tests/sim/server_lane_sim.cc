@@ -129,6 +129,10 @@ std::unique_ptr<PoolPreparing> ServerLaneSim::preparing() {
   return std::make_unique<PreparingSim>(world_, server_);
 }
 
+std::uint64_t ServerLaneSim::now_ns() const {
+  return server_.now_ns();
+}
+
 std::uint64_t ServerLaneSim::now_ms() const {
   return server_.now_ns() / 1'000'000;
 }

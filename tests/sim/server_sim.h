@@ -54,6 +54,7 @@ class ServerLaneSim final : public QueuedLane, private LaneOutput, private LaneL
 
   // LaneOutput
   std::uint64_t now_ms() const override;
+  std::uint64_t now_ns() const override;
   void send(PeerId to, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) override;
   std::unique_ptr<PoolPreparing> preparing() override;
   void refused(const std::string&) override {}

@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
       "  tributary bench pushpull                     how fast gradients go in and parameters come out here\n"
       "  tributary checkpoint save JOB --dir DIR      a job's state as a directory; restore it on any servers\n"
       "  tributary job remove JOB                     delete a job with all that servers have of it\n"
+      "  tributary trace JOB --out FILE               what every lane does in some rounds, and what binds the job\n"
       "  tributary keys init DIR                      keys, without which daemons serve their own machine only\n"
       "  tributary lab run LAB.toml                   on several hosts with limited links, emulated on this machine\n\n"
       "The daemons are tributary-server and tributary-worker; the built-in trainer is tributary-train. Each has a "
@@ -51,6 +52,7 @@ int main(int argc, char** argv) {
   tributary::cli::add_checkpoint(app, exit_status);
   tributary::cli::add_job(app, exit_status);
   tributary::cli::add_logs(app, exit_status);
+  tributary::cli::add_trace(app, exit_status);
   tributary::cli::add_keys(app, exit_status);
   const tributary::Status ran = tributary::contained([&]() -> tributary::Status {
     exit_status = [&] {

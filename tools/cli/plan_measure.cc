@@ -97,6 +97,15 @@ void read_placement(const Json& status, Measured& m) {
 
 }  // namespace
 
+void read_coordinators_job(const Json& status, Measured& m) {
+  for (const Json& job : member(member(status, "coordinator"), "jobs")) {
+    if (text(job, "name") != m.job) continue;
+    m.chunk_bytes = 4.0 * number(job, "chunk_elements");
+    m.payload_bytes = number(job, "chunks") * m.chunk_bytes;
+  }
+  read_placement(status, m);
+}
+
 Result<Measured> measured_links(const std::vector<Json>& statuses, const std::string& wanted) {
   const auto job_name = choose_job(statuses, wanted);
   if (!job_name) return tl::unexpected<Error>(job_name.error());

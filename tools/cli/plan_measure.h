@@ -38,6 +38,10 @@ struct Measured {
 // exchange has been seen yet; kInvalidArgument: several jobs, and none is named.
 Result<Measured> measured_links(const std::vector<nlohmann::json>& statuses, const std::string& job);
 
+// What the status of server 0 says of the job m.job: its payload (as if all chunks were full), encodings, and on how
+// many hosts of their own its servers are.
+void read_coordinators_job(const nlohmann::json& status, Measured& m);
+
 // Asks the daemons. kUnavailable, naming the daemon that does not answer.
 Result<Measured> measure(const std::vector<std::string>& admin_addresses, const std::string& job);
 

@@ -87,6 +87,7 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
     RankMemory memory;
     auto* words = new (at + sizeof(RankHeader)) TensorWord[tensors];
     for (std::size_t t = 0; t < tensors; ++t) words[t].round.store(job->view().start.value, std::memory_order_relaxed);
+    memory.header = header;
     memory.words = words;
     if (gradient_bytes != 0) memory.gradients = reinterpret_cast<const float*>(at + rank_gradients_offset(tensors));
     memory.memory = std::move(*region);

@@ -91,6 +91,7 @@ class NodeJob {
   ChunkWord* chunk_words() const { return chunk_words_; }
   float* parameters() const { return parameters_; }
   const TensorWord* tensor_words(std::uint32_t rank) const { return ranks_[rank].words; }
+  TraceWindow& trace_window(std::uint32_t rank) const { return ranks_[rank].header->trace; }
   // Null with devices, and where the rank writes them into the ring.
   const float* gradients(std::uint32_t rank) const { return ranks_[rank].gradients; }
   const SharedMemory& node_memory() const { return node_memory_; }
@@ -126,6 +127,7 @@ class NodeJob {
  private:
   struct RankMemory {
     SharedMemory memory;
+    RankHeader* header = nullptr;
     const TensorWord* words = nullptr;
     const float* gradients = nullptr;
   };

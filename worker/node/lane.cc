@@ -45,6 +45,12 @@ void WorkerLane::initial_values(std::shared_ptr<NodeJob> job) {
   });
 }
 
+void WorkerLane::trace(std::shared_ptr<NodeJob> job, std::shared_ptr<TraceBuffer> buffer) {
+  command([this, job = std::move(job), buffer = std::move(buffer)] {
+    if (JobConnections* found = find(job.get())) found->job().trace(buffer);
+  });
+}
+
 void WorkerLane::close(std::shared_ptr<NodeJob> job, bool keep) {
   if (keep) jobs_keeping_.fetch_add(1, std::memory_order_acq_rel);  // before anybody can look
   command([this, job = std::move(job), keep]() mutable {

@@ -50,6 +50,7 @@ class WorkerLane final : public NodeLane {
   // keep: the view ended in good order, and what the node still owes the servers (residuals) is sent before the sockets
   // are closed, while servers take it.
   void close(std::shared_ptr<NodeJob> job, bool keep);
+  void trace(std::shared_ptr<NodeJob> job, std::shared_ptr<TraceBuffer> buffer);  // WorkerLaneJob::trace()
 
   // For its jobs, on the lane's thread.
   const WorkerLaneOptions& options() const { return options_; }

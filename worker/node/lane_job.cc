@@ -129,7 +129,11 @@ void WorkerLaneJob::scan() {
     }
   }
   if (complete_.empty()) return;
-  pace_.gathered(complete_.size(), complete_.back().weight, output_.now_ns(), reducer_->busy_ns());
+  const std::uint64_t now = output_.now_ns();
+  pace_.gathered(complete_.size(), complete_.back().weight, now, reducer_->busy_ns());
+  if (trace_) {
+    for (const NodeGather::Complete& done : complete_) trace_->ready(done.chunk, done.round, now);
+  }
   for (const NodeGather::Complete& done : complete_) {
     if (job_->spec().redo) job_->spec().redo->note_rates(done.chunk, done.round, done.rates);
     reducer_->reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
@@ -140,6 +144,7 @@ void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight,
   frames_[chunk.value] = payload;
   const std::uint64_t now = output_.now_ns();
   pace_.reduced(now, reducer_->busy_ns());
+  if (trace_) trace_->reduced(chunk, round, now, reducer_->busy_ns());
   client_.gradient_ready(chunk, round, weight, now, job_->is_last(round));
 }
 
@@ -166,6 +171,7 @@ void WorkerLaneJob::send_push(ConnectionIndex connection, Push push) {
     payload = kept->bytes;
   }
   push.rates.assign(rates.begin(), rates.end());
+  if (trace_) trace_->sent(chunk, push.round, output_.now_ns());
   send(connection, std::move(push), payload);
 }
 
@@ -208,8 +214,10 @@ void WorkerLaneJob::receive(ConnectionIndex from, const DataMessage& message, st
 void WorkerLaneJob::hear(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload) {
   const std::uint64_t now = output_.now_ns();
   if (const auto* answer = std::get_if<Answer>(&message)) {
+    if (trace_) trace_->arrived(answer->key.chunk, now);
     client_.on_answer(from, *answer, payload, now);
   } else if (const auto* receipt = std::get_if<Receipt>(&message)) {
+    if (trace_) trace_->acknowledged(receipt->key.chunk, receipt->round, now);
     client_.on_receipt(from, *receipt, now);
   } else if (const auto* residual = std::get_if<Residual>(&message)) {
     client_.on_residual(from, *residual, payload, now);
@@ -220,7 +228,7 @@ void WorkerLaneJob::hear(ConnectionIndex from, const DataMessage& message, std::
   } else {
     output_.refused("a server sent a message that only workers send");
   }
-  if (client_.in_flight_bytes() == 0) pace_.acknowledged(now);
+  if (client_.in_flight_bytes() == 0 && pace_.acknowledged(now) && trace_) trace_->metered(pace_);
 }
 
 void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const std::byte> payload) {
@@ -243,8 +251,10 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
 }
 
 void WorkerLaneJob::delivered(ChunkIndex chunk, Version version) {
+  const std::uint64_t now = output_.now_ns();
   gather_.answered(chunk);
-  pace_.answered(output_.now_ns());
+  pace_.answered(now);
+  if (trace_) trace_->delivered(chunk, version, now);
   job_->chunk_words()[chunk.value].version_plus_one.store(version.value + 1, std::memory_order_release);
   answered_some_ = true;
 }
@@ -298,6 +308,11 @@ bool WorkerLaneJob::publish() {
   answered_some_ = false;
   job_->announce();
   return true;
+}
+
+void WorkerLaneJob::trace(std::shared_ptr<TraceBuffer> buffer) {
+  trace_ =
+      buffer ? std::make_unique<WorkerLaneTrace>(job_->view().layout, reducer_->busy_ns(), std::move(buffer)) : nullptr;
 }
 
 void WorkerLaneJob::tick() {

@@ -16,6 +16,7 @@
 #include "worker/node/client_core.h"
 #include "worker/node/job.h"
 #include "worker/node/lane_listener.h"
+#include "worker/node/lane_trace.h"
 #include "worker/node/pace_meter.h"
 #include "worker/reduce/host_reducer.h"
 #include "worker/reduce/node_gather.h"
@@ -81,6 +82,8 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   bool publish();
   // Time-outs, and what status shows.
   void tick();
+  // From now on it records into `buffer` what it does; null: no more.
+  void trace(std::shared_ptr<TraceBuffer> buffer);
 
   // The view ended in good order: residuals, if the job's push encoding keeps any, go to the servers.
   // True if there is something to wait for; kept() when it is done.
@@ -114,6 +117,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   NodeGather gather_;
   PaceMeter pace_;
   std::unique_ptr<NodeReducer> reducer_;
+  std::unique_ptr<WorkerLaneTrace> trace_;  // null: nothing is traced
   ClientCore client_;
   bool started_ = false;
   bool initial_values_wait_ = false;                // for start()

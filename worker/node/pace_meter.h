@@ -49,15 +49,16 @@ class PaceMeter {
     under_way_ = true;
     reduced_ns_ = now_ns;
   }
-  // Nothing is under way to a server.
-  void acknowledged(std::uint64_t now_ns) {
-    if (!under_way_) return;
+  // Nothing is under way to a server. True if it was, of a round whose last chunk has been reduced.
+  bool acknowledged(std::uint64_t now_ns) {
+    if (!under_way_) return false;
     under_way_ = false;
     if (rounds_ > 0) {
       network_ns_ += now_ns - reduced_ns_;
       times_.network.observe(now_ns - reduced_ns_);
     }
     ++rounds_;
+    return true;
   }
 
   // Rounds that the times are about: all but the first.

@@ -1,0 +1,49 @@
+// TraceWriter: what a session records of its rounds while its job is traced. Costs a comparison a tensor and one
+// relaxed load a round when it is not. Thread rule: the session's.
+#pragma once
+
+#include <cstdint>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "session/trace_window.h"
+
+namespace tributary {
+
+class TraceWriter {
+ public:
+  // A gradient of this round is ready.
+  void ready(TraceWindow& window, Round round) {
+    if (round > round_) begin(window, round);
+    if (place_) place_->ready_ns.store(steady_ns(), std::memory_order_relaxed);
+  }
+  // A wait for parameters of a round is over.
+  void waited() {
+    if (!traced_) return;
+    end_ns_ = steady_ns();
+    if (place_) place_->end_ns.store(end_ns_, std::memory_order_release);
+  }
+
+ private:
+  void begin(TraceWindow& window, Round round) {
+    round_ = round;
+    place_ = nullptr;
+    const std::uint64_t last = window.last.load(std::memory_order_acquire);
+    // From the round before the first one on, whose end is where the first one begins.
+    traced_ = last != 0 && round.value <= last && round.value + 1 >= window.first.load(std::memory_order_relaxed);
+    if (!traced_) return;
+    const std::uint64_t at = round.value - window.first.load(std::memory_order_relaxed);
+    if (at >= TraceWindow::kRounds) return;
+    place_ = &window.places[at];
+    place_->round.store(round.value, std::memory_order_relaxed);
+    place_->begin_ns.store(end_ns_ == 0 ? steady_ns() : end_ns_, std::memory_order_relaxed);
+    place_->end_ns.store(0, std::memory_order_relaxed);
+  }
+
+  Round round_;  // of the newest gradient
+  bool traced_ = false;
+  TraceWindow::Place* place_ = nullptr;  // null: the round is none of the trace's
+  std::uint64_t end_ns_ = 0;             // of the newest wait that was noted
+};
+
+}  // namespace tributary

@@ -1,0 +1,134 @@
+// `tributary trace` on real daemons: the file, its sums beside what status says, and what cannot be traced.
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e {
+namespace {
+
+constexpr const char* kTool = "tributary";
+
+// Runs the tool until it ends; its exit status and what it said.
+struct Said {
+  int status = -1;
+  std::string text;
+};
+Said traced(const TempDir& dir, const std::vector<std::string>& arguments) {
+  const std::string log = dir / "trace.log";
+  std::filesystem::remove(log);
+  std::vector<std::string> argv = {bin(kTool), "trace", "--base-dir", dir / "run"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  auto process = Process::spawn({.argv = argv, .log_file = log, .environment = {}});
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(kPatience);
+  REQUIRE(status);
+  std::ifstream in(log);
+  return {status->code, {std::istreambuf_iterator<char>(in), {}}};
+}
+
+nlohmann::json read_json(const std::string& path) {
+  std::ifstream in(path);
+  const auto json = nlohmann::json::parse(in, nullptr, false);
+  REQUIRE(json.is_object());
+  return json;
+}
+
+}  // namespace
+
+TEST_CASE("a trace of a running job has every rank, lane and chunk, agrees with status, and changes no bit") {
+  const TempDir dir;
+  const std::string job = write_job(dir, {.chunk_bytes = 4096, .rounds = 1'000'000});
+  const auto cluster = start(two_by_two(dir));
+  start_trainers(*cluster, job);
+  wait_for(*cluster, "max_version", 20);
+  const Said wrong = traced(dir, {"other", "--out", dir / "no.json"});
+  CHECK(wrong.status == 1);
+  CHECK(wrong.text.find("nobody in the cluster has a job 'other'") != std::string::npos);
+  const Said many = traced(dir, {"e2e", "--rounds", "300", "--out", dir / "no.json"});
+  CHECK(many.status == 2);
+  CHECK(many.text.find("a trace can have 1 to") != std::string::npos);
+
+  const std::string path = dir / "trace.json";
+  const Said said = traced(dir, {"e2e", "--rounds", "20", "--out", path});
+  INFO(said.text);
+  REQUIRE(said.status == 0);
+  CHECK(said.text.find("binds this job") != std::string::npos);
+  const auto json = read_json(path);
+  const auto& about = json.at("otherData");
+  CHECK(about.at("lost_events") == 0);
+  CHECK(about.at("short_because") == "");
+  const auto& sums = about.at("sums");
+  CHECK(sums.at("whole_rounds") == 20);
+  REQUIRE(sums.at("largest_difference_to_status").is_number());
+  CHECK(sums.at("largest_difference_to_status").get<double>() <= 0.02);
+  REQUIRE(sums.at("nodes").size() == 2);
+  for (const auto& node : sums.at("nodes")) CHECK(node.at("status").at("compute_ms").get<double>() > 0.0);
+
+  const nlohmann::json of_job = status_of(cluster->coordinator_daemon()).at("coordinator").at("jobs").at(0);
+  const std::size_t chunks = of_job.at("chunks");
+  std::set<std::string> processes;
+  std::map<std::uint64_t, std::string> flows;
+  std::set<std::pair<int, int>> threads;
+  for (const auto& e : json.at("traceEvents")) {
+    const std::string phase = e.at("ph");
+    if (phase == "M" && e.at("name") == "process_name") processes.insert(e.at("args").at("name"));
+    if (phase == "X") threads.emplace(e.at("pid"), e.at("tid"));
+    if (phase == "s" || phase == "t" || phase == "f") flows[e.at("id")] += phase;
+  }
+  for (const char* process : {"server 0", "server 1", "worker of node 0", "worker of node 1", "rank 0 (node 0)",
+                              "rank 1 (node 0)", "rank 2 (node 1)", "rank 3 (node 1)"}) {
+    CHECK_MESSAGE(processes.contains(process), process);
+  }
+  std::size_t lanes = 4;  // trainers'
+  for (const Daemon& server : cluster->servers()) lanes += status_of(server).at("lanes").size();
+  for (const Daemon& worker : cluster->workers()) lanes += status_of(worker).at("lanes").get<std::size_t>();
+  CHECK(threads.size() == lanes);
+  CHECK(flows.size() == 2 * 20 * chunks);
+  for (const auto& [id, phases] : flows) CHECK(phases == "sttttf");
+
+  cluster->stop();
+  const std::string short_job = write_job(dir, {.name = "short", .chunk_bytes = 4096, .rounds = 400});
+  const std::string reference = standalone_digest(dir, short_job, 4);
+  const auto again = start(two_by_two(dir));
+  start_trainers(*again, short_job);
+  wait_for(*again, "max_version", 5);
+  const Said later = traced(dir, {"short", "--rounds", "10", "--out", path});
+  CHECK_MESSAGE(later.status <= 1, later.text);  // a quick machine may have ended the job by then
+  finish_training(*again);
+  CHECK(results(*again)[0].at("digest") == reference);
+  const Said over = traced(dir, {"short", "--out", dir / "no.json"});
+  CHECK(over.status != 0);
+  CHECK(over.text.find("does not run") != std::string::npos);
+  CHECK(again->stop().empty());
+}
+
+TEST_CASE("a job that ends while it is traced: what came is written, with a word why it is short") {
+  const TempDir dir;
+  const std::string job = write_job(dir, {.chunk_bytes = 4096, .rounds = 1'000'000});
+  const auto cluster = start(two_by_two(dir));
+  start_trainers(*cluster, job);
+  wait_for(*cluster, "max_version", 20);
+  const std::string log = dir / "long.log";
+  auto tracing = Process::spawn(
+      {.argv = {bin(kTool), "trace", "e2e", "--base-dir", dir / "run", "--rounds", "256", "--out", dir / "long.json"},
+       .log_file = log,
+       .environment = {}});
+  REQUIRE(tracing);
+  REQUIRE(eventually([&] { return last_lines(log, 5).find("are recorded") != std::string::npos; }));
+  // There is one at a time. (On a quick machine it may be over by now.)
+  const Said second = traced(dir, {"e2e", "--rounds", "5", "--out", dir / "no.json"});
+  CHECK((second.status == 0 || second.text.find("is being recorded") != std::string::npos));
+  for (Daemon& worker : cluster->workers()) worker.process.send_signal(SIGTERM);
+  const auto status = tracing->wait(kPatience);
+  REQUIRE(status);
+  INFO(last_lines(log, 20));
+  const auto json = read_json(dir / "long.json");
+  const auto& about = json.at("otherData");
+  const bool whole = about.at("sums").at("whole_rounds") == 256;
+  CHECK(whole == about.at("short_because").get<std::string>().empty());
+  cluster->stop();
+}
+
+}  // namespace tributary::e2e
