@@ -37,6 +37,7 @@ struct PushPullOptions {
   EncodingSpec pull;
   bool ceiling = true;
   std::optional<PayloadSecurity> secure = {};  // with keys, and compared with clusters that have less
+  bool trace = false;                          // all the time, and compared with a cluster that is not traced
   bool store = false;
   std::string program;               // this program, for the echo server
   std::optional<RankDevice> device;  // of all ranks (bench/gpu_pipeline.h)

@@ -90,8 +90,8 @@ std::map<Daemon, Clock> clocks_of(const std::vector<Chain>& chains) {
     bounds[i][0] = -ahead;
     tighten_through(bounds, i);
     tighten_through(bounds, 0);
-    clocks[daemons[i]] = {ahead, static_cast<std::uint64_t>(std::max(widest[0][i] - ahead, ahead + widest[i][0])),
-                          true};
+    const std::int64_t error = std::max(widest[0][i] - ahead, ahead + widest[i][0]) + 2 * slack;
+    clocks[daemons[i]] = {ahead, static_cast<std::uint64_t>(error), true};
   }
   return clocks;
 }

@@ -6,7 +6,7 @@
 // clock against the reference's; one after the other, the narrowest first, gets the middle of what those before it
 // leave. So no message of the trace arrives before it was sent, between any two daemons. (Offsets along a spanning tree
 // would not promise that for the pairs outside it.) Clocks that drift apart meanwhile may leave nothing: then all
-// bounds are made wider by the least slack that does, which counts as error.
+// bounds are made wider by a slack that does, which counts twice as error.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,48 @@
+#include "bench/permanent_trace.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "common/wire/trace_messages.h"
+#include "tools/cluster/http_client.h"
+
+namespace tributary::bench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::chrono::milliseconds kTimeout{5'000}, kPause{50};
+
+}  // namespace
+
+PermanentTrace::PermanentTrace(std::string admin, std::string job)
+    : admin_(std::move(admin)), job_(std::move(job)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
+
+PermanentTrace::~PermanentTrace() = default;
+
+// As many rounds at a time as the coordinator takes. While the job does not run it says why not, and is asked again.
+void PermanentTrace::run(const std::stop_token& stop) {
+  std::uint64_t rounds = kMaxTraceRounds;
+  std::string path;  // of the trace that is being recorded; empty: none is
+  for (; !stop.stop_requested(); std::this_thread::sleep_for(kPause)) {
+    const bool orders = path.empty();
+    const auto answer =
+        http_order(admin_, orders ? "/trace/order" : path,
+                   orders ? std::optional(Json{{"job", job_}, {"rounds", rounds}}.dump()) : std::nullopt, kTimeout);
+    const Json json = answer ? Json::parse(answer->body, nullptr, false) : Json();
+    if (!json.is_object()) continue;
+    if (orders && json.contains("id")) {
+      path = "/trace/" + json.at("id").dump();
+    } else if (orders && json.value("error", "").find("a trace can have") != std::string::npos) {
+      rounds = std::max<std::uint64_t>(rounds / 2, 1);
+    } else if (!orders && json.value("over", false)) {
+      traces_ += 1;
+      events_ += json.value("events", std::uint64_t{0});
+      path.clear();
+    }
+  }
+}
+
+}  // namespace tributary::bench
