@@ -274,7 +274,8 @@ std::optional<CheckpointStatus> Coordinator::checkpoint(std::uint64_t id) const 
 }
 
 Result<std::uint64_t> Coordinator::trace_job(std::string name, std::uint64_t rounds) {
-  return give([this, rounds, name = std::move(name)](std::uint64_t now) { return core_->trace_job(name, rounds, now); });
+  return give(
+      [this, rounds, name = std::move(name)](std::uint64_t now) { return core_->trace_job(name, rounds, now); });
 }
 
 std::optional<TraceStatus> Coordinator::trace(std::uint64_t id) const {

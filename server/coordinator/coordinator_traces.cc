@@ -26,7 +26,7 @@ Result<TraceRounds> CoordinatedJob::name_trace(std::uint64_t rounds, std::uint64
   const std::uint64_t a_round =
       nodes * (chunks * (kWorkerEventsPerChunk + kServerEventsPerPush) + kWorkerEventsPerRound) + chunks +
       ranks * kTrainerEventsPerRound;
-  const std::uint64_t most = std::min<std::uint64_t>(kMaxTraceRounds, kMaxTraceEvents / a_round);
+  const std::uint64_t most = std::min<std::uint64_t>(kMaxTraceRounds, TraceKeeper::kMaxEvents / a_round);
   if (rounds == 0 || rounds > most) {
     return fail(ErrorCode::kInvalidArgument, std::to_string(rounds) + " rounds are asked for; of " + in_words() +
                                                  ", with " + std::to_string(chunks) + " chunks on " +

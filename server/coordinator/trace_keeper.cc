@@ -28,7 +28,7 @@ void TraceKeeper::on(std::uint64_t incarnation, const TracePart& part) {
   if (!ours || from == trace.awaited.end()) return;
   ++trace.moved;
   trace.lost += part.lost;
-  if (trace.events + part.events.size() > kMaxTraceEvents) {
+  if (trace.events + part.events.size() > kMaxEvents) {
     trace.lost += part.events.size();
   } else if (!part.events.empty()) {
     trace.events += part.events.size();
@@ -41,9 +41,9 @@ void TraceKeeper::on(std::uint64_t incarnation, const TracePart& part) {
   trace.short_because = trace.why_cut;
 }
 
-// From now on what daemons have left to say is waited for.
-void TraceKeeper::cut(const std::string& why, std::uint64_t now_ms) {
-  trace_->why_cut = why;
+void TraceKeeper::await_last_words(const std::string& why_cut, std::uint64_t now_ms) {
+  trace_->last_words = true;
+  trace_->why_cut = why_cut;
   trace_->patience = Patience(kLastWordsMs, now_ms);
 }
 
@@ -53,18 +53,23 @@ std::optional<TraceRounds> TraceKeeper::tick(Round reached, bool in_view, const 
   Trace& trace = *trace_;
   if (reached > trace.reached) {
     trace.reached = reached;
-    ++trace.moved;
+    if (!trace.last_words) ++trace.moved;
   }
-  if (!in_view && trace.why_cut.empty()) cut("the view ended: " + why_over, now_ms);
+  if (!in_view && trace.why_cut.empty()) {
+    await_last_words("the view ended: " + why_over, now_ms);
+  } else if (!trace.last_words && reached > trace.order.last.next()) {
+    await_last_words({}, now_ms);
+  }
   if (!trace.patience.over(trace.moved, now_ms)) return std::nullopt;
-  if (trace.why_cut.empty()) {
-    cut("no round got done and nobody sent anything for " + std::to_string(kPatienceMs / 1000) + " s", now_ms);
+  if (!trace.last_words) {
+    await_last_words("no round got done and nobody sent anything for " + std::to_string(kPatienceMs / 1000) + " s",
+                     now_ms);
     return TraceRounds{trace.order.job, trace.order.view, trace.order.first, Round()};
   }
   trace.over = true;
   trace.short_because = trace.why_cut;
   for (const auto& [incarnation, source] : trace.awaited)
-    trace.short_because += "; " + in_words(source) + " sent not all";
+    trace.short_because += (trace.short_because.empty() ? "" : "; ") + in_words(source) + " sent not all";
   return std::nullopt;
 }
 

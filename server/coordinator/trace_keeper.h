@@ -1,6 +1,6 @@
 // TraceKeeper: the newest trace that somebody ordered (docs/trace.md): who records it, what has come of it, and what
 // was recorded, until the next one takes its place. Pure: the coordinator's core hands it what its peers say, and sends
-// what it returns. One at a time, of all jobs, so that its memory has one bound: kMaxTraceEvents.
+// what it returns. One at a time, of all jobs, so that its memory has one bound.
 #pragma once
 
 #include <cstdint>
@@ -43,9 +43,10 @@ struct TraceStatus {
 
 class TraceKeeper {
  public:
+  static constexpr std::size_t kMaxEvents = 1u << 19;  // of all daemons together: 16 MiB, and some 200 MB in a file
   // Without a round and without a part for so long, what there is has to do.
   static constexpr std::uint64_t kPatienceMs = 60'000;
-  // After the view is over daemons have so long for each part.
+  // When the rounds, or the view, are over daemons have so long for each part. One of an older release sends none.
   static constexpr std::uint64_t kLastWordsMs = 30'000;
 
   bool recording() const { return trace_ && !trace_->over; }
@@ -74,13 +75,14 @@ class TraceKeeper {
     std::vector<TracePiece> pieces;
     std::uint64_t events = 0, lost = 0;
     Round reached;
-    std::uint64_t moved = 0;  // grows with every round and every part
+    std::uint64_t moved = 0;  // grows with every part, and until last_words with every round
     Patience patience;
-    std::string why_cut;  // daemons send what they have by now, and why; empty: they do not
+    bool last_words = false;  // nothing more is recorded
+    std::string why_cut;      // daemons send what they have by then, and why; empty: they have all
     bool over = false;
     std::string short_because;
   };
-  void cut(const std::string& why, std::uint64_t now_ms);
+  void await_last_words(const std::string& why_cut, std::uint64_t now_ms);
 
   std::optional<Trace> trace_;
   std::uint64_t last_id_ = 0;

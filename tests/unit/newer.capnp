@@ -57,9 +57,11 @@ struct ControlMessage {
     nodeRankState @28 :AnyPointer;
     prepareSnapshot @29 :AnyPointer;
     jobWaits @30 :AnyPointer;
-    praise @31 :StopRequest;
+    traceRounds @31 :AnyPointer;
+    tracePart @32 :AnyPointer;
+    praise @33 :StopRequest;
   }
-  sent @32 :UInt64;
+  sent @34 :UInt64;
 }
 
 struct AttachMessage {

@@ -87,9 +87,9 @@ TEST_CASE("a trace holds a bounded number of events, and counts what it cannot h
   run_some(cluster);
   const auto id = cluster.core.trace_job("mnist", 20, cluster.now);
   const TraceRounds order = *cluster.only<TraceRounds>(server_peer(0));
-  for (std::size_t i = 0; i < kMaxTraceEvents / kMaxPartEvents + 2; ++i)
+  for (std::size_t i = 0; i < TraceKeeper::kMaxEvents / kMaxPartEvents + 2; ++i)
     cluster.say(server_peer(0), part_of(order, kMaxPartEvents, false));
-  CHECK(cluster.core.trace(*id)->events == kMaxTraceEvents);
+  CHECK(cluster.core.trace(*id)->events == TraceKeeper::kMaxEvents);
   CHECK(cluster.core.trace(*id)->lost == 2 * kMaxPartEvents);
 }
 
@@ -152,6 +152,19 @@ TEST_CASE("a job that stands still ends its trace: daemons are told to send what
     cluster.say(peer, part_of(order, 1, true));
   CHECK(cluster.core.trace(*id)->over);
   CHECK(cluster.core.trace(*id)->short_because.find("no round got done") != std::string::npos);
+}
+
+TEST_CASE("a daemon that sends nothing, as one of an older release, is not waited for while the job goes on") {
+  Cluster cluster;
+  run_some(cluster);
+  const auto id = cluster.core.trace_job("mnist", 20, cluster.now);
+  const TraceRounds order = *cluster.only<TraceRounds>(server_peer(0));
+  for (std::uint64_t second = 1; second <= 5; ++second) cluster.pass(1000, 2, {}, order.last.value + 10 * second);
+  for (const PeerId peer : {server_peer(0), server_peer(1), worker_peer(0)}) cluster.say(peer, part_of(order, 1, true));
+  CHECK_FALSE(cluster.core.trace(*id)->over);
+  for (std::uint64_t second = 6; second <= 40; ++second) cluster.pass(1000, 2, {}, order.last.value + 10 * second);
+  CHECK(cluster.core.trace(*id)->over);
+  CHECK(cluster.core.trace(*id)->short_because == "node 1 sent not all");
 }
 
 }  // namespace tributary

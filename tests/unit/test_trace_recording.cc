@@ -118,8 +118,7 @@ TEST_CASE("a worker lane: each chunk's way, and what the pace meter says after t
   trace.reduced(ChunkIndex(1), Round(5), 130, 75);  // 25 of it
   trace.sent(ChunkIndex(1), Round(5), 131);
   trace.acknowledged(ChunkIndex(1), Round(5), 150);
-  PaceMeter pace(1);
-  trace.metered(pace);
+  trace.metered(1000, 20);
   trace.arrived(ChunkIndex(1), 180);
   trace.arrived(ChunkIndex(77), 180);  // a server may name any
   trace.delivered(ChunkIndex(1), Version(5), 190);
@@ -128,6 +127,7 @@ TEST_CASE("a worker lane: each chunk's way, and what the pace meter says after t
                                                  TraceKind::kMeterReduce, TraceKind::kMeterNetwork,
                                                  TraceKind::kArrived});
   CHECK(recorded(*buffer)[1] == TraceEvent{105, 130, 1, 0, 0, TraceKind::kReduced});
+  CHECK(recorded(*buffer)[4] == TraceEvent{0, 1000, 0, 0, 0, TraceKind::kMeterCompute});
   CHECK(recorded(*buffer)[5] == TraceEvent{0, 75, 0, 0, 0, TraceKind::kMeterReduce});
   CHECK(recorded(*buffer)[7] == TraceEvent{180, 190, 1, 0, 0, TraceKind::kArrived});
 }

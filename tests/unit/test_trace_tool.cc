@@ -271,7 +271,7 @@ TEST_CASE("the file: valid JSON, X events of a thread side by side, async pairs 
     }
   }
   for (const auto& [id, left] : open) CHECK(left.empty());
-  CHECK(pairs == 6u * 3u * 5u * 5u);
+  CHECK(pairs == 5u * 3u * 5u * 5u);
   CHECK(flows.size() == 3u * 5u * 5u);
   CHECK(file.flows == flows.size());
   for (const auto& [id, ends] : flows) {

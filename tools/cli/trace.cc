@@ -169,10 +169,31 @@ void print_sums(const trace::Sums& sums) {
   if (const auto difference = sums.difference()) std::printf("\nThey differ by %.2f %% at most.", 100.0 * *difference);
 }
 
+// The file, which is whole or not there: it has its name when it is written.
+class OutFile {
+ public:
+  explicit OutFile(std::string path)
+      : path_(std::move(path)), partial_(path_ + ".partial"), out_(partial_, std::ios::binary | std::ios::trunc) {}
+  ~OutFile() { std::remove(partial_.c_str()); }
+  OutFile(const OutFile&) = delete;
+  OutFile& operator=(const OutFile&) = delete;
+
+  explicit operator bool() const { return static_cast<bool>(out_); }
+  bool write(const std::string& text) {
+    out_.write(text.data(), static_cast<std::streamsize>(text.size()));
+    out_.close();
+    return out_ && std::rename(partial_.c_str(), path_.c_str()) == 0;
+  }
+
+ private:
+  const std::string path_, partial_;
+  std::ofstream out_;
+};
+
 Result<int> run(const TraceOptions& options) {
   const auto admin = coordinator_admin(options.cluster);
   if (!admin) return tl::unexpected(admin.error());
-  std::ofstream out(options.out, std::ios::binary | std::ios::trunc);  // before anything is asked for
+  OutFile out(options.out);  // before anything is asked for
   if (!out) return fail(ErrorCode::kInvalidArgument, "cannot write " + options.out + "; give another --out");
   const auto path = order(*admin, options);
   if (!path) return tl::unexpected(path.error());
@@ -203,9 +224,8 @@ Result<int> run(const TraceOptions& options) {
   trace::set_apart(*data);
   const auto chains = trace::chains_of(*data);
   const auto file = trace::file_of(*data, chains, ranks_of_a_node(*data), about);
-  out.write(file.json.data(), static_cast<std::streamsize>(file.json.size()));
-  out.close();
-  if (!out) return fail(ErrorCode::kUnavailable, "cannot write " + options.out + ": is the disk full?");
+  if (!out.write(file.json))
+    return fail(ErrorCode::kUnavailable, "cannot write " + options.out + ": is the disk full?");
 
   std::printf("%s: rounds %ju to %ju of job '%s', %s, %ju chunks from ready to answered; open it in ui.perfetto.dev\n",
               options.out.c_str(), std::uintmax_t{data->first.value}, std::uintmax_t{data->last.value},

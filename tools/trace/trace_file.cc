@@ -88,7 +88,8 @@ class Writer {
     }
   }
 
-  // The chunk's round on its node, with its ways in it: to be sent, out, of others and the step, back, into place.
+  // The chunk's round on its node, with its ways in it: to be sent, out, of others and the step, back. Then it is put
+  // in place.
   void ways(const Chain& chain, std::uint64_t id) {
     const auto [process, thread] = places_.of({false, chain.node}, TraceTrack::kWorkerLane, chain.worker_lane);
     const std::string name = "chunk " + std::to_string(chain.chunk) + " round " + round(chain.round);
@@ -96,13 +97,12 @@ class Writer {
     async("b", process, thread, at, id, name);
     for (const auto& [until, what] :
          {std::pair{chain.sent, "sum and queue"}, std::pair{chain.received, "push"},
-          std::pair{chain.answered, "others and step"}, std::pair{chain.arrived_begin, "answer"},
-          std::pair{chain.arrived_end, "deliver"}}) {
+          std::pair{chain.answered, "others and step"}, std::pair{chain.arrived_begin, "answer"}}) {
       async("b", process, thread, at, id, what);
       at = std::max(at, until);
       async("e", process, thread, at, id, what);
     }
-    async("e", process, thread, at, id, name);
+    async("e", process, thread, std::max(at, chain.arrived_end), id, name);
   }
 
   // Through the X events of its way; each end lies at the beginning of one. False: clocks say that it went back in

@@ -13,7 +13,7 @@ namespace {
 // A remedy that takes less off a round is not worth a word.
 constexpr double kWorth = 0.02;
 // A node that comes last so often, by so much of a round, is named.
-constexpr double kOften = 0.5, kLate = 0.05;
+constexpr double kOften = 0.75, kLate = 0.05;
 
 int percent(double part, double whole) {
   return whole > 0.0 ? static_cast<int>(100.0 * part / whole + 0.5) : 0;

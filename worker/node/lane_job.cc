@@ -228,7 +228,8 @@ void WorkerLaneJob::hear(ConnectionIndex from, const DataMessage& message, std::
   } else {
     output_.refused("a server sent a message that only workers send");
   }
-  if (client_.in_flight_bytes() == 0 && pace_.acknowledged(now) && trace_) trace_->metered(pace_);
+  if (client_.in_flight_bytes() == 0 && pace_.acknowledged(now) && trace_)
+    trace_->metered(pace_.compute_ns(), pace_.network_ns());
 }
 
 void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const std::byte> payload) {

@@ -10,7 +10,6 @@
 
 #include "common/base/layout.h"
 #include "common/wire/trace_buffer.h"
-#include "worker/node/pace_meter.h"
 
 namespace tributary {
 
@@ -43,11 +42,11 @@ class WorkerLaneTrace {
   void delivered(ChunkIndex chunk, Version version, std::uint64_t now_ns) {
     record(TraceKind::kArrived, chunk, Round(version.value), std::min(arrived_[chunk.value], now_ns), now_ns);
   }
-  // Nothing of the round that was reduced last is under way any more.
-  void metered(const PaceMeter& pace) {
-    record(TraceKind::kMeterCompute, ChunkIndex(), round_, 0, pace.compute_ns());
+  // Nothing of the round that was reduced last is under way any more: what the pace meter has in total by then.
+  void metered(std::uint64_t compute_ns, std::uint64_t network_ns) {
+    record(TraceKind::kMeterCompute, ChunkIndex(), round_, 0, compute_ns);
     record(TraceKind::kMeterReduce, ChunkIndex(), round_, 0, reduced_ns_);
-    record(TraceKind::kMeterNetwork, ChunkIndex(), round_, 0, pace.network_ns());
+    record(TraceKind::kMeterNetwork, ChunkIndex(), round_, 0, network_ns);
   }
 
  private:
