@@ -49,11 +49,12 @@ int main(int argc, char** argv) {
       "after a complete round, keeps "
       "their\n"
       "state in the store and exits with 0; a second signal, a second or more later, exits at once.",
-      "tributary-server"};
+      "tributary-server", 8};
   app.version(std::string("tributary-server ") + tributary::kVersion);
   std::string config_path;
   app.add_option("--config", config_path, "server.toml: addresses, store, limits, log (see configs/server.toml)")
-      ->required();
+      ->required()
+      ->type_name("FILE");
   bool check = false;
   app.add_flag("--check-config", check, "read the file and what it names, say whether a daemon would take it, and end");
   if (const auto status = app.parse(argc, argv)) return *status;

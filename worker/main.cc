@@ -51,11 +51,12 @@ int main(int argc, char** argv) {
       "trainers finish their round, tells "
       "the\n"
       "coordinator and exits with 0; a second signal, a second or more later, exits at once.",
-      "tributary-worker"};
+      "tributary-worker", 8};
   app.version(std::string("tributary-worker ") + tributary::kVersion);
   std::string config_path;
   app.add_option("--config", config_path, "worker.toml: coordinator, socket, limits, log (see configs/worker.toml)")
-      ->required();
+      ->required()
+      ->type_name("FILE");
   bool check = false;
   app.add_flag("--check-config", check, "read the file and what it names, say whether a daemon would take it, and end");
   if (const auto status = app.parse(argc, argv)) return *status;

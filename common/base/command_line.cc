@@ -2,9 +2,36 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <cstdio>
+#include <fstream>
 #include <utility>
 
+#include "common/base/completion.h"
+#include "common/base/manual.h"
+
 namespace tributary {
+namespace {
+
+int print_candidates(const CLI::App& program, const std::vector<std::string>& words) {
+  const Candidates found = candidates(program, words);
+  for (const std::string& line : found.lines) std::printf("%s\n", line.c_str());
+  return found.paths ? kExitFailed : 0;
+}
+
+int write_manual(const CLI::App& program, int section, const std::string& folder) {
+  for (const ManualPage& page : manual_pages(program, section)) {
+    const std::string path = folder + "/" + page.file;
+    std::ofstream out(path, std::ios::binary);
+    out << page.text << std::flush;
+    if (out) continue;
+    std::fprintf(stderr, "%s: cannot write %s; give a folder that is there and can be written to\n",
+                 program.get_name().c_str(), path.c_str());
+    return kExitFailed;
+  }
+  return 0;
+}
+
+}  // namespace
 
 template <class Number>
 CliCheck in_range(Number least, Number most) {
@@ -154,8 +181,8 @@ std::vector<std::string> CliCommand::rest() const {
   return app_->remaining();
 }
 
-CommandLine::CommandLine(const std::string& description, const std::string& name)
-    : CliCommand(new CLI::App(description, name)) {}
+CommandLine::CommandLine(const std::string& description, const std::string& name, int section)
+    : CliCommand(new CLI::App(description, name)), section_(section) {}
 
 CommandLine::~CommandLine() {
   delete &app();
@@ -166,6 +193,9 @@ void CommandLine::version(const std::string& text) {
 }
 
 std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first == "--complete") return print_candidates(app(), {argv + 2, argv + argc});
+  if (first == "--manual" && argc == 3) return write_manual(app(), section_, argv[2]);
   try {
     app().parse(argc, argv);
   } catch (const CLI::ParseError& error) {

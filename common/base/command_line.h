@@ -89,9 +89,13 @@ class CliCommand {
   CLI::App* app_;
 };
 
+// Two more words than --help shows are understood first on any command line: `--complete WORD...` says what may come
+// next (common/base/completion.h), a line each, with exit status 1 where a path is wanted; `--manual FOLDER` writes the
+// program's manual pages (common/base/manual.h).
 class CommandLine : public CliCommand {
  public:
-  explicit CommandLine(const std::string& description, const std::string& name = "");
+  // section: of the manual.
+  explicit CommandLine(const std::string& description, const std::string& name = "", int section = 1);
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
@@ -100,6 +104,9 @@ class CommandLine : public CliCommand {
   // What the process is to exit with at once: 0 after --help or --version, kExitUsage after wrong usage; nothing if the
   // program is to go on.
   std::optional<int> parse(int argc, const char* const* argv);
+
+ private:
+  const int section_;
 };
 
 }  // namespace tributary

@@ -25,6 +25,7 @@ void add_logs(CliCommand app, int& exit_status);
 void add_trace(CliCommand app, int& exit_status);
 void add_keys(CliCommand app, int& exit_status);
 void add_job(CliCommand app, int& exit_status);
+void add_completion(CliCommand app, int& exit_status);
 void add_checkpoint_conversions(CliCommand checkpoint, int& exit_status);  // below `checkpoint`
 
 }  // namespace tributary::cli

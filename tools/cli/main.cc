@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   tributary::cli::add_logs(app, exit_status);
   tributary::cli::add_trace(app, exit_status);
   tributary::cli::add_keys(app, exit_status);
+  tributary::cli::add_completion(app, exit_status);
   const tributary::Status ran = tributary::contained([&]() -> tributary::Status {
     exit_status = [&] {
       if (const auto unknown = tributary::cli::unknown_subcommand(app, argc, argv)) {

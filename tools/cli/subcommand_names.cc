@@ -5,6 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "common/base/command_tree.h"
+
 namespace tributary::cli {
 namespace {
 
@@ -23,13 +25,11 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return d[a.size()][b.size()];
 }
 
-const auto kAll = [](const CLI::App* app) { return !app->get_group().empty(); };  // none that help does not show
-
 // Of this command, and then of those below it: `tributary run` may be `tributary lab run`.
 std::string meant(const CLI::App& app, const std::string& path, const std::string& word) {
   std::string best;
   std::size_t least = word.size() / 3 + 1;
-  for (const CLI::App* command : app.get_subcommands(kAll)) {
+  for (const CLI::App* command : shown_subcommands(app)) {
     const std::size_t far = distance(word, command->get_name());
     const bool begins = word.size() > 1 && command->get_name().starts_with(word);
     if (!begins && far > least) continue;
@@ -37,8 +37,8 @@ std::string meant(const CLI::App& app, const std::string& path, const std::strin
     best = path + " " + command->get_name();
   }
   if (!best.empty()) return best;
-  for (const CLI::App* command : app.get_subcommands(kAll)) {
-    for (const CLI::App* below : command->get_subcommands(kAll)) {
+  for (const CLI::App* command : shown_subcommands(app)) {
+    for (const CLI::App* below : shown_subcommands(*command)) {
       if (below->get_name() == word) return path + " " + command->get_name() + " " + word;
     }
   }
