@@ -1,6 +1,6 @@
 # The two commands that a newcomer needs: `make demo` and `make test`. Everything else is CMake (see CMakePresets.json).
 .DEFAULT_GOAL := help
-.PHONY: help demo test build bundle wheel install-packages format format-check clean
+.PHONY: help demo test build bundle wheel deb install-packages format format-check clean
 
 # A compiler cache that survives moving the checkout.
 export CCACHE_BASEDIR := $(CURDIR)
@@ -12,6 +12,7 @@ help:
 	@echo 'make build         install and build everything (release), into build/release'
 	@echo 'make bundle        build, and pack programs and libraries for other machines into build/tributary-VERSION*'
 	@echo 'make wheel         the same, with the Python package, as a wheel for pip: build/tributary-VERSION-*.whl'
+	@echo 'make deb           the same for this release of Debian, without GPU code: build/tributary_VERSION_ARCHITECTURE.deb'
 	@echo 'make format        clang-format every source file; format-check only tells'
 	@echo 'make clean         remove build/'
 
@@ -39,6 +40,12 @@ wheel: install-packages
 	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset release
 	cmake --build --preset release --target bundle_programs
 	scripts/make_wheel.sh
+
+# NVIDIA's libraries are in no Debian package.
+deb: install-packages
+	cmake --preset release -DTRIBUTARY_CUDA=OFF
+	cmake --build --preset release --target bundle_programs
+	scripts/make_deb.sh
 
 # exec: the last line must be the script's own.
 test: install-packages
