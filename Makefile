@@ -1,6 +1,6 @@
 # The two commands that a newcomer needs: `make demo` and `make test`. Everything else is CMake (see CMakePresets.json).
 .DEFAULT_GOAL := help
-.PHONY: help demo test build bundle wheel deb install-packages format format-check clean
+.PHONY: help demo test build bundle wheel deb install-packages install-test-packages format format-check clean
 
 # A compiler cache that survives moving the checkout.
 export CCACHE_BASEDIR := $(CURDIR)
@@ -18,6 +18,9 @@ help:
 
 install-packages:
 	@scripts/install_packages.sh
+
+install-test-packages:
+	@scripts/install_packages.sh packages_test.txt
 
 build: install-packages
 	cmake --preset release
@@ -48,7 +51,7 @@ deb: install-packages
 	scripts/make_deb.sh
 
 # exec: the last line must be the script's own.
-test: install-packages
+test: install-test-packages
 	@exec scripts/run_tests.sh
 
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.c' '*.cc' '*.cu' '*.cuh')

@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian packages of scripts/packages.txt that are missing. Calls apt only if dpkg says that one is.
+# Installs the Debian packages of scripts/packages.txt that are missing, and of further lists. Calls apt only if dpkg says that one is.
+#
+#   scripts/install_packages.sh [packages_test.txt]
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -7,7 +9,7 @@ missing=()
 while read -r package; do
   status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
   [ "$status" = installed ] || missing+=("$package")
-done < <(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' packages.txt)
+done < <(sed -e 's/#.*//' -e '/^[[:space:]]*$/d' packages.txt "$@")
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 echo "installing: ${missing[*]}"
