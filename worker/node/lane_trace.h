@@ -31,10 +31,11 @@ class WorkerLaneTrace {
   void sent(ChunkIndex chunk, Round round, std::uint64_t now_ns) {
     record(TraceKind::kSent, chunk, round, now_ns, now_ns);
   }
+  // By a receipt. A server may name any chunk.
   void acknowledged(ChunkIndex chunk, Round round, std::uint64_t now_ns) {
-    record(TraceKind::kAcknowledged, chunk, round, now_ns, now_ns);
+    if (chunk.value < arrived_.size()) record(TraceKind::kAcknowledged, chunk, round, now_ns, now_ns);
   }
-  // An answer is there; a server may name any chunk.
+  // An answer is there, of any chunk as well.
   void arrived(ChunkIndex chunk, std::uint64_t now_ns) {
     if (chunk.value < arrived_.size()) arrived_[chunk.value] = now_ns;
   }
