@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "server/checkpoint/checkpoint_directory.h"
+#include "server/order_body.h"
 #include "server/order_http.h"
 
 namespace tributary {
@@ -18,36 +19,24 @@ constexpr char kRemoveJob[] = "/job/remove";
 constexpr char kStopJob[] = "/job/stop";
 
 Answer save(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
-  OrderFields fields(body);
-  SaveOrder order;
-  order.job = fields.text("job");
-  order.directory = fields.text("directory");
-  order.committed = fields.flag("committed");
-  order.created = utc_now();
-  if (const Status read = fields.status(); !read) return refusal(read.error());
-  if (const Status fits = roots.check(order.directory); !fits) return refusal(fits.error());
-  return accepted(coordinator.save_checkpoint(std::move(order)));
+  Result<SaveOrder> order = save_order_of(body);
+  if (!order) return refusal(order.error());
+  order->created = utc_now();
+  if (const Status fits = roots.check(order->directory); !fits) return refusal(fits.error());
+  return accepted(coordinator.save_checkpoint(std::move(*order)));
 }
 
 Answer restore(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
-  OrderFields fields(body);
-  RestoreOrder order;
-  order.directory = fields.text("checkpoint");
-  order.name = fields.text("name");
-  order.force = fields.flag("force");
-  if (const Status read = fields.status(); !read) return refusal(read.error());
-  if (!order.directory.starts_with('/')) {
-    return refusal(
-        {ErrorCode::kInvalidArgument, "'" + order.directory + "' is no absolute path; servers run elsewhere"});
-  }
-  if (const Status fits = roots.check(order.directory); !fits) return refusal(fits.error());
-  Result<Manifest> manifest = open_checkpoint(order.directory);
+  Result<RestoreOrder> order = restore_order_of(body);
+  if (!order) return refusal(order.error());
+  if (const Status fits = roots.check(order->directory); !fits) return refusal(fits.error());
+  Result<Manifest> manifest = open_checkpoint(order->directory);
   if (!manifest) return refusal(manifest.error());
-  Result<std::string> checksum = manifest_checksum(order.directory);
+  Result<std::string> checksum = manifest_checksum(order->directory);
   if (!checksum) return refusal(checksum.error());
-  order.manifest = std::move(*manifest);
-  order.manifest_checksum = std::move(*checksum);
-  return accepted(coordinator.restore_checkpoint(std::move(order)));
+  order->manifest = std::move(*manifest);
+  order->manifest_checksum = std::move(*checksum);
+  return accepted(coordinator.restore_checkpoint(std::move(*order)));
 }
 
 Answer status(const Coordinator& coordinator, const std::string& digits) {
@@ -76,10 +65,9 @@ Answer status(const Coordinator& coordinator, const std::string& digits) {
 // Of one job, by its name. The answer has the order's number as `told`.
 Answer job_order(Coordinator& coordinator, Result<std::uint64_t> (Coordinator::*order)(std::string), const char* told,
                  const std::string& body) {
-  OrderFields fields(body);
-  std::string name = fields.text("name");
-  if (const Status read = fields.status(); !read) return refusal(read.error());
-  const Result<std::uint64_t> done = (coordinator.*order)(std::move(name));
+  Result<std::string> name = job_name_of(body);
+  if (!name) return refusal(name.error());
+  const Result<std::uint64_t> done = (coordinator.*order)(std::move(*name));
   if (!done) return refusal(done.error());
   return {200, text_of({{told, *done}})};
 }

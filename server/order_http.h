@@ -20,21 +20,4 @@ AdminHttp::Answer accepted(const Result<std::uint64_t>& id);
 // Decimal digits and nothing else.
 std::optional<std::uint64_t> number_in(const std::string& digits);
 
-// Fields of an order, each of them known and of its type.
-class OrderFields {
- public:
-  explicit OrderFields(const std::string& body);
-  std::string text(const char* key);
-  bool flag(const char* key);  // false if it is not there
-  std::uint64_t number(const char* key);
-  Status status() const;  // of all that were asked for
-
- private:
-  const nlohmann::ordered_json* find(const char* key) const;
-  void complain(const std::string& about);
-
-  const nlohmann::ordered_json json_;
-  std::string complaint_;
-};
-
 }  // namespace tributary

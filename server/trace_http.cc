@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "server/order_body.h"
 #include "server/order_http.h"
 
 namespace tributary {
@@ -19,11 +20,9 @@ Json source_json(const TraceSource& source) {
 }
 
 Answer order(Coordinator& coordinator, const std::string& body) {
-  OrderFields fields(body);
-  std::string job = fields.text("job");
-  const std::uint64_t rounds = fields.number("rounds");
-  if (const Status read = fields.status(); !read) return refusal(read.error());
-  return accepted(coordinator.trace_job(std::move(job), rounds));
+  Result<TraceOrder> order = trace_order_of(body);
+  if (!order) return refusal(order.error());
+  return accepted(coordinator.trace_job(std::move(order->job), order->rounds));
 }
 
 Answer gone(const std::string& what) {

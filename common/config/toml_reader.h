@@ -3,8 +3,6 @@
 // the permitted values in config_check.cc.
 #pragma once
 
-#include <toml++/toml.h>
-
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -16,6 +14,7 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/config/config_check.h"
+#include "common/config/toml_library.h"
 
 namespace tributary {
 

@@ -142,7 +142,9 @@ void ShardClocks::repeat_answer(ShardChunk& chunk, NodeRank node, Round round) {
 
 void ShardClocks::query(PeerId from, ShardChunk& chunk, const Query& query) {
   NodeClock& clock = clock_of(chunk, query.key.node);
-  if (query.round.value > clock.asked) return chunks_.output().resend(from, Resend{query.key, query.round});
+  if (!chunk.initialised || query.round.value > clock.asked) {
+    return chunks_.output().resend(from, Resend{query.key, query.round});
+  }
   if (query.round.value < clock.asked) return;  // a late copy
   clock.from = from;
   repeat_answer(chunk, query.key.node, query.round);

@@ -136,7 +136,7 @@ void CheckpointService::run() {
     CheckpointDone done;
     done.operation = operation;
     const Status status = stopping ? fail(ErrorCode::kStopped, "the server is stopping")
-                                   : contained([&order = order, &done] { return order(done); });
+                                   : contained([&order, &done] { return order(done); });
     if (!status) {
       done.ok = false;
       done.code = status.error().code;

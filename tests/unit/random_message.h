@@ -4,6 +4,7 @@
 
 #include <boost/pfr.hpp>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -72,6 +73,9 @@ void randomise(Random& random, T& value) {
   }
 }
 
+template <class... Ts>
+bool same(const std::variant<Ts...>& a, const std::variant<Ts...>& b);
+
 template <class T>
 bool same(const T& a, const T& b) {
   if constexpr (IsVector<T>::value) {
@@ -89,6 +93,8 @@ bool same(const T& a, const T& b) {
           a, [&](const auto& field, auto index) { equal = equal && same(field, boost::pfr::get<index.value>(b)); });
       return equal;
     }
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return std::memcmp(&a, &b, sizeof a) == 0;  // also of what is no number
   } else {
     return a == b;
   }

@@ -443,6 +443,14 @@ TEST_CASE("text that is no TOML is refused with line and column") {
   CHECK(contains(job_refusal("x = " + std::string(100000, '[')), "not valid TOML"));
 }
 
+TEST_CASE("letters that are no ASCII are refused where a key or a value would be, and welcome in texts") {
+  for (const char* const letter : {"\u00e9", "\u0456", "\u3042", "\ufd00"}) {
+    CHECK(contains(job_refusal("[job]\n" + std::string(letter) + " = 1\n"), "job.toml:2: not valid TOML"));
+    CHECK(contains(job_refusal("[job]\nname = " + std::string(letter) + "\n"), "job.toml:2: not valid TOML"));
+    CHECK(parse_job_config("# " + std::string(letter) + "\n[job]\nname = 'j'\n", "job.toml"));
+  }
+}
+
 TEST_CASE("overrides win over the file and over earlier ones, with TOML's types or as bare words") {
   const std::string text = "[job]\nname = 'j'\n[optimizer]\nname = 'adamw'\nlr = 0.5\n";
   const std::vector<std::string> overrides = {

@@ -180,6 +180,17 @@ TEST_CASE("a question about a push that never came is answered with resend, one 
   CHECK(all_equal(shard.out.answers[0].payload.floats(), 8.0f));
 }
 
+TEST_CASE("a question about a chunk without values is answered with resend, and its author still gets them") {
+  Shard shard(setup_of(2, 3));
+  shard.core.on_query(peer_of(0), Query{Shard::key(0), Round(0)});
+  CHECK(shard.out.resends.size() == 1);
+  CHECK(shard.out.answers.empty());
+  pull(shard, 0);
+  shard.init(10.0f);
+  REQUIRE(shard.out.answers.size() == 1);
+  CHECK(all_equal(shard.out.answers[0].payload.floats(), 10.0f));
+}
+
 TEST_CASE("a push out of turn is refused, also one that does not wait for its answer") {
   Shard shard(setup_of(2, 1));
   shard.push(0, 1, 1.0f);

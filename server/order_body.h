@@ -1,0 +1,22 @@
+// What the body of an order says (server/checkpoint_http.h has the orders). Pure. Never trusts its input:
+// kInvalidArgument names the field.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/result.h"
+#include "server/coordinator/checkpoint_orders.h"
+
+namespace tributary {
+
+Result<SaveOrder> save_order_of(const std::string& body);        // but for the time
+Result<RestoreOrder> restore_order_of(const std::string& body);  // but for the manifest and its checksum
+Result<std::string> job_name_of(const std::string& body);
+struct TraceOrder {
+  std::string job;
+  std::uint64_t rounds = 0;
+};
+Result<TraceOrder> trace_order_of(const std::string& body);
+
+}  // namespace tributary

@@ -1,0 +1,42 @@
+// Files of keys and tokens: that somebody was given.
+#include "common/security/keys.h"
+#include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/memory_file.h"
+
+namespace tributary::fuzz {
+namespace {
+
+void must_be_sound(const Identity& identity) {
+  require(is_key(identity.key), "a key is 40 characters of Z85");
+  require(!identity.name.empty() && identity.name.size() <= kMaxKeyName && identity.name[0] != '.' &&
+              identity.name.find('/') == std::string::npos,
+          "its name can be a file's");
+}
+
+}  // namespace
+
+std::vector<Bytes> seeds() {
+  const std::string open(kKeyText, 'a'), secret(kKeyText, 'b');
+  const std::string identity = "[key]\nname = \"node-0\"\nrole = \"worker\"\npublic = \"" + open + "\"\n";
+  return {bytes_of(identity), bytes_of(identity + "secret = \"" + secret + "\"\n"),
+          bytes_of(std::string(64, 'f') + "\n")};
+}
+
+}  // namespace tributary::fuzz
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace tributary;
+  using namespace tributary::fuzz;
+  static MemoryFile file;
+  file.write(fuzz::bytes_of(data, size));
+  const Result<KeyPair> pair = read_key_pair(file.path());
+  const Result<Identity> identity = read_identity(file.path());
+  require(!pair || !identity, "a file with a secret is no public one");
+  if (pair) must_be_sound(pair->identity);
+  if (pair) require(is_key(pair->secret), "a secret is 40 characters of Z85");
+  if (identity) must_be_sound(*identity);
+  if (const Result<std::string> token = read_token(file.path())) {
+    require(token->find_first_of("\r\n ") == std::string::npos, "a token can be in a header");
+  }
+  return 0;
+}

@@ -1,0 +1,58 @@
+// A checkpoint's manifest: from a disk, or from whoever made the checkpoint.
+#include "common/config/job_json.h"
+#include "common/files/checkpoint_manifest.h"
+#include "tests/fuzz/fuzz_target.h"
+
+namespace tributary::fuzz {
+namespace {
+
+// A manifest whose tensors are not those of its hash is refused. Mutations would not find the right one: it stands in
+// the refusal.
+Result<Manifest> read(std::string text) {
+  Result<Manifest> manifest = manifest_from_json(text);
+  constexpr std::string_view kClaims = "layout.hash is ", kRight = ", but that of its tensors is ";
+  if (manifest || !manifest.error().message.starts_with(kClaims)) return manifest;
+  const std::string& why = manifest.error().message;
+  const std::size_t end = why.find(kRight);
+  const std::string claimed = why.substr(kClaims.size(), end - kClaims.size()), right = why.substr(end + kRight.size());
+  const std::size_t at = text.find(claimed);
+  if (claimed.empty() || at == std::string::npos) return manifest;
+  return manifest_from_json(text.replace(at, claimed.size(), right));
+}
+
+}  // namespace
+
+std::vector<Bytes> seeds() {
+  JobConfig job;
+  job.name = "mlp";
+  job.optimizer.name = "adamw";
+  Manifest manifest;
+  manifest.created = "2030-01-02T03:04:05Z";
+  manifest.job_json = to_canonical_json(job);
+  manifest.round = Round(40);
+  manifest.tensors = {{"a", {1000}}, {"b", {10, 300}}, {"c", {}}};
+  manifest.chunk_elements = 1024;
+  manifest.chunk_shards = {ShardIndex(0), ShardIndex(2), ShardIndex(0), ShardIndex(2)};
+  manifest.shards = {{"shard-0.bin", ShardIndex(0), 2, 123, std::string(32, 'a')},
+                     {"shard-2.bin", ShardIndex(2), 2, 456, std::string(32, 'b')}};
+  manifest.computed_with = {"A", "B"};
+  manifest.rank_states[{1, 3}] = {std::byte{0x00}, std::byte{0xaf}};
+  return {bytes_of(to_json(manifest))};
+}
+
+}  // namespace tributary::fuzz
+
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace tributary;
+  using namespace tributary::fuzz;
+  const Result<Manifest> manifest = read(std::string(text_of(fuzz::bytes_of(data, size))));
+  if (!manifest) return 0;
+  const std::string written = to_json(*manifest);
+  const Result<Manifest> again = manifest_from_json(written);
+  require(again.has_value(), "what was read is read when it is written again");
+  require(to_json(*again) == written, "what is written again is the same");
+  const Layout layout = layout_of(*manifest);
+  require(layout.chunks() == manifest->chunk_shards.size(), "each chunk has a shard");
+  (void)tributary::bytes_of(*manifest);
+  return 0;
+}
