@@ -47,7 +47,7 @@ struct JobStatus {
 
 class CoordinatedJob {
  public:
-  static constexpr double kTraceLeadMs = 500.0;          // a trace's first round is not begun for so long
+  static constexpr double kTraceLeadMs = 500.0;        // a trace's first round is not begun for so long
   static constexpr std::uint64_t kTellWaitsMs = 2000;  // between two words to nodes that wait for others
 
   // older: trainings of its name that it took the place of, until they are dropped.

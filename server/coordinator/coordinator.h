@@ -17,6 +17,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "common/base/clock.h"
 #include "common/base/result.h"
 #include "common/base/waking_clock.h"
 #include "common/daemon/admission.h"

@@ -326,6 +326,13 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
   }
   auto at = jobs_.find(name);
   const bool created = at == jobs_.end();
+  const auto has_it = [&](const auto& entry) {
+    return member_of(entry.second.members(), worker->hello.incarnation) != entry.second.members().end();
+  };
+  if (created && std::ranges::count_if(jobs_, has_it) >= kMaxJobsOfWorker) {
+    return refuse(ErrorCode::kLimit, "worker " + worker->hello.name + " takes part in " +
+                                         std::to_string(kMaxJobsOfWorker) + " jobs already; wait for one to end");
+  }
   if (created) at = jobs_.try_emplace(name, context_, *config).first;
   if (const Status joined = join(at->second, m, *config, *worker, now_ms); !joined) {
     if (created) {

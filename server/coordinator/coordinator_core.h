@@ -21,6 +21,8 @@ namespace tributary {
 
 class CoordinatorCore : private CheckpointJobs {
  public:
+  static constexpr std::int64_t kMaxJobsOfWorker = 64;  // as many as a worker holds
+
   CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry, CoordinatorOutput& output);
 
   void on_message(PeerId from, const ControlMessage& message, std::uint64_t now_ms);

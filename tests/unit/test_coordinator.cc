@@ -188,6 +188,21 @@ TEST_CASE("a worker that has not said hello is told to come again") {
   CHECK(cluster.core.jobs().empty());
 }
 
+TEST_CASE("a worker takes part in a bounded number of jobs") {
+  Cluster cluster(1);
+  cluster.everybody(2);
+  const auto joins = [&](std::uint32_t w, std::int64_t job) {
+    cluster.join(w, {.node = 0, .nodes = 2, .job = "job-" + std::to_string(job)});
+  };
+  for (std::int64_t i = 0; i < CoordinatorCore::kMaxJobsOfWorker; ++i) joins(0, i);
+  CHECK(cluster.core.jobs().size() == CoordinatorCore::kMaxJobsOfWorker);
+  joins(0, 1000);
+  check_error(cluster, worker_peer(0), ErrorCode::kLimit, {"worker host0", "64 jobs"});
+  CHECK(cluster.core.jobs().size() == CoordinatorCore::kMaxJobsOfWorker);
+  joins(1, 1000);
+  CHECK(cluster.core.jobs().size() == CoordinatorCore::kMaxJobsOfWorker + 1);
+}
+
 TEST_CASE("nodes of one job must agree, and the odd one is told how") {
   Cluster cluster(1);
   cluster.everybody(2);
