@@ -192,7 +192,7 @@ TEST_CASE("a worker takes part in a bounded number of jobs") {
   Cluster cluster(1);
   cluster.everybody(2);
   const auto joins = [&](std::uint32_t w, std::int64_t job) {
-    cluster.join(w, {.node = 0, .nodes = 2, .job = "job-" + std::to_string(job)});
+    cluster.join(w, {.job = "job-" + std::to_string(job), .node = 0, .nodes = 2});
   };
   for (std::int64_t i = 0; i < CoordinatorCore::kMaxJobsOfWorker; ++i) joins(0, i);
   CHECK(cluster.core.jobs().size() == CoordinatorCore::kMaxJobsOfWorker);
