@@ -13,7 +13,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+using Clock = std::chrono::steady_clock;
+
 constexpr std::chrono::milliseconds kTimeout{5'000}, kPause{50};
+constexpr std::uint64_t kRounds = 16;         // of the first trace
+constexpr std::chrono::seconds kShortest{4};  // a trace that is over sooner is followed by one of twice as many
 
 }  // namespace
 
@@ -22,9 +26,11 @@ PermanentTrace::PermanentTrace(std::string admin, std::string job)
 
 PermanentTrace::~PermanentTrace() = default;
 
-// As many rounds at a time as the coordinator takes. While the job does not run it says why not, and is asked again.
+// A trace's rounds begin half a second after the order, so it should not be short; and it must come to its end. While
+// the job does not run the coordinator says why not, and is asked again.
 void PermanentTrace::run(const std::stop_token& stop) {
-  std::uint64_t rounds = kMaxTraceRounds;
+  std::uint64_t rounds = kRounds, most = kMaxTraceRounds;
+  Clock::time_point ordered;
   std::string path;  // of the trace that is being recorded; empty: none is
   for (; !stop.stop_requested(); std::this_thread::sleep_for(kPause)) {
     const bool orders = path.empty();
@@ -35,11 +41,13 @@ void PermanentTrace::run(const std::stop_token& stop) {
     if (!json.is_object()) continue;
     if (orders && json.contains("id")) {
       path = "/trace/" + json.at("id").dump();
+      ordered = Clock::now();
     } else if (orders && json.value("error", "").find("a trace can have") != std::string::npos) {
-      rounds = std::max<std::uint64_t>(rounds / 2, 1);
+      most = rounds = std::max<std::uint64_t>(rounds / 2, 1);
     } else if (!orders && json.value("over", false)) {
       traces_ += 1;
       events_ += json.value("events", std::uint64_t{0});
+      if (Clock::now() - ordered < kShortest) rounds = std::min(2 * rounds, most);
       path.clear();
     }
   }
