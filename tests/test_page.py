@@ -343,7 +343,7 @@ class Page(unittest.TestCase):
         before = self.cluster.job()["max_version"]
         with standing_still(self.cluster.daemons()["server 1"]["pid"]):
             since = time.monotonic()
-            named = eventually(lambda: "server 1" in self.browser.why(), 20)
+            named = eventually(lambda: "server 1" in self.browser.why(), 15)
             took = time.monotonic() - since
             self.assertTrue(named, self.browser.why())
         print(f"page: a server that stands still is named after {took:.1f} s: {self.browser.why()}")
@@ -375,7 +375,7 @@ class Page(unittest.TestCase):
     def test_top_says_the_same(self) -> None:
         self.rows_appear()
         shown = top_in_a_terminal(self.folder / "run")
-        for words in ("ROUNDS/S", JOB, "loss ", "server 1", "node-1", "opens view "):
+        for words in ("ROUNDS/S", JOB, "loss ", "DAEMON", "server 1", "worker node-1", "EVENT"):
             self.assertIn(words, shown)
 
     def test_a_worker_that_serves_the_coordinator_has_the_page(self) -> None:

@@ -21,7 +21,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kNothing = "-";
 
 std::string words_of(const Json& value) {
-  if (value.is_null()) return kNothing;
+  if (value.is_null() || value == "") return kNothing;
   return value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
