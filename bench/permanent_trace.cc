@@ -21,10 +21,18 @@ constexpr std::chrono::seconds kShortest{4};  // a trace that is over sooner is 
 
 }  // namespace
 
-PermanentTrace::PermanentTrace(std::string admin, std::string job)
-    : admin_(std::move(admin)), job_(std::move(job)), thread_([this](const std::stop_token& stop) { run(stop); }) {}
+PermanentTrace::PermanentTrace(std::string admin, std::string token, std::string job)
+    : admin_(std::move(admin)),
+      token_(std::move(token)),
+      job_(std::move(job)),
+      thread_([this](const std::stop_token& stop) { run(stop); }) {}
 
 PermanentTrace::~PermanentTrace() = default;
+
+std::string PermanentTrace::refusal() const {
+  const std::lock_guard lock(mutex_);
+  return refusal_;
+}
 
 // A trace's rounds begin half a second after the order, so it should not be short; and it must come to its end. While
 // the job does not run the coordinator says why not, and is asked again.
@@ -34,10 +42,14 @@ void PermanentTrace::run(const std::stop_token& stop) {
   std::string path;  // of the trace that is being recorded; empty: none is
   for (; !stop.stop_requested(); std::this_thread::sleep_for(kPause)) {
     const bool orders = path.empty();
-    const auto answer =
-        http_order(admin_, orders ? "/trace/order" : path,
-                   orders ? std::optional(Json{{"job", job_}, {"rounds", rounds}}.dump()) : std::nullopt, kTimeout);
+    const auto answer = http_order(
+        admin_, orders ? "/trace/order" : path,
+        orders ? std::optional(Json{{"job", job_}, {"rounds", rounds}}.dump()) : std::nullopt, kTimeout, token_);
     const Json json = answer ? Json::parse(answer->body, nullptr, false) : Json();
+    if (orders && (!json.is_object() || json.contains("error"))) {
+      const std::lock_guard lock(mutex_);
+      refusal_ = json.is_object() ? json.value("error", "") : answer ? "no JSON" : answer.error().message;
+    }
     if (!json.is_object()) continue;
     if (orders && json.contains("id")) {
       path = "/trace/" + json.at("id").dump();

@@ -65,7 +65,11 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
   auto result = measured.finish();
   if (!result) return result;
   if (const PermanentTrace* trace = (*setup)->trace()) {
-    if (trace->traces() == 0) return fail(ErrorCode::kUnavailable, "no trace was over in time; give more --seconds");
+    if (trace->traces() == 0) {
+      const std::string refusal = trace->refusal();
+      return fail(ErrorCode::kUnavailable, "no trace was over in time; give more --seconds" +
+                                               (refusal.empty() ? "" : " (last refused: " + refusal + ")"));
+    }
     (*result)["traces"] = trace->traces();
     (*result)["traced_events"] = trace->events();
   }

@@ -333,7 +333,8 @@ Result<std::unique_ptr<PushPullSetup>> PushPullSetup::start(const PushPullOption
   setup->cluster_ = std::move(*cluster);
   setup->benchmark_ = std::make_unique<PushPullBenchmark>(setup->options_, *setup->cluster_, folder);
   if (options.trace) {
-    setup->trace_ = std::make_unique<PermanentTrace>(setup->cluster_->servers()[0].admin, pushpull_job(options).name);
+    setup->trace_ = std::make_unique<PermanentTrace>(setup->cluster_->servers()[0].admin,
+                                                     setup->cluster_->admin_token(), pushpull_job(options).name);
   }
   return setup;
 }
