@@ -18,7 +18,9 @@ Status PathRoots::check(const std::string& path) const {
   // What is not there yet is taken as it is written, after all links in what is there.
   std::error_code error;
   const fs::path real = fs::weakly_canonical(path, error);
-  if (error || !fs::path(path).is_absolute()) return refused("it is no absolute path that can be followed");
+  // The system reads a path to its first NUL: another one than is checked here.
+  const bool followed = !error && fs::path(path).is_absolute() && path.find('\0') == std::string::npos;
+  if (!followed) return refused("it is no absolute path that can be followed");
   const bool below = std::ranges::any_of(roots_, [&](const std::string& root) {
     std::error_code bad;
     fs::path top = fs::weakly_canonical(root, bad);

@@ -47,6 +47,7 @@ enum class Move : std::uint8_t {
   kStopJob,
   kRemoveJob,
   kExpel,
+  kReconnect,
   kDrain,
   kRestart,
   kEnd
@@ -61,6 +62,7 @@ class Run final : private CoordinatorOutput {
     }
     (void)core_->jobs();
     (void)core_->peers();
+    (void)core_->checkpoint(operation_);
   }
 
  private:
@@ -124,7 +126,7 @@ class Run final : private CoordinatorOutput {
 
   void say(std::uint64_t who, const ControlMessage& message) {
     const auto arrived = decode_control(encode_control(message));
-    if (arrived) core_->on_message(PeerId(who), *arrived, now_);
+    if (arrived) core_->on_message(PeerId(who + connection_), *arrived, now_);
   }
 
   void move(Move move) {
@@ -197,8 +199,10 @@ class Run final : private CoordinatorOutput {
       }
       case Move::kFacts: {
         RoundFacts facts{job(), view(), Round(round()), decision(), decision(), {}};
-        facts.chunks = {{ChunkIndex(input_.number() % 4), {1.0, 4, true}},
-                        {ChunkIndex(input_.number()), {4.0, input_.number<std::uint64_t>(), input_.flag()}}};
+        facts.chunks = {{ChunkIndex(input_.number() % 4), {1.0, 4, true}}};
+        if (input_.flag()) {
+          facts.chunks.push_back({ChunkIndex(input_.number()), {4.0, input_.number<std::uint64_t>(), input_.flag()}});
+        }
         return say(server(which), facts);
       }
       case Move::kRankState: {
@@ -238,6 +242,9 @@ class Run final : private CoordinatorOutput {
         return;
       case Move::kExpel:
         return core_->expel("", "it was revoked", now_);
+      case Move::kReconnect:
+        connection_ = which % 2 * 1000u;
+        return;
       case Move::kDrain:
         if (which == 0xff) core_->drain(now_);
         return;
@@ -268,7 +275,7 @@ class Run final : private CoordinatorOutput {
   Choices input_;
   std::unique_ptr<CoordinatorCore> core_;
   std::map<JobId, JobRecord> registry_;
-  std::uint64_t incarnation_ = 0, now_ = 1'000'000, operation_ = 0;
+  std::uint64_t incarnation_ = 0, now_ = 1'000'000, connection_ = 0, operation_ = 0;
   JobId job_;  // told of last, as all below
   ViewId view_;
   bool disk_full_ = false;
@@ -288,13 +295,18 @@ Bytes training(std::uint8_t job) {
   for (const unsigned index : {0u, 1u}) say(Move::kReady, {index, 0, 0});
   for (unsigned round = 1; round <= 3; ++round) {
     for (const unsigned index : {0u, 1u}) {
-      say(Move::kFacts, {index, 0, 0, round, 0, 0, 0, 0, index, 1, 4, 0, 0, 0, 0, 0, 0, 0, 1});
+      say(Move::kFacts, {index, 0, 0, round, 0, 0, 0, 0, 0, 0});
       say(Move::kHeartbeat, {index, 1, 1, 0, 0, round, round});
     }
     say(Move::kHeartbeat, {0, 0, 2, 0, 0, round});
     say(Move::kTime, {10});
     for (const unsigned index : {0u, 1u}) say(Move::kSnapshotDone, {index, 1, 0, 0, round});
   }
+  // A third node, which only elastic jobs let in.
+  say(Move::kWorkerHello, {2, 3, 0});
+  say(Move::kJoin, {2, two_nodes, 0, 0, 0, 0, 16, 0, 0});
+  say(Move::kReconnect, {1});
+  for (const unsigned index : {0u, 1u}) say(Move::kHeartbeat, {index, 1, 1, 0, 0, 3, 3});
   say(Move::kSave, {0, 1});
   for (const unsigned index : {0u, 1u}) say(Move::kCheckpointDone, {index});
   for (const unsigned node : {0u, 1u}) say(Move::kLeave, {node, 0, 0, 3});

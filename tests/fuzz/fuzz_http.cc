@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "common/daemon/admin_answer.h"
+#include "common/security/path_roots.h"
 #include "server/order_body.h"
 #include "tests/fuzz/fuzz_target.h"
 
@@ -40,8 +41,9 @@ class Received {
   const std::size_t piece_;
 };
 
-void must_be_paths(const std::string& path) {
-  require(path.find('\0') == std::string::npos, "a path in an order is one that the system reads to its end");
+// The system reads a path to its first NUL.
+void must_stay_below(const PathRoots& roots, const std::string& path) {
+  require(!roots.check(path) || roots.check(path.c_str()), "a path that is allowed is below a root");
 }
 
 // Server 0's, as far as they need no cluster.
@@ -51,16 +53,17 @@ AdminHttp::Handlers handlers(bool& ordered) {
   handlers.metrics_text = [] { return std::string("tributary_x 1\n"); };
   handlers.healthy = [] { return true; };
   handlers.order = [&ordered](const std::string& path, const std::string* body) -> std::optional<AdminHttp::Answer> {
+    static const PathRoots roots({"/shared"}, true);
     if (body == nullptr) return std::nullopt;
     ordered = true;
     if (path == "/job/stop") return AdminHttp::Answer{job_name_of(*body) ? 200u : 400u, "{}"};
     if (path == "/checkpoint/save") {
       const auto order = save_order_of(*body);
-      if (order) must_be_paths(order->directory);
+      if (order) must_stay_below(roots, order->directory);
       return AdminHttp::Answer{order ? 200u : 400u, "{}"};
     }
     const auto order = restore_order_of(*body);
-    if (order) must_be_paths(order->directory);
+    if (order) must_stay_below(roots, order->directory);
     return AdminHttp::Answer{order ? 200u : 400u, "{}"};
   };
   return handlers;
@@ -88,8 +91,8 @@ std::vector<Bytes> seeds() {
   return {
       bytes_of(get),
       bytes_of("GET /healthz?x HTTP/1.0\r\nHost: x\r\nOrigin: http://x\r\nConnection: keep-alive\r\n\r\n" + get),
-      bytes_of(post("/checkpoint/save", R"({"job":"mlp","directory":"/d","committed":true})") + get),
-      bytes_of(post("/checkpoint/restore", R"({"checkpoint":"/d\u0000/x","name":"mlp","force":false})")),
+      bytes_of(post("/checkpoint/save", R"({"job":"mlp","directory":"/shared/d","committed":true})") + get),
+      bytes_of(post("/checkpoint/restore", R"({"checkpoint":"/d\u0000/../shared/x","name":"mlp","force":false})")),
       bytes_of("POST /job/stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + kToken +
                "\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\ne\r\n{\"name\":\"mlp\"}\r\n0"
                "\r\n\r\n")};

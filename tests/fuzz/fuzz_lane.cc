@@ -41,6 +41,7 @@ enum class Move : std::uint8_t {
   kPark,
   kOpen,
   kReopen,
+  kResume,
   kLink,
   kUnlink,
   kEnd
@@ -103,9 +104,19 @@ class Run {
   }
   void open() {
     jobs_.open(job_, gauges());
-    jobs_.opened(job(), view(), false);
+    for (const auto& [chunk, snapshot] : everybody_.captured) {
+      if (job_.view->resumes) jobs_.restore(job(), chunk, snapshot.state);
+    }
+    jobs_.opened(job(), view(), job_.view->resumes);
   }
-  void next_view() { job_ = testing::in_view(job_, view().next()); }
+  // The next one, which goes on with what was captured at `start`, if it does.
+  void next_view(std::optional<Round> start = {}) {
+    job_ = testing::changed(job_, [&](ViewPlan& plan, JobConfig&) {
+      plan.view = plan.view.next();
+      plan.resumes = start.has_value();
+      plan.start = start.value_or(Round());
+    });
+  }
 
   // Mostly what fits, at times anything.
   ChunkKey key() {
@@ -207,6 +218,10 @@ class Run {
         next_view();
         jobs_.reopen(job_, gauges());
         return jobs_.opened(job(), view(), false);
+      case Move::kResume:
+        if (everybody_.captured.empty()) return;
+        next_view(everybody_.captured.begin()->second.round);
+        return open();
       case Move::kLink: {
         const LinkRequest request{job(), view(), NodeRank(input_.number() % 3)};
         const auto shared = jobs_.shared(request);
@@ -244,6 +259,8 @@ Bytes training(std::uint8_t job) {
     if (round == 2) say({move(Move::kSnapshot), 0, 4});
   }
   say({move(Move::kStop), 1, 1, 4});
+  say({move(Move::kResume)});
+  for (const unsigned key : {0u, 1u, 2u, 3u}) say({move(Move::kPull), key, 4, (key & 1u) << 6});
   return input;
 }
 

@@ -68,11 +68,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (packet.empty() || ::send(pair.far.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) break;
     if (reader == Reader::kAttach && !attached.receive_now()) break;
     if (reader == Reader::kRequest && !receive_link_request(attached.fd())) break;
-    if (reader == Reader::kReply) {
-      const auto reply = receive_link_reply(attached.fd());
-      if (!reply || !*reply) break;
-      require(!to_string((*reply)->message.why.code).empty(), "a refusal has a reason that is known");
-    }
+    if (reader == Reader::kReply && !receive_link_reply(attached.fd())) break;
   }
   return 0;
 }
