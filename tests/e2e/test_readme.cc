@@ -37,6 +37,7 @@ const std::vector<Rule>& rules() {
        "measures, on a machine that does nothing else; test_up, test_late_nodes, unit tests"},
       {"ssh ", Way::kNotRun, "another machine; test_page opens the page"},
       {"kubectl ", Way::kNotRun, "a cluster of Kubernetes; test_manifests"},
+      {"sbatch ", Way::kNotRun, "a cluster of Slurm; test_slurm"},
       {"tributary keys ", Way::kNotRun, "writes below /etc; test_keys, test_security"},
       {"tributary lab ", Way::kNotRun, "root; test_lab"},
       {"tributary chaos ", Way::kNotRun, "minutes; test_chaos"},
