@@ -54,6 +54,7 @@ class Everybody final : public LaneOutput, public LaneListener {
     void end() override {}
   };
   std::uint64_t now_ms() const override { return now; }
+  std::uint64_t now_ns() const override { return now * 1'000'000; }
   void send(PeerId, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) override {
     const auto bytes = encode_data(message, encoded_, place);
     require(decode_data(bytes).has_value(), "what a lane says can be understood");
