@@ -39,6 +39,7 @@ const std::vector<Rule>& rules() {
       {"kubectl ", Way::kNotRun, "a cluster of Kubernetes; test_manifests"},
       {"sbatch ", Way::kNotRun, "a cluster of Slurm; test_slurm"},
       {"tributary keys ", Way::kNotRun, "writes below /etc; test_keys, test_security"},
+      {"tributary trace ", Way::kNotRun, "a job that trains for long enough; test_trace"},
       {"tributary lab ", Way::kNotRun, "root; test_lab"},
       {"tributary chaos ", Way::kNotRun, "minutes; test_chaos"},
       {"tributary checkpoint restore", Way::kNotRun, "a cluster on other machines; test_checkpoints"},

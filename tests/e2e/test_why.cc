@@ -77,7 +77,8 @@ TEST_CASE("a machine whose clock is an hour off is named with it, and joins all 
        .environment = {{"LD_PRELOAD", faked}, {"FAKETIME", "-1h"}, {"FAKETIME_DONT_FAKE_MONOTONIC", "1"}}});
   REQUIRE_MESSAGE(late, late.error().message);
   const auto clock = [&] {
-    for (const auto& peer : status_of(cluster->coordinator_daemon()).at("coordinator").at("peers")) {
+    const nlohmann::json status = status_of(cluster->coordinator_daemon());
+    for (const auto& peer : status.at("coordinator").at("peers")) {
       if (peer.at("name") == "late") return peer.at("clock").get<std::string>();
       CHECK(peer.at("clock") == "");
     }
