@@ -361,6 +361,17 @@ class Keep(unittest.TestCase):
         said, _ = process.communicate(timeout=PATIENCE_S)
         self.assertEqual((process.returncode, said), (0, "TERM\n"))
 
+    def test_a_status_outlives_signals(self) -> None:
+        for _ in range(50):
+            process = self.start("trap 'exit 75' TERM; echo up; while :; do sleep 0.005; done")
+            self.assertEqual(self.line(process), "up")
+            process.terminate()
+            while process.poll() is None:
+                process.send_signal(signal.SIGURG)
+                time.sleep(0.001)
+            process.communicate()
+            self.assertEqual(process.returncode, 75)
+
     def test_failures_are_bounded(self) -> None:
         for status, starts in ((0, 1), (1, 3), (2, 1), (75, 1), (137, 3)):
             with self.subTest(status):

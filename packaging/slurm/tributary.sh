@@ -77,17 +77,20 @@ step() {
 # stopped, because the others would only wait. Slurm sends TERM to all processes of a task or to this shell alone, so it
 # is passed on; but once, because a daemon takes another one a while later for "at once".
 keep() {
-  local asked='' child='' again restarts=0 status=143
-  trap 'again=yes; [ "$asked" ] || [ -z "$child" ] || kill -TERM "$child" || true; asked=yes' TERM URG
+  local asked='' child='' restarts=0 status=143
+  # Only the first signal: bash may lose the status of a child that ends while another interrupts the wait for it.
+  trap 'trap "" TERM URG; asked=yes; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' TERM URG
   while [ -z "$asked" ]; do
     "$@" &
     child=$!
     if [ "$asked" ]; then kill -TERM "$child" || true; fi
-    again=yes
-    while [ "$again" ]; do # a signal interrupts the wait
-      again='' status=0
+    status=0
+    wait "$child" || status=$?
+    if [ "$asked" ]; then # which interrupted the wait
+      while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done
+      status=0
       wait "$child" || status=$?
-    done
+    fi
     child=''
     case $status in 0 | 75) exit $status ;; esac
     if [ "$asked" ]; then break; fi
