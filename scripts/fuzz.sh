@@ -31,12 +31,10 @@ found=0
 for target in "${targets[@]}"; do
   corpus=build/fuzz/corpus/$target findings=build/fuzz/findings/$target log=build/fuzz/$target.log
   mkdir -p "$corpus" "$findings"
-  committed=()
-  [ -d "tests/fuzz/corpus/$target" ] && committed=("tests/fuzz/corpus/$target")
   status=0
   # An input of some kilobytes must not make a parser take 256 MiB, nor 20 seconds.
   nice -n 19 "build/fuzz/bin/fuzz_$target" -max_total_time="$seconds" -max_len=20000 -malloc_limit_mb=256 -timeout=20 \
-    -print_final_stats=1 -artifact_prefix="$findings/" "$corpus" "${committed[@]}" >"$log" 2>&1 || status=$?
+    -print_final_stats=1 -artifact_prefix="$findings/" "$corpus" >"$log" 2>&1 || status=$?
   awk -v target="$target" -v status=$status '
     /stat::number_of_executed_units/ { runs = $2 }
     /stat::average_exec_per_sec/ { speed = $2 }

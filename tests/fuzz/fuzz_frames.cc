@@ -1,4 +1,5 @@
 // Payloads: encoded values, from workers (pushes) and servers (answers).
+#include <cstring>
 #include <memory>
 #include <numeric>
 

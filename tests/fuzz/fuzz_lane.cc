@@ -142,10 +142,8 @@ class Run {
   Bytes payload(const ChunkKey& key, std::uint64_t weight) {
     const std::uint8_t kind = input_.number() % 8;
     const std::size_t elements = key.chunk.value == 0 ? testing::kChunk : kElements - testing::kChunk;
-    const auto values = std::as_bytes(input_.take(sizeof(float)));
-    float value = 0.0f;
-    std::memcpy(&value, values.data(), values.size());
-    if (kind == 0) return {values.begin(), values.end()};
+    const auto value = input_.number<float>();
+    if (kind == 0) return Bytes(input_.number());
     if (kind == 1) return testing::frame_of(elements, value);  // fp32
     Bytes frame = testing::frame_of(elements, value, config().push, weight);
     if (kind == 2) {  // damaged
@@ -245,13 +243,15 @@ class Run {
   std::uint32_t link_ = 0;  // made last
 };
 
-// A training of some rounds: initial values, pulls, pushes of both nodes, chunk by chunk.
+// A training of some rounds: questions before there are values, initial values, pushes of both nodes, chunk by chunk.
 Bytes training(std::uint8_t job) {
   Bytes input{static_cast<std::byte>(job), std::byte{1}};
   const auto say = [&](std::initializer_list<unsigned> numbers) {
     for (const unsigned number : numbers) input.push_back(static_cast<std::byte>(number));
   };
   const auto move = [](Move m) { return static_cast<unsigned>(m); };
+  say({move(Move::kLink), 0});
+  for (const unsigned key : {0u, 2u}) say({move(Move::kQuery), key, 0, 0, 7, 0});
   for (const unsigned chunk : {0u, 2u}) say({move(Move::kInit), chunk, 1, 0, 0, 0, 0x3f, 0});
   for (unsigned round = 1; round <= 4; ++round) {
     for (const unsigned key : {0u, 1u, 2u, 3u})

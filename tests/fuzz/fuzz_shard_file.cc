@@ -1,6 +1,8 @@
 // Shard files of checkpoints, and the chunks in them: from a disk, or from whoever made the checkpoint.
 #include <xxhash.h>
 
+#include <cstring>
+
 #include "server/checkpoint/checkpoint_file.h"
 #include "server/chunk/chunk_record.h"
 #include "tests/fuzz/fuzz_target.h"

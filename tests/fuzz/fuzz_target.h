@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,7 +20,7 @@ namespace tributary::fuzz {
 
 using Bytes = std::vector<std::byte>;
 
-// That the parser accepts, most of them: mutations of what is refused at once find little.
+// That the parser accepts, most of them: mutations of what is refused at once find little. And what was found once.
 std::vector<Bytes> seeds();
 
 // A finding if not.
@@ -50,8 +49,7 @@ class Choices {
   template <class T = std::uint8_t>
   T number() {
     T value{};
-    const std::span<const std::byte> taken = take(sizeof value);
-    std::memcpy(&value, taken.data(), taken.size());
+    std::ranges::copy(take(sizeof value), std::as_writable_bytes(std::span(&value, 1)).begin());
     return value;
   }
   bool flag() { return number() % 2 != 0; }
