@@ -240,9 +240,8 @@ void LaneJobs::retire(Job job) {
   ShardStats stats = job.core->stats();
   keep_totals_only(stats);
   add_counts(closed_, stats);
-  const JobId id = job.core->job().view->job;
-  told_.end_view(id);
-  if (trace_ && trace_->is_of(id)) trace_.reset();
+  if (trace_ && trace_->is_of(job.core->job().view->job)) trace_.reset();
+  told_.end_view(job.core->job().view->job);
   job.core.reset();
   retired_.push_back(std::move(job.pool));
 }
