@@ -7,7 +7,11 @@ namespace tributary {
 
 Result<AttachReceived> AttachWait::reply(AttachSocket& socket) {
   while (true) {
-    auto got = socket.receive(std::min(deadline_, note_at_));
+    if (stops_.ask()) {
+      return fail(ErrorCode::kStopped,
+                  "told to stop while job '" + options_.job.name + "' waited for " + who() + ", " + how_long());
+    }
+    auto got = socket.receive(std::min({deadline_, note_at_, Clock::now() + StopQuestion::kInterval}));
     if (got && std::holds_alternative<AttachWaits>(got->message)) {
       missing_ = std::get<AttachWaits>(got->message).missing;
     } else if (got || got.error().code != ErrorCode::kTimeout || Clock::now() >= deadline_) {
@@ -27,14 +31,16 @@ std::string AttachWait::who() const {
   return "other ranks, nodes or servers of job '" + options_.job.name + "' (`tributary status`)";
 }
 
-void AttachWait::note() {
+std::string AttachWait::how_long() const {
   using std::chrono::duration_cast, std::chrono::seconds;
-  note_at_ = Clock::now() + kNoteInterval;
-  if (!options_.note) return;
   const auto whole = duration_cast<seconds>(options_.attach_timeout);
   const auto gone = duration_cast<seconds>(options_.attach_timeout - (deadline_ - Clock::now()));
-  options_.note("waiting for " + who() + ", " + std::to_string(gone.count()) + " s of " +
-                std::to_string(whole.count()) + " s");
+  return std::to_string(gone.count()) + " s of " + std::to_string(whole.count()) + " s";
+}
+
+void AttachWait::note() {
+  note_at_ = Clock::now() + kNoteInterval;
+  if (options_.note) options_.note("waiting for " + who() + ", " + how_long());
 }
 
 }  // namespace tributary

@@ -1,5 +1,6 @@
 #include "session/c_attach.h"
 
+#include <charconv>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -98,6 +99,21 @@ std::string socket_of(const char* given) {
   return named && *named ? named : kDefaultSocket;
 }
 
+Result<std::chrono::milliseconds> attach_timeout_of(std::uint32_t given_ms) {
+  if (given_ms > 0) return std::chrono::milliseconds(given_ms);
+  const char* text = std::getenv(kAttachTimeoutVariable);
+  if (!text || !*text) return kAttachTimeout;
+  std::uint32_t seconds = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stopped, error] = std::from_chars(text, end, seconds);
+  if (error != std::errc{} || stopped != end || seconds == 0 || seconds > kMaxAttachTimeout.count()) {
+    return fail(ErrorCode::kInvalidArgument, std::string("environment variable ") + kAttachTimeoutVariable + "='" +
+                                                 text + "' is no number of seconds from 1 to " +
+                                                 std::to_string(kMaxAttachTimeout.count()));
+  }
+  return std::chrono::seconds(seconds);
+}
+
 Result<SessionOptions> options_of(const tributary_options& given) {
   SessionOptions options;
   options.socket = socket_of(given.socket);
@@ -112,7 +128,12 @@ Result<SessionOptions> options_of(const tributary_options& given) {
     options.topology = {given.rank, given.world_size, given.local_rank, given.local_world_size, given.node_rank};
     if (Status sound = options.topology.validate(); !sound) return tl::unexpected(sound.error());
   }
-  if (given.attach_timeout_ms > 0) options.attach_timeout = std::chrono::milliseconds(given.attach_timeout_ms);
+  const auto attach_timeout = attach_timeout_of(given.attach_timeout_ms);
+  if (!attach_timeout) return tl::unexpected(attach_timeout.error());
+  options.attach_timeout = *attach_timeout;
+  if (given.stops) {
+    options.stops = [stops = given.stops] { return *stops != 0; };
+  }
   options.gradients_move = given.gradients_move != 0;
   options.model_rank = given.model_rank;
   if (given.computes_with) {

@@ -16,6 +16,7 @@
 #include "session/futex.h"
 #include "session/held_tensors.h"
 #include "session/session_memory.h"
+#include "session/stop_question.h"
 #include "session/trace_writer.h"
 
 namespace tributary {
@@ -55,6 +56,7 @@ struct Session::Impl {
   std::vector<Round> given;     // of these, what the worker has: a stop may be after an earlier round than a snapshot
   FigureOutbox figures;
   TraceWriter trace;
+  StopQuestion stops;
   bool gone = false;  // the worker closed the socket
   bool detach_acknowledged = false;
   bool told_end = false;  // the worker has said, after the detach, what came of the job's state
@@ -148,6 +150,7 @@ Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round 
       memory.node().waiters.fetch_add(1, std::memory_order_seq_cst);
       const bool woken = futex_wait(memory.node().progress, seen, kLivenessInterval);
       memory.node().waiters.fetch_sub(1, std::memory_order_seq_cst);
+      stops.ask();  // who is asked may have something to say; a round is waited for all the same
       if (woken) continue;
       // A round may wait for the very snapshot that was named meanwhile. (A worker that is gone is found below.)
       [[maybe_unused]] const Status sent = give_for_snapshot();
@@ -215,10 +218,15 @@ namespace {
 
 // Daemons and trainers may be started in any order.
 Result<AttachSocket> connect_by(Clock::time_point deadline, const SessionOptions& options) {
+  StopQuestion stops(options.stops);
   for (bool told = false;; told = true) {
     auto socket = AttachSocket::connect(options.socket);
     if (socket || socket.error().code != ErrorCode::kUnavailable || !options.await_worker || Clock::now() >= deadline) {
       return socket;
+    }
+    if (stops.ask()) {
+      return fail(ErrorCode::kStopped, "told to stop while job '" + options.job.name +
+                                           "' waited for the worker daemon: " + socket.error().message);
     }
     if (!told && options.note) options.note("waiting for the worker daemon: " + socket.error().message);
     std::this_thread::sleep_for(kConnectPause);
@@ -244,6 +252,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   request.pid = ::getpid();
   request.tensors = std::move(tensors);
   impl->keepsake = options.keepsake;
+  impl->stops = StopQuestion(options.stops);
   if (options.device) request.device = options.device->uuid();
   request.gradients_move = options.gradients_move;
   request.computes_with = options.computes_with;
@@ -481,6 +490,7 @@ Status Session::saved() {
     impl_->read_socket();
     if (impl_->told_end) return impl_->failure ? tl::unexpected(*impl_->failure) : Status();
     if (impl_->gone) return tl::unexpected(impl_->unavailable());
+    impl_->stops.ask();
     pollfd item{impl_->socket.fd(), POLLIN, 0};
     ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
   }

@@ -67,16 +67,23 @@ struct SessionKeepsake {
   std::vector<RankState> states;  // what this rank last gave to keep()
 };
 
+// How long an attach may take; and the environment variable that says so, in seconds, where nothing nearer does.
+inline constexpr std::chrono::seconds kAttachTimeout{120}, kMaxAttachTimeout{7 * 24 * 3600};
+inline constexpr const char* kAttachTimeoutVariable = "TRIBUTARY_ATTACH_TIMEOUT";
+
 struct SessionOptions {
   std::string socket;  // the worker's
   JobConfig job;
   // In an elastic job node_rank is what the node is known by, and world_size counts only for the first view.
   Topology topology;
-  std::chrono::milliseconds attach_timeout{120'000};  // for the worker to be there and all members to come together
-  bool await_worker = true;                           // false: kUnavailable at once if none listens
-  std::function<void(const std::string&)> note;       // told what the attach waits for; null: nobody
-  std::shared_ptr<DeviceMemoryOpener> device;         // of a trainer on a GPU; null: host memory
-  std::shared_ptr<SessionKeepsake> keepsake;          // null: nothing is kept
+  std::chrono::milliseconds attach_timeout = kAttachTimeout;  // for the worker and all members to be there
+  bool await_worker = true;                                   // false: kUnavailable at once if none listens
+  std::function<void(const std::string&)> note;               // told what the attach waits for; null: nobody
+  // Asked some times a second by the thread that waits: whether this rank is to stop. True ends an attach with
+  // kStopped; start(), wait() and saved() go on, because others count on this rank. null: it is not.
+  std::function<bool()> stops;
+  std::shared_ptr<DeviceMemoryOpener> device;  // of a trainer on a GPU; null: host memory
+  std::shared_ptr<SessionKeepsake> keepsake;   // null: nothing is kept
   // The trainer asks for gradient(t) anew in every round, and writes all of it before ready(t): then the only rank of a
   // node that pushes fp32 writes each round's gradient to where it is kept for lost servers, which else costs a copy.
   bool gradients_move = false;
@@ -107,8 +114,8 @@ inline bool may_come_back(const Error& error) {
 
 class Session {
  public:
-  // kUnavailable: nobody listens on the socket (the path is named).
-  // Errors of the worker or the coordinator as they word them.
+  // kUnavailable: nobody listens on the socket (the path is named). kStopped: the job, or this rank (stops), is to
+  // stop. Errors of the worker or the coordinator as they word them.
   static Result<std::unique_ptr<Session>> attach(const SessionOptions& options, std::vector<TensorSpec> tensors);
   ~Session();  // without finish(): counts as LeaveKind::kFailed
   Session(const Session&) = delete;

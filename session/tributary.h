@@ -90,7 +90,8 @@ typedef struct tributary_options {
    * LOCAL_WORLD_SIZE, GROUP_RANK; each of them with TRIBUTARY_ in front comes first). */
   uint32_t from_environment;
   uint32_t rank, world_size, local_rank, local_world_size, node_rank;
-  uint32_t attach_timeout_ms; /* for the worker and all members to be there; 0: two minutes */
+  uint32_t attach_timeout_ms; /* for the worker and all members to be there; 0: TRIBUTARY_ATTACH_TIMEOUT (seconds) of
+                               * the environment, else two minutes */
   uint32_t gradients_move;    /* 1: tributary_gradient() is asked for anew in every round, and all of it is written */
   int32_t device;             /* lend memory of this CUDA device; -1: host memory; 0 is a device */
   const char* computes_with; /* what computes the gradients ("torch 2.13 cpu"): compared with other ranks'; NULL: not */
@@ -98,6 +99,9 @@ typedef struct tributary_options {
   void* note_context;
   tributary_keepsake* keepsake; /* NULL: nothing is kept */
   uint32_t model_rank; /* which part of the model this rank holds, with pipeline or tensor parallelism; else 0 */
+  /* Set by a signal handler, and read while the attach waits: not 0 ends it with TRIBUTARY_STOPPED. To be there as long
+   * as the session is; NULL: nothing ends it. */
+  const volatile int* stops;
 } tributary_options;
 
 /* What outlives a session: memory that the node's next worker needs if this one is killed. A trainer that gives the

@@ -22,6 +22,7 @@ struct Options {
   std::string job_file;
   std::vector<std::string> overrides;
   std::string socket = WorkerConfig{}.socket;
+  std::uint32_t attach_timeout_s = kAttachTimeout.count();
   std::string progress_socket;
   Topology topology;
   bool standalone = false;
@@ -50,7 +51,8 @@ CPU: with --device cpu, where there is a GPU):
 `tributary up` starts a whole cluster with its trainers on this machine.)";
 
 constexpr const char* kFooter = R"(
-SIGINT or SIGTERM stops the job after the open round; the same command goes on from there. A second one ends this rank at once.
+SIGINT or SIGTERM stops the job after the open round; the same command goes on from there. A rank that waits says what for. A second
+one, a second or more later, ends this rank at once.
 Exit status: 0 trained to the end; 75 stopped in good order before that, run again to go on; 1 the run failed, its
 state could not be saved, or its loss or parameters are no longer finite; 2 the command line, the job file or the data
 set is wrong.)";
@@ -132,6 +134,7 @@ int run_rank(const Options& options, JobConfig job, const DeviceRequest& device)
   StopSignal stop_signal;
   const TrainerOptions trainer{.job = std::move(job),
                                .socket = options.socket,
+                               .attach_timeout = std::chrono::seconds(options.attach_timeout_s),
                                .topology = topology,
                                .device = *choice,
                                .curve_ms = options.curve_ms,
@@ -167,6 +170,12 @@ int run(int argc, char** argv) {
   rank->add_option("--worker", options.socket, "socket of this node's worker daemon")
       ->envname("TRIBUTARY_SOCKET")
       ->type_name("SOCKET")
+      ->capture_default_str();
+  rank->add_option("--attach-timeout", options.attach_timeout_s,
+                   "how long to wait for the worker daemon and for all ranks to be there, each time this rank attaches")
+      ->envname(kAttachTimeoutVariable)
+      ->type_name("SECONDS")
+      ->check(in_range(1u, static_cast<std::uint32_t>(kMaxAttachTimeout.count())))
       ->capture_default_str();
   rank->add_option("--progress-socket", options.progress_socket,
                    "Unix datagram socket that gets a JSON object for every round, instead of the progress bar")

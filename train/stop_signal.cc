@@ -1,7 +1,10 @@
 #include "train/stop_signal.h"
 
+#include <algorithm>
 #include <atomic>
 #include <ctime>
+#include <thread>
+#include <utility>
 
 #include "common/base/assert.h"
 #include "common/base/clock.h"
@@ -9,6 +12,8 @@
 namespace tributary::train {
 
 namespace {
+
+constexpr std::chrono::milliseconds kSleepSlice{50};
 
 // What a signal handler can reach: when the first signal came, 0 before. Any thread may run the handler.
 std::atomic<std::uint64_t> g_asked_ms = 0;
@@ -62,6 +67,17 @@ void StopSignal::suspend() {
 
 bool StopSignal::requested() const {
   return g_asked_ms != 0;
+}
+
+bool StopSignal::unanswered() {
+  return requested() && !std::exchange(answered_, true);
+}
+
+void StopSignal::sleep(std::chrono::milliseconds length) const {
+  using Clock = std::chrono::steady_clock;
+  for (const auto end = Clock::now() + length; Clock::now() < end && !requested();) {
+    std::this_thread::sleep_for(std::min(length, kSleepSlice));
+  }
 }
 
 std::string StopSignal::name() const {

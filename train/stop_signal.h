@@ -5,6 +5,7 @@
 // that would take the signal.
 #pragma once
 
+#include <chrono>
 #include <csignal>
 #include <string>
 
@@ -19,13 +20,16 @@ class StopSignal {
   StopSignal& operator=(const StopSignal&) = delete;
 
   void arm();
-  // While there is no round to complete (attaching): the signals end the process.
   void suspend();
   bool requested() const;
+  // Requested, for the first time that this is asked: somebody waits for an answer.
+  bool unanswered();
+  // Or until a stop is requested.
+  void sleep(std::chrono::milliseconds length) const;
   std::string name() const;  // "SIGINT"; empty: not requested
 
  private:
-  bool armed_ = false;
+  bool armed_ = false, answered_ = false;
   struct sigaction interrupt_before_ {};
   struct sigaction terminate_before_ {};
 };

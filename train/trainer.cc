@@ -5,27 +5,24 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "common/base/clock.h"
 #include "common/files/digest.h"
 #include "session/device_memory_opener.h"
 #include "train/attach_pause.h"
 #include "train/finite.h"
 #include "train/lent_memory.h"
+#include "train/parameter_curve.h"
 #include "train/rank_compute.h"
 
 namespace tributary::train {
-
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr std::chrono::seconds kFruitlessPatience{60};
-constexpr std::size_t kMaxCurvePoints = 400;
 
 std::uint64_t ns_since(Clock::time_point begin) {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
@@ -45,8 +42,12 @@ class Trainer {
         progress_(progress),
         stop_signal_(stop_signal),
         lent_(options.device_memory),
-        last_(last_round(options.job.train, compute_.sampler())) {
+        last_(last_round(options.job.train, compute_.sampler())),
+        curve_(options.curve_ms) {
     session_options_.socket = options.socket;
+    session_options_.attach_timeout = options.attach_timeout;
+    session_options_.note = [this](const std::string& text) { note(text); };
+    session_options_.stops = [this] { return answers_stop(); };
     session_options_.job = options.job;
     session_options_.topology = options.topology;
     session_options_.keepsake = std::make_shared<SessionKeepsake>();
@@ -55,7 +56,6 @@ class Trainer {
     summary_.job = options.job.name;
     summary_.clocks = has_clocks(options.job);
     summary_.partial = has_deadline(options.job);
-    curve_ns_ = options.curve_ms * 1'000'000ull;
     summary_.rank = options.topology.rank;
     summary_.world_size = options.topology.world_size;
     summary_.nodes = options.topology.world_size / options.topology.local_world_size;
@@ -65,9 +65,11 @@ class Trainer {
   }
 
   Result<RunSummary> run() {
+    stop_signal_.arm();
     Result<RunSummary> summary = run_views();
-    if (!summary || snapshots_.empty()) return summary;
-    if (Status status = evaluate_curve(*summary); !status) return tl::unexpected(status.error());
+    stop_signal_.suspend();
+    if (!summary || curve_.empty()) return summary;
+    if (Status done = curve_.evaluate(compute_, *test_, summary->curve); !done) return tl::unexpected(done.error());
     return summary;
   }
 
@@ -93,6 +95,7 @@ class Trainer {
         summary_.stop_reason = why;
         summary_.digest.clear();
         summary_.test.reset();
+        note("stopped: " + why);
         return summary_;
       }
       // The first attach must work; later ones may find daemons that are about to come back.
@@ -107,20 +110,31 @@ class Trainer {
       summary_.restarts += 1;
       const milliseconds pause = attach_pause(session_options_.job.membership, idle, end.has_value());
       note("attaching again in " + std::to_string(pause.count()) + " ms: " + why);
-      std::this_thread::sleep_for(pause);
+      stop_signal_.sleep(pause);
     }
+  }
+
+  // Asked while the session waits. A signal has its answer at once, because a round may take its time; an attach ends.
+  bool answers_stop() {
+    if (session_ != nullptr && stop_signal_.unanswered()) {
+      note(stop_signal_.name() + ": stops when " +
+           (leaving_ ? std::string("the job's state is saved")
+                     : "the parameters of round " + std::to_string(pushed_.value) +
+                           " are there (`tributary status` says why they are not)") +
+           "; a second Ctrl-C ends this rank at once");
+    }
+    return stop_signal_.requested();
   }
 
   // Attaches, trains, detaches. Errors are the session's.
   Result<ViewEnd> run_view() {
     // The first attach waits for a worker that is still to be started; later ones take turns with run_views' pauses.
     session_options_.await_worker = !attached_once_;
-    session_options_.note = [this](const std::string& text) { note(text); };
-    Result<std::unique_ptr<Session>> attached =
-        lent_.attach(session_options_, compute_.shape().tensors(), [this](const std::string& text) { note(text); });
+    auto attached = lent_.attach(session_options_, compute_.shape().tensors(), session_options_.note);
     if (!attached) return tl::unexpected(attached.error());
     session_ = std::move(*attached);
     take_place(session_->topology());
+    pushed_ = session_->resume_round();  // whose parameters start() waits for
     const std::size_t tensors = compute_.shape().tensors().size();
     if (session_->fresh() && topology_.rank == 0) {
       for (std::size_t t = 0; t < tensors; ++t) {
@@ -137,7 +151,6 @@ class Trainer {
       return ViewEnd::kRestart;
     }
     session_->last_round(last_);
-    stop_signal_.arm();
     resumed_ = complete_ = pushed_ = gated_ = session_->resume_round();
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
@@ -248,39 +261,10 @@ class Trainer {
 
   // Copies the parameters, if it is time to.
   Status note_curve() {
-    const std::uint64_t now = steady_ns();
-    if (curve_ns_ == 0 || test_ == nullptr || memory_.place != MemoryPlace::kHost || now < next_snapshot_ns_) return {};
-    if (snapshots_.size() >= kMaxCurvePoints) return {};
-    next_snapshot_ns_ = now + curve_ns_;
+    if (test_ == nullptr || memory_.place != MemoryPlace::kHost || !curve_.due()) return {};
     const Result<StepState> answered = await_answers(StepState::kContinue);
     if (!answered) return tl::unexpected(answered.error());
-    if (complete_ != pushed_) return {};
-    Snapshot& snapshot = snapshots_.emplace_back();
-    snapshot.at_ns = steady_ns();
-    snapshot.round = complete_;
-    const std::vector<TensorSpec>& tensors = compute_.shape().tensors();
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-      snapshot.values.emplace_back(memory_.parameters[t], memory_.parameters[t] + tensors[t].elements());
-    }
-    return {};
-  }
-
-  Status evaluate_curve(RunSummary& summary) {
-    std::vector<std::vector<float>> gradients;
-    std::vector<float*> nothing;
-    for (const TensorSpec& tensor : compute_.shape().tensors()) {
-      gradients.emplace_back(tensor.elements());
-      nothing.push_back(gradients.back().data());
-    }
-    for (const Snapshot& snapshot : snapshots_) {
-      std::vector<const float*> parameters;
-      for (const auto& values : snapshot.values) parameters.push_back(values.data());
-      if (Status status = compute_.bind({.parameters = parameters, .gradients = nothing}); !status) return status;
-      const Result<BatchStats> test = compute_.evaluate(*test_);
-      compute_.unbind();
-      if (!test) return tl::unexpected(test.error());
-      summary.curve.push_back({snapshot.at_ns, snapshot.round.value, *test});
-    }
+    if (complete_ == pushed_) curve_.copy(complete_, compute_.shape().tensors(), memory_.parameters);
     return {};
   }
 
@@ -333,6 +317,7 @@ class Trainer {
         finished || !stop_signal_.requested()
             ? std::string()
             : "rank " + std::to_string(topology_.rank) + " was told to stop (" + stop_signal_.name() + ")";
+    leaving_ = true;
     Status saved = session_->finish(finished ? LeaveKind::kFinished : LeaveKind::kStopped, told);
     // A worker that is gone before it took note may know this rank's last round, or not: the job then says.
     if (finished && !saved) return tl::unexpected(saved.error());
@@ -397,9 +382,9 @@ class Trainer {
     return tl::unexpected(error);
   }
 
-  // Whatever happened: no session, no handler, totals added up.
+  // Whatever happened: no session, totals added up.
   void close_view() {
-    stop_signal_.suspend();
+    leaving_ = false;
     compute_.unbind();  // before its memory goes with the session
     memory_ = {};
     session_.reset();
@@ -466,17 +451,12 @@ class Trainer {
   Round best_;       // newest complete round of any view
   Round resumed_;    // where the newest view began
   Round evaluated_;  // round that summary_.test is about
-  struct Snapshot {
-    std::uint64_t at_ns = 0;
-    Round round;
-    std::vector<std::vector<float>> values;  // by tensor
-  };
-  std::uint64_t curve_ns_ = 0, next_snapshot_ns_ = 0;
-  std::vector<Snapshot> snapshots_;
+  ParameterCurve curve_;
   std::string reason_;
 
   // The view's.
   std::unique_ptr<Session> session_;
+  bool leaving_ = false;  // it was told to finish
   RankMemory memory_;
   Round complete_;  // newest round whose answers have all come
   Round pushed_;    // newest round whose gradient was given away: complete_, or the one after it

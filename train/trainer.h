@@ -2,6 +2,7 @@
 // daemon as any user's trainer would be.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,6 +25,7 @@ inline constexpr std::uint32_t kMaxFruitlessRestarts = 20;
 struct TrainerOptions {
   JobConfig job;
   std::string socket;  // of the worker daemon
+  std::chrono::seconds attach_timeout = kAttachTimeout;
   Topology topology;
   DeviceChoice device;
   // Opens memory that the worker lends; null: one for the GPU that was chosen, if there is one.

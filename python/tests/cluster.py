@@ -157,6 +157,13 @@ class Cluster:
             time.sleep(0.02)
         raise AssertionError(f"rank {rank} did not come to round {round}:\n{self.log_of(rank)}")
 
+    def wait_for(self, rank: int, text: str) -> None:
+        """Until a rank has written it."""
+        deadline = time.monotonic() + 60
+        while text not in self.log_of(rank):
+            assert time.monotonic() < deadline, f"rank {rank} does not say '{text}':\n{self.log_of(rank)}"
+            time.sleep(0.02)
+
     def log_of(self, rank: int) -> str:
         return (self.folder / f"rank-{rank}.log").read_text()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import time
 from typing import Any, Callable
 from unittest import mock
 
@@ -20,12 +21,16 @@ class FakeLibrary:
             it), ``"late"`` (the view ends when the round is complete), ``"gone"`` (the worker is), ``"back to R"``,
             ``"stop"``, ``"stopped"``.
         refuse: errors of the next attaches.
+        alone: called by an attach that then waits, for somebody who is missing, until it is to stop.
+        attaches: what they were told.
     """
 
     def __init__(self) -> None:
         self.rounds: list[list[list[float]]] = []
         self.events: dict[int, str] = {}
         self.refuse: list[Error] = []
+        self.alone: Callable[[], None] | None = None
+        self.attaches: list[AttachOptions] = []
         self.sessions: list[FakeSession] = []
         self.jobs: list[str] = []
         self.tensors: list[Any] = []
@@ -37,6 +42,14 @@ class FakeLibrary:
         return object()
 
     def attach(self, options: AttachOptions) -> FakeSession:
+        self.attaches.append(options)
+        assert options.stops is not None
+        if self.alone is not None:
+            self.alone()
+            while options.stops.value == 0:
+                time.sleep(0.01)
+        if options.stops.value != 0:
+            raise JobStopped("told to stop while it waited for node 1", Status.STOPPED)
         if self.refuse:
             raise self.refuse.pop(0)
         self.jobs.append(options.job)

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import tempfile
+import time
 import unittest
 import warnings
 from typing import Any
@@ -22,6 +23,7 @@ import tributary.torch as trib
 from tributary import Error, JobStopped, NotSaved, Unavailable
 from tributary._errors import Status
 from tributary._library import Leave, Step
+from tributary.torch._log import logger
 from tributary.torch._program import program
 
 
@@ -54,6 +56,7 @@ class WithFake(unittest.TestCase):
         program.links.clear()
         program.stop.disarm()
         program.stop.requested = None
+        program.stop.flag.value = 0
 
     def make(self, optimizer: Any = None, **options: Any) -> trib.DistributedOptimizer:
         optimizer = optimizer or torch.optim.SGD(self.net.parameters(), lr=0.1)
@@ -670,6 +673,63 @@ class Stops(WithFake):
                     opt.step()
                 self.assertEqual(session.left, (Leave.STOPPED, f"rank 0 was told to stop ({number.name})"))
                 self.assertEqual(opt.round, 1)
+
+    def test_a_signal_while_attaching(self) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        self.library.alone = lambda: os.kill(os.getpid(), signal.SIGINT)
+        with self.assertLogs(logger, "INFO") as logs, self.assertRaises(trib.Stopped) as caught:
+            self.make()
+        self.assertEqual(caught.exception.code, 75)
+        self.assertIn("rank 0: stopped: told to stop while it waited for node 1", logs.output[-1])
+        self.assertEqual(signal.getsignal(signal.SIGINT), before)
+
+    def test_a_signal_while_attaching_again(self) -> None:
+        opt = self.make()
+        self.library.events[1] = "gone"
+        self.library.alone = lambda: os.kill(os.getpid(), signal.SIGTERM)
+        self.backward()
+        with self.assertRaises(trib.Stopped) as caught:
+            opt.step()
+        self.assertIn("waited for node 1", caught.exception.reason)
+
+    def test_the_first_signal_has_an_answer(self) -> None:
+        opt = self.make()
+        session = self.library.session
+        answers = []
+
+        def wait(tensor: int = -1) -> Step:
+            if not answers:
+                with self.assertLogs(logger, "INFO") as logs:
+                    os.kill(os.getpid(), signal.SIGINT)
+                    deadline = time.monotonic() + 60
+                    while not logs.output and time.monotonic() < deadline:
+                        time.sleep(0.01)
+                answers.extend(logs.output)
+            return type(session).wait(session, tensor)
+
+        session.wait = wait  # type: ignore[method-assign]
+        self.backward()
+        with self.assertRaises(trib.Stopped):
+            opt.step()
+        why = "`tributary status` says why they are not"
+        self.assertEqual(
+            answers,
+            [
+                f"INFO:tributary:rank 0: SIGINT: stops when the parameters of round 1 are there ({why}); "
+                "a second Ctrl-C ends this rank at once"
+            ],
+        )
+
+    def test_how_long_an_attach_may_take(self) -> None:
+        self.make(attach_timeout=2.5)
+        self.assertEqual(self.library.attaches[-1].attach_timeout_ms, 2500)
+        self._leave()
+        self.make()
+        self.assertEqual(self.library.attaches[-1].attach_timeout_ms, 0)  # as the environment says
+        self._leave()
+        for wrong in (0, -1, 604801, float("nan")):
+            with self.assertRaisesRegex(ValueError, "attach_timeout="):
+                self.make(attach_timeout=wrong)
 
     def test_stopped_while_attaching(self) -> None:
         opt = self.make()

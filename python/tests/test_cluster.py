@@ -140,6 +140,39 @@ class Survival(WithDaemons):
                 self.assertEqual(value_of(log, "digest", "stops"), calm)
                 self.assertGreaterEqual(int(value_of(log, "resumed", "stops")), 15)
 
+    def test_a_rank_that_waits_answers_a_signal(self) -> None:
+        job = {"name": "answers", "optimizer": "sgd", "rounds": 100_000, "pause": 0.01}
+        with Cluster(self.folder, nodes=2, store=False) as cluster:
+            alone = cluster.start_rank(settings(job))
+            cluster.wait_for(0, "waiting for node 1")
+            alone.send_signal(signal.SIGINT)
+            self.assertEqual(alone.wait(60), 75, cluster.log_of(0))
+            self.assertIn("stopped: told to stop while job 'answers' waited for node 1, ", cluster.log_of(0))
+
+            for ends in ("the round", "a second signal"):
+                (self.folder / "rank-0.log").unlink()
+                ranks = [cluster.start_rank(settings(job), rank) for rank in range(2)]
+                cluster.wait_for_round(0, "answers", 10)
+                ranks[1].send_signal(signal.SIGSTOP)
+                time.sleep(0.5)
+                ranks[0].send_signal(signal.SIGINT)
+                cluster.wait_for(0, "rank 0: SIGINT: stops when ")
+                if ends == "the round":
+                    ranks[1].send_signal(signal.SIGCONT)
+                    self.assertEqual([process.wait(60) for process in ranks], [75, 75], cluster.log_of(0))
+                else:
+                    time.sleep(1.1)
+                    ranks[0].send_signal(signal.SIGINT)
+                    self.assertEqual(ranks[0].wait(60), 128 + signal.SIGINT, cluster.log_of(0))
+                    ranks[1].kill()
+                    ranks[1].wait()
+
+    def test_an_attach_takes_as_long_as_the_environment_says(self) -> None:
+        with Cluster(self.folder, nodes=2, store=False) as cluster:
+            alone = cluster.start_rank(settings({"name": "alone"}), TRIBUTARY_ATTACH_TIMEOUT="1")
+            self.assertEqual(alone.wait(60), 1, cluster.log_of(0))
+            self.assertIn("job 'alone' did not come together within 1000 ms; missing: ", cluster.log_of(0))
+
     def test_ranks_with_different_rates(self) -> None:
         program = self.program(
             "rates.py",

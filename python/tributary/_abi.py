@@ -42,6 +42,7 @@ class COptions(c.Structure):
         ("note_context", c.c_void_p),
         ("keepsake", c.c_void_p),
         ("model_rank", c.c_uint32),
+        ("stops", c.POINTER(c.c_int)),
     ]
 
 

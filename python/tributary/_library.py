@@ -66,6 +66,8 @@ class AttachOptions:
 
     Args:
         topology: rank, world size, local rank, local world size and node rank. None: as the environment says.
+        attach_timeout_ms: 0: as the environment says (``TRIBUTARY_ATTACH_TIMEOUT``, seconds), else two minutes.
+        stops: not 0, set by another thread, ends the attach with :class:`tributary.JobStopped`.
     """
 
     job: str
@@ -79,6 +81,7 @@ class AttachOptions:
     note: Callable[[str], None] | None = None
     keepsake: Keepsake | None = None
     model_rank: int = 0
+    stops: c.c_int | None = None
     holds_parameters: bool = False  # arrays of parameters can be read after the session, too
 
 
@@ -248,6 +251,9 @@ class Session:
             given.note = note
         if options.keepsake is not None:
             given.keepsake = options.keepsake.handle
+        if options.stops is not None:
+            self._stops = options.stops  # as long as the session
+            given.stops = c.pointer(options.stops)
         self._library.check(self._functions.tributary_attach(c.byref(given), c.byref(self._handle)))
 
     def _open(self) -> c.c_void_p:

@@ -36,6 +36,8 @@ const std::vector<Rule>& rules() {
       {"tributary bench ", Way::kNotRun,
        "measures, on a machine that does nothing else; test_up, test_late_nodes, unit tests"},
       {"ssh ", Way::kNotRun, "another machine; test_page opens the page"},
+      {"sudo ", Way::kNotRun, "root, and this machine's own system; test_deb"},
+      {"man ", Way::kNotRun, "the package's; test_command_lines"},
       {"kubectl ", Way::kNotRun, "a cluster of Kubernetes; test_manifests"},
       {"sbatch ", Way::kNotRun, "a cluster of Slurm; test_slurm"},
       {"tributary keys ", Way::kNotRun, "writes below /etc; test_keys, test_security"},

@@ -177,6 +177,13 @@ TEST_CASE("Ctrl-C stops run at a round, and the same command goes on to the same
   CHECK_FALSE(has(call.out(), "\"resumed_from\":0,"));
 }
 
+TEST_CASE("trainers are told how long they may attach") {
+  const TempDir dir;
+  Call call(dir, run(dir, {"--attach-timeout", "77"}, {"/bin/sh", "-c", "echo may take $TRIBUTARY_ATTACH_TIMEOUT s"}));
+  CHECK(call.wait() == 0);
+  CHECK(has(call.out(), "may take 77 s"));
+}
+
 TEST_CASE("Ctrl-C before any trainer has attached ends all at once") {
   const TempDir dir;
   Call call(dir, run(dir, {}, {"/bin/sh", "-c", "echo $$; sleep 1000; echo not reached"}));

@@ -15,7 +15,10 @@ bool has(const std::string& text, const std::string& part) {
 // A small cluster whose parts are started one by one.
 class Parts {
  public:
-  explicit Parts(const TempDir& dir) : dir_(dir) {
+  // peer_timeout_ms: after which who is silent is lost.
+  explicit Parts(const TempDir& dir, int peer_timeout_ms = 4000)
+      : dir_(dir),
+        limits_("[limits]\nheartbeat_ms = 100\npeer_timeout_ms = " + std::to_string(peer_timeout_ms) + "\n") {
     const auto port = free_port();
     REQUIRE(port);
     coordinator_ = "tcp://127.0.0.1:" + std::to_string(*port);
@@ -42,26 +45,26 @@ class Parts {
     std::ofstream(dir_ / (id + ".toml")) << "[server]\nindex = " << index << "\nservers = " << servers
                                          << "\ncoordinator = \"" << (coordinator.empty() ? coordinator_ : coordinator)
                                          << "\"\nbind = \"tcp://127.0.0.1:*\"\nlanes = 1\nadmin = \"\"\n"
-                                         << kLimits;
+                                         << limits_;
     return spawn(id, {bin("tributary-server"), "--config", dir_ / (id + ".toml")});
   }
   Part worker(const std::string& coordinator = {}) {
     std::ofstream(dir_ / "worker.toml") << "[worker]\ncoordinator = \""
                                         << (coordinator.empty() ? coordinator_ : coordinator) << "\"\nsocket = \""
                                         << socket() << "\"\nlanes = 1\nadmin = \"\"\n"
-                                        << kLimits;
+                                        << limits_;
     return spawn("worker", {bin("tributary-worker"), "--config", dir_ / "worker.toml"});
   }
-  Part trainer(const std::string& job_file) {
+  Part trainer(const std::string& job_file, const std::vector<std::string>& more = {}) {
     return spawn("trainer",
-                 {bin("tributary-train"), "--job", job_file, "--worker", socket(), "--rank", "0", "--world-size", "1",
-                  "--local-rank", "0", "--local-world-size", "1", "--node-rank", "0", "--device", "cpu"});
+                 job_command({bin("tributary-train"), "--worker", socket(), "--rank", "0", "--world-size", "1",
+                              "--local-rank", "0", "--local-world-size", "1", "--node-rank", "0", "--device", "cpu"},
+                             job_file, {}, more));
   }
   const std::string& coordinator() const { return coordinator_; }
   std::string socket() const { return dir_ / "worker.sock"; }
 
  private:
-  static constexpr const char* kLimits = "[limits]\nheartbeat_ms = 100\npeer_timeout_ms = 4000\n";
   Part spawn(const std::string& name, std::vector<std::string> argv) {
     Part part;
     part.log = dir_ / (name + ".log");
@@ -71,6 +74,7 @@ class Parts {
     return part;
   }
   const TempDir& dir_;
+  const std::string limits_;
   std::string coordinator_;
 };
 
@@ -90,6 +94,66 @@ TEST_CASE("trainer, worker and servers may be started in any order: each says wh
   auto first = parts.server(0, 2);
   for (const auto* part : {&first, &second, &worker}) CHECK(part->says("ready {"));
   CHECK(has(trainer.ended_with(0), "digest"));
+}
+
+TEST_CASE("a trainer waits as long as it is told to") {
+  const TempDir dir;
+  Parts parts(dir);
+  const std::string job_file = write_job(dir, {.name = "late", .rounds = 20});
+  {
+    auto trainer = parts.trainer(job_file, {"--attach-timeout", "1"});
+    CHECK(has(trainer.ended_with(1), "no worker daemon listens on " + parts.socket()));
+  }
+  auto worker = parts.worker();
+  REQUIRE(worker.says("waiting for the coordinator"));
+  ::setenv("TRIBUTARY_ATTACH_TIMEOUT", "2", 1);
+  auto told = parts.trainer(job_file);
+  CHECK(has(told.ended_with(1), "job 'late' did not come together within 2000 ms"));
+  ::setenv("TRIBUTARY_ATTACH_TIMEOUT", "soon", 1);
+  CHECK(has(parts.trainer(job_file).ended_with(2), "soon"));
+  ::unsetenv("TRIBUTARY_ATTACH_TIMEOUT");
+  CHECK(has(parts.trainer(job_file, {"--attach-timeout", "0"}).ended_with(2), "--attach-timeout"));
+}
+
+TEST_CASE("a trainer that waits has an answer to the first signal, and stops in good order") {
+  const TempDir dir;
+  Parts parts(dir, 60'000);
+  const std::string job_file = write_job(dir, {.name = "answers", .rounds = 1'000'000});
+  {
+    auto trainer = parts.trainer(job_file);
+    REQUIRE(trainer.says("waiting for the worker daemon: "));
+    trainer.process.send_signal(SIGINT);
+    CHECK(
+        has(trainer.ended_with(75), "rank 0: stopped: told to stop while job 'answers' waited for the worker daemon"));
+  }
+  auto worker = parts.worker();
+  {
+    auto trainer = parts.trainer(job_file);
+    REQUIRE(trainer.says("waiting for the coordinator's word, "));
+    trainer.process.send_signal(SIGINT);
+    CHECK(has(trainer.ended_with(75), "told to stop while job 'answers' waited for the coordinator's word, "));
+  }
+  auto server = parts.server(0, 1);
+  auto trainer = parts.trainer(job_file);
+  REQUIRE(trainer.says("starting at round 0"));
+  server.process.send_signal(SIGSTOP);  // an open round that does not end
+  const std::string answer = "rank 0: SIGINT: stops when the parameters of round ";
+  std::this_thread::sleep_for(milliseconds(500));
+  trainer.process.send_signal(SIGINT);
+  CHECK(trainer.says(answer));
+  CHECK(trainer.process.running());
+  SUBCASE("a second one ends it") {
+    std::this_thread::sleep_for(milliseconds(1100));
+    trainer.process.send_signal(SIGINT);
+    const auto status = trainer.process.wait(kPatience);
+    REQUIRE(status);
+    CHECK(status->signal == SIGINT);
+    server.process.send_signal(SIGCONT);
+  }
+  SUBCASE("or the round does") {
+    server.process.send_signal(SIGCONT);
+    CHECK(has(trainer.ended_with(75), "rank 0: stopped after round "));
+  }
 }
 
 TEST_CASE("a service manager hears what a daemon waits for, that it serves, and that it stops") {

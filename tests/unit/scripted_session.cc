@@ -23,6 +23,7 @@ struct Session::Impl {
   std::vector<bool> is_ready;
   std::uint64_t weight = 0;
   std::vector<std::size_t> waited;  // of the open round
+  std::function<bool()> stops;
 
   bool pending() const {
     return std::all_of(is_ready.begin(), is_ready.end(), [](bool r) { return r; });
@@ -77,6 +78,8 @@ Session::~Session() = default;
 Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, std::vector<TensorSpec> tensors) {
   World& world = *World::current;
   ++world.attaches;
+  if (world.on_attach) world.on_attach();
+  if (options.stops && options.stops()) return fail(ErrorCode::kStopped, "told to stop while it waited for node 1");
   world.attaches_with_device += options.device ? 1 : 0;
   if (!world.attach_errors.empty()) {
     const Error error = world.attach_errors.back();
@@ -85,6 +88,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   }
   auto impl = std::make_unique<Impl>();
   impl->job = options.job;
+  impl->stops = options.stops;
   impl->topology = options.topology;
   impl->tensors = std::move(tensors);
   auto layout = Layout::unowned(impl->tensors);
@@ -189,11 +193,13 @@ Result<StepState> Session::wait(std::size_t) {
 }
 Result<StepState> Session::wait() {
   if (!impl_->pending()) return StepState::kContinue;
+  if (impl_->stops) impl_->stops();
   return impl_->complete();
 }
 
 Status Session::finish(LeaveKind kind, const std::string& message) {
   World::current->finish_message = message;
+  if (World::current->on_finish) World::current->on_finish();
   const bool nothing_open = std::none_of(impl_->is_ready.begin(), impl_->is_ready.end(), [](bool r) { return r; });
   if (kind == LeaveKind::kFinished) CHECK(nothing_open);
   World::current->finishes.emplace_back(kind, World::current->round.value);
@@ -201,6 +207,7 @@ Status Session::finish(LeaveKind kind, const std::string& message) {
 }
 
 Status Session::saved() {
+  if (impl_->stops) impl_->stops();
   if (World::current->saved_errors.empty()) return {};
   const Error error = World::current->saved_errors.back();
   World::current->saved_errors.pop_back();

@@ -31,6 +31,8 @@ struct World {
   std::vector<Error> start_errors;
   std::vector<Error> saved_errors;      // of the next ends, the last one first
   std::function<void(Round)> on_round;  // when the first tensor of a round becomes ready
+  std::function<void()> on_finish;      // when it has left, and before it is asked while the state is saved
+  std::function<void()> on_attach;      // before the answer to one, and before it is asked whether it is to stop
 
   bool lends = true;                        // device memory, to whoever asks for it
   std::function<void()> on_refused_memory;  // when it could not be opened

@@ -1,6 +1,7 @@
 // What a caller of the C interface can do wrong before there is any worker daemon.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -118,6 +119,34 @@ TEST_CASE("a struct whose size was not set is named") {
   COptions mixed;
   mixed.tensors[1].size = offsetof(tributary_tensor, group);
   CHECK(failed_with(attach(mixed.options), TRIBUTARY_INVALID_ARGUMENT, "in all of them"));
+}
+
+TEST_CASE("how long an attach may take is the caller's word, else the environment's") {
+  COptions o;
+  o.options.attach_timeout_ms = 0;
+  const char* const variable = "TRIBUTARY_ATTACH_TIMEOUT";
+  for (const char* wrong : {"0", "-1", "soon", "1.5", "2 ", "604801", "99999999999"}) {
+    ::setenv(variable, wrong, 1);
+    CHECK(failed_with(attach(o.options), TRIBUTARY_INVALID_ARGUMENT,
+                      std::string("environment variable TRIBUTARY_ATTACH_TIMEOUT='") + wrong +
+                          "' is no number of seconds from 1 to 604800"));
+  }
+  ::setenv(variable, "1", 1);
+  const auto began = std::chrono::steady_clock::now();
+  CHECK(failed_with(attach(o.options), TRIBUTARY_UNAVAILABLE, "/nowhere/w.sock"));
+  CHECK(std::chrono::steady_clock::now() - began >= std::chrono::seconds(1));
+  ::setenv(variable, "600000", 1);
+  o.options.attach_timeout_ms = 1;
+  CHECK(failed_with(attach(o.options), TRIBUTARY_UNAVAILABLE, "/nowhere/w.sock"));
+  ::unsetenv(variable);
+}
+
+TEST_CASE("an attach ends when the caller's flag says so") {
+  COptions o;
+  volatile int stops = 1;
+  o.options.attach_timeout_ms = 600'000;
+  o.options.stops = &stops;
+  CHECK(failed_with(attach(o.options), TRIBUTARY_STOPPED, "told to stop while job 'a-job' waited for the worker"));
 }
 
 TEST_CASE("a program with a newer header is served as long as it asks for nothing new") {

@@ -125,6 +125,26 @@ TEST_CASE("a trainer takes signals that come together as one request") {
   CHECK(WEXITSTATUS(status) == 0);
 }
 
+TEST_CASE("a trainer's first signal has one answer, and ends its pauses") {
+  const int status = in_child(
+      [](int ready) {
+        train::StopSignal stop;
+        stop.arm();
+        if (stop.unanswered()) return 1;
+        TRIB_ASSERT(::write(ready, "r", 1) == 1);
+        stop.sleep(milliseconds(600'000));
+        if (!stop.unanswered() || stop.unanswered() || !stop.requested()) return 2;
+        stop.sleep(milliseconds(600'000));
+        return 0;
+      },
+      [](pid_t child, int) {
+        std::this_thread::sleep_for(milliseconds(50));
+        ::kill(child, SIGINT);
+      });
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
 TEST_CASE("a trainer ends at once when a second signal comes later") {
   const int status = in_child([](int) {
     train::StopSignal stop;

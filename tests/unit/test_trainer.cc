@@ -201,6 +201,47 @@ TEST_CASE("SIGTERM and SIGINT stop the run after the open round") {
   }
 }
 
+TEST_CASE("the first signal is answered at once, with what is waited for") {
+  Run run;
+  std::string answer;
+  SUBCASE("while a round is open") {
+    run.world.on_round = [&](Round round) {
+      if (round.value == 6) std::raise(SIGINT);
+    };
+    answer =
+        "rank 0: SIGINT: stops when the parameters of round 6 are there (`tributary status` says why they are not); "
+        "a second Ctrl-C ends this rank at once\n";
+  }
+  SUBCASE("while the state is saved") {
+    run.world.on_finish = [] { std::raise(SIGTERM); };
+    answer = "rank 0: SIGTERM: stops when the job's state is saved; a second Ctrl-C ends this rank at once\n";
+  }
+  const auto summary = run.train();
+  REQUIRE(summary.has_value());
+  const auto at = run.log().find(answer);
+  REQUIRE_MESSAGE(at != std::string::npos, run.log());
+  CHECK(run.log().find("a second Ctrl-C", at + answer.size()) == std::string::npos);
+}
+
+TEST_CASE("a signal while a trainer attaches stops it in good order, and says what it waited for") {
+  Run run;
+  SUBCASE("for the first time") {
+    run.world.on_attach = [] { std::raise(SIGINT); };
+  }
+  SUBCASE("again") {
+    run.world.states[10] = StepState::kRestart;
+    run.world.on_attach = [&] {
+      if (run.world.attaches == 2) std::raise(SIGTERM);
+    };
+  }
+  const auto summary = run.train();
+  REQUIRE(summary.has_value());
+  CHECK(summary->stopped);
+  CHECK(summary->digest.empty());
+  CHECK(run.log().find("rank 0: stopped: told to stop while it waited for node 1\n") != std::string::npos);
+  CHECK(run.world.finishes.empty());
+}
+
 TEST_CASE("When another rank left, the open round is void and the summary is about the round before") {
   Run run;
   run.world.states[9] = StepState::kStopped;

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "session/session.h"
+
 namespace tributary::cli {
 namespace {
 
@@ -27,6 +29,12 @@ void add_local_run_options(CliCommand command, LocalRunOptions& options, const s
                    "between workers and servers: shm (gradients and parameters stay in shared memory), tcp, ipc")
       ->check(one_of({"shm", "tcp", "ipc"}))
       ->capture_default_str();
+  command
+      ->add_option("--attach-timeout", cluster.attach_timeout_s,
+                   "how long a trainer waits for its worker and the other ranks (default: "
+                   "$TRIBUTARY_ATTACH_TIMEOUT, or 120)")
+      ->type_name("SECONDS")
+      ->check(in_range(1u, static_cast<std::uint32_t>(kMaxAttachTimeout.count())));
   command->add_flag("--fresh", cluster.fresh, "remove what an earlier run left in the base folder, and start over");
   add_secure(command, cluster.secure);
   command->add_flag("--keep-running", options.keep_running, "leave the daemons running after the job until Ctrl-C");

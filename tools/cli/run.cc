@@ -33,6 +33,7 @@ Starts servers and workers as real daemons on this machine and COMMAND once for 
 that attaches to its node's worker, in Python or over the C library, and brings its own job; it is told by its environment who and where it is:
   TRIBUTARY_RANK, TRIBUTARY_WORLD_SIZE, TRIBUTARY_LOCAL_RANK, TRIBUTARY_LOCAL_WORLD_SIZE, TRIBUTARY_GROUP_RANK   as torchrun counts them
   TRIBUTARY_SOCKET     its worker's socket
+  TRIBUTARY_ATTACH_TIMEOUT   with --attach-timeout
   TRIBUTARY_PROGRESS   a datagram socket that shows each round it is told of
   MASTER_ADDR, MASTER_PORT   for torch.distributed.init_process_group(), where ranks hold parts of a model
   OMP_NUM_THREADS      cores / ranks, unless it is set

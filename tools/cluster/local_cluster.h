@@ -58,6 +58,7 @@ struct ClusterOptions {
   std::uint32_t heartbeat_ms = 500;
   std::uint32_t peer_timeout_ms = 10'000;
   std::uint32_t stop_timeout_s = 20;
+  std::uint32_t attach_timeout_s = 0;     // of trainers; 0: they choose
   std::chrono::seconds trainer_grace{5};  // for trainers to leave once their workers are gone
   std::string log_level = "info";
   std::optional<PayloadSecurity> secure = {};  // every daemon gets keys, in base_dir/keys
@@ -95,7 +96,8 @@ struct Trainer {
 };
 
 // What is run once for each rank, and is told by its environment who it is (ARCHITECTURE.md, "Words") and where its
-// worker listens: TRIBUTARY_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _GROUP_RANK, _SOCKET and _PROGRESS.
+// worker listens: TRIBUTARY_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _GROUP_RANK, _SOCKET and _PROGRESS, and
+// how long it may attach: _ATTACH_TIMEOUT.
 struct TrainerOptions {
   std::vector<std::string> command;  // argv[0]: path of the program
   std::string progress_socket;       // where they report each round; empty: nowhere

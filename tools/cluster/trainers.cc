@@ -68,6 +68,9 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
                            {"TRIBUTARY_GROUP_RANK", std::to_string(node)},
                            {"TRIBUTARY_SOCKET", worker.socket},
                            {"TRIBUTARY_PROGRESS", options.progress_socket}};
+    if (options_.attach_timeout_s > 0) {
+      trainer.environment.emplace_back("TRIBUTARY_ATTACH_TIMEOUT", std::to_string(options_.attach_timeout_s));
+    }
     if (!options.rendezvous.empty()) {
       trainer.environment.insert(trainer.environment.end(),
                                  {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", options.rendezvous}});

@@ -25,6 +25,8 @@ FRUITLESS_ATTACHES = 5  # so often at least is tried again without a round done 
 FRUITLESS_PATIENCE_S = 60.0  # ... and so long
 FIRST_PAUSE_S = 0.025
 LONGEST_PAUSE_S = 5.0
+PAUSE_SLICE_S = 0.05
+MAX_ATTACH_TIMEOUT_S = 7 * 24 * 3600
 
 _TOPOLOGY = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 
@@ -34,6 +36,14 @@ def topology_of_environment() -> tuple[int, int, int, int, int] | None:
     if any(name in os.environ or f"TRIBUTARY_{name}" in os.environ for name in _TOPOLOGY):
         return None
     return (0, 1, 0, 1, 0)
+
+
+def _milliseconds(attach_timeout: float) -> int:
+    if not 0 < attach_timeout <= MAX_ATTACH_TIMEOUT_S:
+        raise ValueError(
+            f"attach_timeout={attach_timeout}: give seconds, more than 0 and at most {MAX_ATTACH_TIMEOUT_S}"
+        )
+    return max(1, round(attach_timeout * 1000))
 
 
 class Link:
@@ -48,6 +58,7 @@ class Link:
         part: of the model that this rank holds.
         held: which of the tensors those are; None: all.
         shares: the model's parameters are where the worker writes them.
+        attach_timeout: for the worker and all ranks to be there, seconds; None: as the environment says, else 120.
     """
 
     def __init__(
@@ -63,6 +74,7 @@ class Link:
         part: Part = Part(),  # noqa: B008, it has no state
         held: Sequence[int] | None = None,
         shares: bool = False,
+        attach_timeout: float | None = None,
     ) -> None:
         self.name = name
         self.tensors = tensors
@@ -70,6 +82,7 @@ class Link:
         self._held = range(len(tensors)) if held is None else held
         self.stop = stop
         self._shares = shares
+        self._attach_timeout_ms = 0 if attach_timeout is None else _milliseconds(attach_timeout)
         self.progress = Progress(self._tell_figure)
         self._watch = RoundWatch(self.say)
         self.round = 0  # newest round whose parameters are here
@@ -100,6 +113,7 @@ class Link:
         self._attaching = False
         self._ended = ""  # a rank that this one cannot go on without
         self._figure_refused = False
+        self._leaving = False  # it was told to finish
         self._stops = False  # after the newest round, as all ranks of this replica agreed
 
     # ---- this rank
@@ -150,18 +164,26 @@ class Link:
     def open(self) -> None:
         """The first attach, which must work."""
         self.part.watch(self._peer_has_ended)
-        with self.stop.suspended():
+        armed = self.stop.arm()
+        self.stop.listen(self._answer)
+        try:
             self._attach()
+        except BaseException as error:
+            self._close()
+            if armed:
+                self.stop.disarm()
+            if not isinstance(error, JobStopped):
+                raise
+            self.say(f"stopped: {error}")
+            raise Stopped(str(error), 0) from None
         self.round = self.resumed = self._best = self._view_began_after
         if self.view.rank != 0:
-            self.stop.arm()
             return
         self.say(
             f"job '{self.name}' goes on after round {self.round}"
             if self.round
             else f"job '{self.name}' starts at round 0: no state of it is saved"
         )
-        self.stop.arm()
 
     def _attach(self) -> None:
         options = AttachOptions(
@@ -174,8 +196,11 @@ class Link:
             keepsake=self._keepsake,
             model_rank=self.part.model_rank,
             holds_parameters=self._shares,
+            attach_timeout_ms=self._attach_timeout_ms,
+            stops=self.stop.flag,
         )
-        session = self._library.attach(options)
+        with self.stop.attaching():
+            session = self._library.attach(options)
         try:
             view = session.view()
             self._session, self._view = session, view
@@ -237,6 +262,7 @@ class Link:
             if self.stop.requested is not None:
                 # Nothing can be said about the parameters: this rank has no complete round in its hands.
                 self.closed = True
+                self.say(f"stopped: {reason}")
                 raise Stopped(reason, self.round)
             self._fruitless += 1
             late = time.monotonic() > self._progress_at + FRUITLESS_PATIENCE_S
@@ -248,16 +274,35 @@ class Link:
             pause = min(FIRST_PAUSE_S * 2 ** min(self._fruitless - 1, 10), LONGEST_PAUSE_S)
             self.restarts += 1
             self.say(f"attaching again in {pause * 1000:.0f} ms: {reason}")
-            time.sleep(pause)
+            self._pause(pause)
             try:
-                with self.stop.suspended():
-                    self._attach()
+                self._attach()
                 return
             except JobStopped as error:
                 self.closed = True
+                self.say(f"stopped: {error}")
                 raise Stopped(str(error), self.round) from None
             except Unavailable as error:
                 reason = str(error)
+
+    def _pause(self, seconds: float) -> None:
+        """Or until a signal asks to stop."""
+        end = time.monotonic() + seconds
+        while self.stop.requested is None and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, PAUSE_SLICE_S))
+
+    def _answer(self, signal_name: str) -> None:
+        """To the first signal, in a thread that sees it at once. An attach ends by itself, and says why."""
+        if self.closed or self._session is None:
+            return
+        round = self._watch.awaited
+        if self._leaving:
+            when = "the job's state is saved"
+        elif round is not None:
+            when = f"the parameters of round {round} are there (`tributary status` says why they are not)"
+        else:
+            when = f"round {self.round + 1} is complete"
+        self.say(f"{signal_name}: stops when {when}; a second Ctrl-C ends this rank at once")
 
     # ---- rounds
 
@@ -374,6 +419,7 @@ class Link:
         told = f"rank {self.view.rank} was told to stop ({self.stop.requested})" if self.stop.requested else ""
         session = self.session
         not_saved = ""
+        self._leaving = True
         try:
             session.finish(Leave.STOPPED, told)
             session.saved()
@@ -397,11 +443,13 @@ class Link:
         if self.closed:
             return
         while True:
+            self._leaving = True
             try:
                 self.session.finish(Leave.FINISHED)
                 self.session.saved()
                 break
             except Unavailable as error:
+                self._leaving = False
                 self._attach_again(str(error))
                 if self._view_began_after < self.round:
                     raise Stopped(
@@ -425,6 +473,7 @@ class Link:
 
     def _close(self) -> None:
         self.closed = True
+        self.stop.forget(self._answer)
         self.progress.close()
         self._watch.close()
         self._drop()

@@ -54,6 +54,12 @@ class RoundWatch:
             self._waits = None
             self._usual.append(time.monotonic() - began)
 
+    @property
+    def awaited(self) -> int | None:
+        """The round whose parameters are being waited for. Any thread."""
+        waits = self._waits
+        return None if waits is None else waits[0]
+
     def close(self) -> None:
         """Nothing is said any more."""
         self._closed.set()

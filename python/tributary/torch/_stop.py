@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable
 
 # A second signal within this time is the same wish: launchers and terminals both send one.
 SAME_WISH_S = 1.0
@@ -17,25 +18,45 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignal:
-    """While armed, the first signal is only noted; one that comes a second or more later ends the process at once.
+    """While armed, the first signal is only noted, and answered by those who :meth:`listen`; one that comes a second or
+    more later ends the process at once.
 
     Handlers of Python run between instructions of the main thread, so not while it waits in the library. A thread of
-    its own sees signals come (``signal.set_wakeup_fd``) and ends the process where the main thread cannot.
+    its own sees signals come (``signal.set_wakeup_fd``) and does at once what the main thread cannot: it answers, ends
+    an attach, and ends the process.
+
+    Attributes:
+        requested: the first signal's name.
+        flag: 1 once there is one, for the library to read while it attaches.
     """
 
     def __init__(self) -> None:
-        self.requested: str | None = None  # the signal's name
+        self.requested: str | None = None
+        self.flag = ctypes.c_int(0)
         self._at = 0.0
         self._before: dict[int, Any] = {}
         self._ends: tuple[socket.socket, socket.socket] | None = None
+        self._listeners: list[Callable[[str], None]] = []
 
-    def arm(self) -> None:
-        """Takes the two signals over. Does nothing outside the main thread, where Python allows none."""
+    def listen(self, answer: Callable[[str], None]) -> None:
+        """``answer`` is told the first signal's name when it comes, by a thread of its own."""
+        self._listeners.append(answer)
+
+    def forget(self, answer: Callable[[str], None]) -> None:
+        """Whoever listened does no more."""
+        if answer in self._listeners:
+            self._listeners.remove(answer)
+
+    def arm(self) -> bool:
+        """Takes the two signals over: whether it was this call that did. Not outside the main thread, where Python
+        allows none.
+        """
         if self._before or threading.current_thread() is not threading.main_thread():
-            return
+            return False
         for number in _SIGNALS:
             self._before[number] = signal.signal(number, self._note)
         self._watch()
+        return True
 
     def disarm(self) -> None:
         """The two signals do what they did before."""
@@ -50,9 +71,11 @@ class StopSignal:
             self._ends = None
 
     @contextlib.contextmanager
-    def suspended(self) -> Iterator[None]:
-        """While there is no round to complete (attaching), the signals end the process."""
-        if threading.current_thread() is not threading.main_thread():
+    def attaching(self) -> Iterator[None]:
+        """While the main thread waits in the library for others to be there. A signal ends that (``flag``); where no
+        thread sees signals come, it ends the process.
+        """
+        if self._ends is not None or threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.signal(number, signal.SIG_DFL) for number in _SIGNALS}
@@ -64,10 +87,14 @@ class StopSignal:
 
     def _note(self, number: int, frame: object) -> None:
         if self.requested is None:
-            self.requested = signal.Signals(number).name
-            self._at = time.monotonic()
-        elif time.monotonic() > self._at + SAME_WISH_S:
+            self._take(number)
+        elif self._ends is None and time.monotonic() > self._at + SAME_WISH_S:
             os._exit(128 + number)
+
+    def _take(self, number: int) -> None:
+        self._at = time.monotonic()
+        self.flag.value = 1
+        self.requested = signal.Signals(number).name
 
     def _watch(self) -> None:
         read, write = socket.socketpair()
@@ -79,20 +106,24 @@ class StopSignal:
             write.close()
             return
         self._ends = (read, write)
-        threading.Thread(target=_end_on_second, args=(read,), name="tributary-stop", daemon=True).start()
+        threading.Thread(target=self._see, args=(read,), name="tributary-stop", daemon=True).start()
 
-
-def _end_on_second(read: socket.socket) -> None:
-    first: float | None = None
-    with read:
-        while True:
-            got = read.recv(1)
-            if not got:
-                return
-            if got[0] not in _SIGNALS:
-                continue
-            now = time.monotonic()
-            if first is None:
-                first = now
-            elif now > first + SAME_WISH_S:
-                os._exit(128 + got[0])
+    def _see(self, read: socket.socket) -> None:
+        """Of the thread. The main thread's handler may run much later than a signal comes."""
+        first: float | None = None
+        with read:
+            while True:
+                got = read.recv(1)
+                if not got or self._ends is None or self._ends[0] is not read:  # disarmed
+                    return
+                if got[0] not in _SIGNALS:
+                    continue
+                now = time.monotonic()
+                if first is None:
+                    first = now
+                    if self.requested is None:
+                        self._take(got[0])
+                    for answer in tuple(self._listeners):
+                        answer(signal.Signals(got[0]).name)
+                elif now > first + SAME_WISH_S:
+                    os._exit(128 + got[0])

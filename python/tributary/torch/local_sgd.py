@@ -45,7 +45,7 @@ class DiLoCo:
         inner_optimizer: any torch optimizer.
         sync_every: inner steps a round.
         outer: SGD's ``lr``, ``momentum``, ``nesterov`` and so on. ``dict(lr=1.0)`` averages the replicas.
-        name, job, push, pull, on_rewind, rounds: as of :class:`tributary.torch.DistributedOptimizer`.
+        name, job, push, pull, on_rewind, rounds, attach_timeout: as of :class:`tributary.torch.DistributedOptimizer`.
     """
 
     def __init__(
@@ -61,6 +61,7 @@ class DiLoCo:
         pull: str = "fp32",
         on_rewind: str = "warn",
         rounds: int = 0,
+        attach_timeout: float | None = None,
     ) -> None:
         _complaints.one_of("on_rewind", on_rewind, ("warn", "raise"))
         if sync_every < 1:
@@ -99,6 +100,7 @@ class DiLoCo:
             initial=lambda index, memory: self._slots[index].give(memory),
             computes_with=_declare.computes_with(self._slots),
             rounds=rounds,
+            attach_timeout=attach_timeout,
         )
         self._link.batches_per_round = sync_every
         self._link.open()

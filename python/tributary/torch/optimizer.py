@@ -59,6 +59,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             worker writes them, once for all ranks of the node. From the moment that a parameter's gradient is there
             until :meth:`step` returns, its values may already be the next round's.
         rounds: of the whole job, for progress; modes ssp and async need it to end in the same parameters everywhere.
+        attach_timeout: how long to wait for the worker and all ranks to be there, seconds. Default:
+            ``TRIBUTARY_ATTACH_TIMEOUT`` of the environment, else 120.
         mesh: a device mesh of all ranks, if each holds a part of the model only: a pipeline's stage, or what
             ``parallelize_module`` left it.
         replicate: the mesh's data-parallel dimension. Ranks along it exchange gradients; those along the others hold a
@@ -88,6 +90,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         step_on: str = "auto",
         parameters: str = "copy",
         rounds: int = 0,
+        attach_timeout: float | None = None,
         mesh: Any = None,
         replicate: str | None = None,
     ) -> None:
@@ -155,6 +158,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             initial=lambda index, memory: self._slot_of[index].give(memory),
             computes_with=_declare.computes_with(self._slots),
             rounds=rounds,
+            attach_timeout=attach_timeout,
             part=part,
             held=list(self._slot_of),
             shares=parameters == "shared",
