@@ -46,9 +46,9 @@ wheel: install-packages
 
 # NVIDIA's libraries are in no Debian package.
 deb: install-packages
-	cmake --preset release -DTRIBUTARY_CUDA=OFF
-	cmake --build --preset release --target bundle_programs
-	scripts/make_deb.sh
+	cmake --preset package
+	cmake --build --preset package
+	scripts/make_deb.sh build/package
 
 # exec: the last line must be the script's own.
 test: install-test-packages
