@@ -72,6 +72,8 @@ TEST_CASE("who waits for a round, or for the last state, is asked, and waits on"
   auto saving = std::async(std::launch::async, [&] { return (*session)->saved(); });
   const auto is_asked_then = [&, before = asked.load()] { return asked > before + 2; };
   REQUIRE(eventually(is_asked_then));
+  node.coordinator.await<LeaveJob>();
   node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kFinished, Round(1), {}});
+  node.server->on_control(SnapshotDone{JobId(99), ViewId(1), Round(1), true, 0, ""});
   CHECK(saving.get());
 }
