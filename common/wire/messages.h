@@ -419,7 +419,7 @@ using ControlMessage =
     std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady,
                  JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
-                 DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits, TraceRounds,
-                 TracePart>;
+                 DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
+                 TraceRounds, TracePart>;
 
 }  // namespace tributary
