@@ -42,7 +42,7 @@ for target in "${targets[@]}"; do
     /SUMMARY:|does not hold:|assertion failed/ && what == "" { what = $0 }
     END {
       printf "%-14s %10d inputs %7d a second %6d edges  %s\n", target, runs, speed, edges,
-        status == 0 ? "no finding" : "finding: " (what == "" ? "see its log" : what)
+        status == 0 ? "no finding" : what != "" ? "finding: " what : "ended with status " status ": see its log"
     }' "$log"
   [ $status -eq 0 ] || found=1
 done
