@@ -21,7 +21,7 @@
 namespace tributary::fuzz {
 namespace {
 
-constexpr std::size_t kMutations = 1000;     // of each seed
+constexpr std::size_t kMutations = 2000;     // of each seed
 constexpr std::size_t kLargest = 256 << 10;  // bytes of an input; longer ones are cut
 
 // The input that is being tried, where the parent sees it whatever its child dies of.
@@ -63,6 +63,10 @@ int main(int argc, char** argv) {
   auto* const tried = new (shared) Tried;
   if (argc > 1) {
     std::ifstream file(argv[1], std::ios::binary);
+    if (!file) {
+      std::cerr << "cannot read " << argv[1] << "\n";
+      return 1;
+    }
     attempt(*tried, bytes_of(std::string(std::istreambuf_iterator<char>(file), {})));
     return 0;
   }
