@@ -40,6 +40,10 @@ struct ControlMessage {
     jobWaits @30 :JobWaits;
     traceRounds @31 :TraceRounds;
     tracePart @32 :TracePart;
+    clusterQuestion @33 :Void;  # whoever may come in -> coordinator: what is there? It answers with clusterFacts
+    clusterFacts @34 :ClusterFacts;
+    examine @35 :Examine;
+    examined @36 :Examined;
   }
 }
 
@@ -386,4 +390,57 @@ struct TracePart {  # server or worker -> coordinator: some of what a lane or a 
   events @5 :List(TraceEvent);
   lost @6 :UInt64;
   done @7 :Bool;  # nothing more comes from this daemon
+}
+
+struct ServerLanes {
+  shard @0 :UInt16;
+  host @1 :Text;  # as in ServerHello
+  endpoints @2 :List(Text);
+  key @3 :Text;  # as in ServerHello
+  plain @4 :Bool;  # as in ServerHello
+}
+
+struct ClusterFacts {  # coordinator -> whoever asked: what can be compared with what is there
+  servers @0 :UInt16;  # that it waits for
+  version @1 :Text;  # of its program
+  clockMs @2 :UInt64;  # its time of day, ms since 1970
+  lanes @3 :List(ServerLanes);  # of the servers that are there
+  workers @4 :UInt32;  # that are there
+}
+
+struct Examine {  # coordinator -> daemons: look at yourself
+  exam @0 :UInt32;
+  over @1 :Bool;  # that examination is: nothing more is asked
+  measure @2 :Bool;  # links to servers, and the store's disk
+  paths @3 :List(Text);  # is each of them there?
+  cluster @4 :ClusterFacts;
+  node @5 :UInt32;  # whose place among workerKeys this is; workers only
+  workerKeys @6 :List(Text);  # in a cluster with keys: who may measure
+}
+
+struct Setting {  # a key of a daemon's configuration
+  key @0 :Text;
+  value @1 :Text;
+}
+
+struct Check {  # a line of the doctor's
+  section @0 :Text;
+  name @1 :Text;
+  level @2 :UInt16;  # common/wire/doctor_messages.h
+  found @3 :Text;
+  advice @4 :Text;
+}
+
+struct LinkRate {  # what a worker measured of its way to a server
+  shard @0 :UInt16;
+  bytesPerS @1 :Float64;  # each way
+  roundTripS @2 :Float64;
+  local @3 :Bool;  # the server is on the same machine
+}
+
+struct Examined {  # daemon -> coordinator
+  exam @0 :UInt32;
+  settings @1 :List(Setting);
+  checks @2 :List(Check);
+  rates @3 :List(LinkRate);
 }

@@ -7,6 +7,7 @@
 #include "common/base/host_identity.h"
 #include "common/base/incarnation.h"
 #include "common/daemon/daemon_thread.h"
+#include "server/examination.h"
 
 namespace tributary {
 namespace {
@@ -46,7 +47,10 @@ Control::Control(const ServerConfig& config, std::shared_ptr<const KeyPair> own,
       admitted_(std::move(own)),
       roots_(config.checkpoint_roots, !key_.empty()),
       events_(std::move(wake)),
-      jobs_(config_, store, logger_, static_cast<ControlJobsOutput&>(*this)) {}
+      jobs_(config_, store, logger_, static_cast<ControlJobsOutput&>(*this)),
+      examiner_([config](const Examine& order,
+                         const std::atomic<bool>& stopping) { return examine(config, order, stopping); },
+                [this](const Examined& found) { link_->send(found); }, logger_) {}
 
 Control::~Control() {
   stop();
@@ -80,6 +84,7 @@ void Control::run() {
     link_->flush();
     const std::uint64_t now = steady_ms();
     admitted_.keep([this](JobId job) { return jobs_.contains(job); });
+    if (!link_->connected()) admitted_.measure_no_more();  // nobody would say that it is over
     check_drain(now);
     noise_.tick(now);
     publish();
@@ -95,12 +100,14 @@ bool Control::between_chunks() {
 
 void Control::on_met(bool another) {
   if (another) jobs_.park_all("the coordinator came back as a new process");
+  admitted_.measure_no_more();
   if (draining_.load(std::memory_order_acquire)) send(DrainRequest{incarnation_});
 }
 
 void Control::on_forgotten() {
   jobs_.park_all("the coordinator does not know this server any more");
   link_->drop_waiting();
+  admitted_.measure_no_more();
 }
 
 void Control::on_control(ControlMessage message) {
@@ -128,6 +135,12 @@ void Control::on_control(ControlMessage message) {
 void Control::on(const OpenJob& m) {
   admitted_.set(m.job, m.view, m.worker_keys);
   jobs_.on(m);
+}
+
+// Workers measure before any job is open.
+void Control::on(const Examine& m) {
+  m.measure && !m.over ? admitted_.measure(m.exam, m.worker_keys) : admitted_.measure_no_more();
+  examiner_.on(m);
 }
 
 ControlMessage Control::hello_message() {

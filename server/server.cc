@@ -8,12 +8,13 @@
 
 #include "common/base/clock.h"
 #include "common/security/exposure.h"
-#include "server/checkpoint_http.h"
 #include "server/coordinator/coordinator_page.h"
 #include "server/coordinator/coordinator_status.h"
 #include "server/coordinator/lane_address.h"
+#include "server/orders/checkpoint_http.h"
+#include "server/orders/exam_http.h"
+#include "server/orders/trace_http.h"
 #include "server/status.h"
-#include "server/trace_http.h"
 
 namespace tributary {
 
@@ -101,6 +102,7 @@ Status Server::start_parts() {
       };
       handlers.order = [this](const std::string& path, const std::string* body) {
         if (auto traced = answer_trace(*coordinator_, path, body)) return traced;
+        if (auto examined = answer_exam(*coordinator_, path, body)) return examined;
         return answer_order(*coordinator_, control_->checkpoint_roots(), path, body);
       };
     }

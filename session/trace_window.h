@@ -3,14 +3,13 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
+
+#include "common/wire/trace_messages.h"
 
 namespace tributary {
 
 struct TraceWindow {
-  static constexpr std::size_t kRounds = 256;  // kMaxTraceRounds
-
   // Written by the worker: first before last. last 0: nothing is traced.
   std::atomic<std::uint64_t> first{0}, last{0};
   // Written by the trainer. By round - first; end_ns 0: nothing is said. Of the steady clock.
@@ -20,7 +19,7 @@ struct TraceWindow {
     std::atomic<std::uint64_t> ready_ns{0};  // its last gradient was ready
     std::atomic<std::uint64_t> end_ns{0};    // its last wait was over
   };
-  Place places[kRounds];
+  Place places[kMaxTraceRounds];
 };
 
 }  // namespace tributary

@@ -33,7 +33,7 @@ class TraceWriter {
     traced_ = last != 0 && round.value <= last && round.value + 1 >= window.first.load(std::memory_order_relaxed);
     if (!traced_) return;
     const std::uint64_t at = round.value - window.first.load(std::memory_order_relaxed);
-    if (at >= TraceWindow::kRounds) return;
+    if (at >= kMaxTraceRounds) return;
     place_ = &window.places[at];
     place_->round.store(round.value, std::memory_order_relaxed);
     place_->begin_ns.store(end_ns_ == 0 ? steady_ns() : end_ns_, std::memory_order_relaxed);

@@ -158,7 +158,7 @@ class Package(unittest.TestCase):
             (root / folder).mkdir(parents=True)
         (root / "var/lib/dpkg/status").touch()
         # What it needs is not there, and its scripts are told of the root (DPKG_ROOT).
-        options = [f"--root={root}", "--force-depends", "--force-script-chrootless"]
+        options = [f"--root={root}", f"--log={root}/log", "--force-depends", "--force-script-chrootless"]
         dpkg = [*([] if os.geteuid() == 0 else ["fakeroot"]), "dpkg", *options]
         made = root / "etc/tributary"
         program = root / "usr/bin/tributary-server"

@@ -7,14 +7,22 @@
 namespace tributary {
 
 Result<std::unique_ptr<WorkerControl>> WorkerControl::start(WorkerHello hello, CoordinatorLinkOptions options,
-                                                            WorkerControlListener& listener, Logger logger) {
-  std::unique_ptr<WorkerControl> self(new WorkerControl(std::move(hello), listener));
+                                                            WorkerControlListener& listener, Examiner::Look look,
+                                                            Logger logger) {
+  std::unique_ptr<WorkerControl> self(new WorkerControl(std::move(hello), listener, std::move(look), logger));
   auto link = CoordinatorLink::open(std::move(options), *self, logger);
   if (!link) return tl::unexpected(link.error());
   self->link_ = std::move(*link);
   self->thread_ = start_thread("control", logger, [&control = *self] { control.run(); });
   return self;
 }
+
+WorkerControl::WorkerControl(WorkerHello hello, WorkerControlListener& listener, Examiner::Look look,
+                             const Logger& logger)
+    : hello_(std::move(hello)),
+      listener_(listener),
+      examiner_(
+          std::move(look), [this](const Examined& found) { link_->send(found); }, logger) {}
 
 WorkerControl::~WorkerControl() {
   stopping_.store(true, std::memory_order_release);
@@ -29,6 +37,12 @@ void WorkerControl::run() {
     link_->wait();
   }
   link_->flush();
+}
+
+void WorkerControl::on_control(ControlMessage message) {
+  const auto* order = std::get_if<Examine>(&message);
+  if (!order) return listener_.on_control(std::move(message));
+  examiner_.on(*order);
 }
 
 }  // namespace tributary

@@ -12,6 +12,7 @@
 #include "common/base/result.h"
 #include "common/daemon/coordinator_link.h"
 #include "common/daemon/log.h"
+#include "common/doctor/examiner.h"
 #include "common/wire/messages.h"
 #include "worker/node_jobs.h"
 
@@ -30,9 +31,10 @@ class WorkerControlListener {
 
 class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner {
  public:
-  // kConfig if the coordinator's address cannot be used.
+  // kConfig if the coordinator's address cannot be used. look: at this daemon, when the coordinator asks for it.
   static Result<std::unique_ptr<WorkerControl>> start(WorkerHello hello, CoordinatorLinkOptions options,
-                                                      WorkerControlListener& listener, Logger logger);
+                                                      WorkerControlListener& listener, Examiner::Look look,
+                                                      Logger logger);
   ~WorkerControl() override;
   WorkerControl(const WorkerControl&) = delete;
   WorkerControl& operator=(const WorkerControl&) = delete;
@@ -44,7 +46,7 @@ class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner
   bool connected() const { return link_->connected(); }  // heard within peer_timeout_ms
 
  private:
-  WorkerControl(WorkerHello hello, WorkerControlListener& listener) : hello_(std::move(hello)), listener_(listener) {}
+  WorkerControl(WorkerHello hello, WorkerControlListener& listener, Examiner::Look look, const Logger& logger);
   void run();
 
   // CoordinatorLinkOwner
@@ -54,12 +56,13 @@ class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner
     if (another) listener_.on_coordinator_restarted();
   }
   void on_forgotten() override { listener_.on_coordinator_restarted(); }
-  void on_control(ControlMessage message) override { listener_.on_control(std::move(message)); }
+  void on_control(ControlMessage message) override;
 
   const WorkerHello hello_;
   WorkerControlListener& listener_;
   std::atomic<bool> stopping_{false};
   std::unique_ptr<CoordinatorLink> link_;
+  Examiner examiner_;  // tells the link
   std::thread thread_;
 };
 

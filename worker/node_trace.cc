@@ -6,8 +6,6 @@
 
 namespace tributary {
 
-static_assert(TraceWindow::kRounds == kMaxTraceRounds);
-
 NodeTrace::NodeTrace(const TraceRounds& order, std::shared_ptr<NodeJob> job) : order_(order), job_(std::move(job)) {
   const auto lanes = static_cast<std::uint16_t>(job_->lanes());
   for (std::uint16_t lane = 0; lane < lanes; ++lane) {

@@ -25,6 +25,7 @@ struct WorkerParts {
   const WorkerControl* control = nullptr;
   const Coordinator* coordinator = nullptr;  // if this worker serves it
   const NodeDevices* devices = nullptr;
+  double link_bytes_per_s = 0.0;  // that its driver states; 0: none
   std::vector<const WorkerLane*> lanes;
 };
 

@@ -10,10 +10,14 @@
 #include "common/base/clock.h"
 #include "common/base/host_identity.h"
 #include "common/base/incarnation.h"
+#include "common/doctor/machine_facts.h"
+#include "common/doctor/settings.h"
 #include "common/security/exposure.h"
 #include "server/coordinator/coordinator_page.h"
 #include "server/coordinator/coordinator_status.h"
+#include "server/orders/exam_http.h"
 #include "worker/allreduce/replica_checkpoints.h"
+#include "worker/examination.h"
 #include "worker/local_address.h"
 #include "worker/status.h"
 
@@ -38,7 +42,8 @@ Result<std::unique_ptr<Worker>> Worker::start(WorkerConfig config, Logger logger
   return worker;
 }
 
-Worker::Worker(WorkerConfig config, Logger logger) : config_(std::move(config)), logger_(std::move(logger)) {
+Worker::Worker(WorkerConfig config, Logger logger)
+    : config_(std::move(config)), settings_(settings_of(config_)), logger_(std::move(logger)) {
   if (config_.max_shared_memory == 0) config_.max_shared_memory = half_of_memory();
   if (config_.lanes == 0) config_.lanes = default_lanes(std::thread::hardware_concurrency());
   config_.lanes = std::min(config_.lanes, kMaxLanes);
@@ -126,17 +131,20 @@ Status Worker::start_control(std::uint64_t incarnation) {
   hello.bandwidth = config_.bandwidth;
   hello.exclusive = file_identity(config_.socket);
   if (credentials_.own) hello.key = credentials_.own->identity.key;
-  auto control =
-      WorkerControl::start(std::move(hello),
-                           {.section = "[worker]",
-                            .coordinator = coordinator_ ? coordinator_->local_endpoint() : config_.coordinator,
-                            .silence = "running jobs go on, new ones wait for it",
-                            .incarnation = incarnation,
-                            .heartbeat_ms = config_.heartbeat_ms,
-                            .peer_timeout_ms = config_.peer_timeout_ms,
-                            .own = credentials_.own,
-                            .coordinator_key = credentials_.coordinator_key},
-                           *attach_, logger_);
+  auto control = WorkerControl::start(
+      std::move(hello),
+      {.section = "[worker]",
+       .coordinator = coordinator_ ? coordinator_->local_endpoint() : config_.coordinator,
+       .silence = "running jobs go on, new ones wait for it",
+       .incarnation = incarnation,
+       .heartbeat_ms = config_.heartbeat_ms,
+       .peer_timeout_ms = config_.peer_timeout_ms,
+       .own = credentials_.own,
+       .coordinator_key = credentials_.coordinator_key},
+      *attach_,
+      [self = ExaminedWorker{config_, settings_, credentials_.own}](
+          const Examine& order, const std::atomic<bool>& stopping) { return examine(self, order, stopping); },
+      logger_);
   if (!control) return tl::unexpected(control.error());
   control_ = std::move(*control);
   return {};
@@ -151,6 +159,8 @@ Status Worker::start_admin() {
   parts.control = control_.get();
   parts.coordinator = coordinator_.get();
   parts.devices = devices_.get();
+  if (const auto own = local_address_towards(config_.coordinator))
+    parts.link_bytes_per_s = stated_bytes_per_s(network_interfaces(), *own).value_or(0.0);
   for (const auto& lane : lanes_) parts.lanes.push_back(lane.get());
   register_metrics(metrics_, parts);
   metrics_.identify(config_.security.insecure);
@@ -162,6 +172,9 @@ Status Worker::start_admin() {
   if (coordinator_) {
     handlers.page = [coordinator = coordinator_.get()](const std::string& nonce) {
       return coordinator_page(coordinator_json(*coordinator), nonce);
+    };
+    handlers.order = [coordinator = coordinator_.get()](const std::string& path, const std::string* body) {
+      return answer_exam(*coordinator, path, body);
     };
   }
   auto admin = AdminHttp::start(config_.admin,

@@ -87,4 +87,10 @@ std::string seconds_in_words(double seconds) {
   return scaled(seconds, kSteps);
 }
 
+std::string memory_in_words(std::uint64_t bytes) {
+  constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+  const auto value = static_cast<double>(bytes);
+  return value >= kGiB ? printed("%.1f GiB", value / kGiB) : printed("%.1f MiB", value / kMiB);
+}
+
 }  // namespace tributary

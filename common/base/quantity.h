@@ -1,6 +1,7 @@
 // Amounts with units, as people write them: "16MB", "250Mbit/s", "250ms"; and back.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -20,5 +21,7 @@ Result<double> parse_bandwidth(std::string_view text);
 std::string bytes_in_words(double bytes);            // "1.785 GB"
 std::string bandwidth_in_words(double bytes_per_s);  // "31.25 MB/s"
 std::string seconds_in_words(double seconds);        // "280.1 ms"
+// Of memory, in powers of 1024.
+std::string memory_in_words(std::uint64_t bytes);  // "23.5 GiB"
 
 }  // namespace tributary

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/config/config_check.h"
+#include "common/config/daemon_fields.h"
 #include "common/config/job_fields.h"
 #include "common/config/toml_reader.h"
 
@@ -20,24 +21,6 @@ Result<Config> checked(TomlReader& reader, Config config, const std::vector<Faul
   for (const Fault& fault : faults_of(config)) reader.complain(fault);
   if (Status status = reader.finish(); !status) return tl::unexpected(status.error());
   return config;
-}
-
-// The keys that every daemon has.
-template <class Config>
-void read_daemon(TomlReader& read, Config& c) {
-  read("limits", "heartbeat_ms", c.heartbeat_ms);
-  read("limits", "peer_timeout_ms", c.peer_timeout_ms);
-  read("limits", "stop_timeout_s", c.stop_timeout_s);
-  read("security", "keys", c.security.keys);
-  read("security", "coordinator_key", c.security.coordinator_key);
-  read("security", "authorized", c.security.authorized);
-  read("security", "admin_token", c.security.admin_token);
-  read("security", "admin_hosts", c.security.admin_hosts);
-  read("security", "insecure", c.security.insecure);
-  read("security", "network", c.security.network);
-  read("log", "level", c.log.level);
-  read("log", "file", c.log.file);
-  read("log", "format", c.log.format);
 }
 
 }  // namespace
@@ -70,48 +53,17 @@ Result<std::string> read_config_file(const std::string& path) {
 Result<ServerConfig> parse_server_config(std::string_view text, std::string_view source_name) {
   Result<TomlReader> parsed = TomlReader::parse(text, source_name);
   if (!parsed) return tl::unexpected(parsed.error());
-  TomlReader& read = *parsed;
   ServerConfig c;
-  read("server", "index", c.index);
-  read("server", "servers", c.servers);
-  read("server", "coordinator", c.coordinator);
-  read("server", "bind", c.bind);
-  read("server", "advertise", c.advertise);
-  read("server", "lanes", c.lanes);
-  read("server", "admin", c.admin);
-  read("server", "host", c.host);
-  read("server", "bandwidth", c.bandwidth);
-  read("store", "path", c.store_path);
-  read("store", "io_mb_per_s", c.store_io_mb_per_s);
-  read("store", "checkpoint_roots", c.checkpoint_roots);
-  read("security", "payload", c.security.payload);
-  read_daemon(read, c);
-  return checked(read, std::move(c));
+  visit_server_fields(c, *parsed);
+  return checked(*parsed, std::move(c));
 }
 
 Result<WorkerConfig> parse_worker_config(std::string_view text, std::string_view source_name) {
   Result<TomlReader> parsed = TomlReader::parse(text, source_name);
   if (!parsed) return tl::unexpected(parsed.error());
-  TomlReader& read = *parsed;
   WorkerConfig c;
-  read("worker", "coordinator", c.coordinator);
-  read("worker", "name", c.name);
-  read("worker", "socket", c.socket);
-  read("worker", "admin", c.admin);
-  read("worker", "host", c.host);
-  read("worker", "bandwidth", c.bandwidth);
-  read("worker", "local_transport", c.local_transport);
-  read("worker", "serve_coordinator", c.serve_coordinator);
-  read("worker", "address", c.address);
-  read("worker", "lanes", c.lanes);
-  read("worker", "node_reduction", c.node_reduction);
-  read("device", "collective_timeout_ms", c.collective_timeout_ms);
-  read("device", "nccl", c.nccl);
-  read("store", "path", c.store_path);
-  read("limits", "window_bytes", c.window_bytes);
-  read("limits", "max_shared_memory", c.max_shared_memory);
-  read_daemon(read, c);
-  return checked(read, std::move(c));
+  visit_worker_fields(c, *parsed);
+  return checked(*parsed, std::move(c));
 }
 
 Result<JobConfig> parse_job_config(std::string_view text, std::string_view source_name,
@@ -130,6 +82,18 @@ Result<JobConfig> parse_job_config(std::string_view text, std::string_view sourc
     if (std::optional<Fault> fault = inapplicable(c, key)) useless.push_back(std::move(*fault));
   }
   return checked(read, std::move(c), useless);
+}
+
+Result<DaemonKind> daemon_kind(const std::string& path) {
+  const Result<std::string> text = read_config_file(path);
+  if (!text) return tl::unexpected(text.error());
+  Result<TomlReader> parsed = TomlReader::parse(*text, path);
+  if (!parsed) return tl::unexpected(parsed.error());
+  const bool server = parsed->has_section("server"), worker = parsed->has_section("worker");
+  if (server != worker) return server ? DaemonKind::kServer : DaemonKind::kWorker;
+  return fail(ErrorCode::kConfig, path + " has " +
+                                      (server ? "both [server] and [worker]" : "neither [server] nor [worker]") +
+                                      "; a daemon's configuration has one of them (configs/ has examples)");
 }
 
 Result<ServerConfig> load_server_config(const std::string& path) {

@@ -27,6 +27,8 @@ class TomlReader {
   // overrides cannot name.
   std::size_t tables(std::string_view name);
 
+  bool has_section(std::string_view name) const { return table_.contains(name); }
+
   // Sets a key from "section.key=value", over what the document has. Before the first read.
   Status override_with(std::string_view assignment);
 

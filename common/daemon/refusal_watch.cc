@@ -1,41 +1,24 @@
 #include "common/daemon/refusal_watch.h"
 
-#include <atomic>
 #include <cstdint>
-#include <cstring>
-
-#include "common/wire/zmq_util.h"
 
 namespace tributary {
 namespace {
 
 constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                         ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-constexpr int kMaxEvents = 64;  // a call
 
 }  // namespace
 
+// One socket a context is watched.
 RefusalWatch::RefusalWatch(zmq::context_t& context, zmq::socket_t& socket)
-    : watched_(socket), events_(context, zmq::socket_type::pair) {
-  // One socket a context is watched.
-  const std::string endpoint = "inproc://refusals";
-  zmq_socket_monitor(socket.handle(), endpoint.c_str(), kEvents);
-  events_.set(zmq::sockopt::linger, 0);
-  events_.connect(endpoint);
-}
-
-RefusalWatch::~RefusalWatch() {
-  zmq_socket_monitor(watched_.handle(), nullptr, 0);
-}
+    : watched_(socket), events_(context, socket, "refusals", kEvents) {}
 
 std::optional<std::string> RefusalWatch::failed(bool with_keys) {
   std::optional<std::string> why;
-  for (int i = 0; i < kMaxEvents; ++i) {
-    zmq::message_t frames[2];  // u16 event, u32 value; address
-    if (receive_frames(events_, frames) == 0) break;
-    if (frames[0].size() < sizeof(std::uint16_t)) continue;
-    std::uint16_t event = 0;
-    std::memcpy(&event, frames[0].data(), sizeof event);
+  for (int i = 0; i < SocketEvents::kBatch; ++i) {
+    const std::optional<std::uint16_t> event = events_.next();
+    if (!event) break;
     succeeded_ = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
     if (succeeded_) {
       why.reset();

@@ -6,13 +6,14 @@
 #include <string>
 #include <zmq.hpp>
 
+#include "common/wire/socket_events.h"
+
 namespace tributary {
 
 class RefusalWatch {
  public:
   // Before the socket connects. It must outlive the watch.
-  explicit RefusalWatch(zmq::context_t& context, zmq::socket_t& socket);
-  ~RefusalWatch();
+  RefusalWatch(zmq::context_t& context, zmq::socket_t& socket);
   RefusalWatch(const RefusalWatch&) = delete;
   RefusalWatch& operator=(const RefusalWatch&) = delete;
 
@@ -26,7 +27,7 @@ class RefusalWatch {
 
  private:
   zmq::socket_t& watched_;
-  zmq::socket_t events_;
+  SocketEvents events_;
   bool succeeded_ = false;
 };
 

@@ -14,7 +14,20 @@ void AdmittedNodes::set(JobId job, ViewId view, const std::vector<std::string>& 
 
 void AdmittedNodes::keep(const std::function<bool(JobId)>& open) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(jobs_, [&](const auto& entry) { return !open(entry.first); });
+  std::erase_if(jobs_, [&](const auto& entry) { return entry.first != JobId() && !open(entry.first); });
+}
+
+void AdmittedNodes::measure_no_more() {
+  const std::lock_guard lock(mutex_);
+  jobs_.erase(JobId());
+}
+
+bool AdmittedNodes::may_measure(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  const auto measuring = jobs_.find(JobId());
+  if (measuring == jobs_.end()) return false;
+  const std::vector<std::string>& keys = measuring->second.keys;
+  return !own_ || std::ranges::find(keys, key) != keys.end();
 }
 
 Status AdmittedNodes::admit(const std::string& key) const {

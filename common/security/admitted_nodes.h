@@ -2,6 +2,7 @@
 // coordinator said. What they may say there is looked at message by message. Thread rule: any.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +25,11 @@ class AdmittedNodes {
 
   // keys: of the view's nodes. Tokens of its job's earlier views are good for nothing any more.
   void set(JobId job, ViewId view, const std::vector<std::string>& keys);
+  // Measuring (docs/doctor.md) is let in like a job, of id 0, for as long as it is set.
+  void measure(std::uint32_t exam, const std::vector<std::string>& keys) { set(JobId(), ViewId(exam), keys); }
+  void measure_no_more();
+  // Of whom a message about measuring came; without keys "".
+  bool may_measure(const std::string& key) const;
   // Jobs that are not open any more go.
   void keep(const std::function<bool(JobId)>& open);
 

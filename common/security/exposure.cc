@@ -1,13 +1,12 @@
 #include "common/security/exposure.h"
 
+#include "common/base/host_port.h"
+
 namespace tributary {
 
 bool stays_on_machine(std::string_view address) {
   if (address.empty() || address.starts_with("ipc://") || address.starts_with("inproc://")) return true;
-  if (const std::size_t scheme = address.find("://"); scheme != std::string_view::npos)
-    address.remove_prefix(scheme + 3);
-  std::string_view host = address.substr(0, address.rfind(':'));
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const std::string_view host = host_port(address).host;
   if (host == "localhost" || host == "::1") return true;
   // 127.0.0.0/8, written out.
   if (!host.starts_with("127.")) return false;

@@ -59,7 +59,10 @@ inline constexpr std::size_t kMaxErrorHeader = 4096;
 static_assert(kMaxDataHeader + kMaxGroups * sizeof(double) <= kMaxErrorHeader);
 inline constexpr std::size_t kMaxErrorText = kMaxErrorHeader - kMaxDataHeader - 16;
 
-// Node-summed gradient of one chunk for one round. + payload (encoded).
+inline constexpr std::size_t kMaxMeasuredPayload = 256u << 10;  // of a measurement
+
+// Node-summed gradient of one chunk for one round. + payload (encoded). Of no job (id 0): a measurement
+// (docs/doctor.md), which a lane that is measured answers with an Answer of no job and the payload as it came.
 struct Push {
   ChunkKey key;
   Round round;

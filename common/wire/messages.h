@@ -16,6 +16,7 @@
 #include "common/wire/checkpoint_messages.h"
 #include "common/wire/compute_kinds.h"
 #include "common/wire/data_messages.h"
+#include "common/wire/doctor_messages.h"
 #include "common/wire/peer_messages.h"
 #include "common/wire/trace_messages.h"
 
@@ -420,6 +421,6 @@ using ControlMessage =
                  JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
                  DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
-                 TraceRounds, TracePart>;
+                 TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Examine, Examined>;
 
 }  // namespace tributary

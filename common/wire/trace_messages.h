@@ -10,7 +10,7 @@
 namespace tributary {
 
 inline constexpr std::uint64_t kMaxTraceRounds = 256;       // of one trace
-inline constexpr std::size_t kMaxTraceEvents = 1u << 18;    // of one trace, all daemons together
+inline constexpr std::size_t kMaxTraceEvents = 1u << 18;    // of one lane, or one trainer
 inline constexpr std::size_t kMaxPartEvents = 4096;         // in one message
 inline constexpr std::uint32_t kWorkerEventsPerChunk = 5;   // in a round: kReady to kArrived
 inline constexpr std::uint32_t kWorkerEventsPerRound = 3;   // of a lane: kMeter...

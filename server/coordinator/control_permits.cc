@@ -11,7 +11,8 @@ inline constexpr bool kOneOf = (std::is_same_v<M, Kinds> || ...);
 
 template <class M>
 constexpr bool said_by(Role role) {
-  if (kOneOf<M, Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart>) return role != Role::kAdmin;
+  if (kOneOf<M, Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Examined>)
+    return role != Role::kAdmin;
   if (kOneOf<M, ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone>) return role == Role::kServer;
   if (kOneOf<M, WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState>) return role == Role::kWorker;
   return false;  // what only the coordinator says

@@ -226,6 +226,11 @@ std::vector<CoordinatorCore::PeerStatus> Coordinator::peers() const {
   return peers;
 }
 
+LossCounts Coordinator::losses() const {
+  const std::lock_guard lock(mutex_);
+  return core_->losses();
+}
+
 std::vector<EventList::Event> Coordinator::events() const {
   const std::lock_guard lock(mutex_);
   return events_.recent(steady_ms());
@@ -276,6 +281,15 @@ std::optional<CheckpointStatus> Coordinator::checkpoint(std::uint64_t id) const 
 Result<std::uint64_t> Coordinator::trace_job(std::string name, std::uint64_t rounds) {
   return give(
       [this, rounds, name = std::move(name)](std::uint64_t now) { return core_->trace_job(name, rounds, now); });
+}
+
+Result<std::uint64_t> Coordinator::examine(ExamOrder order) {
+  return give([this, order = std::move(order)](std::uint64_t now) { return core_->examine(order, now); });
+}
+
+std::optional<ExamStatus> Coordinator::exam(std::uint32_t id) const {
+  const std::lock_guard lock(mutex_);
+  return core_->exam(id);
 }
 
 std::optional<TraceStatus> Coordinator::trace(std::uint64_t id) const {

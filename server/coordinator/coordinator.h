@@ -68,6 +68,7 @@ class Coordinator final : private CoordinatorOutput {
   void drain();
   bool drained() const;
   std::vector<CoordinatorCore::JobStatus> jobs() const;
+  LossCounts losses() const;
   std::vector<CoordinatorCore::PeerStatus> peers() const;
   std::vector<EventList::Event> events() const;
   // Orders wait for the coordinator's thread, which acts on them at once; kTimeout if it does not.
@@ -79,6 +80,8 @@ class Coordinator final : private CoordinatorOutput {
   Result<std::uint64_t> trace_job(std::string name, std::uint64_t rounds);
   std::optional<TraceStatus> trace(std::uint64_t id) const;
   std::optional<TracePiece> trace_piece(std::uint64_t id, std::size_t number) const;
+  Result<std::uint64_t> examine(ExamOrder order);
+  std::optional<ExamStatus> exam(std::uint32_t id) const;
   std::uint64_t malformed() const { return malformed_.value(); }
   std::uint64_t messages() const { return messages_.value(); }
 

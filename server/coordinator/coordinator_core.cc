@@ -10,7 +10,7 @@ namespace tributary {
 
 CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry,
                                  CoordinatorOutput& output)
-    : context_(options, output, *this) {
+    : exams_(options.job_id_seed), context_(options, output, *this) {
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
     if (!config) {
@@ -96,7 +96,8 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   Peers& peers = context_.peers;
   const std::string who = "server " + std::to_string(m.shard.value);
   if (const Status status = peers.check(m, now_ms); !status) return context_.refuse(from, status.error());
-  if (peers.takes_over(m)) lose_server(m.shard.value, who + " came back as a new process", now_ms);
+  if (peers.takes_over(m))
+    lose_server(m.shard.value, {LossKind::kRestarted, who + " came back as a new process"}, now_ms);
   const Peers::Met met = peers.meet(from, m, now_ms);
   if (!met.known) {
     context_.output.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
@@ -123,7 +124,7 @@ void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms
   Peers& peers = context_.peers;
   if (const Status status = peers.check(m); !status) return context_.refuse(from, status.error());
   if (const auto outlived = peers.outlived_by(m)) {
-    lose_worker(*outlived, "worker " + m.name + " came back as a new process", now_ms);
+    lose_worker(*outlived, {LossKind::kRestarted, "worker " + m.name + " came back as a new process"}, now_ms);
   }
   if (!peers.meet(from, m, now_ms).known) {
     const std::string name = peers.name_of(m.incarnation);
@@ -237,6 +238,7 @@ std::optional<std::string> CoordinatorCore::key_of(std::uint64_t incarnation) {
 }
 
 void CoordinatorCore::expel(const std::string& key, const std::string& reason, std::uint64_t now_ms) {
+  expel_from_exam(key);
   std::vector<std::pair<std::uint64_t, PeerId>> workers;
   for (const auto& [incarnation, worker] : context_.peers.workers()) {
     if (worker.hello.key == key) workers.emplace_back(incarnation, worker.peer);
@@ -248,27 +250,29 @@ void CoordinatorCore::expel(const std::string& key, const std::string& reason, s
   for (const auto& [incarnation, peer] : workers) {
     context_.refuse(peer, {ErrorCode::kInvalidArgument, reason});
     for (auto& [name, job] : jobs_) job.expel(incarnation);
-    lose_worker(incarnation, reason, now_ms);
+    lose_worker(incarnation, {LossKind::kRevoked, reason}, now_ms);
   }
   for (const auto& [index, peer] : servers) {
     context_.refuse(peer, {ErrorCode::kInvalidArgument, reason});
-    lose_server(index, reason, now_ms);
+    lose_server(index, {LossKind::kRevoked, reason}, now_ms);
   }
 }
 
-void CoordinatorCore::lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms) {
+void CoordinatorCore::lose_server(std::uint16_t index, const Loss& loss, std::uint64_t now_ms) {
   const std::string who = "server " + std::to_string(index);
+  ++losses_.servers[static_cast<std::size_t>(loss.kind)];
   context_.peers.lose_server(index);
-  context_.output.log("lost " + who + ": " + reason, LogLevel::kWarning);
-  context_.checkpoints.server_lost(index, who + " was lost: " + reason, now_ms);
-  for (auto& [name, job] : jobs_) job.server_lost(index, reason, now_ms);
+  context_.output.log("lost " + who + ": " + loss.why, LogLevel::kWarning);
+  context_.checkpoints.server_lost(index, who + " was lost: " + loss.why, now_ms);
+  for (auto& [name, job] : jobs_) job.server_lost(index, loss.why, now_ms);
 }
 
-void CoordinatorCore::lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms) {
-  context_.output.log("lost worker " + context_.peers.name_of(incarnation) + ": " + reason, LogLevel::kWarning);
+void CoordinatorCore::lose_worker(std::uint64_t incarnation, const Loss& loss, std::uint64_t now_ms) {
+  context_.output.log("lost worker " + context_.peers.name_of(incarnation) + ": " + loss.why, LogLevel::kWarning);
+  ++losses_.workers[static_cast<std::size_t>(loss.kind)];
   context_.peers.lose_worker(incarnation);
   for (auto& [name, job] : jobs_) {
-    job.worker_lost(incarnation, reason, now_ms);
+    job.worker_lost(incarnation, loss.why, now_ms);
     if (job.forget_worker(incarnation)) open_if_complete(job, now_ms);
   }
 }
@@ -277,10 +281,10 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   const Peers& peers = context_.peers;
   const std::string unheard = " has not been heard for " + std::to_string(context_.options.peer_timeout_ms) + " ms";
   for (const std::uint16_t index : peers.silent_servers(now_ms)) {
-    lose_server(index, "server " + std::to_string(index) + unheard, now_ms);
+    lose_server(index, {LossKind::kSilent, "server " + std::to_string(index) + unheard}, now_ms);
   }
   for (const std::uint64_t incarnation : peers.silent_workers(now_ms)) {
-    lose_worker(incarnation, "worker " + peers.name_of(incarnation) + unheard, now_ms);
+    lose_worker(incarnation, {LossKind::kSilent, "worker " + peers.name_of(incarnation) + unheard}, now_ms);
   }
   context_.refusals.tick(now_ms);
   for (auto& [name, job] : jobs_) {
@@ -290,6 +294,7 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   std::erase_if(jobs_, [](const auto& entry) { return entry.second.never_opened(); });
   context_.checkpoints.tick(now_ms);
   look_at_trace(now_ms);
+  look_at_exam(now_ms);
   answer_drains();
 }
 
@@ -350,7 +355,10 @@ Status CoordinatorCore::join(CoordinatedJob& job, const JoinJob& m, const JobCon
   if (Status possible = job.check(m); !possible) return possible;
   const auto outlived = job.outlived_by(m, worker, now_ms);
   if (!outlived) return tl::unexpected(outlived.error());
-  if (*outlived) lose_worker(**outlived, "another process of worker " + worker.called + " took its place", now_ms);
+  if (*outlived) {
+    lose_worker(**outlived, {LossKind::kRestarted, "another process of worker " + worker.called + " took its place"},
+                now_ms);
+  }
   return job.join(m, config, worker, now_ms);
 }
 

@@ -15,6 +15,8 @@
 
 #include "server/coordinator/coordinated_job.h"
 #include "server/coordinator/coordinator_context.h"
+#include "server/coordinator/exam_keeper.h"
+#include "server/coordinator/loss.h"
 #include "server/coordinator/trace_keeper.h"
 
 namespace tributary {
@@ -50,6 +52,9 @@ class CoordinatorCore : private CheckpointJobs {
   std::optional<TracePiece> trace_piece(std::uint64_t id, std::size_t number) const {
     return traces_.piece(id, number);
   }
+  // Every daemon that is there looks at itself. The id to ask for with exam().
+  Result<std::uint64_t> examine(const ExamOrder& order, std::uint64_t now_ms);
+  std::optional<ExamStatus> exam(std::uint32_t id) const;
   // Deletes a job that is not in use, with all that anybody has of that name. How many there were.
   Result<std::uint64_t> remove_job(const std::string& name);
 
@@ -63,6 +68,7 @@ class CoordinatorCore : private CheckpointJobs {
   };
   std::vector<JobStatus> jobs() const;
   std::vector<PeerStatus> peers() const;
+  const LossCounts& losses() const { return losses_; }
 
  private:
   void on(PeerId from, const ServerHello& m, std::uint64_t now_ms);
@@ -73,6 +79,8 @@ class CoordinatorCore : private CheckpointJobs {
   void on(PeerId from, const LeaveJob& m, std::uint64_t now_ms);
   void on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms);
   void on(PeerId from, const TracePart& m, std::uint64_t now_ms);
+  void on(PeerId from, const ClusterQuestion& m, std::uint64_t now_ms);
+  void on(PeerId from, const Examined& m, std::uint64_t now_ms);
   void on(PeerId, const ControlError&, std::uint64_t) {}  // an error is never answered with an error
   template <class Other>
   void on(PeerId from, const Other& m, std::uint64_t now_ms);
@@ -86,11 +94,19 @@ class CoordinatorCore : private CheckpointJobs {
   JobId fresh_id() const;
   CoordinatedJob* job_with(JobId id);                  // nullptr: nobody knows it
   CoordinatedJob* job_in_view(JobId id, ViewId view);  // nullptr: it is not, or no view is open
-  void lose_server(std::uint16_t index, const std::string& reason, std::uint64_t now_ms);
-  void lose_worker(std::uint64_t incarnation, const std::string& reason, std::uint64_t now_ms);
+  void lose_server(std::uint16_t index, const Loss& loss, std::uint64_t now_ms);
+  void lose_worker(std::uint64_t incarnation, const Loss& loss, std::uint64_t now_ms);
   void answer_drains();
   void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);
   void look_at_trace(std::uint64_t now_ms);
+
+  // coordinator_exams.cc
+  ClusterFacts cluster_facts() const;
+  void look_at_exam(std::uint64_t now_ms);
+  Examine exam_order() const;
+  void send_exam(const ExaminedDaemon& daemon, Examine order);
+  void expel_from_exam(const std::string& key);
+  void end_exam();
 
   // coordinator_orders.cc
   const JobRecord* record_of(const std::string& job) const override;
@@ -101,7 +117,10 @@ class CoordinatorCore : private CheckpointJobs {
   // What servers have of a name under ids that the registry does not know.
   std::set<JobId> strangers(const std::string& name) const;
 
+  LossCounts losses_;
   TraceKeeper traces_;
+  ExamKeeper exams_;
+  std::uint32_t ended_exam_ = 0;  // the newest whose end was told
   CoordinatorContext context_;
   std::map<std::string, CoordinatedJob> jobs_;  // by name
 };

@@ -154,6 +154,19 @@ void register_metrics(Metrics& metrics, const Coordinator& coordinator) {
                      samples.push_back({{{"kind", peer.kind}, {"name", peer.name}}, peer.clock.empty() ? 0.0 : 1.0});
                    return samples;
                  });
+  metrics.counters(
+      "tributary_coordinator_losses_total",
+      "Daemons that were lost: silent for the peer timeout, restarted, or their key revoked.", [&coordinator] {
+        std::vector<Metrics::Sample> samples;
+        const LossCounts losses = coordinator.losses();
+        const auto add = [&](const char* kind, const auto& counts) {
+          for (std::size_t i = 0; i < counts.size(); ++i)
+            samples.push_back({{{"kind", kind}, {"reason", kLossWords[i]}}, static_cast<double>(counts[i])});
+        };
+        add("server", losses.servers);
+        add("worker", losses.workers);
+        return samples;
+      });
   metrics.counter("tributary_coordinator_messages_total", "Control messages received.", {},
                   [&coordinator] { return static_cast<double>(coordinator.messages()); });
   metrics.counter("tributary_coordinator_malformed_total", "Control messages that are none of ours.", {},

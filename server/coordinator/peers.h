@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/peer_clock.h"
 #include "common/base/result.h"
 #include "common/wire/messages.h"
 #include "server/coordinator/job_placement.h"
-#include "server/coordinator/peer_clock.h"
 
 namespace tributary {
 

@@ -176,6 +176,11 @@ void Lane::receive(zmq::message_t (&frames)[3], int after_routing_id) {
     refused("refused a message: " + message.error().message);
     return jobs_.refuse(*from, {}, {}, message.error().code, std::move(message.error().message));
   }
+  const auto* push = std::get_if<Push>(&*message);
+  if (push && push->key.job == JobId() && options_.admitted &&
+      options_.admitted->may_measure(options_.own ? key_of(frames[1]) : std::string())) {
+    return echo(frames, *push);
+  }
   if (Status permitted = permit(frames[1], *message); !permitted) {
     counters.malformed.add();
     refused("refused a message: " + permitted.error().message);
@@ -193,6 +198,24 @@ void Lane::receive(zmq::message_t (&frames)[3], int after_routing_id) {
     jobs_.refuse(*from, {}, {}, ErrorCode::kInternal,
                  std::string("the server could not handle the message: ") + e.what());
   }
+}
+
+// A measurement goes back as it came. It is not referenced memory, as answers are: so it is counted until it has left.
+void Lane::echo(zmq::message_t (&frames)[3], const Push& push) {
+  if (frames[2].size() > kMaxMeasuredPayload || echoes_.load(std::memory_order_relaxed) >= kMaxEchoes) return;
+  struct Echo {
+    zmq::message_t frame;
+    std::atomic<std::uint64_t>& count;
+  };
+  echoes_.fetch_add(1, std::memory_order_relaxed);
+  auto* held = new Echo{std::move(frames[2]), echoes_};
+  const auto gone = [](void*, void* hint) {
+    Echo* echo = static_cast<Echo*>(hint);
+    echo->count.fetch_sub(1, std::memory_order_relaxed);
+    delete echo;
+  };
+  zmq::message_t payload(held->frame.data(), held->frame.size(), gone, held);
+  send(std::move(frames[0]), Answer{.key = push.key}, std::move(payload), {});
 }
 
 // A node speaks for itself alone. What is about a view that is not open here is refused as ever.

@@ -15,6 +15,7 @@
 // at, kSendHighWater messages that it has not taken.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -56,6 +57,8 @@ class Lane final : public QueuedLane, private LaneOutput {
   // To a peer there can be a receipt and an answer for each chunk of the lane, all at once when a view begins. Answers
   // are references, so the bound is on headers (some 300 bytes each), and lets 32768 chunks start in one burst.
   static constexpr int kSendHighWater = 65536;
+  // Measurements that have been sent back and have not left yet, of all peers: 64 MiB. Others are dropped.
+  static constexpr std::uint64_t kMaxEchoes = 256;
   // Restored bytes that wait for the lane's thread; the thread that loads them is held beyond.
   static constexpr std::size_t kMaxRestoreBytes = 32u << 20;
 
@@ -81,6 +84,7 @@ class Lane final : public QueuedLane, private LaneOutput {
   Status bind();
   void run();
   bool receive_batch();
+  void echo(zmq::message_t (&frames)[3], const Push& push);
   void receive(zmq::message_t (&frames)[3], int after_routing_id);
   Result<Payload> take_payload(zmq::message_t& frame, const PayloadPlace& place, bool copy);
   Status permit(const zmq::message_t& frame, const DataMessage& message) const;
@@ -115,6 +119,7 @@ class Lane final : public QueuedLane, private LaneOutput {
   std::vector<zmq::pollitem_t> poll_items_;
   bool running_ = true;
 
+  std::atomic<std::uint64_t> echoes_{0};  // ZeroMQ's threads take away
   zmq::context_t context_;
   std::unique_ptr<Admission> admission_;
   zmq::socket_t socket_;

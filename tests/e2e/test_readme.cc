@@ -50,6 +50,7 @@ const std::vector<Rule>& rules() {
       {"tributary checkpoint", Way::kWhileTraining, ""},
       {"tributary up", Way::kRun, " --set train.max_rounds=400 --device cpu"},
       {"tributary-train", Way::kRun, " --set train.max_rounds=20"},
+      {"tributary doctor --", Way::kNotRun, "a daemon's file, a cluster; test_doctor_cluster"},
       {"tributary doctor", Way::kRun, " || test $? = 1"},  // 1: this machine has a problem
   };
   return all;

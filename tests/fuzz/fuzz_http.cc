@@ -4,7 +4,7 @@
 
 #include "common/daemon/admin_answer.h"
 #include "common/security/path_roots.h"
-#include "server/order_body.h"
+#include "server/orders/order_body.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace tributary::fuzz {

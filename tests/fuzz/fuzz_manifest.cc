@@ -14,6 +14,7 @@ Result<Manifest> read(std::string text) {
   if (manifest || !manifest.error().message.starts_with(kClaims)) return manifest;
   const std::string& why = manifest.error().message;
   const std::size_t end = why.find(kRight);
+  if (end == std::string::npos) return manifest;  // it is no hash at all
   const std::string claimed = why.substr(kClaims.size(), end - kClaims.size()), right = why.substr(end + kRight.size());
   const std::size_t at = text.find(claimed);
   if (claimed.empty() || at == std::string::npos) return manifest;

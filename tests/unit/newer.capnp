@@ -59,9 +59,13 @@ struct ControlMessage {
     jobWaits @30 :AnyPointer;
     traceRounds @31 :AnyPointer;
     tracePart @32 :AnyPointer;
-    praise @33 :StopRequest;
+    clusterQuestion @33 :Void;
+    clusterFacts @34 :AnyPointer;
+    examine @35 :AnyPointer;
+    examined @36 :AnyPointer;
+    praise @37 :StopRequest;
   }
-  sent @34 :UInt64;
+  sent @38 :UInt64;
 }
 
 struct AttachMessage {

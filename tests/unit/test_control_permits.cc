@@ -40,7 +40,7 @@ TEST_CASE("every kind of message is one role's, both's, or nobody's") {
   }
   CHECK(servers == 5);  // ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone
   CHECK(workers == 5);  // WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState
-  CHECK(both == 5);     // Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart
+  CHECK(both == 7);     // Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Examined
 }
 
 TEST_CASE("a hello is said with the key, and by the name, that the connection has") {

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <string>
 
-#include "tools/cli/doctor_checks.h"
+#include "common/doctor/check_list.h"
+#include "common/doctor/gpu_checks.h"
+#include "common/doctor/machine_checks.h"
+#include "tools/cli/install_checks.h"
 
 namespace tributary::cli {
 namespace {
@@ -14,9 +17,21 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+// All that `tributary doctor` asks of a machine.
+struct Facts : MachineFacts, GpuFacts, InstallFacts {};
+
+std::vector<Check> judge(const Facts& facts) {
+  std::vector<Check> checks = judge(static_cast<const InstallFacts&>(facts));
+  for (const auto& more : {tributary::judge(static_cast<const MachineFacts&>(facts)),
+                           tributary::judge(static_cast<const GpuFacts&>(facts), facts.interfaces)}) {
+    checks.insert(checks.end(), more.begin(), more.end());
+  }
+  return checks;
+}
+
 // A machine that nothing is wrong with.
-MachineFacts healthy() {
-  MachineFacts facts;
+Facts healthy() {
+  Facts facts;
   facts.cpu = "Test CPU";
   facts.instruction_set = "AVX2";
   facts.cores = facts.usable_cores = 16;
@@ -48,7 +63,7 @@ MachineFacts healthy() {
   return facts;
 }
 
-Check check_of(const MachineFacts& facts, const std::string& name) {
+Check check_of(const Facts& facts, const std::string& name) {
   const auto checks = judge(facts);
   const auto found = std::ranges::find(checks, name, &Check::name);
   REQUIRE_MESSAGE(found != checks.end(), "no line is called " << name);
@@ -63,7 +78,7 @@ TEST_CASE("A healthy machine has no problem and no note") {
     CHECK(check.level == CheckLevel::kOk);
   }
   CHECK_FALSE(has_problem(checks));
-  const std::string text = doctor_text(checks);
+  const std::string text = checks_text(checks) + counts_text(checks);
   CHECK(has(text, "kernels in AVX2"));
   CHECK(has(text, "25000 Mbit/s"));
   CHECK(has(text, "2.28.9 in /lib/libnccl.so.2"));
@@ -71,7 +86,7 @@ TEST_CASE("A healthy machine has no problem and no note") {
 }
 
 TEST_CASE("GPUs without MPS are a note, and a machine without GPUs needs none") {
-  MachineFacts facts = healthy();
+  Facts facts = healthy();
   CHECK(has(check_of(facts, "MPS").found, "/tmp/nvidia-mps"));
   facts.cuda.mps.clear();
   CHECK(check_of(facts, "MPS").level == CheckLevel::kNote);
@@ -82,7 +97,7 @@ TEST_CASE("GPUs without MPS are a note, and a machine without GPUs needs none") 
 }
 
 TEST_CASE("A machine without GPUs is healthy too") {
-  MachineFacts facts = healthy();
+  Facts facts = healthy();
   facts.cuda = {};
   facts.cuda.built = true;
   facts.cuda.no_devices = "no NVIDIA driver is installed";
@@ -95,7 +110,7 @@ TEST_CASE("A machine without GPUs is healthy too") {
 }
 
 TEST_CASE("What a run would fail on is a problem, what it would suffer from a note") {
-  MachineFacts facts = healthy();
+  Facts facts = healthy();
   facts.shared_memory_free = 32 << 20;
   CHECK(has(check_of(facts, "/dev/shm").advice, "--shm-size"));
   CHECK(check_of(facts, "/dev/shm").level == CheckLevel::kNote);
@@ -121,7 +136,7 @@ TEST_CASE("What a run would fail on is a problem, what it would suffer from a no
 }
 
 TEST_CASE("GPUs that cannot be used are a problem with the reason") {
-  MachineFacts facts = healthy();
+  Facts facts = healthy();
   facts.cuda.devices[1].unusable = "its compute capability is 7.0";
   CHECK(check_of(facts, "cuda:1").level == CheckLevel::kProblem);
   CHECK(check_of(facts, "cuda:0").level == CheckLevel::kOk);
@@ -140,7 +155,7 @@ TEST_CASE("GPUs that cannot be used are a problem with the reason") {
 }
 
 TEST_CASE("NCCL is needed for several GPUs, cuBLAS is only missed") {
-  MachineFacts facts = healthy();
+  Facts facts = healthy();
   facts.cublas.problem = facts.nccl.problem = "not found; install it";
   CHECK(check_of(facts, "NCCL").level == CheckLevel::kProblem);
   CHECK(check_of(facts, "NCCL").advice == "not found; install it");
@@ -150,7 +165,7 @@ TEST_CASE("NCCL is needed for several GPUs, cuBLAS is only missed") {
 }
 
 TEST_CASE("A build that left NCCL or cuBLAS out says so, with the cure, also where the library is installed") {
-  MachineFacts facts = healthy();
+  Facts facts = healthy();
   facts.nccl.left_out = "this build is without NCCL; install its header";
   facts.cublas.left_out = "this build is without cuBLAS; install its header";
   CHECK(check_of(facts, "NCCL").level == CheckLevel::kProblem);
@@ -163,7 +178,7 @@ TEST_CASE("A build that left NCCL or cuBLAS out says so, with the cure, also whe
 }
 
 TEST_CASE("NCCL's variables are shown, and an interface that is not there is a problem") {
-  MachineFacts facts = healthy();
+  Facts facts = healthy();
   facts.nccl_environment = {{"NCCL_DEBUG", "INFO"}, {"NCCL_P2P_DISABLE", "1"}, {"NCCL_SOCKET_IFNAME", "ib"}};
   CHECK(check_of(facts, "NCCL_DEBUG").found == "INFO");
   CHECK(check_of(facts, "NCCL_P2P_DISABLE").level == CheckLevel::kNote);
@@ -183,30 +198,47 @@ TEST_CASE("NCCL's variables are shown, and an interface that is not there is a p
 }
 
 TEST_CASE("The JSON object holds every line, and whether all is well") {
-  MachineFacts facts = healthy();
+  Facts facts = healthy();
   facts.open_files = 64;
   facts.nccl_environment = {{"NCCL_DEBUG", "INFO"}};
   const auto checks = judge(facts);
-  const auto json = doctor_json(facts, checks);
-  CHECK(json.at("ok") == false);
-  CHECK(json.at("problems") == 1);
-  CHECK(json.at("notes") == 0);
-  CHECK(json.at("checks").size() == checks.size());
-  CHECK(json.at("cuda").at("devices").size() == 2);
-  CHECK(json.at("cuda").at("devices").at(0).at("compute_capability") == "9.0");
-  CHECK(json.at("nccl").at("version") == "2.28.9");
-  CHECK(json.at("nccl_environment").at("NCCL_DEBUG") == "INFO");
-  CHECK(json.at("interfaces").at(0).at("mbit_per_s").is_null());
+  const auto json = checks_json(checks), gpus = gpus_json(facts), interfaces = interfaces_json(facts.interfaces);
+  CHECK(count_of(checks, CheckLevel::kProblem) == 1);
+  CHECK(count_of(checks, CheckLevel::kNote) == 0);
+  CHECK(json.size() == checks.size());
+  CHECK(gpus.at("cuda").at("devices").size() == 2);
+  CHECK(gpus.at("cuda").at("devices").at(0).at("compute_capability") == "9.0");
+  CHECK(gpus.at("nccl").at("version") == "2.28.9");
+  CHECK(gpus.at("nccl_environment").at("NCCL_DEBUG") == "INFO");
+  CHECK(interfaces.at(0).at("mbit_per_s").is_null());
 }
 
 TEST_CASE("This machine's facts can be gathered and make sense") {
-  const MachineFacts facts = gather_facts();
+  Facts facts;
+  static_cast<MachineFacts&>(facts) = gather_machine_facts();
+  static_cast<GpuFacts&>(facts) = gather_gpu_facts(GpuLook::kThorough);
+  static_cast<InstallFacts&>(facts) = gather_install_facts();
   CHECK(facts.usable_cores >= 1);
   CHECK(facts.memory > 0);
   CHECK(facts.open_files > 0);
   CHECK(facts.cuda.devices.empty() == !facts.cuda.no_devices.empty());
   CHECK(facts.ipc_problems.size() == facts.cuda.devices.size());
-  CHECK(doctor_json(facts, judge(facts)).at("checks").size() > 10);
+  CHECK(judge(facts).size() > 10);
+}
+
+TEST_CASE("What is shown in a terminal is text alone") {
+  const std::string shown = checks_text({{"memory", "n\nok", CheckLevel::kProblem, "\x1b[2Jall is well", "a\rb"}});
+  CHECK(has(shown, "n?ok"));
+  CHECK(has(shown, "?[2Jall is well"));
+  CHECK(has(shown, "-> a?b"));
+}
+
+TEST_CASE("Memory is what the control group leaves") {
+  Facts facts = healthy();
+  facts.memory_limit = 4 * kGiB;
+  facts.memory_left = 100 << 20;
+  CHECK(check_of(facts, "memory").level == CheckLevel::kProblem);
+  CHECK(has(check_of(facts, "memory").found, "100.0 MiB available, limited to 4.0 GiB by the control group"));
 }
 
 TEST_CASE("Of a list of choices the one in brackets is taken") {

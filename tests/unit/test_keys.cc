@@ -199,6 +199,26 @@ TEST_CASE("lanes admit the nodes of a job's last view") {
   CHECK_FALSE(admitted.admit("a"));
 }
 
+TEST_CASE("measuring is let in while it is said, and only for those who are named") {
+  AdmittedNodes open(nullptr);  // without keys
+  CHECK_FALSE(open.may_measure(""));
+  open.measure(3, {"", ""});
+  CHECK(open.may_measure(""));
+  open.keep([](JobId) { return false; });
+  CHECK(open.may_measure(""));
+  open.measure_no_more();
+  CHECK_FALSE(open.may_measure(""));
+  AdmittedNodes keyed(std::make_shared<const KeyPair>(make_key_pair("server-0", Role::kServer).value()));
+  keyed.set(JobId(1), ViewId(1), {"b"});
+  keyed.measure(3, {"a", ""});
+  CHECK(keyed.may_measure("a"));
+  CHECK(keyed.admit("a"));
+  CHECK_FALSE(keyed.may_measure("b"));  // of a job
+  keyed.measure(3, {"", ""});           // revoked
+  CHECK_FALSE(keyed.may_measure("a"));
+  CHECK_FALSE(keyed.admit("a"));
+}
+
 TEST_CASE("a token says what it is for, and is made by two alone") {
   const KeyPair node = make_key_pair("node-0", Role::kWorker).value();
   const KeyPair server = make_key_pair("server-1", Role::kServer).value();

@@ -39,6 +39,39 @@ TEST_CASE("a push of every node is answered with the stepped parameters, over tc
   }
 }
 
+TEST_CASE("a push of no job comes back as it came while the lane is measured, and is refused otherwise") {
+  AdmittedNodes admitted(nullptr);
+  Listener listener;
+  LaneOptions options{{}, "tcp://127.0.0.1:*", ""};
+  options.admitted = &admitted;
+  auto lane = Lane::start(std::move(options), listener, quiet_logger());
+  REQUIRE(lane);
+  RawClient client((*lane)->endpoint());
+  const ChunkKey of_no_job{JobId(), ViewId(9), NodeRank(2), ChunkIndex()};
+  const auto push = [&](const std::vector<float>& values) {
+    client.send(Push{of_no_job, Round(1), 0}, as_bytes(values));
+  };
+  push(filled(2.0f));
+  CHECK(expect_error(client).code == ErrorCode::kUnknownJob);
+  admitted.measure(9, {});
+  for (int i = 0; i < 3; ++i) {
+    push(filled(2.0f + static_cast<float>(i)));
+    std::vector<float> values;
+    const auto answer = client.expect<Answer>(&values);
+    REQUIRE(answer);
+    CHECK(answer->key == of_no_job);
+    CHECK(values == filled(2.0f + static_cast<float>(i)));
+  }
+  push(std::vector<float>(kMaxMeasuredPayload / sizeof(float) + 1));  // too large: dropped
+  push(filled(7.0f));
+  std::vector<float> values;
+  REQUIRE(client.expect<Answer>(&values));
+  CHECK(values == filled(7.0f));
+  admitted.measure_no_more();
+  push(filled(2.0f));
+  CHECK(expect_error(client).code == ErrorCode::kUnknownJob);
+}
+
 TEST_CASE("messages that cannot be accepted are answered with the reason and change nothing") {
   OneLane server;
   server.open(1, 2);

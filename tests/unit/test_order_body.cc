@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "server/order_body.h"
+#include "server/orders/order_body.h"
 
 namespace tributary {
 namespace {

@@ -1,4 +1,5 @@
-// Orders to the coordinator of a running cluster, over the admin endpoint of server 0 (server/checkpoint_http.h).
+// Orders to the coordinator of a running cluster, over the admin endpoint of server 0
+// (server/orders/checkpoint_http.h).
 #pragma once
 
 #include <nlohmann/json.hpp>

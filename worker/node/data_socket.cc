@@ -1,7 +1,5 @@
 #include "worker/node/data_socket.h"
 
-#include <cstring>
-
 #include "common/security/socket_keys.h"
 #include "common/wire/zmq_util.h"
 
@@ -12,7 +10,6 @@ constexpr int kRefused =
     ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
 constexpr int kLost = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | kRefused;
 constexpr int kNeverByItself = -1;  // ZMQ_RECONNECT_IVL
-constexpr int kMaxEvents = 64;      // a tick
 
 }  // namespace
 
@@ -21,12 +18,9 @@ DataSocket::DataSocket(zmq::context_t& context, DataPeer peer, std::size_t max_m
   set_common_options(socket_, max_message, high_water);
   if (peer_.token) {
     socket_.set(zmq::sockopt::reconnect_ivl, kNeverByItself);
-    const std::string name = "inproc://data-" + token_name(*peer_.token) + " " +
-                             std::to_string(peer_.token->shard.value) + " " + std::to_string(peer_.token->lane.value);
-    if (zmq_socket_monitor(socket_.handle(), name.c_str(), kLost) != 0) throw zmq::error_t();
-    events_ = zmq::socket_t(context, zmq::socket_type::pair);
-    events_.set(zmq::sockopt::linger, 0);
-    events_.connect(name);
+    const std::string name = "data-" + token_name(*peer_.token) + " " + std::to_string(peer_.token->shard.value) + " " +
+                             std::to_string(peer_.token->lane.value);
+    events_.emplace(context, socket_, name, kLost);
   } else if (peer_.own) {
     connect_with(socket_, *peer_.own, peer_.key);
   }
@@ -44,14 +38,11 @@ void DataSocket::connect() {
 
 std::optional<std::string> DataSocket::look() {
   std::optional<std::string> why;
-  for (int i = 0; i < kMaxEvents; ++i) {
-    zmq::message_t frames[2];  // u16 event, u32 value; address
-    if (receive_frames(events_, frames) == 0) break;
-    std::uint16_t event = 0;
-    if (frames[0].size() < sizeof event) continue;
-    std::memcpy(&event, frames[0].data(), sizeof event);
-    lost_ |= (event & kLost) != 0;
-    if ((event & kRefused) != 0) {
+  for (int i = 0; i < SocketEvents::kBatch; ++i) {
+    const std::optional<std::uint16_t> event = events_->next();
+    if (!event) break;
+    lost_ |= (*event & kLost) != 0;
+    if ((*event & kRefused) != 0) {
       why = "the lane at " + peer_.endpoint + " does not take the token of this node; its server's log says why";
     }
   }
@@ -71,8 +62,7 @@ std::optional<std::string> DataSocket::tick(std::uint64_t now_ms) {
 }
 
 void DataSocket::close() {
-  if (events_) zmq_socket_monitor(socket_.handle(), nullptr, 0);
-  events_.close();
+  events_.reset();
   socket_.close();  // LINGER 0
 }
 

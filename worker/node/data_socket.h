@@ -11,6 +11,7 @@
 
 #include "common/security/data_tokens.h"
 #include "common/security/keys.h"
+#include "common/wire/socket_events.h"
 
 namespace tributary {
 
@@ -41,7 +42,7 @@ class DataSocket {
 
   DataPeer peer_;
   zmq::socket_t socket_;
-  zmq::socket_t events_;  // of the socket, with tokens
+  std::optional<SocketEvents> events_;  // of the socket, with tokens
   bool lost_ = false;
   std::uint64_t again_ms_ = 0;
 };

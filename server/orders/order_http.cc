@@ -1,4 +1,4 @@
-#include "server/order_http.h"
+#include "server/orders/order_http.h"
 
 #include <charconv>
 

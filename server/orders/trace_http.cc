@@ -1,10 +1,10 @@
-#include "server/trace_http.h"
+#include "server/orders/trace_http.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "server/order_body.h"
-#include "server/order_http.h"
+#include "server/orders/order_body.h"
+#include "server/orders/order_http.h"
 
 namespace tributary {
 namespace {

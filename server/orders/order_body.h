@@ -1,4 +1,4 @@
-// What the body of an order says (server/checkpoint_http.h has the orders). Pure. Never trusts its input:
+// What the body of an order says (server/orders/checkpoint_http.h has the orders). Pure. Never trusts its input:
 // kInvalidArgument names the field.
 #pragma once
 
@@ -7,6 +7,7 @@
 
 #include "common/base/result.h"
 #include "server/coordinator/checkpoint_orders.h"
+#include "server/coordinator/exam_keeper.h"
 
 namespace tributary {
 
@@ -18,5 +19,6 @@ struct TraceOrder {
   std::uint64_t rounds = 0;
 };
 Result<TraceOrder> trace_order_of(const std::string& body);
+Result<ExamOrder> exam_order_of(const std::string& body);
 
 }  // namespace tributary

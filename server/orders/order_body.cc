@@ -1,4 +1,4 @@
-#include "server/order_body.h"
+#include "server/orders/order_body.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -31,6 +31,18 @@ class Fields {
     if (found && found->is_number_unsigned()) return found->get<std::uint64_t>();
     complain(key, "must be a whole number, 0 or more");
     return 0;
+  }
+  // None if it is not there.
+  std::vector<std::string> texts(const char* key) {
+    const Json* found = find(key);
+    std::vector<std::string> all;
+    if (found && !found->is_array()) complain(key, "must be a list of texts");
+    if (!found || !found->is_array()) return all;
+    for (const Json& one : *found) {
+      if (!one.is_string()) complain(key, "must be a list of texts");
+      if (one.is_string()) all.push_back(one.get<std::string>());
+    }
+    return all;
   }
   Status status() const {
     return complaint_.empty() ? Status{} : Status(fail(ErrorCode::kInvalidArgument, complaint_));
@@ -85,6 +97,14 @@ Result<TraceOrder> trace_order_of(const std::string& body) {
   TraceOrder order;
   order.job = fields.text("job");
   order.rounds = fields.number("rounds");
+  return if_read(fields, std::move(order));
+}
+
+Result<ExamOrder> exam_order_of(const std::string& body) {
+  Fields fields(body);
+  ExamOrder order;
+  order.measure = fields.flag("measure");
+  order.paths = fields.texts("paths");
   return if_read(fields, std::move(order));
 }
 

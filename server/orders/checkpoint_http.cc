@@ -1,12 +1,12 @@
-#include "server/checkpoint_http.h"
+#include "server/orders/checkpoint_http.h"
 
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "common/base/clock.h"
 #include "server/checkpoint/checkpoint_directory.h"
-#include "server/order_body.h"
-#include "server/order_http.h"
+#include "server/orders/order_body.h"
+#include "server/orders/order_http.h"
 
 namespace tributary {
 namespace {

@@ -1,0 +1,77 @@
+#include "common/doctor/check_list.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/base/printed.h"
+
+namespace tributary {
+
+void CheckList::amount(std::string name, std::uint64_t value, std::uint64_t least, std::uint64_t good,
+                       std::string found, std::string advice) {
+  const CheckLevel level = value < least ? CheckLevel::kProblem : value < good ? CheckLevel::kNote : CheckLevel::kOk;
+  add(std::move(name), level, std::move(found), level == CheckLevel::kOk ? std::string() : std::move(advice));
+}
+
+const char* level_name(CheckLevel level) {
+  switch (level) {
+    case CheckLevel::kOk:
+      return "ok";
+    case CheckLevel::kNote:
+      return "note";
+    case CheckLevel::kProblem:
+      return "problem";
+  }
+  return "problem";
+}
+
+std::size_t count_of(const std::vector<Check>& checks, CheckLevel level) {
+  return static_cast<std::size_t>(std::ranges::count(checks, level, &Check::level));
+}
+
+bool has_problem(const std::vector<Check>& checks) {
+  return count_of(checks, CheckLevel::kProblem) > 0;
+}
+
+namespace {
+
+// What others say may have anything in it, and goes to a terminal.
+std::string shown(std::string text) {
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < ' ' || c == 0x7F; }, '?');
+  return text;
+}
+
+}  // namespace
+
+std::string checks_text(const std::vector<Check>& checks, bool brief) {
+  std::string text, section;
+  for (const Check& check : checks) {
+    if (brief && check.level == CheckLevel::kOk) continue;
+    if (check.section != section) text += (text.empty() ? "" : "\n") + shown(check.section) + "\n";
+    section = check.section;
+    text += printed("  %-8s %-20s ", level_name(check.level), shown(check.name).c_str()) + shown(check.found) + "\n";
+    if (!check.advice.empty()) text += std::string(11, ' ') + "-> " + shown(check.advice) + "\n";
+  }
+  return text;
+}
+
+std::string counts_text(const std::vector<Check>& checks) {
+  const std::size_t problems = count_of(checks, CheckLevel::kProblem), notes = count_of(checks, CheckLevel::kNote);
+  return std::to_string(problems) + (problems == 1 ? " problem, " : " problems, ") + std::to_string(notes) +
+         (notes == 1 ? " note" : " notes");
+}
+
+nlohmann::ordered_json checks_json(const std::vector<Check>& checks) {
+  auto lines = nlohmann::ordered_json::array();
+  for (const Check& check : checks) {
+    lines.push_back({{"section", check.section},
+                     {"name", check.name},
+                     {"level", level_name(check.level)},
+                     {"found", check.found},
+                     {"advice", check.advice}});
+  }
+  return lines;
+}
+
+}  // namespace tributary

@@ -1,0 +1,20 @@
+// Asks a coordinator what there is, as a daemon with this configuration would reach it: address, keys, protocol.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/security/credentials.h"
+#include "common/wire/doctor_messages.h"
+
+namespace tributary {
+
+struct Asked {
+  std::vector<Check> checks;            // how it went, in the section "coordinator"
+  std::optional<ClusterFacts> cluster;  // if it has answered
+};
+// endpoint: "tcp://HOST:PORT" or "ipc://PATH". Takes some seconds if it does not answer.
+Asked ask_cluster(const std::string& endpoint, const Credentials& credentials);
+
+}  // namespace tributary

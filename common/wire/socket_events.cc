@@ -1,0 +1,29 @@
+#include "common/wire/socket_events.h"
+
+#include <cstring>
+
+#include "common/wire/zmq_util.h"
+
+namespace tributary {
+
+SocketEvents::SocketEvents(zmq::context_t& context, zmq::socket_t& socket, const std::string& name, int kinds)
+    : watched_(socket.handle()), events_(context, zmq::socket_type::pair) {
+  const std::string endpoint = "inproc://" + name;
+  if (zmq_socket_monitor(watched_, endpoint.c_str(), kinds) != 0) throw zmq::error_t();
+  events_.set(zmq::sockopt::linger, 0);
+  events_.connect(endpoint);
+}
+
+SocketEvents::~SocketEvents() {
+  if (watched_) zmq_socket_monitor(watched_, nullptr, 0);
+}
+
+std::optional<std::uint16_t> SocketEvents::next() {
+  zmq::message_t frames[2];  // u16 event, u32 value; address
+  std::uint16_t event = 0;
+  if (receive_frames(events_, frames) == 0 || frames[0].size() < sizeof event) return std::nullopt;
+  std::memcpy(&event, frames[0].data(), sizeof event);
+  return event;
+}
+
+}  // namespace tributary

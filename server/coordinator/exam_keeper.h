@@ -1,0 +1,86 @@
+// ExamKeeper: the newest examination that somebody ordered (docs/doctor.md): which daemons are asked, in which order,
+// and what they have said. Pure: the coordinator's core sends what is due, and hands it what daemons say and who of
+// them is lost.
+//
+// Servers go first: they let workers in who measure. Then the workers, all at once, or one after the other if they
+// measure, so that none is measured while another one loads the same links. Who is given up is told to stop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/wire/messages.h"
+
+namespace tributary {
+
+struct ExamOrder {
+  bool measure = false;
+  std::vector<std::string> paths;
+};
+
+// A daemon that is examined, and what came of it.
+struct ExaminedDaemon {
+  bool server = false;
+  std::string name;  // "server 0", "worker w1"
+  std::uint64_t incarnation = 0;
+  std::string key;  // in a cluster with keys
+  bool asked = false;
+  std::optional<Examined> said;
+  std::string silent_because;  // it will say nothing any more, and why
+  bool done() const { return said || !silent_because.empty(); }
+};
+
+struct ExamStatus {
+  std::uint32_t id = 0;
+  bool measure = false;
+  bool over = false;
+  std::uint16_t servers = 0;  // that the cluster has
+  std::vector<ExaminedDaemon> daemons;
+};
+
+class ExamKeeper {
+ public:
+  static constexpr std::uint64_t kAgainMs = 5000;  // a question is repeated: a connection may have broken
+  // So long a daemon may take that is heard otherwise, and for each server that it measures its way to.
+  static constexpr std::uint64_t kPatienceMs = 60'000, kPatienceForServerMs = 10'000;
+  static constexpr std::size_t kMaxBytes = 64u << 20;  // of what all daemons say; who comes later is not kept
+
+  // seed: of its numbers, random per process.
+  explicit ExamKeeper(std::uint64_t seed) : last_id_(static_cast<std::uint32_t>(seed)) {}
+
+  // Takes the place of the one before. Its number.
+  std::uint32_t begin(ExamOrder order, std::vector<ExaminedDaemon> daemons);
+  bool under_way() const { return exam_ && !exam_->over; }
+  const ExamOrder& order() const { return exam_->order; }  // REQUIRES: there is one
+  std::uint32_t id() const { return exam_ ? exam_->id : 0; }
+  const std::vector<ExaminedDaemon>& daemons() const { return exam_->daemons; }  // REQUIRES: there is one
+
+  // Who has this key is asked no more, and measures no more. False: nobody of the examination has it.
+  bool expel(const std::string& key);
+  // Of a process that may be none of the examination's: then nothing happens.
+  void on(std::uint64_t incarnation, const Examined& said);
+  // Who is to be asked now. gone: why that process is not there any more; empty: it is.
+  std::vector<ExaminedDaemon> tick(const std::function<std::string(std::uint64_t incarnation)>& gone,
+                                   std::uint64_t now_ms);
+
+  std::optional<ExamStatus> status(std::uint32_t id) const;  // nothing: it is not the newest
+
+ private:
+  struct Exam {
+    std::uint32_t id = 0;
+    ExamOrder order;
+    std::vector<ExaminedDaemon> daemons;  // servers first
+    std::vector<std::uint64_t> first_ms, again_ms;
+    bool over = false;
+    std::size_t bytes = 0;
+  };
+  std::uint64_t patience_ms() const;
+
+  std::optional<Exam> exam_;
+  std::uint32_t last_id_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,49 @@
+#include "server/examination.h"
+
+#include "common/base/host_identity.h"
+#include "common/base/quantity.h"
+#include "common/doctor/check_list.h"
+#include "common/doctor/daemon_checks.h"
+#include "common/doctor/disk_rate.h"
+#include "common/doctor/machine_checks.h"
+#include "common/doctor/settings.h"
+
+namespace tributary {
+namespace {
+
+// Of the store's disk, beside what the snapshot writer is allowed.
+std::vector<Check> disk_checks(const ServerConfig& config) {
+  CheckList out;
+  out.section("server " + std::to_string(config.index));
+  const auto rate = disk_rate(config.store_path);
+  const double budget = config.store_io_mb_per_s * 1e6;
+  if (!rate) {
+    out.problem("disk", rate.error().message, "choose another [store] path, or see to its disk");
+  } else if (*rate < budget) {
+    out.note("disk",
+             bandwidth_in_words(*rate) + " of durable writes in " + config.store_path + "; [store] io_mb_per_s is " +
+                 std::to_string(config.store_io_mb_per_s),
+             "snapshots take as long as the disk does: use a faster one, or make snapshots rarer");
+  } else {
+    out.ok("disk", bandwidth_in_words(*rate) + " of durable writes in " + config.store_path);
+  }
+  return out.take();
+}
+
+}  // namespace
+
+Examined examine(const ServerConfig& config, const Examine& order, const std::atomic<bool>& stopping) {
+  const MachineFacts machine = gather_machine_facts();
+  const Around around{stopping,    machine.interfaces, config.host.empty() ? host_identity() : config.host,
+                      order.paths, order.cluster,      true};
+  Examined found{.exam = order.exam, .settings = settings_of(config), .checks = judge(machine), .rates = {}};
+  const auto add = [&](const std::vector<Check>& more) {
+    found.checks.insert(found.checks.end(), more.begin(), more.end());
+  };
+  add(checks_of(config, around));
+  const bool go_on = !stopping.load(std::memory_order_acquire);
+  if (go_on && order.measure && !config.store_path.empty()) add(disk_checks(config));
+  return found;
+}
+
+}  // namespace tributary

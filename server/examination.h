@@ -1,0 +1,14 @@
+// What a server finds when it is asked to look at itself (docs/doctor.md).
+#pragma once
+
+#include <atomic>
+
+#include "common/config/config.h"
+#include "common/wire/doctor_messages.h"
+
+namespace tributary {
+
+// Blocks for some seconds, unless `stopping`. Any thread.
+Examined examine(const ServerConfig& config, const Examine& order, const std::atomic<bool>& stopping);
+
+}  // namespace tributary

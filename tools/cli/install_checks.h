@@ -1,0 +1,21 @@
+// What is installed beside this tool, and what it means.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/wire/doctor_messages.h"
+
+namespace tributary::cli {
+
+struct InstallFacts {
+  std::string folder;                         // of the programs
+  std::vector<std::string> missing_programs;  // that should lie beside this one
+  std::string data_dir;                       // of the built-in trainer
+  bool has_data = false;
+};
+
+InstallFacts gather_install_facts();
+std::vector<Check> judge(const InstallFacts& facts);
+
+}  // namespace tributary::cli

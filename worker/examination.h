@@ -1,0 +1,22 @@
+// What a worker finds when it is asked to look at itself (docs/doctor.md).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "common/config/config.h"
+#include "common/security/keys.h"
+#include "common/wire/doctor_messages.h"
+
+namespace tributary {
+
+struct ExaminedWorker {
+  WorkerConfig config;                 // as the worker runs
+  std::vector<Setting> settings;       // as its file has them
+  std::shared_ptr<const KeyPair> own;  // null without keys
+};
+// Blocks for some seconds, and while it measures until `stopping`. Any thread.
+Examined examine(const ExaminedWorker& worker, const Examine& order, const std::atomic<bool>& stopping);
+
+}  // namespace tributary
