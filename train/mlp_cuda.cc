@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/assert.h"
+#include "common/devices/nvtx.h"
 #include "train/mlp_kernels.h"
 
 namespace tributary::train {
@@ -37,6 +38,7 @@ Status MlpCuda::begin_pass() {
 
 Result<bool> MlpCuda::forward(const float* inputs, std::uint32_t batch, std::span<const float* const> parameters,
                               const BeforeTensor& before) {
+  const NvtxRange range("forward");
   TRIB_ASSERT(batch >= 1 && batch <= shape_.max_batch() && parameters.size() == shape_.tensors().size());
   inputs_ = inputs;
   batch_ = batch;
@@ -67,6 +69,7 @@ Result<bool> MlpCuda::forward(const float* inputs, std::uint32_t batch, std::spa
 }
 
 Status MlpCuda::loss(const std::uint8_t* labels, float scale) {
+  const NvtxRange range("loss");
   const LossArgs args{.logits = outputs_.back().data(),
                       .labels = labels,
                       .rows = batch_,
@@ -80,6 +83,7 @@ Status MlpCuda::loss(const std::uint8_t* labels, float scale) {
 
 Status MlpCuda::backward(std::span<const float* const> parameters, std::span<float* const> gradients, bool accumulate,
                          const AfterTensor& after) {
+  const NvtxRange range("backward");
   TRIB_ASSERT(parameters.size() == shape_.tensors().size() && gradients.size() == shape_.tensors().size());
   for (std::size_t l = shape_.layers(); l-- > 0;) {
     const std::uint32_t fan_in = shape_.sizes()[l], fan_out = shape_.sizes()[l + 1];

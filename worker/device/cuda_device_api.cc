@@ -11,6 +11,7 @@
 #include "common/base/assert.h"
 #include "common/devices/cuda_devices.h"
 #include "common/devices/cuda_error.h"
+#include "common/devices/nvtx.h"
 #include "common/math/encoding_frames.h"
 #include "kernels/cast.h"
 #include "kernels/cuda_optimizer.h"
@@ -160,11 +161,13 @@ class CudaDeviceApi final : public DeviceApi {
 
   // ---- Work ----
   Status copy_to_host(StreamId id, std::byte* pinned, const void* device, std::size_t bytes) override {
+    const NvtxRange range("copy to host");
     const CudaStream& stream = object_of<CudaStream>(id);
     return on(stream, "cudaMemcpyAsync to the host",
               [&] { return cudaMemcpyAsync(pinned, device, bytes, cudaMemcpyDeviceToHost, stream.stream); });
   }
   Status copy_to_device(StreamId id, void* device, const std::byte* pinned, std::size_t bytes) override {
+    const NvtxRange range("copy to device");
     const CudaStream& stream = object_of<CudaStream>(id);
     return on(stream, "cudaMemcpyAsync to the device",
               [&] { return cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, stream.stream); });
@@ -174,6 +177,7 @@ class CudaDeviceApi final : public DeviceApi {
     return on(stream, "cudaLaunchHostFunc", [&] { return cudaLaunchHostFunc(stream.stream, callback, context); });
   }
   Status sum(StreamId id, std::span<const float* const> inputs, std::size_t count, float* out) override {
+    const NvtxRange range("sum of ranks");
     const CudaStream& stream = object_of<CudaStream>(id);
     return on(stream, "the sum of ranks", [&] {
       gpu::tree_sum(inputs, count, out, stream.stream);
@@ -181,6 +185,7 @@ class CudaDeviceApi final : public DeviceApi {
     });
   }
   Status encode(StreamId id, const Encode& work) override {
+    const NvtxRange range("encode");
     const CudaStream& stream = object_of<CudaStream>(id);
     return on(stream, "encoding", [&] { return encode_on(stream.stream, work); });
   }
@@ -190,6 +195,7 @@ class CudaDeviceApi final : public DeviceApi {
   }
   Status apply(StreamId id, EncodingSpec encoding, const std::byte* frame, std::size_t elements,
                float* parameters) override {
+    const NvtxRange range("apply");
     const CudaStream& stream = object_of<CudaStream>(id);
     return on(stream, "decoding", [&] {
       const auto* halves = reinterpret_cast<const std::uint16_t*>(frame);
@@ -214,6 +220,7 @@ class CudaDeviceApi final : public DeviceApi {
 
   Status step(StreamId id, const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars,
               const kernels::BlockArgs& block) override {
+    const NvtxRange range("optimizer step");
     const CudaStream& stream = object_of<CudaStream>(id);
     return on(stream, "the optimizer's step", [&] {
       gpu::optimizer_step(optimizer, scalars, block, stream.stream);
@@ -242,12 +249,15 @@ class CudaDeviceApi final : public DeviceApi {
   Status group_start() override { return nccl_->group_start(); }
   Status group_end() override { return nccl_->group_end(); }
   Status reduce_scatter(CommId id, StreamId stream, const float* send, float* receive, std::size_t count) override {
+    const NvtxRange range("reduce-scatter");
     return nccl_->reduce_scatter(id, object_of<CudaStream>(stream).stream, send, receive, count);
   }
   Status all_gather(CommId id, StreamId stream, float* gathered, std::size_t count) override {
+    const NvtxRange range("all-gather");
     return nccl_->all_gather(id, object_of<CudaStream>(stream).stream, gathered, count);
   }
   Status all_reduce(CommId id, StreamId stream, float* values, std::size_t count) override {
+    const NvtxRange range("all-reduce");
     return nccl_->all_reduce(id, object_of<CudaStream>(stream).stream, values, count);
   }
   void abort(CommId id) override { nccl_->abort(id); }
