@@ -178,7 +178,7 @@ void register_metrics(Metrics& metrics, const WorkerParts& parts) {
                   [attach] { return static_cast<double>(attach->refused()); });
   metrics.gauge("tributary_worker_jobs", "Jobs that trainers are attached to.", {},
                 [attach] { return static_cast<double>(attach->summaries().size()); });
-  metrics.gauge("tributary_worker_link_stated_bytes_per_s",
+  metrics.gauge("tributary_worker_link_stated_bytes_per_second",
                 "What the interface towards the coordinator can do, as its driver says; 0: it does not.", {},
                 [stated = parts.link_bytes_per_s] { return stated; });
   metrics.gauges("tributary_worker_job_version", "Lowest version among the job's chunks on this node.",

@@ -27,12 +27,12 @@ inline bool is_bandwidth(double value) {
 
 // Who is let in (docs/security.md). Paths of files.
 struct SecurityConfig {
-  std::string keys;             // this daemon's pair; empty: none, and it is reached from this machine only
-  std::string coordinator_key;  // the coordinator's public key; not on the coordinator itself
-  std::string authorized;       // on the coordinator: a folder with the public keys of who may come in
-  std::string admin_token;      // of the admin port; empty: none
-  std::string admin_hosts;      // further names that the admin port is asked by, "a,b"; empty: its address
-  bool insecure = false;        // everybody in the network is trusted
+  std::string keys;                      // this daemon's pair; empty: none, and it is reached from this machine only
+  std::string coordinator_key;           // the coordinator's public key; not on the coordinator itself
+  std::string authorized;                // on the coordinator: a folder with the public keys of who may come in
+  std::string admin_token;               // of the admin port; empty: none
+  std::vector<std::string> admin_hosts;  // further names that the admin port is asked by
+  bool insecure = false;                 // everybody in the network is trusted
   PayloadSecurity payload = PayloadSecurity::kEncrypt;  // of a server's lanes; workers do as those say
   std::string network;  // "trusted": so that all-reduce jobs may run beside keys; empty: it is not
 };

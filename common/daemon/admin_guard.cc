@@ -32,15 +32,11 @@ bool is_number(std::string_view host) {
 
 }  // namespace
 
-AdminPolicy admin_policy(const std::string& address, const std::string& token, const std::string& names) {
+AdminPolicy admin_policy(const std::string& address, const std::string& token, const std::vector<std::string>& names) {
   AdminPolicy policy{token, !token.empty() && !stays_on_machine(address), {std::string(host_of(address))}};
   char own[256] = {};
   if (::gethostname(own, sizeof own - 1) == 0 && own[0] != '\0') policy.hosts.emplace_back(own);
-  for (std::size_t begin = 0; begin < names.size();) {
-    const std::size_t end = std::min(names.find(',', begin), names.size());
-    if (end > begin) policy.hosts.push_back(names.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  policy.hosts.insert(policy.hosts.end(), names.begin(), names.end());
   return policy;
 }
 

@@ -40,9 +40,8 @@ class AdminGuard {
   const AdminPolicy policy_;
 };
 
-// Of a daemon whose admin port is at `address`. names: by which it is reached beside that; further ones separated by
-// commas.
-AdminPolicy admin_policy(const std::string& address, const std::string& token, const std::string& names);
+// Of a daemon whose admin port is at `address`. names: by which it is reached besides.
+AdminPolicy admin_policy(const std::string& address, const std::string& token, const std::vector<std::string>& names);
 
 // Takes as long whatever the difference is.
 bool same_secret(std::string_view a, std::string_view b);

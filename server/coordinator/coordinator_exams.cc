@@ -52,6 +52,10 @@ Result<std::uint64_t> CoordinatorCore::examine(const ExamOrder& order, std::uint
     if (daemons.size() < kMaxExamined)
       daemons.push_back({false, "worker " + worker.hello.name, incarnation, worker.hello.key, false, {}, {}});
   }
+  std::ranges::stable_sort(daemons, [](const ExaminedDaemon& a, const ExaminedDaemon& b) {
+    if (a.server || b.server) return a.server > b.server;  // among servers the order of their indices stays
+    return a.name < b.name;
+  });
   const std::uint32_t id = exams_.begin(order, std::move(daemons));
   look_at_exam(now_ms);
   return id;

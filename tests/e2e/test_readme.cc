@@ -130,7 +130,8 @@ TEST_CASE("the commands of README and of the notes for users do what they say, i
   std::string first_up;
   int commands = 0;
   std::string text;
-  for (const char* file : {"/README.md", "/docs/training.md", "/docs/machines.md", "/docs/measuring.md"})
+  for (const char* file : {"/README.md", "/docs/training.md", "/docs/machines.md", "/docs/clusters.md",
+                           "/docs/watching.md", "/docs/measuring.md"})
     text += text_of(std::string(TRIBUTARY_SOURCE_DIR) + file) + "\n";
   for (const std::string& line : commands_of(text)) {
     ++commands;

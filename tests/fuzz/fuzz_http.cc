@@ -57,6 +57,8 @@ AdminHttp::Handlers handlers(bool& ordered) {
     if (body == nullptr) return std::nullopt;
     ordered = true;
     if (path == "/job/stop") return AdminHttp::Answer{job_name_of(*body) ? 200u : 400u, "{}"};
+    if (path == "/doctor/order") return AdminHttp::Answer{exam_order_of(*body) ? 200u : 400u, "{}"};
+    if (path == "/trace/order") return AdminHttp::Answer{trace_order_of(*body) ? 200u : 400u, "{}"};
     if (path == "/checkpoint/save") {
       const auto order = save_order_of(*body);
       if (order) must_stay_below(roots, order->directory);
@@ -93,6 +95,8 @@ std::vector<Bytes> seeds() {
       bytes_of("GET /healthz?x HTTP/1.0\r\nHost: x\r\nOrigin: http://x\r\nConnection: keep-alive\r\n\r\n" + get),
       bytes_of(post("/checkpoint/save", R"({"job":"mlp","directory":"/shared/d","committed":true})") + get),
       bytes_of(post("/checkpoint/restore", R"({"checkpoint":"/d\u0000/../shared/x","name":"mlp","force":false})")),
+      bytes_of(post("/doctor/order", R"({"measure":true,"paths":["/data","/d\u0000"]})") +
+               post("/trace/order", R"({"job":"mlp","rounds":20})")),
       bytes_of("POST /job/stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + kToken +
                "\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\ne\r\n{\"name\":\"mlp\"}\r\n0"
                "\r\n\r\n")};

@@ -30,7 +30,7 @@ AdminRequest order_with(const std::string& authorization) {
 }  // namespace
 
 TEST_CASE("a name that somebody else may have bound to this machine is not answered") {
-  const AdminGuard guard(admin_policy("127.0.0.1:7071", "", "metrics.example.org,other"));
+  const AdminGuard guard(admin_policy("127.0.0.1:7071", "", {"metrics.example.org", "other"}));
   for (const char* host : {"127.0.0.1:7071", "localhost:7071", "LOCALHOST", "[::1]:7071", "10.0.0.7:7071", "other:1",
                            "Metrics.Example.org:7071"}) {
     CHECK_MESSAGE(status(guard, read_as(host)) == 200, host);
@@ -44,7 +44,7 @@ TEST_CASE("a name that somebody else may have bound to this machine is not answe
 }
 
 TEST_CASE("a page of another origin is not answered, whatever it asks") {
-  const AdminGuard guard(admin_policy("127.0.0.1:7071", kToken, ""));
+  const AdminGuard guard(admin_policy("127.0.0.1:7071", kToken, {}));
   for (const bool order : {false, true}) {
     AdminRequest request = read_as("127.0.0.1:7071");
     request.order = order;
@@ -60,19 +60,19 @@ TEST_CASE("a page of another origin is not answered, whatever it asks") {
 }
 
 TEST_CASE("an order needs the token, and without one none is taken") {
-  const AdminGuard guard(admin_policy("127.0.0.1:7071", kToken, ""));
+  const AdminGuard guard(admin_policy("127.0.0.1:7071", kToken, {}));
   CHECK(status(guard, order_with("Bearer " + kToken)) == 200);
   CHECK(status(guard, order_with("")) == 401);
   const std::vector<std::string> others = {"Bearer ", "Bearer x", "Basic " + kToken, "Bearer " + kToken + "t", kToken};
   for (const std::string& wrong : others) CHECK_MESSAGE(status(guard, order_with(wrong)) == 401, wrong);
   CHECK(status(guard, read_as("127.0.0.1:7071")) == 200);
-  const AdminGuard without(admin_policy("127.0.0.1:7071", "", ""));
+  const AdminGuard without(admin_policy("127.0.0.1:7071", "", {}));
   CHECK(status(without, order_with("Bearer ")) == 403);
   CHECK(status(without, order_with("")) == 403);
 }
 
 TEST_CASE("beyond loopback reading needs the token as well, but for whether the daemon lives") {
-  const AdminGuard guard(admin_policy("10.0.0.1:7071", kToken, ""));
+  const AdminGuard guard(admin_policy("10.0.0.1:7071", kToken, {}));
   AdminRequest request = read_as("10.0.0.1:7071");
   CHECK(status(guard, request) == 401);
   request.health = true;
@@ -80,11 +80,11 @@ TEST_CASE("beyond loopback reading needs the token as well, but for whether the 
   request.health = false;
   request.authorization = "Bearer " + kToken;
   CHECK(status(guard, request) == 200);
-  CHECK(status(AdminGuard(admin_policy("10.0.0.1:7071", "", "")), read_as("10.0.0.1:7071")) == 200);  // insecure = true
+  CHECK(status(AdminGuard(admin_policy("10.0.0.1:7071", "", {})), read_as("10.0.0.1:7071")) == 200);  // insecure = true
 }
 
 TEST_CASE("secrets are the same or not") {
-  CHECK(same_secret("", ""));
+  CHECK(same_secret("", {}));
   CHECK(same_secret("abc", "abc"));
   for (const char* other : {"", "ab", "abd", "abcd", "xbc", "abcabc"}) CHECK_FALSE(same_secret("abc", other));
   CHECK_FALSE(same_secret("", "a"));

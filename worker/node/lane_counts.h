@@ -36,9 +36,13 @@ struct LaneJobCounts : ClientCounts<Cell> {
     ClientCounts<Cell>::visit(visit, sets...);
     visit({kNow, "window_bytes", "Unacknowledged bytes allowed, over all connections."}, sets.window_bytes...);
     visit({kNow, "in_flight_bytes", "Unacknowledged bytes, over all connections."}, sets.in_flight_bytes...);
-    visit({kNow, "link/out_bytes_per_s", "Payload bytes of acknowledged pushes in a second."}, sets.push_rate...);
-    visit({kNow, "link/in_bytes_per_s", "Payload bytes of answers in a second."}, sets.answer_rate...);
-    visit({kLeast, "link/round_trip_s", "Shortest time to an acknowledgement.", 1e-9}, sets.base_rtt_ns...);
+    visit({kNow, "link/out_bytes_per_s", "Payload bytes of acknowledged pushes in a second.", 0,
+           "link_out_bytes_per_second"},
+          sets.push_rate...);
+    visit({kNow, "link/in_bytes_per_s", "Payload bytes of answers in a second.", 0, "link_in_bytes_per_second"},
+          sets.answer_rate...);
+    visit({kLeast, "link/round_trip_s", "Shortest time to an acknowledgement.", 1e-9, "link_round_trip_seconds"},
+          sets.base_rtt_ns...);
     visit({kTotal, "bytes_pushed", "Payload bytes of pushes and initial values.", 0, "pushed_bytes"},
           sets.bytes_pushed...);
     visit({kTotal, "send_failures", "Messages that a connection did not take."}, sets.send_failures...);
