@@ -13,6 +13,10 @@ void CheckList::amount(std::string name, std::uint64_t value, std::uint64_t leas
   add(std::move(name), level, std::move(found), level == CheckLevel::kOk ? std::string() : std::move(advice));
 }
 
+std::string counted(std::size_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
 const char* level_name(CheckLevel level) {
   switch (level) {
     case CheckLevel::kOk:
@@ -57,9 +61,8 @@ std::string checks_text(const std::vector<Check>& checks, bool brief) {
 }
 
 std::string counts_text(const std::vector<Check>& checks) {
-  const std::size_t problems = count_of(checks, CheckLevel::kProblem), notes = count_of(checks, CheckLevel::kNote);
-  return std::to_string(problems) + (problems == 1 ? " problem, " : " problems, ") + std::to_string(notes) +
-         (notes == 1 ? " note" : " notes");
+  return counted(count_of(checks, CheckLevel::kProblem), "problem") + ", " +
+         counted(count_of(checks, CheckLevel::kNote), "note");
 }
 
 nlohmann::ordered_json checks_json(const std::vector<Check>& checks) {

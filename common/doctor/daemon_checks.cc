@@ -265,8 +265,8 @@ class Doctor {
                               lost->endpoint + ": " + lost->why_not,
                           lost->cure);
     }
-    out_.ok(name, std::to_string(reached.size()) + (reached.size() == 1 ? " lane" : " lanes") + " reached at " +
-                      reached.front().endpoint + (reached.size() == 1 ? "" : " ...") +
+    out_.ok(name, counted(reached.size(), "lane") + " reached at " + reached.front().endpoint +
+                      (reached.size() == 1 ? "" : " ...") +
                       (reached.front().from.empty() ? "" : ", from " + reached.front().from));
   }
 
@@ -317,8 +317,8 @@ std::vector<Check> checks_of_coordinator(const ClusterFacts& cluster, std::uint6
     out.ok("clock", "as this machine's");
   }
   const std::size_t there = cluster.lanes.size();
-  const std::string servers = std::to_string(there) + " of " + std::to_string(cluster.servers) +
-                              " servers are there, " + std::to_string(cluster.workers) + " workers";
+  const std::string servers = std::to_string(there) + " of " + counted(cluster.servers, "server") + " are there, " +
+                              counted(cluster.workers, "worker");
   if (there < cluster.servers) {
     std::vector<std::string> missing;
     for (std::uint16_t index = 0; index < cluster.servers; ++index) {

@@ -54,8 +54,8 @@ void who_is_there(const ClusterExam& exam, CheckList& out) {
     const std::string name = "server " + std::to_string(index);
     if (std::ranges::find(exam.daemons, name, &DaemonExam::name) == exam.daemons.end()) missing.push_back(name);
   }
-  const std::string found = std::to_string(servers) + " of " + std::to_string(exam.servers) + " servers, " +
-                            std::to_string(exam.daemons.size() - servers) + " workers";
+  const std::string found = std::to_string(servers) + " of " + counted(exam.servers, "server") + ", " +
+                            counted(exam.daemons.size() - servers, "worker");
   if (missing.empty()) return out.ok("daemons", found);
   out.problem("daemons", found + "; not there: " + listed(missing),
               "start them, or run `tributary doctor --config` on their machines: it says why they do not reach the "

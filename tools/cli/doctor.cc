@@ -160,7 +160,7 @@ void print_cluster(const ClusterExam& exam, const std::vector<Check>& cluster) {
     problems += count_of(daemon.checks, CheckLevel::kProblem);
     notes += count_of(daemon.checks, CheckLevel::kNote);
   }
-  std::printf("\n%zu problem%s, %zu note%s\n", problems, problems == 1 ? "" : "s", notes, notes == 1 ? "" : "s");
+  std::printf("\n%s, %s\n", counted(problems, "problem").c_str(), counted(notes, "note").c_str());
 }
 
 Result<int> look_at_cluster(const DoctorOptions& options) {
