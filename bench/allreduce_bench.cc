@@ -22,6 +22,7 @@
 #include "bench/gloo_baseline.h"
 #include "bench/measurements.h"
 #include "bench/timing.h"
+#include "bench/told_progress.h"
 #include "common/base/result.h"
 #include "common/daemon/log.h"
 #include "common/wire/zmq_util.h"
@@ -41,6 +42,7 @@ struct AllreduceBenchOptions {
   std::uint16_t streams = 0;      // 0: the default
   std::uint32_t rounds = 10;      // in each turn
   std::uint32_t turns = 5;
+  std::function<void(const std::string&)> tell = {};  // how far it is
 };
 
 using Clock = std::chrono::steady_clock;
@@ -242,7 +244,9 @@ Result<nlohmann::ordered_json> run_allreduce_bench(const AllreduceBenchOptions& 
   if (auto warm = (*lanes)->measure(2, 1); !warm) return tl::unexpected(warm.error());
   // In turns, so that all of them see the same machine: a turn's figure is its median, a ratio is of one turn.
   std::vector<double> ours, exchange, gloo, gloo_step, to_gloo, exchange_to_gloo, to_gloo_step;
+  ToldProgress progress(options.tell, "turns");
   for (std::uint32_t turn = 0; turn < options.turns; ++turn) {
+    progress.reached(turn, options.turns);
     auto first = (*lanes)->measure(options.rounds, 1);
     if (!first) return tl::unexpected(first.error());
     auto unstepped = (*lanes)->measure(options.rounds, 0);
@@ -307,6 +311,7 @@ Fields: round_ms (from all gradients being ready to all nodes having all paramet
   and ratio_to_gloo_step (round_ms by them, within a turn))",
       .add = measures<AllreduceBenchOptions>(add, [](AllreduceBenchOptions& options, MeasurementRun& run) {
         tune_malloc_for_frames();
+        options.tell = run.tell;
         return yield(run, run_allreduce_bench(options));
       })};
 }

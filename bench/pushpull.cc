@@ -8,6 +8,7 @@
 #include "bench/echo_ceiling.h"
 #include "bench/measurements.h"
 #include "bench/pushpull_setup.h"
+#include "bench/told_progress.h"
 #include "common/math/encoding.h"
 #include "common/wire/zmq_util.h"
 
@@ -58,7 +59,9 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
     return {};
   };
   if (auto ok = baseline(); !ok) return tl::unexpected(ok.error());
+  ToldProgress progress(options.tell, "slices");
   for (std::uint32_t i = 0; i < options.slices; ++i) {
+    progress.reached(i, options.slices);
     if (auto ok = measured.slice(); !ok) return tl::unexpected(ok.error());
     if (auto ok = baseline(); !ok) return tl::unexpected(ok.error());
   }
@@ -173,6 +176,7 @@ Fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 byte
       .add = measures<Arguments>(add, [](Arguments& a, MeasurementRun& run) {
         if (a.security) a.options.secure = PayloadSecurity::kEncrypt;
         begin_exchange(a.options, run);
+        a.options.tell = run.tell;
         return yield(run, a.durability ? run_durability(a.options) : run_pushpull(a.options));
       })};
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -39,11 +40,12 @@ struct PushPullOptions {
   std::optional<PayloadSecurity> secure = {};  // with keys, and compared with clusters that have less
   bool trace = false;                          // all the time, and compared with a cluster that is not traced
   bool store = false;
-  std::string program;               // this program, for the echo server
-  std::optional<RankDevice> device;  // of all ranks (bench/gpu_pipeline.h)
-  std::string worker_toml;           // sections to add to the workers' configuration
-  RecoveryConfig recovery;           // counts with a store
-  bool ranks_write = false;          // their gradients, in every round, as trainers do
+  std::string program;                                // this program, for the echo server
+  std::optional<RankDevice> device;                   // of all ranks (bench/gpu_pipeline.h)
+  std::string worker_toml;                            // sections to add to the workers' configuration
+  RecoveryConfig recovery;                            // counts with a store
+  bool ranks_write = false;                           // their gradients, in every round, as trainers do
+  std::function<void(const std::string&)> tell = {};  // how far it is; may be null
 };
 
 // Measures, and checks at the end that the parameters are finite, have changed and are the same on every node. The

@@ -7,6 +7,7 @@
 
 #include "bench/pushpull_setup.h"
 #include "bench/sample_model.h"
+#include "bench/told_progress.h"
 #include "common/math/median.h"
 #include "common/wire/redo_plan.h"
 
@@ -78,7 +79,9 @@ Result<Json> run_durability(const PushPullOptions& options) {
     if (!written) return tl::unexpected(written.error());
     variant.first_snapshot = written->newest_snapshot;
   }
+  ToldProgress progress(options.tell, "slices");
   for (std::uint32_t i = 0; i < options.slices; ++i) {
+    progress.reached(i, options.slices);
     for (std::size_t turn = 0; turn < std::size(variants); ++turn) {
       // Who goes first in one slice goes last in the next: nobody always follows the same one.
       Variant& variant = variants[(i + turn) % std::size(variants)];

@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kPoll{100}, kJoinPatience{10'000};
+constexpr std::chrono::seconds kSayEvery{5};
 constexpr int kLostAnswers = 50;  // in a row, until the coordinator is given up
 
 int complain(const std::string& message) {
@@ -43,6 +44,17 @@ void add_order_options(CliCommand command, OrderOptions& options) {
   add_cluster_options(command, options.cluster);
   command.add_flag("--wait,!--no-wait", options.wait, "wait for the end of it (default)");
   command.add_flag("--json", options.json, "print one JSON object");
+}
+
+// "saving job 'mnist' at round 40 (writing): 12.0 MB so far, waiting for servers 1, 2".
+std::string how_far(const Json& status) {
+  std::vector<std::string> awaited;
+  for (const Json& server : status.value("awaited_servers", Json::array())) awaited.push_back(server.dump());
+  const bool restores = status.value("order", std::string()) == "restore";
+  return (restores ? "restoring job '" : "saving job '") + status.value("job", std::string()) + "' at round " +
+         status.value("round", Json(0)).dump() + " (" + status.value("step", std::string()) +
+         "): " + megabytes(status.value("bytes", std::uint64_t{0})) + " so far" +
+         (awaited.empty() ? "" : ", waiting for servers " + listed(awaited));
 }
 
 int carry_out(const OrderOptions& options, const std::string& path, const Json& order) {
@@ -67,6 +79,7 @@ int carry_out(const OrderOptions& options, const std::string& path, const Json& 
     return 0;
   }
   Json status;
+  auto said = std::chrono::steady_clock::now();
   for (int lost = 0;;) {
     Result<Json> now = ask(*admin, status_path, std::nullopt);
     if (now) {
@@ -74,6 +87,10 @@ int carry_out(const OrderOptions& options, const std::string& path, const Json& 
       lost = 0;
       const std::string step = status.value("step", std::string());
       if (step == "done" || step == "failed") break;
+      if (std::chrono::steady_clock::now() >= said + kSayEvery) {
+        said = std::chrono::steady_clock::now();
+        std::fprintf(stderr, "%s\n", how_far(status).c_str());
+      }
     } else if (++lost == kLostAnswers) {
       return complain(now.error().message);
     }
