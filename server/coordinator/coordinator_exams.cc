@@ -48,14 +48,12 @@ Result<std::uint64_t> CoordinatorCore::examine(const ExamOrder& order, std::uint
       daemons.push_back(
           {true, "server " + std::to_string(index), server.hello.incarnation, server.hello.key, false, {}, {}});
   }
+  const auto servers = static_cast<std::ptrdiff_t>(daemons.size());
   for (const auto& [incarnation, worker] : context_.peers.workers()) {
     if (daemons.size() < kMaxExamined)
       daemons.push_back({false, "worker " + worker.hello.name, incarnation, worker.hello.key, false, {}, {}});
   }
-  std::ranges::stable_sort(daemons, [](const ExaminedDaemon& a, const ExaminedDaemon& b) {
-    if (a.server || b.server) return a.server > b.server;  // among servers the order of their indices stays
-    return a.name < b.name;
-  });
+  std::ranges::sort(daemons.begin() + servers, daemons.end(), {}, &ExaminedDaemon::name);
   const std::uint32_t id = exams_.begin(order, std::move(daemons));
   look_at_exam(now_ms);
   return id;

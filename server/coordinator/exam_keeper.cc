@@ -17,12 +17,17 @@ std::size_t bytes_of(const Examined& said) {
 }  // namespace
 
 std::uint32_t ExamKeeper::begin(ExamOrder order, std::vector<ExaminedDaemon> daemons) {
-  std::ranges::stable_partition(daemons, [](const ExaminedDaemon& daemon) { return daemon.server; });
+  std::vector<ExaminedDaemon> ordered;
+  for (const bool server : {true, false}) {
+    for (ExaminedDaemon& daemon : daemons) {
+      if (daemon.server == server) ordered.push_back(std::move(daemon));
+    }
+  }
   last_id_ = last_id_ + 1 == 0 ? 1 : last_id_ + 1;  // 0 is no examination's
-  const std::size_t count = daemons.size();
+  const std::size_t count = ordered.size();
   exam_ = Exam{last_id_,
                std::move(order),
-               std::move(daemons),
+               std::move(ordered),
                std::vector<std::uint64_t>(count),
                std::vector<std::uint64_t>(count),
                count == 0,
