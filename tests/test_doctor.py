@@ -100,6 +100,7 @@ bind = "{bind}"
 lanes = 1
 [store]
 path = "{store}"
+io_mb_per_s = {budget}
 [security]
 insecure = true
 """
@@ -110,13 +111,14 @@ coordinator = "{coordinator}"
 socket = "{socket}"
 [limits]
 heartbeat_ms = {heartbeat}
+peer_timeout_ms = {patience}
 [security]
 insecure = true
 """
 
 
 class Lab(unittest.TestCase):
-    """Hosts a and b serve; c, d and e train; e's link is slow, its configuration another, and its data is not there."""
+    """Hosts a and b serve; c, d and e train. Much is wrong with e: its link, configuration, data, clock and limits."""
 
     folder: ClassVar[pathlib.Path]
     lab: ClassVar[str]
@@ -150,19 +152,19 @@ class Lab(unittest.TestCase):
                 config += f'admin_token = "{token}"\n'
             cls.servers.append(Daemon(cls.folder, f"server-{index}", config, cls.on(host)))
             ends.callback(lambda index=index: cls.servers[index].stop())
-        # A file system of its own, in which the data is not there.
-        without = (
-            "sh",
-            "-c",
-            f'mount -t tmpfs none {cls.folder}/data && rmdir {cls.folder}/data/* 2>&-; exec "$@"',
-            "sh",
-        )
+        faketime = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+        environment = f"LD_PRELOAD={faketime} FAKETIME=-1h FAKETIME_DONT_FAKE_MONOTONIC=1"
+        script = [
+            f"mount -t tmpfs none {cls.folder}/data",  # file systems of its own
+            "mount -t tmpfs -o size=64m none /dev/shm",
+            "ulimit -n 512",
+            f'exec env {environment} "$@"',
+        ]
+        without = ("sh", "-c", " && ".join(script), "sh")
         (cls.folder / "data" / "set").mkdir()
         for host in "cde":
             inside = cls.on(host) + (without if host == "e" else ())
-            cls.workers.append(
-                Daemon(cls.folder, host, cls.worker(host, heartbeat=2000 if host == "e" else 1000), inside)
-            )
+            cls.workers.append(Daemon(cls.folder, host, cls.worker(host, slack=2 if host == "e" else 1), inside))
             ends.callback(cls.workers[-1].stop)
 
     @classmethod
@@ -171,12 +173,15 @@ class Lab(unittest.TestCase):
 
     @classmethod
     def server(cls, index: int, bind: str) -> str:
-        return SERVER.format(index=index, bind=bind, store=cls.folder / f"store-{index}")
+        # No disk is as fast as what server 1 is given.
+        budget = 200 if index == 0 else 1_000_000
+        return SERVER.format(index=index, bind=bind, store=cls.folder / f"store-{index}", budget=budget)
 
     @classmethod
-    def worker(cls, name: str, coordinator: str = "tcp://10.77.0.1:7070", heartbeat: int = 1000) -> str:
+    def worker(cls, name: str, coordinator: str = "tcp://10.77.0.1:7070", slack: int = 1) -> str:
         socket = cls.folder / f"{name}.sock"
-        return WORKER.format(name=name, coordinator=coordinator, socket=socket, heartbeat=heartbeat)
+        limits = {"heartbeat": 800 + 200 * slack, "patience": 10000 if slack == 1 else 4500}
+        return WORKER.format(name=name, coordinator=coordinator, socket=socket, **limits)
 
     def all(self, *words: str) -> dict[str, Any]:
         admin = [
@@ -199,10 +204,12 @@ class Lab(unittest.TestCase):
             {one["name"] for one in said["daemons"]}, {"server 0", "server 1", "worker c", "worker d", "worker e"}
         )
         self.assertEqual(named(said["checks"], "daemons")["found"], "2 of 2 servers, 3 workers")
-        self.assertEqual(named(said["checks"], "clocks")["level"], "ok")
+        clock = named(said["checks"], "clock of worker e")
+        self.assertEqual(clock["level"], "problem")
+        self.assertRegex(clock["found"], "^3[56][0-9][0-9] s behind the coordinator's")
         # Another configuration on one node.
         beats = named(said["checks"], "limits.heartbeat_ms")
-        self.assertEqual(beats["found"], '"1000" on worker c and worker d; "2000" on worker e')
+        self.assertEqual(beats["found"], '"1000" on worker c and worker d; "1200" on worker e')
         self.assertNotIn("program", [check["name"] for check in said["checks"]])
         # A path that is not there on one node.
         for host in "cd":
@@ -211,6 +218,16 @@ class Lab(unittest.TestCase):
         self.assertEqual(
             (lost["level"], lost["found"]), ("problem", f"{self.folder}/data/set: No such file or directory")
         )
+        # What its process may not have, and how long it may be silent.
+        for name, found in (
+            ("open files", "at most 512"),
+            ("/dev/shm", "64.0 MiB free of 64.0 MiB"),
+            ("time-outs", "peers that are not heard for 4500 ms are lost"),
+        ):
+            check = named(all_of(said, "worker e")["checks"], name)
+            self.assertEqual(check["level"], "note")
+            self.assertIn(found, check["found"])
+            self.assertNotIn(found, named(all_of(said, "worker c")["checks"], name)["found"])
         for index in range(2):
             way = named(all_of(said, "worker c")["checks"], f"to server {index}")
             self.assertIn(f"1 lane reached at tcp://10.77.0.{index + 1}:", way["found"])
@@ -240,25 +257,55 @@ class Lab(unittest.TestCase):
         told: dict[str, Any] = json.loads(subprocess.run([*command, page], capture_output=True, check=True).stdout)
         return told
 
-    def test_a_link_that_is_slower_than_stated_is_named_within_ten_seconds(self) -> None:
+    @contextlib.contextmanager
+    def training(self, hosts: str, name: str = "fashion-mnist") -> Iterator[None]:
+        """The ranks on these hosts of a job that has three."""
         job = str(SOURCE / "configs" / "fashion-mnist.toml")
         trainers = []
         for rank, (host, worker) in enumerate(zip("cde", self.workers, strict=True)):
             command = [*self.on(host), str(PROGRAMS / "tributary-train"), "--job", job, "--quiet", "--device", "cpu"]
-            command += [
-                "--worker",
-                worker.ready["socket"],
-                "--rank",
-                str(rank),
-                "--world-size",
-                "3",
-                "--local-rank",
-                "0",
-            ]
-            command += ["--local-world-size", "1", "--node-rank", str(rank), "--set", "train.global_batch=192"]
+            command += ["--worker", worker.ready["socket"], "--rank", str(rank), "--world-size", "3"]
+            command += ["--local-rank", "0", "--local-world-size", "1", "--node-rank", str(rank)]
+            command += ["--set", "train.global_batch=192", "--set", f"job.name={name}"]
+            if host not in hosts:
+                continue
             with (self.folder / f"trainer-{rank}.log").open("w") as log:
                 trainers.append(subprocess.Popen(command, stdout=log, stderr=log))
         try:
+            yield
+        finally:
+            for trainer in trainers:
+                trainer.terminate()
+            for trainer in trainers:
+                trainer.wait(PATIENCE)
+
+    def test_a_rank_that_is_missing_is_named_with_its_node(self) -> None:
+        with self.training("cd", "missing"):
+
+            def said() -> dict[str, str]:
+                lines = [check for check in self.all()["checks"] if check["name"] == "job missing"]
+                return lines[0] if lines and lines[0]["found"] == "it waits for node 2" else {}
+
+            self.assertEqual(eventually(said)["level"], "problem")
+
+    def test_a_port_whose_packets_are_dropped(self) -> None:
+        # As a firewall's: a listener whose queue is full, and that takes nobody.
+        listener = "import socket as s, time; l = s.socket(); l.bind(('10.77.0.2', 7777)); l.listen(0); "
+        listener += "c = s.create_connection(('10.77.0.2', 7777)); print('full', flush=True); time.sleep(600)"
+        with subprocess.Popen(
+            [*self.on("b"), sys.executable, "-c", listener], stdout=subprocess.PIPE, text=True
+        ) as full:
+            try:
+                assert full.stdout is not None
+                self.assertEqual(full.stdout.readline(), "full\n")
+                said = named(self.config(self.worker("x", "tcp://10.77.0.2:7777"))["checks"], "reached")
+                self.assertIn("nothing has answered for 3 s", said["found"])
+                self.assertIn("firewall", said["advice"])
+            finally:
+                full.kill()
+
+    def test_a_link_that_is_slower_than_stated_is_named(self) -> None:
+        with self.training("cde"):
 
             def jobs() -> list[dict[str, Any]]:
                 return list(self.status()["coordinator"]["jobs"])
@@ -271,17 +318,11 @@ class Lab(unittest.TestCase):
                 events = self.status()["coordinator"]["events"]
                 return next((one["text"] for one in events if "node 2" in one["text"] and lag in one["text"]), "")
 
-            said = eventually(named_as_slow, 12)
+            said = eventually(named_as_slow)
             took = time.monotonic() - began
             self.assertIn("most of it in phase network", said)
             self.assertIn("its link is slower than its [worker] bandwidth says", said)
-            self.assertLess(took, 10)
             print(f"the slow link is named after {took:.1f} s: {said}")
-        finally:
-            for trainer in trainers:
-                trainer.terminate()
-            for trainer in trainers:
-                trainer.wait(PATIENCE)
 
     def test_links_and_disks_are_measured_and_the_slow_one_is_named(self) -> None:
         said = self.all("--measure")
@@ -296,7 +337,10 @@ class Lab(unittest.TestCase):
             self.assertLess(rates[f"worker {host}"][0], 160e6 / 8)
             self.assertNotIn(f"worker {host} to server 0", [check["name"] for check in said["checks"]])
         for server in ("server 0", "server 1"):
-            self.assertIn("of durable writes in", named(all_of(said, server)["checks"], "disk")["found"])
+            disk = named(all_of(said, server)["checks"], "disk")
+            self.assertIn("of durable writes in", disk["found"])
+        self.assertEqual(disk["level"], "note")
+        self.assertIn("[store] io_mb_per_s is 1000000", disk["found"])
 
     def test_a_wrong_address_of_the_coordinator_is_named_with_its_cause(self) -> None:
         nowhere = named(self.config(self.worker("x", "tcp://10.77.0.1:7071"))["checks"], "reached")
@@ -325,7 +369,7 @@ class Lab(unittest.TestCase):
         self.assertEqual(named(said["checks"], "to server 0")["level"], "ok")
 
     def test_a_wrong_interface_and_another_number_of_servers(self) -> None:
-        config = SERVER.format(index=1, bind="tcp://10.77.0.3:7100", store=self.folder / "store-x")
+        config = self.server(1, "tcp://10.77.0.3:7100")
         said = self.config(config.replace("servers = 2", "servers = 3"), "d")
         bind = named(said["checks"], "[server] bind")
         self.assertIn("no address of this machine, which has 10.77.0.4 (eth0)", bind["found"])
