@@ -18,7 +18,7 @@ class ToldProgress {
       : tell_(std::move(tell)), what_(std::move(what)), told_(Clock::now()) {}
 
   void reached(std::uint64_t part, std::uint64_t of) {
-    if (!tell_ || part == of || Clock::now() < told_ + kEvery) return;
+    if (!tell_ || Clock::now() < told_ + kEvery) return;
     told_ = Clock::now();
     tell_(std::to_string(part) + " of " + std::to_string(of) + " " + what_);
   }

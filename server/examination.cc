@@ -37,12 +37,9 @@ Examined examine(const ServerConfig& config, const Examine& order, const std::at
   const Around around{stopping,    machine.interfaces, config.host.empty() ? host_identity() : config.host,
                       order.paths, order.cluster,      true};
   Examined found{.exam = order.exam, .settings = settings_of(config), .checks = judge(machine), .rates = {}};
-  const auto add = [&](const std::vector<Check>& more) {
-    found.checks.insert(found.checks.end(), more.begin(), more.end());
-  };
-  add(checks_of(config, around));
+  append(found.checks, checks_of(config, around));
   const bool go_on = !stopping.load(std::memory_order_acquire);
-  if (go_on && order.measure && !config.store_path.empty()) add(disk_checks(config));
+  if (go_on && order.measure && !config.store_path.empty()) append(found.checks, disk_checks(config));
   return found;
 }
 

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <memory>
-#include <vector>
 
 #include "common/config/config.h"
 #include "common/security/keys.h"
@@ -13,7 +12,7 @@ namespace tributary {
 
 struct ExaminedWorker {
   WorkerConfig config;                 // as the worker runs
-  std::vector<Setting> settings;       // as its file has them
+  WorkerConfig configured;             // as its file has it
   std::shared_ptr<const KeyPair> own;  // null without keys
 };
 // Blocks for some seconds, and while it measures until `stopping`. Any thread.

@@ -11,7 +11,6 @@
 #include "common/base/host_identity.h"
 #include "common/base/incarnation.h"
 #include "common/doctor/machine_facts.h"
-#include "common/doctor/settings.h"
 #include "common/security/exposure.h"
 #include "server/coordinator/coordinator_page.h"
 #include "server/coordinator/coordinator_status.h"
@@ -43,7 +42,7 @@ Result<std::unique_ptr<Worker>> Worker::start(WorkerConfig config, Logger logger
 }
 
 Worker::Worker(WorkerConfig config, Logger logger)
-    : config_(std::move(config)), settings_(settings_of(config_)), logger_(std::move(logger)) {
+    : config_(config), configured_(std::move(config)), logger_(std::move(logger)) {
   if (config_.max_shared_memory == 0) config_.max_shared_memory = half_of_memory();
   if (config_.lanes == 0) config_.lanes = default_lanes(std::thread::hardware_concurrency());
   config_.lanes = std::min(config_.lanes, kMaxLanes);
@@ -142,7 +141,7 @@ Status Worker::start_control(std::uint64_t incarnation) {
        .own = credentials_.own,
        .coordinator_key = credentials_.coordinator_key},
       *attach_,
-      [self = ExaminedWorker{config_, settings_, credentials_.own}](
+      [self = ExaminedWorker{config_, configured_, credentials_.own}](
           const Examine& order, const std::atomic<bool>& stopping) { return examine(self, order, stopping); },
       logger_);
   if (!control) return tl::unexpected(control.error());

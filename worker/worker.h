@@ -74,7 +74,7 @@ class Worker final : private CoordinatorPort, private LanePort, private Allreduc
   void trace(const std::shared_ptr<NodeJob>& job, const std::vector<std::shared_ptr<TraceBuffer>>& buffers) override;
 
   WorkerConfig config_;
-  const std::vector<Setting> settings_;  // as the file has them
+  const WorkerConfig configured_;  // as the file has it
   Credentials credentials_;
   Logger logger_;
   std::unique_ptr<Coordinator> coordinator_;

@@ -13,6 +13,10 @@ void CheckList::amount(std::string name, std::uint64_t value, std::uint64_t leas
   add(std::move(name), level, std::move(found), level == CheckLevel::kOk ? std::string() : std::move(advice));
 }
 
+void append(std::vector<Check>& to, const std::vector<Check>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
 std::string counted(std::size_t count, const char* what) {
   return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }

@@ -239,11 +239,10 @@ class Doctor {
       endpoints.insert(endpoints.end(), server.endpoints.begin(), server.endpoints.end());
     }
     const std::vector<Reach> reached = reach(endpoints, around_.stopping);
+    if (reached.size() < endpoints.size()) return;  // broken off
     for (auto next = reached.begin(); const ServerLanes& server : around_.cluster->lanes) {
-      const auto end =
-          next + std::min<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(server.endpoints.size()), reached.end() - next);
-      lanes_of(server, std::span(next, end));
-      next = end;
+      lanes_of(server, std::span(next, server.endpoints.size()));
+      next += static_cast<std::ptrdiff_t>(server.endpoints.size());
     }
   }
 

@@ -21,10 +21,6 @@ constexpr std::uint64_t kLeastFiles = 256, kGoodFiles = 1024;
 constexpr std::uint32_t kGoodMbitPerS = 1000;
 constexpr std::size_t kMostInterfaces = 32;  // that have a line: containers bring hundreds
 
-std::string bytes(std::uint64_t value) {
-  return memory_in_words(value);
-}
-
 class Judge {
  public:
   explicit Judge(const MachineFacts& facts) : f_(facts) {}
@@ -61,24 +57,26 @@ class Judge {
   void memory() {
     out_.section("memory");
     const std::uint64_t available = std::min(f_.memory_available, f_.memory_left.value_or(f_.memory_available));
-    out_.amount("memory", available, kLeastMemory, kGoodMemory,
-                bytes(f_.memory) + ", " + bytes(available) + " available" +
-                    (f_.memory_limit ? ", limited to " + bytes(*f_.memory_limit) + " by the control group" : ""),
-                "free some: parameters, gradients and the optimizer's state stay in memory");
+    out_.amount(
+        "memory", available, kLeastMemory, kGoodMemory,
+        memory_in_words(f_.memory) + ", " + memory_in_words(available) + " available" +
+            (f_.memory_limit ? ", limited to " + memory_in_words(*f_.memory_limit) + " by the control group" : ""),
+        "free some: parameters, gradients and the optimizer's state stay in memory");
     // Tributary's own shared memory has no file there (memfd); NCCL's has.
     if (f_.shared_memory == 0) {
       out_.note("/dev/shm", "not mounted", "mount a tmpfs there if GPUs of this machine work together: NCCL uses it");
     } else if (f_.shared_memory_free < kGoodSharedMemory) {
-      out_.note("/dev/shm", bytes(f_.shared_memory_free) + " free of " + bytes(f_.shared_memory),
+      out_.note("/dev/shm", memory_in_words(f_.shared_memory_free) + " free of " + memory_in_words(f_.shared_memory),
                 "too little for NCCL between many GPUs: enlarge it (mount -o remount,size=, containers: --shm-size)");
     } else {
-      out_.ok("/dev/shm", bytes(f_.shared_memory_free) + " free of " + bytes(f_.shared_memory));
+      out_.ok("/dev/shm", memory_in_words(f_.shared_memory_free) + " free of " + memory_in_words(f_.shared_memory));
     }
     out_.amount("open files", f_.open_files, kLeastFiles, kGoodFiles,
                 "at most " + std::to_string(f_.open_files) + " (could be " + std::to_string(f_.open_files_most) + ")",
                 "raise the limit: ulimit -n 65536, or LimitNOFILE= of the service");
     // Only what talks to network cards and GPUs directly locks much of it.
-    out_.ok("locked memory", f_.locked_memory == RLIM_INFINITY ? "not limited" : "at most " + bytes(f_.locked_memory));
+    out_.ok("locked memory",
+            f_.locked_memory == RLIM_INFINITY ? "not limited" : "at most " + memory_in_words(f_.locked_memory));
     if (f_.huge_pages == "never") {
       out_.note("huge pages", "never",
                 "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled; large buffers ask for them");

@@ -43,17 +43,15 @@ Result<std::uint64_t> CoordinatorCore::examine(const ExamOrder& order, std::uint
   }
   end_exam();
   std::vector<ExaminedDaemon> daemons;
+  for (const auto& [incarnation, worker] : context_.peers.workers()) {
+    if (daemons.size() + context_.peers.servers().size() < kMaxExamined)
+      daemons.push_back({false, "worker " + worker.hello.name, incarnation, worker.hello.key});
+  }
+  std::ranges::sort(daemons, {}, &ExaminedDaemon::name);
   for (const auto& [index, server] : context_.peers.servers()) {
     if (server.alive)
-      daemons.push_back(
-          {true, "server " + std::to_string(index), server.hello.incarnation, server.hello.key, false, {}, {}});
+      daemons.push_back({true, "server " + std::to_string(index), server.hello.incarnation, server.hello.key});
   }
-  const auto servers = static_cast<std::ptrdiff_t>(daemons.size());
-  for (const auto& [incarnation, worker] : context_.peers.workers()) {
-    if (daemons.size() < kMaxExamined)
-      daemons.push_back({false, "worker " + worker.hello.name, incarnation, worker.hello.key, false, {}, {}});
-  }
-  std::ranges::sort(daemons.begin() + servers, daemons.end(), {}, &ExaminedDaemon::name);
   const std::uint32_t id = exams_.begin(order, std::move(daemons));
   look_at_exam(now_ms);
   return id;

@@ -24,14 +24,8 @@ std::uint32_t ExamKeeper::begin(ExamOrder order, std::vector<ExaminedDaemon> dae
     }
   }
   last_id_ = last_id_ + 1 == 0 ? 1 : last_id_ + 1;  // 0 is no examination's
-  const std::size_t count = ordered.size();
-  exam_ = Exam{last_id_,
-               std::move(order),
-               std::move(ordered),
-               std::vector<std::uint64_t>(count),
-               std::vector<std::uint64_t>(count),
-               count == 0,
-               0};
+  const bool nobody = ordered.empty();
+  exam_ = Exam{last_id_, std::move(order), std::move(ordered), nobody, 0};
   return last_id_;
 }
 
@@ -69,20 +63,19 @@ std::vector<ExaminedDaemon> ExamKeeper::tick(const std::function<std::string(std
   std::vector<ExaminedDaemon> due;
   if (!under_way()) return due;
   bool before = false;  // somebody whose turn is before is not done
-  for (std::size_t i = 0; i < exam_->daemons.size(); ++i) {
-    ExaminedDaemon& daemon = exam_->daemons[i];
+  for (ExaminedDaemon& daemon : exam_->daemons) {
     if (daemon.done()) continue;
     daemon.silent_because = gone(daemon.incarnation);
-    if (daemon.asked && now_ms > exam_->first_ms[i] + patience_ms()) {
+    if (daemon.asked && now_ms > daemon.first_ms + patience_ms()) {
       daemon.silent_because = "it has said nothing for " + std::to_string(patience_ms() / 1000) +
                               " s: it waits for a path, a disk or a name that does not answer, or is of an older "
                               "release";
     }
     if (daemon.done()) continue;
     const bool its_turn = daemon.server || !before;
-    if (its_turn && (!daemon.asked || now_ms >= exam_->again_ms[i])) {
-      if (!std::exchange(daemon.asked, true)) exam_->first_ms[i] = now_ms;
-      exam_->again_ms[i] = now_ms + kAgainMs;
+    if (its_turn && (!daemon.asked || now_ms >= daemon.again_ms)) {
+      if (!std::exchange(daemon.asked, true)) daemon.first_ms = now_ms;
+      daemon.again_ms = now_ms + kAgainMs;
       due.push_back(daemon);
     }
     before |= daemon.server || exam_->order.measure;

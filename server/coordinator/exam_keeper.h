@@ -29,7 +29,8 @@ struct ExaminedDaemon {
   std::string key;  // in a cluster with keys
   bool asked = false;
   std::optional<Examined> said;
-  std::string silent_because;  // it will say nothing any more, and why
+  std::string silent_because;                // it will say nothing any more, and why
+  std::uint64_t first_ms = 0, again_ms = 0;  // asked: when, and when once more
   bool done() const { return said || !silent_because.empty(); }
 };
 
@@ -73,7 +74,6 @@ class ExamKeeper {
     std::uint32_t id = 0;
     ExamOrder order;
     std::vector<ExaminedDaemon> daemons;  // servers first
-    std::vector<std::uint64_t> first_ms, again_ms;
     bool over = false;
     std::size_t bytes = 0;
   };

@@ -1,4 +1,4 @@
-// How a daemon was lost, as logs, status and the metric tributary_coordinator_losses_total have it.
+// How a daemon was lost, as the log and the metric tributary_coordinator_losses_total have it.
 #pragma once
 
 #include <array>

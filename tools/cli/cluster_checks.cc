@@ -148,8 +148,7 @@ std::vector<Check> checks_of_cluster(const ClusterExam& exam, const Json& status
     for (const DaemonExam& daemon : exam.daemons) {
       if (daemon.server == server && !daemon.settings.empty()) settings.push_back({daemon.name, daemon.settings});
     }
-    const std::vector<Check> different = differences(settings);
-    checks.insert(checks.end(), different.begin(), different.end());
+    append(checks, differences(settings));
   }
   return checks;
 }

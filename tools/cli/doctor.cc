@@ -51,10 +51,6 @@ struct DoctorOptions {
   std::vector<std::string> paths;
 };
 
-void append(std::vector<Check>& to, const std::vector<Check>& more) {
-  to.insert(to.end(), more.begin(), more.end());
-}
-
 // Environment variables and files' names may hold any bytes.
 void print(const Json& json) {
   std::printf("%s\n", json.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
