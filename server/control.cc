@@ -149,7 +149,7 @@ ControlMessage Control::hello_message() {
   hello.servers = config_.servers;
   hello.incarnation = incarnation_;
   hello.bandwidth = config_.bandwidth;
-  hello.host = config_.host.empty() ? host_identity() : config_.host;
+  hello.host = host_identity(config_.host);
   for (const Lane* lane : lanes_) {
     hello.lane_endpoints.push_back(lane->endpoint());
     hello.lane_locals.push_back(lane->link_name());

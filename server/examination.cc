@@ -34,8 +34,7 @@ std::vector<Check> disk_checks(const ServerConfig& config) {
 
 Examined examine(const ServerConfig& config, const Examine& order, const std::atomic<bool>& stopping) {
   const MachineFacts machine = gather_machine_facts();
-  const Around around{stopping,    machine.interfaces, config.host.empty() ? host_identity() : config.host,
-                      order.paths, order.cluster,      true};
+  const Around around{stopping, machine.interfaces, host_identity(config.host), order.paths, order.cluster, true};
   Examined found{.exam = order.exam, .settings = settings_of(config), .checks = judge(machine), .rates = {}};
   append(found.checks, checks_of(config, around));
   const bool go_on = !stopping.load(std::memory_order_acquire);

@@ -16,23 +16,14 @@ import sys
 import tempfile
 import time
 import unittest
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
-PATIENCE = 120.0  # for anything that takes a second on an idle machine
+from eventually import PATIENCE, eventually
+
 LEVELS = ("ok", "note", "problem")
 
 Checks = list[dict[str, str]]
-
-
-def eventually(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    """What it returns as soon as that counts as true; what it returned last if it never does."""
-    end = time.monotonic() + patience
-    while True:
-        found = condition()
-        if found or time.monotonic() > end:
-            return found
-        time.sleep(0.05)
 
 
 class Daemon:

@@ -25,21 +25,12 @@ import termios
 import time
 import unittest
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
-PATIENCE = 100.0  # for anything that takes a second on an idle machine
+from eventually import PATIENCE, eventually
+
 JOB = "fashion-mnist"
-
-
-def eventually(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    """What it returns as soon as that counts as true; what it returned last if it never does."""
-    end = time.monotonic() + patience
-    while True:
-        found = condition()
-        if found or time.monotonic() > end:
-            return found
-        time.sleep(0.05)
 
 
 class Browser:

@@ -17,7 +17,8 @@ import threading
 import unittest
 from typing import Any, ClassVar
 
-from test_page import PATIENCE, Browser, eventually
+from eventually import PATIENCE, eventually
+from test_page import Browser
 
 ROUNDS = 20
 

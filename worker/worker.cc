@@ -126,7 +126,7 @@ Status Worker::start_control(std::uint64_t incarnation) {
   WorkerHello hello;
   hello.name = config_.name;
   hello.incarnation = incarnation;
-  hello.host = config_.host.empty() ? host_identity() : config_.host;
+  hello.host = host_identity(config_.host);
   hello.bandwidth = config_.bandwidth;
   hello.exclusive = file_identity(config_.socket);
   if (credentials_.own) hello.key = credentials_.own->identity.key;

@@ -10,6 +10,10 @@ namespace tributary {
 // that see the same interfaces, different between machines and between containers with a network of their own.
 // "unknown-<random>" where /proc does not tell.
 std::string host_identity();
+// What a configuration states, if it states anything.
+inline std::string host_identity(const std::string& stated) {
+  return stated.empty() ? host_identity() : stated;
+}
 
 // Names a file that one process at a time can hold, wherever it is seen from: the machine's boot, the device and inode
 // of its folder, and its name. Empty if the path is, or its folder is not there.

@@ -1,7 +1,12 @@
-// "HOST:PORT", with or without "tcp://" before it.
+// "HOST:PORT", with or without "tcp://" before it, and the IPv4 addresses that it leads to: ZeroMQ takes names so here.
 #pragma once
 
+#include <netinet/in.h>
+
+#include <string>
 #include <string_view>
+
+#include "common/base/result.h"
 
 namespace tributary {
 
@@ -19,5 +24,10 @@ constexpr HostPort host_port(std::string_view address) {
     both.host = both.host.substr(1, both.host.size() - 2);
   return both;
 }
+
+// Of a name or an address in digits. A resolver that does not answer takes many seconds. kNotFound: why there is none.
+Result<in_addr> ipv4_of(const std::string& host);
+// port: in digits; "" and "*" are 0.
+sockaddr_in socket_address(in_addr host, std::string_view port);
 
 }  // namespace tributary

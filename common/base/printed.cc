@@ -21,6 +21,10 @@ std::string printed(const char* pattern, ...) {
   return text;
 }
 
+std::string counted(std::size_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
 std::string listed(const std::vector<std::string>& names, std::string_view last) {
   std::string text;
   const std::size_t shown = std::min(names.size(), kMostListed);

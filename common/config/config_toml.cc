@@ -84,16 +84,21 @@ Result<JobConfig> parse_job_config(std::string_view text, std::string_view sourc
   return checked(read, std::move(c), useless);
 }
 
-Result<DaemonKind> daemon_kind(const std::string& path) {
+Result<std::variant<ServerConfig, WorkerConfig>> load_daemon_config(const std::string& path) {
+  using Either = std::variant<ServerConfig, WorkerConfig>;
   const Result<std::string> text = read_config_file(path);
   if (!text) return tl::unexpected(text.error());
   Result<TomlReader> parsed = TomlReader::parse(*text, path);
   if (!parsed) return tl::unexpected(parsed.error());
   const bool server = parsed->has_section("server"), worker = parsed->has_section("worker");
-  if (server != worker) return server ? DaemonKind::kServer : DaemonKind::kWorker;
-  return fail(ErrorCode::kConfig, path + " has " +
-                                      (server ? "both [server] and [worker]" : "neither [server] nor [worker]") +
-                                      "; a daemon's configuration has one of them (configs/ has examples)");
+  if (server == worker) {
+    return fail(ErrorCode::kConfig, path + " has " +
+                                        (server ? "both [server] and [worker]" : "neither [server] nor [worker]") +
+                                        "; a daemon's configuration has one of them (configs/ has examples)");
+  }
+  const auto either = [](auto config) { return Either(std::move(config)); };
+  if (server) return parse_server_config(*text, path).map(either);
+  return parse_worker_config(*text, path).map(either);
 }
 
 Result<ServerConfig> load_server_config(const std::string& path) {

@@ -6,10 +6,10 @@
 // for reading the file.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 
 #include "common/base/result.h"
 #include "common/config/config.h"
@@ -21,9 +21,8 @@ inline constexpr std::size_t kMaxConfigBytes = 1u << 20;  // a configuration fil
 // Errors: kNotFound for a missing file (names the path), kIo if it cannot be read, kConfig for its contents.
 Result<ServerConfig> load_server_config(const std::string& path);
 Result<WorkerConfig> load_worker_config(const std::string& path);
-// Whose configuration a file is: it has [server] or [worker]. kConfig: neither, or both.
-enum class DaemonKind : std::uint8_t { kServer, kWorker };
-Result<DaemonKind> daemon_kind(const std::string& path);
+// Of whichever daemon it is: it has [server] or [worker]. kConfig also: neither, or both.
+Result<std::variant<ServerConfig, WorkerConfig>> load_daemon_config(const std::string& path);
 // overrides: "section.key=value" each, as given to --set; they win over the file and over earlier ones. The value is
 // TOML (0.1, true, [256, 128], "text"); a bare word is taken as a string.
 // Errors in them begin with "override 'optimizer.lr=-1': ".

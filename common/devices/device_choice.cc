@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "common/base/printed.h"
+
 namespace tributary {
 
 Result<DeviceRequest> DeviceRequest::parse(std::string_view text) {
@@ -32,8 +34,8 @@ Result<DeviceChoice> choose_device(const DeviceRequest& request, const CudaSyste
     const auto count = static_cast<std::uint32_t>(cuda.devices.size());
     index = request.index.value_or(static_cast<int>(local_rank % count));
     if (static_cast<std::uint32_t>(index) >= count) {
-      problem = "this machine has " + std::to_string(count) + (count == 1 ? " CUDA device" : " CUDA devices") +
-                ", cuda:0" + (count == 1 ? "" : " to cuda:" + std::to_string(count - 1));
+      problem = "this machine has " + counted(count, "CUDA device") + ", cuda:0" +
+                (count == 1 ? "" : " to cuda:" + std::to_string(count - 1));
     } else if (const CudaDevice& device = cuda.devices[static_cast<std::size_t>(index)]; !device.unusable.empty()) {
       problem = device.describe() + " cannot be used: " + device.unusable;
     }

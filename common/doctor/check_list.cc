@@ -17,10 +17,6 @@ void append(std::vector<Check>& to, const std::vector<Check>& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-std::string counted(std::size_t count, const char* what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 const char* level_name(CheckLevel level) {
   switch (level) {
     case CheckLevel::kOk:

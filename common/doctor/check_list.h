@@ -36,8 +36,7 @@ class CheckList {
 };
 
 void append(std::vector<Check>& to, const std::vector<Check>& more);
-std::string counted(std::size_t count, const char* what);  // "1 lane", "2 lanes"
-const char* level_name(CheckLevel level);                  // "ok", "note", "problem"
+const char* level_name(CheckLevel level);  // "ok", "note", "problem"
 std::size_t count_of(const std::vector<Check>& checks, CheckLevel level);
 bool has_problem(const std::vector<Check>& checks);
 

@@ -1,7 +1,6 @@
 #include "common/doctor/daemon_checks.h"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
@@ -44,19 +43,13 @@ bool is_everywhere(std::string_view host) {
 // Whether a socket could be bound there now: 0, or errno.
 int bind_error(const std::string& endpoint) {
   const HostPort at = host_port(endpoint);
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  const std::string host(at.host), port(at.port == "*" ? "0" : at.port);
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(is_everywhere(at.host) ? nullptr : host.c_str(), port.c_str(), &hints, &found) != 0)
-    return EADDRNOTAVAIL;
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
-  const FileDescriptor fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Result<in_addr> host = is_everywhere(at.host) ? in_addr{INADDR_ANY} : ipv4_of(std::string(at.host));
+  if (!host) return EADDRNOTAVAIL;
+  const sockaddr_in whole = socket_address(*host, at.port);
+  const FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  return ::bind(fd.get(), found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
+  return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&whole), sizeof whole) == 0 ? 0 : errno;
 }
 
 class Doctor {
@@ -154,9 +147,8 @@ class Doctor {
     in6_addr v6{};
     const bool number = ::inet_pton(AF_INET, host.c_str(), &v4) == 1 || ::inet_pton(AF_INET6, host.c_str(), &v6) == 1;
     if (!number) return;  // a name: whoever connects sees whether it leads here
-    const bool ours = std::ranges::any_of(around_.interfaces, [&](const NetworkInterface& interface) {
-      return std::ranges::find(interface.addresses, host) != interface.addresses.end();
-    });
+    const bool ours =
+        std::ranges::any_of(around_.interfaces, [&](const NetworkInterface& one) { return one.has(host); });
     if (ours) return out_.ok(key, host);
     out_.note(key, host + " is no address of this machine, which has " + own_addresses(),
               "right only behind a forwarded port; else write one of these");

@@ -168,8 +168,8 @@ std::vector<NetworkInterface> network_interfaces() {
 std::optional<double> stated_bytes_per_s(const std::vector<NetworkInterface>& interfaces, const std::string& address) {
   constexpr double kBytesOfMbit = 125e3;
   for (const NetworkInterface& interface : interfaces) {
-    const bool this_one = std::ranges::find(interface.addresses, address) != interface.addresses.end();
-    if (this_one && interface.mbit_per_s && interface.physical) return *interface.mbit_per_s * kBytesOfMbit;
+    if (interface.has(address) && interface.mbit_per_s && interface.physical)
+      return *interface.mbit_per_s * kBytesOfMbit;
   }
   return std::nullopt;
 }

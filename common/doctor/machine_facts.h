@@ -2,6 +2,7 @@
 // them. Those of a process (limits, cores) are the calling process's.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@ namespace tributary {
 struct NetworkInterface {
   std::string name;
   std::vector<std::string> addresses;
+  bool has(const std::string& address) const { return std::ranges::find(addresses, address) != addresses.end(); }
   bool loopback = false;
   std::optional<std::uint32_t> mbit_per_s;  // where the driver knows it
   bool physical = false;                    // a card, whose rate means something

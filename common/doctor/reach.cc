@@ -1,7 +1,6 @@
 #include "common/doctor/reach.h"
 
 #include <arpa/inet.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -9,10 +8,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <map>
-#include <memory>
 #include <span>
 #include <string_view>
 
@@ -26,29 +23,16 @@ namespace {
 
 constexpr std::string_view kIpc = "ipc://";
 
-// Of hosts, each asked for once: a resolver that does not answer takes many seconds. IPv4, as ZeroMQ takes names here.
+// Of hosts, each asked for once: a resolver that does not answer takes many seconds.
 class Names {
  public:
   const Result<in_addr>& find(const std::string& host) {
     const auto [at, fresh] = known_.try_emplace(host, in_addr{});
-    if (fresh) at->second = resolved(host);
+    if (fresh) at->second = ipv4_of(host);
     return at->second;
   }
 
  private:
-  static Result<in_addr> resolved(const std::string& host) {
-    addrinfo hints{};
-    hints.ai_family = AF_INET;
-    hints.ai_socktype = SOCK_STREAM;
-    addrinfo* found = nullptr;
-    if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0) {
-      return tributary::fail(ErrorCode::kNotFound,
-                             "the name " + host + " is not known here (" + ::gai_strerror(error) + ")");
-    }
-    const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
-    return reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr;
-  }
-
   std::map<std::string, Result<in_addr>> known_;
 };
 
@@ -88,10 +72,7 @@ class Attempt {
     const HostPort to = host_port(result_.endpoint);
     const Result<in_addr>& address = names.find(std::string(to.host));
     if (!address) return fail(address.error().message, "write its address, or make the name known (DNS, /etc/hosts)");
-    sockaddr_in whole{};
-    whole.sin_family = AF_INET;
-    whole.sin_addr = *address;
-    whole.sin_port = htons(static_cast<std::uint16_t>(std::strtoul(std::string(to.port).c_str(), nullptr, 10)));
+    const sockaddr_in whole = socket_address(*address, to.port);
     begin(AF_INET, reinterpret_cast<const sockaddr*>(&whole), sizeof whole);
   }
   void begin_local(const std::string& path) {

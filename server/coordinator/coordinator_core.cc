@@ -10,7 +10,7 @@ namespace tributary {
 
 CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry,
                                  CoordinatorOutput& output)
-    : exams_(options.job_id_seed), context_(options, output, *this) {
+    : context_(options, output, *this) {
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
     if (!config) {
@@ -238,7 +238,7 @@ std::optional<std::string> CoordinatorCore::key_of(std::uint64_t incarnation) {
 }
 
 void CoordinatorCore::expel(const std::string& key, const std::string& reason, std::uint64_t now_ms) {
-  expel_from_exam(key);
+  exams_.expel(key);
   std::vector<std::pair<std::uint64_t, PeerId>> workers;
   for (const auto& [incarnation, worker] : context_.peers.workers()) {
     if (worker.hello.key == key) workers.emplace_back(incarnation, worker.peer);
@@ -294,7 +294,7 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   std::erase_if(jobs_, [](const auto& entry) { return entry.second.never_opened(); });
   context_.checkpoints.tick(now_ms);
   look_at_trace(now_ms);
-  look_at_exam(now_ms);
+  exams_.tick(now_ms);
   answer_drains();
 }
 

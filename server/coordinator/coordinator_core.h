@@ -15,7 +15,7 @@
 
 #include "server/coordinator/coordinated_job.h"
 #include "server/coordinator/coordinator_context.h"
-#include "server/coordinator/exam_keeper.h"
+#include "server/coordinator/exams.h"
 #include "server/coordinator/loss.h"
 #include "server/coordinator/trace_keeper.h"
 
@@ -53,8 +53,8 @@ class CoordinatorCore : private CheckpointJobs {
     return traces_.piece(id, number);
   }
   // Every daemon that is there looks at itself. The id to ask for with exam().
-  Result<std::uint64_t> examine(const ExamOrder& order, std::uint64_t now_ms);
-  std::optional<ExamStatus> exam(std::uint32_t id) const;
+  Result<std::uint64_t> examine(const ExamOrder& order, std::uint64_t now_ms) { return exams_.begin(order, now_ms); }
+  std::optional<ExamStatus> exam(std::uint32_t id) const { return exams_.status(id); }
   // Deletes a job that is not in use, with all that anybody has of that name. How many there were.
   Result<std::uint64_t> remove_job(const std::string& name);
 
@@ -79,8 +79,8 @@ class CoordinatorCore : private CheckpointJobs {
   void on(PeerId from, const LeaveJob& m, std::uint64_t now_ms);
   void on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms);
   void on(PeerId from, const TracePart& m, std::uint64_t now_ms);
-  void on(PeerId from, const ClusterQuestion& m, std::uint64_t now_ms);
-  void on(PeerId from, const Examined& m, std::uint64_t now_ms);
+  void on(PeerId from, const ClusterQuestion&, std::uint64_t) { context_.output.send(from, exams_.cluster_facts()); }
+  void on(PeerId from, const Examined& m, std::uint64_t now_ms) { exams_.on(from, m, now_ms); }
   void on(PeerId, const ControlError&, std::uint64_t) {}  // an error is never answered with an error
   template <class Other>
   void on(PeerId from, const Other& m, std::uint64_t now_ms);
@@ -100,14 +100,6 @@ class CoordinatorCore : private CheckpointJobs {
   void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);
   void look_at_trace(std::uint64_t now_ms);
 
-  // coordinator_exams.cc
-  ClusterFacts cluster_facts() const;
-  void look_at_exam(std::uint64_t now_ms);
-  Examine exam_order() const;
-  void send_exam(const ExaminedDaemon& daemon, Examine order);
-  void expel_from_exam(const std::string& key);
-  void end_exam();
-
   // coordinator_orders.cc
   const JobRecord* record_of(const std::string& job) const override;
   bool takes_snapshot(const std::string& job) const override;
@@ -119,9 +111,8 @@ class CoordinatorCore : private CheckpointJobs {
 
   LossCounts losses_;
   TraceKeeper traces_;
-  ExamKeeper exams_;
-  std::uint32_t ended_exam_ = 0;  // the newest whose end was told
   CoordinatorContext context_;
+  Exams exams_{context_};
   std::map<std::string, CoordinatedJob> jobs_;  // by name
 };
 

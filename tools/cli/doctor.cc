@@ -8,10 +8,12 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/host_identity.h"
+#include "common/base/printed.h"
 #include "common/config/config_toml.h"
 #include "common/doctor/check_list.h"
 #include "common/doctor/cluster_question.h"
@@ -63,24 +65,35 @@ Json summary(const std::vector<Check>& checks) {
           {"checks", checks_json(checks)}};
 }
 
-// What a daemon with this configuration would find. A configuration that cannot be read is the last thing that is said.
+bool has_coordinator(const ServerConfig& config) {
+  return config.index == 0;
+}
+bool has_coordinator(const WorkerConfig& config) {
+  return config.serve_coordinator;
+}
+
+// What a daemon with this configuration would find.
 template <class Config>
-void look_at_daemon(const Result<Config>& config, bool coordinator, Around around, std::vector<Check>& checks) {
-  CheckList file;
-  file.section("configuration");
-  if (!config) {
-    file.problem("file", config.error().message, "see configs/ and `--check-config` of the daemon");
-    return append(checks, file.take());
-  }
-  const auto credentials = credentials_of(*config);
-  if (!coordinator && credentials) {
-    Asked asked = ask_cluster(config->coordinator, *credentials);
+void look_at_daemon(const Config& config, Around around, std::vector<Check>& checks) {
+  const auto credentials = credentials_of(config);
+  if (!has_coordinator(config) && credentials) {
+    Asked asked = ask_cluster(config.coordinator, *credentials);
     append(checks, asked.checks);
     if (asked.cluster) append(checks, checks_of_coordinator(*asked.cluster, wall_ms()));
     around.cluster = std::move(asked.cluster);
   }
-  if (!config->host.empty()) around.host = config->host;
-  append(checks, checks_of(*config, around));
+  around.host = host_identity(config.host);
+  append(checks, checks_of(config, around));
+}
+
+// A configuration that cannot be read is the last thing that is said.
+void look_at_config(const std::string& path, const Around& around, std::vector<Check>& checks) {
+  const auto config = load_daemon_config(path);
+  if (config) return std::visit([&](const auto& daemons) { look_at_daemon(daemons, around, checks); }, *config);
+  CheckList file;
+  file.section("configuration");
+  file.problem("file", config.error().message, "see configs/ and `--check-config` of the daemon");
+  append(checks, file.take());
 }
 
 int look_here(const DoctorOptions& options) {
@@ -93,15 +106,7 @@ int look_here(const DoctorOptions& options) {
   if (options.config.empty()) {
     append(checks, checks_of_paths({never, {}, {}, options.paths, {}}));
   } else {
-    const Around around{never, machine.interfaces, host_identity(), options.paths, {}};
-    const auto kind = daemon_kind(options.config);
-    if (kind && *kind == DaemonKind::kServer) {
-      const auto config = load_server_config(options.config);
-      look_at_daemon(config, config && config->index == 0, around, checks);
-    } else {
-      const auto config = kind ? load_worker_config(options.config) : tl::unexpected(kind.error());
-      look_at_daemon(Result<WorkerConfig>(config), config && config->serve_coordinator, around, checks);
-    }
+    look_at_config(options.config, {never, machine.interfaces, {}, options.paths, {}}, checks);
   }
   if (options.json) {
     Json json = summary(checks);

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "common/base/printed.h"
 #include "session/session.h"
 
 namespace tributary::cli {
@@ -67,9 +68,8 @@ Status LocalRun::start(std::uint16_t servers, const std::string& base_dir) {
 
 void LocalRun::announce(const std::string& what) {
   const ClusterOptions& o = cluster_->options();
-  std::fprintf(out_, "%s: %u %s, %u %s x %u %s, in %s\n", what.c_str(), o.servers,
-               o.servers == 1 ? "server" : "servers", o.nodes, o.nodes == 1 ? "node" : "nodes", o.ranks_per_node,
-               o.ranks_per_node == 1 ? "rank" : "ranks", o.base_dir.c_str());
+  std::fprintf(out_, "%s: %s, %s x %s, in %s\n", what.c_str(), counted(o.servers, "server").c_str(),
+               counted(o.nodes, "node").c_str(), counted(o.ranks_per_node, "rank").c_str(), o.base_dir.c_str());
   std::fprintf(out_, "  coordinator  %s (in %s)\n", cluster_->coordinator().c_str(),
                cluster_->coordinator_daemon().name.c_str());
   for (const Daemon& d : cluster_->servers()) {

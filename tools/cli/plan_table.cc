@@ -210,9 +210,9 @@ Result<Plan> make_plan(const Scenario& scenario) {
 
 std::string plan_text(const Plan& plan) {
   const Scenario& s = plan.scenario;
-  std::string text = std::to_string(s.nodes) + (s.nodes == 1 ? " node" : " nodes");
+  std::string text = counted(s.nodes, "node");
   if (s.ranks_per_node > 1) text += " of " + std::to_string(s.ranks_per_node) + " ranks";
-  if (s.servers > 0) text += ", " + std::to_string(s.servers) + (s.servers == 1 ? " server host" : " server hosts");
+  if (s.servers > 0) text += ", " + counted(s.servers, "server host");
   text += ", links of " + bandwidth_in_words(s.network.bandwidth) + " each way (" + percent(s.goodput) + " payload, " +
           seconds_in_words(s.network.latency_s) + "), " + bytes_in_words(s.payload_bytes) + " to exchange";
   if (s.wire.push != 1.0 || s.wire.pull != 1.0) {

@@ -203,7 +203,7 @@ class Run {
       run_.tell("no round was trained: no trainer attached to its worker (TRIBUTARY_SOCKET)");
     } else {
       std::string text = printed("  rounds       %llu, in %.1f s", rounds, summary_.at("seconds").get<double>());
-      if (restarts > 0) text += printed(", with %u %s", restarts, restarts == 1 ? "restart" : "restarts");
+      if (restarts > 0) text += ", with " + counted(restarts, "restart");
       text += "\n" + nodes_text(summary_) + servers_text(summary_);
       if (summary_.contains("digest")) text += "  digest       " + summary_.at("digest").get<std::string>() + "\n";
       std::fputs(text.c_str(), out);

@@ -1,10 +1,9 @@
-// What people order of examinations (docs/doctor.md), what daemons say of themselves, and what the coordinator says of
-// the cluster.
+#include "server/coordinator/exams.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "common/base/version.h"
-#include "server/coordinator/coordinator_core.h"
 
 namespace tributary {
 namespace {
@@ -13,7 +12,7 @@ constexpr std::size_t kMaxExamined = 4096;  // daemons
 
 }  // namespace
 
-ClusterFacts CoordinatorCore::cluster_facts() const {
+ClusterFacts Exams::cluster_facts() const {
   ClusterFacts facts;
   facts.servers = context_.options.servers;
   facts.version = kVersion;
@@ -27,11 +26,7 @@ ClusterFacts CoordinatorCore::cluster_facts() const {
   return facts;
 }
 
-void CoordinatorCore::on(PeerId from, const ClusterQuestion&, std::uint64_t) {
-  context_.output.send(from, cluster_facts());
-}
-
-Result<std::uint64_t> CoordinatorCore::examine(const ExamOrder& order, std::uint64_t now_ms) {
+Result<std::uint64_t> Exams::begin(const ExamOrder& order, std::uint64_t now_ms) {
   if (order.paths.size() > kMaxExaminedPaths) {
     return fail(ErrorCode::kInvalidArgument, std::to_string(order.paths.size()) + " paths are asked for, at most " +
                                                  std::to_string(kMaxExaminedPaths) + " at a time are looked at");
@@ -41,7 +36,7 @@ Result<std::uint64_t> CoordinatorCore::examine(const ExamOrder& order, std::uint
     return fail(ErrorCode::kInvalidArgument,
                 "'" + path.substr(0, kMaxPathBytes) + "' is no absolute path: daemons run in folders of their own");
   }
-  end_exam();
+  end();
   std::vector<ExaminedDaemon> daemons;
   for (const auto& [incarnation, worker] : context_.peers.workers()) {
     if (daemons.size() + context_.peers.servers().size() < kMaxExamined)
@@ -52,47 +47,47 @@ Result<std::uint64_t> CoordinatorCore::examine(const ExamOrder& order, std::uint
     if (server.alive)
       daemons.push_back({true, "server " + std::to_string(index), server.hello.incarnation, server.hello.key});
   }
-  const std::uint32_t id = exams_.begin(order, std::move(daemons));
-  look_at_exam(now_ms);
+  const std::uint32_t id = keeper_.begin(order, std::move(daemons));
+  tick(now_ms);
   return id;
 }
 
-std::optional<ExamStatus> CoordinatorCore::exam(std::uint32_t id) const {
-  std::optional<ExamStatus> status = exams_.status(id);
+std::optional<ExamStatus> Exams::status(std::uint32_t id) const {
+  std::optional<ExamStatus> status = keeper_.status(id);
   if (status) status->servers = context_.options.servers;
   return status;
 }
 
-void CoordinatorCore::look_at_exam(std::uint64_t now_ms) {
-  if (!exams_.under_way()) return;
+void Exams::tick(std::uint64_t now_ms) {
+  if (!keeper_.under_way()) return;
   const auto gone = [&](std::uint64_t incarnation) {
     const bool there = context_.peers.worker(incarnation) || context_.peers.server_with(incarnation);
     return there ? std::string() : "it was lost meanwhile";
   };
-  const std::vector<ExaminedDaemon> due = exams_.tick(gone, now_ms);
-  if (!exams_.under_way()) return end_exam();
+  const std::vector<ExaminedDaemon> due = keeper_.tick(gone, now_ms);
+  if (!keeper_.under_way()) return end();
   if (due.empty()) return;
-  const Examine order = exam_order();
-  for (const ExaminedDaemon& daemon : due) send_exam(daemon, order);
+  const Examine question = order();
+  for (const ExaminedDaemon& daemon : due) send(daemon, question);
 }
 
 // Workers are let in by servers that are examined, and by no others.
-Examine CoordinatorCore::exam_order() const {
-  Examine order{.exam = exams_.id(), .measure = exams_.order().measure, .paths = exams_.order().paths};
+Examine Exams::order() const {
+  Examine order{.exam = keeper_.id(), .measure = keeper_.order().measure, .paths = keeper_.order().paths};
   order.cluster = cluster_facts();
   std::erase_if(order.cluster.lanes, [&](const ServerLanes& server) {
     const std::string name = "server " + std::to_string(server.shard.value);
-    return std::ranges::find(exams_.daemons(), name, &ExaminedDaemon::name) == exams_.daemons().end();
+    return std::ranges::find(keeper_.daemons(), name, &ExaminedDaemon::name) == keeper_.daemons().end();
   });
-  for (const ExaminedDaemon& daemon : exams_.daemons()) {
+  for (const ExaminedDaemon& daemon : keeper_.daemons()) {
     if (!daemon.server) order.worker_keys.push_back(daemon.key);
   }
   return order;
 }
 
-void CoordinatorCore::send_exam(const ExaminedDaemon& daemon, Examine order) {
+void Exams::send(const ExaminedDaemon& daemon, Examine order) {
   std::uint32_t node = 0;
-  for (const ExaminedDaemon& other : exams_.daemons()) {
+  for (const ExaminedDaemon& other : keeper_.daemons()) {
     if (other.incarnation == daemon.incarnation) order.node = NodeRank(node);
     if (!other.server) ++node;
   }
@@ -103,26 +98,25 @@ void CoordinatorCore::send_exam(const ExaminedDaemon& daemon, Examine order) {
   }
 }
 
-// A key that is revoked measures no more.
-void CoordinatorCore::expel_from_exam(const std::string& key) {
-  if (!exams_.under_way() || !exams_.expel(key)) return;
-  const Examine order = exam_order();
-  for (const ExaminedDaemon& daemon : exams_.daemons()) {
-    if (daemon.server && daemon.said) send_exam(daemon, order);
+void Exams::expel(const std::string& key) {
+  if (!keeper_.under_way() || !keeper_.expel(key)) return;
+  const Examine question = order();
+  for (const ExaminedDaemon& daemon : keeper_.daemons()) {
+    if (daemon.server && daemon.said) send(daemon, question);
   }
 }
 
 // Nobody is let in for it any more, and who still measures stops.
-void CoordinatorCore::end_exam() {
-  if (exams_.id() == 0 || std::exchange(ended_exam_, exams_.id()) == exams_.id()) return;
-  for (const ExaminedDaemon& daemon : exams_.daemons()) send_exam(daemon, Examine{.exam = exams_.id(), .over = true});
+void Exams::end() {
+  if (keeper_.id() == 0 || std::exchange(ended_, keeper_.id()) == keeper_.id()) return;
+  for (const ExaminedDaemon& daemon : keeper_.daemons()) send(daemon, Examine{.exam = keeper_.id(), .over = true});
 }
 
-void CoordinatorCore::on(PeerId from, const Examined& m, std::uint64_t now_ms) {
-  if (const Peers::Server* server = context_.peers.server_at(from)) exams_.on(server->hello.incarnation, m);
-  if (const Peers::Worker* worker = context_.peers.worker_at(from)) exams_.on(worker->hello.incarnation, m);
-  if (!exams_.under_way()) return end_exam();
-  look_at_exam(now_ms);
+void Exams::on(PeerId from, const Examined& m, std::uint64_t now_ms) {
+  if (const Peers::Server* server = context_.peers.server_at(from)) keeper_.on(server->hello.incarnation, m);
+  if (const Peers::Worker* worker = context_.peers.worker_at(from)) keeper_.on(worker->hello.incarnation, m);
+  if (!keeper_.under_way()) return end();
+  tick(now_ms);
 }
 
 }  // namespace tributary
