@@ -21,7 +21,7 @@
 #include "bench/timing.h"
 #include "kernels/cuda_copy.h"
 #include "kernels/tree_sum.h"
-#include "session/device_memory_opener.h"
+#include "session/trainer_device.h"
 #include "tools/cluster/process.h"
 
 namespace tributary::bench {
@@ -122,7 +122,7 @@ int fault(GpuScope& scope, int device) {
 }
 
 int import(const std::string& handle, int device) {
-  const auto opener = make_cuda_memory_opener(device);
+  const auto opener = make_cuda_trainer_device(device);
   if (!opener) {
     std::fprintf(stderr, "%s: %s\n", kWho, opener.error().message.c_str());
     return 1;
@@ -261,7 +261,7 @@ class Peers {
       out["problem"] = peer.problem;
       return out;
     }
-    const auto opener = make_cuda_memory_opener(device_);
+    const auto opener = make_cuda_trainer_device(device_);
     const auto opened = opener ? (*opener)->open(from_hex(peer.said)) : tl::unexpected(opener.error());
     peer.process.terminate(milliseconds(0));
     if (!opened) {

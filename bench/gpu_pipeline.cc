@@ -11,7 +11,7 @@
 #include "common/devices/cuda_devices.h"
 #include "common/devices/cuda_error.h"
 #include "kernels/cuda_copy.h"
-#include "session/device_memory_opener.h"
+#include "session/trainer_device.h"
 
 namespace tributary::bench {
 namespace {
@@ -19,7 +19,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Synchronous copies on the ranks' device, from any thread.
-RankDevice rank_device(std::shared_ptr<DeviceMemoryOpener> opener, int device, std::string name) {
+RankDevice rank_device(std::shared_ptr<TrainerDevice> opener, int device, std::string name) {
   const auto copy = [device, name](void* to, const void* from, std::size_t bytes) -> Status {
     if (Status selected = cuda_status(cudaSetDevice(device), name, "cudaSetDevice"); !selected) return selected;
     return cuda_status(kernels::cuda::copy_and_wait(to, from, bytes), name, "copying");
@@ -46,7 +46,7 @@ Json time_split(const Json& result) {
 }  // namespace
 
 Result<Json> run_gpu_pipeline(const GpuPipelineOptions& options) {
-  auto opener = make_cuda_memory_opener(options.device);
+  auto opener = make_cuda_trainer_device(options.device);
   if (!opener) return tl::unexpected(opener.error());
   std::string name = "cuda:" + std::to_string(options.device);
   for (const CudaDevice& device : inspect_cuda().devices) {

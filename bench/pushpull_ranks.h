@@ -29,7 +29,7 @@ struct NodeResult {
 
 // Ranks whose gradients and parameters are in device memory that the worker lends.
 struct RankDevice {
-  std::shared_ptr<DeviceMemoryOpener> opener;
+  std::shared_ptr<TrainerDevice> opener;
   std::function<Status(void* device, const void* host, std::size_t bytes)> write;
   std::function<Status(void* host, const void* device, std::size_t bytes)> read;
 };

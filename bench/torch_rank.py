@@ -3,8 +3,9 @@ exchanges the gradients.
 
 Prints how far it is, and at the end one JSON object: {digest (of the parameters), model_bytes, begin_ns[], end_ns[] (of
 each measured step), step_cpu_ms, forward_ms, backward_ms, update_ms (from the end of the backward pass to the next
-step), private_mb (not shared with any other process), peak_rss_mb, curve [{step, seconds (of training), loss}]}. The
-loss is of this rank's share of the pieces held out: it is the mean over ranks that counts.
+step), private_mb (not shared with any other process), peak_rss_mb, device_mb (what torch had of the GPU at most),
+gradients ("host", or "device" where the worker lends memory of the GPU), curve [{step, seconds (of training), loss}]}.
+The loss is of this rank's share of the pieces held out: it is the mean over ranks that counts.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--how", choices=HOW, required=True)
     parser.add_argument("--model", choices=("gpt", "resnet"), default="gpt")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--batch", type=int, default=4, help="samples of a rank")
     parser.add_argument("--steps", type=int, default=20, help="measured")
     parser.add_argument("--warmup", type=int, default=4, help="steps before them")
@@ -65,10 +67,11 @@ def place(name: str) -> int:
 class Text:
     """Pieces of a text in one shuffled order, the same for every way to train: a step's batches are its next ones."""
 
-    def __init__(self, rank: int, ranks: int, batch: int) -> None:
+    def __init__(self, rank: int, ranks: int, batch: int, device: str) -> None:
         from byte_gpt import ByteGPT, datasets
 
-        self.model: nn.Module = ByteGPT(layers=6, width=384, heads=6, context=CONTEXT)
+        self.model: nn.Module = ByteGPT(layers=6, width=384, heads=6, context=CONTEXT).to(device)
+        self.device = device
         self.data, self.held_out = datasets(None, 2 << 20, CONTEXT)
         self.order = torch.randperm(len(self.data), generator=torch.Generator().manual_seed(1)).tolist()
         self.rank, self.ranks, self.batch = rank, ranks, batch
@@ -85,22 +88,21 @@ class Text:
         x, y = self._stack(self.held_out, pieces)
         return float(F.cross_entropy(self.model(x).flatten(0, 1), y.flatten()))
 
-    @staticmethod
-    def _stack(data: Any, pieces: list[int]) -> list[torch.Tensor]:
-        return [torch.stack(side) for side in zip(*(data[i] for i in pieces))]
+    def _stack(self, data: Any, pieces: list[int]) -> list[torch.Tensor]:
+        return [torch.stack(side).to(self.device) for side in zip(*(data[i] for i in pieces))]
 
 
 class Images:
     """Noise in the shape of Fashion-MNIST: for the time of a step, not for its loss."""
 
-    def __init__(self, rank: int, batch: int) -> None:
+    def __init__(self, rank: int, batch: int, device: str) -> None:
         from fashion_resnet import resnet18
 
-        self.model: nn.Module = resnet18()
+        self.model: nn.Module = resnet18().to(device)
         noise = torch.Generator().manual_seed(rank)
         self.sample = (
-            torch.randn(batch, 1, 28, 28, generator=noise),
-            torch.randint(10, (batch,), generator=noise),
+            torch.randn(batch, 1, 28, 28, generator=noise).to(device),
+            torch.randint(10, (batch,), generator=noise).to(device),
         )
 
     def batch_of(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -175,6 +177,11 @@ class Ways:
         self.opt.step()
         self.opt.zero_grad()
 
+    @property
+    def gradients(self) -> str:
+        link = getattr(self.opt, "_link", None)
+        return "device" if link is not None and link.view.on_device else "host"
+
 
 def pass_gate(folder: str, name: str, rank: int) -> None:
     if not folder:
@@ -197,7 +204,7 @@ def digest_of(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for parameter in model.parameters():
         whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
-        digest.update(whole.detach().contiguous().numpy().tobytes())
+        digest.update(whole.detach().contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()[:16]
 
 
@@ -208,7 +215,9 @@ def main() -> None:
     torch.set_num_threads(1)
     # Alone, all compute the same, so that they end with one digest as the others do.
     own = (0, 1) if args.how == ALONE else (rank, ranks)
-    task = Text(*own, args.batch) if args.model == "gpt" else Images(own[0], args.batch)
+    task = Text(*own, args.batch, args.device) if args.model == "gpt" else Images(own[0], args.batch, args.device)
+    # What is timed is what the GPU has done, not what it was given to do.
+    there = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     parameters = sum(p.numel() for p in task.model.parameters())
     ways = Ways(args, task.model)
     begins: list[int] = []
@@ -222,12 +231,14 @@ def main() -> None:
             if step == args.warmup:
                 pass_gate(args.gate, "before", rank)
             x, y = task.batch_of(step)
+            there()
             began, used = time.monotonic_ns(), time.process_time()
             loss = F.cross_entropy(ways.called(x).flatten(0, -2), y)
             forward = time.monotonic_ns()
             loss.backward()
             backward = time.monotonic_ns()
             ways.step()
+            there()
             ended = time.monotonic_ns()
             trained += 1e-9 * (ended - began)
             if step >= args.warmup:
@@ -240,7 +251,7 @@ def main() -> None:
                 curve.append({"step": step + 1, "seconds": trained, "loss": task.loss()})
                 print(f"step {step + 1}: loss {curve[-1]['loss']:.4f}", flush=True)
         pass_gate(args.gate, "after", rank)
-        private = private_mb()
+        private, gradients = private_mb(), ways.gradients
     said = {
         "digest": digest_of(task.model),
         "model_bytes": 4 * parameters,
@@ -250,6 +261,8 @@ def main() -> None:
         **{name: statistics.median(times) for name, times in zip(SPLIT, zip(*split))},
         "private_mb": private,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "device_mb": torch.cuda.max_memory_allocated() / 2**20 if args.device == "cuda" else 0.0,
+        "gradients": gradients,
         "curve": curve,
     }
     if args.out and rank == 0:

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """What a step costs beside plain torch, and what memory a trainer needs: all ranks, worker and server on one machine.
 
-    bench/torch_step.py [--turns 3] [--steps 20] [--ranks 1] [--bin build/release/bin] [--models gpt,resnet]
+    bench/torch_step.py [--turns 3] [--steps 20] [--ranks 1] [--device cuda] [--models gpt,resnet] [--bin FOLDER]
 
 The ways run in turns, each time in new processes; one thread of a rank computes. One rank: plain torch and Tributary.
 Several: DistributedDataParallel and FSDP2, both over gloo, and Tributary. Prints one JSON object: for each model and way
 the median over turns of rank 0's median step, of the processor time that it spends in it, and of its memory with AdamW
-(`peak_rss_mb` counts what is shared with the worker, gradients and parameters; `private_mb` does not), and how long a
-step is beside the first way's.
+(`peak_rss_mb` counts what is shared with the worker, gradients and parameters; `private_mb` does not; `device_mb` is
+torch's on the GPU), of the loss that gpt ends with on text held out; and how long a step is beside the first way's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RANK = Path(__file__).with_name("torch_rank.py")
-BATCH = {"gpt": 4, "resnet": 8}
+BATCH = {"cpu": {"gpt": 4, "resnet": 8}, "cuda": {"gpt": 32, "resnet": 128}}
+WARMUP = 4
+KEPT = ("step_cpu_ms", "private_mb", "peak_rss_mb", "device_mb", "model_bytes")
 
 
 def ways(ranks: int) -> list[str]:
@@ -50,40 +52,48 @@ def run(commands: list[list[str]], environments: list[dict[str, str]]) -> None:
             sys.exit(f"{process.args!r} ended with {process.returncode}:\n{output}")
 
 
-def turn(model: str, how: str, ranks: int, steps: int, programs: Path) -> dict[str, Any]:
+def turn(model: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
     """One measurement in processes of its own."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/figures.json"
-        command = [sys.executable, str(RANK), "--how", how, "--model", model, "--batch", str(BATCH[model])]
-        command += ["--steps", str(steps), "--out", out]
+        command = [sys.executable, str(RANK), "--how", how, "--model", model, "--out", out]
+        command += ["--device", args.device, "--batch", str(BATCH[args.device][model])]
+        command += ["--steps", str(args.steps), "--warmup", str(WARMUP)]
+        if model == "gpt":
+            command += ["--evaluate-every", str(args.steps + WARMUP)]
         base = {**os.environ, "OMP_NUM_THREADS": "1"}
         if how == "tributary":
-            launcher = [str(programs / "tributary"), "run", "--base-dir", f"{folder}/run"]
-            run([[*launcher, "--ranks-per-node", str(ranks), "--", *command]], [base])
+            launcher = [str(args.bin / "tributary"), "run", "--base-dir", f"{folder}/run"]
+            run([[*launcher, "--ranks-per-node", str(args.ranks), "--", *command]], [base])
         else:
-            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
-            run([command] * ranks, [{**base, **place, "RANK": str(rank)} for rank in range(ranks)])
+            place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(args.ranks)}
+            run([command] * args.ranks, [{**base, **place, "RANK": str(rank)} for rank in range(args.ranks)])
         figures = dict(json.loads(Path(out).read_text()))
         spans = zip(figures["begin_ns"], figures["end_ns"])
         step_ms = 1e-6 * statistics.median(end - begin for begin, end in spans)
-        kept = ("step_cpu_ms", "private_mb", "peak_rss_mb", "model_bytes")
-        return {"step_ms": step_ms, **{key: figures[key] for key in kept}}
+        kept = {"step_ms": step_ms, **{key: figures[key] for key in KEPT}, "gradients": figures["gradients"]}
+        if figures["curve"]:
+            kept["loss"] = figures["curve"][-1]["loss"]
+        return kept
 
 
-def compare(model: str, turns: int, ranks: int, steps: int, programs: Path) -> dict[str, Any]:
+def compare(model: str, args: argparse.Namespace) -> dict[str, Any]:
     """All ways in turns."""
-    taken: dict[str, list[dict[str, Any]]] = {how: [] for how in ways(ranks)}
-    for _ in range(turns):
+    taken: dict[str, list[dict[str, Any]]] = {how: [] for how in ways(args.ranks)}
+    for _ in range(args.turns):
         for how, results in taken.items():
-            results.append(turn(model, how, ranks, steps, programs))
+            results.append(turn(model, how, args))
     parameters = next(iter(taken.values()))[0]["model_bytes"] // 4
     said: dict[str, Any] = {"parameters": parameters, "adam_states_mb": round(2 * 4 * parameters / 2**20, 1)}
     for how, results in taken.items():
-        said[how] = {key: round(statistics.median(r[key] for r in results), 1) for key in results[0]}
-        del said[how]["model_bytes"]
+        numbers = [key for key in results[0] if key not in ("model_bytes", "gradients")]
+        said[how] = {
+            key: round(statistics.median(r[key] for r in results), 4 if key == "loss" else 1) for key in numbers
+        }
+        said[how]["gradients"] = results[0]["gradients"]
         said[how]["steps_ms"] = [round(r["step_ms"], 1) for r in results]
-    first = said[ways(ranks)[0]]["step_ms"]
-    said["step_ratio"] = {how: round(said[how]["step_ms"] / first, 3) for how in ways(ranks)[1:]}
+    first = said[ways(args.ranks)[0]]["step_ms"]
+    said["step_ratio"] = {how: round(said[how]["step_ms"] / first, 3) for how in ways(args.ranks)[1:]}
     return said
 
 
@@ -92,14 +102,15 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--device", choices=tuple(BATCH), default="cpu")
     parser.add_argument("--bin", type=Path, default=REPOSITORY / "build/release/bin", help="folder of the programs")
     parser.add_argument("--models", default="gpt,resnet")
     args = parser.parse_args()
     library = args.bin.parent / "lib" / "libtributary.so.1"
     if library.exists():
         os.environ.setdefault("TRIBUTARY_LIBRARY", str(library))
-    results = {name: compare(name, args.turns, args.ranks, args.steps, args.bin) for name in args.models.split(",")}
-    print(json.dumps(results, indent=2))
+    results = {name: compare(name, args) for name in args.models.split(",")}
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -103,8 +103,9 @@ def datasets(path: str | None, size: int, context: int) -> tuple[Bytes, Bytes]:
 @torch.no_grad()
 def validation_loss(model: nn.Module, data: Bytes, batches: int = 20, size: int = 32) -> float:
     pieces = torch.linspace(0, len(data) - 1, batches * size).long().view(batches, size).tolist()
+    device = next(model.parameters()).device
     losses = []
     for piece in pieces:
-        x, y = (torch.stack(side) for side in zip(*(data[i] for i in piece)))
+        x, y = (torch.stack(side).to(device) for side in zip(*(data[i] for i in piece)))
         losses.append(F.cross_entropy(model(x).flatten(0, 1), y.flatten()))
     return float(torch.stack(losses).mean())

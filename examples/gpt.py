@@ -12,8 +12,9 @@ from tributary.torch import DistributedOptimizer, DistributedSampler, log
 
 args = arguments()
 torch.set_num_threads(1)
+device = "cuda" if torch.cuda.is_available() else "cpu"
 data, held_out = datasets(args.text, args.bytes, args.context)
-model = ByteGPT(context=args.context)
+model = ByteGPT(context=args.context).to(device)
 opt = DistributedOptimizer(model, torch.optim.AdamW(model.groups(), lr=1e-3), max_grad_norm=1.0)
 sampler = DistributedSampler(data, seed=1)
 loader = DataLoader(data, batch_size=args.batch, sampler=sampler, drop_last=True)
@@ -21,7 +22,7 @@ sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, args.epochs * len(loader
 for epoch in range(args.epochs):
     sampler.set_epoch(epoch)
     for x, y in loader:
-        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss = F.cross_entropy(model(x.to(device)).flatten(0, 1), y.to(device).flatten())
         loss.backward()
         opt.step()
         sched.step()

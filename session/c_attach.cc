@@ -158,7 +158,7 @@ Result<SessionOptions> options_of(const tributary_options& given) {
                                                  "; give the number of a CUDA device, or -1 for host memory");
   }
   if (given.device >= 0) {
-    auto opener = make_cuda_memory_opener(given.device);
+    auto opener = make_cuda_trainer_device(given.device);
     if (!opener) return fail(ErrorCode::kDevice, std::move(opener.error().message));
     options.device = std::move(*opener);
   }

@@ -235,7 +235,22 @@ Result<AttachSocket> connect_by(Clock::time_point deadline, const SessionOptions
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, std::vector<TensorSpec> tensors) {
+Result<std::unique_ptr<Session>> Session::attach(SessionOptions options, std::vector<TensorSpec> tensors) {
+  if (options.keepsake && !options.keepsake->opens_device_memory) options.device.reset();
+  bool opened = true;
+  Result<std::unique_ptr<Session>> attached = attach_once(options, tensors, opened);
+  if (opened) return attached;
+  const std::string why = "the device memory that the worker lends cannot be opened: " + attached.error().message;
+  if (options.note) options.note(why + "; attaching again, with gradients in host memory");
+  if (options.keepsake) options.keepsake->opens_device_memory = false;
+  options.device.reset();
+  attached = attach_once(options, std::move(tensors), opened);
+  if (!attached) return fail(attached.error().code, attached.error().message + " (" + why + ")");
+  return attached;
+}
+
+Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& options, std::vector<TensorSpec> tensors,
+                                                      bool& opened) {
   if (auto status = options.topology.validate(); !status) return tl::unexpected(status.error());
   const Clock::time_point deadline = Clock::now() + options.attach_timeout;
   auto socket = connect_by(deadline, options);
@@ -295,7 +310,8 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
   if (!mapped) return tl::unexpected(mapped.error());
   impl->find_lanes();
   impl->rounds.assign(impl->layout().tensors().size(), impl->reply.resume_round);
-  const Status opened = impl->memory.open_device(impl->reply);
+  const Status device = impl->memory.open_device(impl->reply);
+  opened = device.has_value();
   // It is still wanted if the view ends before its first round is complete, or a snapshot is named for where it begins.
   if (const std::span<const std::byte> begun = impl->state_at_start(); !begun.empty()) {
     impl->kept.push_back({impl->reply.resume_round, {begun.begin(), begun.end()}});
@@ -304,10 +320,10 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
       const Status given = impl->give(impl->kept.back());
   }
   std::unique_ptr<Session> session(new Session(std::move(impl)));
-  if (opened) return session;
+  if (device) return session;
   // The worker has taken note when this returns: the same rank can attach again at once, without a device.
-  [[maybe_unused]] const Status told = session->finish(LeaveKind::kFailed, opened.error().message);
-  return tl::unexpected(opened.error());
+  [[maybe_unused]] const Status told = session->finish(LeaveKind::kFailed, device.error().message);
+  return tl::unexpected(device.error());
 }
 
 bool Session::fresh() const {
@@ -388,6 +404,11 @@ std::span<const float> Session::parameters(std::size_t declared) const {
 Result<std::shared_ptr<const void>> Session::hold_parameters() {
   TRIB_ASSERT(!on_device());
   return impl_->memory.hold_parameters();
+}
+
+std::vector<std::span<std::byte>> Session::host_memory() const {
+  TRIB_ASSERT(!on_device());
+  return impl_->memory.host_memory();
 }
 
 Status Session::keep(Round round, std::span<const std::byte> state) {

@@ -14,7 +14,8 @@
 // which the worker lends: gradient_device(t) and parameters_device(t) instead of gradient(t) and parameters(t). ready()
 // then means that the gradient is final on the device (call it from a host callback on the stream), and after wait()
 // the parameters are there for whatever is put on a stream afterwards. Otherwise the worker cannot, and the trainer
-// copies to and from host memory. initial(t) is host memory in both cases.
+// copies to and from host memory. initial(t) is host memory in both cases. If the worker lends memory and this process
+// cannot open it, the worker is told, which ends the view, and attach() attaches again without.
 //
 // With pipeline or tensor parallelism a rank holds a part of the model (docs/model-parallel.md): all ranks declare all
 // tensors, with their holders, and SessionOptions::model_rank says which of them this rank holds. What is said here of
@@ -43,7 +44,7 @@
 #include "common/config/config.h"
 #include "common/config/step_runs.h"
 #include "common/wire/messages.h"
-#include "session/device_memory_opener.h"
+#include "session/trainer_device.h"
 
 namespace tributary {
 
@@ -64,7 +65,8 @@ struct Topology {
 // (worker/reduce/redo_ring.h). A trainer that gives the same one to every attach of a job loses no round then.
 struct SessionKeepsake {
   FileDescriptor memory;
-  std::vector<RankState> states;  // what this rank last gave to keep()
+  std::vector<RankState> states;    // what this rank last gave to keep()
+  bool opens_device_memory = true;  // false: this process could not, and does not ask for it any more
 };
 
 // How long an attach may take; and the environment variable that says so, in seconds, where nothing nearer does.
@@ -82,8 +84,8 @@ struct SessionOptions {
   // Asked some times a second by the thread that waits: whether this rank is to stop. True ends an attach with
   // kStopped; start(), wait() and saved() go on, because others count on this rank. null: it is not.
   std::function<bool()> stops;
-  std::shared_ptr<DeviceMemoryOpener> device;  // of a trainer on a GPU; null: host memory
-  std::shared_ptr<SessionKeepsake> keepsake;   // null: nothing is kept
+  std::shared_ptr<TrainerDevice> device;      // of a trainer on a GPU; null: host memory
+  std::shared_ptr<SessionKeepsake> keepsake;  // null: nothing is kept
   // The trainer asks for gradient(t) anew in every round, and writes all of it before ready(t): then the only rank of a
   // node that pushes fp32 writes each round's gradient to where it is kept for lost servers, which else costs a copy.
   bool gradients_move = false;
@@ -116,7 +118,7 @@ class Session {
  public:
   // kUnavailable: nobody listens on the socket (the path is named). kStopped: the job, or this rank (stops), is to
   // stop. Errors of the worker or the coordinator as they word them.
-  static Result<std::unique_ptr<Session>> attach(const SessionOptions& options, std::vector<TensorSpec> tensors);
+  static Result<std::unique_ptr<Session>> attach(SessionOptions options, std::vector<TensorSpec> tensors);
   ~Session();  // without finish(): counts as LeaveKind::kFailed
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -151,6 +153,8 @@ class Session {
   bool on_device() const;
   float* gradient_device(std::size_t tensor);
   const float* parameters_device(std::size_t tensor) const;
+  // The mappings that gradients and parameters are in, whole pages: for who pins them. REQUIRES: not on_device().
+  std::vector<std::span<std::byte>> host_memory() const;
   // What this rank needs beside the parameters to go on after `round`: generators of random numbers, a sampler of its
   // own. At most kMaxRankState bytes. To be called in every round, before its first ready(); it is kept with a snapshot
   // or checkpoint of that round, also if that is named in one of the next two, and costs a copy otherwise. kLimit: it
@@ -196,6 +200,9 @@ class Session {
  private:
   struct Impl;
   explicit Session(std::unique_ptr<Impl> impl);
+  // opened: false if what the worker lends could not be.
+  static Result<std::unique_ptr<Session>> attach_once(const SessionOptions& options, std::vector<TensorSpec> tensors,
+                                                      bool& opened);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -18,7 +18,7 @@ SessionMemory::~SessionMemory() {
 }
 
 Status SessionMemory::map(const AttachReply& reply, const Layout& layout, std::vector<FileDescriptor> fds,
-                          const std::shared_ptr<DeviceMemoryOpener>& opener, FileDescriptor* kept,
+                          const std::shared_ptr<TrainerDevice>& opener, FileDescriptor* kept,
                           const std::string& worker) {
   const auto bad = [&](const std::string& what) {
     return fail(ErrorCode::kMalformed,
@@ -114,6 +114,21 @@ void SessionMemory::ring(std::uint16_t lane) const {
   const std::uint64_t one = 1;
   // A full counter (EAGAIN) means that the lane is about to look anyway.
   [[maybe_unused]] const auto written = ::write(doorbells_[lane].get(), &one, sizeof one);
+}
+
+std::vector<std::span<std::byte>> SessionMemory::host_memory() const {
+  const auto whole_pages = [](std::byte* begin, std::size_t bytes) {
+    const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const std::size_t before = reinterpret_cast<std::uintptr_t>(begin) % page;
+    return std::span<std::byte>(begin - before, (before + bytes + page - 1) / page * page);
+  };
+  std::vector<std::span<std::byte>> mappings{whole_pages(node_memory_.data(), node_memory_.size())};
+  if (places_.slots == 0) {
+    mappings.push_back(whole_pages(rank_memory_.data(), rank_memory_.size()));
+  } else {
+    mappings.push_back(whole_pages(ring_memory_.data() + places_.offset, places_.slots * places_.slot_bytes));
+  }
+  return mappings;
 }
 
 float* SessionMemory::gradient(std::uint64_t element, Round round) const {

@@ -17,7 +17,7 @@
 #include "common/base/shared_memory.h"
 #include "common/wire/messages.h"
 #include "session/attach_region.h"
-#include "session/device_memory_opener.h"
+#include "session/trainer_device.h"
 
 namespace tributary {
 
@@ -32,7 +32,7 @@ class SessionMemory {
   // descriptor goes that the trainer is to hold (AttachReply::redo); null: nowhere. kMalformed: sizes that this layout
   // does not have, or memory that is none of ours.
   Status map(const AttachReply& reply, const Layout& layout, std::vector<FileDescriptor> fds,
-             const std::shared_ptr<DeviceMemoryOpener>& opener, FileDescriptor* kept, const std::string& worker);
+             const std::shared_ptr<TrainerDevice>& opener, FileDescriptor* kept, const std::string& worker);
   // What is lent on the device, if the reply says so. Errors of the opener.
   Status open_device(const AttachReply& reply);
 
@@ -48,6 +48,8 @@ class SessionMemory {
   // From now on parameters() are in a view that lives as long as its holder. Before the first of them is asked for.
   Result<std::shared_ptr<const void>> hold_parameters();
   float* gradient(std::uint64_t element, Round round) const;
+  // The mappings that parameters and gradients are in, whole pages.
+  std::vector<std::span<std::byte>> host_memory() const;
   bool on_device() const { return device_gradients_ != nullptr; }
   float* device_gradient(std::uint64_t element) const { return device_gradients_ + element; }
   const float* device_parameters(std::uint64_t element) const { return device_parameters_ + element; }
@@ -67,7 +69,7 @@ class SessionMemory {
   TraceWindow* trace_ = nullptr;
   float* gradients_ = nullptr;
   AttachReply::RingGradients places_;  // of the gradients in ring_memory_; slots 0: they are in rank_memory_
-  std::shared_ptr<DeviceMemoryOpener> opener_;
+  std::shared_ptr<TrainerDevice> opener_;
   float* device_gradients_ = nullptr;  // null: host memory
   float* device_parameters_ = nullptr;
 };

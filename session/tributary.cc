@@ -18,6 +18,7 @@
 #include "common/base/weight.h"
 #include "session/c_attach.h"
 #include "session/c_boundary.h"
+#include "session/c_device.h"
 #include "session/session.h"
 
 using tributary::ErrorCode;
@@ -36,7 +37,8 @@ struct tributary_parameter_memory {
 
 struct tributary_session {
   std::unique_ptr<Session> session;
-  std::vector<std::uint64_t> readies;   // per tensor: how often it was said to be ready
+  std::unique_ptr<tributary::c::SessionDevice> device;  // ends before the session; null: tributary_options has none
+  std::vector<std::uint64_t> readies;                   // per tensor: how often it was said to be ready
   std::vector<unsigned char> awaiting;  // per tensor, a byte, because threads write several: ready, and not waited for
   bool start_called = false, started = false, finished = false;
   std::string reason;
@@ -110,6 +112,12 @@ Status check_ready(const tributary_session* session, std::size_t tensor, std::ui
   return {};
 }
 
+// What streams still have to say comes before any answer.
+Status await_streams(const tributary_session& session, std::size_t tensor) {
+  if (!session.device) return {};
+  return tensor == TRIBUTARY_ALL_TENSORS ? session.device->all_said() : session.device->said(tensor);
+}
+
 // A wait for all while only some are ready could last for ever.
 Status check_all_ready(const tributary_session& session) {
   auto held = std::views::iota(std::size_t{0}, count(session)) |
@@ -173,6 +181,13 @@ tributary_status tributary_attach(const tributary_options* options, tributary_se
     auto attached = Session::attach(session_options, std::move(tensors));
     if (!attached) return tl::unexpected(attached.error());
     made->session = std::move(*attached);
+    if (session_options.device) {
+      made->device = std::make_unique<tributary::c::SessionDevice>(session_options.device, made->readies.size());
+      if (!made->session->on_device()) {
+        const Status pinned = made->device->pin(made->session->host_memory());
+        if (!pinned && session_options.note) session_options.note("copies are slower: " + pinned.error().message);
+      }
+    }
     *session = made.release();
     return {};
   });
@@ -320,6 +335,26 @@ tributary_status tributary_ready(tributary_session* session, size_t tensor, uint
   });
 }
 
+tributary_status tributary_ready_after(tributary_session* session, size_t tensor, uint64_t weight, double rate,
+                                       void* stream) {
+  return fenced([&]() -> Status {
+    if (Status right = check_ready(session, tensor, weight, rate); !right) return right;
+    if (!session->device) {
+      return invalid(
+          "tributary_ready_after() in a session without a device; set tributary_options.device, or call "
+          "tributary_ready() when the gradient is there");
+    }
+    session->awaiting[tensor] = 1;
+    ++session->readies[tensor];
+    Status put = session->device->ready_after(
+        stream, tensor, [&s = *session->session, tensor, weight, rate] { s.ready(tensor, weight, rate); });
+    if (put) return put;
+    session->awaiting[tensor] = 0;
+    --session->readies[tensor];
+    return put;
+  });
+}
+
 tributary_status tributary_wait(tributary_session* session, size_t tensor, tributary_step* step) {
   return fenced([&]() -> Status {
     const bool all = tensor == TRIBUTARY_ALL_TENSORS;
@@ -329,6 +364,7 @@ tributary_status tributary_wait(tributary_session* session, size_t tensor, tribu
     if (all) {
       if (Status right = check_all_ready(*session); !right) return right;
     }
+    if (Status said = await_streams(*session, tensor); !said) return said;
     const auto state = all ? session->session->wait() : session->session->wait(tensor);
     if (!state) return tl::unexpected(state.error());
     *step = step_of(*state);

@@ -21,7 +21,12 @@
  * failed call (a NULL is one, too). A struct begins with its size, so that a library newer than the program reads and
  * writes only what the program has; one that is older refuses what is set and unknown to it.
  * Pointers that are returned belong to the session and end with it. Thread rule: one thread at a time for a session,
- * except that tributary_ready() of different tensors may be called from different threads. */
+ * except that tributary_ready() and tributary_ready_after() of different tensors may be called from different threads.
+ *
+ * A trainer on a GPU sets tributary_options.device. With tributary_view.on_device gradients and parameters are memory
+ * of that device; else they are host memory, pinned, to be copied to and fro on a stream. In both cases it says
+ * tributary_ready_after() that stream instead of tributary_ready(), and after tributary_wait() the parameters are there
+ * for what is put on streams then. Work that uses a session's memory is to be over before tributary_destroy(). */
 #ifndef TRIBUTARY_H
 #define TRIBUTARY_H
 
@@ -55,7 +60,7 @@ typedef int32_t tributary_status;
 #define TRIBUTARY_UNAVAILABLE 18 /* the worker daemon is not there, or is gone: attach again */
 #define TRIBUTARY_STOPPED 19     /* the job was stopped in good order */
 #define TRIBUTARY_LIMIT 20       /* a configured bound is reached */
-#define TRIBUTARY_NO_DEVICE 22   /* the GPU, or a library for it: attach again without one */
+#define TRIBUTARY_NO_DEVICE 22   /* the GPU has failed, or there is none, or no library for it */
 
 typedef struct tributary_session tributary_session;
 typedef struct tributary_keepsake tributary_keepsake;
@@ -93,7 +98,7 @@ typedef struct tributary_options {
   uint32_t attach_timeout_ms; /* for the worker and all members to be there; 0: TRIBUTARY_ATTACH_TIMEOUT (seconds) of
                                * the environment, else two minutes */
   uint32_t gradients_move;    /* 1: tributary_gradient() is asked for anew in every round, and all of it is written */
-  int32_t device;             /* lend memory of this CUDA device; -1: host memory; 0 is a device */
+  int32_t device; /* the CUDA device, as this process counts, that the worker is asked to lend memory of; -1: none */
   const char* computes_with; /* what computes the gradients ("torch 2.13 cpu"): compared with other ranks'; NULL: not */
   void (*note)(const char* text, void* context); /* told what an attach waits for; NULL: nobody */
   void* note_context;
@@ -165,6 +170,12 @@ TRIBUTARY_API tributary_status tributary_log(tributary_session* session, uint64_
  * learning rate of the tensor's step, the same for all tensors of a group and on all ranks;
  * TRIBUTARY_SCHEDULED_RATE: as the job's [schedule] says. Once for every tensor and round. */
 TRIBUTARY_API tributary_status tributary_ready(tributary_session* session, size_t tensor, uint64_t weight, double rate);
+
+/* The same as soon as what is on `stream` now is done: a cudaStream_t of tributary_options.device, which is to be there
+ * until tributary_wait() of the tensor has returned. Any memory that the gradient is copied from is the caller's again
+ * then. A device that fails is told by that wait. Wants tributary_options.device. */
+TRIBUTARY_API tributary_status tributary_ready_after(tributary_session* session, size_t tensor, uint64_t weight,
+                                                     double rate, void* stream);
 
 #define TRIBUTARY_ALL_TENSORS ((size_t)-1)
 typedef enum tributary_step {

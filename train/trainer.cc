@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "common/files/digest.h"
-#include "session/device_memory_opener.h"
+#include "session/trainer_device.h"
 #include "train/attach_pause.h"
 #include "train/finite.h"
-#include "train/lent_memory.h"
 #include "train/parameter_curve.h"
 #include "train/rank_compute.h"
+#include "train/session_arrays.h"
 
 namespace tributary::train {
 namespace {
@@ -41,7 +41,6 @@ class Trainer {
         bar_(bar),
         progress_(progress),
         stop_signal_(stop_signal),
-        lent_(options.device_memory),
         last_(last_round(options.job.train, compute_.sampler())),
         curve_(options.curve_ms) {
     session_options_.socket = options.socket;
@@ -51,6 +50,7 @@ class Trainer {
     session_options_.job = options.job;
     session_options_.topology = options.topology;
     session_options_.keepsake = std::make_shared<SessionKeepsake>();
+    session_options_.device = options.device_memory;
     session_options_.gradients_move = !compute_.info().cuda;  // what a GPU copies to is pinned
     session_options_.computes_with = computes_with(compute_.info());
     summary_.job = options.job.name;
@@ -130,7 +130,7 @@ class Trainer {
   Result<ViewEnd> run_view() {
     // The first attach waits for a worker that is still to be started; later ones take turns with run_views' pauses.
     session_options_.await_worker = !attached_once_;
-    auto attached = lent_.attach(session_options_, compute_.shape().tensors(), session_options_.note);
+    auto attached = Session::attach(session_options_, compute_.shape().tensors());
     if (!attached) return tl::unexpected(attached.error());
     session_ = std::move(*attached);
     take_place(session_->topology());
@@ -159,7 +159,7 @@ class Trainer {
     if (complete_ < last_ && compute_.lost_inner_state(complete_.next())) {
       note("the inner optimizer's state begins anew: it is kept from round to round, but not on disk");
     }
-    memory_ = lent_.of(*session_, tensors);
+    memory_ = arrays_.of(*session_, tensors);
     if (Status status = compute_.bind(memory_); !status) return device_failed(status.error());
     if (compute_.info().note != summary_.compute.note) {
       summary_.compute = compute_.info();
@@ -199,7 +199,7 @@ class Trainer {
     const auto ready = [session = session_.get()](std::size_t tensor, std::uint64_t weight) {
       session->ready(tensor, weight);
     };
-    lent_.next_round(*session_);
+    arrays_.next_round(*session_);
     std::function<float()> loss_scale;
     if (has_gate(session_options_.job)) {
       loss_scale = [session = session_.get(), before = Round(round.value - 1)] {
@@ -441,7 +441,7 @@ class Trainer {
   ProgressBar& bar_;
   const ProgressSender* const progress_;
   StopSignal& stop_signal_;
-  LentMemory lent_;
+  SessionArrays arrays_;
   const Round last_;
   SessionOptions session_options_;
   RunSummary summary_;
@@ -479,7 +479,7 @@ Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& tra
   if (options.slow_motion.us_per_sample > 0.0) compute->set_slow_motion(options.slow_motion);
   TrainerOptions with_memory = options;
   if (compute->info().cuda && !options.device_memory) {
-    auto opener = make_cuda_memory_opener(*compute->info().cuda);
+    auto opener = make_cuda_trainer_device(*compute->info().cuda);
     if (opener) {
       with_memory.device_memory = std::move(*opener);
     } else {

@@ -28,8 +28,8 @@ struct TrainerOptions {
   std::chrono::seconds attach_timeout = kAttachTimeout;
   Topology topology;
   DeviceChoice device;
-  // Opens memory that the worker lends; null: one for the GPU that was chosen, if there is one.
-  std::shared_ptr<DeviceMemoryOpener> device_memory = nullptr;
+  // That the worker is asked to lend memory of; null: the GPU that was chosen, if there is one.
+  std::shared_ptr<TrainerDevice> device_memory = nullptr;
   // Experiments. Every so many milliseconds the parameters are copied, and evaluated when training is over, if there is
   // a test set and parameters are in host memory; 0: never.
   std::uint32_t curve_ms = 0;

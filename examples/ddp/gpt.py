@@ -15,8 +15,9 @@ from torch.utils.data.distributed import DistributedSampler
 args = arguments()
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
+device = "cuda" if torch.cuda.is_available() else "cpu"
 data, held_out = datasets(args.text, args.bytes, args.context)
-model = ByteGPT(context=args.context)
+model = ByteGPT(context=args.context).to(device)
 opt = torch.optim.AdamW(model.groups(), lr=1e-3)
 model = DistributedDataParallel(model)
 sampler = DistributedSampler(data, seed=1)
@@ -25,7 +26,7 @@ sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, args.epochs * len(loader
 for epoch in range(args.epochs):
     sampler.set_epoch(epoch)
     for x, y in loader:
-        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        loss = F.cross_entropy(model(x.to(device)).flatten(0, 1), y.to(device).flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         opt.step()

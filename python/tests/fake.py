@@ -9,6 +9,9 @@ import time
 from typing import Any, Callable
 from unittest import mock
 
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from tributary._errors import Error, JobStopped, Status, Unavailable
 from tributary._library import AttachOptions, Gate, Leave, Stats, Step, View
 
@@ -18,11 +21,12 @@ class FakeLibrary:
 
     Attributes:
         events: what happens instead of the answer to a round, once: ``"lost"`` (the round is, and a view goes on before
-            it), ``"late"`` (the view ends when the round is complete), ``"gone"`` (the worker is), ``"back to R"``,
-            ``"stop"``, ``"stopped"``.
+            it), ``"late"`` (the view ends when the round is complete), ``"torn"`` (when one of its tensors has
+            arrived), ``"gone"`` (the worker is), ``"back to R"``, ``"stop"``, ``"stopped"``.
         refuse: errors of the next attaches.
         alone: called by an attach that then waits, for somebody who is missing, until it is to stop.
         attaches: what they were told.
+        stream: of the GPU that a program is on; None: it is on none.
     """
 
     def __init__(self) -> None:
@@ -37,6 +41,7 @@ class FakeLibrary:
         self.pushes: list[dict[str, Any]] = []
         self.figures: list[tuple[int, str, float, int]] = []
         self.loss_scale = 1024.0
+        self.stream: FakeStream | None = None
 
     def keepsake(self) -> object:
         return object()
@@ -79,6 +84,7 @@ class FakeSession:
         self.parameters_of = [(ctypes.c_float * n).from_buffer(mmap.mmap(-1, 4 * n)) for n in self.elements]
         self.gradients_of = [[(ctypes.c_float * n)() for n in self.elements] for _ in range(2)]
         self.said: dict[int, tuple[int, float]] = {}
+        self.unsaid = 0  # that a stream has still to say
         self.left: tuple[Leave, str] | None = None
         self.was_saved = False
         self.reason = ""
@@ -115,7 +121,20 @@ class FakeSession:
         self.said[tensor] = (weight, rate)
         self.parameters_of[tensor][:] = [math.nan] * self.elements[tensor]  # not to be read until the answer
 
+    def ready_after(self, tensor: int, weight: int, rate: float, stream: int) -> None:
+        assert self.library.stream is not None
+        assert stream == self.library.stream.cuda_stream
+        self.unsaid += 1
+
+        def says() -> None:
+            self.unsaid -= 1
+            self.ready(tensor, weight, rate)
+
+        self.library.stream.queue.append(says)
+
     def wait(self, tensor: int = -1) -> Step:
+        if self.unsaid and self.library.stream is not None:
+            self.library.stream.run()  # what it still has to say comes before an answer
         if self.over is not None:
             return self.over
         if self.said:
@@ -138,6 +157,9 @@ class FakeSession:
         if event == "late":
             return self._end(Step.RESTART, "server 0 was lost")
         self.said.clear()
+        if event == "torn":
+            self._end(Step.RESTART, "server 0 was lost")
+            return Step.CONTINUE
         return Step.STOP_REQUESTED if event == "stop" else Step.CONTINUE
 
     def _end(self, step: Step, reason: str) -> Step:
@@ -185,9 +207,64 @@ class FakeSession:
         self.was_saved = True
 
     def destroy(self) -> None:
+        if self.library.stream is not None:
+            assert not self.library.stream.queue, "a copy is under way"
+            assert self.library.stream.has_all_of_program, "the program may still read"
         self.destroyed = True
         for memory in [*self.gradients_of[0], *self.gradients_of[1]]:  # of parameters somebody may have a share
             memory[:] = [math.nan] * len(memory)
+
+
+class FakeStream(TorchDispatchMode):
+    """Of a GPU that computes nothing before it must: copies on it are made when somebody waits for it."""
+
+    cuda_stream = 77
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: list[Callable[[], Any]] = []
+        self.has_all_of_program = True  # no kernel of the program may still run when this stream is done
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.copy_.default, torch.ops.aten.zero_.default):
+            self.queue.append(lambda: func(*args, **(kwargs or {})))
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+    def run(self) -> None:
+        queue, self.queue = self.queue, []
+        for call in queue:
+            call()
+
+    synchronize = run
+
+    def wait_stream(self, program: FakeProgramStream) -> None:
+        """What the program has put on its own stream was done at once."""
+        self.has_all_of_program = True
+
+
+class FakeProgramStream:
+    """A program's own stream."""
+
+    def wait_stream(self, stream: FakeStream) -> None:
+        stream.run()
+        stream.has_all_of_program = False  # it goes on, and reads the session's memory
+
+
+class FakeCuda:
+    """In place of ``torch.cuda``."""
+
+    def __init__(self, stream: FakeStream) -> None:
+        self._stream = stream
+
+    def Stream(self, device: torch.device) -> FakeStream:  # noqa: N802, torch's name
+        return self._stream
+
+    def stream(self, stream: FakeStream) -> FakeStream:
+        return stream  # a context in which work is put on it
+
+    def current_stream(self, device: torch.device) -> FakeProgramStream:
+        return FakeProgramStream()
 
 
 def installed() -> Any:

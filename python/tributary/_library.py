@@ -67,6 +67,7 @@ class AttachOptions:
     Args:
         topology: rank, world size, local rank, local world size and node rank. None: as the environment says.
         attach_timeout_ms: 0: as the environment says (``TRIBUTARY_ATTACH_TIMEOUT``, seconds), else two minutes.
+        device: the CUDA device that the worker is asked to lend memory of; -1: none.
         stops: not 0, set by another thread, ends the attach with :class:`tributary.JobStopped`.
     """
 
@@ -203,7 +204,8 @@ class Session:
     """One attach: from here to :meth:`destroy` memory is shared with the worker. See ``session/session.h``.
 
     Memory is given as ctypes arrays of ``c_float``, which end with the session; but with ``holds_parameters`` an array
-    of parameters can be read as long as there is anybody who has it.
+    of parameters can be read as long as there is anybody who has it. If the view is ``on_device``, arrays of gradients
+    and parameters are memory of the device: only their addresses mean something here.
     """
 
     def __init__(self, library: Library, options: AttachOptions) -> None:
@@ -337,6 +339,12 @@ class Session:
     def ready(self, tensor: int, weight: int, rate: float = SCHEDULED_RATE) -> None:
         """The tensor's gradient, a sum over ``weight`` samples, is final."""
         status = self._functions.tributary_ready(self._open(), tensor, weight, rate)
+        if status:
+            self._library.check(status)
+
+    def ready_after(self, tensor: int, weight: int, rate: float, stream: int) -> None:
+        """The same as soon as what is on the CUDA stream now is done; the session has a device."""
+        status = self._functions.tributary_ready_after(self._open(), tensor, weight, rate, stream)
         if status:
             self._library.check(status)
 

@@ -145,6 +145,9 @@ TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps 
     CHECK_MESSAGE(page.find(said) != std::string::npos, said, "\n", page);
   }
   CHECK(step(result, "bench gpu-pipeline").at("status") == "skipped");
+  // No machine that this test runs on has both a torch for CUDA and a GPU that only pretends.
+  CHECK(step(result, "torch").at("status") == "skipped");
+  CHECK(step(result, "torch").at("reason").get<std::string>().find("has no torch with CUDA") != std::string::npos);
   CHECK(step(result, "train cuda, 4 ranks, MPS").at("reason") == "nvidia-cuda-mps-control is not on PATH");
   for (const char* name : {"train cpu, 2 ranks", "train cuda, 2 ranks", "train cuda, 4 ranks"}) {
     CHECK(step(result, name).at("status") == "passed");
@@ -166,7 +169,8 @@ TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps 
   std::vector<std::string> order;
   for (const auto& one : result.at("steps")) order.push_back(one.at("name").get<std::string>().substr(0, 5));
   order.erase(std::unique(order.begin(), order.end()), order.end());
-  CHECK(order == std::vector<std::string>{"docto", "bench", "test_", "train", "memch", "racec", "syncc", "initc"});
+  CHECK(order ==
+        std::vector<std::string>{"docto", "bench", "test_", "train", "torch", "memch", "racec", "syncc", "initc"});
   // Each step's object was written when it ended, the whole at the end.
   std::ifstream written(fake.out() + "/steps.jsonl");
   for (const auto& one : result.at("steps")) {
@@ -193,6 +197,9 @@ TEST_CASE("gpu_check trains once more under MPS, which it starts and ends") {
   CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == "began\nquit\n");
   fake.script(fake.dir() / "path/nvidia-cuda-mps-control", "echo 'no right to' >&2; exit 1");
   result = fake.run(0, {"--data", "/data", "--only", "train"});
+  // No machine that this test runs on has both a torch for CUDA and a GPU that only pretends.
+  CHECK(step(result, "torch").at("status") == "skipped");
+  CHECK(step(result, "torch").at("reason").get<std::string>().find("has no torch with CUDA") != std::string::npos);
   CHECK(step(result, "train cuda, 4 ranks, MPS").at("reason") == "nvidia-cuda-mps-control -d: no right to");
 }
 

@@ -19,7 +19,7 @@
 #include "tests/unit/welcoming_node.h"
 #include "tests/unit/worker_lane_fixture.h"
 #include "train/cuda_gemm.h"
-#include "train/lent_memory.h"
+#include "train/session_arrays.h"
 #include "train/trainer.h"
 
 namespace tributary::train {
@@ -32,26 +32,26 @@ Result<std::unique_ptr<CudaGemm>> make_cublas_gemm(const CudaDeviceName&, cudaSt
 namespace {
 
 using testing::Devices;
-using testing::FakeOpener;
 using testing::FakeServerLane;
+using testing::FakeTrainerDevice;
 using testing::Runner;
 using testing::WelcomingNode;
 
 constexpr std::uint32_t kRanks = 2;
 
 // What the emulated runtime may use of what the worker lends, to the byte.
-class EmulatedOpener final : public FakeOpener {
+class EmulatedOpener final : public FakeTrainerDevice {
  public:
   EmulatedOpener(std::shared_ptr<testing::FakeDeviceApi> api, std::size_t bytes)
-      : FakeOpener(std::move(api), 0), bytes_(bytes) {}
+      : FakeTrainerDevice(std::move(api), 0), bytes_(bytes) {}
   Result<void*> open(std::span<const std::byte> handle) override {
-    auto opened = FakeOpener::open(handle);
+    auto opened = FakeTrainerDevice::open(handle);
     if (opened) emulation::lend(*opened, bytes_);
     return opened;
   }
   void close(void* memory) override {
     emulation::take_back(memory);
-    FakeOpener::close(memory);
+    FakeTrainerDevice::close(memory);
   }
 
  private:
@@ -75,15 +75,16 @@ void train_on_cpu(const TrainerOptions& options, Outcome& outcome) {
   auto plain = RankCompute::make(options.job, training_set(), kRanks);
   REQUIRE(plain);
   const std::vector<TensorSpec>& tensors = plain->shape().tensors();
-  LentMemory lent(options.device_memory);
   SessionOptions wanted;
   wanted.socket = options.socket;
   wanted.job = options.job;
   wanted.topology = options.topology;
-  auto session = lent.attach(wanted, tensors, [](const std::string&) {});
+  wanted.device = options.device_memory;
+  auto session = Session::attach(wanted, tensors);
   REQUIRE_MESSAGE(session, session.error().message);
   REQUIRE((*session)->start());
-  RankMemory memory = lent.of(**session, tensors.size());
+  SessionArrays arrays;
+  RankMemory memory = arrays.of(**session, tensors.size());
   outcome.other_on_device = memory.place == MemoryPlace::kDevice;
   memory.place = MemoryPlace::kHost;
   REQUIRE(plain->bind(memory));
@@ -147,7 +148,7 @@ Outcome train(const Case& what) {
 
     TrainerOptions other = options;
     other.topology.rank = other.topology.local_rank = 1;
-    const auto opener = std::make_shared<FakeOpener>(devices.api, what.devices > 1 ? 1 : 0);
+    const auto opener = std::make_shared<FakeTrainerDevice>(devices.api, what.devices > 1 ? 1 : 0);
     opener->refuse = what.second_refuses;
     other.device_memory = opener;
     std::thread second([&] { train_on_cpu(other, outcome); });

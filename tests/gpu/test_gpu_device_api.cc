@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "kernels/cuda_copy.h"
-#include "session/device_memory_opener.h"
+#include "session/trainer_device.h"
 #include "tests/fake_device/fake_device_api.h"
 #include "tests/gpu/required_library.h"
 #include "worker/device/cuda_device_api.h"
@@ -334,7 +334,7 @@ TEST_CASE("the other process" * doctest::skip()) {
     REQUIRE(std::cin.good());
     byte = static_cast<std::byte>(value);
   }
-  const auto opener = need(make_cuda_memory_opener(0));
+  const auto opener = need(make_cuda_trainer_device(0));
   auto* memory = static_cast<float*>(need(opener->open(handle.bytes)));
   std::vector<float> values(1000);
   const std::size_t bytes = values.size() * sizeof(float);

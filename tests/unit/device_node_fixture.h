@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
-#include "session/device_memory_opener.h"
+#include "session/trainer_device.h"
 #include "tests/fake_device/fake_device_api.h"
 #include "worker/node/node_devices.h"
 
@@ -30,9 +32,9 @@ class Runner {
   std::jthread thread_;
 };
 
-class FakeOpener : public DeviceMemoryOpener {
+class FakeTrainerDevice : public TrainerDevice {
  public:
-  FakeOpener(std::shared_ptr<FakeDeviceApi> api, std::uint32_t device) : api_(std::move(api)), device_(device) {}
+  FakeTrainerDevice(std::shared_ptr<FakeDeviceApi> api, std::uint32_t device) : api_(std::move(api)), device_(device) {}
   std::string uuid() const override {
     return device_ < api_->devices().size() ? api_->devices()[device_].uuid : "GPU-elsewhere";
   }
@@ -48,8 +50,24 @@ class FakeOpener : public DeviceMemoryOpener {
     CHECK(memory != nullptr);
     --mapped;
   }
+  // Streams of these tests end at once.
+  Status pin(std::span<std::byte> memory) override {
+    pinned.push_back(memory);
+    return {};
+  }
+  void unpin(std::span<std::byte> memory) override {
+    const auto at = std::ranges::find(pinned, memory.data(), &std::span<std::byte>::data);
+    REQUIRE(at != pinned.end());
+    pinned.erase(at);
+  }
+  Status call_after(void*, void (*function)(void*), void* argument) override {
+    function(argument);
+    return {};
+  }
+  Result<bool> idle(void*) override { return true; }
   bool refuse = false;
   int mapped = 0;
+  std::vector<std::span<std::byte>> pinned;
 
  private:
   const std::shared_ptr<FakeDeviceApi> api_;
@@ -66,7 +84,9 @@ struct Devices {
     node =
         std::make_shared<NodeDevices>(config, count == 0 ? nullptr : api, count == 0 ? "no device here" : "", logger);
   }
-  std::shared_ptr<FakeOpener> opener(std::uint32_t device) { return std::make_shared<FakeOpener>(api, device); }
+  std::shared_ptr<FakeTrainerDevice> opener(std::uint32_t device) {
+    return std::make_shared<FakeTrainerDevice>(api, device);
+  }
   Logger logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
   std::shared_ptr<FakeDeviceApi> api;
   std::shared_ptr<NodeDevices> node;

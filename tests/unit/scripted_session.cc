@@ -75,7 +75,7 @@ struct Session::Impl {
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
 
-Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, std::vector<TensorSpec> tensors) {
+Result<std::unique_ptr<Session>> Session::attach(SessionOptions options, std::vector<TensorSpec> tensors) {
   World& world = *World::current;
   ++world.attaches;
   if (world.on_attach) world.on_attach();
@@ -101,14 +101,7 @@ Result<std::unique_ptr<Session>> Session::attach(const SessionOptions& options, 
     impl->gradients.emplace_back(tensor.elements());
   }
   impl->is_ready.assign(impl->tensors.size(), false);
-  if (options.device && world.lends) {
-    const auto opened = options.device->open({});
-    if (!opened) {
-      if (world.on_refused_memory) world.on_refused_memory();
-      return tl::unexpected(opened.error());
-    }
-    impl->on_device = true;
-  }
+  impl->on_device = options.device && world.lends;
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 

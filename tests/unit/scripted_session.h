@@ -34,8 +34,7 @@ struct World {
   std::function<void()> on_finish;      // when it has left, and before it is asked while the state is saved
   std::function<void()> on_attach;      // before the answer to one, and before it is asked whether it is to stop
 
-  bool lends = true;                        // device memory, to whoever asks for it
-  std::function<void()> on_refused_memory;  // when it could not be opened
+  bool lends = true;  // device memory, to whoever asks for it
 
   static inline World* current = nullptr;  // the one that sessions belong to
 

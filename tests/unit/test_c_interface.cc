@@ -92,6 +92,8 @@ TEST_CASE("two ranks attach, give initial values, train and finish") {
   CHECK(tributary_initial(sessions[0].get(), 1) == nullptr);
   CHECK(contains(tributary_last_error(), "tributary_start() has been called"));
   CHECK(failed_with(tributary_start(sessions[0].get()), TRIBUTARY_INVALID_ARGUMENT, "a second time"));
+  CHECK(failed_with(tributary_ready_after(sessions[0].get(), 0, 4, TRIBUTARY_SCHEDULED_RATE, nullptr),
+                    TRIBUTARY_INVALID_ARGUMENT, "in a session without a device"));
   CHECK(tributary_parameters(sessions[1].get(), 1)[49] == 2.5f);
 
   for (std::uint64_t round = 1; round <= 3; ++round) {

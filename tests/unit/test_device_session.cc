@@ -13,7 +13,7 @@ namespace {
 
 // Attaches rank by rank; null opener: on the host.
 std::vector<std::unique_ptr<Session>> attach_all(FakeNode& node,
-                                                 const std::vector<std::shared_ptr<FakeOpener>>& openers) {
+                                                 const std::vector<std::shared_ptr<FakeTrainerDevice>>& openers) {
   std::vector<FakeNode::Attached> attached;
   const std::size_t joins = node.coordinator.all<JoinJob>().size();
   for (std::uint32_t rank = 0; rank < openers.size(); ++rank) {
@@ -40,7 +40,8 @@ TEST_CASE("trainers on devices are lent their gradients and their device's param
   {
     FakeNode node(1, 64u << 20, devices.node);
     node.run();
-    const std::vector<std::shared_ptr<FakeOpener>> openers = {devices.opener(1), devices.opener(0), devices.opener(1)};
+    const std::vector<std::shared_ptr<FakeTrainerDevice>> openers = {devices.opener(1), devices.opener(0),
+                                                                     devices.opener(1)};
     auto sessions = attach_all(node, openers);
     CHECK(node.coordinator.all<JoinJob>().back().on_devices);
     const auto job = node.lanes.job();
@@ -109,7 +110,7 @@ TEST_CASE("auto reduces on the host where the devices cannot: none here, another
     const Runner runner(devices.api);
     FakeNode node(1, 64u << 20, devices.node);
     node.run();
-    std::vector<std::shared_ptr<FakeOpener>> openers;
+    std::vector<std::shared_ptr<FakeTrainerDevice>> openers;
     for (const int device : one.ranks) {
       openers.push_back(device < 0 ? nullptr : devices.opener(static_cast<std::uint32_t>(device)));
     }
@@ -153,20 +154,53 @@ TEST_CASE("node_reduction = device refuses the attach and says why") {
   CHECK(contains(error.message, "cannot be reduced on devices: fake:0"));
 }
 
-TEST_CASE("a trainer that cannot map what it is lent says so") {
+TEST_CASE("a trainer that cannot open what it is lent attaches again without, and does not ask for it any more") {
   Devices devices(1);
   const Runner runner(devices.api);
   FakeNode node(1, 64u << 20, devices.node);
   node.run();
   SessionOptions options = node.session_options();
-  const auto opener = devices.opener(0);
-  opener->refuse = true;
-  options.device = opener;
+  const auto device = devices.opener(0);
+  device->refuse = true;
+  options.device = device;
+  options.keepsake = std::make_shared<SessionKeepsake>();
+  std::vector<std::string> notes;
+  options.note = [&](const std::string& text) { notes.push_back(text); };
+  for (std::uint32_t view = 1; view <= 3; view += 2) {  // the first view ends when its memory cannot be opened
+    auto attached = node.attach(options);
+    node.coordinator.await<JoinJob>(view == 1 ? 1 : 3);
+    node.welcome(view);
+    if (view == 1) {
+      node.coordinator.await<JoinJob>(2);
+      node.welcome(2);
+    }
+    auto session = attached.get();
+    REQUIRE_MESSAGE(session, session.error().message);
+    CHECK_FALSE((*session)->on_device());
+    CHECK((*session)->finish(LeaveKind::kFailed));
+  }
+  const auto said = std::ranges::count_if(notes, [](const std::string& note) {
+    return contains(note, "planned refusal of a mapping; attaching again, with gradients in host memory");
+  });
+  CHECK(said == 1);
+  CHECK(eventually([&] { return devices.api->live() == FakeDeviceApi::Live{}; }));
+}
+
+TEST_CASE("a worker that insists on device memory that cannot be opened: the error has both reasons") {
+  Devices devices(1, "device");
+  const Runner runner(devices.api);
+  FakeNode node(1, 64u << 20, devices.node);
+  node.run();
+  SessionOptions options = node.session_options();
+  const auto device = devices.opener(0);
+  device->refuse = true;
+  options.device = device;
   auto attached = node.attach(options);
   node.coordinator.await<JoinJob>();
   node.welcome();
-  CHECK(contains(error_of(std::move(attached)).message, "planned refusal"));
-  CHECK(eventually([&] { return devices.api->live() == FakeDeviceApi::Live{}; }));
+  const Error error = error_of(std::move(attached));
+  CHECK(contains(error.message, "node_reduction = \"device\""));
+  CHECK(contains(error.message, "planned refusal of a mapping"));
 }
 
 TEST_CASE("lanes exchange chunks of ranks on one device and on several with a server") {

@@ -60,17 +60,15 @@ class OtherThread final : public ModelCompute {
   int passes_ = 0;
 };
 
-struct Opener final : DeviceMemoryOpener {
-  explicit Opener(bool refuses) : refuses_(refuses) {}
+// Its session is scripted, and opens nothing.
+struct OtherDevice final : TrainerDevice {
   std::string uuid() const override { return "GPU-other-thread"; }
-  Result<void*> open(std::span<const std::byte>) override {
-    if (refuses_) return fail(ErrorCode::kDevice, "cuda:0: opening is not permitted here");
-    return nullptr;
-  }
+  Result<void*> open(std::span<const std::byte>) override { return nullptr; }
   void close(void*) override {}
-
- private:
-  const bool refuses_;
+  Status pin(std::span<std::byte>) override { return {}; }
+  void unpin(std::span<std::byte>) override {}
+  Status call_after(void*, void (*)(void*), void*) override { return {}; }
+  Result<bool> idle(void*) override { return true; }
 };
 
 constexpr std::uint64_t kRounds = 20;  // two epochs of ten, the last batch of each smaller
@@ -117,7 +115,7 @@ class Run {
     options_.job.train.epochs = 5;
   }
   void take_rate(double lr) { options_.job.optimizer.lr = lr; }
-  void ask_for_device_memory(bool refuses) { options_.device_memory = std::make_shared<Opener>(refuses); }
+  void ask_for_device_memory() { options_.device_memory = std::make_shared<OtherDevice>(); }
   std::string log() const {
     std::string text(4096, '\0');
     std::rewind(log_);
@@ -325,7 +323,7 @@ TEST_CASE("Gradients that become ready on another thread end in the reference's 
 
 TEST_CASE("Gradients in memory that the worker lends end in the reference's bits, and the summary says so") {
   Run run;
-  run.ask_for_device_memory(false);
+  run.ask_for_device_memory();
   run.world.states[9] = StepState::kRestart;
   const auto summary = run.train_on_other_thread(0);
   run.expect_complete(summary);
@@ -337,37 +335,13 @@ TEST_CASE("Gradients in memory that the worker lends end in the reference's bits
 
 TEST_CASE("A worker that does not lend device memory gets gradients in host memory") {
   Run run;
-  run.ask_for_device_memory(false);
+  run.ask_for_device_memory();
   run.world.lends = false;
   const auto summary = run.train_on_other_thread(0);
   run.expect_complete(summary);
   CHECK(summary->gradient_path == "host");
   CHECK(run.world.attaches_with_device == 1);
   CHECK(run.log().find("gradient path: host") != std::string::npos);
-}
-
-TEST_CASE("Lent memory that cannot be opened is not asked for again, and the log says why") {
-  Run run;
-  run.ask_for_device_memory(true);
-  run.world.states[9] = StepState::kRestart;
-  const auto summary = run.train_on_other_thread(0);
-  run.expect_complete(summary);
-  CHECK(summary->gradient_path == "host");
-  CHECK(summary->restarts == 1);
-  CHECK(run.world.attaches == 3);
-  CHECK(run.world.attaches_with_device == 1);
-  CHECK(run.log().find("opening is not permitted here; attaching again") != std::string::npos);
-}
-
-TEST_CASE("A worker that insists on device memory that cannot be opened: the error has both reasons") {
-  Run run;
-  run.ask_for_device_memory(true);
-  run.world.on_refused_memory = [&] { run.world.attach_errors = {{ErrorCode::kInvalidArgument, "devices only"}}; };
-  const auto summary = run.train_on_other_thread(0);
-  REQUIRE_FALSE(summary.has_value());
-  CHECK(summary.error().code == ErrorCode::kInvalidArgument);
-  CHECK(summary.error().message.starts_with("devices only"));
-  CHECK(summary.error().message.find("opening is not permitted here") != std::string::npos);
 }
 
 TEST_CASE("A view that ends before its first round because another rank was lost costs a restart") {

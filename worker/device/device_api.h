@@ -66,8 +66,8 @@ class DeviceApi {
   // Pinned host memory on the device's NUMA node, as far as the system lets us.
   virtual Result<void*> allocate_pinned(DeviceIndex near, std::size_t bytes, const char* purpose) = 0;
   virtual void free_pinned(void* memory) = 0;
-  // `memory` as allocate() returned it. Another process opens it through DeviceMemoryOpener
-  // (session/device_memory_opener.h), and must have closed it before free().
+  // `memory` as allocate() returned it. Another process opens it through TrainerDevice
+  // (session/trainer_device.h), and must have closed it before free().
   virtual Result<IpcHandle> export_memory(DeviceIndex device, void* memory) = 0;
 
   // ---- Streams and events. Labels are for messages and for tests. ----

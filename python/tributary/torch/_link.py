@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Callable
 
 import torch
 
 from tributary import _library
-from tributary._errors import Error, JobStopped, Unavailable
+from tributary._errors import Error, JobStopped, Status, Unavailable
 from tributary._library import AttachOptions, Floats, Gate, Leave, Session, Step, Tensor, View
+from tributary.torch._copies import Copies
 from tributary.torch._exceptions import Stopped
 from tributary.torch._initial import InitialValues
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
 from tributary.torch._progress import Progress, RoundReport
 from tributary.torch._round_watch import RoundWatch
+from tributary.torch._slots import Slot
 from tributary.torch._stop import StopSignal
 
 FRUITLESS_ATTACHES = 5  # so often at least is tried again without a round done in between, ...
@@ -57,6 +59,7 @@ class Link:
         initial: gives a tensor's initial values, fp32 in logical order, to the memory that it is handed.
         part: of the model that this rank holds.
         held: which of the tensors those are; None: all.
+        copies: between the model and the session's memory.
         shares: the model's parameters are where the worker writes them.
         attach_timeout: for the worker and all ranks to be there, seconds; None: as the environment says, else 120.
     """
@@ -73,6 +76,7 @@ class Link:
         rounds: int = 0,
         part: Part = Part(),  # noqa: B008, it has no state
         held: Sequence[int] | None = None,
+        copies: Copies | None = None,
         shares: bool = False,
         attach_timeout: float | None = None,
     ) -> None:
@@ -81,6 +85,7 @@ class Link:
         self.part = part
         self._held = range(len(tensors)) if held is None else held
         self.stop = stop
+        self._copies = Copies() if copies is None else copies
         self._shares = shares
         self._attach_timeout_ms = 0 if attach_timeout is None else _milliseconds(attach_timeout)
         self.progress = Progress(self._tell_figure)
@@ -104,7 +109,6 @@ class Link:
         self._keepsake = self._library.keepsake()
         self._session: Session | None = None
         self._view: View | None = None
-        self._views: dict[tuple[int, int], torch.Tensor] = {}
         self._best = 0
         self._progress_at = time.monotonic()
         self._fruitless = 0
@@ -137,23 +141,30 @@ class Link:
     # ---- memory
 
     def _tensor(self, index: int, floats: Floats) -> torch.Tensor:
-        key = (index, ctypes.addressof(floats))
-        tensor = self._views.get(key)
-        if tensor is None:
-            tensor = torch.frombuffer(floats, dtype=torch.float32).view(self.tensors[index].shape)
-            self._views[key] = tensor
-        return tensor
+        return self._copies.tensor_of(floats, self.tensors[index].shape, self.view.on_device)
 
-    def gradient(self, index: int) -> torch.Tensor:
-        """Where the tensor's gradient of its next round is to be written: fp32, of the parameter's shape."""
-        return self._tensor(index, self.session.gradient(index))
+    def push(self, index: int, source: torch.Tensor | None, factor: int, weight: int, rate: float) -> None:
+        """The tensor's gradient of its next round, over ``weight`` samples: ``source`` times ``factor``, or zeros.
+
+        ``source`` is not to be written until the answer is there.
+        """
+        memory = self._tensor(index, self.session.gradient(index))
+        self._copies.give(memory, source, factor)
+        self._copies.ready(self.session, index, weight, rate)
 
     def parameters(self, index: int) -> torch.Tensor:
         """The tensor's values, fp32, of the parameter's shape. Not to be written."""
         return self._tensor(index, self.session.parameters(index))
 
-    def ready(self, index: int, weight: int, rate: float) -> None:
-        self.session.ready(index, weight, rate)
+    def take(self, slot: Slot) -> None:
+        """Writes the job's values into a parameter, when they arrive (:meth:`complete_round`)."""
+        self._copies.take(slot, self.parameters(slot.index))
+
+    def take_all(self, slots: Iterable[Slot]) -> None:
+        """Of a round that is complete."""
+        with self._copies.taking():
+            for slot in slots:
+                self.take(slot)
 
     def gate(self, round: int) -> Gate | None:
         """What was decided about a round; None in a job without a gate."""
@@ -179,6 +190,9 @@ class Link:
         self.round = self.resumed = self._best = self._view_began_after
         if self.view.rank != 0:
             return
+        if self._copies.device >= 0:
+            path = "stay on the GPU" if self.view.on_device else "go through memory of the host, where the worker sums"
+            self.say(f"gradients {path}")
         self.say(
             f"job '{self.name}' goes on after round {self.round}"
             if self.round
@@ -191,6 +205,7 @@ class Link:
             tensors=self.tensors,
             topology=topology_of_environment(),
             gradients_move=True,
+            device=self._copies.device,
             computes_with=self._computes_with,
             note=self.say,
             keepsake=self._keepsake,
@@ -200,7 +215,7 @@ class Link:
             stops=self.stop.flag,
         )
         with self.stop.attaching():
-            session = self._library.attach(options)
+            session = self._session_with(options)
         try:
             view = session.view()
             self._session, self._view = session, view
@@ -215,6 +230,16 @@ class Link:
         if self.rounds:
             session.last_round(self.rounds)
 
+    def _session_with(self, options: AttachOptions) -> Session:
+        try:
+            return self._library.attach(options)
+        except Error as error:
+            if error.status != Status.NO_DEVICE or self._copies.device < 0:
+                raise
+            self.say(f"each copy between the GPU and the job is waited for: {error}")
+            self._copies = Copies()
+            return self._library.attach(replace(options, device=self._copies.device))
+
     def _give_initial(self, session: Session) -> None:
         places = {i: values for i in self._held if (values := session.initial(i)) is not None}
         memory = list(places.values())
@@ -222,16 +247,15 @@ class Link:
             return
         if self._initial is None:
             for i, values in places.items():
-                self._fill(i, self._tensor(i, values))
+                self._fill(i, self._copies.tensor_of(values, self.tensors[i].shape, on_device=False))
             self._initial = InitialValues(memory)
         else:  # the job begins anew: with what it began with
             self._initial.read(memory)
-        self._views.clear()
 
     def _drop(self) -> None:
-        self._views.clear()
         session, self._session = self._session, None
         if session is not None:
+            self._copies.finish()
             session.destroy()
 
     def _peer_has_ended(self, who: str) -> None:
@@ -322,6 +346,12 @@ class Link:
         Raises:
             Stopped: in good order. ``arrived`` was told all tensors.
         """
+        with self._copies.taking():
+            return self._complete_round(order, arrived, push_again)
+
+    def _complete_round(
+        self, order: Iterable[int], arrived: Callable[[int], None], push_again: Callable[[], Iterable[int]]
+    ) -> bool:
         wanted = self.round + 1
         while True:
             step, reason = Step.CONTINUE, ""

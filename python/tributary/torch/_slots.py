@@ -84,9 +84,9 @@ class Slot:
         """Writes the parameter into the job's memory."""
         memory.copy_(self.local())
 
-    def take(self, values: torch.Tensor) -> None:
+    def take(self, values: torch.Tensor, non_blocking: bool = False) -> None:
         """Writes the job's values into the parameter."""
-        self.local().copy_(values)
+        self.local().copy_(values, non_blocking=non_blocking)
         self.version = self.parameter._version
 
     def written(self) -> bool:
@@ -116,7 +116,7 @@ class SharedSlot(Slot):
         plain = not hasattr(parameter, "placements") and parameter.device.type == "cpu"
         return plain and parameter.dtype == torch.float32 and parameter.is_contiguous()
 
-    def take(self, values: torch.Tensor) -> None:
+    def take(self, values: torch.Tensor, non_blocking: bool = False) -> None:
         """Makes the job's values the parameter's own memory."""
         if self.parameter.data_ptr() != values.data_ptr():
             self.parameter.data = values

@@ -12,6 +12,7 @@ import torch
 from tributary._errors import ConfigError
 from tributary._library import SCHEDULED_RATE
 from tributary.torch import _complaints, _declare, _job
+from tributary.torch._copies import copies_of
 from tributary.torch._exceptions import Rewound
 from tributary.torch._formula import Value
 from tributary.torch._link import Link
@@ -99,13 +100,14 @@ class DiLoCo:
             stop=program.stop,
             initial=lambda index, memory: self._slots[index].give(memory),
             computes_with=_declare.computes_with(self._slots),
+            copies=copies_of(self._slots),
             rounds=rounds,
             attach_timeout=attach_timeout,
         )
         self._link.batches_per_round = sync_every
         self._link.open()
         program.add(self._link)
-        self._take_all()
+        self._link.take_all(self._slots)
 
     @property
     def round(self) -> int:
@@ -146,7 +148,7 @@ class DiLoCo:
         blocked = time.monotonic_ns()
         compute_ns = blocked - self._began
         done = self._link.complete_round(list(self._push()), lambda index: None, self._push)
-        self._take_all()
+        self._link.take_all(self._slots)
         samples = max(1, self._link.batch_size) * self._steps
         self._steps = 0
         if done:
@@ -169,16 +171,11 @@ class DiLoCo:
         """By how much the steps moved the parameters, before minus after: a gradient for the outer optimizer."""
         order = []
         for slot in reversed(self._slots):
-            moved = self._link.gradient(slot.index)
-            slot.give(moved)
-            torch.sub(self._link.parameters(slot.index), moved, out=moved)
-            self._link.ready(slot.index, 1, SCHEDULED_RATE)
+            now = slot.local().to(torch.float32)
+            before = self._link.parameters(slot.index).to(now.device)
+            self._link.push(slot.index, before - now, 1, 1, SCHEDULED_RATE)
             order.append(slot.index)
         return order
-
-    def _take_all(self) -> None:
-        for slot in self._slots:
-            slot.take(self._link.parameters(slot.index))
 
     def finish(self) -> None:
         """As :meth:`tributary.torch.DistributedOptimizer.finish`."""

@@ -14,6 +14,7 @@ import torch
 from tributary._errors import Error
 from tributary._library import SCHEDULED_RATE
 from tributary.torch import _complaints, _declare, _formula, _job, _state
+from tributary.torch._copies import copies_of
 from tributary.torch._exceptions import Rewound
 from tributary.torch._link import Link
 from tributary.torch._log import listed, logger
@@ -22,7 +23,7 @@ from tributary.torch._program import program, replica
 from tributary.torch._round import OpenRound
 from tributary.torch._schedulers import Schedulers
 from tributary.torch._seed import seed_round
-from tributary.torch._slots import Slot
+from tributary.torch._slots import SharedSlot, Slot
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -161,7 +162,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             attach_timeout=attach_timeout,
             part=part,
             held=list(self._slot_of),
-            shares=parameters == "shared",
+            copies=copies_of(self._slots),
+            shares=any(isinstance(slot, SharedSlot) for slot in self._slots),
         )
         self._link.batches_per_round = self._link.micro_batches = accumulate
         self._link.open()
@@ -170,8 +172,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             message = _complaints.mean_cannot_resume(self._job.name, self._link.round)
             self._link.fail(message)
             raise Error(message)
+        self._link.take_all(self._slots)
         for slot in self._slots:
-            slot.take(self._link.parameters(slot.index))
             self._register(slot)
         self._reseed()
         self._built = True
@@ -247,15 +249,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._push(slot, rate)
 
     def _push(self, slot: Slot, rate: float) -> None:
-        memory = self._link.gradient(slot.index)
-        if slot.source is None or not slot.gives:
-            memory.zero_()
-        else:
-            memory.copy_(self._dense(slot, slot.source).detach())
-            if slot.factor != 1:
-                memory.mul_(slot.factor)
+        given = slot.gives and slot.source is not None
+        source = self._dense(slot, slot.source).detach() if given else None
         assert self._open.weight is not None
-        self._link.ready(slot.index, self._open.weight, rate)
+        self._link.push(slot.index, source, slot.factor, self._open.weight, rate)
         self._open.order.append(slot.index)
 
     def _rate(self, group: int) -> float:
@@ -394,7 +391,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _arrived(self, index: int) -> None:
         if not self._steps_here:  # else the mean gradient of the round before would be lost with a restart
-            self._slot_of[index].take(self._link.parameters(index))
+            self._link.take(self._slot_of[index])
 
     def _step_here(self) -> None:
         gate = self._link.gate(self._link.round)

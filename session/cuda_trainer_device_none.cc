@@ -1,9 +1,9 @@
 #include "common/devices/cuda_devices.h"
-#include "session/device_memory_opener.h"
+#include "session/trainer_device.h"
 
 namespace tributary {
 
-Result<std::shared_ptr<DeviceMemoryOpener>> make_cuda_memory_opener(int) {
+Result<std::shared_ptr<TrainerDevice>> make_cuda_trainer_device(int) {
   return fail(ErrorCode::kNotFound, inspect_cuda().no_devices);
 }
 

@@ -1,0 +1,178 @@
+"""A model on a GPU: copies on a stream of their own.
+
+The stream is one in Python that does nothing before it must: whoever reads too early finds what was there before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Callable
+from unittest import mock
+
+import torch
+from fake import FakeCuda, FakeStream
+from test_breaks import TwoLayers, WithFake
+from torch import nn
+
+import tributary.torch as trib
+from tributary import Error
+from tributary._errors import Status
+from tributary.torch._copies import Copies, StreamCopies, _DeviceArray, copies_of
+from tributary.torch._slots import Slot
+
+
+class Streams(WithFake):
+    def setUp(self) -> None:
+        super().setUp()
+        record = mock.patch.object(torch.Tensor, "record_stream", create=True)  # the CPU has none
+        record.start()
+        self.addCleanup(record.stop)
+
+    @contextlib.contextmanager
+    def on_gpu(self) -> Iterator[FakeStream]:
+        """Programs find a model on a GPU."""
+        self.library.stream = stream = FakeStream()
+        copies = mock.Mock(side_effect=lambda slots: StreamCopies(torch.device("cpu", 0), FakeCuda(stream)))
+        where = "tributary.torch.{}.copies_of"
+        with mock.patch(where.format("optimizer"), copies), mock.patch(where.format("local_sgd"), copies):
+            yield stream
+            self._leave()
+
+    def check_same(self, train: Callable[[], None]) -> None:
+        """What it leaves in the model, without and with a GPU."""
+        ended = []
+        for around in (contextlib.nullcontext, self.on_gpu):
+            self._leave()
+            self.library.__init__()  # type: ignore[misc]
+            self.net = TwoLayers()
+            with around():
+                train()
+            ended.append(self.values())
+        for one, other in zip(*ended):
+            self.assertTrue(torch.equal(one, other))
+            self.assertTrue(bool(torch.isfinite(one).all()))
+
+    def test_the_same_bits(self) -> None:
+        def train() -> None:
+            opt = self.make(torch.optim.SGD(self.net.parameters(), lr=0.05))
+            for _ in range(4):
+                self.train(opt)
+                for parameter, values in zip(self.net.parameters(), self.library.last):
+                    self.assertTrue(torch.equal(parameter.detach().flatten(), torch.tensor(values)))
+            opt.finish()
+
+        self.check_same(train)
+        self.assertEqual([options.device for options in self.library.attaches], [0])
+
+    def test_gradients_leave_during_backward(self) -> None:
+        with self.on_gpu() as stream:
+            opt = self.make()
+            self.backward()
+            self.assertEqual(len(stream.queue), 8)  # a copy, and that it is ready, of each of four
+            self.assertEqual(self.library.session.said, {})
+            opt.step()
+            self.assertEqual(stream.queue, [])
+
+    def test_samples_accumulation_and_missing_gradients(self) -> None:
+        def weighted() -> None:
+            opt = self.make()
+            for round in range(3):
+                opt.samples(round + 2)
+                self.train(opt)
+
+        def accumulated() -> None:
+            opt = self.make(accumulate=2)
+            for seed in range(4):
+                self.backward(seed)
+                if seed % 2:
+                    opt.step()
+                    opt.zero_grad()
+
+        def missing() -> None:
+            opt = self.make()
+            self.net.a.weight.sum().backward()
+            opt.step()
+
+        for train in (weighted, accumulated, missing):
+            with self.subTest(train.__name__):
+                self.check_same(train)
+
+    def test_half_precision_parameters(self) -> None:
+        def train() -> None:
+            self.net.to(torch.bfloat16)
+            opt = self.make()
+            for parameter in self.net.parameters():
+                parameter.grad = torch.full_like(parameter, 0.25)
+            opt.step()
+
+        self.check_same(train)
+
+    def test_the_trainers_step(self) -> None:
+        self.check_same(lambda: self.train(self.make(torch.optim.RMSprop(self.net.parameters(), lr=0.01)), 3))
+
+    def test_diloco(self) -> None:
+        def train() -> None:
+            inner = torch.optim.SGD(self.net.parameters(), lr=0.1)
+            with trib.DiLoCo(self.net, inner, sync_every=2, outer={"lr": 1.0}):
+                for seed in range(4):
+                    self.backward(seed)
+                    inner.step()
+                    inner.zero_grad()
+
+        self.check_same(train)
+
+    def test_what_is_lost_is_pushed_again(self) -> None:
+        for event in ("gone", "lost", "late", "torn", "back to 1"):
+            with self.subTest(event):
+
+                def train(event: str = event) -> None:
+                    opt = self.make()
+                    self.train(opt, 2)
+                    self.library.events[3] = event
+                    self.train(opt, 3)
+                    opt.finish()
+
+                self.check_same(train)
+                self.assertEqual(len(self.library.sessions), 2)
+
+    def test_a_library_without_cuda(self) -> None:
+        self.library.refuse = [Error("this build has no CUDA", Status.NO_DEVICE)]
+        with self.on_gpu(), self.assertLogs("tributary", "INFO") as logs:
+            opt = self.make()
+            self.library.stream = None
+            self.train(opt, 2)
+            self.assertEqual(opt.round, 2)
+        self.assertIn("between the GPU and the job is waited for: this build has no CUDA", "\n".join(logs.output))
+        self.assertEqual([options.device for options in self.library.attaches], [0, -1])
+
+    def test_other_errors_of_an_attach_stay(self) -> None:
+        self.library.refuse = [Error("another configuration", Status.CONFIG_MISMATCH)]
+        with self.on_gpu(), self.assertRaisesRegex(Error, "another configuration"):
+            self.make()
+
+
+class Memory(WithFake):
+    def test_lent_memory_is_named_as_the_cuda_array_interface_has_it(self) -> None:
+        floats = (ctypes.c_float * 6)()
+        copies = StreamCopies(torch.device("cpu", 0), FakeCuda(FakeStream()))
+        with mock.patch("torch.as_tensor", side_effect=lambda array, device: (array, device)) as made:
+            array, device = copies.tensor_of(floats, (2, 3), on_device=True)
+            copies.tensor_of(floats, (2, 3), on_device=True)
+        self.assertEqual(made.call_count, 1)
+        self.assertIsInstance(array, _DeviceArray)
+        self.assertEqual(device, torch.device("cpu", 0))
+        interface = array.__cuda_array_interface__
+        self.assertEqual(interface["data"], (ctypes.addressof(floats), False))
+        self.assertEqual((interface["shape"], interface["typestr"], interface["strides"]), ((2, 3), "<f4", None))
+
+    def test_only_a_model_that_is_on_one_gpu_has_a_stream(self) -> None:
+        slots = [Slot(0, "a", nn.Parameter(torch.zeros(2)), 0), Slot(1, "b", nn.Parameter(torch.zeros(2)), 0)]
+        self.assertIs(type(copies_of(slots)), Copies)
+        places = iter([torch.device("cuda", 0), torch.device("cuda", 1)])
+        with mock.patch.object(Slot, "local", lambda slot: mock.Mock(device=next(places))):
+            self.assertIs(type(copies_of(slots)), Copies)
+        made = mock.patch("tributary.torch._copies.StreamCopies", side_effect=lambda device: device)
+        with made, mock.patch.object(Slot, "local", lambda slot: mock.Mock(device=torch.device("cuda", 1))):
+            self.assertEqual(copies_of(slots), torch.device("cuda", 1))

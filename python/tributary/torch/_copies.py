@@ -1,0 +1,147 @@
+"""How values travel between a model's tensors and the memory that a session shares with the worker."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tributary._library import Floats, Session
+from tributary.torch._slots import Slot
+
+
+class Copies:
+    """Each is over when its call returns. Right for whatever device a tensor is on.
+
+    Attributes:
+        device: the CUDA device that sessions are attached with; -1: none.
+    """
+
+    device = -1
+
+    def __init__(self) -> None:
+        self._tensors: dict[tuple[int, tuple[int, ...]], torch.Tensor] = {}
+
+    def tensor_of(self, floats: Floats, shape: tuple[int, ...], on_device: bool) -> torch.Tensor:
+        """Memory of the session as a tensor."""
+        key = (ctypes.addressof(floats), shape)
+        tensor = self._tensors.get(key)
+        if tensor is None:
+            tensor = self._tensors[key] = self._view_of(floats, shape, on_device)
+        return tensor
+
+    def _view_of(self, floats: Floats, shape: tuple[int, ...], on_device: bool) -> torch.Tensor:
+        assert not on_device, "memory of a device is lent to whoever asks for it only"
+        return torch.frombuffer(floats, dtype=torch.float32).view(shape)
+
+    def give(self, memory: torch.Tensor, source: torch.Tensor | None, factor: int) -> None:
+        """Writes ``source`` times ``factor``, or zeros, where the session has the gradient."""
+        if source is None:
+            memory.zero_()
+            return
+        memory.copy_(source)
+        if factor != 1:
+            memory.mul_(factor)
+
+    def ready(self, session: Session, index: int, weight: int, rate: float) -> None:
+        """Says that what was given is the tensor's gradient."""
+        session.ready(index, weight, rate)
+
+    def take(self, slot: Slot, values: torch.Tensor) -> None:
+        """Writes the session's values into the parameter; inside :meth:`taking`."""
+        slot.take(values)
+
+    @contextlib.contextmanager
+    def taking(self) -> Iterator[None]:
+        """After it the model has the values that were taken inside."""
+        yield
+
+    def finish(self) -> None:
+        """The session's memory ends: waits until no copy is under way."""
+        self._tensors.clear()
+
+
+class StreamCopies(Copies):
+    """Of a model on a GPU: on a stream of their own, so that neither the program nor the model's kernels wait for them.
+
+    What is given is what the program's current stream has then; a host function on the stream says that it is ready.
+    Where the worker lends memory of the device, copies stay on it; else they go through pinned memory of the host.
+
+    Args:
+        device: a CUDA device, with its index.
+        cuda: ``torch.cuda``, or what stands for it in a test.
+    """
+
+    def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
+        super().__init__()
+        assert device.index is not None
+        self.device = device.index
+        self._device = device
+        self._cuda = cuda
+        self._stream = cuda.Stream(device)
+
+    def _view_of(self, floats: Floats, shape: tuple[int, ...], on_device: bool) -> torch.Tensor:
+        if not on_device:
+            return super()._view_of(floats, shape, on_device)
+        return torch.as_tensor(_DeviceArray(ctypes.addressof(floats), shape), device=self._device)
+
+    def give(self, memory: torch.Tensor, source: torch.Tensor | None, factor: int) -> None:
+        self._stream.wait_stream(self._cuda.current_stream(self._device))
+        with self._cuda.stream(self._stream):
+            if source is None:
+                memory.zero_()
+                return
+            # Its owner may be done with it before the stream is.
+            source.record_stream(self._stream)
+            if factor != 1:
+                source = source.to(torch.float32).mul(factor)
+            memory.copy_(source, non_blocking=True)
+
+    def ready(self, session: Session, index: int, weight: int, rate: float) -> None:
+        session.ready_after(index, weight, rate, self._stream.cuda_stream)
+
+    def take(self, slot: Slot, values: torch.Tensor) -> None:
+        with self._cuda.stream(self._stream):
+            if slot.parameter.dtype != values.dtype:  # converted over there: the host would wait for the copy
+                values = values.to(self._device, non_blocking=True)
+            slot.take(values, non_blocking=True)
+
+    @contextlib.contextmanager
+    def taking(self) -> Iterator[None]:
+        # The program's kernels read the old values until here, and the new ones after it.
+        self._stream.wait_stream(self._cuda.current_stream(self._device))
+        try:
+            yield
+        finally:
+            self._cuda.current_stream(self._device).wait_stream(self._stream)
+
+    def finish(self) -> None:
+        with contextlib.suppress(RuntimeError):  # of a device that has failed nothing is under way
+            # The program's kernels read memory of the session, too: a trainer that steps copies mean gradients.
+            self._stream.wait_stream(self._cuda.current_stream(self._device))
+            self._stream.synchronize()
+        super().finish()
+
+
+class _DeviceArray:
+    """fp32 values in logical order on a CUDA device, as the CUDA array interface names them."""
+
+    def __init__(self, address: int, shape: tuple[int, ...]) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": "<f4",
+            "data": (address, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+def copies_of(slots: list[Slot]) -> Copies:
+    """For a model with these parameters: on a stream, if all of it is on one GPU."""
+    devices = {slot.local().device for slot in slots}
+    if len(devices) == 1 and (device := devices.pop()).type == "cuda":
+        return StreamCopies(device)
+    return Copies()

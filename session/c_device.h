@@ -1,0 +1,54 @@
+// SessionDevice: what the C interface does for a trainer on a GPU. Host memory of its session is pinned, so that copies
+// overlap with all else; and a gradient that streams still have to finish is said to be ready when they get there.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "session/trainer_device.h"
+
+namespace tributary::c {
+
+class SessionDevice {
+ public:
+  SessionDevice(std::shared_ptr<TrainerDevice> device, std::size_t tensors);
+  // Waits for what ready_after() put on streams. No copy may be under way.
+  ~SessionDevice();
+  SessionDevice(const SessionDevice&) = delete;
+  SessionDevice& operator=(const SessionDevice&) = delete;
+
+  // For as long as this object lives. Whole pages. An error leaves memory as it is, so that copies are slower.
+  Status pin(const std::vector<std::span<std::byte>>& memory);
+
+  // kDevice in what follows: the device has failed.
+  // Calls `ready` on a thread of the driver when what is on `stream` now is done. One for a tensor at a time. Different
+  // tensors may be called from different threads.
+  Status ready_after(void* stream, std::size_t tensor, std::function<void()> ready);
+  // Blocks until it has been called for the tensor, or for all. After an error it never will be.
+  Status said(std::size_t tensor);
+  Status all_said();
+
+ private:
+  struct Call {  // what a stream is given; its place must not change
+    SessionDevice* owner = nullptr;
+    void* stream = nullptr;
+    std::function<void()> ready;
+    bool under_way = false;
+  };
+  static void call(void* given);
+
+  const std::shared_ptr<TrainerDevice> device_;
+  std::vector<std::span<std::byte>> pinned_;
+  std::mutex mutex_;
+  std::condition_variable called_;
+  std::vector<Call> calls_;  // by tensor
+};
+
+}  // namespace tributary::c
