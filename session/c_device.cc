@@ -72,8 +72,11 @@ Status SessionDevice::said(std::size_t tensor) {
     lock.lock();
     if (over()) break;
     if (idle && !*idle) continue;
+    if (!idle) {
+      for (Call& call : calls_) call.under_way = false;  // no other will be made, either
+      return device_failed(idle.error());
+    }
     awaited.under_way = false;
-    if (!idle) return device_failed(idle.error());
     return fail(ErrorCode::kDevice, device_->uuid() +
                                         ": a stream that a gradient was to be ready after has ended "
                                         "without it; keep streams until tributary_wait() has returned");

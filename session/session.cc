@@ -45,9 +45,7 @@ struct Session::Impl {
   std::optional<HeldTensors> held;  // set by attach()
   const Layout& layout() const { return held->layout(); }
   SessionMemory memory;
-  // By tensor as in the node's layout:
-  std::vector<std::vector<std::uint16_t>> lanes_of;  // per tensor: which doorbells to ring
-  std::vector<Round> rounds;                         // per tensor: of the last ready()
+  std::vector<std::vector<std::uint16_t>> lanes_of;  // per tensor as in the node's layout: which doorbells to ring
   // What the worker said when the view ended, read from the socket.
   std::optional<AttachStopped> stopped;
   std::optional<Error> failure;
@@ -63,6 +61,8 @@ struct Session::Impl {
 
   void find_lanes();
   std::span<const std::byte> state_at_start() const;
+  // Of the tensor's last ready(); any thread.
+  Round round_of(std::size_t tensor) const { return Round(memory.word(tensor).round.load(std::memory_order_relaxed)); }
   RegionState state() const { return static_cast<RegionState>(memory.node().state.load(std::memory_order_acquire)); }
   Status give(const RankState& state);
   Status give_for_snapshot();
@@ -163,14 +163,14 @@ Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round 
 
 // Every tensor is at the same round, and its answers are in: a boundary at which a rank may stop.
 bool Session::Impl::all_complete() const {
-  const Round round = rounds[held->tensors().front()];
+  const Round round = round_of(held->tensors().front());
   return std::ranges::all_of(held->tensors(), [&](std::size_t t) {
     const auto [begin, end] = layout().chunks_of(t);
     const auto answered = [&](const ChunkWord& word) {
       return word.version_plus_one.load(std::memory_order_acquire) > round.value;
     };
     const ChunkWord* words = memory.chunk_words();
-    return rounds[t] == round && std::all_of(words + begin, words + end, answered);
+    return round_of(t) == round && std::all_of(words + begin, words + end, answered);
   });
 }
 
@@ -309,7 +309,6 @@ Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& opti
                                    options.keepsake ? &options.keepsake->memory : nullptr, options.socket);
   if (!mapped) return tl::unexpected(mapped.error());
   impl->find_lanes();
-  impl->rounds.assign(impl->layout().tensors().size(), impl->reply.resume_round);
   const Status device = impl->memory.open_device(impl->reply);
   opened = device.has_value();
   // It is still wanted if the view ends before its first round is complete, or a snapshot is named for where it begins.
@@ -390,7 +389,7 @@ std::span<float> Session::gradient(std::size_t declared) {
   TRIB_ASSERT(!on_device());
   const std::size_t tensor = impl_->held->at(declared);
   const Layout& layout = impl_->layout();
-  return {impl_->memory.gradient(layout.tensor_offset(tensor), impl_->rounds[tensor].next()),
+  return {impl_->memory.gradient(layout.tensor_offset(tensor), impl_->round_of(tensor).next()),
           layout.tensors()[tensor].elements()};
 }
 
@@ -439,8 +438,7 @@ void Session::last_round(Round round) {
 
 void Session::ready(std::size_t declared, std::uint64_t weight, double rate) {
   const std::size_t tensor = impl_->held->at(declared);
-  Round& round = impl_->rounds[tensor];
-  round = round.next();
+  const Round round = impl_->round_of(tensor).next();
   TensorWord& word = impl_->memory.word(tensor);
   word.weight.store(weight, std::memory_order_relaxed);
   word.rate.store(rate, std::memory_order_relaxed);
@@ -452,14 +450,14 @@ void Session::ready(std::size_t declared, std::uint64_t weight, double rate) {
 Result<StepState> Session::wait(std::size_t declared) {
   const std::size_t tensor = impl_->held->at(declared);
   const auto [begin, end] = impl_->layout().chunks_of(tensor);
-  return impl_->after(impl_->wait_chunks(begin, end, impl_->rounds[tensor]));
+  return impl_->after(impl_->wait_chunks(begin, end, impl_->round_of(tensor)));
 }
 
 Result<StepState> Session::wait() {
   Status waited;
   for (const std::size_t t : impl_->held->tensors()) {
     const auto [begin, end] = impl_->layout().chunks_of(t);
-    if (waited) waited = impl_->wait_chunks(begin, end, impl_->rounds[t]);
+    if (waited) waited = impl_->wait_chunks(begin, end, impl_->round_of(t));
   }
   return impl_->after(waited);
 }

@@ -23,6 +23,18 @@ Result<Config> checked(TomlReader& reader, Config config, const std::vector<Faul
   return config;
 }
 
+Result<ServerConfig> server_config(TomlReader&& read) {
+  ServerConfig c;
+  visit_server_fields(c, read);
+  return checked(read, std::move(c));
+}
+
+Result<WorkerConfig> worker_config(TomlReader&& read) {
+  WorkerConfig c;
+  visit_worker_fields(c, read);
+  return checked(read, std::move(c));
+}
+
 }  // namespace
 
 Result<std::string> read_config_file(const std::string& path) {
@@ -51,19 +63,11 @@ Result<std::string> read_config_file(const std::string& path) {
 }
 
 Result<ServerConfig> parse_server_config(std::string_view text, std::string_view source_name) {
-  Result<TomlReader> parsed = TomlReader::parse(text, source_name);
-  if (!parsed) return tl::unexpected(parsed.error());
-  ServerConfig c;
-  visit_server_fields(c, *parsed);
-  return checked(*parsed, std::move(c));
+  return TomlReader::parse(text, source_name).and_then(server_config);
 }
 
 Result<WorkerConfig> parse_worker_config(std::string_view text, std::string_view source_name) {
-  Result<TomlReader> parsed = TomlReader::parse(text, source_name);
-  if (!parsed) return tl::unexpected(parsed.error());
-  WorkerConfig c;
-  visit_worker_fields(c, *parsed);
-  return checked(*parsed, std::move(c));
+  return TomlReader::parse(text, source_name).and_then(worker_config);
 }
 
 Result<JobConfig> parse_job_config(std::string_view text, std::string_view source_name,
@@ -97,8 +101,8 @@ Result<std::variant<ServerConfig, WorkerConfig>> load_daemon_config(const std::s
                                         "; a daemon's configuration has one of them (configs/ has examples)");
   }
   const auto either = [](auto config) { return Either(std::move(config)); };
-  if (server) return parse_server_config(*text, path).map(either);
-  return parse_worker_config(*text, path).map(either);
+  if (server) return server_config(std::move(*parsed)).map(either);
+  return worker_config(std::move(*parsed)).map(either);
 }
 
 Result<ServerConfig> load_server_config(const std::string& path) {

@@ -154,15 +154,30 @@ TEST_CASE("node_reduction = device refuses the attach and says why") {
   CHECK(contains(error.message, "cannot be reduced on devices: fake:0"));
 }
 
+namespace {
+
+// A node that lends memory to a trainer that cannot open it.
+struct CannotOpen {
+  explicit CannotOpen(const std::string& mode = "auto") : devices(1, mode) {
+    node.run();
+    options = node.session_options();
+    const auto device = devices.opener(0);
+    device->refuse = true;
+    options.device = device;
+  }
+  Devices devices;
+  const Runner runner{devices.api};
+  FakeNode node{1, 64u << 20, devices.node};
+  SessionOptions options;
+};
+
+}  // namespace
+
 TEST_CASE("a trainer that cannot open what it is lent attaches again without, and does not ask for it any more") {
-  Devices devices(1);
-  const Runner runner(devices.api);
-  FakeNode node(1, 64u << 20, devices.node);
-  node.run();
-  SessionOptions options = node.session_options();
-  const auto device = devices.opener(0);
-  device->refuse = true;
-  options.device = device;
+  CannotOpen trainer;
+  Devices& devices = trainer.devices;
+  FakeNode& node = trainer.node;
+  SessionOptions& options = trainer.options;
   options.keepsake = std::make_shared<SessionKeepsake>();
   std::vector<std::string> notes;
   options.note = [&](const std::string& text) { notes.push_back(text); };
@@ -187,15 +202,9 @@ TEST_CASE("a trainer that cannot open what it is lent attaches again without, an
 }
 
 TEST_CASE("a worker that insists on device memory that cannot be opened: the error has both reasons") {
-  Devices devices(1, "device");
-  const Runner runner(devices.api);
-  FakeNode node(1, 64u << 20, devices.node);
-  node.run();
-  SessionOptions options = node.session_options();
-  const auto device = devices.opener(0);
-  device->refuse = true;
-  options.device = device;
-  auto attached = node.attach(options);
+  CannotOpen trainer("device");
+  FakeNode& node = trainer.node;
+  auto attached = node.attach(trainer.options);
   node.coordinator.await<JoinJob>();
   node.welcome();
   const Error error = error_of(std::move(attached));
