@@ -3,7 +3,7 @@ exchanges the gradients.
 
 Prints how far it is, and at the end one JSON object: {digest (of the parameters), model_bytes, begin_ns[], end_ns[] (of
 each measured step), step_cpu_ms, forward_ms, backward_ms, update_ms (from the end of the backward pass to the next
-step), private_mb (not shared with any other process), peak_rss_mb, device_mb (what torch had of the GPU at most),
+step; with CUDA, of what the host does for them), private_mb (not shared with any other process), peak_rss_mb, device_mb (what torch had of the GPU at most),
 gradients ("host", or "device" where the worker lends memory of the GPU), curve [{step, seconds (of training), loss}]}.
 The loss is of this rank's share of the pieces held out: it is the mean over ranks that counts.
 """
@@ -67,7 +67,7 @@ def place(name: str) -> int:
 class Text:
     """Pieces of a text in one shuffled order, the same for every way to train: a step's batches are its next ones."""
 
-    def __init__(self, rank: int, ranks: int, batch: int, device: str) -> None:
+    def __init__(self, rank: int, ranks: int, batch: int, device: torch.device) -> None:
         from byte_gpt import ByteGPT, datasets
 
         self.model: nn.Module = ByteGPT(layers=6, width=384, heads=6, context=CONTEXT).to(device)
@@ -95,7 +95,7 @@ class Text:
 class Images:
     """Noise in the shape of Fashion-MNIST: for the time of a step, not for its loss."""
 
-    def __init__(self, rank: int, batch: int, device: str) -> None:
+    def __init__(self, rank: int, batch: int, device: torch.device) -> None:
         from fashion_resnet import resnet18
 
         self.model: nn.Module = resnet18().to(device)
@@ -179,7 +179,7 @@ class Ways:
 
     @property
     def gradients(self) -> str:
-        link = getattr(self.opt, "_link", None)
+        link = getattr(self.opt, "_link", None) or getattr(self.around, "_link", None)
         return "device" if link is not None and link.view.on_device else "host"
 
 
@@ -215,7 +215,10 @@ def main() -> None:
     torch.set_num_threads(1)
     # Alone, all compute the same, so that they end with one digest as the others do.
     own = (0, 1) if args.how == ALONE else (rank, ranks)
-    task = Text(*own, args.batch, args.device) if args.model == "gpt" else Images(own[0], args.batch, args.device)
+    from rank_device import rank_device
+
+    device = torch.device("cpu") if args.device == "cpu" else rank_device()
+    task = Text(*own, args.batch, device) if args.model == "gpt" else Images(own[0], args.batch, device)
     # What is timed is what the GPU has done, not what it was given to do.
     there = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     parameters = sum(p.numel() for p in task.model.parameters())

@@ -57,7 +57,7 @@ def fashion_mnist(folder: str, part: str, size: int) -> TensorDataset:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, data: TensorDataset, device: str = "cpu") -> float:
+def accuracy(model: nn.Module, data: TensorDataset, device: torch.device) -> float:
     model.eval()
     right = [(model(x.to(device)).argmax(1).cpu() == y).float().mean() for x, y in DataLoader(data, batch_size=250)]
     model.train()

@@ -6,13 +6,14 @@ PYTHONPATH=examples torchrun --nproc-per-node 4 examples/ddp/gpt.py
 
 import torch
 from byte_gpt import ByteGPT, arguments, datasets, validation_loss
+from rank_device import rank_device
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from tributary.torch import DistributedOptimizer, DistributedSampler, log
 
 args = arguments()
 torch.set_num_threads(1)
-device = "cuda" if torch.cuda.is_available() else "cpu"
+device = rank_device()
 data, held_out = datasets(args.text, args.bytes, args.context)
 model = ByteGPT(context=args.context).to(device)
 opt = DistributedOptimizer(model, torch.optim.AdamW(model.groups(), lr=1e-3), max_grad_norm=1.0)

@@ -46,7 +46,7 @@ data, held_out = (Tokens(part) for part in datasets(args.text, args.bytes, args.
 config = GPT2Config(
     vocab_size=256, n_positions=args.context, n_embd=128, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=0
 )
-model = GPT2LMHeadModel(config)
+model = GPT2LMHeadModel(config).to("cuda" if torch.cuda.is_available() else "cpu")
 adamw = torch.optim.AdamW(model.parameters(), lr=1e-3)
 opt = trib.DistributedOptimizer(model, adamw, max_grad_norm=1.0, seed=1, overlap="step")
 sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, len(data) // (args.batch * trib.world_size()))

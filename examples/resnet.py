@@ -6,13 +6,14 @@ PYTHONPATH=examples torchrun --nproc-per-node 2 examples/ddp/resnet.py
 
 import torch
 from fashion_resnet import accuracy, arguments, fashion_mnist, resnet18
+from rank_device import rank_device
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from tributary.torch import DistributedOptimizer, DistributedSampler, log
 
 args = arguments()
 torch.set_num_threads(1)
-device = "cuda" if torch.cuda.is_available() else "cpu"
+device = rank_device()
 data, test = (fashion_mnist(args.data, part, args.samples) for part in ("train", "t10k"))
 model = resnet18().to(device, memory_format=torch.channels_last)
 opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)

@@ -7,6 +7,7 @@ PYTHONPATH=examples torchrun --nproc-per-node 4 examples/ddp/gpt.py
 import torch
 import torch.distributed as dist
 from byte_gpt import ByteGPT, arguments, datasets, validation_loss
+from rank_device import rank_device
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -15,7 +16,7 @@ from torch.utils.data.distributed import DistributedSampler
 args = arguments()
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
-device = "cuda" if torch.cuda.is_available() else "cpu"
+device = rank_device()
 data, held_out = datasets(args.text, args.bytes, args.context)
 model = ByteGPT(context=args.context).to(device)
 opt = torch.optim.AdamW(model.groups(), lr=1e-3)

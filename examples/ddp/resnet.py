@@ -7,6 +7,7 @@ PYTHONPATH=examples torchrun --nproc-per-node 2 examples/ddp/resnet.py
 import torch
 import torch.distributed as dist
 from fashion_resnet import accuracy, arguments, fashion_mnist, resnet18
+from rank_device import rank_device
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
@@ -15,7 +16,7 @@ from torch.utils.data.distributed import DistributedSampler
 args = arguments()
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
-device = "cuda" if torch.cuda.is_available() else "cpu"
+device = rank_device()
 data, test = (fashion_mnist(args.data, part, args.samples) for part in ("train", "t10k"))
 model = resnet18().to(device, memory_format=torch.channels_last)
 opt = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=5e-4)

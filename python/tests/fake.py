@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import mmap
@@ -259,6 +260,9 @@ class FakeCuda:
 
     def Stream(self, device: torch.device) -> FakeStream:  # noqa: N802, torch's name
         return self._stream
+
+    def device(self, device: torch.device) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def stream(self, stream: FakeStream) -> FakeStream:
         return stream  # a context in which work is put on it

@@ -75,6 +75,28 @@ class Streams(WithFake):
             opt.step()
             self.assertEqual(stream.queue, [])
 
+    def test_a_rank_waits_when_its_own_part_is_done(self) -> None:
+        with self.on_gpu():
+            opt = self.make()
+            self.backward()
+            session, unsaid = self.library.session, []
+            with mock.patch.object(session, "wait", side_effect=session.wait) as wait:
+                wait.side_effect = lambda *tensor: (
+                    unsaid.append(session.unsaid),
+                    type(session).wait(session, *tensor),
+                )[1]
+                opt.step()
+            self.assertEqual(unsaid[0], 0)
+
+    def test_a_model_that_moved_is_told(self) -> None:
+        with self.on_gpu():
+            opt = self.make()
+            self.backward()
+            copies = opt._link._copies
+            moved = torch.zeros(2, device="meta")
+            with self.assertRaisesRegex(RuntimeError, "a gradient is on meta, and the model was on cpu:0 when the job"):
+                copies.give(torch.zeros(2), moved, 1)
+
     def test_samples_accumulation_and_missing_gradients(self) -> None:
         def weighted() -> None:
             opt = self.make()
@@ -171,8 +193,16 @@ class Memory(WithFake):
         slots = [Slot(0, "a", nn.Parameter(torch.zeros(2)), 0), Slot(1, "b", nn.Parameter(torch.zeros(2)), 0)]
         self.assertIs(type(copies_of(slots)), Copies)
         places = iter([torch.device("cuda", 0), torch.device("cuda", 1)])
-        with mock.patch.object(Slot, "local", lambda slot: mock.Mock(device=next(places))):
+        with (
+            mock.patch.object(Slot, "local", lambda slot: mock.Mock(device=next(places))),
+            self.assertLogs("tributary", "WARNING") as logs,
+        ):
             self.assertIs(type(copies_of(slots)), Copies)
+        self.assertIn("is waited for: its parameters are on cuda:0, cuda:1", logs.output[0])
         made = mock.patch("tributary.torch._copies.StreamCopies", side_effect=lambda device: device)
         with made, mock.patch.object(Slot, "local", lambda slot: mock.Mock(device=torch.device("cuda", 1))):
             self.assertEqual(copies_of(slots), torch.device("cuda", 1))
+            without = mock.patch.object(torch.Tensor, "numpy", side_effect=RuntimeError("Numpy is not available"))
+            with without, self.assertLogs("tributary", "WARNING") as logs:
+                self.assertIs(type(copies_of(slots)), Copies)
+            self.assertIn("is waited for: this Python has no NumPy that torch can use", logs.output[0])

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tributary._library import Floats, Session
+from tributary.torch._log import logger
 from tributary.torch._slots import Slot
 
 
@@ -50,6 +51,9 @@ class Copies:
         """Says that what was given is the tensor's gradient."""
         session.ready(index, weight, rate)
 
+    def wait_given(self) -> None:
+        """Blocks until all that was given is where the session has it: this rank has done its part of the round."""
+
     def take(self, slot: Slot, values: torch.Tensor) -> None:
         """Writes the session's values into the parameter; inside :meth:`taking`."""
         slot.take(values)
@@ -88,9 +92,20 @@ class StreamCopies(Copies):
             return super()._view_of(floats, shape, on_device)
         return torch.as_tensor(_DeviceArray(ctypes.addressof(floats), shape), device=self._device)
 
+    @contextlib.contextmanager
+    def _on_stream(self) -> Iterator[None]:
+        # The device first: leaving a stream makes a context on the device that is current, whatever the program uses.
+        with self._cuda.device(self._device), self._cuda.stream(self._stream):
+            yield
+
     def give(self, memory: torch.Tensor, source: torch.Tensor | None, factor: int) -> None:
+        if source is not None and (source.device.type, source.device.index or 0) != (self._device.type, self.device):
+            raise RuntimeError(
+                f"a gradient is on {source.device}, and the model was on {self._device} when the job was attached: "
+                "move the model before the DistributedOptimizer is made"
+            )
         self._stream.wait_stream(self._cuda.current_stream(self._device))
-        with self._cuda.stream(self._stream):
+        with self._on_stream():
             if source is None:
                 memory.zero_()
                 return
@@ -103,8 +118,11 @@ class StreamCopies(Copies):
     def ready(self, session: Session, index: int, weight: int, rate: float) -> None:
         session.ready_after(index, weight, rate, self._stream.cuda_stream)
 
+    def wait_given(self) -> None:
+        self._stream.synchronize()
+
     def take(self, slot: Slot, values: torch.Tensor) -> None:
-        with self._cuda.stream(self._stream):
+        with self._on_stream():
             if slot.parameter.dtype != values.dtype:  # converted over there: the host would wait for the copy
                 values = values.to(self._device, non_blocking=True)
             slot.take(values, non_blocking=True)
@@ -140,8 +158,26 @@ class _DeviceArray:
 
 
 def copies_of(slots: list[Slot]) -> Copies:
-    """For a model with these parameters: on a stream, if all of it is on one GPU."""
+    """For a model with these parameters: on a stream, if all of it is on one GPU.
+
+    torch reads the CUDA array interface with NumPy, which it can be installed without, or with one that it cannot use.
+    """
     devices = {slot.local().device for slot in slots}
-    if len(devices) == 1 and (device := devices.pop()).type == "cuda":
-        return StreamCopies(device)
+    if all(device.type != "cuda" for device in devices):
+        return Copies()
+    if len(devices) > 1:
+        why = "its parameters are on " + ", ".join(sorted(map(str, devices)))
+    elif not _has_numpy():
+        why = "this Python has no NumPy that torch can use; install numpy"
+    else:
+        return StreamCopies(devices.pop())
+    logger.warning("each copy between the model and the job is waited for: %s", why)
     return Copies()
+
+
+def _has_numpy() -> bool:
+    try:
+        torch.zeros(1).numpy()
+    except RuntimeError:
+        return False
+    return True

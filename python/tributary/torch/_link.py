@@ -16,6 +16,7 @@ from tributary._library import AttachOptions, Floats, Gate, Leave, Session, Step
 from tributary.torch._copies import Copies
 from tributary.torch._exceptions import Stopped
 from tributary.torch._initial import InitialValues
+from tributary.torch._launch import attach_timeout_ms, topology_of_environment
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
 from tributary.torch._progress import Progress, RoundReport
@@ -28,24 +29,6 @@ FRUITLESS_PATIENCE_S = 60.0  # ... and so long
 FIRST_PAUSE_S = 0.025
 LONGEST_PAUSE_S = 5.0
 PAUSE_SLICE_S = 0.05
-MAX_ATTACH_TIMEOUT_S = 7 * 24 * 3600
-
-_TOPOLOGY = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-
-
-def topology_of_environment() -> tuple[int, int, int, int, int] | None:
-    """None where a launcher has said what rank this is; a program that nobody launched is the only rank."""
-    if any(name in os.environ or f"TRIBUTARY_{name}" in os.environ for name in _TOPOLOGY):
-        return None
-    return (0, 1, 0, 1, 0)
-
-
-def _milliseconds(attach_timeout: float) -> int:
-    if not 0 < attach_timeout <= MAX_ATTACH_TIMEOUT_S:
-        raise ValueError(
-            f"attach_timeout={attach_timeout}: give seconds, more than 0 and at most {MAX_ATTACH_TIMEOUT_S}"
-        )
-    return max(1, round(attach_timeout * 1000))
 
 
 class Link:
@@ -87,7 +70,7 @@ class Link:
         self.stop = stop
         self._copies = Copies() if copies is None else copies
         self._shares = shares
-        self._attach_timeout_ms = 0 if attach_timeout is None else _milliseconds(attach_timeout)
+        self._attach_timeout_ms = attach_timeout_ms(attach_timeout)
         self.progress = Progress(self._tell_figure)
         self._watch = RoundWatch(self.say)
         self.round = 0  # newest round whose parameters are here
@@ -151,6 +134,10 @@ class Link:
         memory = self._tensor(index, self.session.gradient(index))
         self._copies.give(memory, source, factor)
         self._copies.ready(self.session, index, weight, rate)
+
+    def wait_pushed(self) -> None:
+        """Blocks until the copies of what was pushed are done."""
+        self._copies.wait_given()
 
     def parameters(self, index: int) -> torch.Tensor:
         """The tensor's values, fp32, of the parameter's shape. Not to be written."""

@@ -145,9 +145,11 @@ class DiLoCo:
 
     @torch.no_grad()
     def _synchronise(self) -> None:
+        order = list(self._push())
+        self._link.wait_pushed()
         blocked = time.monotonic_ns()
         compute_ns = blocked - self._began
-        done = self._link.complete_round(list(self._push()), lambda index: None, self._push)
+        done = self._link.complete_round(order, lambda index: None, self._push)
         self._link.take_all(self._slots)
         samples = max(1, self._link.batch_size) * self._steps
         self._steps = 0

@@ -321,6 +321,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._begin_round()
         self._check()
         self._send_rest()
+        self._link.wait_pushed()
         blocked = time.monotonic_ns()
         compute_ns = blocked - self._open.began_ns
         done = self._link.complete_round(self._open.order, self._arrived, self._push_again)
