@@ -12,15 +12,14 @@ namespace {
 constexpr std::chrono::milliseconds kDeviceInterval{50};
 
 // Whatever the device said: another attach does not help.
-Status device_failed(const Error& error) {
-  return fail(ErrorCode::kDevice, error.message);
+Error device_error(const Error& error) {
+  return {ErrorCode::kDevice, error.message};
 }
 
 }  // namespace
 
-SessionDevice::SessionDevice(std::shared_ptr<TrainerDevice> device, std::size_t tensors)
-    : device_(std::move(device)), calls_(tensors) {
-  for (Call& call : calls_) call.owner = this;
+SessionDevice::SessionDevice(std::shared_ptr<TrainerDevice> device, std::size_t tensors) : device_(std::move(device)) {
+  state_->tensors.resize(tensors);
 }
 
 SessionDevice::~SessionDevice() {
@@ -37,60 +36,61 @@ Status SessionDevice::pin(const std::vector<std::span<std::byte>>& memory) {
 }
 
 Status SessionDevice::ready_after(void* stream, std::size_t tensor, std::function<void()> ready) {
-  Call& next = calls_[tensor];
+  State::Tensor& next = state_->tensors[tensor];
+  auto call = std::make_unique<Call>(Call{state_, tensor, std::move(ready)});
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(state_->mutex);
+    if (state_->failed) return tl::unexpected(*state_->failed);
     TRIB_ASSERT(!next.under_way);
-    next.stream = stream;
-    next.ready = std::move(ready);
-    next.under_way = true;
+    next = {stream, true};
   }
-  const Status put = device_->call_after(stream, &SessionDevice::call, &next);
-  if (put) return {};
-  const std::lock_guard lock(mutex_);
+  const Status put = device_->call_after(stream, &SessionDevice::call, call.get());
+  if (put) {
+    (void)call.release();  // the driver's
+    return {};
+  }
+  const std::lock_guard lock(state_->mutex);
   next.under_way = false;
-  return device_failed(put.error());
+  return tl::unexpected(device_error(put.error()));
 }
 
 void SessionDevice::call(void* given) {
-  Call& that = *static_cast<Call*>(given);
-  SessionDevice& owner = *that.owner;
-  that.ready();
-  // Told under the lock: who waits may destroy this object as soon as it is released.
-  const std::lock_guard lock(owner.mutex_);
-  that.under_way = false;
-  owner.called_.notify_all();
+  const std::unique_ptr<Call> that(static_cast<Call*>(given));
+  State& state = *that->state;
+  // Under the lock: who has been told of a failure may have ended the session.
+  const std::lock_guard lock(state.mutex);
+  if (state.failed) return;
+  that->ready();
+  state.tensors[that->tensor].under_way = false;
+  state.called.notify_all();
 }
 
 Status SessionDevice::said(std::size_t tensor) {
-  std::unique_lock lock(mutex_);
-  Call& awaited = calls_[tensor];
-  const auto over = [&] { return !awaited.under_way; };
-  while (!called_.wait_for(lock, kDeviceInterval, over)) {
+  std::unique_lock lock(state_->mutex);
+  const State::Tensor& awaited = state_->tensors[tensor];
+  const auto over = [&] { return state_->failed || !awaited.under_way; };
+  while (!state_->called.wait_for(lock, kDeviceInterval, over)) {
+    void* stream = awaited.stream;
     lock.unlock();
-    const Result<bool> idle = device_->idle(awaited.stream);
+    const Result<bool> idle = device_->idle(stream);
     lock.lock();
     if (over()) break;
-    if (idle && !*idle) continue;
     if (!idle) {
-      for (Call& call : calls_) call.under_way = false;  // no other will be made, either
-      return device_failed(idle.error());
+      state_->failed = device_error(idle.error());
+    } else if (*idle) {
+      state_->failed = Error{ErrorCode::kDevice, device_->uuid() +
+                                                     ": a stream that a gradient was to be ready after has ended "
+                                                     "without it; keep streams until tributary_wait() has returned"};
     }
-    awaited.under_way = false;
-    return fail(ErrorCode::kDevice, device_->uuid() +
-                                        ": a stream that a gradient was to be ready after has ended "
-                                        "without it; keep streams until tributary_wait() has returned");
   }
-  return {};
+  return state_->failed ? tl::unexpected(*state_->failed) : Status();
 }
 
 Status SessionDevice::all_said() {
-  Status first;
-  for (std::size_t tensor = 0; tensor < calls_.size(); ++tensor) {
-    Status one = said(tensor);
-    if (first && !one) first = std::move(one);
+  for (std::size_t tensor = 0; tensor < state_->tensors.size(); ++tensor) {
+    if (Status one = said(tensor); !one) return one;
   }
-  return first;
+  return {};
 }
 
 }  // namespace tributary::c

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,28 +28,36 @@ class SessionDevice {
   // For as long as this object lives. Whole pages. An error leaves memory as it is, so that copies are slower.
   Status pin(const std::vector<std::span<std::byte>>& memory);
 
-  // kDevice in what follows: the device has failed.
   // Calls `ready` on a thread of the driver when what is on `stream` now is done. One for a tensor at a time. Different
-  // tensors may be called from different threads.
+  // tensors may be called from different threads. kDevice: the device, or the stream, does not take it.
   Status ready_after(void* stream, std::size_t tensor, std::function<void()> ready);
-  // Blocks until it has been called for the tensor, or for all. After an error it never will be.
+  // Blocks until it has been called for the tensor, or for all. kDevice: the device has failed, or a stream has ended
+  // without it. Nothing is called after that, and all that follows has the same error.
   Status said(std::size_t tensor);
   Status all_said();
 
  private:
-  struct Call {  // what a stream is given; its place must not change
-    SessionDevice* owner = nullptr;
-    void* stream = nullptr;
+  // Outlives this object where the driver still has a call of it, which it may never make.
+  struct State {
+    std::mutex mutex;
+    std::condition_variable called;
+    struct Tensor {
+      void* stream = nullptr;
+      bool under_way = false;
+    };
+    std::vector<Tensor> tensors;
+    std::optional<Error> failed;
+  };
+  struct Call {
+    std::shared_ptr<State> state;
+    std::size_t tensor;
     std::function<void()> ready;
-    bool under_way = false;
   };
   static void call(void* given);
 
   const std::shared_ptr<TrainerDevice> device_;
   std::vector<std::span<std::byte>> pinned_;
-  std::mutex mutex_;
-  std::condition_variable called_;
-  std::vector<Call> calls_;  // by tensor
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 }  // namespace tributary::c

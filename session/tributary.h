@@ -172,7 +172,8 @@ TRIBUTARY_API tributary_status tributary_log(tributary_session* session, uint64_
 TRIBUTARY_API tributary_status tributary_ready(tributary_session* session, size_t tensor, uint64_t weight, double rate);
 
 /* The same as soon as what is on `stream` now is done: a cudaStream_t of tributary_options.device, which is to be there
- * until tributary_wait() of the tensor has returned. Any memory that the gradient is copied from is the caller's again
+ * until tributary_wait() of the tensor or tributary_destroy() has returned, and the same one in all threads (no
+ * cudaStreamPerThread). Any memory that the gradient is copied from is the caller's again
  * then. A device that fails is told by that wait. Wants tributary_options.device. */
 TRIBUTARY_API tributary_status tributary_ready_after(tributary_session* session, size_t tensor, uint64_t weight,
                                                      double rate, void* stream);

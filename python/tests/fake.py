@@ -247,6 +247,12 @@ class FakeStream(TorchDispatchMode):
 class FakeProgramStream:
     """A program's own stream."""
 
+    def __init__(self, other: FakeStream) -> None:
+        self._other = other
+
+    def synchronize(self) -> None:
+        self._other.has_all_of_program = True
+
     def wait_stream(self, stream: FakeStream) -> None:
         stream.run()
         stream.has_all_of_program = False  # it goes on, and reads the session's memory
@@ -268,7 +274,7 @@ class FakeCuda:
         return stream  # a context in which work is put on it
 
     def current_stream(self, device: torch.device) -> FakeProgramStream:
-        return FakeProgramStream()
+        return FakeProgramStream(self._stream)
 
 
 def installed() -> Any:

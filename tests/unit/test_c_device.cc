@@ -42,6 +42,7 @@ class ScriptedDevice final : public TrainerDevice {
   Result<bool> idle(void* given) override {
     CHECK(given == stream());
     const std::lock_guard lock(mutex_);
+    if (says_idle) return true;
     if (failed_) return fail(ErrorCode::kUnavailable, "cuda:0: an illegal memory access was encountered");
     return waiting_.empty();
   }
@@ -75,6 +76,7 @@ class ScriptedDevice final : public TrainerDevice {
   }
 
   bool refuses_pins = false, refuses_calls = false;
+  bool says_idle = false;  // also when it is not
   std::vector<std::span<std::byte>> pinned;
 
  private:
@@ -220,6 +222,21 @@ TEST_CASE("a stream that has ended without saying it is told by the wait") {
   rank.device->forget_all();
   CHECK(rank.wait(0).get() == TRIBUTARY_NO_DEVICE);
   CHECK(contains(rank.failure, "keep streams until tributary_wait() has returned"));
+}
+
+TEST_CASE("a call that comes after it was given up touches nothing, be the session there or not") {
+  std::shared_ptr<ScriptedDevice> device;
+  {
+    OneRank rank;
+    device = rank.device;
+    device->says_idle = true;
+    for (std::size_t t = 0; t < 2; ++t) REQUIRE(rank.ready_after(t) == TRIBUTARY_OK);
+    CHECK(rank.wait(0).get() == TRIBUTARY_NO_DEVICE);
+    device->run(1);
+    CHECK(rank.said(0) == 0);
+    CHECK(failed_with(rank.ready_after(2), TRIBUTARY_NO_DEVICE, "has ended without it"));
+  }
+  device->run(1);
 }
 
 TEST_CASE("a session ends after what streams still have to say to it") {

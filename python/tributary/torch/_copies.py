@@ -137,10 +137,10 @@ class StreamCopies(Copies):
             self._cuda.current_stream(self._device).wait_stream(self._stream)
 
     def finish(self) -> None:
-        with contextlib.suppress(RuntimeError):  # of a device that has failed nothing is under way
-            # The program's kernels read memory of the session, too: a trainer that steps copies mean gradients.
-            self._stream.wait_stream(self._cuda.current_stream(self._device))
-            self._stream.synchronize()
+        # The program's kernels read memory of the session, too: a trainer that steps copies mean gradients.
+        for wait in (self._cuda.current_stream(self._device).synchronize, self._stream.synchronize):
+            with contextlib.suppress(RuntimeError):  # of a device that has failed nothing is under way
+                wait()
         super().finish()
 
 
