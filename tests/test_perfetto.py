@@ -64,40 +64,35 @@ def asked(browser: Browser, query: str) -> list[list[Any]]:
 
 class Perfetto(unittest.TestCase):
     def test_it_opens_a_trace_without_an_error_and_has_each_chunks_way(self) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            said = self.record(folder)
-            chunks = int(re.findall(r", (\d+) chunks from ready to answered", said)[0])
-            self.assertEqual(chunks % (2 * ROUNDS), 0, said)  # each, on two nodes, in each round
-            Pages.trace = str(folder / "trace.json")
-            server = http.server.ThreadingHTTPServer(
-                ("127.0.0.1", 0), functools.partial(Pages, directory=str(PERFETTO))
-            )
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            self.addCleanup(server.server_close)
-            self.addCleanup(server.shutdown)
-            browser = Browser(folder)
-            self.addCleanup(browser.close)
-            at = f"http://127.0.0.1:{server.server_port}"
-            browser.open(f"{at}/#!/?url={at}/trace.json")
-            opened = eventually(lambda: "trace.json" in browser.run("return document.title"))
-            self.assertTrue(opened, browser.run("return document.body.innerText"))
-            wrong = (
-                "select name as name, value as value from stats where severity in ('error', 'data_loss') and value > 0"
-            )
-            self.assertEqual(asked(browser, wrong), [])
-            for part in ("push", "answer"):
-                ways = asked(browser, f"select count(*) as count from slice where name = '{part}'")
-                self.assertEqual(ways, [[chunks]])
-            flows = asked(browser, "select count(*) as count from flow")[0][0]
-            self.assertGreaterEqual(flows, chunks)
-            self.assertEqual(flows % chunks, 0)
-            processes = {row[0] for row in asked(browser, "select name as name from process where name is not null")}
-            self.assertEqual(
-                processes,
-                {"server 0", "server 1", *(f"worker of node {node}" for node in range(2))}
-                | {f"rank {rank} (node {rank // 2})" for rank in range(4)},
-            )
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))  # outlives the browser
+        said = self.record(folder)
+        chunks = int(re.findall(r", (\d+) chunks from ready to answered", said)[0])
+        self.assertEqual(chunks % (2 * ROUNDS), 0, said)  # each, on two nodes, in each round
+        Pages.trace = str(folder / "trace.json")
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Pages, directory=str(PERFETTO)))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        browser = Browser(folder)
+        self.addCleanup(browser.close)
+        at = f"http://127.0.0.1:{server.server_port}"
+        browser.open(f"{at}/#!/?url={at}/trace.json")
+        opened = eventually(lambda: "trace.json" in browser.run("return document.title"))
+        self.assertTrue(opened, browser.run("return document.body.innerText"))
+        wrong = "select name as name, value as value from stats where severity in ('error', 'data_loss') and value > 0"
+        self.assertEqual(asked(browser, wrong), [])
+        for part in ("push", "answer"):
+            ways = asked(browser, f"select count(*) as count from slice where name = '{part}'")
+            self.assertEqual(ways, [[chunks]])
+        flows = asked(browser, "select count(*) as count from flow")[0][0]
+        self.assertGreaterEqual(flows, chunks)
+        self.assertEqual(flows % chunks, 0)
+        processes = {row[0] for row in asked(browser, "select name as name from process where name is not null")}
+        self.assertEqual(
+            processes,
+            {"server 0", "server 1", *(f"worker of node {node}" for node in range(2))}
+            | {f"rank {rank} (node {rank // 2})" for rank in range(4)},
+        )
 
     def record(self, folder: pathlib.Path) -> str:
         """A trace of a cluster that ends with this; what the tool says of it."""

@@ -46,11 +46,14 @@ constexpr const char* kNames[kQuantities] = {"anonymous_bytes", "descriptors", "
 struct Bound {
   double once = 0.0, per_unit = 0.0;
 };
+// What an attach has open for a moment: a sample may find it or not.
+constexpr double kOpenAtAttach = 8;
 // What is no growth: arenas that fill, tables that double, RocksDB's write buffer and logs, which have bounds.
-constexpr Bound kBounds[kQuantities] = {{512 << 10, 64}, {4, 0}, {2, 0}, {1 << 20, 64}};
+constexpr Bound kBounds[kQuantities] = {{512 << 10, 64}, {kOpenAtAttach, 0}, {2, 0}, {1 << 20, 64}};
 // A finished job stays: its record, and its last snapshot with RocksDB's structures for it, whose files are open, 128
 // at most (max_open_files in server/store/rocks_options.cc).
-constexpr Bound kBoundsOfJobs[kQuantities] = {{512 << 10, 128 << 10}, {4 + 128, 0}, {2, 0}, {1 << 20, 64 << 10}};
+constexpr Bound kBoundsOfJobs[kQuantities] = {
+    {512 << 10, 128 << 10}, {kOpenAtAttach + 128, 0}, {2, 0}, {1 << 20, 64 << 10}};
 
 struct Sample {
   double unit = 0.0;

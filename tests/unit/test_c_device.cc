@@ -5,6 +5,7 @@
 #include <future>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "session/c_device.h"
 #include "session/trainer_device.h"
@@ -21,6 +22,9 @@ constexpr std::chrono::milliseconds kBlocked{120};  // a wait that would end at 
 // One stream, which stands still until run() is called.
 class ScriptedDevice final : public TrainerDevice {
  public:
+  ~ScriptedDevice() override {
+    for (const auto& [function, argument] : forgotten_) function(argument);
+  }
   std::string uuid() const override { return "GPU-scripted"; }
   Result<void*> open(std::span<const std::byte>) override { return fail(ErrorCode::kDevice, "nothing is lent here"); }
   void close(void*) override {}
@@ -64,10 +68,10 @@ class ScriptedDevice final : public TrainerDevice {
       }
     });
   }
-  // What waits is never called.
+  // What waits is called when nobody reckons with it any more.
   void forget_all() {
     const std::lock_guard lock(mutex_);
-    waiting_.clear();
+    forgotten_ = std::exchange(waiting_, {});
   }
   void fail_all() {
     forget_all();
@@ -81,7 +85,7 @@ class ScriptedDevice final : public TrainerDevice {
 
  private:
   std::mutex mutex_;
-  std::deque<std::pair<void (*)(void*), void*>> waiting_;
+  std::deque<std::pair<void (*)(void*), void*>> waiting_, forgotten_;
   bool failed_ = false;
 };
 
