@@ -3,11 +3,13 @@
 
     bench/torch_step.py [--turns 3] [--steps 20] [--ranks 1] [--device cuda] [--models gpt,resnet] [--bin FOLDER]
 
-The ways run in turns, each time in new processes; one thread of a rank computes. One rank: plain torch and Tributary.
-Several: DistributedDataParallel and FSDP2, both over gloo, and Tributary. Prints one JSON object: for each model and way
-the median over turns of rank 0's median step, of the processor time that it spends in it, and of its memory with AdamW
-(`peak_rss_mb` counts what is shared with the worker, gradients and parameters; `private_mb` does not; `device_mb` is
-torch's on the GPU), of the loss that gpt ends with on text held out; and how long a step is beside the first way's.
+The ways run in turns, each time in new processes; one thread of a rank computes. One rank: plain torch and Tributary;
+several: DistributedDataParallel and FSDP2, both over gloo, and Tributary. With --device cuda Tributary runs twice: its
+worker lends memory of the GPU ("tributary"), or sees none ("tributary-host"). Prints one JSON object: for each model
+and way the median over turns of rank 0's median step, of the processor time that it spends in it, and of its memory
+with AdamW (`peak_rss_mb` counts what is shared with the worker, gradients and parameters; `private_mb` does not;
+`device_mb` is torch's on the GPU), of the loss that gpt ends with on text held out; and how long a step is beside the
+first way's.
 """
 
 from __future__ import annotations
@@ -27,11 +29,20 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 RANK = Path(__file__).with_name("torch_rank.py")
 BATCH = {"cpu": {"gpt": 4, "resnet": 8}, "cuda": {"gpt": 32, "resnet": 128}}
 WARMUP = 4
+OURS, OURS_HOST = "tributary", "tributary-host"
 KEPT = ("step_cpu_ms", "private_mb", "peak_rss_mb", "device_mb", "model_bytes")
 
 
-def ways(ranks: int) -> list[str]:
-    return ["alone", "tributary"] if ranks == 1 else ["ddp", "fsdp2", "tributary"]
+def ways(args: argparse.Namespace) -> list[str]:
+    paths = [OURS, OURS_HOST] if args.device == "cuda" else [OURS]
+    return ["alone", *paths] if args.ranks == 1 else ["ddp", "fsdp2", *paths]
+
+
+def only_rank_sees_gpus(command: list[str], environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """What the daemons of a run are to be started with, so that its worker has no memory of a GPU to lend."""
+    seen = environment.get("CUDA_VISIBLE_DEVICES")
+    again = ["-u", "CUDA_VISIBLE_DEVICES"] if seen is None else [f"CUDA_VISIBLE_DEVICES={seen}"]
+    return ["/usr/bin/env", *again, *command], {**environment, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def free_port() -> int:
@@ -56,13 +67,16 @@ def turn(model: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
     """One measurement in processes of its own."""
     with tempfile.TemporaryDirectory() as folder:
         out = f"{folder}/figures.json"
-        command = [sys.executable, str(RANK), "--how", how, "--model", model, "--out", out]
+        ours = how in (OURS, OURS_HOST)
+        command = [sys.executable, str(RANK), "--how", OURS if ours else how, "--model", model, "--out", out]
         command += ["--device", args.device, "--batch", str(BATCH[args.device][model])]
         command += ["--steps", str(args.steps), "--warmup", str(WARMUP)]
         if model == "gpt":
             command += ["--evaluate-every", str(args.steps + WARMUP)]
         base = {**os.environ, "OMP_NUM_THREADS": "1"}
-        if how == "tributary":
+        if how == OURS_HOST:
+            command, base = only_rank_sees_gpus(command, base)
+        if ours:
             launcher = [str(args.bin / "tributary"), "run", "--base-dir", f"{folder}/run"]
             run([[*launcher, "--ranks-per-node", str(args.ranks), "--", *command]], [base])
         else:
@@ -79,7 +93,7 @@ def turn(model: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
 
 def compare(model: str, args: argparse.Namespace) -> dict[str, Any]:
     """All ways in turns."""
-    taken: dict[str, list[dict[str, Any]]] = {how: [] for how in ways(args.ranks)}
+    taken: dict[str, list[dict[str, Any]]] = {how: [] for how in ways(args)}
     for _ in range(args.turns):
         for how, results in taken.items():
             results.append(turn(model, how, args))
@@ -92,8 +106,8 @@ def compare(model: str, args: argparse.Namespace) -> dict[str, Any]:
         }
         said[how]["gradients"] = results[0]["gradients"]
         said[how]["steps_ms"] = [round(r["step_ms"], 1) for r in results]
-    first = said[ways(args.ranks)[0]]["step_ms"]
-    said["step_ratio"] = {how: round(said[how]["step_ms"] / first, 3) for how in ways(args.ranks)[1:]}
+    first, *others = ways(args)
+    said["step_ratio"] = {how: round(said[how]["step_ms"] / said[first]["step_ms"], 3) for how in others}
     return said
 
 

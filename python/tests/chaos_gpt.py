@@ -1,6 +1,6 @@
 """Kills trainers, workers and servers of examples/gpt.py in turns, and compares the bits with a calm run's.
 
-Not a part of `make test`: it takes minutes. TRIBUTARY_BIN_DIR and TRIBUTARY_LIBRARY as for the tests.
+Not a part of `make test`: it takes minutes. With what is built in build/release, or as for the tests.
 
     python python/tests/chaos_gpt.py [KILLS]
 """
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from cluster import BIN, REPOSITORY, processes_of
+from cluster import BIN, REPOSITORY, environment, processes_of
 
 KINDS = ("trainer", "worker", "server")
 ARGUMENTS = ["--epochs", "2", "--bytes", "262144"]
@@ -84,10 +84,12 @@ def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     with tempfile.TemporaryDirectory() as name:
         began = time.monotonic()
-        calm = subprocess.run(command(Path(name) / "calm"), stdout=subprocess.PIPE, text=True, check=True).stdout
+        calm = subprocess.run(
+            command(Path(name) / "calm"), env=environment(), stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
         calm_s = time.monotonic() - began
         folder = Path(name) / "chaos"
-        run = subprocess.Popen(command(folder), stdout=subprocess.PIPE, text=True)
+        run = subprocess.Popen(command(folder), env=environment(), stdout=subprocess.PIPE, text=True)
         try:
             taken = kill_in_turns(run, folder, kills)
             said = run.communicate()[0]

@@ -1,15 +1,19 @@
-"""`tributary bench torch`, on two hosts of a lab: whoever exchanges, the same batches give the same model."""
+"""What compares us with torch: whoever exchanges, the same batches give the same model."""
 
 from __future__ import annotations
 
+import importlib.machinery
+import importlib.util
 import json
+import math
 import subprocess
 import sys
 import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 
-from cluster import BIN, environment, not_built
+from cluster import BIN, REPOSITORY, environment, not_built
 
 LAB = """
 [lab]
@@ -68,6 +72,49 @@ class BenchTorchTest(unittest.TestCase):
         ended = self.bench("--variants", "ddp", python="no-such-python")
         self.assertEqual(ended.returncode, 1, ended.stderr)
         self.assertIn("no-such-python", ended.stderr)
+
+
+@unittest.skipIf(bool(not_built()), not_built())
+class TorchStepTest(unittest.TestCase):
+    def test_a_step_is_compared_with_one_of_plain_torch(self) -> None:
+        command = [sys.executable, str(REPOSITORY / "bench" / "torch_step.py"), "--bin", str(BIN), "--turns", "1"]
+        command += ["--steps", "2", "--models", "gpt"]
+        ended = subprocess.run(command, env=environment(), capture_output=True, text=True)
+        self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+        gpt = json.loads(ended.stdout)["gpt"]
+        self.assertLess(abs(gpt["tributary"]["loss"] / gpt["alone"]["loss"] - 1), 1e-3)
+        self.assertEqual(gpt["tributary"]["gradients"], "host")
+        self.assertEqual(list(gpt["step_ratio"]), ["tributary"])
+
+
+class GpuCheckTest(unittest.TestCase):
+    """What `bench/gpu_check` makes of the figures of a step on a GPU."""
+
+    def setUp(self) -> None:
+        loader = importlib.machinery.SourceFileLoader("gpu_check", str(REPOSITORY / "bench" / "gpu_check"))
+        spec = importlib.util.spec_from_loader("gpu_check", loader)
+        assert spec is not None
+        self.check: Any = importlib.util.module_from_spec(spec)
+        sys.modules["gpu_check"] = self.check  # where its data classes look for their types
+        self.addCleanup(sys.modules.pop, "gpu_check")
+        loader.exec_module(self.check)
+
+    def judged(self, **changed: Any) -> str:
+        """Why figures are no pass, with some of the run over the host's memory changed."""
+        ways = {way: {"step_ms": 1.0, "loss": 2.0, "gradients": path} for way, path in self.check.TORCH_PATHS.items()}
+        ways["tributary-host"].update(changed)
+        figures = {"gpt": {"alone": {"loss": 2.0}, **ways, "step_ratio": dict.fromkeys(ways, 1.01)}}
+        self.assertEqual(len(self.check.torch_in_words({"torch, gpt": figures})), 2)
+        outcome = self.check.judge_torch(self.check.Outcome("passed", "", json.dumps(figures)))
+        self.assertEqual(outcome.status == "passed", outcome.reason == "")
+        return str(outcome.reason)
+
+    def test_both_paths_must_be_taken_and_end_with_torchs_loss(self) -> None:
+        self.assertEqual(self.judged(), "")
+        self.assertEqual(self.judged(loss=2.019), "")
+        self.assertIn("loss 2.021, and 2 without", self.judged(loss=2.021))
+        self.assertIn("loss nan", self.judged(loss=math.nan))
+        self.assertIn("memory of the device, not of the host", self.judged(gradients="device"))
 
 
 if __name__ == "__main__":

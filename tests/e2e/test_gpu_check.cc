@@ -146,8 +146,8 @@ TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps 
   }
   CHECK(step(result, "bench gpu-pipeline").at("status") == "skipped");
   // No machine that this test runs on has both a torch for CUDA and a GPU that only pretends.
-  CHECK(step(result, "torch").at("status") == "skipped");
-  CHECK(step(result, "torch").at("reason").get<std::string>().find("has no torch with CUDA") != std::string::npos);
+  CHECK(step(result, "torch, gpt").at("status") == "skipped");
+  CHECK(step(result, "torch, gpt").at("reason").get<std::string>().find("has no torch with CUDA") != std::string::npos);
   CHECK(step(result, "train cuda, 4 ranks, MPS").at("reason") == "nvidia-cuda-mps-control is not on PATH");
   for (const char* name : {"train cpu, 2 ranks", "train cuda, 2 ranks", "train cuda, 4 ranks"}) {
     CHECK(step(result, name).at("status") == "passed");
@@ -198,8 +198,8 @@ TEST_CASE("gpu_check trains once more under MPS, which it starts and ends") {
   fake.script(fake.dir() / "path/nvidia-cuda-mps-control", "echo 'no right to' >&2; exit 1");
   result = fake.run(0, {"--data", "/data", "--only", "train"});
   // No machine that this test runs on has both a torch for CUDA and a GPU that only pretends.
-  CHECK(step(result, "torch").at("status") == "skipped");
-  CHECK(step(result, "torch").at("reason").get<std::string>().find("has no torch with CUDA") != std::string::npos);
+  CHECK(step(result, "torch, gpt").at("status") == "skipped");
+  CHECK(step(result, "torch, gpt").at("reason").get<std::string>().find("has no torch with CUDA") != std::string::npos);
   CHECK(step(result, "train cuda, 4 ranks, MPS").at("reason") == "nvidia-cuda-mps-control -d: no right to");
 }
 
