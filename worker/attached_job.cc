@@ -290,9 +290,7 @@ void AttachedJob::stop_others(Running& running) {
   if (state >= static_cast<std::uint32_t>(RegionState::kStopped)) return;
   const Round round = running.reached();
   AttachStopped message{StopKind::kStopped, round, running.stopped_by};
-  if (message.reason.empty()) {
-    message.reason = "another rank of this node left after round " + std::to_string(round.value);
-  }
+  if (message.reason.empty()) message.reason = trainers_.who_left() + " after round " + std::to_string(round.value);
   trainers_.send(message, context_.trainers);
   running.job->set_state(RegionState::kStopped);
 }

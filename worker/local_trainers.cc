@@ -16,6 +16,11 @@ std::string LocalTrainers::who(std::uint32_t local_rank) const {
   return printed("trainer rank %u (pid %d) on node %u", trainer.rank, trainer.pid, node_.value);
 }
 
+std::string LocalTrainers::who_left() const {
+  const auto one = std::ranges::find_if(*this, [](const auto& entry) { return entry.second.has_left(); });
+  return who(one->first) + (one->second.stopped() ? " stopped" : " finished");
+}
+
 std::string LocalTrainers::missing() const {
   std::string ranks;
   for (std::uint32_t local = 0; local < local_world_size_; ++local) {

@@ -55,6 +55,8 @@ class LocalTrainers : private std::map<std::uint32_t, LocalTrainer> {
   }
   std::optional<std::uint32_t> local_rank_of(TrainerId id) const;
   std::string who(std::uint32_t local_rank) const;
+  // One that has left in good order, and how: "trainer rank 0 (pid 12) on node 0 finished". Pre: there is one.
+  std::string who_left() const;
   // "local rank 1, 3 of node 0": those that have not attached. Empty: none.
   std::string missing() const;
   void tell_waits(const std::string& missing, TrainerPort& port) const;

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -209,20 +210,31 @@ class Survival(WithDaemons):
                 cluster.log_of(0), r"rank 0: no parameters of round \d+ for 1\d s; `tributary status` says why"
             )
 
-    def test_an_exception_is_told_to_all(self) -> None:
-        with Cluster(self.folder, nodes=2, store=False) as cluster:
-            bad = self.program(
-                "bad.py",
-                "net = model()\n"
-                "opt = trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=0.1), name='bad')\n"
-                "for i in range(100):\n"
-                "    if i == 5 and trib.rank() == 1: raise ValueError('bad batch')\n"
-                "    net(torch.ones(2, 20)).sum().backward(); opt.step(); opt.zero_grad()\n",
-            )
-            ranks = [cluster.start_rank([bad], rank) for rank in range(2)]
-            self.assertEqual(ranks[1].wait(60), 1)
-            time.sleep(1)
-            self.assertIn("ValueError: bad batch", cluster.log_of(0))
+    def ended_by_rank_1(self, cluster: Cluster, how: str) -> list[subprocess.Popen[bytes]]:
+        """Two ranks, of which rank 1 does that instead of its sixth step."""
+        program = self.program(
+            "ends.py",
+            "net = model()\n"
+            "opt = trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=0.1), name='ends')\n"
+            "for i in range(100):\n"
+            f"    if i == 5 and trib.rank() == 1: {how}\n"
+            "    net(torch.ones(2, 20)).sum().backward(); opt.step(); opt.zero_grad()\n",
+        )
+        return [cluster.start_rank([program], rank) for rank in range(2)]
+
+    def test_how_a_rank_failed_is_told_to_all(self) -> None:
+        ways = {"raise ValueError('bad batch')": "ValueError: bad batch", "sys.exit(3)": "sys.exit(3)"}
+        for i, (how, told) in enumerate(ways.items()):
+            with self.subTest(how), Cluster(self.folder / str(i), nodes=2, store=False) as cluster:
+                ranks = self.ended_by_rank_1(cluster, how)
+                self.assertEqual(ranks[1].wait(60), 3 if "3" in how else 1)
+                cluster.wait_for(0, told)
+
+    def test_a_rank_that_makes_fewer_steps_stops_the_others(self) -> None:
+        with Cluster(self.folder, nodes=2) as cluster:
+            ranks = self.ended_by_rank_1(cluster, "break")
+            self.assertEqual([rank.wait(60) for rank in ranks], [75, 0], cluster.log_of(0))
+            self.assertIn("node 1 finished after round 5, and node 0 has begun another one", cluster.log_of(0))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ class FakeLink:
         self.batches_per_epoch = 0
         self.batch_size = 0
         self.closed = False
+        self.attached = True
         self.view = mock.Mock(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
         self.part: Any = Part()
 

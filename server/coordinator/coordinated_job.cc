@@ -170,8 +170,8 @@ void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std:
 void CoordinatedJob::tick(std::uint64_t now_ms) {
   if (ledger_.keeper.tick(now_ms)) ledger_.tell_commit(members());
   if (RunningView* running = std::get_if<RunningView>(&phase_)) {
-    const std::optional<Round> stop = running->tick(now_ms);
-    if (stop) begin_stop(StopKind::kStopped, *stop, "some nodes finished, others did not follow", now_ms);
+    const auto left_behind = running->tick(now_ms);
+    if (left_behind) begin_stop(StopKind::kStopped, left_behind->round, left_behind->why, now_ms);
   } else if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) {
     end_stop(stopping->tick(now_ms), now_ms);
   } else {

@@ -12,6 +12,8 @@ namespace {
 // Nodes that have not finished where others have, and take no answers any more: their ranks may evaluate before they
 // say that they are done.
 constexpr std::uint64_t kLagPatienceMs = 600'000;
+// Nodes that have begun a round after the last one of nodes that have finished: no answer of it can come.
+constexpr std::uint64_t kBeyondPatienceMs = 10'000;
 constexpr std::uint64_t kRedoBytesPerMs = 20'000;  // 20 MB/s
 
 // Memory that the largest shard needs for a snapshot: as much as its state, as every buffer is written anew after a
@@ -152,16 +154,35 @@ std::vector<std::uint16_t> RunningView::snapshot_waits() const {
   return waits;
 }
 
-std::optional<Round> RunningView::tick(std::uint64_t now_ms) {
-  look_for_stall(now_ms);
-  if (const JobMember* finished = one_that_left(view.members)) {
-    // The others either finish now or wait for ever. (If all had, the stop would have begun.)
-    std::uint64_t answers = 0;
-    for (const auto& [node, member] : view.members) answers += member.answers;
-    if (!lagging_) lagging_.emplace(kLagPatienceMs, now_ms);
-    if (!lagging_->over(answers, now_ms)) return std::nullopt;
-    return stop_round(finished->left->round);
+std::optional<std::uint32_t> RunningView::node_beyond(Round round) const {
+  for (const auto& [node, member] : view.members) {
+    const auto beyond = [&](Round said) { return said > round; };
+    if (!member.left && std::ranges::any_of(member.said, beyond)) return node;
   }
+  return std::nullopt;
+}
+
+std::optional<RunningView::LeftBehind> RunningView::left_behind(std::uint64_t now_ms) {
+  // The others either finish now or wait for ever. (If all had, the stop would have begun.)
+  std::uint64_t answers = 0;
+  for (const auto& [node, member] : view.members) answers += member.answers;
+  const LeaveJob& first = *one_that_left(view.members)->left;
+  const std::string who = "node " + std::to_string(first.node.value) + " finished after round " +
+                          std::to_string(first.round.value) + ", and ";
+  if (!lagging_) lagging_.emplace(kLagPatienceMs, now_ms);
+  if (lagging_->over(answers, now_ms)) return LeftBehind{stop_round(first.round), who + "others did not follow"};
+  // Where nodes have clocks they make as many rounds as they like.
+  const auto beyond = has_rounds(ledger_.config()) ? node_beyond(first.round) : std::nullopt;
+  if (!beyond) return std::nullopt;
+  if (!beyond_) beyond_.emplace(kBeyondPatienceMs, now_ms);
+  if (!beyond_->over(answers, now_ms)) return std::nullopt;
+  return LeftBehind{stop_round(first.round), who + "node " + std::to_string(*beyond) +
+                                                 " has begun another one: all ranks must make as many steps"};
+}
+
+std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
+  look_for_stall(now_ms);
+  if (one_that_left(view.members)) return left_behind(now_ms);
   if (ledger_.servers() == 0) return std::nullopt;
   const std::set<std::uint16_t> parts = ledger_.shards();
   if (snapshots_.overdue(ledger_.paces, parts, now_ms)) {

@@ -27,8 +27,12 @@ class RunningView {
   // What a node has for the others to connect to it.
   void on(const Peers::Worker& worker, const PeerAddress& m);
   void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
-  // Some nodes have finished and push no more, and the others did not follow: the round that it is to stop at.
-  std::optional<Round> tick(std::uint64_t now_ms);
+  // Some nodes have finished and push no more, and the others did not follow: where it is to stop.
+  struct LeftBehind {
+    Round round;
+    std::string why;
+  };
+  std::optional<LeftBehind> tick(std::uint64_t now_ms);
   // To a server, or a worker, that may not have heard.
   void tell_again(const Peers::Server& server) const;
   void tell_again(std::uint32_t node, const JobMember& member) const;
@@ -55,6 +59,9 @@ class RunningView {
 
  private:
   void look_for_stall(std::uint64_t now_ms);
+  std::optional<LeftBehind> left_behind(std::uint64_t now_ms);
+  // A node that has not left, and has begun a round after this one.
+  std::optional<std::uint32_t> node_beyond(Round round) const;
   StallWatch::Facts facts() const;
 
   JobLedger& ledger_;
@@ -63,7 +70,8 @@ class RunningView {
   std::optional<StallWatch::Stall> stall_;
   bool stop_requested_ = false;
   std::optional<Round> joins_after_;  // somebody wants to join, after a later snapshot than this
-  std::optional<Patience> lagging_;   // some nodes have finished, others not
+  // Some nodes have finished, others not yet; or not, and have begun another round.
+  std::optional<Patience> lagging_, beyond_;
 };
 
 }  // namespace tributary

@@ -233,6 +233,20 @@ TEST_CASE("--restarts bounds how often, and ranks that were done come back with 
   CHECK(has(call.error(), "started again 2 times within 10 rounds (--restarts)"));
 }
 
+TEST_CASE("ranks that end with status 0 without having finished their job are no success") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "left", .rounds = 100'000});
+  std::vector<std::string> command = train(job_file);
+  const std::vector<std::string> hides = {"/bin/sh", "-c", "\"$@\" & wait $!; exit 0", "sh"};
+  command.insert(command.begin(), hides.begin(), hides.end());
+  Call call(dir, run(dir, {}, command));
+  const pid_t trainer = trainer_of(dir, 0, 0);
+  REQUIRE(eventually([&] { return round_of(dir) >= 5; }));
+  ::kill(trainer, SIGKILL);
+  CHECK(call.wait() == 1);
+  CHECK(has(call.error(), "all ranks ended with status 0, but job 'left' did not finish: node 0 failed: "));
+}
+
 TEST_CASE("rounds are shown of trainers that know neither how many there will be nor an accuracy") {
   const TempDir dir;
   const std::string go = dir / "go";

@@ -349,6 +349,40 @@ TEST_CASE("nodes that finished wait for the others ten minutes, with and without
   }
 }
 
+TEST_CASE("a node that has begun another round than those that finished is told so at once, and why") {
+  for (const Mode mode : {Mode::kSync, Mode::kAsync}) {
+    Cluster cluster(1);
+    cluster.everybody(2);
+    JoinOptions options;
+    options.config.mode = mode;
+    cluster.run(2, options);
+    const auto given = [&](std::uint64_t round, std::uint64_t answers) {
+      NodePace pace{.job = cluster.open().job, .view = cluster.open().view, .node = NodeRank(1)};
+      pace.said = {Round(round - 1), Round(round)};
+      pace.answers = answers;
+      cluster.say(worker_peer(1), Heartbeat{worker_incarnation(1), {}, {pace}});
+    };
+    cluster.sent.clear();
+    cluster.leave(0, LeaveKind::kFinished, 30);
+    given(30, 1);
+    cluster.pass(60'000, 2, {}, 30);  // it evaluates
+    CHECK(cluster.phase() == "running");
+    given(31, 1);
+    cluster.pass(6'000, 2, {}, 30);
+    given(31, 2);  // an answer of an earlier round still came
+    cluster.pass(6'000, 2, {}, 30);
+    CHECK(cluster.phase() == "running");
+    cluster.pass(6'000, 2, {}, 30);
+    const auto stop = cluster.only<StopJob>(worker_peer(1));
+    REQUIRE(stop.has_value() == (mode == Mode::kSync));  // with clocks nodes make as many rounds as they like
+    if (!stop) continue;
+    CHECK(stop->kind == StopKind::kStopped);
+    CHECK(stop->round == Round(30));
+    CHECK(stop->reason ==
+          "node 0 finished after round 30, and node 1 has begun another one: all ranks must make as many steps");
+  }
+}
+
 TEST_CASE("a node that is lost after another has finished does not cost the others' last round") {
   Cluster cluster(1);
   cluster.everybody(2);

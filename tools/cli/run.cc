@@ -60,6 +60,12 @@ struct RunOptions {
   std::uint32_t restarts = 100;
 };
 
+// Of a job's status: nobody is in it, and it has not finished.
+bool left_alone(const Json& job) {
+  const std::string phase = job.value("phase", "");
+  return !job.value("finished", false) && (phase == "idle" || phase == "gathering");
+}
+
 // What a run of this command is called: "train" for `python train.py --lr 0.1` and `python -m my.train`.
 std::string stem_of(const std::vector<std::string>& command) {
   for (std::size_t i = 1; i < command.size(); ++i) {
@@ -176,6 +182,11 @@ class Run {
     if (auto same = add_digest(); !same) return same;
     if (!not_saved.empty()) return fail(ErrorCode::kStore, "not saved: " + not_saved);
     if (!failed) return failed;
+    if (!stopped_ && left_alone(known)) {
+      return fail(ErrorCode::kUnavailable, "all ranks ended with status 0, but job '" + known.value("name", "") +
+                                               "' did not finish: " + known.value("last_stop", "") +
+                                               "; the same command goes on from the last state that was kept");
+    }
     return stopped_in_time(killed, cluster.base_dir());
   }
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Callable
+from typing import Callable, NoReturn
 
 import torch
 
@@ -20,14 +20,11 @@ from tributary.torch._launch import attach_timeout_ms, topology_of_environment
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
 from tributary.torch._progress import Progress, RoundReport
+from tributary.torch._retries import Retries
 from tributary.torch._round_watch import RoundWatch
 from tributary.torch._slots import Slot
 from tributary.torch._stop import StopSignal
 
-FRUITLESS_ATTACHES = 5  # so often at least is tried again without a round done in between, ...
-FRUITLESS_PATIENCE_S = 60.0  # ... and so long
-FIRST_PAUSE_S = 0.025
-LONGEST_PAUSE_S = 5.0
 PAUSE_SLICE_S = 0.05
 
 
@@ -84,6 +81,8 @@ class Link:
         self.batch_size = 0  # of the sampler's batches; 0: unknown
         self.rewound_from = 0  # round that the job had when it last went back
         self.closed = False
+        self.stopped: Stopped | None = None  # how it was left, if it was stopped
+        self.before_leaving: Callable[[], None] = lambda: None
         self._text = text
         self._computes_with = computes_with
         self._fill = initial
@@ -92,18 +91,23 @@ class Link:
         self._keepsake = self._library.keepsake()
         self._session: Session | None = None
         self._view: View | None = None
-        self._best = 0
-        self._progress_at = time.monotonic()
-        self._fruitless = 0
+        self._retries = Retries()
         self._view_began_after = 0
         self._reduced_ns = 0
         self._attaching = False
         self._ended = ""  # a rank that this one cannot go on without
         self._figure_refused = False
-        self._leaving = False  # it was told to finish
+        self._pushed = False  # gradients of the open round
+        self._leaving = False  # it was told to finish, or that the job stops
+        self._not_told = ""  # why it was not
         self._stops = False  # after the newest round, as all ranks of this replica agreed
 
     # ---- this rank
+
+    @property
+    def attached(self) -> bool:
+        """Whether it is, or was."""
+        return self._view is not None
 
     @property
     def view(self) -> View:
@@ -116,6 +120,11 @@ class Link:
         if self._session is None:
             raise Error(f"job '{self.name}' has no session: it was finished or stopped")
         return self._session
+
+    @property
+    def waits(self) -> bool:
+        """Whether a thread waits for a round. Any thread."""
+        return self._watch.awaited is not None
 
     def say(self, text: str) -> None:
         rank = self._view.rank if self._view is not None else os.environ.get("RANK", "0")
@@ -132,6 +141,7 @@ class Link:
         ``source`` is not to be written until the answer is there.
         """
         memory = self._tensor(index, self.session.gradient(index))
+        self._pushed = True
         self._copies.give(memory, source, factor)
         self._copies.ready(self.session, index, weight, rate)
 
@@ -172,9 +182,8 @@ class Link:
                 self.stop.disarm()
             if not isinstance(error, JobStopped):
                 raise
-            self.say(f"stopped: {error}")
-            raise Stopped(str(error), 0) from None
-        self.round = self.resumed = self._best = self._view_began_after
+            raise self._ended_stopped(str(error)) from None
+        self.round = self.resumed = self._view_began_after
         if self.view.rank != 0:
             return
         if self._copies.device >= 0:
@@ -264,25 +273,18 @@ class Link:
             self._attaching = False
 
     def _try_to_attach(self, reason: str) -> None:
-        if self.round > self._best or self._fruitless == 0:
-            self._best = max(self._best, self.round)
-            self._fruitless = 0
-            self._progress_at = time.monotonic()
+        self._retries.begin(self.round)
         self._drop()
         while True:
             if self.stop.requested is not None:
                 # Nothing can be said about the parameters: this rank has no complete round in its hands.
-                self.closed = True
-                self.say(f"stopped: {reason}")
-                raise Stopped(reason, self.round)
-            self._fruitless += 1
-            late = time.monotonic() > self._progress_at + FRUITLESS_PATIENCE_S
-            if self._fruitless > FRUITLESS_ATTACHES and late:
+                raise self._ended_stopped(reason)
+            pause = self._retries.pause()
+            if pause is None:
                 raise Unavailable(
-                    f"job '{self.name}': gave up after attaching {self._fruitless - 1} times again without completing "
-                    f"a round; the last reason: {reason}"
+                    f"job '{self.name}': gave up after attaching {self._retries.fruitless} times again without "
+                    f"completing a round; the last reason: {reason}"
                 )
-            pause = min(FIRST_PAUSE_S * 2 ** min(self._fruitless - 1, 10), LONGEST_PAUSE_S)
             self.restarts += 1
             self.say(f"attaching again in {pause * 1000:.0f} ms: {reason}")
             self._pause(pause)
@@ -290,9 +292,7 @@ class Link:
                 self._attach()
                 return
             except JobStopped as error:
-                self.closed = True
-                self.say(f"stopped: {error}")
-                raise Stopped(str(error), self.round) from None
+                raise self._ended_stopped(str(error)) from None
             except Unavailable as error:
                 reason = str(error)
 
@@ -351,10 +351,9 @@ class Link:
                 step, reason = Step.RESTART, str(error)
             if step in (Step.CONTINUE, Step.STOP_REQUESTED):
                 self.round = wanted
-                self._fruitless = 0
+                self._pushed = False
+                self._retries.round_done()
                 self._stops = self.part.agree(step == Step.STOP_REQUESTED or self.stop.requested is not None)
-                if step == Step.STOP_REQUESTED:
-                    self.leave_stopped()
                 return True
             if step == Step.VIEW_STOPPED:
                 self.leave_stopped(reason)
@@ -368,8 +367,10 @@ class Link:
             if round == wanted:
                 self.say(f"round {wanted} is complete")
                 self.round = wanted
+                self._pushed = False
                 self._stops = self.part.agree(self.stop.requested is not None)
                 return True
+            self._pushed = False
             self.rewound_from = wanted - 1
             self.round = self.resumed = round
             self.rewinds += 1
@@ -431,27 +432,45 @@ class Link:
         if self._stops:
             self.leave_stopped()
 
-    def leave_stopped(self, reason: str = "") -> None:
-        """Leaves a job that stops after this round. Always raises :class:`Stopped`."""
-        told = f"rank {self.view.rank} was told to stop ({self.stop.requested})" if self.stop.requested else ""
-        session = self.session
-        not_saved = ""
+    def say_stopped(self) -> None:
+        """Leaves the job as one that stops, without waiting for what comes of it."""
+        if self.closed or self._leaving:
+            return
         self._leaving = True
         try:
-            session.finish(Leave.STOPPED, told)
-            session.saved()
+            self.session.finish(Leave.STOPPED, self._told)
         except Error as error:
-            not_saved = str(error)
-        why = reason or session.stop_reason() or told or "the job was asked to stop"
-        self.say(f"stopped after round {self.round}: {why}")
+            self._not_told = str(error)
+
+    def leave_stopped(self, reason: str = "") -> NoReturn:
+        """Leaves a job that stops after this round. Always raises :class:`Stopped`."""
+        self.say_stopped()
+        self.before_leaving()
+        not_saved = self._not_told
+        if not not_saved:
+            try:
+                self.session.saved()
+            except Error as error:
+                not_saved = str(error)
+        why = reason or self.session.stop_reason() or self._told or "the job was asked to stop"
+        stopped = self._ended_stopped(why, not_saved)
+        self.part.leave()
+        raise stopped
+
+    @property
+    def _told(self) -> str:
+        return f"rank {self.view.rank} was told to stop ({self.stop.requested})" if self.stop.requested else ""
+
+    def _ended_stopped(self, why: str, not_saved: str = "") -> Stopped:
+        self.say(f"stopped after round {self.round}: {why}" if self.attached else f"stopped: {why}")
         if not_saved:
             self.say(f"not saved: {not_saved}")
         self._close()
-        self.part.leave()
-        raise Stopped(why, self.round)
+        self.stopped = Stopped(why, self.round)
+        return self.stopped
 
     def finish(self) -> None:
-        """Training is complete. Blocks until the final state is saved.
+        """Training is complete. Blocks until the final state is saved. The job is left, whatever is raised.
 
         Raises:
             tributary.NotSaved: it is not.
@@ -459,23 +478,35 @@ class Link:
         """
         if self.closed:
             return
+        if self._pushed:
+            logger.warning(
+                "job '%s': gradients of round %d have left, and no step() followed: what is saved may have that round "
+                "in it, or not. Call backward() after the last step() only if the job is finish()ed before",
+                self.name,
+                self.round + 1,
+            )
+        try:
+            self._finish()
+        except Error:
+            self._close()
+            raise
+        self._close()
+        self.part.leave()
+
+    def _finish(self) -> None:
         while True:
             self._leaving = True
             try:
                 self.session.finish(Leave.FINISHED)
                 self.session.saved()
-                break
+                return
             except Unavailable as error:
                 self._leaving = False
                 self._attach_again(str(error))
                 if self._view_began_after < self.round:
-                    raise Stopped(
-                        f"the rounds after {self._view_began_after} were lost when the program was at its end; run it "
-                        "again to go on",
-                        self._view_began_after,
-                    ) from None
-        self._close()
-        self.part.leave()
+                    lost = f"the rounds after {self._view_began_after} were lost when the program was at its end"
+                    self.round = self._view_began_after
+                    self.leave_stopped(f"{lost}; run it again to go on")
 
     def fail(self, message: str) -> None:
         """This rank cannot go on; the others are told why. Never raises."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
 import traceback
 from types import TracebackType
-from typing import Any
+from typing import Any, Callable, NoReturn
 
 from tributary._errors import Error
-from tributary.torch._exceptions import Stopped
+from tributary.torch._exceptions import EXIT_STOPPED, Stopped
 from tributary.torch._job import default_name
 from tributary.torch._link import Link
 from tributary.torch._log import logger
@@ -18,21 +19,40 @@ from tributary.torch._stop import StopSignal
 
 
 class Program:
-    """Leaves all jobs when the program ends: finished, or failed with the exception that ended it."""
+    """Leaves all jobs when the program ends: finished, or failed with the exception or the status that ended it."""
 
     def __init__(self) -> None:
         self.stop = StopSignal()
         self.links: list[Link] = []
+        self.names: list[str] = []  # of all jobs that there were
         self._failure: str | None = None
         self._hooked = False
 
-    def add(self, link: Link) -> None:
+    def open(self, link: Link) -> None:
+        """Attaches, and leaves the job at the program's end.
+
+        Raises:
+            ValueError: the program has an open job of this name.
+            Stopped, tributary.Error: as Link.open().
+        """
         self.links = [known for known in self.links if not known.closed]
+        if any(known.name == link.name for known in self.links):
+            raise ValueError(
+                f"job '{link.name}' is open in this program: finish() it before it goes on with another optimizer, or "
+                "give another name="
+            )
+        link.before_leaving = self._say_stopped
+        self._hook()
         self.links.append(link)
+        link.open()
+        self.names.append(link.name)
+
+    def _hook(self) -> None:
         if self._hooked:
             return
         self._hooked = True
         atexit.register(self.end)
+        os.register_at_fork(after_in_child=self._forked)
         before = sys.excepthook
 
         def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -40,41 +60,71 @@ class Program:
             before(kind, error, trace)
 
         sys.excepthook = note
+        # Python shows no hook, and no atexit function, the SystemExit that ends a program.
+        for module, name in ((sys, "exit"), (builtins, "exit"), (builtins, "quit")):
+            if hasattr(module, name):
+                setattr(module, name, self._noting(getattr(module, name)))
+
+    def _noting(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        def noted(status: Any = None) -> NoReturn:
+            if status is not None and status != 0:
+                self._failure = f"sys.exit({status!r})"
+            leave(status)
+
+        return noted
+
+    def _forked(self) -> None:
+        """In the child: the jobs are its parent's."""
+        for link in self.links:
+            link.closed = True
+        self.links = []
+
+    def _say_stopped(self) -> None:
+        """A job stops, and so all do: whoever waits for this rank in another one hears it before this one waits."""
+        for link in self.links:
+            link.say_stopped()
 
     @property
     def link(self) -> Link | None:
         """The first job that is attached, or was last."""
-        return self.links[0] if self.links else None
+        return next((link for link in self.links if link.attached), None)
 
     def free_name(self) -> str:
-        """A name for another job, that no open one has."""
-        return default_name([link.name for link in self.links if not link.closed])
+        """A name for another job, that none of this program had."""
+        return default_name(self.names)
 
     def finish(self) -> None:
         """Leaves all jobs as finished; what comes of them is raised."""
         for link in self.links:
             link.finish()
-        self.stop.disarm()
 
     def end(self) -> None:
         """At the end of the program, which can only say what went wrong by its exit status."""
+        stopped = any(link.stopped for link in self.links)
         status = 0
         for link in self.links:
+            if link.waits:  # in another thread, under which no session can be ended; the worker sees the process end
+                logger.error("job '%s': the program ended while a thread was inside step()", link.name)
+                status = 1
+                continue
             if self._failure is not None:
                 link.fail(self._failure)
                 continue
             try:
+                if stopped and not link.closed:
+                    link.leave_stopped("another job of this program stopped")
                 link.finish()
-            except Stopped as stopped:
-                logger.error("job '%s': %s", link.name, stopped)
-                status = int(str(stopped.code))
+            except Stopped as error:
+                logger.error("job '%s': %s", link.name, error)
+                status = int(str(error.code))
             except Error as error:
                 logger.error("job '%s': %s", link.name, error)
                 status = 1
-        if status or any(link.part.watches for link in self.links):
+        watches = any(link.part.watches for link in self.links)
+        if status or watches:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(status or int(self._failure is not None))
+            os._exit(status or int(self._failure is not None) or (EXIT_STOPPED if stopped else 0))
 
 
 program = Program()

@@ -25,6 +25,8 @@ class StopSignal:
     its own sees signals come (``signal.set_wakeup_fd``) and does at once what the main thread cannot: it answers, ends
     an attach, and ends the process.
 
+    A process that is forked from this one has the handlers that were there before.
+
     Attributes:
         requested: the first signal's name.
         flag: 1 once there is one, for the library to read while it attaches.
@@ -34,6 +36,8 @@ class StopSignal:
         self.requested: str | None = None
         self.flag = ctypes.c_int(0)
         self._at = 0.0
+        self._answered = False
+        self._minds_forks = False
         self._before: dict[int, Any] = {}
         self._ends: tuple[socket.socket, socket.socket] | None = None
         self._listeners: list[Callable[[str], None]] = []
@@ -43,24 +47,47 @@ class StopSignal:
         self._listeners.append(answer)
 
     def forget(self, answer: Callable[[str], None]) -> None:
-        """Whoever listened does no more."""
+        """Whoever listened does no more. Without listeners signals do what they did before; not after one came, whose
+        echoes would hit a program that ends because of it.
+        """
         if answer in self._listeners:
             self._listeners.remove(answer)
+        if not self._listeners and self.requested is None:
+            self.disarm()
 
     def arm(self) -> bool:
         """Takes the two signals over: whether it was this call that did. Not outside the main thread, where Python
-        allows none.
+        allows none. What was requested of jobs that have ended is not of the next one.
         """
+        if not self._listeners:
+            self.requested = None
+            self.flag.value = 0
+            self._answered = False
         if self._before or threading.current_thread() is not threading.main_thread():
             return False
         for number in _SIGNALS:
             self._before[number] = signal.signal(number, self._note)
         self._watch()
+        if not self._minds_forks:
+            self._minds_forks = True
+            os.register_at_fork(after_in_child=self._forked)
         return True
 
     def disarm(self) -> None:
         """The two signals do what they did before."""
-        if not self._before or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is threading.main_thread():
+            self._give_back()
+
+    def _forked(self) -> None:
+        """In the child: what it is told is not this job's. The thread that sees signals is not there."""
+        self._listeners.clear()
+        ends = self._ends
+        self._give_back()
+        if ends is not None:
+            ends[0].close()
+
+    def _give_back(self) -> None:
+        if not self._before:
             return
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
@@ -110,7 +137,6 @@ class StopSignal:
 
     def _see(self, read: socket.socket) -> None:
         """Of the thread. The main thread's handler may run much later than a signal comes."""
-        first: float | None = None
         with read:
             while True:
                 got = read.recv(1)
@@ -118,12 +144,11 @@ class StopSignal:
                     return
                 if got[0] not in _SIGNALS:
                     continue
-                now = time.monotonic()
-                if first is None:
-                    first = now
+                if not self._answered:
+                    self._answered = True
                     if self.requested is None:
                         self._take(got[0])
                     for answer in tuple(self._listeners):
                         answer(signal.Signals(got[0]).name)
-                elif now > first + SAME_WISH_S:
+                elif time.monotonic() > self._at + SAME_WISH_S:
                     os._exit(128 + got[0])

@@ -105,8 +105,7 @@ class DiLoCo:
             attach_timeout=attach_timeout,
         )
         self._link.batches_per_round = sync_every
-        self._link.open()
-        program.add(self._link)
+        program.open(self._link)
         self._link.take_all(self._slots)
 
     @property

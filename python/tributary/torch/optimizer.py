@@ -166,8 +166,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             shares=any(isinstance(slot, SharedSlot) for slot in self._slots),
         )
         self._link.batches_per_round = self._link.micro_batches = accumulate
-        self._link.open()
-        program.add(self._link)
+        program.open(self._link)
         if self._steps_here and self._link.round:
             message = _complaints.mean_cannot_resume(self._job.name, self._link.round)
             self._link.fail(message)
