@@ -24,9 +24,10 @@
  * except that tributary_ready() and tributary_ready_after() of different tensors may be called from different threads.
  *
  * A trainer on a GPU sets tributary_options.device. With tributary_view.on_device gradients and parameters are memory
- * of that device; else they are host memory, pinned, to be copied to and fro on a stream. In both cases it says
- * tributary_ready_after() that stream instead of tributary_ready(), and after tributary_wait() the parameters are there
- * for what is put on streams then. Work that uses a session's memory is to be over before tributary_destroy(). */
+ * of that device; else they are host memory, pinned if the system allows it, to be copied to and fro on a stream. In
+ * both cases it says tributary_ready_after() that stream instead of tributary_ready(), and after tributary_wait() the
+ * parameters are there for what is put on streams then. Work that uses a session's memory is to be over before
+ * tributary_destroy(). */
 #ifndef TRIBUTARY_H
 #define TRIBUTARY_H
 
@@ -65,7 +66,7 @@ typedef int32_t tributary_status;
 typedef struct tributary_session tributary_session;
 typedef struct tributary_keepsake tributary_keepsake;
 
-/* "1.0.0": the library's release. */
+/* The library's release, as "0.1.0". */
 TRIBUTARY_API const char* tributary_version(void);
 /* Of this thread's last failed call, in a sentence that names the thing, the value and what to do; "" before any. Valid
  * until the thread's next failed call. */
@@ -100,7 +101,8 @@ typedef struct tributary_options {
   uint32_t gradients_move;    /* 1: tributary_gradient() is asked for anew in every round, and all of it is written */
   int32_t device; /* the CUDA device, as this process counts, that the worker is asked to lend memory of; -1: none */
   const char* computes_with; /* what computes the gradients ("torch 2.13 cpu"): compared with other ranks'; NULL: not */
-  void (*note)(const char* text, void* context); /* told what an attach waits for; NULL: nobody */
+  /* Told what an attach waits for, and what makes copies slower; NULL: nobody. */
+  void (*note)(const char* text, void* context);
   void* note_context;
   tributary_keepsake* keepsake; /* NULL: nothing is kept */
   uint32_t model_rank; /* which part of the model this rank holds, with pipeline or tensor parallelism; else 0 */

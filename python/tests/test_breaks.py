@@ -501,6 +501,17 @@ class Parameters(WithFake):
         with self.assertRaisesRegex(ValueError, "not among those of the model"):
             trib.DistributedOptimizer(TwoLayers(), torch.optim.SGD(self.net.parameters(), lr=0.1))
 
+    def test_more_than_servers_keep(self) -> None:
+        self.net.double()
+        with self.assertLogs(logger, "WARNING") as logs:
+            self.make()
+        self.assertIn("parameter 'a.weight' is float64: the servers keep and step float32", logs.output[0])
+
+    def test_a_model_that_exchanges_by_itself(self) -> None:
+        wrapped = mock.Mock(spec=nn.parallel.DistributedDataParallel)
+        with self.assertRaisesRegex(TypeError, "would average gradients a second time"):
+            trib.DistributedOptimizer(wrapped, torch.optim.SGD(self.net.parameters(), lr=0.1))
+
     def test_buffers_are_local(self) -> None:
         self.net = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
         self.make()

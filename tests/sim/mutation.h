@@ -17,10 +17,9 @@ enum class Mutation {
   kFailedDrop,        // a view opens on a server that could not drop what an earlier view has left
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
   kForgottenJob,      // the coordinator takes no notice of what stores have of jobs that its registry does not know
-  kNoSpareSlot,       // a rank writes a gradient where a round lies in the ring that is still kept
-  kUnsharedPrevious,  // encoded parameters of the round before are told without a share in their buffer
-  kEmptiedPool,       // a job's pool is given back while workers may still read what they were told of it
   // Inside the product's own code (tests/sim/plant.py):
+  kUnsharedPrevious,   // encoded parameters of the round before are told without a share in their buffer
+  kEmptiedPool,        // a job's pool is given back while workers may still read what they were told of it
   kArrivalOrderSum,    // nodes are added in another order than the tree's
   kForgetDuplicates,   // a second copy of a push counts as another node's
   kWriteInPlace,       // a step writes into a buffer that somebody still reads

@@ -300,9 +300,6 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
   if (!holds(tensor)) return computed(round, tensor);
   const auto [begin, end] = elements_of(tensor);
   auto* gradients = testing::gradient_place(*job_, local_rank_, Round(round));
-  if (world_.mutation == Mutation::kNoSpareSlot && job_->spec().gradients_in_ring) {
-    std::fill_n(testing::gradient_place(*job_, local_rank_, Round(round + 1)) + begin, end - begin, 0.0f);
-  }
   const GateDecision gate = job_->header().gate[(round - 1) % kGateWords].read(round - 1);
   const bool forgets =
       world_.mutation == Mutation::kFirstScale && world_.scenario.elastic && round == resume_.value + 1;

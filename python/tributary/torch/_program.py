@@ -171,7 +171,8 @@ def log(**figures: Any) -> None:
     Args:
         figures: ``loss``, ``accuracy`` (a share), ``samples`` (how many they are means of; by default what is known of
             the round), ``test_loss``, ``test_accuracy``, or others, at most 32. Numbers, or tensors of one element.
-            `tributary run` shows those named here; `tributary status` and the metrics of server 0 show all.
+            `tributary run` shows ``loss``, ``accuracy`` and ``test_accuracy``; `tributary status` and the metrics of
+            server 0 show all.
 
     Raises:
         ValueError: there are too many.

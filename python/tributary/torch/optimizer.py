@@ -53,7 +53,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             does.
         schedule: what the loop steps its schedulers after, ``"round"`` or ``"epoch"``: a process that goes on steps
             them as often as the rounds before did.
-        seed: sets random generators anew in each round, from it, the rank and the round.
+        seed: sets random generators anew in each round, from it, the round and the rank (with a mesh: the replica).
         on_rewind: if all copies of the last rounds are lost: ``"warn"``, or ``"raise"`` :class:`Rewound`.
         step_on: ``"auto"``, or ``"trainers"`` to step here whatever the optimizer is.
         parameters: ``"copy"``: the model has memory of its own. ``"shared"``: it reads the parameters where the node's

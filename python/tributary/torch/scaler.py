@@ -12,7 +12,7 @@ from tributary.torch._program import program
 
 
 class GradScaler:
-    """Has the methods of ``torch.amp.GradScaler``, for a job with a loss scale.
+    """Has the methods of ``torch.amp.GradScaler`` that a loop calls, for a job with a loss scale.
 
     The scale is the job's: the servers divide it out, look for values that are not finite, skip such a round on all
     ranks and let the scale grow and back off. So :meth:`unscale_` and :meth:`update` have nothing to do. Pass
