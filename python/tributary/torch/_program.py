@@ -66,10 +66,10 @@ class Program:
                 setattr(module, name, self._noting(getattr(module, name)))
 
     def _noting(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-        def noted(status: Any = None) -> NoReturn:
-            if status is not None and status != 0:
-                self._failure = f"sys.exit({status!r})"
-            leave(status)
+        def noted(code: Any = None) -> NoReturn:
+            if code is not None and code != 0:
+                self._failure = f"sys.exit({code!r})"
+            leave(code)
 
         return noted
 
