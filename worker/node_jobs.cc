@@ -58,7 +58,7 @@ Status NodeJobs::admit(const AttachedJob* job, const AttachRequest& request, con
                           request.node_rank};
   if (Status status = topology.validate(); !status) return status;
   if (request.local_world_size > kMaxLocalRanks) {
-    return fail(ErrorCode::kLimit, printed("local_world_size %u is over the limit of %u ranks per node",
+    return fail(ErrorCode::kLimit, printed("local_world_size %u is over the limit of %zu ranks per node",
                                            request.local_world_size, kMaxLocalRanks));
   }
   const NodeDevices* devices = context_.options.devices.get();

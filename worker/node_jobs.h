@@ -25,7 +25,6 @@ std::vector<JobProgress> progress_of(const std::vector<NodeJobSummary>& summarie
 
 class NodeJobs {
  public:
-  static constexpr std::uint32_t kMaxLocalRanks = tributary::kMaxLocalRanks;
   static constexpr std::size_t kMaxJobs = 64;
   static constexpr std::uint64_t kRefusalMs = 60'000;  // before the log has the same refusal once more
 
