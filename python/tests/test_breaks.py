@@ -4,80 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
-import sys
 import tempfile
-import time
 import unittest
 import warnings
 from typing import Any
 from unittest import mock
 
 import torch
-from fake import FakeLibrary
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
+from with_fake import TwoLayers, WithFake
 
 import tributary.torch as trib
-from tributary import Error, JobStopped, NotSaved, Unavailable
+from tributary import Error, Unavailable
 from tributary._errors import Status
-from tributary._library import Leave, Step
+from tributary._library import Step
 from tributary.torch._log import logger
-from tributary.torch._program import program
-
-
-class TwoLayers(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(1)
-        self.a = nn.Linear(4, 3)
-        self.b = nn.Linear(3, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.b(torch.tanh(self.a(x)))
-
-
-class WithFake(unittest.TestCase):
-    def setUp(self) -> None:
-        self.library = FakeLibrary()
-        patch = mock.patch("tributary._library.load", return_value=self.library)
-        patch.start()
-        self.addCleanup(patch.stop)
-        pause = mock.patch("tributary.torch._retries.FIRST_PAUSE_S", 0.0)
-        pause.start()
-        self.addCleanup(pause.stop)
-        self.addCleanup(self._leave)
-        self.net = TwoLayers()
-
-    def _leave(self) -> None:
-        for link in program.links:
-            link.fail("the test is over")
-        program.links.clear()
-        program.names.clear()
-        program.stop.disarm()
-        program.stop.requested = None
-        program.stop.flag.value = 0
-
-    def make(self, optimizer: Any = None, **options: Any) -> trib.DistributedOptimizer:
-        optimizer = optimizer or torch.optim.SGD(self.net.parameters(), lr=0.1)
-        return trib.DistributedOptimizer(self.net, optimizer, **options)
-
-    def backward(self, seed: int = 0) -> torch.Tensor:
-        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
-        loss = self.net(x).square().mean()
-        loss.backward()
-        return loss
-
-    def values(self) -> list[torch.Tensor]:
-        return [p.detach().clone() for p in self.net.parameters()]
-
-    def train(self, opt: trib.DistributedOptimizer, rounds: int = 1) -> None:
-        for _ in range(rounds):
-            self.backward(opt.round)
-            opt.step()
-            opt.zero_grad()
 
 
 class Steps(WithFake):
@@ -113,134 +57,6 @@ class Steps(WithFake):
         opt.step()
         with opt.no_sync():
             loss.backward()  # in torch: "modified by an inplace operation"
-
-    def test_all_is_left_in_good_order(self) -> None:
-        opt = self.make()
-        self.train(opt)
-        session = self.library.session
-        opt.finish()
-        self.assertEqual(session.left, (Leave.FINISHED, ""))
-        self.assertTrue(session.was_saved and session.destroyed)
-        self.backward()  # hooks do nothing any more
-        with self.assertRaisesRegex(RuntimeError, "is finished"):
-            opt.step()
-
-    def test_an_exception_ends_the_job_as_failed(self) -> None:
-        self.make()
-        session = self.library.session
-        with mock.patch.object(program, "_failure", "ValueError: bad batch"):
-            program.end()
-        self.assertEqual(session.left, (Leave.FAILED, "ValueError: bad batch"))
-
-    def test_an_exit_status_ends_the_job_as_failed(self) -> None:
-        for status, left in (
-            (3, Leave.FAILED),
-            ("bad batch", Leave.FAILED),
-            (0, Leave.FINISHED),
-            (None, Leave.FINISHED),
-        ):
-            with self.subTest(status), mock.patch.object(program, "_failure", None):
-                self._leave()
-                self.make()
-                session = self.library.session
-                with self.assertRaises(SystemExit) as caught:
-                    sys.exit(status)
-                self.assertEqual(caught.exception.code, status)
-                program.end()
-                self.assertEqual(session.left, (left, f"sys.exit({status!r})" if status else ""))
-
-    def test_a_state_that_is_not_saved_is_said_once(self) -> None:
-        opt = self.make()
-        session = self.library.session
-        session.saved = mock.Mock(side_effect=NotSaved("disk full", Status.STORE))
-        with self.assertRaisesRegex(NotSaved, "disk full"):
-            opt.finish()
-        self.assertTrue(session.destroyed)
-        program.end()
-        session.saved.assert_called_once()
-
-    def test_rounds_that_are_lost_at_the_end_are_no_end(self) -> None:
-        opt = self.make()
-        self.train(opt, 3)
-
-        def lose() -> None:
-            del self.library.rounds[2:]
-            raise Unavailable("server 0 is gone", Status.UNAVAILABLE)
-
-        self.library.session.saved = lose  # type: ignore[method-assign]
-        with self.assertRaises(trib.Stopped) as caught:
-            opt.finish()
-        self.assertIn("the rounds after 1 were lost", caught.exception.reason)
-        self.assertEqual(self.library.session.left[0], Leave.STOPPED)
-
-    def test_gradients_without_a_step_are_said(self) -> None:
-        opt = self.make()
-        self.train(opt)
-        self.backward()
-        with self.assertLogs(logger, "WARNING") as logs:
-            opt.finish()
-        self.assertIn("gradients of round 2 have left, and no step() followed", logs.output[0])
-
-    def test_a_thread_in_a_step_is_left_alone(self) -> None:
-        opt = self.make()
-        session = self.library.session
-        ended = mock.Mock(side_effect=SystemExit)
-        with opt._link._watch.waiting(1), mock.patch("os._exit", ended), self.assertRaises(SystemExit):
-            program.end()
-        ended.assert_called_once_with(1)
-        self.assertFalse(session.destroyed)
-        self.assertIsNone(session.left)
-
-    def test_a_forked_process_is_no_rank(self) -> None:
-        opt = self.make()
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(write, b"0" if opt._link.closed and not program.links else b"1")
-            time.sleep(600)
-            os._exit(0)
-        self.assertEqual(os.read(read, 1), b"0")
-        os.kill(child, signal.SIGTERM)
-        _, status = os.waitpid(child, 0)
-        self.assertEqual(os.waitstatus_to_exitcode(status), -signal.SIGTERM)
-        self.assertIsNone(program.stop.requested)
-        os.close(read)
-        os.close(write)
-        self.train(opt)
-        self.assertEqual(opt.round, 1)
-
-
-class Several(WithFake):
-    """Jobs of one program."""
-
-    def test_another_job_has_another_name(self) -> None:
-        first = self.make()
-        name = first._link.name
-        first.finish()
-        self.assertEqual(self.make()._link.name, f"{name}-2")
-        with self.assertRaisesRegex(ValueError, f"job '{name}-2' is open in this program"):
-            self.make(name=f"{name}-2")
-
-    def test_all_stop_before_one_waits(self) -> None:
-        opt = self.make(name="generator")
-        sessions = [self.library.session]
-        twin = TwoLayers()
-        trib.DistributedOptimizer(twin, torch.optim.SGD(twin.parameters(), lr=0.1), name="discriminator")
-        sessions.append(self.library.session)
-        sessions[0].saved = mock.Mock(side_effect=lambda: self.assertIsNotNone(sessions[1].left))
-        self.backward()
-        os.kill(os.getpid(), signal.SIGTERM)
-        with self.assertRaises(trib.Stopped):
-            opt.step()
-        sessions[0].saved.assert_called_once()
-        self.assertFalse(sessions[1].was_saved)
-        with mock.patch("os._exit", side_effect=SystemExit) as ended, self.assertRaises(SystemExit):
-            program.end()
-        ended.assert_called_once_with(75)
-        for session in sessions:
-            self.assertEqual(session.left, (Leave.STOPPED, "rank 0 was told to stop (SIGTERM)"))
-            self.assertTrue(session.destroyed)
-        self.assertTrue(sessions[1].was_saved)
 
 
 class Gradients(WithFake):
@@ -755,148 +571,6 @@ class Losses(WithFake):
         opt.step()
         self.assertEqual(opt.round, 0)
         self.assertEqual(self.library.rounds[0], first)
-
-
-class Stops(WithFake):
-    def test_somebody_asked_for_it(self) -> None:
-        opt = self.make()
-        session = self.library.session
-        self.library.events[2] = "stop"
-        with self.assertRaises(trib.Stopped) as caught:
-            self.train(opt, 5)
-        self.assertEqual(caught.exception.code, 75)
-        self.assertIsInstance(caught.exception, SystemExit)
-        self.assertEqual(session.left[0], Leave.STOPPED)
-        self.assertTrue(session.was_saved)
-        torch.testing.assert_close(self.net.a.weight.detach().flatten(), torch.tensor(self.library.rounds[2][0]))
-
-    def test_the_last_round_is_in_the_model(self) -> None:
-        for what in (torch.optim.SGD, torch.optim.RMSprop):  # which steps here
-            with self.subTest(what):
-                self._leave()
-                self.library.rounds.clear()
-                twin = TwoLayers()
-                reference = what(twin.parameters(), lr=0.1)
-                self.net = TwoLayers()
-                opt = self.make(what(self.net.parameters(), lr=0.1))
-                self.library.events[2] = "stop"
-                with self.assertRaises(trib.Stopped):
-                    self.train(opt, 5)
-                for seed in range(2):
-                    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
-                    twin(x).square().mean().backward()
-                    reference.step()
-                    reference.zero_grad()
-                self.assertEqual(opt.round, 2)
-                for p, q in zip(self.net.parameters(), twin.parameters()):
-                    torch.testing.assert_close(p, q)
-
-    def test_signals_are_given_back(self) -> None:
-        before = signal.getsignal(signal.SIGINT)
-        opt = self.make()
-        self.assertNotEqual(signal.getsignal(signal.SIGINT), before)
-        opt.finish()
-        self.assertEqual(signal.getsignal(signal.SIGINT), before)
-
-    def test_a_stop_of_one_job_is_not_of_the_next(self) -> None:
-        opt = self.make()
-        os.kill(os.getpid(), signal.SIGTERM)
-        self.backward()
-        with self.assertRaises(trib.Stopped):
-            opt.step()
-        opt = self.make()
-        self.train(opt)
-        self.assertEqual(opt.round, self.library.session.round)
-        os.kill(os.getpid(), signal.SIGTERM)
-        self.backward()
-        with self.assertRaises(trib.Stopped):
-            opt.step()
-
-    def test_a_view_that_stopped(self) -> None:
-        opt = self.make()
-        self.library.events[2] = "stopped"
-        with self.assertRaises(trib.Stopped) as caught:
-            self.train(opt, 5)
-        self.assertEqual(caught.exception.reason, "somebody asked for it")
-
-    def test_signals_stop_at_the_rounds_end(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            with self.subTest(number):
-                self._leave()
-                self.library.rounds.clear()
-                opt = self.make()
-                session = self.library.session
-                self.backward()
-                os.kill(os.getpid(), number)
-                with self.assertRaises(trib.Stopped):
-                    opt.step()
-                self.assertEqual(session.left, (Leave.STOPPED, f"rank 0 was told to stop ({number.name})"))
-                self.assertEqual(opt.round, 1)
-
-    def test_a_signal_while_attaching(self) -> None:
-        before = signal.getsignal(signal.SIGINT)
-        self.library.alone = lambda: os.kill(os.getpid(), signal.SIGINT)
-        with self.assertLogs(logger, "INFO") as logs, self.assertRaises(trib.Stopped) as caught:
-            self.make()
-        self.assertEqual(caught.exception.code, 75)
-        self.assertIn("rank 0: stopped: told to stop while it waited for node 1", logs.output[-1])
-        self.assertEqual(signal.getsignal(signal.SIGINT), before)
-
-    def test_a_signal_while_attaching_again(self) -> None:
-        opt = self.make()
-        self.library.events[1] = "gone"
-        self.library.alone = lambda: os.kill(os.getpid(), signal.SIGTERM)
-        self.backward()
-        with self.assertRaises(trib.Stopped) as caught:
-            opt.step()
-        self.assertIn("waited for node 1", caught.exception.reason)
-
-    def test_the_first_signal_has_an_answer(self) -> None:
-        opt = self.make()
-        session = self.library.session
-        answers = []
-
-        def wait(tensor: int = -1) -> Step:
-            if not answers:
-                with self.assertLogs(logger, "INFO") as logs:
-                    os.kill(os.getpid(), signal.SIGINT)
-                    deadline = time.monotonic() + 60
-                    while not logs.output and time.monotonic() < deadline:
-                        time.sleep(0.01)
-                answers.extend(logs.output)
-            return type(session).wait(session, tensor)
-
-        session.wait = wait  # type: ignore[method-assign]
-        self.backward()
-        with self.assertRaises(trib.Stopped):
-            opt.step()
-        why = "`tributary status` says why they are not"
-        self.assertEqual(
-            answers,
-            [
-                f"INFO:tributary:rank 0: SIGINT: stops when the parameters of round 1 are there ({why}); "
-                "a second Ctrl-C ends this rank at once"
-            ],
-        )
-
-    def test_how_long_an_attach_may_take(self) -> None:
-        self.make(attach_timeout=2.5)
-        self.assertEqual(self.library.attaches[-1].attach_timeout_ms, 2500)
-        self._leave()
-        self.make()
-        self.assertEqual(self.library.attaches[-1].attach_timeout_ms, 0)  # as the environment says
-        self._leave()
-        for wrong in (0, -1, 604801, float("nan")):
-            with self.assertRaisesRegex(ValueError, "attach_timeout="):
-                self.make(attach_timeout=wrong)
-
-    def test_stopped_while_attaching(self) -> None:
-        opt = self.make()
-        self.library.events[1] = "gone"
-        self.library.refuse = [JobStopped("the job was stopped", Status.STOPPED)]
-        self.backward()
-        with self.assertRaises(trib.Stopped):
-            opt.step()
 
 
 class Resumes(WithFake):

@@ -6,9 +6,9 @@ import unittest
 
 import torch
 from cluster import Cluster, value_of, wait_all
-from test_breaks import WithFake
 from test_cluster import WithDaemons, settings
 from torch import nn
+from with_fake import WithFake
 
 
 class Shared(WithFake):

@@ -13,8 +13,8 @@ from unittest import mock
 
 import torch
 from fake import FakeCuda, FakeStream
-from test_breaks import TwoLayers, WithFake
 from torch import nn
+from with_fake import TwoLayers, WithFake
 
 import tributary.torch as trib
 from tributary import Error

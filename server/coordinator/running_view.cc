@@ -162,11 +162,10 @@ std::optional<std::uint32_t> RunningView::node_beyond(Round round) const {
   return std::nullopt;
 }
 
-std::optional<RunningView::LeftBehind> RunningView::left_behind(std::uint64_t now_ms) {
+std::optional<RunningView::LeftBehind> RunningView::left_behind(const LeaveJob& first, std::uint64_t now_ms) {
   // The others either finish now or wait for ever. (If all had, the stop would have begun.)
   std::uint64_t answers = 0;
   for (const auto& [node, member] : view.members) answers += member.answers;
-  const LeaveJob& first = *one_that_left(view.members)->left;
   const std::string who = "node " + std::to_string(first.node.value) + " finished after round " +
                           std::to_string(first.round.value) + ", and ";
   if (!lagging_) lagging_.emplace(kLagPatienceMs, now_ms);
@@ -182,7 +181,7 @@ std::optional<RunningView::LeftBehind> RunningView::left_behind(std::uint64_t no
 
 std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
   look_for_stall(now_ms);
-  if (one_that_left(view.members)) return left_behind(now_ms);
+  if (const JobMember* finished = one_that_left(view.members)) return left_behind(*finished->left, now_ms);
   if (ledger_.servers() == 0) return std::nullopt;
   const std::set<std::uint16_t> parts = ledger_.shards();
   if (snapshots_.overdue(ledger_.paces, parts, now_ms)) {

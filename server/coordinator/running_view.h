@@ -59,7 +59,7 @@ class RunningView {
 
  private:
   void look_for_stall(std::uint64_t now_ms);
-  std::optional<LeftBehind> left_behind(std::uint64_t now_ms);
+  std::optional<LeftBehind> left_behind(const LeaveJob& first, std::uint64_t now_ms);
   // A node that has not left, and has begun a round after this one.
   std::optional<std::uint32_t> node_beyond(Round round) const;
   StallWatch::Facts facts() const;

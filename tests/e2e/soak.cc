@@ -36,6 +36,8 @@ using std::chrono::milliseconds;
 constexpr std::uint64_t kSamples = 40;          // of a phase
 constexpr std::uint64_t kSnapshotRounds = 4;    // from one snapshot to the next
 constexpr milliseconds kRoundPause{2};          // the trainer is not what is measured
+constexpr int kLooks = 5;                       // for a sample, ...
+constexpr milliseconds kLookPause{20};          // ... so far apart: what an attach has open for a moment is no growth
 constexpr milliseconds kGivenUp{5};             // an attach of a rank whose job never comes together
 constexpr milliseconds kAsk{5'000};             // for a page of a daemon
 constexpr std::chrono::seconds kPatience{120};  // without any progress
@@ -46,14 +48,11 @@ constexpr const char* kNames[kQuantities] = {"anonymous_bytes", "descriptors", "
 struct Bound {
   double once = 0.0, per_unit = 0.0;
 };
-// What an attach has open for a moment: a sample may find it or not.
-constexpr double kOpenAtAttach = 8;
 // What is no growth: arenas that fill, tables that double, RocksDB's write buffer and logs, which have bounds.
-constexpr Bound kBounds[kQuantities] = {{512 << 10, 64}, {kOpenAtAttach, 0}, {2, 0}, {1 << 20, 64}};
+constexpr Bound kBounds[kQuantities] = {{512 << 10, 64}, {4, 0}, {2, 0}, {1 << 20, 64}};
 // A finished job stays: its record, and its last snapshot with RocksDB's structures for it, whose files are open, 128
 // at most (max_open_files in server/store/rocks_options.cc).
-constexpr Bound kBoundsOfJobs[kQuantities] = {
-    {512 << 10, 128 << 10}, {kOpenAtAttach + 128, 0}, {2, 0}, {1 << 20, 64 << 10}};
+constexpr Bound kBoundsOfJobs[kQuantities] = {{512 << 10, 128 << 10}, {4 + 128, 0}, {2, 0}, {1 << 20, 64 << 10}};
 
 struct Sample {
   double unit = 0.0;
@@ -83,9 +82,14 @@ Sample look_at(Daemon& daemon, const std::string& store, double unit) {
     if (line.starts_with("RssAnon:")) sample.values[kAnonymous] = number("RssAnon:") * 1024.0;
     if (line.starts_with("Threads:")) sample.values[kThreads] = number("Threads:");
   }
-  std::error_code failed;
-  const fs::directory_iterator open(folder + "/fd", failed);
-  if (!failed) sample.values[kDescriptors] = static_cast<double>(std::distance(begin(open), end(open)));
+  for (int look = 0; look < kLooks; ++look) {
+    if (look > 0) std::this_thread::sleep_for(kLookPause);
+    std::error_code failed;
+    const fs::directory_iterator open(folder + "/fd", failed);
+    if (failed) continue;
+    const auto descriptors = static_cast<double>(std::distance(begin(open), end(open)));
+    sample.values[kDescriptors] = look == 0 ? descriptors : std::min(sample.values[kDescriptors], descriptors);
+  }
   if (!store.empty()) sample.values[kStore] = static_cast<double>(bytes_below(store));
   return sample;
 }

@@ -349,7 +349,7 @@ TEST_CASE("nodes that finished wait for the others ten minutes, with and without
   }
 }
 
-TEST_CASE("a node that has begun another round than those that finished is told so at once, and why") {
+TEST_CASE("a node that has begun another round than those that finished is stopped, and told why") {
   for (const Mode mode : {Mode::kSync, Mode::kAsync}) {
     Cluster cluster(1);
     cluster.everybody(2);

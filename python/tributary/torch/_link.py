@@ -127,7 +127,7 @@ class Link:
         return self._watch.awaited is not None
 
     def say(self, text: str) -> None:
-        rank = self._view.rank if self._view is not None else os.environ.get("RANK", "0")
+        rank = self.view.rank if self.attached else os.environ.get("RANK", "0")
         logger.info("rank %s: %s", rank, text)
 
     # ---- memory
@@ -334,7 +334,9 @@ class Link:
             Stopped: in good order. ``arrived`` was told all tensors.
         """
         with self._copies.taking():
-            return self._complete_round(order, arrived, push_again)
+            done = self._complete_round(order, arrived, push_again)
+        self._pushed = False
+        return done
 
     def _complete_round(
         self, order: Iterable[int], arrived: Callable[[int], None], push_again: Callable[[], Iterable[int]]
@@ -351,7 +353,6 @@ class Link:
                 step, reason = Step.RESTART, str(error)
             if step in (Step.CONTINUE, Step.STOP_REQUESTED):
                 self.round = wanted
-                self._pushed = False
                 self._retries.round_done()
                 self._stops = self.part.agree(step == Step.STOP_REQUESTED or self.stop.requested is not None)
                 return True
@@ -367,10 +368,8 @@ class Link:
             if round == wanted:
                 self.say(f"round {wanted} is complete")
                 self.round = wanted
-                self._pushed = False
                 self._stops = self.part.agree(self.stop.requested is not None)
                 return True
-            self._pushed = False
             self.rewound_from = wanted - 1
             self.round = self.resumed = round
             self.rewinds += 1

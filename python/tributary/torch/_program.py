@@ -75,6 +75,7 @@ class Program:
 
     def _forked(self) -> None:
         """In the child: the jobs are its parent's."""
+        self.stop.forked()
         for link in self.links:
             link.closed = True
         self.links = []

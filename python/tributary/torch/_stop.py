@@ -25,8 +25,6 @@ class StopSignal:
     its own sees signals come (``signal.set_wakeup_fd``) and does at once what the main thread cannot: it answers, ends
     an attach, and ends the process.
 
-    A process that is forked from this one has the handlers that were there before.
-
     Attributes:
         requested: the first signal's name.
         flag: 1 once there is one, for the library to read while it attaches.
@@ -37,7 +35,6 @@ class StopSignal:
         self.flag = ctypes.c_int(0)
         self._at = 0.0
         self._answered = False
-        self._minds_forks = False
         self._before: dict[int, Any] = {}
         self._ends: tuple[socket.socket, socket.socket] | None = None
         self._listeners: list[Callable[[str], None]] = []
@@ -68,9 +65,6 @@ class StopSignal:
         for number in _SIGNALS:
             self._before[number] = signal.signal(number, self._note)
         self._watch()
-        if not self._minds_forks:
-            self._minds_forks = True
-            os.register_at_fork(after_in_child=self._forked)
         return True
 
     def disarm(self) -> None:
@@ -78,8 +72,10 @@ class StopSignal:
         if threading.current_thread() is threading.main_thread():
             self._give_back()
 
-    def _forked(self) -> None:
-        """In the child: what it is told is not this job's. The thread that sees signals is not there."""
+    def forked(self) -> None:
+        """To be called in a forked process: what it is told is not this job's. The thread that sees signals is not
+        there.
+        """
         self._listeners.clear()
         ends = self._ends
         self._give_back()
