@@ -49,7 +49,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::uint64_t kTensors = 64;
 constexpr double kBeginSeconds = 30.0;
-constexpr std::chrono::milliseconds kPoll{100};
+constexpr std::chrono::milliseconds kBeginPoll{100};
 
 double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
@@ -198,7 +198,7 @@ class Lanes final : private WorkerLaneListener {
       const std::uint32_t progress = header.progress.load(std::memory_order_seq_cst);
       if (reached(job, round)) return;
       header.waiters.fetch_add(1, std::memory_order_seq_cst);
-      futex_wait(header.progress, progress, kPoll);
+      futex_wait(header.progress, progress, kBeginPoll);
       header.waiters.fetch_sub(1, std::memory_order_seq_cst);
     }
   }

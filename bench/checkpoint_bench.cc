@@ -51,8 +51,8 @@ constexpr char kJob[] = "bench-checkpoint";
 constexpr std::uint64_t kArrays = 3;  // AdamW: parameters and two moments
 constexpr std::size_t kWarmRounds = 5;
 constexpr std::size_t kSlowest = 8;
-constexpr std::chrono::seconds kPatience{300};
-constexpr milliseconds kPoll{20};
+constexpr std::chrono::seconds kRankPatience{300};
+constexpr milliseconds kRankPoll{20};
 
 double milliseconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
@@ -190,12 +190,12 @@ class Bench {
 
  private:
   Status wait(const std::function<bool()>& condition) {
-    const Clock::time_point until = Clock::now() + kPatience;
+    const Clock::time_point until = Clock::now() + kRankPatience;
     while (!condition()) {
       if (const auto failure = cluster_.failure()) return fail(ErrorCode::kUnavailable, *failure);
       if (const std::string error = exchange_.error(); !error.empty()) return fail(ErrorCode::kUnavailable, error);
       if (Clock::now() > until) return fail(ErrorCode::kTimeout, "the ranks make no progress");
-      std::this_thread::sleep_for(kPoll);
+      std::this_thread::sleep_for(kRankPoll);
     }
     return {};
   }

@@ -47,8 +47,8 @@ struct ElasticOptions {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds kPoll{1};
-constexpr std::chrono::seconds kPatience{120};  // without any new round
+constexpr std::chrono::milliseconds kRoundPoll{1};
+constexpr std::chrono::seconds kRoundPatience{120};  // without any new round
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
@@ -111,10 +111,10 @@ class Run {
       options_.tell(lived->dump());
       told.push_back(*lived);
     }
-    for (auto began = Clock::now(); cluster_->trainers_running(); std::this_thread::sleep_for(kPoll)) {
+    for (auto began = Clock::now(); cluster_->trainers_running(); std::this_thread::sleep_for(kRoundPoll)) {
       look();
       if (const auto failed = failure()) return fail(ErrorCode::kUnavailable, *failed);
-      if (seconds_between(began, Clock::now()) > static_cast<double>(kPatience.count())) {
+      if (seconds_between(began, Clock::now()) > static_cast<double>(kRoundPatience.count())) {
         return fail(ErrorCode::kTimeout, "the trainers do not end; see the logs in " + cluster_->log_dir());
       }
     }
@@ -144,11 +144,11 @@ class Run {
   Status bring_back(std::uint32_t node) {
     Daemon& worker = cluster_->workers()[node];
     const std::uint32_t first = node * options_.ranks_per_node;
-    if (!worker.process.wait(kPatience)) return fail(ErrorCode::kTimeout, worker.name + " does not end");
+    if (!worker.process.wait(kRoundPatience)) return fail(ErrorCode::kTimeout, worker.name + " does not end");
     if (auto ok = cluster_->restart(worker); !ok) return ok;
     for (std::uint32_t rank = first; rank < first + options_.ranks_per_node; ++rank) {
       // Started node by node, in their order.
-      if (!cluster_->trainers().at(rank).process.wait(kPatience)) {
+      if (!cluster_->trainers().at(rank).process.wait(kRoundPatience)) {
         return fail(ErrorCode::kTimeout, "the trainer of rank " + std::to_string(rank) + " does not end");
       }
       if (auto ok = cluster_->restart_trainer(rank); !ok) return ok;
@@ -186,11 +186,11 @@ class Run {
       }
       if (options_.interrupted()) return fail(ErrorCode::kStopped, "interrupted");
       if (const auto failed = failure()) return fail(ErrorCode::kUnavailable, *failed);
-      if (now - heard > kPatience) {
-        return fail(ErrorCode::kTimeout, "no rank told of a round within " + std::to_string(kPatience.count()) +
+      if (now - heard > kRoundPatience) {
+        return fail(ErrorCode::kTimeout, "no rank told of a round within " + std::to_string(kRoundPatience.count()) +
                                              " s; see the logs in " + cluster_->log_dir());
       }
-      std::this_thread::sleep_for(kPoll);
+      std::this_thread::sleep_for(kRoundPoll);
     }
   }
 

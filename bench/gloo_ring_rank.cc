@@ -34,7 +34,7 @@ struct GlooRingOptions {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::seconds kTimeout{120};
+constexpr std::chrono::seconds kRingTimeout{120};
 
 // Small whole numbers: their sums are exact in any order.
 float value_of(std::uint32_t rank, std::size_t i) {
@@ -44,7 +44,7 @@ float value_of(std::uint32_t rank, std::size_t i) {
 // Gloo reports by exception; nothing above this function sees one.
 Json run(const GlooRingOptions& options) {
   gloo::rendezvous::FileStore store(options.store);
-  GlooRank gloo(options.address, options.rank, options.size, store, kTimeout);
+  GlooRank gloo(options.address, options.rank, options.size, store, kRingTimeout);
 
   const std::size_t elements = std::max<std::size_t>(options.model_bytes / sizeof(float), 1);
   std::vector<float> gradient(elements), sum(elements);

@@ -26,12 +26,12 @@ using bench::thread_cpu_seconds;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kMaxInputs = 8;
-constexpr std::size_t kMinRepetitions = 5;
-constexpr std::size_t kMaxRepetitions = 10000;
-constexpr std::size_t kMaxElements = std::size_t{1} << 33;
-constexpr std::size_t kMaxChunkBytes = std::size_t{1} << 30;
+constexpr std::size_t kStepMinRepetitions = 5;
+constexpr std::size_t kStepMaxRepetitions = 10000;
+constexpr std::size_t kStepMaxElements = std::size_t{1} << 33;
+constexpr std::size_t kStepMaxChunkBytes = std::size_t{1} << 30;
 constexpr unsigned kMaxThreads = 256;
-constexpr double kMaxSeconds = 3600.0;
+constexpr double kStepMaxSeconds = 3600.0;
 
 // The arrays of one chunk as a server holds them, each in a buffer of its own.
 struct BenchChunk {
@@ -109,13 +109,13 @@ double timed_pass(std::span<const BenchChunk> chunks, unsigned threads,
 
 Status check(const OptimizerBenchOptions& options) {
   const auto bad = [](std::string message) { return fail(ErrorCode::kInvalidArgument, std::move(message)); };
-  if (options.elements == 0 || options.elements > kMaxElements) {
+  if (options.elements == 0 || options.elements > kStepMaxElements) {
     return bad("elements = " + std::to_string(options.elements) + "; give 1 to 2^33");
   }
-  if (options.chunk_bytes == 0 || options.chunk_bytes > kMaxChunkBytes || options.chunk_bytes % sizeof(float) != 0) {
+  if (options.chunk_bytes == 0 || options.chunk_bytes > kStepMaxChunkBytes || options.chunk_bytes % sizeof(float) != 0) {
     return bad("chunk_bytes = " + std::to_string(options.chunk_bytes) + "; give a multiple of 4 up to 1 GiB");
   }
-  if (!(options.seconds > 0.0 && options.seconds <= kMaxSeconds)) {
+  if (!(options.seconds > 0.0 && options.seconds <= kStepMaxSeconds)) {
     return bad("seconds = " + std::to_string(options.seconds) + "; give more than 0, up to 3600");
   }
   if (options.threads == 0 || options.threads > kMaxThreads) {
@@ -187,8 +187,8 @@ nlohmann::json measure(const OptimizerBenchOptions& options, const kernels::Opti
   const Clock::time_point start = Clock::now();
   do {
     once(true);
-  } while (memcpy_s.size() < kMinRepetitions ||
-           (memcpy_s.size() < kMaxRepetitions &&
+  } while (memcpy_s.size() < kStepMinRepetitions ||
+           (memcpy_s.size() < kStepMaxRepetitions &&
             std::chrono::duration<double>(Clock::now() - start).count() < options.seconds));
 
   const double elements = static_cast<double>(options.elements);

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kTimeout{5'000}, kPause{50};
+constexpr std::chrono::milliseconds kOrderTimeout{5'000}, kPause{50};
 constexpr std::uint64_t kRounds = 16;         // of the first trace
 constexpr std::chrono::seconds kShortest{4};  // a trace that is over sooner is followed by one of twice as many
 
@@ -44,7 +44,7 @@ void PermanentTrace::run(const std::stop_token& stop) {
     const bool orders = path.empty();
     const auto answer = http_order(
         admin_, orders ? "/trace/order" : path,
-        orders ? std::optional(Json{{"job", job_}, {"rounds", rounds}}.dump()) : std::nullopt, kTimeout, token_);
+        orders ? std::optional(Json{{"job", job_}, {"rounds", rounds}}.dump()) : std::nullopt, kOrderTimeout, token_);
     const Json json = answer ? Json::parse(answer->body, nullptr, false) : Json();
     if (orders && (!json.is_object() || json.contains("error"))) {
       const std::lock_guard lock(mutex_);

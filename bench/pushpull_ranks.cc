@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr double kGateSeconds = 120.0;  // for all ranks to come together
-constexpr milliseconds kPoll{5};
+constexpr milliseconds kLapPoll{5};
 
 std::size_t nodes_of(const std::vector<SessionOptions>& sessions) {
   return sessions.at(0).topology.world_size / sessions.at(0).topology.local_world_size;
@@ -176,7 +176,7 @@ Status Ranks::wait_until(const std::function<bool()>& condition, double seconds,
       if (!error_.empty()) return fail(ErrorCode::kUnavailable, error_);
     }
     if (Clock::now() > until) return fail(ErrorCode::kTimeout, "the ranks make no progress");
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kLapPoll);
   }
   return {};
 }

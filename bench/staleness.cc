@@ -38,7 +38,7 @@ struct StalenessOptions {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds kPoll{5};
+constexpr std::chrono::milliseconds kClockPoll{5};
 constexpr unsigned kChunkBytes = 4096;  // the smallest there are; a rank's tensors are chunks
 
 Result<std::string> write_job(const std::string& folder, const StalenessOptions& options) {
@@ -60,7 +60,7 @@ Status wait_for(LocalCluster& cluster, double seconds) {
     if (const auto failure = cluster.failure()) return fail(ErrorCode::kUnavailable, *failure);
     if (!running) return {};
     if (Clock::now() >= until) return fail(ErrorCode::kTimeout, "the ranks did not end in time");
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kClockPoll);
   }
 }
 

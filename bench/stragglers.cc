@@ -67,7 +67,7 @@ double ideal_nodes(std::uint32_t nodes, const Slowdown& slowdown);
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kPoll{2};
+constexpr std::chrono::milliseconds kPacePoll{2};
 constexpr std::chrono::seconds kStartTimeout{60}, kStopTimeout{60};
 constexpr std::uint64_t kWarmupReports = 2;  // of every rank, before the time begins
 constexpr std::uint32_t kLocalSteps = 10;    // of DiLoCo
@@ -183,7 +183,7 @@ Result<Outcome> train(LocalCluster& cluster, const StragglerOptions& o, const Sl
     while (!done()) {
       if (Clock::now() >= until) return false;
       if (auto ok = healthy(cluster, o); !ok) return tl::unexpected(ok.error());
-      std::this_thread::sleep_for(kPoll);
+      std::this_thread::sleep_for(kPacePoll);
       progress->drain([&](std::string_view datagram) { outcome.tally.take(datagram, steady_ns()); });
     }
     return true;

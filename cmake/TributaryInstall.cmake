@@ -16,7 +16,7 @@ function(tributary_bundle)
   set_property(GLOBAL APPEND PROPERTY TRIBUTARY_BUNDLE ${ARGN})
 endfunction()
 
-tributary_bundle(tributary tributary-server tributary-worker tributary-train)
+tributary_bundle(tributary tributary-bench tributary-server tributary-worker tributary-train)
 
 # An install into /usr/local would put its libraries before the system's own for every program there.
 if(CMAKE_INSTALL_PREFIX_INITIALIZED_TO_DEFAULT)

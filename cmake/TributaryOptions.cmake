@@ -1,6 +1,6 @@
 # Compile options shared by every target, the CUDA switch, and tributary_library().
 find_program(CCACHE_PROGRAM ccache)
-if(CCACHE_PROGRAM)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
@@ -11,11 +11,12 @@ target_include_directories(tributary_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMA
 # where a formula was compiled.
 target_compile_options(tributary_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffp-contract=off>)
-# Off: missing-field-initializers, because designated initialisers rely on defaults; and two that GCC 12 reports falsely:
+# Off: subobject-linkage, which takes the file of a batch for a header;
+# missing-field-initializers, because designated initialisers rely on defaults; and two that GCC 12 reports falsely:
 # restrict for "text" + std::string, maybe-uninitialized for moved-from std::variant and expected.
 target_compile_options(tributary_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers>
-  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized -Wno-restrict>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized -Wno-restrict -Wno-subobject-linkage>
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-unknown-pragmas>)  # GCC ivdep
 if(TRIBUTARY_WERROR)
   target_compile_options(tributary_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
@@ -58,12 +59,21 @@ message(STATUS "CUDA: ${TRIBUTARY_HAVE_CUDA}")
 function(tributary_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${TRIBUTARY_UNITY} UNITY_BUILD_BATCH_SIZE 10)
   target_link_libraries(${name} PUBLIC tributary_options ${ARG_DEPS})
+endfunction()
+
+# tributary_fast(TARGET...): libraries that every chunk passes through. The others gain nothing by -O3 but compile longer.
+function(tributary_fast)
+  foreach(name ${ARGN})
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O3>)
+  endforeach()
 endfunction()
 
 function(tributary_executable name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${TRIBUTARY_UNITY} UNITY_BUILD_BATCH_SIZE 10)
   target_link_libraries(${name} PRIVATE tributary_options ${ARG_DEPS})
 endfunction()
 

@@ -12,8 +12,6 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint32_t kNoiseLines = 5;
-constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 
 }  // namespace
 
@@ -42,7 +40,7 @@ Control::Control(const ServerConfig& config, std::shared_ptr<const KeyPair> own,
       key_(own ? own->identity.key : std::string()),
       store_(store),
       logger_(logger),
-      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
+      noise_(std::move(logger)),
       incarnation_(random_incarnation()),
       admitted_(std::move(own)),
       roots_(config.checkpoint_roots, !key_.empty()),

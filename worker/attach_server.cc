@@ -16,8 +16,6 @@ namespace tributary {
 namespace {
 
 constexpr int kBacklog = 128;
-constexpr std::uint32_t kNoiseLines = 10;
-constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 
 // Removes a socket file that a dead process left. kUnavailable if the path is in use.
 Status clear_path(const std::string& path) {
@@ -71,7 +69,7 @@ AttachServer::AttachServer(AttachServerOptions options, FileDescriptor listener,
       listener_(std::move(listener)),
       commands_(std::move(wake)),
       logger_(logger),
-      noise_(logger, kNoiseLines, kNoiseIntervalMs),
+      noise_(logger),
       jobs_(std::make_unique<NodeJobs>(options_.jobs, static_cast<TrainerPort&>(*this), coordinator, lanes,
                                        std::move(logger))) {}
 

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "common/base/assert.h"
+#include "common/base/round_up.h"
 
 namespace tributary {
 namespace {
@@ -17,10 +18,6 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kHugePage = 2u << 20;
 // Consecutive blocks start this many cache lines apart modulo a page. 5 is coprime to 64: all 64 colours are used.
 constexpr std::size_t kStaggerLines = 5;
-
-std::size_t round_up(std::size_t n, std::size_t to) {
-  return (n + to - 1) / to * to;
-}
 
 }  // namespace
 

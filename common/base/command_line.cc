@@ -1,9 +1,17 @@
 #include "common/base/command_line.h"
 
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "common/base/completion.h"
@@ -18,17 +26,20 @@ int print_candidates(const CLI::App& program, const std::vector<std::string>& wo
   return found.paths ? kExitFailed : 0;
 }
 
-int write_manual(const CLI::App& program, int section, const std::string& folder) {
-  for (const ManualPage& page : manual_pages(program, section)) {
-    const std::string path = folder + "/" + page.file;
-    std::ofstream out(path, std::ios::binary);
-    out << page.text << std::flush;
-    if (out) continue;
-    std::fprintf(stderr, "%s: cannot write %s; give a folder that is there and can be written to\n",
-                 program.get_name().c_str(), path.c_str());
-    return kExitFailed;
+int not_started(const std::string& program, int error, const std::string& cure) {
+  std::fprintf(stderr, "cannot start %s: %s; %s\n", program.c_str(), std::strerror(error), cure.c_str());
+  return kExitFailed;
+}
+
+// Runs a program to its end. Returns what errno would be, or 0 if the program exits with 0.
+int run_to_its_end(const std::string& program, const char* const* argv) {
+  pid_t child = 0;
+  if (const int error = ::posix_spawn(&child, program.c_str(), nullptr, nullptr, const_cast<char**>(argv), environ))
+    return error;
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
-  return 0;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : ECHILD;
 }
 
 }  // namespace
@@ -192,10 +203,46 @@ void CommandLine::version(const std::string& text) {
   app().set_version_flag("--version", text);
 }
 
+void CommandLine::add_elsewhere(const std::string& name, const std::string& help, const std::string& program,
+                                const std::string& cure) {
+  add_subcommand(name, help);
+  elsewhere_.push_back({name, program, cure});
+}
+
+// The pages of other programs' subcommands, then this program's own: both have one of the program as a whole.
+int CommandLine::write_manual(const std::string& folder) const {
+  std::set<std::string> done, theirs;
+  for (const Elsewhere& other : elsewhere_) {
+    theirs.insert(app().get_name() + "-" + other.name + "." + std::to_string(section_));
+    if (!done.insert(other.program).second) continue;
+    const char* const words[] = {other.program.c_str(), "--manual", folder.c_str(), nullptr};
+    if (const int error = run_to_its_end(other.program, words)) return not_started(other.program, error, other.cure);
+  }
+  for (const ManualPage& page : manual_pages(app(), section_)) {
+    if (theirs.contains(page.file)) continue;
+    const std::string path = folder + "/" + page.file;
+    std::ofstream out(path, std::ios::binary);
+    out << page.text << std::flush;
+    if (out) continue;
+    std::fprintf(stderr, "%s: cannot write %s; give a folder that is there and can be written to\n",
+                 app().get_name().c_str(), path.c_str());
+    return kExitFailed;
+  }
+  return 0;
+}
+
 std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
   const std::string first = argc > 1 ? argv[1] : "";
-  if (first == "--complete") return print_candidates(app(), {argv + 2, argv + argc});
-  if (first == "--manual" && argc == 3) return write_manual(app(), section_, argv[2]);
+  // A word that is being typed is completed here: another one may begin like it.
+  const bool completes = first == "--complete";
+  const std::string command = completes ? (argc > 3 ? argv[2] : "") : first;
+  const auto other = std::ranges::find(elsewhere_, command, &Elsewhere::name);
+  if (other != elsewhere_.end()) {
+    ::execv(other->program.c_str(), const_cast<char* const*>(argv));
+    return not_started(other->program, errno, other->cure);
+  }
+  if (completes) return print_candidates(app(), {argv + 2, argv + argc});
+  if (first == "--manual" && argc == 3) return write_manual(argv[2]);
   try {
     app().parse(argc, argv);
   } catch (const CLI::ParseError& error) {

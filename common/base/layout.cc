@@ -10,16 +10,13 @@
 #include <utility>
 
 #include "common/base/assert.h"
+#include "common/base/round_up.h"
 #include "common/base/utf8.h"
 
 namespace tributary {
 namespace {
 
 constexpr std::uint64_t kOverflow = std::numeric_limits<std::uint64_t>::max();
-
-std::uint64_t round_up(std::uint64_t value, std::uint64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // A name as it may appear in a message: names come from trainers and from the network.
 std::string quoted(std::string_view name) {

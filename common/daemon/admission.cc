@@ -13,8 +13,6 @@ namespace tributary {
 namespace {
 
 constexpr const char* kEndpoint = "inproc://zeromq.zap.01";
-constexpr std::uint32_t kNoiseLines = 10;
-constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 constexpr std::size_t kBinaryKey = 32;
 // version, request, domain, address, routing id, mechanism; then the mechanism's credentials
 constexpr int kFrames = 6;
@@ -40,7 +38,7 @@ Result<std::unique_ptr<Admission>> Admission::start(zmq::context_t& context, std
 Admission::Admission(zmq::context_t& context, std::string what, Decide decide, Logger logger, EventFd stop)
     : what_(std::move(what)),
       decide_(std::move(decide)),
-      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
+      noise_(std::move(logger)),
       stop_(std::move(stop)),
       socket_(context, zmq::socket_type::rep) {}
 
@@ -56,7 +54,7 @@ Admission::~Admission() {
 void Admission::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, stop_.fd(), ZMQ_POLLIN, 0}};
-    zmq_poll(items, 2, static_cast<long>(kNoiseIntervalMs));
+    zmq_poll(items, 2, static_cast<long>(RateLimitedLog::kIntervalMs));
     noise_.tick(steady_ms());
     if (items[0].revents != 0) answer();
   }

@@ -12,8 +12,6 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint32_t kNoiseLines = 10;
-constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 constexpr std::uint64_t kPollMs = 100;
 constexpr std::uint64_t kBusyPollMs = 20;  // while something waits to be sent
 
@@ -43,7 +41,7 @@ CoordinatorLink::CoordinatorLink(CoordinatorLinkOptions options, CoordinatorLink
     : options_(std::move(options)),
       owner_(owner),
       logger_(logger),
-      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
+      noise_(std::move(logger)),
       wake_(std::move(wake)),
       context_(1),
       socket_(context_, zmq::socket_type::dealer) {

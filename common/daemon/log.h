@@ -26,7 +26,9 @@ Result<Logger> make_logger(const LogConfig& config, const std::string& name);
 // monotonic), so tests need no clock. Thread rule: one thread.
 class RateLimitedLog {
  public:
-  RateLimitedLog(Logger logger, std::uint32_t lines, std::uint64_t interval_ms);
+  static constexpr std::uint32_t kLines = 10;
+  static constexpr std::uint64_t kIntervalMs = 10'000;
+  explicit RateLimitedLog(Logger logger, std::uint32_t lines = kLines, std::uint64_t interval_ms = kIntervalMs);
 
   void log(spdlog::level::level_enum level, std::string_view line, std::uint64_t now_ms);
   void warn(std::string_view line, std::uint64_t now_ms) { log(spdlog::level::warn, line, now_ms); }

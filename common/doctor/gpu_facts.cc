@@ -1,13 +1,13 @@
 #include "common/doctor/gpu_facts.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
 
 #include "common/devices/cuda_libraries.h"
-
-extern char** environ;
 
 namespace tributary {
 namespace {

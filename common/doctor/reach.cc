@@ -17,11 +17,11 @@
 #include "common/base/file_descriptor.h"
 #include "common/base/host_port.h"
 #include "common/base/result.h"
+#include "common/wire/local_endpoint.h"
 
 namespace tributary {
 namespace {
 
-constexpr std::string_view kIpc = "ipc://";
 
 // Of hosts, each asked for once: a resolver that does not answer takes many seconds.
 class Names {
@@ -41,8 +41,8 @@ class Attempt {
  public:
   // names: as they have been found so far.
   Attempt(const std::string& endpoint, Names& names) : result_{endpoint, {}, {}, {}} {
-    if (endpoint.starts_with(kIpc)) {
-      begin_local(endpoint.substr(kIpc.size()));
+    if (endpoint.starts_with(kIpcScheme)) {
+      begin_local(endpoint.substr(kIpcScheme.size()));
     } else {
       begin_tcp(names);
     }

@@ -4,10 +4,8 @@
 
 namespace tributary {
 
-using Root = wire::AttachMessage;
-
 std::vector<std::byte> encode_attach_as_version(const AttachMessage& message, std::uint16_t version) {
-  return codec::encode_message<Root>(message, version);
+  return codec::encode_message<wire::AttachMessage>(message, version);
 }
 
 std::vector<std::byte> encode_attach(const AttachMessage& message) {
@@ -15,7 +13,7 @@ std::vector<std::byte> encode_attach(const AttachMessage& message) {
 }
 
 Result<AttachMessage> decode_attach(std::span<const std::byte> bytes) {
-  return codec::decode_message<Root, AttachMessage>("attach message", bytes, kMaxAttachBytes);
+  return codec::decode_message<wire::AttachMessage, AttachMessage>("attach message", bytes, kMaxAttachBytes);
 }
 
 }  // namespace tributary

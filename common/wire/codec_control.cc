@@ -5,10 +5,6 @@
 namespace tributary {
 namespace {
 
-using Root = wire::ControlMessage;
-
-constexpr std::string_view kKind = "control message";
-
 static_assert(static_cast<int>(wire::LeaveKind::FINISHED) == static_cast<int>(LeaveKind::kFinished));
 static_assert(static_cast<int>(wire::LeaveKind::STOPPED) == static_cast<int>(LeaveKind::kStopped));
 static_assert(static_cast<int>(wire::LeaveKind::FAILED) == static_cast<int>(LeaveKind::kFailed));
@@ -19,7 +15,7 @@ static_assert(static_cast<int>(wire::StopKind::RESTART) == static_cast<int>(Stop
 }  // namespace
 
 std::vector<std::byte> encode_control_as_version(const ControlMessage& message, std::uint16_t version) {
-  return codec::encode_message<Root>(message, version);
+  return codec::encode_message<wire::ControlMessage>(message, version);
 }
 
 std::vector<std::byte> encode_control(const ControlMessage& message) {
@@ -27,7 +23,7 @@ std::vector<std::byte> encode_control(const ControlMessage& message) {
 }
 
 Result<ControlMessage> decode_control(std::span<const std::byte> bytes) {
-  return codec::decode_message<Root, ControlMessage>(kKind, bytes, kMaxControlBytes);
+  return codec::decode_message<wire::ControlMessage, ControlMessage>("control message", bytes, kMaxControlBytes);
 }
 
 }  // namespace tributary

@@ -11,16 +11,14 @@
 #include "common/daemon/daemon_thread.h"
 #include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
+#include "common/wire/local_endpoint.h"
 #include "common/wire/zmq_util.h"
 #include "server/coordinator/lane_address.h"
 
 namespace tributary {
 namespace {
 
-constexpr std::uint32_t kNoiseLines = 10;
-constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 constexpr std::chrono::seconds kOrderPatience{5};
-constexpr std::string_view kIpc = "ipc://";
 
 }  // namespace
 
@@ -49,7 +47,7 @@ Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSetting
 Coordinator::Coordinator(JobRegistry* registry, Logger logger, EventFd wake)
     : registry_(registry),
       logger_(logger),
-      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
+      noise_(std::move(logger)),
       orders_(std::move(wake), kMaxOrders),
       context_(1),
       socket_(context_, zmq::socket_type::router) {}
@@ -76,7 +74,7 @@ Status Coordinator::bind(const CoordinatorSettings& settings) {
   if (!bound) return tl::unexpected(bound.error());
   endpoint_ = *bound;
   local_endpoint_ = advertised_endpoint(*bound, "");
-  if (bound->starts_with(kIpc)) ipc_path_ = bound->substr(kIpc.size());
+  if (bound->starts_with(kIpcScheme)) ipc_path_ = bound->substr(kIpcScheme.size());
   return {};
 }
 

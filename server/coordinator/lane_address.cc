@@ -8,11 +8,12 @@
 #include <cstring>
 #include <filesystem>
 
+#include "common/wire/local_endpoint.h"
+
 namespace tributary {
 namespace {
 
 constexpr std::string_view kTcp = "tcp://";
-constexpr std::string_view kIpc = "ipc://";
 constexpr unsigned kMaxPort = 65535;
 
 tl::unexpected<Error> bad_bind(const std::string& bind, const std::string& why) {
@@ -24,8 +25,8 @@ tl::unexpected<Error> bad_bind(const std::string& bind, const std::string& why) 
 }  // namespace
 
 Result<std::string> lane_bind_address(const std::string& bind, LaneIndex lane) {
-  if (bind.starts_with(kIpc)) {
-    std::string path = bind.substr(kIpc.size());
+  if (bind.starts_with(kIpcScheme)) {
+    std::string path = bind.substr(kIpcScheme.size());
     if (path.empty()) return bad_bind(bind, "the path is missing");
     std::error_code error;
     const std::filesystem::path absolute = std::filesystem::absolute(path, error);
@@ -36,7 +37,7 @@ Result<std::string> lane_bind_address(const std::string& bind, LaneIndex lane) {
       return bad_bind(bind, "the socket's path " + path + " has " + std::to_string(path.size()) +
                                 " characters, at most " + std::to_string(kMaxPath) + " are possible");
     }
-    return std::string(kIpc) + path;
+    return std::string(kIpcScheme) + path;
   }
   if (!bind.starts_with(kTcp)) return bad_bind(bind, "the transport is neither tcp nor ipc");
   const std::size_t colon = bind.rfind(':');
@@ -56,8 +57,8 @@ Result<std::string> lane_bind_address(const std::string& bind, LaneIndex lane) {
 }
 
 Status check_ipc_free(const std::string& address) {
-  if (!address.starts_with(kIpc)) return {};
-  const std::string path = address.substr(kIpc.size());
+  if (!address.starts_with(kIpcScheme)) return {};
+  const std::string path = address.substr(kIpcScheme.size());
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   if (path.size() >= sizeof name.sun_path) return {};  // bind itself will refuse it

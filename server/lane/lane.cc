@@ -11,6 +11,7 @@
 #include "common/daemon/daemon_thread.h"
 #include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
+#include "common/wire/local_endpoint.h"
 #include "common/wire/zmq_util.h"
 #include "server/coordinator/lane_address.h"
 #include "server/lane/pool_preparer.h"
@@ -18,9 +19,6 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint32_t kNoiseLines = 10;
-constexpr std::uint64_t kNoiseIntervalMs = 10'000;
-constexpr std::string_view kIpc = "ipc://";
 
 }  // namespace
 
@@ -36,7 +34,7 @@ Result<std::unique_ptr<Lane>> Lane::start(LaneOptions options, LaneListener& lis
 Lane::Lane(LaneOptions options, LaneListener& listener, Logger logger, EventFd wake)
     : options_(std::move(options)),
       logger_(logger),
-      noise_(std::move(logger), kNoiseLines, kNoiseIntervalMs),
+      noise_(std::move(logger)),
       commands_(std::move(wake)),
       jobs_(options_.jobs, static_cast<LaneOutput&>(*this), listener),
       links_(jobs_.told()),
@@ -68,7 +66,7 @@ Status Lane::bind() {
   const Result<std::string> bound = bind_endpoint(socket_, *address);
   if (!bound) return tl::unexpected(bound.error());
   endpoint_ = advertised_endpoint(*bound, options_.advertise);
-  if (bound->starts_with(kIpc)) ipc_path_ = bound->substr(kIpc.size());
+  if (bound->starts_with(kIpcScheme)) ipc_path_ = bound->substr(kIpcScheme.size());
   if (Status linked = links_.listen(new_link_name(options_.jobs.shard, options_.jobs.lane)); !linked) {
     logger_->warn("lane {}: workers on this machine will use sockets: {}", options_.jobs.lane.value,
                   linked.error().message);

@@ -12,13 +12,12 @@ namespace tributary {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Answer = AdminHttp::Answer;
 
-constexpr char kPrefix[] = "/checkpoint/";
+constexpr char kCheckpointPrefix[] = "/checkpoint/";
 constexpr char kRemoveJob[] = "/job/remove";
 constexpr char kStopJob[] = "/job/stop";
 
-Answer save(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
+AdminHttp::Answer save(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
   Result<SaveOrder> order = save_order_of(body);
   if (!order) return refusal(order.error());
   order->created = utc_now();
@@ -26,7 +25,7 @@ Answer save(Coordinator& coordinator, const PathRoots& roots, const std::string&
   return accepted(coordinator.save_checkpoint(std::move(*order)));
 }
 
-Answer restore(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
+AdminHttp::Answer restore(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
   Result<RestoreOrder> order = restore_order_of(body);
   if (!order) return refusal(order.error());
   if (const Status fits = roots.check(order->directory); !fits) return refusal(fits.error());
@@ -39,7 +38,7 @@ Answer restore(Coordinator& coordinator, const PathRoots& roots, const std::stri
   return accepted(coordinator.restore_checkpoint(std::move(*order)));
 }
 
-Answer status(const Coordinator& coordinator, const std::string& digits) {
+AdminHttp::Answer checkpoint_status(const Coordinator& coordinator, const std::string& digits) {
   const std::optional<std::uint64_t> id = number_in(digits);
   const std::optional<CheckpointStatus> found = id ? coordinator.checkpoint(*id) : std::nullopt;
   if (!found) {
@@ -63,7 +62,7 @@ Answer status(const Coordinator& coordinator, const std::string& digits) {
 }
 
 // Of one job, by its name. The answer has the order's number as `told`.
-Answer job_order(Coordinator& coordinator, Result<std::uint64_t> (Coordinator::*order)(std::string), const char* told,
+AdminHttp::Answer job_order(Coordinator& coordinator, Result<std::uint64_t> (Coordinator::*order)(std::string), const char* told,
                  const std::string& body) {
   Result<std::string> name = job_name_of(body);
   if (!name) return refusal(name.error());
@@ -78,9 +77,9 @@ std::optional<AdminHttp::Answer> answer_order(Coordinator& coordinator, const Pa
                                               const std::string* body) {
   if (path == kRemoveJob && body != nullptr) return job_order(coordinator, &Coordinator::remove_job, "removed", *body);
   if (path == kStopJob && body != nullptr) return job_order(coordinator, &Coordinator::stop_job, "round", *body);
-  if (!path.starts_with(kPrefix)) return std::nullopt;
-  const std::string what = path.substr(sizeof kPrefix - 1);
-  if (body == nullptr) return status(coordinator, what);
+  if (!path.starts_with(kCheckpointPrefix)) return std::nullopt;
+  const std::string what = path.substr(sizeof kCheckpointPrefix - 1);
+  if (body == nullptr) return checkpoint_status(coordinator, what);
   if (what == "save") return save(coordinator, roots, *body);
   if (what == "restore") return restore(coordinator, roots, *body);
   return std::nullopt;

@@ -12,10 +12,9 @@ namespace tributary {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Answer = AdminHttp::Answer;
 
-constexpr char kOrder[] = "/doctor/order";
-constexpr char kPrefix[] = "/doctor/";
+constexpr char kExamOrder[] = "/doctor/order";
+constexpr char kExamPrefix[] = "/doctor/";
 
 Json daemon_json(const ExaminedDaemon& daemon) {
   Json settings = Json::array(), rates = Json::array();
@@ -35,14 +34,14 @@ Json daemon_json(const ExaminedDaemon& daemon) {
           {"rates", std::move(rates)}};
 }
 
-Answer order(Coordinator& coordinator, const std::string& body) {
+AdminHttp::Answer order_exam(Coordinator& coordinator, const std::string& body) {
   Result<ExamOrder> order = exam_order_of(body);
   if (!order) return refusal(order.error());
   return accepted(coordinator.examine(std::move(*order)));
 }
 
 // rest: "ID" or "ID/NUMBER".
-Answer status(const Coordinator& coordinator, const std::string& rest) {
+AdminHttp::Answer exam_status(const Coordinator& coordinator, const std::string& rest) {
   const std::size_t slash = rest.find('/');
   const std::string digits = rest.substr(0, slash);
   const std::optional<std::uint64_t> id = number_in(digits);
@@ -78,9 +77,9 @@ Answer status(const Coordinator& coordinator, const std::string& rest) {
 
 std::optional<AdminHttp::Answer> answer_exam(Coordinator& coordinator, const std::string& path,
                                              const std::string* body) {
-  if (!path.starts_with(kPrefix)) return std::nullopt;
-  if (body != nullptr) return path == kOrder ? std::optional(order(coordinator, *body)) : std::nullopt;
-  return status(coordinator, path.substr(sizeof kPrefix - 1));
+  if (!path.starts_with(kExamPrefix)) return std::nullopt;
+  if (body != nullptr) return path == kExamOrder ? std::optional(order_exam(coordinator, *body)) : std::nullopt;
+  return exam_status(coordinator, path.substr(sizeof kExamPrefix - 1));
 }
 
 }  // namespace tributary

@@ -5,13 +5,12 @@
 namespace tributary {
 
 using Json = nlohmann::ordered_json;
-using Answer = AdminHttp::Answer;
 
 std::string text_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-Answer refusal(const Error& error) {
+AdminHttp::Answer refusal(const Error& error) {
   const bool missing = error.code == ErrorCode::kNotFound || error.code == ErrorCode::kUnknownJob;
   const bool later = error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kStopped ||
                      error.code == ErrorCode::kTimeout || error.code == ErrorCode::kLimit;
@@ -21,7 +20,7 @@ Answer refusal(const Error& error) {
           text_of({{"error", error.message}, {"retry", error.code == ErrorCode::kUnavailable}})};
 }
 
-Answer accepted(const Result<std::uint64_t>& id) {
+AdminHttp::Answer accepted(const Result<std::uint64_t>& id) {
   if (!id) return refusal(id.error());
   return {200, text_of({{"id", *id}})};
 }

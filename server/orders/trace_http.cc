@@ -10,28 +10,27 @@ namespace tributary {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Answer = AdminHttp::Answer;
 
-constexpr char kOrder[] = "/trace/order";
-constexpr char kPrefix[] = "/trace/";
+constexpr char kTraceOrder[] = "/trace/order";
+constexpr char kTracePrefix[] = "/trace/";
 
 Json source_json(const TraceSource& source) {
   return {{"daemon", source.server ? "server" : "worker"}, {"number", source.number}};
 }
 
-Answer order(Coordinator& coordinator, const std::string& body) {
+AdminHttp::Answer order_trace(Coordinator& coordinator, const std::string& body) {
   Result<TraceOrder> order = trace_order_of(body);
   if (!order) return refusal(order.error());
   return accepted(coordinator.trace_job(std::move(order->job), order->rounds));
 }
 
-Answer gone(const std::string& what) {
+AdminHttp::Answer gone(const std::string& what) {
   return refusal({ErrorCode::kNotFound, "there is no trace " + what +
                                             " (any more): another one was ordered, or the coordinator has been "
                                             "restarted since"});
 }
 
-Answer status(const TraceStatus& trace) {
+AdminHttp::Answer trace_status(const TraceStatus& trace) {
   Json awaited = Json::array();
   for (const TraceSource& source : trace.awaited) awaited.push_back(source_json(source));
   return {200, text_of({{"id", trace.id},
@@ -48,7 +47,7 @@ Answer status(const TraceStatus& trace) {
 }
 
 // Events are rows, because there are many: [kind, round after the first, chunk, peer, begin_ns, end_ns].
-Answer piece(const TracePiece& piece) {
+AdminHttp::Answer piece(const TracePiece& piece) {
   Json events = Json::array();
   for (const TraceEvent& e : piece.part.events) {
     events.push_back({static_cast<unsigned>(e.kind), e.round, e.chunk, e.peer, e.begin_ns, e.end_ns});
@@ -65,15 +64,15 @@ Answer piece(const TracePiece& piece) {
 
 std::optional<AdminHttp::Answer> answer_trace(Coordinator& coordinator, const std::string& path,
                                               const std::string* body) {
-  if (!path.starts_with(kPrefix)) return std::nullopt;
-  if (body != nullptr) return path == kOrder ? std::optional(order(coordinator, *body)) : std::nullopt;
-  const std::string what = path.substr(sizeof kPrefix - 1);
+  if (!path.starts_with(kTracePrefix)) return std::nullopt;
+  if (body != nullptr) return path == kTraceOrder ? std::optional(order_trace(coordinator, *body)) : std::nullopt;
+  const std::string what = path.substr(sizeof kTracePrefix - 1);
   const std::size_t slash = what.find('/');
   const std::optional<std::uint64_t> id = number_in(what.substr(0, slash));
   if (!id) return gone(what);
   if (slash == std::string::npos) {
     const auto found = coordinator.trace(*id);
-    return found ? status(*found) : gone(what);
+    return found ? trace_status(*found) : gone(what);
   }
   const std::optional<std::uint64_t> number = number_in(what.substr(slash + 1));
   const auto found = number ? coordinator.trace_piece(*id, *number) : std::nullopt;

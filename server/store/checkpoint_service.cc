@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kBurstSeconds = 0.05;
+constexpr double kCheckpointBurstSeconds = 0.05;
 
 // The chunk with a header that names `job`. `sealed` holds it while `chunk` is used.
 Status rename_job(StoredChunk& chunk, JobId job, std::string& sealed) {
@@ -56,7 +56,7 @@ CheckpointService::CheckpointService(Store& store, Options options, Done done, L
       done_(std::move(done)),
       log_(std::move(log)),
       bucket_(options.io_bytes_per_s,
-              static_cast<std::uint64_t>(static_cast<double>(options.io_bytes_per_s) * kBurstSeconds)),
+              static_cast<std::uint64_t>(static_cast<double>(options.io_bytes_per_s) * kCheckpointBurstSeconds)),
       thread_(start_thread("checkpoints", log_, [this] { run(); })) {}
 
 CheckpointService::~CheckpointService() {

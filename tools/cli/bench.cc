@@ -27,7 +27,7 @@ void add(CliCommand bench_app, const bench::Measurement& measurement, int& exit_
     std::optional<StopSignals> signals;
     if (measurement.stops) signals.emplace();
     bench::MeasurementRun around;
-    around.program = executable_dir() + "/tributary";
+    around.program = executable_dir() + "/tributary-bench";
     around.interrupted = [&] { return signals && signals->taken_first(); };
     around.tell = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
     around.row = [&](const Json& row) {
@@ -51,7 +51,7 @@ void add(CliCommand bench_app, const bench::Measurement& measurement, int& exit_
 }  // namespace
 
 void add_bench(CliCommand app, int& exit_status) {
-  CliCommand command = app.add_subcommand("bench", "measure, with a baseline from the same run");
+  CliCommand command = app.add_subcommand("bench", kBenchHelp);
   command->require_subcommand(1);
   for (const bench::Measurement& measurement : bench::all_measurements()) add(*command, measurement, exit_status);
 }

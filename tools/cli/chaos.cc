@@ -9,7 +9,7 @@
 namespace tributary::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kChaosFooter = R"(
 Trains the job on a cluster on this machine and kills servers and workers with SIGKILL at random moments, one or several at once, server 0 among them;
 each is started again at once. Then the job is stopped in good order, and a calm run of as many rounds must end in the same parameters, to the bit.
 The job's own length does not matter. The seed decides who is killed and when; what they were doing at that moment it cannot decide.
@@ -58,7 +58,7 @@ void add_chaos(CliCommand app, int& exit_status) {
   ChaosOptions& o = a->options;
   o.cluster.servers = o.cluster.nodes = o.cluster.ranks_per_node = 2;
   CliCommand command = app.add_subcommand("chaos", "kill daemons while a job trains; the result must not change");
-  command->footer(kFooter);
+  command->footer(kChaosFooter);
   command->add_option("job", o.job_file, "the job's TOML file")->required()->type_name("JOB.toml");
   command->add_option("--kills", o.kills, "processes to kill, at least")->capture_default_str();
   command->add_option("--seed", o.seed, "of who and when")->capture_default_str();

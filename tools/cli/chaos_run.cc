@@ -25,7 +25,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kPoll{1};
+constexpr std::chrono::milliseconds kRunPoll{1};
 constexpr std::chrono::seconds kPatience{90};  // without any report of a rank, or a recovery
 constexpr std::uint64_t kRoundsBefore = 5;     // complete before the first kill
 
@@ -80,7 +80,7 @@ class Watched {
       if (done()) return {};
       if (const auto failed = lost_trainer()) return fail(ErrorCode::kUnavailable, *failed);
       if (interrupted()) return fail(ErrorCode::kStopped, "interrupted");
-      std::this_thread::sleep_for(kPoll);
+      std::this_thread::sleep_for(kRunPoll);
     }
     return fail(ErrorCode::kUnavailable, std::string(what) + " within " + std::to_string(kPatience.count()) +
                                              " s; see the logs in " + cluster_->log_dir());
@@ -146,7 +146,7 @@ class Chaos {
         Clock::now() + std::chrono::duration<double>(std::min(pause(random_), 5.0 * options_.calm_seconds));
     while (Clock::now() < until && !options_.interrupted()) {
       watched.look();
-      std::this_thread::sleep_for(kPoll);
+      std::this_thread::sleep_for(kRunPoll);
     }
     const std::vector<Daemon*> victims = choose(watched.cluster());
     watched.look();

@@ -22,13 +22,12 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds kPoll{100}, kJoinPatience{10'000};
+constexpr std::chrono::milliseconds kOperationPoll{100}, kJoinPatience{10'000};
 constexpr std::chrono::seconds kSayEvery{5};
 constexpr int kLostAnswers = 50;  // in a row, until the coordinator is given up
 
-int complain(const std::string& message) {
-  std::fprintf(stderr, "tributary checkpoint: %s\n", message.c_str());
-  return 1;
+int give_up(const std::string& message) {
+  return complain("checkpoint", {ErrorCode::kUnavailable, message});
 }
 
 std::string megabytes(std::uint64_t bytes) {
@@ -59,17 +58,17 @@ std::string how_far(const Json& status) {
 
 int carry_out(const OrderOptions& options, const std::string& path, const Json& order) {
   const Result<AdminPort> admin = coordinator_admin(options.cluster);
-  if (!admin) return complain(admin.error().message), admin.error().code == ErrorCode::kInvalidArgument ? 2 : 1;
+  if (!admin) return complain("checkpoint", admin.error());
   const std::string text = order.dump(-1, ' ', false, Json::error_handler_t::replace);
   Result<Json> accepted = ask(*admin, path, text);
   for (auto left = kJoinPatience; !accepted && accepted.error().code == ErrorCode::kTimeout && left > left.zero();
-       left -= kPoll) {  // servers that were just started
-    std::this_thread::sleep_for(kPoll);
+       left -= kOperationPoll) {  // servers that were just started
+    std::this_thread::sleep_for(kOperationPoll);
     accepted = ask(*admin, path, text);
   }
-  if (!accepted) return complain(accepted.error().message);
+  if (!accepted) return give_up(accepted.error().message);
   if (!accepted->contains("id")) {
-    return complain("http://" + admin->address + path + " answered without an order's id; is that server 0?");
+    return give_up("http://" + admin->address + path + " answered without an order's id; is that server 0?");
   }
   const std::string status_path = "/checkpoint/" + accepted->at("id").dump();
   if (!options.wait) {
@@ -92,13 +91,13 @@ int carry_out(const OrderOptions& options, const std::string& path, const Json& 
         std::fprintf(stderr, "%s\n", how_far(status).c_str());
       }
     } else if (++lost == kLostAnswers) {
-      return complain(now.error().message);
+      return give_up(now.error().message);
     }
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kOperationPoll);
   }
   const bool failed = status.value("step", std::string()) == "failed";
   if (options.json) std::printf("%s\n", status.dump().c_str());
-  if (failed) return complain(status.at("error").get<std::string>());
+  if (failed) return give_up(status.at("error").get<std::string>());
   if (options.json) return 0;
   const std::string job = status.value("job", std::string()), where = status.value("path", std::string());
   const std::string round = status.at("round").dump();
@@ -153,7 +152,7 @@ void add_restore(CliCommand checkpoint, int& exit_status) {
     if (options->name.empty()) {
       const Result<Manifest> manifest = open_checkpoint(path);
       if (!manifest) {
-        exit_status = complain(manifest.error().message);
+        exit_status = give_up(manifest.error().message);
         return;
       }
       options->name = job_of(*manifest).name;
@@ -165,7 +164,7 @@ void add_restore(CliCommand checkpoint, int& exit_status) {
 
 int list(const std::string& directory, bool json) {
   const Result<std::vector<CheckpointSummary>> found = list_checkpoints(directory);
-  if (!found) return complain(found.error().message);
+  if (!found) return give_up(found.error().message);
   Json all = Json::array();
   Table table({"CHECKPOINT", "JOB", "ROUND", "SAVED", "SIZE", "SHARDS", "STATE"});
   for (const CheckpointSummary& summary : *found) {
@@ -199,10 +198,10 @@ int verify(const std::string& path, bool json) {
   std::vector<std::string> paths = {path};
   if (!is_checkpoint(path)) {
     const Result<std::vector<CheckpointSummary>> found = list_checkpoints(path);
-    if (!found) return complain(found.error().message);
+    if (!found) return give_up(found.error().message);
     paths.clear();
     for (const CheckpointSummary& summary : *found) paths.push_back(summary.path);
-    if (paths.empty()) return complain("there is no checkpoint in '" + path + "'");
+    if (paths.empty()) return give_up("there is no checkpoint in '" + path + "'");
   }
   bool well = true;
   Json all = Json::array();

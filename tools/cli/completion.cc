@@ -10,7 +10,7 @@
 namespace tributary::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kCompletionFooter = R"(
 Prints a script for bash, zsh or fish. The Debian package has them where shells look.
 
 Examples:
@@ -71,7 +71,7 @@ constexpr std::pair<const char*, const char*> kScripts[] = {{"bash", kBash}, {"z
 void add_completion(CliCommand app, int& exit_status) {
   auto shell = std::make_shared<std::string>();
   CliCommand command = app.add_subcommand("completion", "a script that completes our programs' command lines");
-  command->footer(kFooter);
+  command->footer(kCompletionFooter);
   std::vector<std::string> shells;
   for (const auto& script : kScripts) shells.emplace_back(script.first);
   command->add_option("SHELL", *shell, "whose script to print")->required()->check(one_of(shells));

@@ -31,10 +31,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds kPoll{250};
+constexpr std::chrono::milliseconds kExamPoll{250};
 constexpr std::uint64_t kSayMs = 10'000;  // between two words about who is waited for
 
-constexpr const char* kFooter = R"(
+constexpr const char* kDoctorFooter = R"(
 Each line is ok, a note (it works, but you may want to know), or a problem; below notes and problems stands what to do. Nothing is changed.
 
   tributary doctor                            this machine, as a run would use it
@@ -136,7 +136,7 @@ Result<Json> examine(const AdminPort& admin, const DoctorOptions& options) {
   const auto accepted = ask(admin, "/doctor/order", order.dump(-1, ' ', false, Json::error_handler_t::replace));
   if (!accepted) return accepted;
   const std::string path = "/doctor/" + accepted->value("id", Json(0)).dump();
-  for (std::uint64_t said = steady_ms();; std::this_thread::sleep_for(kPoll)) {
+  for (std::uint64_t said = steady_ms();; std::this_thread::sleep_for(kExamPoll)) {
     auto exam = ask(admin, path, std::nullopt);
     if (!exam) return exam;
     if (exam->value("over", false)) return with_daemons(admin, path, std::move(*exam));
@@ -192,7 +192,7 @@ Result<int> look_at_cluster(const DoctorOptions& options) {
 void add_doctor(CliCommand app, int& exit_status) {
   const auto options = std::make_shared<DoctorOptions>();
   CliCommand doctor = app.add_subcommand("doctor", "check this machine, a daemon's configuration, or a whole cluster");
-  doctor->footer(kFooter);
+  doctor->footer(kDoctorFooter);
   doctor->add_option("--config", options->config, "a daemon's configuration: would it work here?")->type_name("FILE");
   doctor->add_flag("--all", options->all, "all daemons of a cluster");
   doctor->add_flag("--measure", options->measure, "with --all: links to servers and stores' disks, too");

@@ -13,12 +13,7 @@
 namespace tributary::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kPoll{200};
-
-int complain(const Error& error) {
-  std::fprintf(stderr, "tributary job: %s\n", error.message.c_str());
-  return error.code == ErrorCode::kInvalidArgument ? 2 : 1;
-}
+constexpr std::chrono::milliseconds kRemovalPoll{200};
 
 using Json = nlohmann::ordered_json;
 
@@ -28,9 +23,9 @@ Result<Json> order(const AdminPort& admin, const char* path, const std::string& 
 
 int remove(const Cluster& cluster, const std::string& name) {
   const Result<AdminPort> admin = coordinator_admin(cluster);
-  if (!admin) return complain(admin.error());
+  if (!admin) return complain("job", admin.error());
   const auto answer = order(*admin, "/job/remove", name);
-  if (!answer) return complain(answer.error());
+  if (!answer) return complain("job", answer.error());
   std::printf("removed job '%s', with all that servers had of it\n", name.c_str());
   return 0;
 }
@@ -47,9 +42,9 @@ Result<Json> jobs_of(const AdminPort& admin) {
 
 int list(const Cluster& cluster, bool json) {
   const Result<AdminPort> admin = coordinator_admin(cluster);
-  if (!admin) return complain(admin.error());
+  if (!admin) return complain("job", admin.error());
   const auto jobs = jobs_of(*admin);
-  if (!jobs) return complain(jobs.error());
+  if (!jobs) return complain("job", jobs.error());
   if (json) {
     std::printf("%s\n", jobs->dump().c_str());
     return 0;
@@ -69,23 +64,23 @@ int list(const Cluster& cluster, bool json) {
 // Waits until it is idle: its last state is saved then.
 int stop(const Cluster& cluster, const std::string& name, bool wait) {
   const Result<AdminPort> admin = coordinator_admin(cluster);
-  if (!admin) return complain(admin.error());
+  if (!admin) return complain("job", admin.error());
   const auto answer = order(*admin, "/job/stop", name);
-  if (!answer) return complain(answer.error());
+  if (!answer) return complain("job", answer.error());
   if (!wait) {
     std::printf("job '%s' stops after its open round\n", name.c_str());
     return 0;
   }
   while (true) {
     const auto jobs = jobs_of(*admin);
-    if (!jobs) return complain(jobs.error());
+    if (!jobs) return complain("job", jobs.error());
     const auto job = std::ranges::find_if(*jobs, [&](const Json& one) { return one.value("name", "") == name; });
     if (job == jobs->end() || job->value("phase", "") == "idle") {
       const Json round = job == jobs->end() ? Json() : job->value("committed", Json());
       std::printf("stopped job '%s'; saved is round %s\n", name.c_str(), round.is_null() ? "-" : round.dump().c_str());
       return 0;
     }
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kRemovalPoll);
   }
 }
 

@@ -10,12 +10,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kTimeout{1'000};
+constexpr std::chrono::milliseconds kWatchTimeout{1'000};
 constexpr std::chrono::seconds kPause{1};
 
 Json status_of(Daemon& daemon) {
   if (!daemon.process.running()) return {};
-  const auto text = http_get(daemon.admin, "/status", kTimeout);
+  const auto text = http_get(daemon.admin, "/status", kWatchTimeout);
   const Json status = text ? Json::parse(*text, nullptr, false) : Json();
   return status.is_object() ? status : Json();
 }

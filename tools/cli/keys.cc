@@ -5,14 +5,10 @@
 
 #include "common/security/key_folder.h"
 #include "tools/cli/commands.h"
+#include "tools/cli/orders.h"
 
 namespace tributary::cli {
 namespace {
-
-int complain(const Error& error) {
-  std::fprintf(stderr, "tributary keys: %s\n", error.message.c_str());
-  return error.code == ErrorCode::kInvalidArgument ? 2 : 1;
-}
 
 std::string configuration(const KeyFolder& folder, const std::string& pair, bool coordinator) {
   std::string text = "\n  [security]\n  keys = \"" + pair + "\"\n";
@@ -21,7 +17,7 @@ std::string configuration(const KeyFolder& folder, const std::string& pair, bool
 }
 
 int init(const KeyFolder& folder, Role role) {
-  if (Status made = make_key_folder(folder, role); !made) return complain(made.error());
+  if (Status made = make_key_folder(folder, role); !made) return complain("keys", made.error());
   std::printf(
       "%s has the coordinator's keys, and the token of the admin ports. Into %s goes:\n%s\n", folder.path.c_str(),
       role == Role::kServer ? "server 0's server.toml" : "the worker.toml of the worker that serves the coordinator",
@@ -33,7 +29,7 @@ int init(const KeyFolder& folder, Role role) {
 
 int make(const KeyFolder& folder, const std::string& name, Role role, bool rotate) {
   const auto pair = add_key(folder, name, role, rotate);
-  if (!pair) return complain(pair.error());
+  if (!pair) return complain("keys", pair.error());
   std::printf("%s is the %s's, and goes to its machine with %s:\n%s\n", pair->c_str(), word(role).c_str(),
               folder.coordinator().c_str(), configuration(folder, *pair, false).c_str());
   std::printf("It is let in now; remove its .pub in %s to shut it out, without a restart.\n",

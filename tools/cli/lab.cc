@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 constexpr int kFailed = 1;
 constexpr int kCannot = 2;  // no rights, no programs, a wrong file: nothing was begun
 
-constexpr const char* kFooter = R"(
+constexpr const char* kLabFooter = R"(
 A lab file (configs/lab-*.toml are examples) names hosts, the rates of their links, and which daemon runs on which. Hosts are network namespaces
 on a bridge of their own; nothing of this machine's network is touched. Needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN) and the programs ip and tc.
 
@@ -284,9 +284,9 @@ void add_lab_run(CliCommand lab_app, int& exit_status) {
 }  // namespace
 
 void add_lab(CliCommand app, int& exit_status) {
-  CliCommand command = app.add_subcommand("lab", "several hosts with limited links, emulated on this machine");
+  CliCommand command = app.add_subcommand("lab", kLabHelp);
   command->require_subcommand(1);
-  command->footer(kFooter);
+  command->footer(kLabFooter);
   auto up_arguments = std::make_shared<LabArguments>();
   CliCommand up_command = command->add_subcommand("up", "bring a lab up");
   add_common(up_command, *up_arguments);

@@ -1,15 +1,12 @@
-// tributary: the tool. One file per subcommand.
+// tributary: the tool. One file per subcommand; tools/cli/bench_main.cc has those that measure.
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "common/base/command_line.h"
 #include "common/base/version.h"
-#include "common/daemon/daemon_thread.h"
 #include "tools/cli/commands.h"
-#include "tools/cli/subcommand_names.h"
 
 int main(int argc, char** argv) {
   tributary::CommandLine app(
@@ -44,28 +41,14 @@ int main(int argc, char** argv) {
   tributary::cli::add_run(app, trainer, exit_status);
   tributary::cli::add_status(app, exit_status);
   tributary::cli::add_top(app, exit_status);
-  tributary::cli::add_bench(app, exit_status);
   tributary::cli::add_chaos(app, exit_status);
-  tributary::cli::add_plan(app, exit_status);
   tributary::cli::add_doctor(app, exit_status);
-  tributary::cli::add_lab(app, exit_status);
   tributary::cli::add_checkpoint(app, exit_status);
   tributary::cli::add_job(app, exit_status);
   tributary::cli::add_logs(app, exit_status);
   tributary::cli::add_trace(app, exit_status);
   tributary::cli::add_keys(app, exit_status);
   tributary::cli::add_completion(app, exit_status);
-  const tributary::Status ran = tributary::contained([&]() -> tributary::Status {
-    exit_status = [&] {
-      if (const auto unknown = tributary::cli::unknown_subcommand(app, argc, argv)) {
-        std::fprintf(stderr, "tributary: %s\n", unknown->c_str());
-        return tributary::kExitUsage;
-      }
-      const auto status = app.parse(argc, argv);
-      return status ? *status : exit_status;
-    }();
-    return {};
-  });
-  if (!ran) std::fprintf(stderr, "tributary: %s\n", ran.error().message.c_str());
-  return ran ? exit_status : 1;
+  tributary::cli::list_measuring(app);
+  return tributary::cli::run_command_line(app, argc, argv, exit_status);
 }

@@ -1,6 +1,7 @@
 #include "tools/cli/orders.h"
 
 #include <chrono>
+#include <cstdio>
 #include <vector>
 
 #include "tools/cli/daemons.h"
@@ -9,7 +10,7 @@
 namespace tributary::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kTimeout{10'000};
+constexpr std::chrono::milliseconds kOrderTimeout{10'000};
 
 }  // namespace
 
@@ -34,7 +35,7 @@ Result<AdminPort> coordinator_admin(const Cluster& cluster) {
 Result<nlohmann::ordered_json> ask(const AdminPort& port, const std::string& path,
                                    const std::optional<std::string>& order) {
   const std::string& admin = port.address;
-  const Result<HttpAnswer> answer = http_order(admin, path, order, kTimeout, port.token);
+  const Result<HttpAnswer> answer = http_order(admin, path, order, kOrderTimeout, port.token);
   if (!answer) return tl::unexpected(answer.error());
   using Json = nlohmann::ordered_json;
   Json json = Json::parse(answer->body, nullptr, false);
@@ -47,6 +48,11 @@ Result<nlohmann::ordered_json> ask(const AdminPort& port, const std::string& pat
     return fail(ErrorCode::kNotFound, admin + " takes no such orders; give the admin address of server 0");
   }
   return fail(json.value("retry", false) ? ErrorCode::kTimeout : ErrorCode::kUnavailable, text);
+}
+
+int complain(const char* command, const Error& why) {
+  std::fprintf(stderr, "tributary %s: %s\n", command, why.message.c_str());
+  return why.code == ErrorCode::kInvalidArgument ? 2 : 1;
 }
 
 }  // namespace tributary::cli

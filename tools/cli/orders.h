@@ -28,4 +28,7 @@ Result<AdminPort> coordinator_admin(const Cluster& cluster);
 Result<nlohmann::ordered_json> ask(const AdminPort& admin, const std::string& path,
                                    const std::optional<std::string>& order);
 
+// Says "tributary COMMAND: why" on standard error. Returns the exit status: 2 for a wrong argument, else 1.
+int complain(const char* command, const Error& why);
+
 }  // namespace tributary::cli

@@ -21,7 +21,7 @@
 namespace tributary::cli {
 namespace {
 
-constexpr const char* kFooter = R"(
+constexpr const char* kPlanFooter = R"(
 Examples:
   tributary plan --paper
   tributary plan --nodes 4 --servers 4 --bandwidth 250Mbit/s --payload 16MB --compute-ms 200
@@ -287,10 +287,10 @@ void add_job_options(CliCommand plan, PlanArguments& a) {
 void add_plan(CliCommand app, int& exit_status) {
   auto arguments = std::make_shared<PlanArguments>();
   PlanArguments& a = *arguments;
-  CliCommand plan = app.add_subcommand("plan", "which layout is fastest on these links, and what binds it");
+  CliCommand plan = app.add_subcommand("plan", kPlanHelp);
   plan->description(
       "Predicts exchange, step time and efficiency of every layout, names the bottleneck, and recommends.");
-  plan->footer(kFooter);
+  plan->footer(kPlanFooter);
   add_machine_options(plan, a);
   add_job_options(plan, a);
   plan->add_flag("--json", a.json, "print one JSON object");

@@ -11,41 +11,41 @@
 namespace tributary::cli {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
-constexpr std::chrono::milliseconds kTimeout{3000};
+constexpr std::chrono::milliseconds kMeasureTimeout{3000};
 // Rates that differ by less are taken for those of equal links.
 constexpr double kAlike = 0.9;
 constexpr double kLeastLatency = 10e-6;  // where the payload's time hides it
 
-double number(const Json& object, const char* key) {
+double number(const SortedJson& object, const char* key) {
   return object.is_object() && object.contains(key) && object.at(key).is_number() ? object.at(key).get<double>() : 0.0;
 }
 
-std::string text(const Json& object, const char* key) {
+std::string text(const SortedJson& object, const char* key) {
   return object.is_object() && object.contains(key) && object.at(key).is_string() ? object.at(key).get<std::string>()
                                                                                   : std::string();
 }
 
-const Json& member(const Json& object, const char* key) {
-  static const Json kNone;
+const SortedJson& member(const SortedJson& object, const char* key) {
+  static const SortedJson kNone;
   return object.is_object() && object.contains(key) ? object.at(key) : kNone;
 }
 
 // The job on a worker, if it runs there and says what its link does.
-const Json* running_job(const Json& status, const std::string& name) {
+const SortedJson* running_job(const SortedJson& status, const std::string& name) {
   if (text(status, "kind") != "worker") return nullptr;
-  for (const Json& job : member(status, "jobs")) {
+  for (const SortedJson& job : member(status, "jobs")) {
     if (text(job, "name") == name && member(job, "link").is_object()) return &job;
   }
   return nullptr;
 }
 
-Result<std::string> choose_job(const std::vector<Json>& statuses, const std::string& wanted) {
+Result<std::string> choose_job(const std::vector<SortedJson>& statuses, const std::string& wanted) {
   std::set<std::string> names;
-  for (const Json& status : statuses) {
+  for (const SortedJson& status : statuses) {
     if (text(status, "kind") != "worker") continue;
-    for (const Json& job : member(status, "jobs")) {
+    for (const SortedJson& job : member(status, "jobs")) {
       if (member(job, "link").is_object()) names.insert(text(job, "name"));
     }
   }
@@ -65,7 +65,7 @@ Result<std::string> choose_job(const std::vector<Json>& statuses, const std::str
   return wanted.empty() ? *names.begin() : wanted;
 }
 
-void read_job(const Json& job, Measured& m) {
+void read_job(const SortedJson& job, Measured& m) {
   m.payload_bytes = std::max(m.payload_bytes, 4.0 * number(job, "parameters"));
   const double chunks = number(job, "chunks");
   if (chunks > 0.0) m.chunk_bytes = 4.0 * number(job, "parameters") / chunks;
@@ -73,17 +73,17 @@ void read_job(const Json& job, Measured& m) {
 }
 
 // What the coordinator says of the job's placement, if it does.
-void read_placement(const Json& status, Measured& m) {
-  for (const Json& job : member(member(status, "coordinator"), "jobs")) {
-    const Json& placement = member(job, "placement");
+void read_placement(const SortedJson& status, Measured& m) {
+  for (const SortedJson& job : member(member(status, "coordinator"), "jobs")) {
+    const SortedJson& placement = member(job, "placement");
     if (text(job, "name") != m.job || !placement.is_object()) continue;
-    const Json& ratio = member(placement, "wire_ratio");
+    const SortedJson& ratio = member(placement, "wire_ratio");
     if (number(ratio, "push") > 0.0 && number(ratio, "pull") > 0.0) {
       m.wire = {.push = number(ratio, "push"), .pull = number(ratio, "pull")};
     }
     std::set<std::string> own;
     bool known = false;
-    for (const Json& server : member(placement, "servers")) {
+    for (const SortedJson& server : member(placement, "servers")) {
       if (!member(server, "colocated").is_boolean()) continue;
       known = true;
       if (!server.at("colocated").get<bool>()) own.insert(member(server, "host").dump());
@@ -97,8 +97,8 @@ void read_placement(const Json& status, Measured& m) {
 
 }  // namespace
 
-void read_coordinators_job(const Json& status, Measured& m) {
-  for (const Json& job : member(member(status, "coordinator"), "jobs")) {
+void read_coordinators_job(const SortedJson& status, Measured& m) {
+  for (const SortedJson& job : member(member(status, "coordinator"), "jobs")) {
     if (text(job, "name") != m.job) continue;
     m.chunk_bytes = 4.0 * number(job, "chunk_elements");
     m.payload_bytes = number(job, "chunks") * m.chunk_bytes;
@@ -106,24 +106,24 @@ void read_coordinators_job(const Json& status, Measured& m) {
   read_placement(status, m);
 }
 
-Result<Measured> measured_links(const std::vector<Json>& statuses, const std::string& wanted) {
+Result<Measured> measured_links(const std::vector<SortedJson>& statuses, const std::string& wanted) {
   const auto job_name = choose_job(statuses, wanted);
   if (!job_name) return tl::unexpected<Error>(job_name.error());
   Measured m;
   m.job = *job_name;
-  for (const Json& status : statuses) {
+  for (const SortedJson& status : statuses) {
     if (text(status, "kind") == "server") ++m.daemons;
-    const Json* job = running_job(status, m.job);
+    const SortedJson* job = running_job(status, m.job);
     if (job == nullptr) continue;
     read_job(*job, m);
-    const Json& link = job->at("link");
+    const SortedJson& link = job->at("link");
     m.links.push_back({.worker = text(status, "name"),
                        .out = number(link, "out_bytes_per_s"),
                        .in = number(link, "in_bytes_per_s"),
                        .round_trip_s = number(link, "round_trip_s")});
   }
   m.servers = m.daemons;
-  for (const Json& status : statuses) read_placement(status, m);
+  for (const SortedJson& status : statuses) read_placement(status, m);
   for (const MeasuredLink& link : m.links) {
     if (link.best() > 0.0) continue;
     return fail(ErrorCode::kNotFound, "worker " + link.worker + " has not seen enough of an exchange of job " + m.job +
@@ -134,11 +134,11 @@ Result<Measured> measured_links(const std::vector<Json>& statuses, const std::st
 }
 
 Result<Measured> measure(const std::vector<std::string>& admin_addresses, const std::string& job) {
-  std::vector<Json> statuses;
+  std::vector<SortedJson> statuses;
   for (const std::string& address : admin_addresses) {
-    const auto body = http_get(address, "/status", kTimeout);
+    const auto body = http_get(address, "/status", kMeasureTimeout);
     if (!body) return tl::unexpected<Error>(body.error());
-    statuses.push_back(Json::parse(*body, nullptr, false));
+    statuses.push_back(SortedJson::parse(*body, nullptr, false));
     if (!statuses.back().is_object()) {
       return fail(ErrorCode::kUnavailable,
                   "http://" + address + "/status did not answer with JSON; is that a daemon of Tributary?");

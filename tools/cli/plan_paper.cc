@@ -5,6 +5,7 @@
 #include "common/base/assert.h"
 #include "common/base/printed.h"
 #include "tools/cli/table.h"
+#include "tools/cli/plan.h"
 
 namespace tributary::cli {
 namespace {
@@ -44,10 +45,6 @@ double half_payload(const Scenario& s) {
 
 std::string milliseconds(double seconds) {
   return printed("%.2f ms", 1e3 * seconds);
-}
-
-std::string percent(double fraction) {
-  return printed("%.1f %%", 100.0 * fraction);
 }
 
 Json exchange_json(const Prediction& p) {

@@ -36,10 +36,6 @@ std::string traffic_text(const Prediction& p, bool worker) {
   return bytes_in_words(most.out) + " / " + bytes_in_words(most.in);
 }
 
-std::string percent(double fraction) {
-  return printed("%.1f %%", 100.0 * fraction);
-}
-
 bool is_mode_of_ours(ExchangeMode mode) {
   return mode != ExchangeMode::kTree;
 }
@@ -162,6 +158,10 @@ Json traffic_json(const Traffic& t) {
 }
 
 }  // namespace
+
+std::string percent(double fraction) {
+  return printed("%.1f %%", 100.0 * fraction);
+}
 
 std::string mode_in_words(ExchangeMode mode) {
   switch (mode) {

@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kTrainerGrace{30};  // a trainer may have something of its own to save
 
-constexpr const char* kFooter = R"(
+constexpr const char* kRunFooter = R"(
 Starts servers and workers as real daemons on this machine and COMMAND once for each rank, and stops everything when all have ended. The command is a trainer
 that attaches to its node's worker, in Python or over the C library, and brings its own job; it is told by its environment who and where it is:
   TRIBUTARY_RANK, TRIBUTARY_WORLD_SIZE, TRIBUTARY_LOCAL_RANK, TRIBUTARY_LOCAL_WORLD_SIZE, TRIBUTARY_GROUP_RANK   as torchrun counts them
@@ -237,7 +237,7 @@ class Run {
 void add_run(CliCommand app, const std::vector<std::string>& trainer, int& exit_status) {
   auto options = std::make_shared<RunOptions>();
   CliCommand run = app.add_subcommand("run", "run a trainer of your own on a whole cluster of daemons on this machine");
-  run->footer(kFooter);
+  run->footer(kRunFooter);
   run->takes_command();
   add_local_run_options(run, options->local, "1; 0 for a job of mode \"allreduce\"",
                         "runs/NAME of the program, as train for train.py");

@@ -25,7 +25,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds kTimeout{3000};
+constexpr std::chrono::milliseconds kAskTimeout{3000};
 
 std::string text(const Json& object, const char* key) {
   if (!object.is_object() || !object.contains(key) || object.at(key).is_null()) return "-";
@@ -295,7 +295,7 @@ std::vector<Answer> ask(const std::vector<std::string>& addresses, const std::st
   std::vector<Answer> answers;
   for (const std::string& address : addresses) {
     Answer answer{.address = address, .status = nullptr, .error = {}};
-    const auto body = http_get(address, "/status", kTimeout, token);
+    const auto body = http_get(address, "/status", kAskTimeout, token);
     if (body) answer.status = Json::parse(*body, nullptr, false);
     if (!body) {
       answer.error = body.error().message;
@@ -359,7 +359,7 @@ int show_again(const std::vector<std::string>& addresses, const std::string& tok
 }
 
 // Which daemons are asked, and with what token.
-struct Asked {
+struct AskedDaemons {
   std::string base_dir;
   std::vector<std::string> admin;
   std::string token_file;
@@ -392,7 +392,7 @@ struct Asked {
 
 void add_status(CliCommand app, int& exit_status) {
   struct StatusOptions {
-    Asked asked;
+    AskedDaemons asked;
     bool json = false;
   };
   auto options = std::make_shared<StatusOptions>();
@@ -420,7 +420,7 @@ void add_status(CliCommand app, int& exit_status) {
 
 void add_top(CliCommand app, int& exit_status) {
   struct TopOptions {
-    Asked asked;
+    AskedDaemons asked;
     std::uint64_t times = 0;
   };
   auto options = std::make_shared<TopOptions>();

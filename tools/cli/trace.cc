@@ -27,7 +27,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kPoll{200};
+constexpr std::chrono::milliseconds kTracePoll{200};
 constexpr std::chrono::seconds kBeginPatience{20};  // until rounds can be named
 
 struct TraceOptions {
@@ -37,15 +37,10 @@ struct TraceOptions {
   std::string out = "trace.json";
 };
 
-int complain(const Error& error) {
-  std::fprintf(stderr, "tributary trace: %s\n", error.message.c_str());
-  return error.code == ErrorCode::kInvalidArgument ? 2 : 1;
-}
-
 Result<std::string> order(const AdminPort& admin, const TraceOptions& options) {
   const std::string body =
       Json{{"job", options.job}, {"rounds", options.rounds}}.dump(-1, ' ', false, Json::error_handler_t::replace);
-  for (const auto until = Clock::now() + kBeginPatience;; std::this_thread::sleep_for(kPoll)) {
+  for (const auto until = Clock::now() + kBeginPatience;; std::this_thread::sleep_for(kTracePoll)) {
     const auto answer = ask(admin, "/trace/order", body);
     if (answer) return "/trace/" + answer->value("id", Json(0)).dump();
     if (answer.error().code != ErrorCode::kTimeout || Clock::now() >= until) return tl::unexpected(answer.error());
@@ -65,7 +60,7 @@ Result<trace::Data> fetch(const AdminPort& admin, const std::string& path) {
                    std::uintmax_t{data->last.value}, data->job.c_str());
     }
     if (!status->value("over", false)) {
-      std::this_thread::sleep_for(kPoll);
+      std::this_thread::sleep_for(kTracePoll);
       continue;
     }
     const auto parts = status->value("parts", std::uint64_t{0});
@@ -256,7 +251,7 @@ void add_trace(CliCommand app, int& exit_status) {
   add_cluster_options(command, options->cluster);
   command->callback([options, &exit_status] {
     const auto done = run(*options);
-    exit_status = done ? *done : complain(done.error());
+    exit_status = done ? *done : complain("trace", done.error());
   });
 }
 

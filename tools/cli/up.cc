@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFooter = R"(
+constexpr const char* kUpFooter = R"(
 Starts servers and workers as real daemons on this machine, trains the job on them, and stops everything. A job of mode "allreduce" needs no servers: its workers train it among themselves. All files (configurations, stores, logs) lie in one base folder. Ctrl-C stops at the end of a round; the same command goes on from
 there, with the same result to the last bit. What the daemons' configurations look like, for machines of your own, is in the base folder.
 
@@ -175,7 +175,7 @@ Status check_device(const std::string& text) {
 void add_up(CliCommand app, int& exit_status) {
   auto options = std::make_shared<UpOptions>();
   CliCommand up = app.add_subcommand("up", "train a job on a whole cluster of daemons on this machine");
-  up->footer(kFooter);
+  up->footer(kUpFooter);
   up->add_option("job", options->job_file, "the job's TOML file")->required()->type_name("JOB.toml");
   add_local_run_options(up, options->local, "1, for a job of mode \"allreduce\" none", "runs/NAME of the job");
   up->add_option("--device", options->device,

@@ -7,7 +7,7 @@
 namespace tributary::lab {
 namespace {
 
-constexpr std::chrono::milliseconds kPoll{2};
+constexpr std::chrono::milliseconds kGatePoll{2};
 
 Status touch(const std::string& path) {
   std::ofstream out(path);
@@ -39,7 +39,7 @@ Status pass_gate(const std::string& folder, const std::string& name, std::uint32
   while (!exists(open_file(folder, name))) {
     if (std::chrono::steady_clock::now() >= until)
       return fail(ErrorCode::kTimeout, "the gate \"" + name + "\" in " + folder + " was not opened");
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kGatePoll);
   }
   return {};
 }

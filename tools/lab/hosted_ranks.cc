@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds kPoll{5};
+constexpr std::chrono::milliseconds kReapPoll{5};
 constexpr std::chrono::minutes kPatience{10};  // with ranks that print nothing
 
 std::uint64_t printed_bytes(const std::vector<Trainer>& ranks) {
@@ -39,7 +39,7 @@ Status wait_until(const std::function<bool()>& condition, const char* what, cons
       until = Clock::now() + kPatience;
     }
     if (Clock::now() >= until) return fail(ErrorCode::kTimeout, std::string("the ranks do not get to ") + what);
-    std::this_thread::sleep_for(kPoll);
+    std::this_thread::sleep_for(kReapPoll);
   }
   return {};
 }

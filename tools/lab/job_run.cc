@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Short, so that the times of the curve are right; datagrams queue meanwhile.
-constexpr std::chrono::milliseconds kPoll{2};
+constexpr std::chrono::milliseconds kJobPoll{2};
 
 Result<Json> result_of(const Lab& lab, LocalCluster& cluster, const std::string& mode) {
   Json first;
@@ -84,7 +84,7 @@ Result<Json> run_job(const Lab& lab, const RunOptions& options) {
     while (cluster.trainers_running()) {
       progress->drain(take);
       if (auto ok = healthy(cluster, options); !ok) return tl::unexpected(ok.error());
-      std::this_thread::sleep_for(kPoll);
+      std::this_thread::sleep_for(kJobPoll);
     }
     progress->drain(take);
     if (auto ok = healthy(cluster, options); !ok) return tl::unexpected(ok.error());  // how they ended

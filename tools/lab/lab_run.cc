@@ -90,7 +90,7 @@ Result<Json> run_exchange(const Lab& lab, const ExchangeOptions& options) {
   const auto gate = fresh_folder(options.run, "gates");
   if (!gate) return tl::unexpected(gate.error());
   return through_daemons(lab, options.run, **cluster,
-                         job_command({bin_dir_of(options.run) + "/tributary", "bench", "exchange-rank"}, *job_file,
+                         job_command({bin_dir_of(options.run) + "/tributary-bench", "bench", "exchange-rank"}, *job_file,
                                      options.run.overrides, exchange_arguments(options, *gate)),
                          *gate, [&](const MeasuredRanks& measured, const std::vector<Watched>& processes) {
                            return exchange_result(lab, word(job->mode), measured, processes);
@@ -176,7 +176,7 @@ Result<Json> run_gloo_ring(const Lab& lab, const ExchangeOptions& options) {
     if (auto made = fresh_folder(options.run, name); !made) return tl::unexpected(made.error());
   }
   const auto program = [&](const LoneRanks::Place& place) {
-    LoneRanks::Program rank{.argv = {bin_dir_of(options.run) + "/tributary", "bench", "gloo-ring-rank", "--rank",
+    LoneRanks::Program rank{.argv = {bin_dir_of(options.run) + "/tributary-bench", "bench", "gloo-ring-rank", "--rank",
                                      std::to_string(place.rank), "--size", std::to_string(place.ranks), "--address",
                                      place.address, "--store", *folder + "/gloo"},
                             .environment = {}};

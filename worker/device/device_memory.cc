@@ -1,26 +1,24 @@
 #include "worker/device/device_memory.h"
 
+#include "common/base/round_up.h"
+
 namespace tributary {
 namespace {
 
 // As cudaMalloc aligns: full-width accesses and coalesced lines for every part.
-constexpr std::size_t kAlign = 256;
-
-constexpr std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
-}
+constexpr std::size_t kDeviceAlign = 256;
 
 // Of a chunk of full size; a shorter one's area is as large.
 std::size_t answer_offset(const DevicePlan& plan) {
   if (!plan.push->keeps_residual()) return 0;
   const std::size_t chunk = plan.chunk_elements();
-  return aligned(residual_offset(plan.push->bytes(chunk)) + chunk * sizeof(float));
+  return round_up(residual_offset(plan.push->bytes(chunk)) + chunk * sizeof(float), kDeviceAlign);
 }
 
 std::size_t area_bytes(const DevicePlan& plan) {
   const std::size_t chunk = plan.chunk_elements();
   const std::size_t answer = std::max(chunk * sizeof(float), plan.pull->bytes(chunk));
-  return aligned(std::max(answer_offset(plan) + answer, plan.push->bytes(chunk)));
+  return round_up(std::max(answer_offset(plan) + answer, plan.push->bytes(chunk)), kDeviceAlign);
 }
 
 }  // namespace
@@ -69,11 +67,11 @@ Status DeviceMemory::allocate_device(std::uint32_t position) {
   const bool encodes = plan_.push->id() != EncodingId::kFp32;
   // What a chunk's values are made of when they are encoded: the share, or the ranks' own gradients.
   const std::size_t inputs = plan_.collectives() ? 1 : ranks;
-  const std::size_t sum = plan_.collectives() && ranks > 1 ? aligned(plan_.group_elements() * sizeof(float)) : 0;
-  const std::size_t share = plan_.collectives() || (ranks > 1 && !encodes) ? aligned(chunk * sizeof(float)) : 0;
-  const std::size_t frame = encodes ? aligned(plan_.push->bytes(chunk)) : 0;
-  const std::size_t scratch = encodes ? aligned(api_.encode_scratch_bytes(plan_.push->spec(), chunk, inputs)) : 0;
-  const std::size_t answer = plan_.pull->id() != EncodingId::kFp32 ? aligned(plan_.pull->bytes(chunk)) : 0;
+  const std::size_t sum = plan_.collectives() && ranks > 1 ? round_up(plan_.group_elements() * sizeof(float), kDeviceAlign) : 0;
+  const std::size_t share = plan_.collectives() || (ranks > 1 && !encodes) ? round_up(chunk * sizeof(float), kDeviceAlign) : 0;
+  const std::size_t frame = encodes ? round_up(plan_.push->bytes(chunk), kDeviceAlign) : 0;
+  const std::size_t scratch = encodes ? round_up(api_.encode_scratch_bytes(plan_.push->spec(), chunk, inputs), kDeviceAlign) : 0;
+  const std::size_t answer = plan_.pull->id() != EncodingId::kFp32 ? round_up(plan_.pull->bytes(chunk), kDeviceAlign) : 0;
   const std::size_t per_slot = sum + share + frame + scratch + answer;
   if (per_slot != 0) {
     const auto staging = take(position, per_slot * slot_count_, "staging");

@@ -16,8 +16,6 @@ constexpr std::size_t kMaxDataMessage = kMaxDataPayload + 4096;
 constexpr int kMessagesPerChunk = 4;
 constexpr int kHighWaterSlack = 64;
 
-constexpr std::uint32_t kNoiseLines = 10;
-constexpr std::uint64_t kNoiseIntervalMs = 10'000;
 
 }  // namespace
 
@@ -41,7 +39,7 @@ JobConnections::JobConnections(const NodeJob& job, const LaneChunks& chunks, Wor
     : spec_(job.spec()),
       lane_(lane),
       counts_(job.lane_stats(lane.options().index)),
-      noise_(lane.logger(), kNoiseLines, kNoiseIntervalMs),
+      noise_(lane.logger()),
       copies_(*spec_.view->layout, chunks.chunks, spec_.view->plan->config.push),
       servers_(chunks.owners) {}
 

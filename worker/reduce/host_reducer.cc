@@ -6,6 +6,7 @@
 
 #include "common/base/assert.h"
 #include "common/base/clock.h"
+#include "common/base/round_up.h"
 #include "kernels/stream_copy.h"
 #include "kernels/tree_sum.h"
 
@@ -15,16 +16,12 @@ namespace {
 // Values at a time: the sum of a block (8 KiB, 16 with 1-bit signs) is encoded while it is in the L1 cache.
 constexpr std::size_t kBlock = 2048;
 constexpr std::size_t kFrameAlign = 64;
-constexpr std::uint32_t kNone = ~0u;
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kFrameAlign - 1) / kFrameAlign * kFrameAlign;
-}
+constexpr std::uint32_t kNoPlace = ~0u;
 
 // One frame of a chunk, with its residual if it has one.
 std::size_t frame_size(const Encoding& push, std::size_t elements) {
   const std::size_t frame = push.bytes(elements);
-  return push.keeps_residual() ? aligned(residual_offset(frame) + elements * sizeof(float)) : aligned(frame);
+  return push.keeps_residual() ? round_up(residual_offset(frame) + elements * sizeof(float), kFrameAlign) : round_up(frame, kFrameAlign);
 }
 
 std::size_t place_size(const Encoding& push, std::size_t elements) {
@@ -45,7 +42,7 @@ HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector
       pull_(make_encoding(pull)),
       listener_(listener),
       ring_(std::move(ring)),
-      local_(layout_->chunks(), kNone),
+      local_(layout_->chunks(), kNoPlace),
       places_(chunks.size()),
       sum_(std::max(kBlock, push_->granularity())) {
   TRIB_ASSERT(!gradients_.empty() && gradients_.size() <= kernels::kMaxSumInputs);
@@ -81,7 +78,7 @@ std::uint64_t HostReducer::frame_bytes_for(const Layout& layout, std::uint32_t r
 }
 
 HostReducer::Place& HostReducer::place_of(ChunkIndex chunk) {
-  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNone);
+  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNoPlace);
   return places_[local_[chunk.value]];
 }
 

@@ -9,7 +9,7 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint32_t kNone = ~0u;
+constexpr std::uint32_t kNotHeld = ~0u;
 
 }  // namespace
 
@@ -18,7 +18,7 @@ NodeGather::NodeGather(std::shared_ptr<const Layout> layout, const std::vector<C
     : layout_(std::move(layout)),
       ranks_(ranks),
       model_ranks_(model_ranks.begin(), model_ranks.end()),
-      local_(layout_->chunks(), kNone),
+      local_(layout_->chunks(), kNotHeld),
       chunks_(chunks.size()),
       tensor_rounds_(layout_->tensors().size() * ranks, start),
       chunk_weights_(chunks.size() * ranks, kUnset) {
@@ -46,7 +46,7 @@ Status NodeGather::mistake(std::uint32_t rank, std::size_t tensor, const std::st
 
 void NodeGather::answered(ChunkIndex chunk) {
   const std::uint32_t position = local_[chunk.value];
-  TRIB_ASSERT(position != kNone);
+  TRIB_ASSERT(position != kNotHeld);
   chunks_[position].open = true;
 }
 
@@ -96,7 +96,7 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
   const auto [begin, end] = layout_->chunks_of(tensor);
   for (std::uint32_t index = begin; index < end; ++index) {
     const std::uint32_t position = local_[index];
-    if (position == kNone) continue;
+    if (position == kNotHeld) continue;
     Chunk& chunk = chunks_[position];
     if (!chunk.open || chunk.round != round) {
       return mistake(rank, tensor,

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/assert.h"
+#include "common/base/round_up.h"
 #include "common/base/weight.h"
 #include "common/wire/messages.h"
 #include "common/wire/redo_plan.h"
@@ -31,38 +32,34 @@ struct RedoRing::Entry {
 
 namespace {
 
-constexpr std::size_t kAlign = 64;
+constexpr std::size_t kRingAlign = 64;
 constexpr std::uint32_t kGenerations = 2;  // of residuals
 // No job has as many rounds: whoever says so wrote nonsense.
 constexpr std::uint64_t kImpossibleRound = ~0ull / 2;
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlign - 1) / kAlign * kAlign;
-}
 
 }  // namespace
 
 RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
   const auto encoding = make_encoding(push);
   const std::size_t slots = std::size_t{rounds} + 1;
-  entries_at = aligned(sizeof(Header)) + aligned(slots * sizeof(GateWord));
-  begin = entries_at + aligned(layout.chunks() * slots * sizeof(Entry));
+  entries_at = round_up(sizeof(Header), kRingAlign) + round_up(slots * sizeof(GateWord), kRingAlign);
+  begin = entries_at + round_up(layout.chunks() * slots * sizeof(Entry), kRingAlign);
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     groups.push_back(layout.groups_of(ChunkIndex(c)).size());
     rates_at.push_back(begin);
     begin += slots * groups.back() * sizeof(double);
   }
-  begin = aligned(begin);
+  begin = round_up(begin, kRingAlign);
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     frame_bytes.push_back(encoding->bytes(layout.chunk(ChunkIndex(c)).elements));
     frame_at.push_back(slot_bytes);
-    slot_bytes += aligned(frame_bytes.back());
+    slot_bytes += round_up(frame_bytes.back(), kRingAlign);
   }
   end = begin + slots * slot_bytes;
   if (!encoding->keeps_residual()) return;
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     const std::size_t elements = layout.chunk(ChunkIndex(c)).elements;
-    area_bytes.push_back(aligned(residual_offset(frame_bytes[c]) + elements * sizeof(float)));
+    area_bytes.push_back(round_up(residual_offset(frame_bytes[c]) + elements * sizeof(float), kRingAlign));
     area_at.push_back(end);
     end += kGenerations * area_bytes.back();
   }
@@ -129,7 +126,7 @@ RedoRing::Header& RedoRing::header() const {
 }
 
 GateWord& RedoRing::decision(Round round) const {
-  return reinterpret_cast<GateWord*>(memory_.data() + aligned(sizeof(Header)))[round.value % slots()];
+  return reinterpret_cast<GateWord*>(memory_.data() + round_up(sizeof(Header), kRingAlign))[round.value % slots()];
 }
 
 void* RedoRing::entries() const {

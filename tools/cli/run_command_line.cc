@@ -1,0 +1,35 @@
+// What both programs of tools/cli do with their command line.
+#include <cstdio>
+
+#include "common/daemon/daemon_thread.h"
+#include "tools/cli/commands.h"
+#include "tools/cli/subcommand_names.h"
+#include "tools/cluster/process.h"
+
+namespace tributary::cli {
+
+void list_measuring(CommandLine& app) {
+  const std::string program = executable_dir() + "/tributary-bench";
+  const std::string cure = "a checkout builds it with 'cmake --build --preset release --target tributary-bench'";
+  app.add_elsewhere("bench", kBenchHelp, program, cure);
+  app.add_elsewhere("lab", kLabHelp, program, cure);
+  app.add_elsewhere("plan", kPlanHelp, program, cure);
+}
+
+int run_command_line(CommandLine& app, int argc, char** argv, int& exit_status) {
+  const Status ran = contained([&]() -> Status {
+    exit_status = [&] {
+      if (const auto unknown = unknown_subcommand(app, argc, argv)) {
+        std::fprintf(stderr, "tributary: %s\n", unknown->c_str());
+        return kExitUsage;
+      }
+      const auto status = app.parse(argc, argv);
+      return status ? *status : exit_status;
+    }();
+    return {};
+  });
+  if (!ran) std::fprintf(stderr, "tributary: %s\n", ran.error().message.c_str());
+  return ran ? exit_status : 1;
+}
+
+}  // namespace tributary::cli
