@@ -26,7 +26,7 @@
 #include "common/math/median.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "session/session.h"
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 #include "tools/cluster/local_cluster.h"
 
 namespace tributary::bench {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/wire/trace_messages.h"
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 
 namespace tributary::bench {
 namespace {

@@ -13,7 +13,7 @@
 #include "bench/sample_model.h"
 #include "common/math/encoding.h"
 #include "common/math/median.h"
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 
 namespace tributary::bench {
 

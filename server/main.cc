@@ -1,44 +1,12 @@
 // tributary-server: one shard of the parameters; server 0 is the coordinator as well.
-#include <memory>
 #include <string>
-#include <utility>
 
 #include "common/base/command_line.h"
 #include "common/base/version.h"
 #include "common/config/config_toml.h"
 #include "common/daemon/daemon_main.h"
-#include "common/daemon/log.h"
 #include "common/security/credentials.h"
-#include "server/server.h"
-
-namespace {
-
-tributary::Result<tributary::Daemon> start(const std::string& config_path) {
-  const auto config = tributary::load_server_config(config_path);
-  if (!config) return tl::unexpected(config.error());
-  const auto logger = tributary::make_logger(config->log, "server-" + std::to_string(config->index));
-  if (!logger) return tl::unexpected(logger.error());
-  auto started = tributary::Server::start(*config, *logger);
-  if (!started) {
-    if (!config->log.file.empty()) (*logger)->error("cannot start: {}", started.error().message);
-    return tl::unexpected(started.error());
-  }
-  const std::shared_ptr<tributary::Server> server = std::move(*started);
-  tributary::Daemon daemon;
-  daemon.logger = *logger;
-  daemon.stop_timeout_s = config->stop_timeout_s;
-  daemon.jobs = "jobs";
-  daemon.ready_line = [server] { return server->ready_line(); };
-  daemon.waits_for = server->waits_for();
-  daemon.serving = [server] { return server->serving(); };
-  daemon.drain = [server] { server->drain(); };
-  daemon.drained = [server] { return server->drained(); };
-  daemon.progress = [server] { return server->progress(); };
-  daemon.not_saved = [server] { return server->not_saved(); };
-  return daemon;
-}
-
-}  // namespace
+#include "server/server_daemon.h"
 
 int main(int argc, char** argv) {
   tributary::CommandLine app{
@@ -60,5 +28,5 @@ int main(int argc, char** argv) {
   if (const auto status = app.parse(argc, argv)) return *status;
   if (check)
     return tributary::report_check(config_path, tributary::check_start(tributary::load_server_config(config_path)));
-  return tributary::run_daemon("tributary-server", [&] { return start(config_path); });
+  return tributary::run_daemon("tributary-server", [&] { return tributary::start_server(config_path); });
 }

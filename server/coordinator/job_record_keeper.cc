@@ -8,7 +8,7 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint64_t kRetryMs = 1'000;  // a record that could not be saved
+constexpr std::uint64_t kSaveRetryMs = 1'000;  // a record that could not be saved
 
 }  // namespace
 
@@ -128,7 +128,7 @@ bool JobRecordKeeper::tick(std::uint64_t now_ms) {
 
 bool JobRecordKeeper::save(std::uint64_t now_ms) {
   const Status saved = context_.output.save(record_);
-  save_due_ms_ = now_ms + kRetryMs;
+  save_due_ms_ = now_ms + kSaveRetryMs;
   const State before = std::exchange(state_, saved ? State::kSaved : State::kFailing);
   if (!saved) {
     if (before == State::kFailing) return false;

@@ -8,7 +8,7 @@ namespace {
 
 // How long after a refused or missed snapshot the next one is tried; longer each time, up to kMaxLeadFactor times as
 // long.
-constexpr std::uint64_t kRetryMs = 1'000;
+constexpr std::uint64_t kSnapshotRetryMs = 1'000;
 // A snapshot round is named this far ahead of the fastest shard, so that the message is there before the round is.
 constexpr double kLeadMs = 300.0;
 constexpr std::uint64_t kMaxLeadFactor = 32;
@@ -123,7 +123,7 @@ std::uint64_t SnapshotSchedule::committed(std::uint64_t now_ms) {
 void SnapshotSchedule::missed(std::uint64_t now_ms) {
   under_way_.reset();
   ++missed_;
-  retry_ms_ = now_ms + kRetryMs * std::min(missed_, kMaxLeadFactor);
+  retry_ms_ = now_ms + kSnapshotRetryMs * std::min(missed_, kMaxLeadFactor);
   if (due_ms_) due_ms_ = retry_ms_;
 }
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "tests/unit/temp_dir.h"
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 #include "tools/cluster/local_cluster.h"
 
 namespace tributary::e2e {

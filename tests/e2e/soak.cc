@@ -22,7 +22,7 @@
 #include "common/base/file_descriptor.h"
 #include "common/math/median.h"
 #include "session/session.h"
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 #include "tools/cluster/local_cluster.h"
 
 namespace tributary::e2e {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/daemon/admin_http.h"
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 
 namespace tributary {
 namespace {

@@ -162,7 +162,7 @@ void add_restore(CliCommand checkpoint, int& exit_status) {
   });
 }
 
-int list(const std::string& directory, bool json) {
+int print_checkpoints(const std::string& directory, bool json) {
   const Result<std::vector<CheckpointSummary>> found = list_checkpoints(directory);
   if (!found) return give_up(found.error().message);
   Json all = Json::array();
@@ -259,7 +259,7 @@ void add_checkpoint(CliCommand app, int& exit_status) {
   checkpoint->require_subcommand(1);
   add_save(*checkpoint, exit_status);
   add_reader(*checkpoint, exit_status, "list", "show the checkpoints in a directory", "DIR",
-             "where checkpoints were saved", &list);
+             "where checkpoints were saved", &print_checkpoints);
   add_reader(*checkpoint, exit_status, "verify", "read every byte of a checkpoint, or of all in a directory", "PATH",
              "a checkpoint, or a directory of them", &verify);
   add_restore(*checkpoint, exit_status);

@@ -40,7 +40,7 @@ Result<Json> jobs_of(const AdminPort& admin) {
   return status->at("coordinator").value("jobs", Json::array());
 }
 
-int list(const Cluster& cluster, bool json) {
+int list_jobs(const Cluster& cluster, bool json) {
   const Result<AdminPort> admin = coordinator_admin(cluster);
   if (!admin) return complain("job", admin.error());
   const auto jobs = jobs_of(*admin);
@@ -103,7 +103,7 @@ void add_job(CliCommand app, int& exit_status) {
   };
   CliCommand all = add("list", "the jobs that the cluster knows, and how far they are", false);
   all->add_flag("--json", options->json, "print them as the coordinator's status has them");
-  all->callback([options, &exit_status] { exit_status = list(options->cluster, options->json); });
+  all->callback([options, &exit_status] { exit_status = list_jobs(options->cluster, options->json); });
   CliCommand end = add("stop", "let a job's ranks leave after their round, as Ctrl-C does; it can go on later", true);
   end->add_flag("--wait,!--no-wait", options->wait, "until its last state is saved (default)");
   end->callback([options, &exit_status] { exit_status = stop(options->cluster, options->name, options->wait); });

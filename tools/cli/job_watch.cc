@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 
 namespace tributary::cli {
 namespace {

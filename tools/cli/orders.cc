@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tools/cli/daemons.h"
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 
 namespace tributary::cli {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "common/base/quantity.h"
 #include "tools/cli/table.h"
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 
 namespace tributary::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/printed.h"
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 #include "tools/cluster/trainer_result.h"
 
 namespace tributary::cli {
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kStatusTimeout{2'000};
 
-double megabytes(const nlohmann::ordered_json& bytes) {
+double in_megabytes(const nlohmann::ordered_json& bytes) {
   return bytes.get<double>() * 1e-6;
 }
 
@@ -145,8 +145,8 @@ std::string nodes_text(const nlohmann::ordered_json& s) {
   std::string text;
   int number = 0;
   for (const auto& node : s.at("nodes")) {
-    text += printed("  node %-7d %.1f MB pushed, %.1f MB pulled\n", number++, megabytes(node.at("bytes_pushed")),
-                    megabytes(node.at("bytes_pulled")));
+    text += printed("  node %-7d %.1f MB pushed, %.1f MB pulled\n", number++, in_megabytes(node.at("bytes_pushed")),
+                    in_megabytes(node.at("bytes_pulled")));
   }
   return text;
 }
@@ -157,7 +157,7 @@ std::string servers_text(const nlohmann::ordered_json& s) {
     text += printed("  %-12s %.1f CPU-seconds", server.at("name").get<std::string>().c_str(),
                     server.at("cpu_seconds").get<double>());
     const auto owned = server.value("max_owned_bytes", nlohmann::ordered_json());
-    text += owned.is_number() ? printed(", at most %.0f MB of its own\n", megabytes(owned)) : "\n";
+    text += owned.is_number() ? printed(", at most %.0f MB of its own\n", in_megabytes(owned)) : "\n";
   }
   return text;
 }

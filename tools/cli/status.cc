@@ -18,7 +18,7 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/daemons.h"
 #include "tools/cli/table.h"
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 
 namespace tributary::cli {
 namespace {
@@ -37,7 +37,7 @@ double number(const Json& object, const char* key) {
   return object.is_object() && object.contains(key) && object.at(key).is_number() ? object.at(key).get<double>() : 0.0;
 }
 
-const Json& list(const Json& object, const char* key) {
+const Json& list_of(const Json& object, const char* key) {
   static const Json kEmpty = Json::array();
   return object.is_object() && object.contains(key) && object.at(key).is_array() ? object.at(key) : kEmpty;
 }
@@ -68,7 +68,7 @@ std::vector<Json> of_coordinators(const std::vector<Answer>& answers, const char
   std::vector<Json> all;
   for (const Answer& a : answers) {
     if (a.status.is_null() || !a.status.contains("coordinator")) continue;
-    const Json& one = list(a.status.at("coordinator"), key);
+    const Json& one = list_of(a.status.at("coordinator"), key);
     all.insert(all.end(), one.begin(), one.end());
   }
   return all;
@@ -82,11 +82,11 @@ void print_servers(const std::vector<Answer>& answers) {
   Table table({"SERVER", "ADMIN", "PID", "UP", "LANES", "JOBS", "PUSHED", "ANSWERED", "REFUSED", "MEMORY", "FORMULA"});
   for (const Answer& a : answers) {
     if (a.status.is_null() || text(a.status, "kind") != "server") continue;
-    const Json& lanes = list(a.status, "lanes");
+    const Json& lanes = list_of(a.status, "lanes");
     const Json memory = a.status.value("memory", Json::object());
     table.add({text(a.status, "index") + " of " + text(a.status, "servers"), a.address, text(a.status, "pid"),
                amount(number(a.status, "uptime_s"), 1, "s"), std::to_string(lanes.size()),
-               std::to_string(list(a.status, "jobs").size()), amount(sum(lanes, "push_bytes"), 1e6, "MB"),
+               std::to_string(list_of(a.status, "jobs").size()), amount(sum(lanes, "push_bytes"), 1e6, "MB"),
                amount(sum(lanes, "answer_bytes"), 1e6, "MB"),
                std::to_string(static_cast<std::uint64_t>(sum(lanes, "rejected") + sum(lanes, "malformed") +
                                                          sum(lanes, "unknown_job"))),
@@ -109,10 +109,10 @@ void print_workers(const std::vector<Answer>& answers) {
     if (a.status.is_null() || text(a.status, "kind") != "worker") continue;
     const std::vector<std::string> own = {text(a.status, "name"), a.address, text(a.status, "pid"),
                                           amount(number(a.status, "uptime_s"), 1, "s"), text(a.status, "lanes")};
-    const Json& jobs = list(a.status, "jobs");
+    const Json& jobs = list_of(a.status, "jobs");
     for (const Json& job : jobs) {
       const std::string ranks =
-          std::to_string(list(job, "ranks_attached").size()) + " of " + text(job, "local_world_size");
+          std::to_string(list_of(job, "ranks_attached").size()) + " of " + text(job, "local_world_size");
       std::vector<std::string> row = own;
       row.insert(row.end(), {text(job, "name"), text(job, "phase"), ranks, rounds(job),
                              amount(number(job, "bytes_pushed"), 1e6, "MB"),
@@ -165,7 +165,7 @@ void print_placement(const std::vector<Answer>& answers) {
   for (const Json& job : jobs_of(answers)) {
     if (!job.contains("placement") || !job.at("placement").is_object()) continue;
     const Json& placement = job.at("placement");
-    for (const Json& server : list(placement, "servers")) {
+    for (const Json& server : list_of(placement, "servers")) {
       const std::string colocated = text(server, "colocated");
       shares.add({text(job, "name"), text(server, "server"),
                   colocated == "true"    ? "beside a worker"
@@ -190,7 +190,7 @@ void print_placement(const std::vector<Answer>& answers) {
 void print_paces(const std::vector<Answer>& answers) {
   Table table({"JOB", "NODE", "COMPUTE", "REDUCTION", "NETWORK", "LAGS"});
   for (const Json& job : jobs_of(answers)) {
-    for (const Json& pace : list(job, "paces")) {
+    for (const Json& pace : list_of(job, "paces")) {
       const Json lag = pace.value("lags", Json());
       table.add({text(job, "name"), text(pace, "node") + " " + text(pace, "worker"),
                  amount(number(pace, "compute_ms"), 1, "ms"), amount(number(pace, "reduction_ms"), 1, "ms"),
@@ -278,15 +278,15 @@ void print_jobs(const std::vector<Answer>& answers, Rates* rates) {
   for (const Json& job : jobs) {
     const Json snapshot = job.value("snapshot", Json());
     if (text(snapshot, "under_way") == "-") continue;
-    snapshots.add({text(job, "name"), text(snapshot, "under_way"), list(snapshot, "waits_for").dump()});
+    snapshots.add({text(job, "name"), text(snapshot, "under_way"), list_of(snapshot, "waits_for").dump()});
   }
   snapshots.print();
   Table mixed({"JOB", "NOT COMPUTED WITH ONE KIND OF KERNELS"});
   for (const Json& job : jobs) {
     std::string kinds;
-    for (const Json& kind : list(job, "computed_with"))
+    for (const Json& kind : list_of(job, "computed_with"))
       kinds += (kinds.empty() ? "" : " and ") + kind.get<std::string>();
-    if (list(job, "computed_with").size() > 1) mixed.add({text(job, "name"), kinds});
+    if (list_of(job, "computed_with").size() > 1) mixed.add({text(job, "name"), kinds});
   }
   mixed.print();
 }

@@ -19,7 +19,7 @@
 #include "common/base/assert.h"
 #include "common/base/exit_codes.h"
 #include "common/security/key_folder.h"
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 #include "tools/cluster/run_folder.h"
 #include "tools/cluster/stop_wait.h"
 

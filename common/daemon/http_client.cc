@@ -1,4 +1,4 @@
-#include "tools/cluster/http_client.h"
+#include "common/daemon/http_client.h"
 
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
