@@ -1,6 +1,6 @@
 # The two commands that a newcomer needs: `make demo` and `make test`. Everything else is CMake (see CMakePresets.json).
 .DEFAULT_GOAL := help
-.PHONY: help demo test build bundle wheel deb install-packages install-test-packages format format-check clean
+.PHONY: help demo test build bundle wheel deb install-packages install-test-packages lint format format-check clean
 
 # A compiler cache that survives moving the checkout.
 export CCACHE_BASEDIR := $(CURDIR)
@@ -13,6 +13,7 @@ help:
 	@echo 'make bundle        build, and pack programs and libraries for other machines into build/tributary-VERSION*'
 	@echo 'make wheel         the same, with the Python package, as a wheel for pip: build/tributary-VERSION-*.whl'
 	@echo 'make deb           the same for this release of Debian, without GPU code: build/tributary_VERSION_ARCHITECTURE.deb'
+	@echo 'make lint          check all sources without a build, in seconds: C++, Python, shell, includes'
 	@echo 'make format        clang-format every source file; format-check only tells'
 	@echo 'make clean         remove build/'
 
@@ -20,7 +21,7 @@ install-packages:
 	@scripts/install_packages.sh
 
 install-test-packages:
-	@scripts/install_packages.sh packages_test.txt
+	@scripts/install_packages.sh packages_test.txt packages_lint.txt
 
 build: install-packages
 	cmake --preset release
@@ -53,6 +54,10 @@ deb: install-packages
 # exec: the last line must be the script's own.
 test: install-test-packages
 	@exec scripts/run_tests.sh
+
+lint:
+	@scripts/install_packages.sh packages_lint.txt
+	@scripts/lint.sh
 
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.c' '*.cc' '*.cu' '*.cuh')
 format: install-packages

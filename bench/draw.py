@@ -8,6 +8,7 @@ usage: draw.py compare RESULTS.json PAGE.html       one page with its plots insi
 
 Exit status: 0 drawn, 1 failed (the reason is on standard error), 2 wrong usage, 3 without matplotlib.
 """
+
 import csv
 import html
 import io
@@ -80,7 +81,7 @@ class Figures:
         figure.savefig(out, format="svg", bbox_inches="tight", metadata={"Date": None})
         self.pyplot.close(figure)
         text = out.getvalue()
-        return f"<figure>{text[text.index('<svg'):]}<figcaption>{html.escape(caption)}</figcaption></figure>"
+        return f"<figure>{text[text.index('<svg') :]}<figcaption>{html.escape(caption)}</figcaption></figure>"
 
     def rows(self, count):
         figure, axes = self.pyplot.subplots(figsize=(9, 0.9 + 0.55 * count))
@@ -92,13 +93,28 @@ class Figures:
         """Bars of measured medians with the spread of the repetitions, and a mark where the model predicts."""
         figure, axes = self.rows(len(names))
         told = False
-        for row, (name, (spread, predicted)) in enumerate(zip(names, parts)):
+        for row, (_, (spread, predicted)) in enumerate(zip(names, parts)):
             middle = 1e3 * spread["median"]
             low, high = middle - 1e3 * spread["min"], 1e3 * spread["max"] - middle
-            axes.barh(row, middle, height=0.55, color=colour(row), xerr=[[low], [high]], error_kw={"elinewidth": 1.2, "capsize": 3})
-            axes.annotate(f"{middle:.1f}", (1e3 * spread["max"], row), xytext=(6, 0), textcoords="offset points", va="center")
+            axes.barh(
+                row,
+                middle,
+                height=0.55,
+                color=colour(row),
+                xerr=[[low], [high]],
+                error_kw={"elinewidth": 1.2, "capsize": 3},
+            )
+            axes.annotate(
+                f"{middle:.1f}", (1e3 * spread["max"], row), xytext=(6, 0), textcoords="offset points", va="center"
+            )
             if predicted is not None:
-                axes.plot([1e3 * predicted] * 2, [row - 0.4, row + 0.4], color=PREDICTED, linewidth=2.2, label=None if told else "predicted")
+                axes.plot(
+                    [1e3 * predicted] * 2,
+                    [row - 0.4, row + 0.4],
+                    color=PREDICTED,
+                    linewidth=2.2,
+                    label=None if told else "predicted",
+                )
                 told = True
         if reference is not None:
             axes.axvline(1e3 * reference, color="#888", linestyle=":", label="model / goodput of one link")
@@ -107,7 +123,9 @@ class Figures:
         axes.set_xlim(left=0)
         axes.margins(x=0.12)
         if told or reference is not None:
-            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45 if len(names) < 3 else -0.28), ncols=2, frameon=False)
+            axes.legend(
+                loc="upper center", bbox_to_anchor=(0.5, -0.45 if len(names) < 3 else -0.28), ncols=2, frameon=False
+            )
         return figure
 
     def split(self, names, splits):
@@ -119,7 +137,9 @@ class Figures:
             left = [a + b for a, b in zip(left, widths)]
         axes.set_yticks(range(len(names)), names)
         axes.set_xlabel("milliseconds of a step, mean over ranks")
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.45 if len(names) < 3 else -0.28), ncols=3, frameon=False)
+        axes.legend(
+            loc="upper center", bbox_to_anchor=(0.5, -0.45 if len(names) < 3 else -0.28), ncols=3, frameon=False
+        )
         return figure
 
     def loss(self, variants, label="training loss"):
@@ -137,7 +157,13 @@ class Figures:
         figure, axes = self.pyplot.subplots(figsize=(9, 2.6))
         hosts = [b["host"] for b in wire_bytes]
         for shift, key, shade in ((-0.2, "sent", SENT), (0.2, "received", RECEIVED)):
-            axes.bar([i + shift for i in range(len(hosts))], [1e-6 * b[key] for b in wire_bytes], width=0.38, color=shade, label=key)
+            axes.bar(
+                [i + shift for i in range(len(hosts))],
+                [1e-6 * b[key] for b in wire_bytes],
+                width=0.38,
+                color=shade,
+                label=key,
+            )
         axes.set_xticks(range(len(hosts)), hosts)
         axes.set_ylabel("MB a round")
         axes.set_title(name, loc="left", fontsize=10)
@@ -203,9 +229,14 @@ def predictions_section(results):
                 rows.append(row(result, v, "job", "step", "step_seconds"))
     return (
         "<h2>Predicted beside measured</h2>"
-        + table(("lab and variant", "time of", "model, MB", "measured", "predicted", "measured against it", "processors"), rows)
-        + "<p class=small>An exchange is predicted from the links' rates, the hosts and the bytes of the encodings alone. A step's prediction takes "
-        "the measured time of computing and the lab file's overlap. All hosts share one machine's processors: where these are full, the network's model cannot hold.</p>"
+        + table(
+            ("lab and variant", "time of", "model, MB", "measured", "predicted", "measured against it", "processors"),
+            rows,
+        )
+        + "<p class=small>An exchange is predicted from the links' rates, the hosts and the bytes of the "
+        "encodings alone. A step's prediction takes "
+        "the measured time of computing and the lab file's overlap. All hosts share one machine's processors: "
+        "where these are full, the network's model cannot hold.</p>"
     )
 
 
@@ -214,16 +245,22 @@ def lab_section(result):
     rows = []
     for host in lab["hosts"]:
         roles = [r for r, there in (("worker", host["worker"]), ("server", host["server"])) if there]
-        rows.append((host["name"], " and ".join(roles), host["ranks"], f"{host['up_mbit']:g}", f"{host['down_mbit']:g}"))
+        rows.append(
+            (host["name"], " and ".join(roles), host["ranks"], f"{host['up_mbit']:g}", f"{host['down_mbit']:g}")
+        )
     source = "measured there with iperf3" if lab["goodput_from"] == "iperf3" else "from its rate, not measured"
     text = (
-        f"<h2>The lab</h2><p>{len(lab['hosts'])} hosts as network namespaces on one machine, their links limited in both directions. "
+        f"<h2>The lab</h2><p>{len(lab['hosts'])} hosts as network namespaces on one machine, their links "
+        "limited in both directions. "
         f"Goodput of a link: {1e-6 * lab['goodput_bytes_per_s']:.2f} MB/s, {source}.</p>"
     )
     text += table(("host", "runs", "ranks", "up, Mbit/s", "down, Mbit/s"), rows)
     if lab["links"]:
         worst = max(abs(link["ratio"] - 1) for link in lab["links"])
-        text += f"<p class=small>{len(lab['links'])} links measured; the farthest from what its rate allows by {100 * worst:.1f} %.</p>"
+        text += (
+            f"<p class=small>{len(lab['links'])} links measured; the farthest from what its rate allows by "
+            f"{100 * worst:.1f} %.</p>"
+        )
     return text
 
 
@@ -232,13 +269,30 @@ def exchange_section(result, figures):
     names = [v["name"] for v in variants]
     model = result["model_bytes"]
     ideal = model / result["lab"]["goodput_bytes_per_s"]
-    text = f"<h2>The exchange alone</h2><p>A model of {1e-6 * model:.1f} MB, no computing, median of {result['repetitions']} repetitions in turn.</p>"
+    text = (
+        f"<h2>The exchange alone</h2><p>A model of {1e-6 * model:.1f} MB, no computing, median of "
+        f"{result['repetitions']} repetitions in turn.</p>"
+    )
     text += figures.svg(
-        figures.times(names, [(v["exchange"]["seconds"], predicted_seconds(v["exchange"])) for v in variants], "milliseconds a round", ideal),
+        figures.times(
+            names,
+            [(v["exchange"]["seconds"], predicted_seconds(v["exchange"])) for v in variants],
+            "milliseconds a round",
+            ideal,
+        ),
         "Time of a round; lines span the repetitions.",
     )
     text += table(
-        ("variant", "median", "min to max", "× model / goodput", "predicted (measured against it)", "CPU-s a round", "processors", "drops"),
+        (
+            "variant",
+            "median",
+            "min to max",
+            "× model / goodput",
+            "predicted (measured against it)",
+            "CPU-s a round",
+            "processors",
+            "drops",
+        ),
         [
             (
                 v["name"],
@@ -254,10 +308,15 @@ def exchange_section(result, figures):
         ],
     )
     if result["speedups"]:
-        sentences = " ".join(f"{s['of']} exchanges {s['times']:.2f} times as fast as {s['over']}." for s in result["speedups"])
+        sentences = " ".join(
+            f"{s['of']} exchanges {s['times']:.2f} times as fast as {s['over']}." for s in result["speedups"]
+        )
         text += f"<p>{html.escape(sentences)}</p>"
     text += "<h2>What binds the exchange</h2>" + words(variants, "exchange")
-    text += "<h2>Bytes on each host's wire</h2><p>With all headers, as the links' limits count them, of one round of the exchange.</p>"
+    text += (
+        "<h2>Bytes on each host's wire</h2><p>With all headers, as the links' limits count them, of one round "
+        "of the exchange.</p>"
+    )
     for v in variants:
         text += figures.svg(figures.bytes(v["name"], v["exchange"]["wire_bytes"]), "")
     return text
@@ -269,19 +328,39 @@ def training_section(result, figures):
         return ""
     names = [v["name"] for v in variants]
     size = 1e-6 * variants[0]["job"]["model_bytes"]
-    text = f"<h2>Training</h2><p>A model of {size:.1f} MB, the same data and seed in every variant. A step is a round: of local steps, all of them and the exchange after them.</p>"
+    text = (
+        f"<h2>Training</h2><p>A model of {size:.1f} MB, the same data and seed in every variant. A step is a "
+        "round: of local steps, all of them and the exchange after them.</p>"
+    )
     text += figures.svg(
-        figures.times(names, [(v["job"]["step_seconds"], predicted_seconds(v["job"])) for v in variants], "milliseconds a step"),
-        "Time of a step: the slowest rank's, median over the rounds. The prediction takes the measured time of computing.",
+        figures.times(
+            names, [(v["job"]["step_seconds"], predicted_seconds(v["job"])) for v in variants], "milliseconds a step"
+        ),
+        "Time of a step: the slowest rank's, median over the rounds. The prediction takes the measured time of "
+        "computing.",
     )
     text += "<h2>Where a step's time goes</h2>"
-    text += figures.svg(figures.split(names, [v["job"]["step_split"] for v in variants]), "Waiting is what computing does not cover.")
+    text += figures.svg(
+        figures.split(names, [v["job"]["step_split"] for v in variants]), "Waiting is what computing does not cover."
+    )
     text += words(variants, "job")
     text += "<h2>Loss against wall time</h2>"
-    text += figures.svg(figures.loss([(v["name"], v["job"]["curve"]) for v in variants]), "Of the repetition nearest to the median.")
+    text += figures.svg(
+        figures.loss([(v["name"], v["job"]["curve"]) for v in variants]), "Of the repetition nearest to the median."
+    )
 
     text += table(
-        ("variant", "step", "predicted (measured against it)", "seconds in all", "rounds", "bytes a sample on the wires", "training loss", "test accuracy", "digest"),
+        (
+            "variant",
+            "step",
+            "predicted (measured against it)",
+            "seconds in all",
+            "rounds",
+            "bytes a sample on the wires",
+            "training loss",
+            "test accuracy",
+            "digest",
+        ),
         [
             (
                 v["name"],
@@ -307,7 +386,12 @@ def comparison_page(results):
     if len(results) > 1:
         text += "<h1>Comparison in " + str(len(results)) + " labs</h1>\n" + predictions_section(results)
     for name, result in zip(names, results):
-        text += f"<h1>Comparison in {name}</h1>\n" + exchange_section(result, figures) + training_section(result, figures) + lab_section(result)
+        text += (
+            f"<h1>Comparison in {name}</h1>\n"
+            + exchange_section(result, figures)
+            + training_section(result, figures)
+            + lab_section(result)
+        )
     return text + "</html>\n"
 
 
@@ -317,13 +401,17 @@ def torch_section(result, figures):
     lab = result["lab"]
     ranks = sum(host["ranks"] for host in lab["hosts"])
     text = (
-        f"<h1>PyTorch in {html.escape(lab['name'])}</h1><p>A byte-level GPT of {result['model_bytes'] / 4e6:.2f} million parameters "
-        f"({1e-6 * result['model_bytes']:.1f} MB), {ranks} ranks with batches of {result['batch']} × 128 bytes of text, AdamW. "
-        f"Every variant trains on the same batches; {result['repetitions']} repetitions in turn.</p><h2>Time of a step</h2>"
+        f"<h1>PyTorch in {html.escape(lab['name'])}</h1><p>A byte-level GPT of "
+        f"{result['model_bytes'] / 4e6:.2f} million parameters "
+        f"({1e-6 * result['model_bytes']:.1f} MB), {ranks} ranks with batches of {result['batch']} × 128 bytes "
+        "of text, AdamW. "
+        f"Every variant trains on the same batches; {result['repetitions']} repetitions in turn.</p><h2>Time of "
+        "a step</h2>"
     )
     text += figures.svg(
         figures.times(names, [(v["step_seconds"], None) for v in variants], "milliseconds a step"),
-        "The slowest rank's step, median over steps; lines span the repetitions. DiLoCo exchanges now and then only: see the means.",
+        "The slowest rank's step, median over steps; lines span the repetitions. DiLoCo exchanges now and then "
+        "only: see the means.",
     )
 
     def megabytes(variant):
@@ -331,7 +419,17 @@ def torch_section(result, figures):
         return f"{1e-6 * max(moved):.1f}"
 
     text += table(
-        ("variant", "step", "beside DDP", "mean step", "beside DDP", "MB a step, a training host", "a rank's private MB", "processors", "drops"),
+        (
+            "variant",
+            "step",
+            "beside DDP",
+            "mean step",
+            "beside DDP",
+            "MB a step, a training host",
+            "a rank's private MB",
+            "processors",
+            "drops",
+        ),
         [
             (
                 v["words"],
@@ -351,9 +449,19 @@ def torch_section(result, figures):
     if trained:
         steps = min(v["curve"][-1]["step"] for v in trained)  # at which all are compared
         text += "<h2>Validation loss against time</h2>"
-        text += figures.svg(figures.loss([(v["words"], v["curve"]) for v in trained], "validation loss"), "Of the first repetition; looking at the loss is not counted.")
+        text += figures.svg(
+            figures.loss([(v["words"], v["curve"]) for v in trained], "validation loss"),
+            "Of the first repetition; looking at the loss is not counted.",
+        )
         text += table(
-            ("variant", f"loss after {steps} steps", "beside DDP", "seconds to DDP's, within 1 %", "steps in all", "loss then"),
+            (
+                "variant",
+                f"loss after {steps} steps",
+                "beside DDP",
+                "seconds to DDP's, within 1 %",
+                "steps in all",
+                "loss then",
+            ),
             [
                 (
                     v["words"],
@@ -372,7 +480,9 @@ def torch_section(result, figures):
 def torch_page(results):
     figures = Figures()
     names = ", ".join(html.escape(result["lab"]["name"]) for result in results)
-    return page_head(f"PyTorch in {names}") + "".join(torch_section(result, figures) for result in results) + "</html>\n"
+    return (
+        page_head(f"PyTorch in {names}") + "".join(torch_section(result, figures) for result in results) + "</html>\n"
+    )
 
 
 STRAGGLER_NAMES = {
@@ -395,7 +505,13 @@ def throughput(figures, runs):
     figure, axes = figures.rows(len(runs))
     for row, run in enumerate(runs):
         axes.barh(row, run["samples_per_s"], height=0.55, color=colour(row))
-        axes.annotate(f"{run['samples_per_s']:.0f}", (run["samples_per_s"], row), xytext=(6, 0), textcoords="offset points", va="center")
+        axes.annotate(
+            f"{run['samples_per_s']:.0f}",
+            (run["samples_per_s"], row),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+        )
     axes.axvline(runs[0]["ideal_per_s"], color="#888", linestyle=":", label="ideal: n − 1 + 1/f nodes")
     axes.set_yticks(range(len(runs)), [STRAGGLER_NAMES[run["variant"]] for run in runs])
     axes.set_xlabel("samples a second")
@@ -409,7 +525,13 @@ def accuracy(figures, runs, key, label, scale=1.0):
     figure, axes = figures.pyplot.subplots(figsize=(9, 4))
     for index, run in enumerate(runs):
         points = [(scale * p[key], 100 * p["test_accuracy"]) for p in run["curve"]]
-        axes.plot([p[0] for p in points], [p[1] for p in points], color=colour(index), linewidth=1.6, label=STRAGGLER_NAMES[run["variant"]])
+        axes.plot(
+            [p[0] for p in points],
+            [p[1] for p in points],
+            color=colour(index),
+            linewidth=1.6,
+            label=STRAGGLER_NAMES[run["variant"]],
+        )
     axes.set_xlabel(label)
     axes.set_ylabel("test accuracy, %")
     axes.set_ylim(bottom=60)
@@ -426,7 +548,14 @@ def slowdown_section(name, runs, figures):
     text += figures.svg(throughput(figures, runs), "Of all nodes together.")
     goal = 0.98 * max(run["test_accuracy"] or 0 for run in runs)
     text += table(
-        ("variant", "samples/s", "of the ideal", "left for want of time", f"to {100 * goal:.1f} % accuracy", "accuracy at the end (mean of 5)"),
+        (
+            "variant",
+            "samples/s",
+            "of the ideal",
+            "left for want of time",
+            f"to {100 * goal:.1f} % accuracy",
+            "accuracy at the end (mean of 5)",
+        ),
         [
             (
                 STRAGGLER_NAMES[run["variant"]],
@@ -439,7 +568,9 @@ def slowdown_section(name, runs, figures):
             for run in runs
         ],
     )
-    text += figures.svg(accuracy(figures, runs, "seconds", "seconds since training began"), "Test accuracy against wall time.")
+    text += figures.svg(
+        accuracy(figures, runs, "seconds", "seconds since training began"), "Test accuracy against wall time."
+    )
     text += figures.svg(accuracy(figures, runs, "samples", "thousand samples", 1e-3), "The same against samples.")
     return text
 
@@ -449,13 +580,17 @@ def stragglers_page(result):
     options = result["options"]
     text = page_head(f"One slow node of {options['nodes']}") + (
         f"<h1>One slow node of {options['nodes']}</h1>"
-        f"<p>Every run trains for {options['seconds']:g} s. A node's step is {options['batch']} samples in {options['micro_batches']} micro-batches, "
-        f"{1e-3 * options['us_per_sample'] * options['batch']:.0f} ms of which it sleeps instead of computing; the deadline of work-weighted rounds is "
+        f"<p>Every run trains for {options['seconds']:g} s. A node's step is {options['batch']} samples in "
+        f"{options['micro_batches']} micro-batches, "
+        f"{1e-3 * options['us_per_sample'] * options['batch']:.0f} ms of which it sleeps instead of computing; "
+        "the deadline of work-weighted rounds is "
         f"{options.get('deadline_ms', 0)} ms. Evaluation happens after the run, on copies.</p>\n"
     )
     order = list(STRAGGLER_NAMES)
     for name in SLOWDOWNS:
-        runs = sorted((run for run in result["runs"] if run["slowdown"] == name), key=lambda run: order.index(run["variant"]))
+        runs = sorted(
+            (run for run in result["runs"] if run["slowdown"] == name), key=lambda run: order.index(run["variant"])
+        )
         if runs:
             text += slowdown_section(name, runs, figures)
     return text + "</html>\n"
@@ -502,7 +637,9 @@ def draw_sweep(path, picture):
 
     label, unit = AXES[over]
     with_compute = any(efficiency > 0 for points in layouts.values() for _, _, efficiency in points)
-    figure, axes = pyplot.subplots(1, 2 if with_compute else 1, figsize=(11 if with_compute else 6.5, 4.5), squeeze=False)
+    figure, axes = pyplot.subplots(
+        1, 2 if with_compute else 1, figsize=(11 if with_compute else 6.5, 4.5), squeeze=False
+    )
     for layout, points in layouts.items():
         x = [value / unit for value, _, _ in points]
         name, colour, line = LAYOUTS[layout]

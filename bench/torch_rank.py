@@ -3,8 +3,9 @@ exchanges the gradients.
 
 Prints how far it is, and at the end one JSON object: {digest (of the parameters), model_bytes, begin_ns[], end_ns[] (of
 each measured step), step_cpu_ms, forward_ms, backward_ms, update_ms (from the end of the backward pass to the next
-step; with CUDA, of what the host does for them), private_mb (not shared with any other process), peak_rss_mb, device_mb (what torch had of the GPU at most),
-gradients ("host", or "device" where the worker lends memory of the GPU), curve [{step, seconds (of training), loss}]}.
+step; with CUDA, of what the host does for them), private_mb (not shared with any other process), peak_rss_mb,
+device_mb (what torch had of the GPU at most), gradients ("host", or "device" where the worker lends memory of the
+GPU), curve [{step, seconds (of training), loss}]}.
 The loss is of this rank's share of the pieces held out: it is the mean over ranks that counts.
 """
 
@@ -126,8 +127,8 @@ def distributed(args: argparse.Namespace, model: nn.Module) -> nn.Module:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
     from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 
-    # PowerSGD exchanges again in callbacks, whose order over several buckets gloo's ranks do not agree on: they end with
-    # "Received data size doesn't match expected size".
+    # PowerSGD exchanges again in callbacks, whose order over several buckets gloo's ranks do not agree on: they end
+    # with "Received data size doesn't match expected size".
     buckets = {"bucket_cap_mb": ONE_BUCKET} if args.how == "ddp-powersgd" else {}
     ddp = nn.parallel.DistributedDataParallel(model, **buckets)
     if args.how == "ddp-fp16":  # torch has the hook for bf16 on GPUs only

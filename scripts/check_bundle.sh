@@ -105,8 +105,9 @@ timeout "$limit_s" "${run[@]}" "$at$inside/bin/tributary" up "$at$inside/configs
   find "$root/training" -name '*.log' -exec tail -n 5 {} + >&2 || true
   fail "tributary up failed in mode $mode"
 }
-grep -q '"completed":true' "$work/summary" && grep -q '"last_round":30' "$work/summary" ||
+if ! grep -q '"completed":true' "$work/summary" || ! grep -q '"last_round":30' "$work/summary"; then
   fail "tributary up did not complete its job: $(cat "$work/summary")"
+fi
 echo "tributary up: 30 rounds on 2 servers and 2 nodes, $(grep -o '"digest":"[^"]*"' "$work/summary")"
 case $mode in
   namespaces) echo "mode namespaces: chroot with /proc, nothing in it but the bundle, glibc and the data set" ;;

@@ -19,21 +19,20 @@ command -v patchelf >/dev/null || {
 # holds the same objects: linked again with only the functions that the programs call, it keeps its kernels for every
 # kind of CPU, and the same bits.
 link_small_openblas() {
-  local whole=$1 out=$2 archive wanted work
+  local whole=$1 out=$2 archive work wanted
   shift 2
   archive=$(dirname "$(readlink -f "$whole")")/libopenblas.a
   [ -f "$archive" ] || return 1
   work=$(mktemp -d)
-  wanted=$(comm -12 <(nm -D --undefined-only --format=just-symbols "$@" | grep -E '^[A-Za-z_]' | sed 's/@.*//' | sort -u) \
+  mapfile -t wanted < <(comm -12 <(nm -D --undefined-only --format=just-symbols "$@" | grep -E '^[A-Za-z_]' | sed 's/@.*//' | sort -u) \
     <(nm -D --defined-only --format=just-symbols "$whole" | sed 's/@.*//' | sort -u))
   {
     echo 'OPENBLAS { global:'
-    sed 's/$/;/' <<<"$wanted"
+    printf '%s;\n' "${wanted[@]}"
     echo 'local: *; };'
   } >"$work/map"
-  # shellcheck disable=SC2046
   cc -shared -o "$out" -Wl,-soname,libopenblas.so.0 -Wl,--version-script="$work/map" -Wl,--gc-sections \
-    -Wl,-z,noexecstack -Wl,-z,defs $(sed 's/^/-Wl,-u,/' <<<"$wanted") "$archive" -lpthread -lm
+    -Wl,-z,noexecstack -Wl,-z,defs "${wanted[@]/#/-Wl,-u,}" "$archive" -lpthread -lm
   rm -r "$work"
 }
 

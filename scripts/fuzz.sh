@@ -19,7 +19,9 @@ done
 cmake --preset fuzz >/dev/null
 if [ $# -eq 0 ]; then
   cmake --build --preset fuzz
-  mapfile -t targets < <(cd tests/fuzz && ls fuzz_*.cc | sed 's/^fuzz_//; s/\.cc$//')
+  targets=(tests/fuzz/fuzz_*.cc)
+  targets=("${targets[@]#tests/fuzz/fuzz_}")
+  targets=("${targets[@]%.cc}")
 else
   targets=("$@")
   cmake --build build/fuzz --target "${targets[@]/#/fuzz_}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages of scripts/packages.txt that are missing, and of further lists. Calls apt only if dpkg says that one is.
 #
-#   scripts/install_packages.sh [packages_test.txt]
+#   scripts/install_packages.sh [packages_test.txt] [packages_lint.txt]
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -32,8 +32,8 @@ tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | gz
 unpacked=$(du -sb "$folder" | cut -f1)
 packed=$(stat -c %s "$archive")
 awk -v u="$unpacked" -v p="$packed" 'BEGIN { printf "%.1f MiB unpacked, %.1f MiB packed\n", u / 1048576, p / 1048576 }'
-[ "$unpacked" -lt $unpacked_limit ] && [ "$packed" -lt $packed_limit ] || {
+if [ "$unpacked" -ge $unpacked_limit ] || [ "$packed" -ge $packed_limit ]; then
   du -a "$folder" | sort -rn | head -n 15 >&2
   fail "the bundle must stay below 32 MiB packed and 96 MiB unpacked; the largest parts are listed above"
-}
+fi
 realpath "$archive"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds and runs all tests: the release build with every label but gpu (built, but run by hand where there is one), then the sanitizer builds with the labels that suit them.
+# Lints all sources, then builds and runs all tests: the release build with every label but gpu (built, but run by hand where there is one), then the sanitizer builds with the labels that suit them.
 # Tests that cannot run here (the lab's, without root) are named in lines that begin with "skipped:", those that failed in lines that begin with "failed:",
 # each after the last lines that it printed.
 # The last line is "N passed, N failed" over all of them; the exit status is 0 only if nothing failed and every build ran tests.
 #
 #   scripts/run_tests.sh                 everything
-#   scripts/run_tests.sh release         one preset only (release, package, asan-ubsan or tsan)
+#   scripts/run_tests.sh release         one part only (lint, or the preset release, package, asan-ubsan or tsan)
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit
 
 # A compiler cache that survives moving the checkout.
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
@@ -48,6 +48,32 @@ not_built() {
   echo "== $1 failed"
   failed=$((failed + 1))
   broken+=$'\n'$(grep -v '^ *$' "$2" | tail -n 30 | sed 's/^/  /')$'\n'"failed: $1"
+}
+
+# run_lint: each checker of scripts/lint.sh counts as one test.
+run_lint() {
+  local log=build/lint_report.log ok bad
+  echo "== lint"
+  mkdir -p build
+  scripts/lint.sh 2>&1 | tee "$log"
+  ok=$(grep -c '^lint: .*: ok (' "$log")
+  bad=$(grep -c '^lint: .*: failed (' "$log")
+  if [ $((ok + bad)) -eq 0 ]; then
+    not_built lint "$log"
+    return
+  fi
+  broken+=$'\n'$(awk '
+    /^lint: .*: ok \(/ { lines = 0; next }
+    /^lint: .*: failed \(/ {
+      for (i = lines > 15 ? lines - 15 : 0; i < lines; ++i) print "  " printed[i]
+      sub(/: failed \(.*/, "")
+      print "failed: " $0
+      lines = 0
+      next
+    }
+    /[^ \t]/ { printed[lines++] = $0 }' "$log")
+  passed=$((passed + ok))
+  failed=$((failed + bad))
 }
 
 # run_preset PRESET LABELS TARGET...: LABELS is a regular expression over CTest labels. Tests labelled gpu need a device:
@@ -92,12 +118,13 @@ run_preset() {
 
 wanted=${1:-all}
 case $wanted in
-  all | release | package | asan-ubsan | tsan) ;;
+  all | lint | release | package | asan-ubsan | tsan) ;;
   *)
-    echo "unknown preset '$wanted': give release, package, asan-ubsan or tsan, or nothing for all" >&2
+    echo "unknown part '$wanted': give lint, release, package, asan-ubsan or tsan, or nothing for all" >&2
     exit 2
     ;;
 esac
+if [ "$wanted" = all ] || [ "$wanted" = lint ]; then run_lint; fi
 if [ "$wanted" = all ] || [ "$wanted" = release ]; then run_preset release '^(unit|io|sim|e2e)$' all; fi
 # Without CUDA, as the Debian package has it.
 if [ "$wanted" = all ] || [ "$wanted" = package ]; then run_preset package '^package$' bundle_programs; fi

@@ -83,9 +83,9 @@ use() (
     [ "$(command -v $program)" = "$environment/bin/$program" ] || fail "$program is not in $environment/bin"
     [ "$($program --version)" = "$program $release" ] || fail "$program --version says '$($program --version)'"
   done
-  tributary doctor >doctor || [ $? = 1 ] || fail "tributary doctor ends with another status than 0 and 1" # a note or a problem of this machine
-  cat doctor
-  grep -q "ok  *programs .* are in .*/tributary/bin" doctor || fail "doctor does not find the daemons of the wheel"
+  tributary doctor >looked || [ $? = 1 ] || fail "tributary doctor ends with another status than 0 and 1" # a note or a problem of this machine
+  cat looked
+  grep -q "ok  *programs .* are in .*/tributary/bin" looked || fail "doctor does not find the daemons of the wheel"
   timeout 120 tributary run --nodes 2 --base-dir "$1/run" -- python "$folder/trainer.py" | tee said
   grep -q "parameters \[1.0, 1.0, 1.0\]" said || fail "the job did not end with parameters 1.0; its lines are above"
 )

@@ -66,7 +66,7 @@ typedef int32_t tributary_status;
 typedef struct tributary_session tributary_session;
 typedef struct tributary_keepsake tributary_keepsake;
 
-/* The library's release, as "0.1.0". */
+/* The library's release, as "0.2.0". */
 TRIBUTARY_API const char* tributary_version(void);
 /* Of this thread's last failed call, in a sentence that names the thing, the value and what to do; "" before any. Valid
  * until the thread's next failed call. */

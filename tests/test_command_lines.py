@@ -16,12 +16,12 @@ import sys
 import tempfile
 import time
 import unittest
-from typing import Dict, List, NamedTuple, Tuple
+from typing import ClassVar, NamedTuple
 
 BIN = pathlib.Path(sys.argv[1]).absolute()
 PROGRAMS = {"tributary": 1, "tributary-server": 8, "tributary-worker": 8, "tributary-train": 1}
 PATIENCE_S = 60.0  # of a shell that starts on a busy machine
-Path = Tuple[str, ...]  # of a command: its program's name, and what leads to it
+Path = tuple[str, ...]  # of a command: its program's name, and what leads to it
 
 
 def run(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
@@ -30,12 +30,12 @@ def run(*words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
 
 
 class Help(NamedTuple):
-    options: List[str]
-    words: Dict[str, List[str]]  # of options that take one of them
-    below: List[str]
+    options: list[str]
+    words: dict[str, list[str]]  # of options that take one of them
+    below: list[str]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def help_of(path: Path) -> Help:
     """What --help says; its text has nothing that begins with a dash where options stand, but options."""
     done = run(*path, "--help")
@@ -59,14 +59,14 @@ def help_of(path: Path) -> Help:
     return found
 
 
-def commands(path: Path) -> List[Path]:
+def commands(path: Path) -> list[Path]:
     return [path, *(below for name in help_of(path).below for below in commands((*path, name)))]
 
 
 COMMANDS = [command for program in PROGRAMS for command in commands((program,))]
 
 
-def offered(command: Path, *words: str) -> Tuple[List[str], bool]:
+def offered(command: Path, *words: str) -> tuple[list[str], bool]:
     """What may come in the place of the last word; and whether a path may."""
     done = run(command[0], "--complete", *command[1:], *words)
     assert done.returncode in (0, 1) and not done.stderr, done
@@ -74,7 +74,7 @@ def offered(command: Path, *words: str) -> Tuple[List[str], bool]:
 
 
 class Manual(unittest.TestCase):
-    pages: Dict[str, str] = {}
+    pages: ClassVar[dict[str, str]] = {}
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -187,7 +187,7 @@ class Completion(unittest.TestCase):
 
 
 # What is typed, what the shells make of it, and whether they complete paths, too.
-TYPED: List[Tuple[List[str], List[str], bool]] = [
+TYPED: list[tuple[list[str], list[str], bool]] = [
     (["tributary", "che"], ["checkpoint"], False),
     (["tributary", "checkpoint", "re"], ["restore"], False),
     (["tributary", "up", "--ranks"], ["--ranks-per-node"], False),
@@ -199,7 +199,7 @@ TYPED: List[Tuple[List[str], List[str], bool]] = [
 ]
 
 
-def typed_into(argv: List[str], lines: List[str], keys: str, wanted: str, folder: str) -> str:
+def typed_into(argv: list[str], lines: list[str], keys: str, wanted: str, folder: str) -> str:
     """What a shell at a terminal shows when it has taken the lines, and the keys after them; up to what is wanted."""
     process, terminal = pty.fork()
     if process == 0:
@@ -228,7 +228,7 @@ class Shells(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return done.stdout
 
-    def check(self, shell: str, ask: str, typed: "List[Tuple[List[str], List[str], bool]]") -> None:
+    def check(self, shell: str, ask: str, typed: "list[tuple[list[str], list[str], bool]]") -> None:
         """ask: of that shell, with the words as its arguments; prints what it would offer, and "PATHS"."""
         self.assertIsNotNone(shutil.which(shell), f"scripts/install_packages.sh installs {shell}")
         for words, wanted, paths in typed:

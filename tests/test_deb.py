@@ -16,7 +16,6 @@ import sys
 import tarfile
 import tempfile
 import unittest
-from typing import Dict, List
 
 ROOT, BUILD = pathlib.Path(sys.argv[1]).absolute(), pathlib.Path(sys.argv[2]).absolute()
 INSTALLS = "--install" in sys.argv[3:]
@@ -50,7 +49,7 @@ def run(*words: str) -> str:
 class Package(unittest.TestCase):
     folder: pathlib.Path
     package: str
-    files: Dict[str, tarfile.TarInfo]
+    files: dict[str, tarfile.TarInfo]
     unpacked: pathlib.Path
 
     @classmethod
@@ -209,7 +208,7 @@ class Package(unittest.TestCase):
         self.assertFalse(pathlib.Path("/usr/bin/tributary").exists())
 
     @staticmethod
-    def enabled() -> List[str]:
+    def enabled() -> list[str]:
         return [str(path) for path in pathlib.Path("/etc/systemd").rglob("*.wants/tributary-*")]
 
     @staticmethod

@@ -1,12 +1,13 @@
-"""What libtributary.so shows and needs: the functions of session/tributary.symbols, which are those of the header, and no
-library but Cap'n Proto's and the system's."""
+"""The functions that libtributary.so shows, and the libraries that it needs.
+
+The functions are those of session/tributary.symbols and of the header, the libraries Cap'n Proto's and the system's.
+"""
 
 import pathlib
 import re
 import subprocess
 import sys
 import unittest
-from typing import List
 
 # Cap'n Proto and its kj, the C++ library, and what every program has.
 ALLOWED = re.compile(
@@ -36,7 +37,7 @@ class Library(unittest.TestCase):
         self.assertEqual([name for name in needed if not ALLOWED.fullmatch(name)], [])
         self.assertEqual(re.findall(r"\(SONAME\).*\[(.*)\]", dynamic), ["libtributary.so.1"])
 
-    def listed(self) -> List[str]:
+    def listed(self) -> list[str]:
         names = SYMBOLS.read_text(encoding="utf-8").split()
         self.assertEqual(names, sorted(names), f"{SYMBOLS} is not sorted")
         return names

@@ -100,7 +100,9 @@ class Prometheus(unittest.TestCase):
     def exported(self) -> set[str]:
         kinds = re.findall(r"^# TYPE (\S+) (\S+)", "".join(self.texts.values()), re.MULTILINE)
         names = {name for name, _ in kinds}
-        names |= {f"{name}_{part}" for name, kind in kinds if kind == "histogram" for part in ("bucket", "sum", "count")}
+        names |= {
+            f"{name}_{part}" for name, kind in kinds if kind == "histogram" for part in ("bucket", "sum", "count")
+        }
         self.assertGreater(len(names), 50)
         return names
 

@@ -10,10 +10,9 @@ import re
 import sys
 import tempfile
 import unittest
-from typing import Dict, List, Set, Tuple
 
 # From below: a room stands below those that it uses.
-ROOMS: Dict[str, List[str]] = {
+ROOMS: dict[str, list[str]] = {
     "schema": [],
     "kernels": [],
     "common/base": [],
@@ -51,9 +50,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 SOURCES = {".h", ".cc", ".cu", ".cuh"}
 
 
-def usable(rooms: Dict[str, List[str]]) -> Dict[str, Set[str]]:
+def usable(rooms: dict[str, list[str]]) -> dict[str, set[str]]:
     """What each room may use, through others too. ValueError: one uses a room that does not stand before it."""
-    may: Dict[str, Set[str]] = {}
+    may: dict[str, set[str]] = {}
     for room, direct in rooms.items():
         for other in direct:
             if other not in may:
@@ -62,11 +61,11 @@ def usable(rooms: Dict[str, List[str]]) -> Dict[str, Set[str]]:
     return may
 
 
-def faults(root: pathlib.Path, rooms: Dict[str, List[str]]) -> List[str]:
+def faults(root: pathlib.Path, rooms: dict[str, list[str]]) -> list[str]:
     """What is wrong with the includes under root, a line each."""
     may = usable(rooms)
-    wrong: List[str] = []
-    used: Set[Tuple[str, str]] = set()
+    wrong: list[str] = []
+    used: set[tuple[str, str]] = set()
     tops = sorted({room.split("/")[0] for room in rooms})
     files = [file for top in tops for file in sorted((root / top).rglob("*")) if file.suffix in SOURCES]
     for file in files:
@@ -97,7 +96,7 @@ class Rooms(unittest.TestCase):
         self.assertEqual(faults(ROOT, ROOMS), [])
 
     def test_each_fault_is_found(self) -> None:
-        rooms: Dict[str, List[str]] = {"below": [], "above": ["below"]}
+        rooms: dict[str, list[str]] = {"below": [], "above": ["below"]}
         files = {"below/a.h": "", "above/b.h": '#include "below/a.h"\n'}
         self.assertEqual(self.faults_of(files, rooms), [])
         for name, text, fault in [
@@ -114,7 +113,7 @@ class Rooms(unittest.TestCase):
     def test_a_table_with_a_circle_is_refused(self) -> None:
         self.assertRaises(ValueError, usable, {"one": ["other"], "other": ["one"]})
 
-    def faults_of(self, files: Dict[str, str], rooms: Dict[str, List[str]]) -> List[str]:
+    def faults_of(self, files: dict[str, str], rooms: dict[str, list[str]]) -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             for name, text in files.items():

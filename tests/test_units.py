@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from typing import List
 
 UNITS = pathlib.Path(sys.argv[1]) / "packaging" / "systemd"
 # Of systemd-analyze security: 0 is nothing exposed, 10 everything. The worker shares memory with a user's trainers.
@@ -22,7 +21,7 @@ class Units(unittest.TestCase):
     def setUp(self) -> None:
         self.assertIsNotNone(shutil.which("systemd-analyze"), "scripts/install_packages.sh installs systemd")
 
-    def units(self, folder: pathlib.Path) -> List[pathlib.Path]:
+    def units(self, folder: pathlib.Path) -> list[pathlib.Path]:
         """Copies whose programs are there, which verify looks for."""
         copies = []
         for unit in sorted(UNITS.glob("*.service")):

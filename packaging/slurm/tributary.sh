@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # What colocated.sbatch and separate.sbatch share. The batch step sources it and calls `train`; each task that this
 # starts sources it again and is a server, a worker or a trainer. It needs the programs on PATH, bash 4.4 or newer, an
 # srun that knows --overlap (20.11), and a folder that all machines see, TRIBUTARY_RUN: runs/NAME-OF-THE-JOB below the

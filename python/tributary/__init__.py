@@ -15,7 +15,7 @@ from tributary._errors import (
 )
 from tributary._library import AttachOptions, Gate, Library, Session, Stats, Step, Tensor, View, load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AttachOptions",

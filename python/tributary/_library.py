@@ -174,7 +174,7 @@ class Library:
             function.argtypes = arguments
 
     def version(self) -> str:
-        """The library's release, as ``"0.1.0"``."""
+        """The library's release, as ``"0.2.0"``."""
         return str(self.functions.tributary_version().decode())
 
     def check(self, status: int) -> None:

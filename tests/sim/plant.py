@@ -7,16 +7,20 @@ A bug is a line (or a part of one) that must be in the source exactly once, and 
 planted. `BUG` in the second stands for the condition. Fails if a line is not there any more: then the bug has to follow
 the code.
 """
+
 import pathlib
 import sys
-from typing import Dict, List, Tuple
 
-BUGS: Dict[str, List[Tuple[str, str, str]]] = {
+BUGS: dict[str, list[tuple[str, str, str]]] = {
     "shard_chunks.cc": [
         ("kWriteInPlace", "  if (buffer.unique()) return buffer;\n", "  if (buffer.unique() || BUG) return buffer;\n"),
     ],
     "shard_rounds.cc": [
-        ("kArrivalOrderSum", "    frames_.push_back({push.", "    frames_.insert(BUG ? frames_.begin() : frames_.end(), {push."),
+        (
+            "kArrivalOrderSum",
+            "    frames_.push_back({push.",
+            "    frames_.insert(BUG ? frames_.begin() : frames_.end(), {push.",
+        ),
         ("kForgottenCopies", "weight(chunk) / chunk.copies,", "weight(chunk) / (BUG ? 1 : chunk.copies),"),
         (
             "kForgetDuplicates",
@@ -31,16 +35,40 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
     ],
     "shard_clocks.cc": [
         ("kLooseBound", "clock.last ? 0 : staleness)", "(clock.last ? 0 : staleness) + (BUG ? 1 : 0))"),
-        ("kApplyTwice", "  if (round <= chunk.state.clocks[push.key.node.value]) {\n", "  if (round <= chunk.state.clocks[push.key.node.value] && !BUG) {\n"),
+        (
+            "kApplyTwice",
+            "  if (round <= chunk.state.clocks[push.key.node.value]) {\n",
+            "  if (round <= chunk.state.clocks[push.key.node.value] && !BUG) {\n",
+        ),
     ],
     "lane_jobs.cc": [
-        ("kEmptiedPool", "  told_.end_view(job.core->job().view->job);\n  job.core.reset();", "  told_.end_view(job.core->job().view->job);\n  if (BUG) told_.clear();\n  job.core.reset();"),
-        ("kParkedTooNew", "    min = entry->core->min_version();\n", "    min = BUG ? entry->core->max_version().next() : entry->core->min_version();\n"),
+        (
+            "kEmptiedPool",
+            "  told_.end_view(job.core->job().view->job);\n  job.core.reset();",
+            "  told_.end_view(job.core->job().view->job);\n  if (BUG) told_.clear();\n  job.core.reset();",
+        ),
+        (
+            "kParkedTooNew",
+            "    min = entry->core->min_version();\n",
+            "    min = BUG ? entry->core->max_version().next() : entry->core->min_version();\n",
+        ),
         ("kUnparked", "    any = entry->core->initialised();\n", "    any = entry->core->initialised() && !BUG;\n"),
         ("kUnfinishedStop", "    if (entry->core->keeping()) {\n", "    if (!BUG && entry->core->keeping()) {\n"),
-        ("kForgottenClocks", "  if (!entry.restored) return;\n", "  if (!entry.restored) return;\n  if (BUG) state.clocks.clear();\n"),
-        ("kForgottenFacts", "known = entry.core->decided(); status && known)", "known = entry.core->decided(); status && known && !BUG)"),
-        ("kForgottenEstimate", "  try {\n    entry.restored = entry.core->restore(", "  if (BUG) state.estimate.reset();\n  try {\n    entry.restored = entry.core->restore("),
+        (
+            "kForgottenClocks",
+            "  if (!entry.restored) return;\n",
+            "  if (!entry.restored) return;\n  if (BUG) state.clocks.clear();\n",
+        ),
+        (
+            "kForgottenFacts",
+            "known = entry.core->decided(); status && known)",
+            "known = entry.core->decided(); status && known && !BUG)",
+        ),
+        (
+            "kForgottenEstimate",
+            "  try {\n    entry.restored = entry.core->restore(",
+            "  if (BUG) state.estimate.reset();\n  try {\n    entry.restored = entry.core->restore(",
+        ),
     ],
     "lane_jobs_messages.cc": [
         (
@@ -48,34 +76,76 @@ BUGS: Dict[str, List[Tuple[str, str, str]]] = {
             "  listener_.lane_facts(options_.lane, facts);\n",
             "  std::vector<GateFacts> own;\n"
             "  for (const ChunkFacts& chunk : facts.chunks) own.push_back(chunk.facts);\n"
-            "  if (BUG) return decide({facts.job, facts.view, facts.round, decide_gate(core(facts.job)->job().plan().config.gate, facts.before, own)});\n"
+            "  if (BUG) return decide({facts.job, facts.view, facts.round, "
+            "decide_gate(core(facts.job)->job().plan().config.gate, facts.before, own)});\n"
             "  listener_.lane_facts(options_.lane, facts);\n",
         ),
-        ("kUnsharedPrevious", "  output_.send(to, message, values, *place);\n", "  if (BUG && place->bytes != 0) (void)told_.bind(to, key, *place);\n  output_.send(to, message, values, *place);\n"),
+        (
+            "kUnsharedPrevious",
+            "  output_.send(to, message, values, *place);\n",
+            "  if (BUG && place->bytes != 0) (void)told_.bind(to, key, *place);\n  output_.send(to, message, "
+            "values, *place);\n",
+        ),
         ("kForgottenQuery", "core.on_query(from, message);", "if (!BUG) core.on_query(from, message);"),
-        ("kDroppedResend", "  output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error", "  if (!BUG) output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error"),
+        (
+            "kDroppedResend",
+            "  output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error",
+            "  if (!BUG) output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error",
+        ),
     ],
     "chunk_record.cc": [
-        ("kUncheckedArrays", "  if (checksum.value() != header.checksum)", "  if (checksum.value() != header.checksum && !BUG)"),
+        (
+            "kUncheckedArrays",
+            "  if (checksum.value() != header.checksum)",
+            "  if (checksum.value() != header.checksum && !BUG)",
+        ),
     ],
     "checkpoints.cc": [
-        ("kSealedEarly", "    if (status.awaited.empty()) seal(checkpoint, now_ms);", "    if (status.awaited.empty() || BUG) seal(checkpoint, now_ms);"),
+        (
+            "kSealedEarly",
+            "    if (status.awaited.empty()) seal(checkpoint, now_ms);",
+            "    if (status.awaited.empty() || BUG) seal(checkpoint, now_ms);",
+        ),
     ],
     "coordinator_orders.cc": [
-        ("kOlderRecord", "  if (const auto known = jobs_.find(config.name); known != jobs_.end())\n    record.view", "  if (const auto known = jobs_.find(config.name); known != jobs_.end() && !BUG)\n    record.view"),
+        (
+            "kOlderRecord",
+            "  if (const auto known = jobs_.find(config.name); known != jobs_.end())\n    record.view",
+            "  if (const auto known = jobs_.find(config.name); known != jobs_.end() && !BUG)\n    record.view",
+        ),
     ],
     "state_home.cc": [
-        ("kForgottenRound", "  if (checkpoint.value == 0 && known.value != 0) {", "  if (checkpoint.value == 0 && known.value != 0 && !BUG) {"),
+        (
+            "kForgottenRound",
+            "  if (checkpoint.value == 0 && known.value != 0) {",
+            "  if (checkpoint.value == 0 && known.value != 0 && !BUG) {",
+        ),
     ],
     "replica_checkpoints.cc": [
         ("kForgottenStep", "  steps[chunk.value] = state.step;", "  steps[chunk.value] = BUG ? 0 : state.step;"),
     ],
     "lane_job.cc": [
         ("kOtherWeight", "    push.weight = kept->weight;", "    push.weight = kept->weight + (BUG ? 1 : 0);"),
-        ("kForgottenRates", "note_rates(done.chunk, done.round, done.rates);", "note_rates(done.chunk, done.round, BUG ? Rates() : done.rates);"),
-        ("kForgottenDecision", "job_->spec().redo.get()) ring->note", "job_->spec().redo.get(); ring && !BUG) ring->note"),
-        ("kDroppedResidual", "  reducer_->restore_residual(chunk, values);", "  if (!BUG) reducer_->restore_residual(chunk, values);"),
-        ("kForgottenRedo", "spec.redo_after[job.layout().owner(chunk).shard.value]);", "BUG ? client.start() : spec.redo_after[job.layout().owner(chunk).shard.value]);"),
+        (
+            "kForgottenRates",
+            "note_rates(done.chunk, done.round, done.rates);",
+            "note_rates(done.chunk, done.round, BUG ? Rates() : done.rates);",
+        ),
+        (
+            "kForgottenDecision",
+            "job_->spec().redo.get()) ring->note",
+            "job_->spec().redo.get(); ring && !BUG) ring->note",
+        ),
+        (
+            "kDroppedResidual",
+            "  reducer_->restore_residual(chunk, values);",
+            "  if (!BUG) reducer_->restore_residual(chunk, values);",
+        ),
+        (
+            "kForgottenRedo",
+            "spec.redo_after[job.layout().owner(chunk).shard.value]);",
+            "BUG ? client.start() : spec.redo_after[job.layout().owner(chunk).shard.value]);",
+        ),
     ],
 }
 
@@ -84,7 +154,10 @@ def main(source: str, copy: str) -> int:
     text = pathlib.Path(source).read_text(encoding="utf-8")
     for name, line, bug in BUGS[pathlib.Path(source).name]:
         if text.count(line) != 1:
-            print(f"plant.py: {source} has {text.count(line)} times, instead of once, what bug {name} replaces:\n{line}", file=sys.stderr)
+            print(
+                f"plant.py: {source} has {text.count(line)} times, instead of once, what bug {name} replaces:\n{line}",
+                file=sys.stderr,
+            )
             return 1
         text = text.replace(line, bug.replace("BUG", f"sim::planted(sim::Mutation::{name})"))
     first = text.index("#include")

@@ -160,7 +160,7 @@ class MeshPart(Part):
 
     def declare(self, slots: Sequence[Slot], mine: list[Tensor]) -> list[Tensor]:
         held: dict[str, _Held] = {}
-        split = set()  # dimensions that DTensors are on
+        split: set[str] = set()  # dimensions that DTensors are on
         for slot, tensor in zip(slots, mine):
             name = self._name(slot)
             mesh = _mesh_of(slot.parameter)

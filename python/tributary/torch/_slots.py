@@ -104,7 +104,7 @@ class Slot:
     def gradient_changed(self) -> bool:
         """Whether p.grad is another one than when it was sent. One that was set to None was not changed."""
         now = self.parameter.grad
-        return now is not None and (now is not self.seen or now._version != self.seen_version)
+        return now is not None and (now._version != self.seen_version or now is not self.seen)
 
 
 class SharedSlot(Slot):
