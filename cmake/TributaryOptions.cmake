@@ -55,11 +55,25 @@ if(NOT TRIBUTARY_CUDA STREQUAL "OFF")
 endif()
 message(STATUS "CUDA: ${TRIBUTARY_HAVE_CUDA}")
 
-# tributary_library(NAME SOURCES ... DEPS ...): a static library with the project's options.
+# tributary_batches(TARGET SOURCES ... [APART ...]): sixteen sources are compiled as one, because most of a compiler's time
+# goes into headers. Anonymous names are therefore unique in a library. APART: sources that a batch of their own has.
+function(tributary_batches name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;APART" ${ARGN})
+  set(number 0)
+  foreach(source ${ARG_SOURCES})
+    math(EXPR batch "${number} / 16")
+    math(EXPR number "${number} + 1")
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP "batch_${batch}")
+  endforeach()
+  set_source_files_properties(${ARG_APART} PROPERTIES UNITY_GROUP apart)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${TRIBUTARY_UNITY} UNITY_BUILD_MODE GROUP)
+endfunction()
+
+# tributary_library(NAME SOURCES ... [APART ...] DEPS ...): a static library with the project's options.
 function(tributary_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
-  add_library(${name} STATIC ${ARG_SOURCES})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${TRIBUTARY_UNITY} UNITY_BUILD_BATCH_SIZE 16)
+  cmake_parse_arguments(ARG "" "" "SOURCES;APART;DEPS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES} ${ARG_APART})
+  tributary_batches(${name} SOURCES ${ARG_SOURCES} APART ${ARG_APART})
   target_link_libraries(${name} PUBLIC tributary_options ${ARG_DEPS})
 endfunction()
 
@@ -79,7 +93,7 @@ endfunction()
 function(tributary_executable name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${TRIBUTARY_UNITY} UNITY_BUILD_BATCH_SIZE 16)
+  tributary_batches(${name} SOURCES ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE tributary_options ${ARG_DEPS})
 endfunction()
 

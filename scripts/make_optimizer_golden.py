@@ -8,7 +8,7 @@ The CPU is enough. Run again only to add a case or to follow a change in PyTorch
 it came from. Parameters are stored as the hexadecimal bits of float32, one string per step.
 
 Inputs come from a 32-bit linear congruential generator whose top 24 bits become a multiple of 2^-23 in [-1, 1), times a
-power of two: every value is exact in float32, and tests/unit/test_optimizers.cc makes the same ones.
+power of two: every value is exact in float32, and tests/unit/kernels/test_optimizers.cc makes the same ones.
 """
 
 import argparse

@@ -9,7 +9,7 @@ namespace tributary::train {
 
 namespace {
 
-constexpr std::size_t kAlignElements = 64;  // 256 bytes, as cudaMalloc aligns
+constexpr std::size_t kReplicaAlign = 64;  // 256 bytes, as cudaMalloc aligns
 
 }  // namespace
 
@@ -21,7 +21,7 @@ Result<std::unique_ptr<DeviceReplicas>> DeviceReplicas::make(const MlpShape& sha
   std::size_t elements = 0;
   for (const TensorSpec& tensor : made->tensors_) {
     made->offsets_.push_back(elements);
-    elements += (tensor.elements() + kAlignElements - 1) / kAlignElements * kAlignElements;
+    elements += (tensor.elements() + kReplicaAlign - 1) / kReplicaAlign * kReplicaAlign;
   }
   auto flat = DeviceMemory<float>::make(device, elements, "a replica's parameters");
   if (!flat) return tl::unexpected(flat.error());

@@ -12,10 +12,10 @@ namespace tributary::train {
 
 namespace {
 
-constexpr std::size_t kAlignElements = 64;  // 256 bytes, as cudaMalloc aligns
+constexpr std::size_t kStagingAlign = 64;  // 256 bytes, as cudaMalloc aligns
 
 std::size_t aligned(std::size_t elements) {
-  return (elements + kAlignElements - 1) / kAlignElements * kAlignElements;
+  return (elements + kStagingAlign - 1) / kStagingAlign * kStagingAlign;
 }
 
 }  // namespace

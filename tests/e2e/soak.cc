@@ -20,12 +20,12 @@
 
 #include "bench/scratch_folder.h"
 #include "common/base/file_descriptor.h"
+#include "common/daemon/http_client.h"
 #include "common/math/median.h"
 #include "session/session.h"
-#include "common/daemon/http_client.h"
 #include "tools/cluster/local_cluster.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::soak_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -336,4 +336,4 @@ Result<Json> run_soak(const SoakOptions& options) {
   return result;
 }
 
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::soak_test

@@ -4,7 +4,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::accuracy_test {
 namespace {
 
 double test_accuracy(const TempDir& dir, const std::string& config, std::vector<std::string> overrides = {}) {
@@ -99,4 +99,4 @@ TEST_CASE("8-bit encodings cost no accuracy, 1-bit and the largest 1 percent les
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::accuracy_test

@@ -3,7 +3,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::allreduce_test {
 namespace {
 
 constexpr std::uint64_t kRounds = 2000;  // some seconds: long enough to be disturbed in the middle
@@ -327,4 +327,4 @@ TEST_CASE("tributary up of a job on servers without any is refused") {
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::allreduce_test

@@ -19,7 +19,7 @@
 #include "session/session.h"
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::bad_input_test {
 namespace {
 
 bool has(const std::string& text, const std::string& part) {
@@ -438,4 +438,4 @@ TEST_CASE("a gigabyte of noise on a server's ports while a job trains changes no
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::bad_input_test

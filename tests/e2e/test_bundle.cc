@@ -1,7 +1,7 @@
 // The relocatable install, made from this build and started where there is nothing else.
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::bundle_test {
 namespace {
 
 std::string contents(const std::string& file) {
@@ -68,4 +68,4 @@ TEST_CASE("the bundle is small enough, holds all it needs, and trains in an empt
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::bundle_test

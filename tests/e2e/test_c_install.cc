@@ -2,7 +2,7 @@
 // pkg-config, and finds the library.
 #include "tests/e2e/shell.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::c_install_test {
 namespace {
 
 Outcome shell(const TempDir& dir, const std::string& command) {
@@ -57,4 +57,4 @@ TEST_CASE("an installed header and library are found by CMake and pkg-config, wh
   runs(dir, "LD_LIBRARY_PATH='" + (dir / "prefix/lib") + "' ./with_pc");
 }
 
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::c_install_test

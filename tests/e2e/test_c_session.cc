@@ -5,7 +5,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::c_session_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -112,4 +112,4 @@ TEST_CASE(
   CHECK(resumed.loss < 1e-6);
 }
 
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::c_session_test

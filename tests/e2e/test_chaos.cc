@@ -5,7 +5,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary {
+namespace tributary::chaos_test {
 
 using namespace e2e;
 
@@ -84,4 +84,4 @@ TEST_CASE("chaos is for jobs that must end in the same bits, and says so") {
   CHECK(last_lines(log, 5).find("job.mode=sync") != std::string::npos);
 }
 
-}  // namespace tributary
+}  // namespace tributary::chaos_test

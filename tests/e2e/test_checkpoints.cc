@@ -7,9 +7,12 @@
 #include <fstream>
 
 #include "tests/e2e/e2e.h"
+#include "tests/unit/expect.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::checkpoints_test {
 namespace {
+
+using testing::contains;
 
 namespace fs = std::filesystem;
 
@@ -64,10 +67,6 @@ std::string findings(const std::string& path) {
     for (const auto& finding : one.at("findings")) all += finding.get<std::string>() + "\n";
   }
   return all;
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // Answers one HTTP request with `body`, and is gone.
@@ -334,4 +333,4 @@ TEST_CASE("checkpoints of a stopped job: listed, verified, saved again for nothi
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::checkpoints_test

@@ -3,7 +3,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::clocks_test {
 namespace {
 
 std::uint64_t number(const nlohmann::json& json, const char* key) {
@@ -175,4 +175,4 @@ TEST_CASE("kill -9 of a server, of a worker: from the last snapshot on every pus
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::clocks_test

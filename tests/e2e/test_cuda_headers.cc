@@ -3,7 +3,7 @@
 
 #include "tests/e2e/shell.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::cuda_headers_test {
 namespace {
 
 Outcome shell(const TempDir& dir, const std::string& command) {
@@ -57,4 +57,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::cuda_headers_test

@@ -3,7 +3,7 @@
 #include "common/devices/cuda_devices.h"
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::devices_test {
 namespace {
 
 bool has(const std::string& text, const std::string& part) {
@@ -111,4 +111,4 @@ TEST_CASE("the doctor's JSON names every check, and its status says whether ther
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::devices_test

@@ -6,9 +6,9 @@
 #include <filesystem>
 
 #include "tests/e2e/e2e.h"
-#include "tests/unit/small_disk.h"
+#include "tests/unit/server/store/small_disk.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::durability_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -126,4 +126,4 @@ TEST_CASE("a full disk of a server: training goes on, and snapshots come again w
   CHECK(cluster->stop().empty());
 }
 
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::durability_test

@@ -5,7 +5,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary {
+namespace tributary::elastic_test {
 
 using namespace e2e;
 
@@ -133,4 +133,4 @@ TEST_CASE("a node that does not fit is told why, and the others do not notice") 
   cluster->stop();
 }
 
-}  // namespace tributary
+}  // namespace tributary::elastic_test

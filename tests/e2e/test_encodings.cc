@@ -7,7 +7,7 @@
 #include "common/math/encoding.h"
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::encodings_test {
 namespace {
 
 struct Pair {
@@ -119,4 +119,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::encodings_test

@@ -4,7 +4,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::gate_test {
 namespace {
 
 inline const char* kClip = "\n[gate]\nclip_norm = 0.7\n";
@@ -181,4 +181,4 @@ TEST_CASE("a job with a gate that is stopped goes on with the loss scale that it
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::gate_test

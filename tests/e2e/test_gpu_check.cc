@@ -4,7 +4,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::gpu_check_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -276,4 +276,4 @@ TEST_CASE("gpu_check says why it skips, and that nothing was checked") {
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::gpu_check_test

@@ -15,7 +15,7 @@
 #include "tools/lab/lab.h"
 #include "tools/lab/network_namespace.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::lab_test {
 namespace {
 
 constexpr double kRateMbit = 200.0;
@@ -222,4 +222,4 @@ TEST_CASE("a lab file with a mistake is refused before anything is made") {
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::lab_test

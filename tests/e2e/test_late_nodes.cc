@@ -5,7 +5,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::late_nodes_test {
 namespace {
 
 ClusterOptions three_nodes(const TempDir& dir) {
@@ -163,4 +163,4 @@ TEST_CASE("the experiment runs, says what is ideal, and keeps what it measured b
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::late_nodes_test

@@ -3,7 +3,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::local_jobs_test {
 namespace {
 
 // The data set has 8 batches an epoch: rounds of 3, 3 and 2 local steps.
@@ -170,4 +170,4 @@ TEST_CASE("inner state that is kept outlives daemons: kill -9 of a server or a w
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::local_jobs_test

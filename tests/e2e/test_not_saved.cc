@@ -5,9 +5,9 @@
 #include <filesystem>
 
 #include "tests/e2e/e2e.h"
-#include "tests/unit/small_disk.h"
+#include "tests/unit/server/store/small_disk.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::not_saved_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -253,4 +253,4 @@ TEST_CASE("who asked for a stop is told by every rank, and after a restart of th
   CHECK(cluster->stop().empty());
 }
 
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::not_saved_test

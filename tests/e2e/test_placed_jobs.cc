@@ -3,7 +3,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::placed_jobs_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -87,4 +87,4 @@ TEST_CASE("a job that leaves one server without chunks trains, is kept, and goes
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::placed_jobs_test

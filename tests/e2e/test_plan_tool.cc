@@ -3,7 +3,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::plan_tool_test {
 namespace {
 
 bool has(const std::string& text, const std::string& part) {
@@ -144,4 +144,4 @@ TEST_CASE("plan --measure takes links, model and hosts from the daemons of a run
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::plan_tool_test

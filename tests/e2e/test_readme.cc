@@ -8,7 +8,7 @@
 #include "common/config/config.h"
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::readme_test {
 namespace {
 
 enum class Way { kRun, kWhileTraining, kNotRun };
@@ -185,4 +185,4 @@ TEST_CASE("the commands of README and of the notes for users do what they say, i
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::readme_test

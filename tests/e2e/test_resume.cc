@@ -3,7 +3,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::resume_test {
 namespace {
 
 constexpr std::uint64_t kRounds = 6000;  // some seconds: long enough to be disturbed in the middle
@@ -102,4 +102,4 @@ TEST_CASE("a trainer that is killed is noticed, a new one for its rank attaches 
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::resume_test

@@ -7,7 +7,7 @@
 
 #include "tests/e2e/tool_call.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::run_test {
 namespace {
 
 std::vector<std::string> run(const TempDir& dir, std::vector<std::string> options, std::vector<std::string> command) {
@@ -287,4 +287,4 @@ TEST_CASE("wrong usage of run is status 2 and says what is right") {
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::run_test

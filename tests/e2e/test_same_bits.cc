@@ -1,7 +1,7 @@
 // The digest of the final parameters does not depend on how a job is spread over processes.
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::same_bits_test {
 namespace {
 
 struct Spread {
@@ -71,4 +71,4 @@ TEST_CASE("another seed ends in other bits") {
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::same_bits_test

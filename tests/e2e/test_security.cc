@@ -11,7 +11,7 @@
 #include "common/security/socket_keys.h"
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::security_test {
 namespace {
 
 bool has(const std::string& text, const std::string& part) {
@@ -281,4 +281,4 @@ TEST_CASE("a daemon that other machines reach does not start without keys, and t
   }
 }
 
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::security_test

@@ -11,7 +11,7 @@
 #include "tools/cluster/process.h"
 #include "tools/lab/network_namespace.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::slow_stop_test {
 namespace {
 
 constexpr seconds kMostOfARun{240};
@@ -68,4 +68,4 @@ TEST_CASE("a stop over a link that needs half a minute for what nodes keep loses
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::slow_stop_test

@@ -3,7 +3,7 @@
 #include "tests/e2e/e2e.h"
 #include "tests/e2e/soak.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::soak_test {
 namespace {
 
 TEST_CASE("daemons do not grow with snapshots, views, jobs, attaches and connections") {
@@ -47,4 +47,4 @@ TEST_CASE("a server has no more memory of its own than the formula says, at any 
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::soak_test

@@ -5,7 +5,7 @@
 #include "common/base/file_descriptor.h"
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::starting_test {
 namespace {
 
 bool has(const std::string& text, const std::string& part) {
@@ -223,4 +223,4 @@ TEST_CASE(
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::starting_test

@@ -5,7 +5,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::trace_test {
 namespace {
 
 constexpr const char* kTool = "tributary";
@@ -132,4 +132,4 @@ TEST_CASE("a job that ends while it is traced: what came is written, with a word
   cluster->stop();
 }
 
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::trace_test

@@ -7,7 +7,7 @@
 
 #include "tests/e2e/tool_call.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::up_test {
 namespace {
 
 std::vector<std::string> up(const TempDir& dir, const std::string& job_file) {
@@ -270,4 +270,4 @@ TEST_CASE("bench pushpull --durability measures what is kept, and refuses where 
 }
 
 }  // namespace
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::up_test

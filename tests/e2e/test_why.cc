@@ -3,7 +3,7 @@
 
 #include "tests/e2e/e2e.h"
 
-namespace tributary::e2e {
+namespace tributary::e2e::why_test {
 namespace {
 
 bool has(const std::string& text, const std::string& part) {
@@ -157,4 +157,4 @@ TEST_CASE("a node that may not join with its configuration is named with the rea
   CHECK(has(job.at("waiting_for"), why));
 }
 
-}  // namespace tributary::e2e
+}  // namespace tributary::e2e::why_test

@@ -16,8 +16,8 @@
 
 #include "tests/emulation/cuda_emulation.h"
 #include "tests/emulation/runtime/emulated_runtime.h"
-#include "tests/unit/even_share.h"
-#include "tests/unit/synthetic_images.h"
+#include "tests/unit/train/even_share.h"
+#include "tests/unit/train/synthetic_images.h"
 #include "train/cpu_compute.h"
 #include "train/cuda_compute.h"
 #include "train/mlp_kernels.h"

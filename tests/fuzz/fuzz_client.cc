@@ -1,7 +1,7 @@
 // What a worker's lane makes of messages that servers could send, in any order and of any round.
 #include "common/config/job_json.h"
 #include "tests/fuzz/fuzz_target.h"
-#include "tests/unit/core_fixture.h"
+#include "tests/unit/server/shard/core_fixture.h"
 #include "worker/node/client_core.h"
 
 namespace tributary::fuzz {

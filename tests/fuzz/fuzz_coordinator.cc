@@ -8,7 +8,7 @@
 #include "server/coordinator/coordinator_core.h"
 #include "server/store/records.h"
 #include "tests/fuzz/fuzz_target.h"
-#include "tests/unit/random_message.h"
+#include "tests/unit/common/wire/random_message.h"
 
 namespace tributary::fuzz {
 namespace {

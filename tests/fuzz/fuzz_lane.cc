@@ -8,7 +8,7 @@
 #include "server/lane/lane_jobs.h"
 #include "tests/changed_view.h"
 #include "tests/fuzz/fuzz_target.h"
-#include "tests/unit/core_fixture.h"
+#include "tests/unit/server/shard/core_fixture.h"
 
 namespace tributary::fuzz {
 namespace {

@@ -5,7 +5,7 @@
 #include "common/wire/local_link.h"
 #include "session/attach_socket.h"
 #include "tests/fuzz/fuzz_target.h"
-#include "tests/unit/random_message.h"
+#include "tests/unit/common/wire/random_message.h"
 
 namespace tributary::fuzz {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "common/base/result.h"
 #include "tests/fuzz/fuzz_target.h"
-#include "tests/unit/random_message.h"
+#include "tests/unit/common/wire/random_message.h"
 
 namespace tributary::fuzz {
 

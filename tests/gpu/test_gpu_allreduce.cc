@@ -4,8 +4,8 @@
 
 #include "kernels/cuda_copy.h"
 #include "tests/gpu/required_library.h"
-#include "tests/unit/allreduce_fixture.h"
 #include "tests/unit/temp_dir.h"
+#include "tests/unit/worker/allreduce/allreduce_fixture.h"
 #include "worker/allreduce/device_exchange.h"
 #include "worker/device/cuda_device_api.h"
 

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/synthetic_images.h"
 #include "tests/unit/temp_dir.h"
-#include "tests/unit/welcoming_node.h"
-#include "tests/unit/worker_lane_fixture.h"
+#include "tests/unit/train/synthetic_images.h"
+#include "tests/unit/worker/node/worker_lane_fixture.h"
+#include "tests/unit/worker/welcoming_node.h"
 #include "train/trainer.h"
 #include "worker/device/cuda_device_api.h"
 

@@ -7,8 +7,7 @@
 namespace tributary::sim {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000;
-constexpr std::uint64_t kLookNs = 50 * kMs;  // until there is something that can go bad
+constexpr std::uint64_t kFaultLookNs = 50 * kMs;  // until there is something that can go bad
 
 }  // namespace
 
@@ -76,7 +75,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
   }
   if ((spoils && disks_[fault.who.front()].complete_snapshots().empty()) ||
       (of_node && replica_disk(fault.who.front() - scenario.servers).empty())) {
-    return clock.after(kLookNs, [this, fault] { strike(fault); });
+    return clock.after(kFaultLookNs, [this, fault] { strike(fault); });
   }
   look_after_rings();  // one may be as young as the last look is old
   std::string who;

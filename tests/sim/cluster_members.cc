@@ -4,10 +4,9 @@
 namespace tributary::sim {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000;
 // A daemon that is stopped goes after this (limits.stop_timeout_s), whatever is not done.
 constexpr std::uint64_t kStopTimeoutNs = 20'000 * kMs;
-constexpr std::uint64_t kLookNs = 20 * kMs;
+constexpr std::uint64_t kMemberLookNs = 20 * kMs;
 // Its last words still go out (CoordinatorLink::kLingerMs).
 constexpr std::uint64_t kLingerNs = 100 * kMs;
 
@@ -34,7 +33,7 @@ void ClusterWorld::leave(std::uint32_t index, std::uint64_t for_ns) {
 
 void ClusterWorld::watch_leave(std::uint32_t index, std::uint64_t incarnation, std::uint64_t by_ns,
                                std::uint64_t for_ns) {
-  clock.after(kLookNs, [this, index, incarnation, by_ns, for_ns] {
+  clock.after(kMemberLookNs, [this, index, incarnation, by_ns, for_ns] {
     const WorkerSim* worker = nodes_[index].worker.get();
     if (!worker || worker->incarnation() != incarnation) return has_left(index, for_ns);  // it was killed meanwhile
     if (clock.now_ns() >= by_ns) return has_left(index, for_ns);

@@ -6,13 +6,13 @@
 
 #include "tests/sim/cluster_simulation.h"
 #include "tests/sim/random.h"
+#include "tests/sim/virtual_clock.h"
 
 namespace tributary::sim {
 namespace {
 
 using Fault = ClusterScenario::Fault;
 
-constexpr std::uint64_t kMs = 1'000'000;
 
 // One process, or several at once.
 std::vector<std::uint32_t> some(Random& random, std::uint32_t processes) {

@@ -13,7 +13,7 @@
 namespace tributary::sim {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000, kSecond = 1'000 * kMs;
+constexpr std::uint64_t kSecond = 1'000 * kMs;
 // When the faults are over the next round is complete within this: peers that have gone silent are noticed, overdue
 // acknowledgements asked for, trainers attach again after pauses of up to 5 s.
 constexpr std::uint64_t kPatienceNs = 60 * kSecond;

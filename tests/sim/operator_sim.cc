@@ -8,9 +8,8 @@
 namespace tributary::sim {
 namespace {
 
-constexpr std::uint64_t kMs = 1'000'000;
-constexpr std::uint64_t kLookNs = 50 * kMs;
-constexpr std::uint64_t kPatienceNs = 60'000 * kMs;
+constexpr std::uint64_t kOperatorLookNs = 50 * kMs;
+constexpr std::uint64_t kOperatorPatienceNs = 60'000 * kMs;
 constexpr char kDirectory[] = "/checkpoints";
 
 }  // namespace
@@ -29,7 +28,7 @@ void OperatorSim::restore() {
 
 void OperatorSim::look_soon() {
   if (std::exchange(looks_, true)) return;
-  world_.clock.after(kLookNs, [this] {
+  world_.clock.after(kOperatorLookNs, [this] {
     looks_ = false;
     look();
     if (!idle()) look_soon();
@@ -51,7 +50,7 @@ std::uint64_t OperatorSim::coordinator_id() const {
 }
 
 void OperatorSim::check_patience(const Order& order, const std::string& what) const {
-  if (world_.clock.now_ns() > std::max(order.begun_ns, world_.faults_over_ns()) + kPatienceNs) {
+  if (world_.clock.now_ns() > std::max(order.begun_ns, world_.faults_over_ns()) + kOperatorPatienceNs) {
     world_.broken(what + " does not come to its end: " + refused_);
   }
 }

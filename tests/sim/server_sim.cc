@@ -12,7 +12,7 @@ constexpr std::uint64_t kHelloMs = 1000;
 constexpr std::uint64_t kControlTickNs = 100'000'000, kBusyTickNs = 20'000'000;
 constexpr std::uint64_t kCoordinatorTickNs = 100'000'000;
 constexpr std::uint64_t kMaxSayNs = 500'000;
-constexpr std::size_t kMaxOutbox = 100;
+constexpr std::size_t kServerOutbox = 100;
 
 ServerConfig config_of(std::uint16_t servers, std::uint16_t index) {
   ServerConfig config;
@@ -171,7 +171,7 @@ bool ServerSim::send_now(const ControlMessage& message) {
 }
 
 void ServerSim::send(ControlMessage message) {
-  if (outbox_.size() >= kMaxOutbox) return world_.broken("a server has too much to say to its coordinator");
+  if (outbox_.size() >= kServerOutbox) return world_.broken("a server has too much to say to its coordinator");
   outbox_.push_back(std::move(message));
   flush();
 }

@@ -9,6 +9,8 @@
 
 namespace tributary::sim {
 
+inline constexpr std::uint64_t kMs = 1'000'000;  // of virtual time, in its nanoseconds
+
 class VirtualClock {
  public:
   std::uint64_t now_ns() const { return now_ns_; }

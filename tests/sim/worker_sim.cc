@@ -8,7 +8,7 @@
 namespace tributary::sim {
 namespace {
 
-constexpr std::size_t kMaxOutbox = 100;
+constexpr std::size_t kWorkerOutbox = 100;
 constexpr std::uint64_t kTickNs = 50'000'000;
 constexpr std::uint64_t kMaxLocalNs = 300'000;  // between threads and processes of a machine
 const std::string kName = "worker ";
@@ -85,7 +85,7 @@ bool WorkerSim::transmit(const ControlMessage& message) {
 
 void WorkerSim::send(const ControlMessage& message) {
   if (!dealer_) return;  // it is being killed
-  if (outbox_.size() >= kMaxOutbox) return world_.broken("a worker has too much to say to the coordinator");
+  if (outbox_.size() >= kWorkerOutbox) return world_.broken("a worker has too much to say to the coordinator");
   outbox_.push_back(message);
   after(0, [this] { flush(); });
 }

@@ -1,0 +1,56 @@
+#include <doctest/doctest.h>
+
+#include "bench/kernel_bench.h"
+
+namespace tributary::kernel_bench_test {
+
+namespace {
+
+KernelBenchOptions small() {
+  KernelBenchOptions options;
+  options.elements = 10000;
+  options.chunk_elements = 3000;  // the last chunk is a short one
+  options.seconds = 1e-3;
+  return options;
+}
+
+TEST_CASE("the kernel benchmark reports every kernel beside memcpy") {
+  for (double top_k : {0.01, 1.0}) {
+    KernelBenchOptions options = small();
+    options.top_k = top_k;
+    const Result<nlohmann::json> result = run_kernel_bench(options);
+    REQUIRE(result.has_value());
+    const nlohmann::json& json = *result;
+    CHECK(json["clock"] == "thread_cpu");
+    CHECK(json["repetitions"].get<std::size_t>() >= 5);
+    CHECK(json["memcpy_gb_per_s"].get<double>() > 0);
+    CHECK(json["results"].size() == 18);
+    for (const nlohmann::json& row : json["results"]) {
+      CAPTURE(row["kernel"].get<std::string>());
+      CHECK(row["gb_per_s"].get<double>() > 0);
+      CHECK(row["ratio"].get<double>() > 0);
+      CHECK(row["bytes_per_value"].get<double>() >= 4);
+    }
+  }
+}
+
+TEST_CASE("the kernel benchmark refuses impossible options and says what would be right") {
+  const auto message = [](auto change) {
+    KernelBenchOptions options = small();
+    change(options);
+    const Result<nlohmann::json> result = run_kernel_bench(options);
+    REQUIRE_FALSE(result.has_value());
+    CHECK(result.error().code == ErrorCode::kInvalidArgument);
+    return result.error().message;
+  };
+  CHECK(message([](auto& o) { o.elements = 0; }).find("elements = 0") != std::string::npos);
+  CHECK(message([](auto& o) { o.chunk_elements = 0; }).find("chunk_elements = 0") != std::string::npos);
+  CHECK(message([](auto& o) { o.chunk_elements = 10001; }).find("10000") != std::string::npos);
+  CHECK(message([](auto& o) { o.top_k = 0; }).find("top_k") != std::string::npos);
+  CHECK(message([](auto& o) { o.top_k = 1.5; }).find("top_k") != std::string::npos);
+  CHECK(message([](auto& o) { o.seconds = 0; }).find("seconds") != std::string::npos);
+}
+
+}  // namespace
+
+}  // namespace tributary::kernel_bench_test

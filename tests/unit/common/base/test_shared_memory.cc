@@ -1,0 +1,158 @@
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <new>
+
+#include "common/base/shared_memory.h"
+#include "session/futex.h"
+
+namespace tributary::shared_memory_test {
+
+TEST_CASE("shared memory is zeroed, shared with whoever gets the descriptor, and has no name") {
+  auto memory = SharedMemory::create(10'000, "a test");
+  REQUIRE(memory);
+  CHECK(memory->size() == 10'000);
+  CHECK(std::all_of(memory->data(), memory->data() + 10'000, [](std::byte b) { return b == std::byte{0}; }));
+
+  auto other = SharedMemory::map(FileDescriptor(dup(memory->fd())), 10'000, "a test");
+  REQUIRE(other);
+  CHECK(other->data() != memory->data());
+  memory->data()[9'999] = std::byte{7};
+  CHECK(other->data()[9'999] == std::byte{7});
+  // The mapping outlives the creator's.
+  *memory = SharedMemory();
+  other->close_fd();
+  CHECK(other->data()[9'999] == std::byte{7});
+}
+
+TEST_CASE("a private view shows what others write, and what is written there is its own") {
+  auto memory = SharedMemory::create(3 * 4096, "a test");
+  REQUIRE(memory);
+  memory->data()[0] = std::byte{1};
+  auto view = memory->private_view("a test");
+  REQUIRE(view);
+  CHECK(view->size() == memory->size());
+  CHECK(view->data()[0] == std::byte{1});
+  memory->data()[0] = memory->data()[4096] = std::byte{2};
+  CHECK(view->data()[0] == std::byte{2});
+  view->data()[1] = std::byte{9};
+  CHECK(memory->data()[1] == std::byte{0});
+  memory->data()[0] = memory->data()[4096] = std::byte{3};
+  CHECK(view->data()[0] == std::byte{2});     // of the page that was written, what it had then
+  CHECK(view->data()[4096] == std::byte{3});  // the others go on
+  *memory = SharedMemory();
+  CHECK(view->data()[4096] == std::byte{3});
+}
+
+TEST_CASE("memory of another size than announced is refused") {
+  auto memory = SharedMemory::create(8'192, "a test");
+  REQUIRE(memory);
+  for (const std::size_t announced : {0u, 4'096u, 8'191u, 8'193u, 1u << 20}) {
+    const auto mapped = SharedMemory::map(FileDescriptor(dup(memory->fd())), announced, "a test");
+    REQUIRE_FALSE(mapped);
+    CHECK(mapped.error().code == ErrorCode::kMalformed);
+    CHECK(mapped.error().message.find("8192") != std::string::npos);
+  }
+  CHECK_FALSE(SharedMemory::map(FileDescriptor(), 8'192, "a test"));
+}
+
+TEST_CASE("nobody who has the descriptor can change the size under the others") {
+  auto memory = SharedMemory::create(8'192, "a test");
+  REQUIRE(memory);
+  CHECK(ftruncate(memory->fd(), 4'096) != 0);
+  CHECK(ftruncate(memory->fd(), 12'288) != 0);
+  CHECK(fcntl(memory->fd(), F_ADD_SEALS, F_SEAL_WRITE) != 0);
+  memory->data()[8'191] = std::byte{1};
+}
+
+TEST_CASE("memory for reading is taken only if its size is sealed, and cannot be written") {
+  auto memory = SharedMemory::create(8'192, "a test");
+  REQUIRE(memory);
+  auto readable = memory->read_only();
+  REQUIRE(readable);
+  CHECK(mmap(nullptr, 4'096, PROT_READ | PROT_WRITE, MAP_SHARED, readable->get(), 0) == MAP_FAILED);
+  const auto mapped = SharedMemory::map_sealed(std::move(*readable), "a test");
+  REQUIRE(mapped);
+  CHECK(mapped->size() == 8'192);
+  memory->data()[8'191] = std::byte{7};
+  CHECK(mapped->data()[8'191] == std::byte{7});
+
+  FileDescriptor unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(ftruncate(unsealed.get(), 4'096) == 0);
+  int pipe_ends[2];
+  REQUIRE(pipe(pipe_ends) == 0);
+  const FileDescriptor other_end(pipe_ends[1]);
+  FileDescriptor fds[] = {std::move(unsealed), FileDescriptor(pipe_ends[0]),
+                          FileDescriptor(open("/dev/zero", O_RDONLY)), FileDescriptor()};
+  for (FileDescriptor& fd : fds) {
+    const auto refused = SharedMemory::map_sealed(std::move(fd), "a test");
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::kMalformed);
+  }
+}
+
+TEST_CASE("parts of sparse memory are there when reserved, and zero again when discarded") {
+  auto memory = SharedMemory::create_sparse(std::size_t{1} << 36, "a test");
+  REQUIRE(memory);
+  constexpr std::size_t kAt = (std::size_t{1} << 35) + 4'096;
+  REQUIRE(memory->reserve(kAt, 8'192));
+  memory->data()[kAt + 8'191] = std::byte{7};
+  auto readable = memory->read_only();
+  REQUIRE(readable);
+  const auto mapped = SharedMemory::map_sealed(std::move(*readable), "a test");
+  REQUIRE(mapped);
+  CHECK(mapped->data()[kAt + 8'191] == std::byte{7});
+  struct stat before {
+  }, after{};
+  REQUIRE(fstat(memory->fd(), &before) == 0);
+  memory->discard(kAt, 8'192);
+  REQUIRE(fstat(memory->fd(), &after) == 0);
+  CHECK(after.st_blocks < before.st_blocks);
+  CHECK(mapped->data()[kAt + 8'191] == std::byte{0});
+}
+
+TEST_CASE("more memory than the machine has is refused with the number and a cure, not with a crash later") {
+  const auto memory = SharedMemory::create(std::size_t{1} << 46, "job 'huge'");
+  REQUIRE_FALSE(memory);
+  CHECK(memory.error().code == ErrorCode::kLimit);
+  CHECK(memory.error().message.find("70368744177664") != std::string::npos);
+  CHECK(memory.error().message.find("job 'huge'") != std::string::npos);
+  CHECK(memory.error().message.find("smaller model") != std::string::npos);
+}
+
+TEST_CASE("a futex in shared memory wakes another process, and a wait for nothing ends in time") {
+  auto memory = SharedMemory::create(4'096, "a test");
+  REQUIRE(memory);
+  auto* word = new (memory->data()) std::atomic<std::uint32_t>(0);
+  auto* sleepers = new (memory->data() + 64) std::atomic<std::uint32_t>(0);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    sleepers->store(1);
+    while (word->load() == 0) {
+      if (!futex_wait(*word, 0, std::chrono::seconds(20))) _exit(1);
+    }
+    _exit(0);
+  }
+  while (sleepers->load() == 0) usleep(100);
+  usleep(10'000);
+  word->store(1);
+  futex_wake_all(*word);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
+
+  CHECK_FALSE(futex_wait(*word, 1, std::chrono::milliseconds(5)));  // nobody wakes: the time runs out
+  CHECK(futex_wait(*word, 0, std::chrono::seconds(20)));            // the word differs: no sleep
+}
+
+}  // namespace tributary::shared_memory_test

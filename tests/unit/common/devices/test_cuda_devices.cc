@@ -1,0 +1,72 @@
+// Passes with and without CUDA in the build, and with and without a device in the machine.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "common/devices/cuda_devices.h"
+
+namespace tributary::cuda_devices_test {
+namespace {
+
+TEST_CASE("There are CUDA devices, or a reason why there are none that says what to do") {
+  const CudaSystem system = inspect_cuda();
+  CHECK(system.devices.empty() == !system.no_devices.empty());
+  CHECK(system.built == !system.runtime.empty());
+  if (!system.built) {
+    CHECK(system.devices.empty());
+    CHECK(system.no_devices.find("TRIBUTARY_CUDA=ON") != std::string::npos);
+  }
+  if (system.built && system.devices.empty()) CHECK(system.no_devices.find(';') != std::string::npos);
+  for (std::size_t i = 0; i < system.devices.size(); ++i) {
+    const CudaDevice& device = system.devices[i];
+    CHECK(device.index == static_cast<int>(i));
+    CHECK(device.uuid.size() == 40);
+    CHECK(device.memory > 0);
+    if (device.major < kMinComputeMajor) CHECK_FALSE(device.unusable.empty());
+  }
+}
+
+TEST_CASE("A driver that is too old for this build is told with all that helps") {
+  CudaSystem system;
+  system.runtime = "13.0";
+  system.driver = "12.4";
+  const std::string text = driver_too_old(system);
+  CHECK(text.find("serves CUDA 12.4, older than this build's 13.0") != std::string::npos);
+  CHECK(text.find("cuda-compat-13-0") != std::string::npos);
+  CHECK(text.find("toolkit of CUDA 12") != std::string::npos);
+}
+
+TEST_CASE("Kernels are loaded at the start unless the environment says when") {
+  ::unsetenv("CUDA_MODULE_LOADING");
+  load_kernels_at_start();
+  CHECK(std::string(::getenv("CUDA_MODULE_LOADING")) == "EAGER");
+  ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
+  load_kernels_at_start();
+  CHECK(std::string(::getenv("CUDA_MODULE_LOADING")) == "LAZY");
+  ::unsetenv("CUDA_MODULE_LOADING");
+}
+
+TEST_CASE("MPS is where its daemon's pipe is, and nowhere else") {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / ("mps-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  ::setenv("CUDA_MPS_PIPE_DIRECTORY", folder.c_str(), 1);
+  CHECK(mps_folder().empty());
+  std::ofstream(folder / "control") << "";
+  CHECK(mps_folder() == folder);
+  ::unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("A device is called by its number and name") {
+  CudaDevice device;
+  device.index = 3;
+  device.name = "NVIDIA H200";
+  CHECK(device.describe() == "cuda:3 NVIDIA H200");
+}
+
+}  // namespace
+}  // namespace tributary::cuda_devices_test

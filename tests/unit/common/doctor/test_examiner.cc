@@ -1,0 +1,147 @@
+// The thread on which a daemon looks at itself.
+#include <doctest/doctest.h>
+#include <spdlog/sinks/null_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "common/doctor/examiner.h"
+
+namespace tributary::examiner_test {
+namespace {
+
+using std::chrono::seconds;
+
+Logger quiet_logger() {
+  return std::make_shared<spdlog::logger>("quiet", std::make_shared<spdlog::sinks::null_sink_mt>());
+}
+
+// What was told, as it comes.
+class Told {
+ public:
+  void add(const Examined& found) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(found);
+    changed_.notify_all();
+  }
+  // Once there are so many; fewer after a long time.
+  std::vector<Examined> wait(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, seconds(60), [&] { return all_.size() >= count; });
+    return all_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Examined> all_;
+};
+
+Examine order(std::uint32_t exam, bool over = false) {
+  return {.exam = exam, .over = over};
+}
+
+}  // namespace
+
+TEST_CASE("An examination is made once, and answered as often as it is asked for") {
+  Told told;
+  std::atomic<int> looks{0};
+  Examiner examiner(
+      [&](const Examine& asked, const std::atomic<bool>&) {
+        ++looks;
+        return Examined{.exam = asked.exam};
+      },
+      [&](const Examined& found) { told.add(found); }, quiet_logger());
+  examiner.on(order(5));
+  REQUIRE(told.wait(1).size() == 1);
+  examiner.on(order(5));
+  REQUIRE(told.wait(2).size() == 2);
+  CHECK(looks == 1);
+  examiner.on(order(6));
+  const auto all = told.wait(3);
+  REQUIRE(all.size() == 3);
+  CHECK(all[2].exam == 6);
+  CHECK(looks == 2);
+}
+
+TEST_CASE("One that is over, or that another follows, is broken off and not told") {
+  Told told;
+  std::promise<void> begun;
+  Examiner examiner(
+      [&](const Examine& asked, const std::atomic<bool>& stopping) {
+        if (asked.exam == 1) {
+          begun.set_value();
+          while (!stopping.load()) std::this_thread::yield();
+        }
+        return Examined{.exam = asked.exam};
+      },
+      [&](const Examined& found) { told.add(found); }, quiet_logger());
+  examiner.on(order(1));
+  begun.get_future().wait();
+  SUBCASE("another") {
+    examiner.on(order(2));
+  }
+  SUBCASE("over") {
+    examiner.on(order(1, true));
+    examiner.on(order(2));
+  }
+  const auto all = told.wait(1);
+  REQUIRE(all.size() == 1);
+  CHECK(all[0].exam == 2);
+}
+
+TEST_CASE("Too many lines are cut, and what fails is a problem of its own") {
+  Told told;
+  Examiner examiner(
+      [](const Examine& asked, const std::atomic<bool>&) -> Examined {
+        if (asked.exam == 2) throw std::runtime_error("no such thing");
+        Examined found;
+        found.checks.resize(kMaxChecks + 5);
+        return found;
+      },
+      [&](const Examined& found) { told.add(found); }, quiet_logger());
+  examiner.on(order(1));
+  const auto cut = told.wait(1);
+  REQUIRE(cut.size() == 1);
+  CHECK(cut[0].checks.size() == kMaxChecks);
+  CHECK(cut[0].checks.back().found == "6 lines are left out");
+  examiner.on(order(2));
+  const auto failed = told.wait(2);
+  REQUIRE(failed.size() == 2);
+  REQUIRE(failed[1].checks.size() == 1);
+  CHECK(failed[1].checks[0].level == CheckLevel::kProblem);
+  CHECK(failed[1].checks[0].found.find("no such thing") != std::string::npos);
+}
+
+TEST_CASE("A daemon that stops does not wait for a system that does not answer, and nobody is told afterwards") {
+  const auto told = std::make_shared<std::atomic<bool>>(false);
+  const auto answers = std::make_shared<std::promise<void>>();
+  const auto asked = std::make_shared<std::promise<void>>();
+  const auto ended = std::make_shared<std::promise<void>>();
+  {
+    Examiner examiner(
+        [answer = answers->get_future().share(), asked, ended](const Examine& order, const std::atomic<bool>&) {
+          asked->set_value();
+          answer.wait();
+          ended->set_value();
+          return Examined{.exam = order.exam};
+        },
+        [told](const Examined&) { told->store(true); }, quiet_logger());
+    examiner.on(order(1));
+    asked->get_future().wait();
+  }  // after kStopPatience
+  answers->set_value();
+  ended->get_future().wait();
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK_FALSE(told->load());
+}
+
+}  // namespace tributary::examiner_test

@@ -1,0 +1,206 @@
+// Files and directories of checkpoints: what is written reads back, and what is damaged is found.
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "tests/unit/expect.h"
+#include "tests/unit/server/checkpoint/checkpoint_samples.h"
+
+namespace tributary::testing::checkpoint_files_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string all(const Verification& result) {
+  std::string text;
+  for (const std::string& finding : result.findings) text += finding + "\n";
+  return text;
+}
+
+TEST_CASE("a shard's file reads back chunk by chunk") {
+  const TempDir dir;
+  Manifest manifest = sample_manifest();
+  write_shards(dir / "x", manifest);
+  const Layout layout = layout_of(manifest);
+  const auto file = CheckpointFile::open(dir / "x" + "/shard-1.bin");
+  REQUIRE_MESSAGE(file, file.error().message);
+  CHECK((*file)->info() == CheckpointFileInfo{ShardIndex(1), Round(7), layout.hash()});
+  REQUIRE((*file)->find_chunks(layout));
+  REQUIRE((*file)->chunks().size() == 2);
+  for (const ChunkIndex chunk : {ChunkIndex(3), ChunkIndex(1)}) {
+    std::vector<std::vector<float>> arrays;
+    std::string sealed;
+    const StoredChunk expected = sample_stored_chunk(layout, chunk, Round(7), arrays, sealed);
+    const auto read = (*file)->read(chunk);
+    REQUIRE_MESSAGE(read, read.error().message);
+    REQUIRE(read->entries.size() == expected.entries.size());
+    for (std::size_t i = 0; i < expected.entries.size(); ++i) {
+      CHECK(read->entries[i].key == expected.entries[i].key);
+      CHECK(read->entries[i].value == expected.entries[i].value);
+    }
+    CHECK(read->entries.front().value == sealed);
+  }
+  CHECK_FALSE((*file)->read(ChunkIndex(0)).has_value());
+}
+
+TEST_CASE("the same state gives the same bytes") {
+  const TempDir dir;
+  Manifest a = sample_manifest(), b = sample_manifest();
+  write_shards(dir / "a", a);
+  write_shards(dir / "b", b);
+  CHECK(a.shards == b.shards);
+  Manifest other = sample_manifest(8);
+  write_shards(dir / "c", other);
+  CHECK(a.shards[0].checksum != other.shards[0].checksum);
+}
+
+TEST_CASE("a checkpoint that was sealed opens, and verifies") {
+  const TempDir dir;
+  const std::string path = write_sample(dir / "all");
+  CHECK_FALSE(fs::exists(path + kPartialSuffix));
+  const auto manifest = open_checkpoint(path);
+  REQUIRE_MESSAGE(manifest, manifest.error().message);
+  CHECK(manifest->round == Round(7));
+  const Verification result = verify_checkpoint(path);
+  CHECK(all(result) == "");
+  CHECK(result.chunks == 4);
+  CHECK(manifest_checksum(path).value().size() == 32);
+}
+
+TEST_CASE("every flipped bit is found") {
+  const TempDir dir;
+  const std::string path = write_sample(dir / "all");
+  for (const char* name : {"shard-0.bin", "shard-1.bin", "manifest.json", "COMPLETE"}) {
+    const std::string file = path + "/" + name;
+    const std::uint64_t size = fs::file_size(file), step = size < 3000 ? 1 : 61;
+    for (std::uint64_t at = 0; at < size; at += step) {
+      flip_bit(file, at);
+      const Verification result = verify_checkpoint(path);
+      CAPTURE(file);
+      CAPTURE(at);
+      CHECK(result.findings.size() > 0);
+      flip_bit(file, at);
+    }
+  }
+  CHECK(all(verify_checkpoint(path)) == "");
+}
+
+TEST_CASE("findings name the file, the chunk, the tensors and the array") {
+  const TempDir dir;
+  const std::string path = write_sample(dir / "all");
+  const std::string file = path + "/shard-0.bin";
+  const auto opened = CheckpointFile::open(file);
+  REQUIRE(opened);
+  REQUIRE((*opened)->find_chunks(layout_of(sample_manifest())));
+  const auto place = (*opened)->chunks().at(ChunkIndex(0));
+  flip_bit(file, place.end - 10);
+  CHECK(contains(all(verify_checkpoint(path)),
+                 "shard-0.bin': chunk 0: its state array 1 is damaged; chunk 0 (of tensors 'a', 'b')"));
+  flip_bit(file, place.end - 10);
+  flip_bit(file, place.end - 3 * 4096 - 20);
+  CHECK(contains(all(verify_checkpoint(path)), "chunk 0: its parameters are damaged"));
+}
+
+TEST_CASE("missing, cut, foreign and incomplete parts are found") {
+  const TempDir dir;
+  const std::string path = write_sample(dir / "all");
+  std::string found;
+  SUBCASE("a missing file") {
+    fs::remove(path + "/shard-1.bin");
+    CHECK(all(verify_checkpoint(path)) == "shard-1.bin is missing\n");
+  }
+  SUBCASE("a file cut short") {
+    fs::resize_file(path + "/shard-1.bin", 5000);
+    CHECK(contains(all(verify_checkpoint(path)), "shard-1.bin has 5000 bytes, the manifest says "));
+    const auto file = CheckpointFile::open(path + "/shard-1.bin");
+    REQUIRE(file);
+    CHECK(contains((*file)->find_chunks(layout_of(sample_manifest())).error().message, "it is cut short"));
+  }
+  SUBCASE("no COMPLETE") {
+    fs::remove(path + "/COMPLETE");
+    CHECK(contains(all(verify_checkpoint(path)), "COMPLETE is missing"));
+    CHECK(contains(open_checkpoint(path).error().message, "COMPLETE is missing"));
+  }
+  SUBCASE("no manifest") {
+    fs::remove(path + "/manifest.json");
+    CHECK(contains(all(verify_checkpoint(path)), "manifest.json"));
+    CHECK_FALSE(open_checkpoint(path).has_value());
+  }
+  SUBCASE("another round's file") {
+    const std::string other = write_sample(dir / "all", sample_manifest(8));
+    fs::copy_file(other + "/shard-0.bin", path + "/shard-0.bin", fs::copy_options::overwrite_existing);
+    CHECK(contains(all(verify_checkpoint(path)), "shard-0.bin holds shard 0 at round 8 of this model"));
+  }
+  SUBCASE("pipes, which nobody writes to") {
+    for (const char* name : {"shard-1.bin", "manifest.json", "COMPLETE"}) {
+      const std::string file = path + "/" + name;
+      fs::rename(file, dir / "away");
+      REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+      CHECK(contains(all(verify_checkpoint(path)), std::string(name) + "' is no regular file"));
+      fs::rename(dir / "away", file);
+    }
+  }
+  SUBCASE("what is no checkpoint at all") {
+    CHECK(contains(all(verify_checkpoint(dir / "none")), "no such directory"));
+    CHECK(open_checkpoint(dir / "none").error().code == ErrorCode::kNotFound);
+    CHECK(list_checkpoints(dir / "none").error().code == ErrorCode::kNotFound);
+  }
+}
+
+TEST_CASE("checkpoints are listed by round, whole or not") {
+  const TempDir dir;
+  const std::string folder = dir / "all";
+  write_sample(folder, sample_manifest(12));
+  write_sample(folder, sample_manifest(9));
+  Manifest half = sample_manifest(20);
+  write_shards(folder + "/mlp-round-20" + kPartialSuffix, half);
+  fs::create_directories(folder + "/something");
+  const auto found = list_checkpoints(folder);
+  REQUIRE(found);
+  REQUIRE(found->size() == 3);
+  CHECK(found->at(0).name == "mlp-round-9");
+  CHECK(found->at(1).name == "mlp-round-12");
+  CHECK(found->at(1).bytes > 30'000);
+  CHECK(found->at(2).name == "mlp-round-20.partial");
+  CHECK_FALSE(found->at(2).manifest.has_value());
+  CHECK(contains(found->at(2).flaw, "being written"));
+  CHECK(is_checkpoint(folder + "/mlp-round-9"));
+  CHECK_FALSE(is_checkpoint(folder));
+}
+
+TEST_CASE("sealing needs every file, leaves strangers out, and does not replace another state") {
+  const TempDir dir;
+  const std::string target = dir / "mlp-round-7", partial = target + kPartialSuffix;
+  Manifest manifest = sample_manifest();
+  write_shards(partial, manifest);
+  std::ofstream(partial + "/shard-5.bin") << "of an earlier attempt";
+  SUBCASE("a file is not where server 0 looks") {
+    fs::remove(partial + "/shard-1.bin");
+    const auto sealed = seal_checkpoint(partial, target, to_json(manifest));
+    REQUIRE_FALSE(sealed.has_value());
+    CHECK(contains(sealed.error().message, "save into a directory that all servers share"));
+    CHECK_FALSE(fs::exists(partial + "/COMPLETE"));
+  }
+  SUBCASE("the same again, and another") {
+    CHECK(seal_checkpoint(partial, target, to_json(manifest)).value() == false);
+    CHECK_FALSE(fs::exists(target + "/shard-5.bin"));
+    Manifest again = sample_manifest();
+    again.created = "later";
+    write_shards(partial, again);
+    CHECK(seal_checkpoint(partial, target, to_json(again)).value() == true);
+    CHECK_FALSE(fs::exists(partial));
+    Manifest other = sample_manifest();
+    other.tensors[0].name = "z";
+    write_shards(partial, other);
+    const auto refused = seal_checkpoint(partial, target, to_json(other));
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(contains(refused.error().message, "is there already and holds another state"));
+    CHECK(all(verify_checkpoint(target)) == "");
+    fs::remove(target + "/COMPLETE");
+    CHECK(contains(seal_checkpoint(partial, target, to_json(other)).error().message, "is no whole checkpoint"));
+  }
+}
+
+}  // namespace
+}  // namespace tributary::testing::checkpoint_files_test

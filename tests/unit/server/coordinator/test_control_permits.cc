@@ -1,0 +1,77 @@
+// Which key may say what to the coordinator.
+#include <doctest/doctest.h>
+
+#include "server/coordinator/control_permits.h"
+#include "tests/unit/common/wire/random_message.h"
+
+namespace tributary::testing::control_permits_test {
+namespace {
+
+const Identity kServer1{"server-1", Role::kServer, std::string(kKeyText, 's')};
+const Identity kNode0{"node-0", Role::kWorker, std::string(kKeyText, 'w')};
+const Identity kNode1{"node-1", Role::kWorker, std::string(kKeyText, 'v')};
+const Identity kAdmin{"ops", Role::kAdmin, std::string(kKeyText, 'a')};
+
+WorkerHello hello_of(const Identity& who, std::uint64_t incarnation) {
+  WorkerHello hello;
+  hello.name = who.name;
+  hello.incarnation = incarnation;
+  hello.key = who.key;
+  return hello;
+}
+
+}  // namespace
+
+TEST_CASE("every kind of message is one role's, both's, or nobody's") {
+  Random random(7);
+  std::size_t servers = 0, workers = 0, both = 0;
+  for (const ControlMessage& message : one_of_each<ControlMessage>(random)) {
+    // Of a hello only the role counts here.
+    const auto may = [&](Identity who) {
+      if (const auto* hello = std::get_if<WorkerHello>(&message)) who.name = hello->name, who.key = hello->key;
+      if (const auto* hello = std::get_if<ServerHello>(&message)) who.key = hello->key;
+      return check_permitted(who, message, {}).has_value();
+    };
+    const bool server = may(kServer1), worker = may(kNode0);
+    servers += server && !worker;
+    workers += worker && !server;
+    both += server && worker;
+    CHECK_FALSE(may(kAdmin));
+  }
+  CHECK(servers == 5);  // ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone
+  CHECK(workers == 5);  // WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState
+  CHECK(both == 7);     // Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Examined
+}
+
+TEST_CASE("a hello is said with the key, and by the name, that the connection has") {
+  CHECK(check_permitted(kNode0, hello_of(kNode0, 1), {}));
+  const Status renamed = check_permitted(kNode1, hello_of({"node-0", Role::kWorker, kNode1.key}, 2), {});
+  REQUIRE_FALSE(renamed);
+  CHECK(renamed.error().message.find("worker 'node-0' shows the key of worker 'node-1'") != std::string::npos);
+  CHECK_FALSE(check_permitted(kNode1, hello_of(kNode0, 2), {}));
+  CHECK_FALSE(check_permitted(kNode0, hello_of(kNode0, 0), {}));
+  ServerHello server;
+  server.incarnation = 5;
+  server.key = kNode0.key;
+  CHECK_FALSE(check_permitted(kServer1, server, {}));
+  CHECK_FALSE(check_permitted(kNode0, server, {}));  // a worker's key used as a server's
+  server.key = kServer1.key;
+  CHECK(check_permitted(kServer1, server, {}));
+}
+
+TEST_CASE("who speaks for a process, or over a connection, has the key that it said hello with") {
+  const KeysOfHello none, of_process{std::nullopt, kNode0.key}, of_peer{kNode0.key, std::nullopt};
+  const Heartbeat beat{1, {}, {}};
+  CHECK(check_permitted(kNode0, beat, none));  // not known yet: the core asks it to say hello
+  CHECK(check_permitted(kNode0, beat, of_process));
+  CHECK_FALSE(check_permitted(kNode1, beat, of_process));
+  CHECK_FALSE(check_permitted(kServer1, DrainRequest{1}, of_process));
+  CHECK_FALSE(check_permitted(kNode1, hello_of(kNode1, 1), of_process));  // nor takes it over
+  LeaveJob leave;
+  CHECK(check_permitted(kNode0, leave, of_peer));
+  CHECK_FALSE(check_permitted(kNode1, leave, of_peer));
+  CHECK(process_in(beat) == 1);
+  CHECK_FALSE(process_in(leave).has_value());
+}
+
+}  // namespace tributary::testing::control_permits_test

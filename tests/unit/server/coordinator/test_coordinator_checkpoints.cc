@@ -1,0 +1,361 @@
+// Saving and restoring, as the coordinator orders it.
+#include <doctest/doctest.h>
+
+#include "tests/unit/server/coordinator/coordinator_fixture.h"
+
+namespace tributary::testing::coordinator_checkpoints_test {
+namespace {
+
+constexpr char kWhen[] = "2030-01-02T03:04:05Z";
+
+std::uint64_t save(Cluster& cluster, bool committed = false, const std::string& job = "mnist") {
+  const auto id = cluster.core.save_checkpoint({job, "/shared", kWhen, committed}, cluster.now);
+  REQUIRE_MESSAGE(id, id.error().message);
+  return *id;
+}
+
+CheckpointStatus status(const Cluster& cluster, std::uint64_t id) {
+  const auto found = cluster.core.checkpoint(id);
+  REQUIRE(found);
+  return *found;
+}
+
+void answer(Cluster& cluster, std::uint16_t server, std::uint64_t id, const std::string& failure = {}) {
+  CheckpointDone done;
+  done.operation = id;
+  done.ok = failure.empty();
+  done.message = failure;
+  done.bytes = 100u + server;
+  done.checksum = std::string(32, static_cast<char>('a' + server));
+  cluster.say(server_peer(server), done);
+}
+
+// A stopped job of two servers at round 40.
+struct StoppedCluster {
+  StoppedCluster() : stopped(stopped_at(40)), cluster(2, stopped.records) { restarted(cluster, stopped.stored); }
+  Stopped stopped;
+  Cluster cluster;
+};
+
+// A running job without snapshots of its own, and the one that is named because of a save.
+struct SavedWhileRunning {
+  SavedWhileRunning() {
+    cluster.everybody(1);
+    cluster.run(1);
+    cluster.pass(3000, 1, {}, 10);
+    id = save(cluster);
+    CHECK(cluster.count<SnapshotAt>() == 0);
+    cluster.pass(1000, 1, {}, 20);
+    const auto at = cluster.only<SnapshotAt>(server_peer(0));
+    REQUIRE(at);
+    round = at->round;
+  }
+  Cluster cluster;
+  std::uint64_t id = 0;
+  Round round;
+};
+
+TEST_CASE("a stopped job is written by its shards, then sealed by server 0") {
+  StoppedCluster it;
+  Cluster& cluster = it.cluster;
+  const std::uint64_t id = save(cluster);
+  const auto first = cluster.only<WriteCheckpoint>(server_peer(0)),
+             second = cluster.only<WriteCheckpoint>(server_peer(1));
+  REQUIRE(first);
+  REQUIRE(second);
+  CHECK(first->round == Round(40));
+  CHECK(first->job == it.stopped.records[0].job);
+  CHECK(first->directory == "/shared/mnist-round-40.partial");
+  answer(cluster, 1, id);
+  answer(cluster, 1, id);  // said twice
+  CHECK(cluster.count<SealCheckpoint>() == 0);
+  CHECK(status(cluster, id).step == CheckpointStep::kWriting);
+  answer(cluster, 0, id);
+  const auto seal = cluster.only<SealCheckpoint>(server_peer(0));
+  REQUIRE(seal);
+  CHECK(seal->target == "/shared/mnist-round-40");
+  const auto manifest = manifest_from_json(seal->manifest);
+  REQUIRE_MESSAGE(manifest, manifest.error().message);
+  CHECK(manifest->round == Round(40));
+  CHECK(manifest->created == kWhen);
+  CHECK(manifest->tensors == it.stopped.records[0].tensors);
+  REQUIRE(manifest->shards.size() == 2);
+  CHECK(manifest->shards[0].bytes == 100);
+  CHECK(manifest->shards[1].checksum == std::string(32, 'b'));
+  answer(cluster, 0, id);
+  CHECK(status(cluster, id).step == CheckpointStep::kDone);
+  CHECK(status(cluster, id).path == "/shared/mnist-round-40");
+}
+
+TEST_CASE(
+    "a running job gets a snapshot named, also without a rhythm of its own, and is written when it is committed") {
+  SavedWhileRunning it;
+  Cluster& cluster = it.cluster;
+  CHECK(cluster.count<WriteCheckpoint>() == 0);
+  cluster.all_done(it.round.value);
+  const auto write = cluster.only<WriteCheckpoint>(server_peer(1));
+  REQUIRE(write);
+  CHECK(write->round == it.round);
+  cluster.sent.clear();
+  cluster.pass(10 * kMinute, 1, {}, 400);  // and no more are named
+  CHECK(cluster.count<SnapshotAt>() == 0);
+  CHECK(status(cluster, it.id).step == CheckpointStep::kWriting);
+}
+
+TEST_CASE("a save does not wait for a round of the job's own rhythm") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1, with_snapshots(3600, 1'000'000));
+  cluster.pass(3000, 1, {}, 10);
+  save(cluster);
+  cluster.pass(1000, 1, {}, 20);
+  const auto at = cluster.only<SnapshotAt>(server_peer(0));
+  REQUIRE(at);
+  CHECK(at->round < Round(1000));
+}
+
+TEST_CASE("a snapshot that is missed is tried again, and a stop keeps the state that a save waits for") {
+  SavedWhileRunning it;
+  Cluster& cluster = it.cluster;
+  cluster.done(1, it.round.value, false);
+  cluster.sent.clear();
+  cluster.pass(3000, 1, {}, 40);
+  CHECK(cluster.only<SnapshotAt>(server_peer(0)));
+  cluster.leave(0, LeaveKind::kStopped, 44);
+  cluster.all_done(44);
+  CHECK(status(cluster, it.id).step == CheckpointStep::kWriting);
+  CHECK(status(cluster, it.id).round == Round(44));
+}
+
+TEST_CASE("a save fails, and what was written is dropped: a server says why, is lost, or its connection breaks") {
+  StoppedCluster it;
+  Cluster& cluster = it.cluster;
+  std::uint64_t id = save(cluster);
+  std::string why;
+  SUBCASE("a server says why") {
+    answer(cluster, 1, id, "no space left");
+    why = "no space left";
+  }
+  SUBCASE("a server is lost") {
+    cluster.pass(kTimeoutMs + 2000, 1, {server_peer(1)});
+    why = "server 1 was lost";
+  }
+  SUBCASE("a connection breaks") {
+    cluster.say(PeerId(77), Heartbeat{server_incarnation(1), {}});
+    why = "the connection to server 1 broke";
+  }
+  SUBCASE("sealing fails") {
+    answer(cluster, 0, id);
+    answer(cluster, 1, id);
+    answer(cluster, 0, id, "server 0 does not see it");
+    why = "does not see it";
+  }
+  CHECK(status(cluster, id).step == CheckpointStep::kFailed);
+  CHECK(status(cluster, id).message.find(why) != std::string::npos);
+  const auto dropped = cluster.only<DropCheckpoint>(server_peer(0));
+  REQUIRE(dropped);
+  CHECK(dropped->directory == "/shared/mnist-round-40.partial");
+  CHECK(dropped->job == JobId(0));
+  answer(cluster, 0, id);  // too late
+  CHECK(status(cluster, id).step == CheckpointStep::kFailed);
+}
+
+TEST_CASE("a save that waits for a job that stops without a snapshot, or makes no progress, fails and says so") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1);
+  const std::uint64_t id = save(cluster);
+  SUBCASE("the view ends") {
+    cluster.leave(0, LeaveKind::kFailed, 0, "out of memory");
+  }
+  SUBCASE("nobody trains") {
+    cluster.pass(11 * kMinute, 1);
+  }
+  CHECK(status(cluster, id).step == CheckpointStep::kFailed);
+  CHECK(status(cluster, id).message.find("--committed") != std::string::npos);
+  CHECK(cluster.count<DropCheckpoint>() == 0);
+}
+
+TEST_CASE("a save waits for a snapshot as long as that is being written") {
+  SavedWhileRunning it;
+  Cluster& cluster = it.cluster;
+  for (int s = 0; s < 1800; ++s) {
+    cluster.now += 1000;
+    for (const std::uint16_t server : {0, 1}) cluster.beat_server(server, 100, 100, false, true);
+    cluster.beat_worker(0);
+    cluster.core.tick(cluster.now);
+  }
+  CHECK(status(cluster, it.id).step == CheckpointStep::kWaiting);
+  cluster.all_done(it.round.value);
+  CHECK(status(cluster, it.id).step == CheckpointStep::kWriting);
+}
+
+TEST_CASE("saves that cannot be are refused") {
+  StoppedCluster it;
+  Cluster& cluster = it.cluster;
+  const auto refusal = [&](const SaveOrder& order) {
+    const auto id = cluster.core.save_checkpoint(order, cluster.now);
+    REQUIRE_FALSE(id.has_value());
+    return id.error().message;
+  };
+  CHECK(refusal({"none", "/shared", kWhen, false}) == "there is no job 'none' here; there is 'mnist'");
+  CHECK(refusal({"mnist", "shared", kWhen, false}).find("no absolute path") != std::string::npos);
+  save(cluster);
+  CHECK(refusal({"mnist", "/other", kWhen, false}).find("is being saved already") != std::string::npos);
+  cluster.core.drain(cluster.now);
+  CHECK(refusal({"mnist", "/other", kWhen, false}).find("being stopped") != std::string::npos);
+}
+
+TEST_CASE("what is over can be asked for a while, and no more than the bound is kept") {
+  StoppedCluster it;
+  Cluster& cluster = it.cluster;
+  std::vector<std::uint64_t> ids;
+  for (std::size_t i = 0; i < Checkpoints::kKept + 5; ++i) {
+    ids.push_back(save(cluster));
+    answer(cluster, 0, ids.back(), "no");
+  }
+  CHECK_FALSE(cluster.core.checkpoint(ids.front()).has_value());
+  CHECK(cluster.core.checkpoint(ids.back()).has_value());
+}
+
+// ---- Restoring ----
+
+Manifest manifest_of(const JobRecord& record) {
+  Manifest manifest;
+  manifest.created = kWhen;
+  manifest.job_json = record.job_json;
+  manifest.round = record.committed;
+  manifest.tensors = record.tensors;
+  manifest.chunk_elements = record.chunk_elements;
+  for (const ChunkOwner owner : record.owners) manifest.chunk_shards.push_back(owner.shard);
+  return manifest;
+}
+
+RestoreOrder order_of(const JobRecord& record, const std::string& name = "mnist", bool force = false) {
+  return {manifest_of(record), "checksum", "/shared/mnist-round-40", name, force};
+}
+
+std::uint64_t restore(Cluster& cluster, const RestoreOrder& order) {
+  const auto id = cluster.core.restore_checkpoint(order, cluster.now);
+  REQUIRE_MESSAGE(id, id.error().message);
+  return *id;
+}
+
+TEST_CASE("a checkpoint of two servers is dealt to three, and the job resumes from it") {
+  const JobRecord saved = stopped_at(40).records[0];
+  Cluster cluster(3, {}, 8);  // another coordinator makes other job ids
+  cluster.everybody(1);
+  const std::uint64_t id = restore(cluster, order_of(saved, "moved"));
+  std::vector<std::uint32_t> dealt(3, 0);
+  for (std::uint16_t s = 0; s < 3; ++s) {
+    const auto load = cluster.only<LoadCheckpoint>(server_peer(s));
+    REQUIRE(load);
+    CHECK(load->name == "moved");
+    CHECK(load->directory == "/shared/mnist-round-40");
+    CHECK(load->manifest == "checksum");
+    REQUIRE(load->owners.size() == saved.owners.size());
+    for (const ChunkOwner owner : load->owners) ++dealt[owner.shard.value];
+  }
+  for (const std::uint32_t chunks : dealt) CHECK(chunks > 0);
+  CHECK(cluster.registry.empty());
+
+  // Nobody can join it half-way.
+  JoinOptions options;
+  options.job = "moved";
+  cluster.join(0, options);
+  CHECK(cluster.only<ControlError>(worker_peer(0))->code == ErrorCode::kUnavailable);
+  CHECK(cluster.count<OpenJob>() == 0);
+
+  for (std::uint16_t s = 0; s < 3; ++s) answer(cluster, s, id);
+  CHECK(status(cluster, id).step == CheckpointStep::kDone);
+  REQUIRE(cluster.registry.size() == 1);
+  const JobRecord& record = cluster.registry.begin()->second;
+  CHECK(record.job != saved.job);
+  CHECK(record.initialised);
+  CHECK(record.committed == Round(40));
+  CHECK(record.tensors == saved.tensors);
+
+  cluster.join(0, options);
+  CHECK(cluster.open().job == record.job);
+  CHECK(cluster.open().resume);
+  CHECK(cluster.open().resume_round == Round(40));
+}
+
+TEST_CASE("a stopped job is replaced only by force, and its state goes when the new one is there") {
+  StoppedCluster it;
+  Cluster& cluster = it.cluster;
+  const JobRecord saved = it.stopped.records[0];
+  const auto refused = cluster.core.restore_checkpoint(order_of(saved), cluster.now);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().message.find("is there already, at round 40; give --force") != std::string::npos);
+  const std::uint64_t id = restore(cluster, order_of(saved, "mnist", true));
+  answer(cluster, 0, id);
+  CHECK(cluster.count<DropCheckpoint>() == 0);
+  answer(cluster, 1, id);
+  const auto drop = cluster.only<DropCheckpoint>(server_peer(0));
+  REQUIRE(drop);
+  CHECK(drop->job == saved.job);
+  CHECK(cluster.job().record.job != saved.job);
+  // A coordinator that starts with both records takes the new one.
+  cluster.registry[saved.job.value] = saved;
+  Cluster later(2, cluster.records(), 8);
+  CHECK(later.job().record.job == cluster.job().record.job);
+}
+
+TEST_CASE("a job whose state is only in the servers' memory is not replaced unasked") {
+  const JobRecord saved = stopped_at(40).records[0];
+  Cluster cluster(2, {}, 8);
+  cluster.everybody(1);
+  cluster.run(1);
+  cluster.leave(0, LeaveKind::kFailed, 0, "out of memory");
+  const ShardKept kept{cluster.open().job, cluster.open().view, true, Version(3), Version(4)};
+  cluster.say(server_peer(0), kept);
+  CHECK_FALSE(cluster.core.restore_checkpoint(order_of(saved), cluster.now).has_value());
+  restore(cluster, order_of(saved, "mnist", true));
+}
+
+TEST_CASE("a restore that fails leaves everything as it was") {
+  for (const std::string name : {"other", "mnist"}) {
+    for (const bool disk_full : {false, true}) {
+      CAPTURE(name);
+      CAPTURE(disk_full);
+      StoppedCluster it;
+      Cluster& cluster = it.cluster;
+      const JobRecord saved = it.stopped.records[0];
+      const std::uint64_t id = restore(cluster, order_of(saved, name, true));
+      const JobId made = cluster.only<LoadCheckpoint>(server_peer(0))->job;
+      answer(cluster, 0, id);
+      cluster.save_fails = disk_full;  // the registry's
+      answer(cluster, 1, id, disk_full ? "" : "chunk 3 is damaged");
+      CHECK(status(cluster, id).step == CheckpointStep::kFailed);
+      const auto drop = cluster.only<DropCheckpoint>(server_peer(1));
+      REQUIRE(drop);
+      CHECK(drop->job == made);
+      CHECK(cluster.core.jobs().size() == 1);
+      CHECK(cluster.job().record.job == saved.job);
+      cluster.save_fails = false;
+      cluster.run(1);
+      CHECK(cluster.open().job == saved.job);
+      CHECK(cluster.open().resume);
+    }
+  }
+}
+
+TEST_CASE("restores that cannot be are refused") {
+  const JobRecord saved = stopped_at(40).records[0];
+  Cluster cluster(2);
+  const auto refusal = [&](const RestoreOrder& order) {
+    const auto id = cluster.core.restore_checkpoint(order, cluster.now);
+    REQUIRE_FALSE(id.has_value());
+    return id.error().message;
+  };
+  cluster.server(0);
+  CHECK(refusal(order_of(saved)).find("not all 2 servers of the cluster are there") != std::string::npos);
+  cluster.everybody(1);
+  CHECK(refusal(order_of(saved, "a b")).find("job.name") != std::string::npos);
+  cluster.run(1);
+  CHECK(refusal(order_of(saved, "mnist", true)).find("is in use") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace tributary::testing::coordinator_checkpoints_test

@@ -1,0 +1,464 @@
+// Where the next view of a job begins after a loss.
+#include <doctest/doctest.h>
+
+#include "common/wire/redo_plan.h"
+#include "tests/unit/server/coordinator/two_servers.h"
+
+namespace tributary::coordinator_recover_test {
+
+using namespace testing;
+
+namespace {
+
+// With a snapshot of round 40.
+struct RunningCluster : TwoServers {
+  RunningCluster() {
+    everybody(2);
+    run(2, keeping());
+    for (std::uint16_t i = 0; i < 2; ++i) {
+      core.on_message(server_peer(i), SnapshotDone{open().job, open().view, Round(40), true, 1, {}}, now);
+    }
+    // Named by nobody, but as durable as any: the next view finds it.
+    sent.clear();
+  }
+  // Node w comes back with its pushes of the rounds from first to last.
+  void rejoin(std::uint32_t w, std::uint64_t first, std::uint64_t last) {
+    JoinOptions options = keeping();
+    options.node = w;
+    options.nodes = 2;
+    options.redo_job = open().job;
+    options.redo_first = first;
+    options.redo_last = last;
+    join(w, options);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a lost node costs nothing: servers go on with what they have, at the round of the slowest chunk") {
+  RunningCluster cluster;
+  cluster.keep(0, 52, 53);
+  cluster.keep(1, 53, 53);
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  CHECK(cluster.phase() == "idle");
+  cluster.rejoin(0, 41, 53);
+  cluster.rejoin(1, 1, 0);  // on another machine: it has nothing
+  for (std::uint16_t i = 0; i < 2; ++i) {
+    const auto open = cluster.opened(i);
+    REQUIRE(open);
+    CHECK(open->kept);
+    CHECK(open->view == ViewId(2));
+  }
+  cluster.sent.clear();
+  cluster.all_open();
+  for (std::uint32_t w = 0; w < 2; ++w) {
+    const auto welcome = cluster.only<JobWelcome>(worker_peer(w));
+    REQUIRE(welcome);
+    CHECK(welcome->resume);
+    CHECK(welcome->resume_round == Round(52));
+    CHECK(welcome->redo);
+    CHECK(welcome->redo_after == std::vector<Version>{Version(52), Version(52)});
+  }
+}
+
+TEST_CASE("a server whose connection was renewed hears again which snapshot is committed") {
+  RunningCluster cluster;
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  cluster.rejoin(0, 1, 0);
+  cluster.rejoin(1, 1, 0);
+  cluster.all_open();
+  REQUIRE(cluster.phase() == "running");
+  cluster.say(PeerId(7778), Heartbeat{server_incarnation(1), {}});
+  const auto commit = cluster.only<SnapshotCommit>(PeerId(7778));
+  REQUIRE(commit);
+  CHECK(commit->round == Round(40));
+}
+
+TEST_CASE("a lost server loads its snapshot, and the nodes push again what came after it") {
+  RunningCluster cluster;
+  cluster.keep(0, 53, 54);
+  cluster.server_comes_back(1);
+  CHECK(cluster.phase() == "idle");
+  cluster.rejoin(0, 41, 54);
+  cluster.rejoin(1, 38, 53);
+  REQUIRE(cluster.opened(0));
+  CHECK(cluster.opened(0)->kept);
+  REQUIRE(cluster.opened(1));
+  CHECK_FALSE(cluster.opened(1)->kept);
+  CHECK(cluster.opened(1)->resume);
+  CHECK(cluster.opened(1)->resume_round == Round(40));
+  cluster.sent.clear();
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(53));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(53), Version(40)});
+}
+
+TEST_CASE("all servers lost: the pushes that every node has decide how far it goes") {
+  RunningCluster cluster;
+  cluster.server_comes_back(0);
+  cluster.server_comes_back(1);
+  cluster.rejoin(0, 41, 54);
+  cluster.rejoin(1, 41, 52);
+  REQUIRE(cluster.opened(0));
+  CHECK_FALSE(cluster.opened(0)->kept);
+  cluster.sent.clear();
+  const JobWelcome welcome = cluster.welcome(1);
+  CHECK(welcome.resume_round == Round(52));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
+}
+
+TEST_CASE("no snapshot is named of rounds that are pushed again, and how fast they are made tells nothing") {
+  RunningCluster cluster;
+  cluster.server_comes_back(0);
+  cluster.server_comes_back(1);
+  cluster.rejoin(0, 41, 54);
+  cluster.rejoin(1, 38, 53);
+  REQUIRE(cluster.welcome().resume_round == Round(53));
+  std::uint64_t later = 0;
+  SUBCASE("slowly") {
+    later = 43;
+  }
+  SUBCASE("fast") {
+    later = 53;
+  }
+  for (const std::uint64_t version : {std::uint64_t{41}, later}) {
+    CHECK(cluster.count<SnapshotAt>() == 0);
+    cluster.now += 1000;
+    for (std::uint16_t i = 0; i < 2; ++i) {
+      Heartbeat beat{500u + i, {}};
+      beat.progress = {{cluster.open().job, cluster.open().view, Version(version), Version(version), false, false}};
+      cluster.say(cluster.peers[i], beat);
+    }
+    cluster.core.tick(cluster.now);
+  }
+  REQUIRE(cluster.only<SnapshotAt>(cluster.peers[0]));
+  CHECK(cluster.only<SnapshotAt>(cluster.peers[0])->round == Round(55));
+}
+
+TEST_CASE("a server that is beyond what every node can push again loads its snapshot, as the lost one does") {
+  RunningCluster cluster;
+  cluster.keep(0, 53, 54);
+  cluster.server_comes_back(1);
+  cluster.rejoin(0, 41, 54);
+  cluster.rejoin(1, 41, 52);
+  REQUIRE(cluster.opened(0));
+  CHECK_FALSE(cluster.opened(0)->kept);
+  cluster.sent.clear();
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(52));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
+}
+
+TEST_CASE("what cannot be had everywhere takes the job back to the snapshot") {
+  RunningCluster cluster;
+  cluster.keep(0, 53, 54);
+  std::uint64_t first = 41, last = 53;
+  SUBCASE("a node's pushes are gone") {
+    first = 1;
+    last = 0;
+  }
+  SUBCASE("a node's pushes do not go back to the snapshot") {
+    first = 42;
+  }
+  cluster.server_comes_back(1);
+  cluster.rejoin(0, 41, 54);
+  cluster.rejoin(1, first, last);
+  REQUIRE(cluster.opened(0));
+  CHECK_FALSE(cluster.opened(0)->kept);
+  CHECK(cluster.opened(0)->resume_round == Round(40));
+  cluster.sent.clear();
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(40));
+  CHECK(welcome.redo_after.empty());
+}
+
+TEST_CASE("a server that has not let go of the last view yet is waited for, one that dies then is not") {
+  RunningCluster cluster;
+  cluster.answers_kept = false;
+  cluster.leave(1, LeaveKind::kFailed, 52);
+  cluster.rejoin(0, 41, 53);
+  cluster.rejoin(1, 41, 53);
+  CHECK(cluster.phase() == "gathering");
+  cluster.say(server_peer(0), ShardKept{cluster.open().job, cluster.open().view, true, Version(52), Version(52)});
+  CHECK(cluster.phase() == "gathering");
+  SUBCASE("answers") {
+    cluster.say(server_peer(1), ShardKept{cluster.open().job, cluster.open().view, true, Version(53), Version(53)});
+    REQUIRE(cluster.opened(1));
+    CHECK(cluster.opened(1)->kept);
+  }
+  SUBCASE("dies") {
+    cluster.server_comes_back(1);
+    REQUIRE(cluster.opened(1));
+    CHECK_FALSE(cluster.opened(1)->kept);
+    CHECK(cluster.opened(0)->kept);
+  }
+  CHECK(cluster.phase() == "opening");
+}
+
+TEST_CASE("a server whose last words of a view were lost says in its next hello what it keeps") {
+  RunningCluster cluster;
+  cluster.answers_kept = false;
+  cluster.leave(1, LeaveKind::kFailed, 52);
+  cluster.rejoin(0, 41, 53);
+  cluster.rejoin(1, 41, 53);
+  cluster.say(server_peer(0), ShardKept{cluster.open().job, cluster.open().view, true, Version(52), Version(52)});
+  CHECK(cluster.phase() == "gathering");
+  ServerHello hello = cluster.hello_of(1);
+  hello.stored = {StoredJob{cluster.open().job, "mnist", 0, {Round(40)}}};
+  hello.kept = {{cluster.open().job, Version(53), Version(53), false}};
+  cluster.peers[1] = PeerId(5001);  // its connection broke
+  cluster.say(cluster.peers[1], hello);
+  CHECK(cluster.phase() == "opening");
+  REQUIRE(cluster.opened(1));
+  CHECK(cluster.opened(1)->kept);
+}
+
+TEST_CASE("a coordinator that is new learns from hellos what servers have") {
+  RunningCluster before;
+  Cluster cluster(2, before.records(), 8);
+  for (std::uint32_t w = 0; w < 2; ++w) cluster.worker(w);
+  for (std::uint16_t i = 0; i < 2; ++i) {
+    ServerHello hello = cluster.hello_of(i);
+    hello.stored = {StoredJob{before.open().job, "mnist", 0, {Round(40)}}};
+    if (i == 0) hello.incarnation = 500;  // it was in the process that died
+    if (i == 1) hello.kept = {{before.open().job, {}, {}, true}};
+    cluster.say(server_peer(i), hello);
+  }
+  for (std::uint32_t w = 0; w < 2; ++w) {
+    JoinOptions options = keeping();
+    options.node = w;
+    options.nodes = 2;
+    options.redo_job = before.open().job;
+    options.redo_first = 41;
+    options.redo_last = 56;
+    cluster.join(w, options);
+  }
+  CHECK(cluster.phase() == "gathering");
+  cluster.say(server_peer(1), ShardKept{before.open().job, before.open().view, true, Version(55), Version(56)});
+  CHECK(cluster.phase() == "opening");
+  cluster.all_ready();
+  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
+  REQUIRE(welcome);
+  CHECK(welcome->resume_round == Round(55));
+  CHECK(welcome->redo_after == std::vector<Version>{Version(40), Version(55)});
+}
+
+TEST_CASE("a node that says it keeps more rounds than it has room for is refused") {
+  RunningCluster cluster;
+  cluster.server_comes_back(1);
+  cluster.sent.clear();
+  cluster.rejoin(0, 1, ~0ull);
+  const auto refused = cluster.only<ControlError>(worker_peer(0));
+  REQUIRE(refused);
+  CHECK(refused->code == ErrorCode::kMalformed);
+  CHECK(refused->message.find("at most 16 rounds") != std::string::npos);
+  cluster.sent.clear();
+  cluster.rejoin(0, 41, 57);
+  CHECK(cluster.only<ControlError>(worker_peer(0)));
+  cluster.sent.clear();
+  cluster.rejoin(0, 41, 56);
+  CHECK(cluster.sent.empty());
+}
+
+TEST_CASE("a server without chunks lacks no pushes") {
+  Cluster cluster;
+  cluster.everybody(1);
+  JoinOptions options;
+  options.tensors = {{"w", {100}}};
+  cluster.run(1, options);
+  cluster.keep(0, 5, 6);
+  cluster.leave(0, LeaveKind::kFailed, 5, "rank 0 died");
+  cluster.join(0, options);
+  cluster.all_ready();
+  const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
+  REQUIRE(welcome);
+  CHECK(welcome->resume_round == Round(5));
+  CHECK(welcome->redo_after == std::vector<Version>{Version(5), Version(5)});
+}
+
+TEST_CASE("a server that had not yet caught up with the others when a second one was lost loads its snapshot again") {
+  RunningCluster cluster;
+  cluster.keep(0, 44, 45);
+  cluster.keep(1, 52, 53);
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  cluster.rejoin(0, 41, 53);
+  cluster.rejoin(1, 41, 53);
+  REQUIRE(cluster.opened(0));
+  CHECK_FALSE(cluster.opened(0)->kept);
+  CHECK(cluster.opened(0)->resume_round == Round(40));
+  REQUIRE(cluster.opened(1));
+  CHECK(cluster.opened(1)->kept);
+  cluster.sent.clear();
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(52));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(52)});
+}
+
+TEST_CASE("a view that is cut just before the last round is pushed again costs no round that was complete") {
+  RunningCluster cluster;
+  cluster.keep(0, 53, 54);
+  cluster.server_comes_back(1);
+  cluster.rejoin(0, 41, 54);
+  cluster.rejoin(1, 41, 53);
+  cluster.all_open();
+  bool rings = true;
+  SUBCASE("the nodes have what they pushed") {}
+  SUBCASE("they have not") {
+    rings = false;
+  }
+  cluster.keep(0, 53, 53);
+  cluster.keeps[cluster.peers[1].value] = {Version(52), Version(52)};
+  cluster.leave(1, LeaveKind::kFailed, 53, "rank 3 died");
+  cluster.sent.clear();
+  cluster.rejoin(0, 41, rings ? 54 : 52);
+  cluster.rejoin(1, 41, rings ? 53 : 52);
+  REQUIRE(cluster.opened(0));
+  CHECK(cluster.opened(0)->kept);
+  REQUIRE(cluster.opened(1));
+  CHECK(cluster.opened(1)->kept == !rings);
+  cluster.sent.clear();
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(rings ? 53 : 52));
+}
+
+TEST_CASE("servers whose view ended before the nodes had pushed again what they lost begin that anew") {
+  RunningCluster cluster;
+  cluster.keep(0, 40, 40);
+  cluster.keep(1, 40, 40);
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  cluster.rejoin(0, 41, 53);
+  cluster.rejoin(1, 41, 53);
+  REQUIRE(cluster.opened(0));
+  CHECK_FALSE(cluster.opened(0)->kept);
+  cluster.sent.clear();
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(53));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
+}
+
+TEST_CASE("what servers kept once is not counted on a second time") {
+  RunningCluster cluster;
+  cluster.keep(0, 52, 53);
+  cluster.keep(1, 53, 53);
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  cluster.rejoin(0, 41, 53);
+  cluster.rejoin(1, 41, 53);
+  cluster.all_open();
+  // It ends in good order, but its last state could not be written, and is gone.
+  cluster.keeps.clear();
+  for (std::uint32_t w = 0; w < 2; ++w) cluster.leave(w, LeaveKind::kFinished, 56);
+  cluster.done(0, 56, false);
+  cluster.done(1, 56);
+  CHECK(cluster.phase() == "idle");
+  cluster.sent.clear();
+  cluster.rejoin(0, 41, 56);
+  cluster.rejoin(1, 41, 56);
+  REQUIRE(cluster.opened(0));
+  CHECK_FALSE(cluster.opened(0)->kept);
+  cluster.sent.clear();
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(56));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
+}
+
+TEST_CASE("a job whose last state could not be written goes on from what its servers have in memory") {
+  RunningCluster cluster;
+  cluster.keep(0, 60, 60);
+  cluster.keep(1, 60, 60);
+  LeaveKind kind = LeaveKind::kFinished;
+  bool in_time = true;
+  SUBCASE("it was through, and a disk is full") {}
+  SUBCASE("it was stopped, and a disk is full") {
+    kind = LeaveKind::kStopped;
+  }
+  SUBCASE("it was through, and a disk takes too long") {
+    in_time = false;
+  }
+  for (std::uint32_t w = 0; w < 2; ++w) cluster.leave(w, kind, 60);
+  cluster.done(0, 60);
+  if (in_time) cluster.done(1, 60, false);
+  for (int i = 0; i < 20 && !in_time; ++i) {
+    CHECK(cluster.phase() == (i < 13 ? "stopping" : "idle"));
+    cluster.now += 5'000;
+    cluster.beat_server(0);
+    cluster.say(server_peer(1), Heartbeat{server_incarnation(1), {}});  // it lives, and does not name the job any more
+    for (std::uint32_t w = 0; w < 2; ++w) cluster.beat_worker(w);
+    cluster.core.tick(cluster.now);
+    cluster.say_what_is_kept();
+  }
+  CHECK(cluster.phase() == "idle");
+  cluster.sent.clear();
+  cluster.rejoin(0, 1, 0);  // trainers that were through took their rings with them
+  cluster.rejoin(1, 1, 0);
+  for (std::uint16_t i = 0; i < 2; ++i) {
+    REQUIRE(cluster.opened(i));
+    CHECK(cluster.opened(i)->kept);
+  }
+  cluster.sent.clear();
+  const JobWelcome welcome = cluster.welcome();
+  CHECK(welcome.resume_round == Round(60));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(60), Version(60)});
+}
+
+TEST_CASE("servers go on with what they have only if every node knows what it has not said") {
+  TwoServers cluster;
+  cluster.everybody(2);
+  JoinOptions options = keeping();
+  options.config.push = EncodingId::kInt8;
+  cluster.run(2, options);
+  cluster.all_done(40);
+  cluster.sent.clear();
+  const auto rejoin = [&](std::uint32_t w, std::uint64_t residual_first, std::uint64_t residual_last,
+                          std::vector<std::uint32_t> nodes = {}) {
+    JoinOptions again = options;
+    again.node = w;
+    again.nodes = 2;
+    again.redo_job = cluster.open().job;
+    again.redo_first = 41;
+    again.redo_last = residual_last;
+    again.residual_first = residual_first;
+    again.residual_last = residual_last;
+    again.redo_nodes = std::move(nodes);
+    cluster.join(w, again);
+  };
+  cluster.keep(0, 52, 53);
+  SUBCASE("a node was lost, and all know") {
+    cluster.keep(1, 53, 53);
+    cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+    rejoin(0, 52, 53);
+    rejoin(1, 51, 52);
+    REQUIRE(cluster.opened(0));
+    CHECK(cluster.opened(0)->kept);
+    CHECK(cluster.welcome().resume_round == Round(52));
+  }
+  SUBCASE("a server was lost, and all know") {
+    cluster.server_comes_back(1);
+    rejoin(0, 52, 53);
+    rejoin(1, 51, 52);
+    REQUIRE(cluster.opened(0));
+    CHECK(cluster.opened(0)->kept);
+    const JobWelcome welcome = cluster.welcome();
+    CHECK(welcome.resume_round == Round(52));
+    CHECK(welcome.redo_after == std::vector<Version>{Version(52), Version(40)});
+  }
+  SUBCASE("one does not: the snapshot has it") {
+    cluster.keep(1, 53, 53);
+    cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+    rejoin(0, 52, 53);
+    SUBCASE("because it has nothing") {
+      rejoin(1, 1, 0);
+    }
+    SUBCASE("because it knows of other rounds") {
+      rejoin(1, 53, 53);
+    }
+    SUBCASE("because that was among other nodes") {
+      rejoin(1, 52, 53, {0, 2});
+    }
+    REQUIRE(cluster.opened(0));
+    CHECK_FALSE(cluster.opened(0)->kept);
+    CHECK(cluster.opened(0)->resume_round == Round(40));
+    CHECK(cluster.welcome().resume_round == Round(40));
+  }
+}
+
+}  // namespace tributary::coordinator_recover_test

@@ -1,0 +1,41 @@
+// Two servers and two nodes of a job, of which servers come back as new processes: for tests of where views begin.
+#pragma once
+
+#include <optional>
+
+#include "tests/unit/server/coordinator/coordinator_fixture.h"
+
+namespace tributary::testing {
+
+struct TwoServers : Cluster {
+  // A new process of server `index`, with the snapshot of round 40 in its store.
+  void server_comes_back(std::uint16_t index) {
+    ServerHello hello = hello_of(index);
+    hello.incarnation = 500 + index;
+    hello.stored = {StoredJob{open().job, "mnist", 0, {Round(40)}}};
+    now += kTimeoutMs / 4;
+    for (std::uint16_t i = 0; i < 2; ++i) {
+      if (i != index) beat_server(i);
+    }
+    for (std::uint32_t w = 0; w < 2; ++w) beat_worker(w);
+    peers[index] = PeerId(1500 + index);
+    say(peers[index], hello);
+  }
+  // What it is told to open, if that is said once.
+  std::optional<OpenJob> opened(std::uint16_t index) const { return only<OpenJob>(peers[index]); }
+  void all_open() {
+    const OpenJob opening = open();
+    for (const PeerId peer : peers) say(peer, ShardReady{opening.job, opening.view, true, {}, {}});
+  }
+  // All shards are open now: what node w is welcomed with.
+  JobWelcome welcome(std::uint32_t w = 0) {
+    all_open();
+    const auto said = only<JobWelcome>(worker_peer(w));
+    REQUIRE(said);
+    return *said;
+  }
+
+  PeerId peers[2] = {server_peer(0), server_peer(1)};
+};
+
+}  // namespace tributary::testing

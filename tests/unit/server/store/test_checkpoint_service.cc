@@ -1,0 +1,262 @@
+// A server's part in checkpoints, with real stores: written by two, loaded by three.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "server/checkpoint/checkpoint_directory.h"
+#include "server/checkpoint/checkpoint_file.h"
+#include "server/store/checkpoint_service.h"
+#include "tests/unit/server/checkpoint/checkpoint_samples.h"
+#include "tests/unit/server/store/store_samples.h"
+
+namespace tributary::testing::checkpoint_service_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr JobId kJob{11};
+
+// A store with its service; ask() waits for the answer.
+class Shard {
+ public:
+  Shard(const std::string& path, std::uint16_t index)
+      : store(open_store(path, index)),
+        service(
+            *store, {ShardIndex(index), 0},
+            [this](const CheckpointDone& done) {
+              const std::lock_guard lock(mutex_);
+              answers_.push_back(done);
+              changed_.notify_all();
+            },
+            [](const std::string&) {}) {}
+
+  CheckpointDone next() {
+    std::unique_lock lock(mutex_);
+    REQUIRE(changed_.wait_for(lock, std::chrono::seconds(30), [&] { return !answers_.empty(); }));
+    const CheckpointDone done = answers_.front();
+    answers_.erase(answers_.begin());
+    return done;
+  }
+
+  std::unique_ptr<Store> store;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<CheckpointDone> answers_;
+
+ public:
+  CheckpointService service;
+};
+
+std::vector<ChunkOwner> dealt(std::uint32_t chunks, std::uint16_t shards) {
+  std::vector<ChunkOwner> owners;
+  for (std::uint32_t c = 0; c < chunks; ++c) {
+    owners.push_back({ShardIndex(static_cast<std::uint16_t>(c % shards)), LaneIndex(0)});
+  }
+  return owners;
+}
+
+// The chunks of `shard` as a committed snapshot, written the way lanes' captures are.
+void keep(Shard& shard, const Layout& layout, std::uint16_t index, Round round) {
+  BufferPool pool(layout.chunk_elements() * sizeof(float), 8);
+  SnapshotInfo info{kJob, "mlp", round, layout.hash(), "adamw", 0};
+  for (const ChunkOwner owner : layout.owners()) info.chunks += owner.shard.value == index ? 1 : 0;
+  auto writer = shard.store->begin(info);
+  REQUIRE(writer);
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
+    if (layout.owner(ChunkIndex(c)).shard.value != index) continue;
+    ChunkSnapshot chunk = sample_chunk(pool, kJob, round, ChunkIndex(c), layout.chunk(ChunkIndex(c)).elements, 2);
+    REQUIRE((*writer)->add(chunk));
+  }
+  REQUIRE((*writer)->finish());
+}
+
+Manifest manifest_of_layout(const Layout& layout, Round round) {
+  Manifest manifest = sample_manifest(round.value);
+  manifest.tensors = layout.tensors();
+  manifest.chunk_elements = layout.chunk_elements();
+  manifest.chunk_shards.clear();
+  for (const ChunkOwner owner : layout.owners()) manifest.chunk_shards.push_back(owner.shard);
+  return manifest;
+}
+
+TEST_CASE("what two stores hold is written, sealed, and loaded by three, value for value") {
+  const TempDir dir;
+  const Round round(7);
+  const std::vector<TensorSpec> tensors = {{"w", {9000}}, {"b", {100}}};
+  const Layout layout = Layout::with_owners(tensors, 1024, dealt(9, 2)).value();
+  const std::string target = dir / "mlp-round-7", partial = target + kPartialSuffix;
+  Manifest manifest = manifest_of_layout(layout, round);
+  for (std::uint16_t s = 0; s < 2; ++s) {
+    Shard shard(dir / ("from-" + std::to_string(s)), s);
+    keep(shard, layout, s, round);
+    shard.service.write({1, kJob, round, partial});
+    REQUIRE(shard.store->drop_job(kJob));  // the order holds the snapshot
+    const CheckpointDone done = shard.next();
+    REQUIRE_MESSAGE(done.ok, done.message);
+    CHECK(done.bytes == fs::file_size(partial + "/" + shard_file_name(ShardIndex(s))));
+    manifest.shards.push_back(
+        {shard_file_name(ShardIndex(s)), ShardIndex(s), s == 0 ? 5u : 4u, done.bytes, done.checksum});
+    if (s == 0) continue;
+    shard.service.seal({2, partial, target, to_json(manifest)});
+    CHECK(shard.next().ok);
+  }
+  CHECK(verify_checkpoint(target).findings.empty());
+
+  const Layout moved = Layout::with_owners(tensors, 1024, dealt(9, 3)).value();
+  LoadCheckpoint order{3, JobId(99), "moved", manifest_checksum(target).value(), target, moved.owners()};
+  for (std::uint16_t s = 0; s < 3; ++s) {
+    Shard shard(dir / ("to-" + std::to_string(s)), s);
+    shard.service.load(order);
+    const CheckpointDone done = shard.next();
+    REQUIRE_MESSAGE(done.ok, done.message);
+    std::uint32_t seen = 0;
+    const auto each = [&](ChunkIndex chunk, const ChunkState& state) -> Status {
+      CHECK(chunk.value % 3 == s);
+      CHECK(state.version == Version(7));
+      CHECK(state.step == 7);
+      CHECK(sample_matches(state.params.floats(), round, chunk, 0));
+      REQUIRE(state.slots[1]);
+      CHECK_FALSE(state.slots[2]);
+      CHECK(sample_matches(state.slots[1].floats(), round, chunk, 2));
+      ++seen;
+      return {};
+    };
+    const auto loaded = shard.store->load({JobId(99), "moved", round, moved.hash(), "adamw", 3}, each);
+    REQUIRE_MESSAGE(loaded, loaded.error().message);
+    CHECK(seen == 3);
+    shard.service.drop({JobId(99), {}});
+    shard.service.write({4, kJob, round, partial});  // one after the other: when this is answered, that is done
+    CHECK_FALSE(shard.next().ok);
+    CHECK(shard.store->jobs().empty());
+  }
+}
+
+TEST_CASE("a file that a whole checkpoint of the round has is linked, not written again") {
+  const TempDir dir;
+  const Layout layout = Layout::with_owners({{"w", {4096}}}, 1024, dealt(4, 1)).value();
+  const std::string target = dir / "mlp-round-7", partial = target + kPartialSuffix;
+  Shard shard(dir / "store", 0);
+  keep(shard, layout, 0, Round(7));
+  Manifest manifest = manifest_of_layout(layout, Round(7));
+  CheckpointDone first;
+  bool damaged = false;
+  SUBCASE("it is whole") {}
+  SUBCASE("it is damaged, and is mended") {
+    damaged = true;
+  }
+  for (const bool again : {false, true}) {
+    if (again && damaged) {
+      std::fstream file(target + "/shard-0.bin", std::ios::in | std::ios::out | std::ios::binary);
+      file.seekp(-5, std::ios::end);
+      file.put('\x7f');
+      file.close();
+      REQUIRE_FALSE(verify_checkpoint(target).findings.empty());
+    }
+    shard.service.write({1, kJob, Round(7), partial});
+    const CheckpointDone done = shard.next();
+    REQUIRE_MESSAGE(done.ok, done.message);
+    CHECK(done.unchanged == (again && !damaged));
+    if (again) {
+      CHECK(done.checksum == first.checksum);
+      CHECK(fs::hard_link_count(partial + "/shard-0.bin") == (damaged ? 1 : 2));
+    } else {
+      first = done;
+      manifest.shards = {{"shard-0.bin", ShardIndex(0), 4, done.bytes, done.checksum}};
+    }
+    shard.service.seal({2, partial, target, to_json(manifest)});
+    const CheckpointDone sealed = shard.next();
+    REQUIRE_MESSAGE(sealed.ok, sealed.message);
+    CHECK(sealed.unchanged == again);
+  }
+  CHECK(verify_checkpoint(target).findings.empty());
+}
+
+TEST_CASE("orders that cannot be carried out are answered with the reason") {
+  const TempDir dir;
+  Shard shard(dir / "store", 0);
+  const auto refusal = [&] {
+    const CheckpointDone done = shard.next();
+    CHECK_FALSE(done.ok);
+    return done.message;
+  };
+  shard.service.write({1, kJob, Round(7), dir / "x.partial"});
+  CHECK(contains(refusal(), "has no snapshot of round 7 of job id 11"));
+  const Layout layout = Layout::with_owners({{"w", {4096}}}, 1024, dealt(4, 1)).value();
+  keep(shard, layout, 0, Round(7));
+  shard.service.write({2, kJob, Round(7), "/proc/none/x.partial"});
+  CHECK(contains(refusal(), "server 0 cannot create the directory '/proc/none/x.partial'"));
+
+  const std::string path = write_sample(dir / "all");
+  const std::vector<ChunkOwner> owners = dealt(4, 1);
+  shard.service.load({3, JobId(5), "mlp", "another", path, owners});
+  CHECK(contains(refusal(), "has another manifest here than on server 0"));
+  shard.service.load({4, JobId(5), "mlp", "x", dir / "none", owners});
+  CHECK(contains(refusal(), "restore from a directory that every server sees"));
+  flip_bit(path + "/shard-1.bin", fs::file_size(path + "/shard-1.bin") - 9);
+  shard.service.load({5, JobId(5), "mlp", manifest_checksum(path).value(), path, owners});
+  CHECK(contains(refusal(), "server 0: "));
+  CHECK(shard.store->jobs().size() == 1);  // the half-loaded one is gone
+  shard.service.stop();
+  shard.service.write({6, kJob, Round(7), dir / "x.partial"});
+  CHECK(contains(refusal(), "stopping"));
+}
+
+TEST_CASE("a shard's file of another checkpoint is not loaded, though every chunk in it is whole") {
+  const TempDir dir;
+  Shard shard(dir / "store", 0);
+  const std::string path = write_sample(dir / "all");
+  const std::string other = write_sample(dir / "other", sample_manifest(), 1);
+  fs::copy_file(other + "/shard-1.bin", path + "/shard-1.bin", fs::copy_options::overwrite_existing);
+  const Verification verified = verify_checkpoint(path);
+  REQUIRE_FALSE(verified.findings.empty());
+  shard.service.load({1, JobId(5), "mlp", manifest_checksum(path).value(), path, dealt(4, 1)});
+  const CheckpointDone done = shard.next();
+  CHECK_FALSE(done.ok);
+  CHECK(contains(done.message, verified.findings.front()));
+  CHECK(shard.store->jobs().empty());
+}
+
+// A file of some megabytes that claims 4000 arrays of the largest size for its first chunk.
+void write_sparse_shard(const std::string& path, const CheckpointFileInfo& info) {
+  REQUIRE((*CheckpointFileWriter::create(path, info))->finish());
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  std::uint64_t at = fs::file_size(path);
+  for (std::uint32_t entry = 0; entry < 4000; ++entry) {
+    const std::string key = chunk_key(ChunkIndex(0), entry == 0 ? kHeaderPart : kParamsPart);
+    const std::uint32_t key_bytes[2] = {static_cast<std::uint32_t>(key.size()), 0};
+    const std::uint64_t rest[2] = {kMaxChunkBytes, 0};
+    file.seekp(static_cast<std::streamoff>(at));
+    file.write(reinterpret_cast<const char*>(key_bytes), sizeof key_bytes);
+    file.write(reinterpret_cast<const char*>(rest), sizeof rest);
+    file << key;
+    at += sizeof key_bytes + sizeof rest + key.size() + kMaxChunkBytes;
+  }
+  file.close();
+  fs::resize_file(path, at);
+}
+
+TEST_CASE("a file that claims more than memory holds is refused before any is taken") {
+  const TempDir dir;
+  Shard shard(dir / "store", 0);
+  Manifest manifest = sample_manifest();
+  const std::string path = dir / "mlp-round-7", partial = path + kPartialSuffix;
+  write_shards(partial, manifest);
+  write_sparse_shard(partial + "/shard-0.bin", {ShardIndex(0), Round(7), layout_of(manifest).hash()});
+  manifest.shards[0].bytes = fs::file_size(partial + "/shard-0.bin");
+  REQUIRE(seal_checkpoint(partial, path, to_json(manifest)));
+  shard.service.load({1, JobId(5), "mlp", manifest_checksum(path).value(), path, dealt(4, 1)});
+  const CheckpointDone done = shard.next();
+  CHECK_FALSE(done.ok);
+  CHECK(contains(done.message, "shard-0.bin'"));
+  shard.service.load({2, JobId(5), "mlp", "x", dir / "none", dealt(4, 1)});
+  CHECK_FALSE(shard.next().ok);  // it still takes orders
+}
+
+}  // namespace
+}  // namespace tributary::testing::checkpoint_service_test

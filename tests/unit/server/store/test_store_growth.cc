@@ -1,0 +1,58 @@
+// What a store needs beside its snapshots does not grow with how many there were.
+#include <doctest/doctest.h>
+#include <malloc.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "tests/unit/server/store/store_samples.h"
+
+namespace tributary::store_growth_test {
+
+namespace fs = std::filesystem;
+using namespace testing;
+
+namespace {
+
+constexpr std::uint64_t kSnapshots = 60;
+
+std::uint64_t bytes_below(const std::string& folder) {
+  std::uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    std::error_code gone;  // RocksDB deletes in the background
+    const std::uint64_t size = entry.is_regular_file(gone) ? entry.file_size(gone) : 0;
+    if (!gone) bytes += size;
+  }
+  return bytes;
+}
+
+// One after another, each dropping the one before, as a job's servers do.
+void write_snapshots(Store& store, BufferPool& pool, std::uint64_t from, std::uint64_t count) {
+  for (std::uint64_t round = from; round < from + count; ++round) {
+    write_snapshot(store, pool, sample_info(7, round, 2));
+    REQUIRE(store.drop_before(JobId(7), Round(round)).has_value());
+  }
+}
+
+}  // namespace
+
+TEST_CASE("neither the memory nor the disk space of a store grows with the snapshots that came and went") {
+  TempDir dir;
+  BufferPool pool(kElements * sizeof(float), 16);
+  auto store = open_store(dir / "s");
+  write_snapshots(*store, pool, 1, kSnapshots);
+  const std::size_t heap = ::mallinfo2().uordblks;
+  const std::uint64_t disk = bytes_below(dir / "s");
+  write_snapshots(*store, pool, 1 + kSnapshots, 2 * kSnapshots);
+  const auto per_snapshot = [](std::uint64_t before, std::uint64_t after) {
+    return (static_cast<double>(after) - static_cast<double>(before)) / static_cast<double>(2 * kSnapshots);
+  };
+  // Small records are in memory and in the write-ahead log until there are a quarter of a MiB of them.
+  CHECK(per_snapshot(heap, ::mallinfo2().uordblks) < 2048.0);
+  CHECK(per_snapshot(disk, bytes_below(dir / "s")) < 2048.0);
+  CHECK_FALSE(fs::exists(dir / "s/db/LOG"));
+  CHECK(rounds(*store) == std::vector<Round>{Round(3 * kSnapshots)});
+}
+
+}  // namespace tributary::store_growth_test

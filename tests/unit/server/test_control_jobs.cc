@@ -1,0 +1,319 @@
+// ControlJobs without lanes, threads or disks: what is said twice, and views that end while they open.
+#include <doctest/doctest.h>
+#include <spdlog/sinks/null_sink.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/config/job_json.h"
+#include "server/control_jobs.h"
+#include "tests/sim/disk_sim.h"
+
+namespace tributary::control_jobs_test {
+namespace {
+
+struct FakeLane final : LaneCommands {
+  void open(ShardJob, std::shared_ptr<LaneJobGauges> of) override {
+    said.emplace_back("open");
+    gauges = std::move(of);
+  }
+  void reopen(ShardJob, std::shared_ptr<LaneJobGauges>) override { said.emplace_back("reopen"); }
+  void park(JobId, ViewId) override { said.emplace_back("park"); }
+  void drop_parked(JobId) override { said.emplace_back("drop parked"); }
+  void restore(JobId, ChunkIndex, ChunkState) override { said.emplace_back("restore"); }
+  void opened(JobId, ViewId, bool) override { said.emplace_back("opened"); }
+  void prepare_snapshot(JobId, ViewId) override { said.emplace_back("prepare"); }
+  void snapshot_at(JobId, ViewId, Round) override { said.emplace_back("snapshot"); }
+  void snapshot_written(JobId) override { said.emplace_back("written"); }
+  void decide(const RoundDecision&) override { said.emplace_back("decide"); }
+  void stop_job(JobId, ViewId, bool, Round, bool park) override { said.emplace_back(park ? "stop and park" : "stop"); }
+  void await_longer(JobId, ViewId) override { said.emplace_back("await longer"); }
+  std::vector<std::string> said;
+  std::shared_ptr<LaneJobGauges> gauges;  // of the job opened last
+};
+
+struct FakeSnapshots final : SnapshotOrders {
+  void expect(SnapshotPlan plan) override { expected.push_back(std::move(plan)); }
+  void abandon(JobId, Round, const std::string&) override {}
+  std::vector<SnapshotPlan> expected;
+};
+
+struct Server final : ControlJobsOutput {
+  Server() { jobs.start({&lane}, &snapshots); }
+  void send(ControlMessage message) override { sent.push_back(std::move(message)); }
+  void send_or_drop(const ControlMessage& message) override { sent.push_back(message); }
+  void hello() override {}
+  bool between_chunks() override { return true; }
+  void loaded() override {}
+  void changed() override {}
+  std::uint64_t now_ms() const override { return 1000; }
+
+  OpenJob open_message(std::uint32_t view, bool kept = false) const {
+    JobConfig config;
+    config.name = "job";
+    OpenJob open;
+    open.job = JobId(7);
+    open.view = ViewId(view);
+    open.job_json = to_canonical_json(config);
+    open.tensors = {{"w", {100}}};
+    open.chunk_elements = 1024;
+    open.owners = {ChunkOwner{}};
+    open.kept = kept;
+    return open;
+  }
+  void open(std::uint32_t view, bool kept = false) {
+    jobs.on(open_message(view, kept));
+    jobs.lane_opened(JobId(7), ViewId(view), {});
+  }
+  void restart(std::uint32_t view) { jobs.on(StopJob{JobId(7), ViewId(view), StopKind::kRestart, Round(), "lost"}); }
+  template <class M>
+  std::vector<M> take() {
+    std::vector<M> found;
+    for (const ControlMessage& message : sent) {
+      if (const M* m = std::get_if<M>(&message)) found.push_back(*m);
+    }
+    sent.clear();
+    return found;
+  }
+
+  FakeLane lane;
+  FakeSnapshots snapshots;
+  sim::Disk disk;
+  sim::StoreSim store{disk, true};
+  std::vector<ControlMessage> sent;
+  ControlJobs jobs{ServerConfig{}, &store,
+                   std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()),
+                   static_cast<ControlJobsOutput&>(*this)};
+};
+
+}  // namespace
+
+TEST_CASE("a view that is opened again stays open, and its server says again that it is ready") {
+  Server server;
+  server.jobs.on(server.open_message(3));
+  const std::vector<std::string> commands = server.lane.said;
+  server.jobs.on(server.open_message(3));  // is not ready yet
+  CHECK(server.take<ShardReady>().empty());
+  server.jobs.lane_opened(JobId(7), ViewId(3), {});
+  CHECK(server.take<ShardReady>().size() == 1);
+  server.jobs.on(server.open_message(3));
+  const auto ready = server.take<ShardReady>();
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].ok);
+  CHECK(server.lane.said == commands);
+}
+
+TEST_CASE("state that was kept survives a view that never got further than opening") {
+  Server server;
+  server.open(3);
+  server.restart(3);
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(6));
+  server.sent.clear();
+  server.jobs.on(server.open_message(4, true));
+  server.restart(4);  // the lane has not said that it is open
+  CHECK(server.lane.said.back() == "park");
+  server.jobs.lane_parked(JobId(7), ViewId(4), true, Version(5), Version(6));
+  const auto kept = server.take<ShardKept>();
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].any);
+  CHECK(kept[0].max_version == Version(6));
+}
+
+TEST_CASE("lanes are told to get memory for a snapshot, and heartbeats say when all have it") {
+  Server server;
+  server.jobs.on(server.open_message(3));
+  server.jobs.on(PrepareSnapshot{JobId(7), ViewId(3)});  // not before it runs
+  CHECK(server.lane.said.back() != "prepare");
+  server.jobs.lane_opened(JobId(7), ViewId(3), {});
+  server.jobs.on(PrepareSnapshot{JobId(7), ViewId(2)});
+  server.jobs.on(PrepareSnapshot{JobId(8), ViewId(3)});
+  CHECK(server.lane.said.back() != "prepare");
+  server.jobs.on(PrepareSnapshot{JobId(7), ViewId(3)});
+  CHECK(server.lane.said.back() == "prepare");
+  REQUIRE(server.jobs.progress().size() == 1);
+  CHECK_FALSE(server.jobs.progress()[0].prepared);
+  server.lane.gauges->prepared.store(true);
+  CHECK(server.jobs.progress()[0].prepared);
+}
+
+TEST_CASE("a final state that is durable is reported again when the order comes again") {
+  Server server;
+  server.open(3);
+  const StopJob stop{JobId(7), ViewId(3), StopKind::kFinished, Round(9), "done"};
+  server.jobs.on(stop);
+  REQUIRE(server.snapshots.expected.size() == 1);
+  server.jobs.on(stop);  // it is being written
+  CHECK(server.snapshots.expected.size() == 1);
+  const auto handle = server.store.create(server.snapshots.expected[0].info);
+  server.store.sync(handle);
+  REQUIRE(server.store.record(handle));
+  server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(9), true, 1, {}});
+  server.sent.clear();
+  server.jobs.on(stop);
+  auto done = server.take<SnapshotDone>();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].ok);
+  CHECK(done[0].round == Round(9));
+  server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kFinished, Round(8), "done"});  // nobody has that
+  done = server.take<SnapshotDone>();
+  REQUIRE(done.size() == 1);
+  CHECK_FALSE(done[0].ok);
+}
+
+TEST_CASE("what a job ends with stays in memory until it is committed, and is told of when it is asked for") {
+  Server server;
+  server.open(3);
+  server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kFinished, Round(9), "done"});
+  CHECK(server.lane.said.back() == "stop and park");
+  bool written = false;
+  SUBCASE("all is written") {
+    written = true;
+  }
+  SUBCASE("it is asked for before the lane has said anything") {
+    server.restart(3);
+  }
+  SUBCASE("the last snapshot fails") {}
+  server.jobs.lane_stopped(JobId(7), ViewId(3), Round(9), true);
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(9), Version(9));
+  server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(9), written, 1, written ? "" : "disk full"});
+  CHECK_FALSE(server.jobs.contains(JobId(7)));
+  if (written) {
+    CHECK(server.take<ShardKept>().empty());  // nobody asked
+    server.jobs.on(SnapshotCommit{JobId(7), Round(8)});
+    CHECK(server.lane.said.back() == "stop and park");
+    server.jobs.on(SnapshotCommit{JobId(7), Round(9)});
+    CHECK(server.lane.said.back() == "drop parked");
+    return;
+  }
+  server.restart(3);
+  const auto kept = server.take<ShardKept>();
+  REQUIRE_FALSE(kept.empty());
+  CHECK(kept.back().any);
+  CHECK(kept.back().min_version == Version(9));
+  server.open(4, true);
+  CHECK(server.lane.said.back() == "opened");
+  CHECK(std::ranges::find(server.lane.said, "reopen") != server.lane.said.end());
+}
+
+TEST_CASE("no view opens on a server that cannot drop what an earlier view has left of later rounds") {
+  Server server;
+  for (const std::uint64_t round : {5, 10}) {
+    const auto left = server.store.create({JobId(7), "job", Round(round), 0, "sgd", 1});
+    REQUIRE(server.store.record(left));
+  }
+  OpenJob open = server.open_message(2);
+  open.kept = false;
+  SUBCASE("as a fresh one") {}
+  SUBCASE("that resumes before them") {
+    open.resume = true;
+    open.resume_round = Round(5);
+  }
+  server.disk.full = true;
+  server.jobs.on(open);
+  server.jobs.lane_opened(JobId(7), ViewId(2), {});
+  const auto refused = server.take<ShardReady>();
+  REQUIRE(refused.size() == 1);
+  CHECK_FALSE(refused[0].ok);
+  CHECK(refused[0].code == ErrorCode::kUnavailable);
+  CHECK(refused[0].message.find("full") != std::string::npos);
+  CHECK_FALSE(server.jobs.contains(JobId(7)));
+  CHECK(server.store.jobs()[0].snapshots.size() == 2);
+  server.disk.full = false;
+  open.view = ViewId(3);
+  open.resume = false;
+  server.jobs.on(open);
+  server.jobs.lane_opened(JobId(7), ViewId(3), {});
+  const auto ready = server.take<ShardReady>();
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].ok);
+  CHECK(server.store.jobs().empty());
+}
+
+TEST_CASE("state that was kept survives a view that could not open because the disk is full") {
+  Server server;
+  const auto left = server.store.create({JobId(7), "job", Round(10), 0, "sgd", 1});
+  REQUIRE(server.store.record(left));
+  server.open(3);
+  server.restart(3);
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(6));
+  const auto second = server.store.create({JobId(7), "job", Round(12), 0, "sgd", 1});
+  REQUIRE(server.store.record(second));
+  server.sent.clear();
+  server.disk.full = true;
+  server.open(4, true);
+  CHECK(server.lane.said.back() == "park");
+  server.jobs.lane_parked(JobId(7), ViewId(4), true, Version(5), Version(6));
+  const auto kept = server.take<ShardKept>();
+  REQUIRE_FALSE(kept.empty());
+  CHECK(kept.back().any);
+  CHECK(kept.back().max_version == Version(6));
+}
+
+TEST_CASE("a stop that is said again while lanes wait for residuals makes them wait longer, and nothing else") {
+  Server server;
+  server.open(3);
+  const StopJob stop{JobId(7), ViewId(3), StopKind::kStopped, Round(9), "stopped"};
+  server.jobs.on(stop);
+  const std::size_t before = server.lane.said.size();
+  server.jobs.on(stop);
+  REQUIRE(server.lane.said.size() == before + 1);
+  CHECK(server.lane.said.back() == "await longer");
+  CHECK(server.take<SnapshotDone>().empty());
+}
+
+TEST_CASE("whoever hears that lanes have yet to say what they keep of a last state hears what became of it") {
+  Server server;
+  server.open(3);
+  server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kFinished, Round(9), "done"});
+  server.jobs.lane_stopped(JobId(7), ViewId(3), Round(9), true);
+  server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(9), true, 1, ""});
+  ServerHello hello;
+  server.jobs.describe(hello);  // a coordinator that had lost sight of this server
+  REQUIRE(hello.kept.size() == 1);
+  REQUIRE(hello.kept[0].pending);
+  server.sent.clear();
+  bool any = true;
+  SUBCASE("the lane says it") {
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(9), Version(9));
+  }
+  SUBCASE("it is committed first, and nobody needs it") {
+    server.jobs.on(SnapshotCommit{JobId(7), Round(9)});
+    any = false;
+  }
+  const auto kept = server.take<ShardKept>();
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].any == any);
+}
+
+TEST_CASE("no view opens before an earlier one's last snapshot has ended, and is dropped") {
+  Server server;
+  server.open(1);
+  server.jobs.on(StopJob{JobId(7), ViewId(1), StopKind::kStopped, Round(9), "stopped"});
+  REQUIRE(server.snapshots.expected.size() == 1);
+  server.sent.clear();
+  server.open(2);
+  CHECK(server.take<ShardReady>().empty());
+  // It was too late to give it up.
+  const auto written = server.store.create(server.snapshots.expected[0].info);
+  REQUIRE(server.store.record(written));
+  SUBCASE("its disk has room") {
+    server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(1), Round(9), true, 1, {}});
+    const auto ready = server.take<ShardReady>();
+    REQUIRE(ready.size() == 1);
+    CHECK(ready[0].ok);
+    CHECK(ready[0].view == ViewId(2));
+    CHECK(server.store.jobs().empty());
+  }
+  SUBCASE("it has not") {
+    server.disk.full = true;
+    server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(1), Round(9), true, 1, {}});
+    const auto ready = server.take<ShardReady>();
+    REQUIRE(ready.size() == 1);
+    CHECK_FALSE(ready[0].ok);
+  }
+}
+
+}  // namespace tributary::control_jobs_test

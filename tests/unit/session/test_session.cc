@@ -1,0 +1,573 @@
+#include <doctest/doctest.h>
+
+#include "tests/unit/worker/node_fixture.h"
+
+namespace tributary::session_test {
+
+using namespace testing;
+
+namespace {
+
+StepState state_of(const Result<StepState>& result) {
+  REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));
+  return *result;
+}
+
+}  // namespace
+
+TEST_CASE("two ranks train through shared memory and see the same parameters") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  CHECK(sessions[0]->fresh());
+  CHECK(sessions[0]->resume_round() == Round(0));
+  CHECK(sessions[1]->job() == JobId(99));
+  for (std::uint64_t round = 1; round <= 20; ++round) {
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      for (float& g : sessions[rank]->gradient(2)) g = static_cast<float>(rank + 1);
+      ready_all(*sessions[rank], 8);
+    }
+    CHECK(node.lanes.job()->tensor_words(1)[0].weight.load() == 8);
+    std::thread worker([&] { node.lanes.complete(Round(round)); });
+    for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+    worker.join();
+    for (auto& session : sessions) {
+      CHECK(session->parameters(2).front() == 3.0f * static_cast<float>(round));
+      CHECK(session->parameters(2).back() == 3.0f * static_cast<float>(round));
+      CHECK(session->parameters(0).front() == 0.0f);
+    }
+  }
+}
+
+TEST_CASE("rank 0 of a fresh job gives the initial values, and nobody starts before") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(0, 2));
+  auto second = node.attach(node.session_options(1, 2));
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  auto a = first.get(), b = second.get();
+  REQUIRE(a);
+  REQUIRE(b);
+  auto started = std::async(std::launch::async, [&] { return (*b)->start(); });
+  CHECK(started.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  for (float& value : (*a)->initial(1)) value = 2.5f;
+  CHECK((*a)->start());
+  CHECK(started.get());
+  CHECK((*b)->parameters(1)[49] == 2.5f);
+}
+
+TEST_CASE("who writes parameters has a copy of his own, and who holds their memory can read it after the session") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  const auto read = [](const auto& values) { return values[0]; };
+  const auto own = sessions[0]->hold_parameters(), held = sessions[1]->hold_parameters();
+  REQUIRE((own && held));
+  const std::span<const float> mine = sessions[0]->parameters(2), others = sessions[1]->parameters(2);
+  const_cast<float&>(mine[0]) = 7.0f;
+  CHECK(read(mine) == 7.0f);
+  CHECK(read(others) == 0.0f);
+  CHECK(*(node.lanes.job()->parameters() + sessions[0]->layout().tensor_offset(2)) == 0.0f);
+  for (auto& session : sessions) {
+    for (float& g : session->gradient(2)) g = 1.0f;
+    ready_all(*session);
+  }
+  node.lanes.complete(Round(1));
+  for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+  CHECK(read(others) == 2.0f);
+  sessions.clear();
+  CHECK(read(others) == 2.0f);
+}
+
+TEST_CASE("a resumed job begins at its round, for the rounds of every tensor") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1, 4, Round(123));
+  CHECK_FALSE(sessions[0]->fresh());
+  CHECK(sessions[0]->resume_round() == Round(123));
+  CHECK(node.lanes.job()->tensor_words(0)[0].round.load() == 123);
+  ready_all(*sessions[0]);
+  CHECK(node.lanes.job()->tensor_words(0)[2].round.load() == 124);
+  node.lanes.complete(Round(124));
+  CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
+}
+
+TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot, and comes back to the rank") {
+  const auto state = [](int value) { return std::vector<std::byte>(3, static_cast<std::byte>(value)); };
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  CHECK(sessions[1]->kept().empty());
+  node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(2)});
+  REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == 2; }));
+  for (std::uint64_t round = 1; round <= 4; ++round) {
+    for (auto& session : sessions) {
+      CHECK(session->keep(Round(round), state(static_cast<int>(round))));
+      ready_all(*session);
+    }
+    node.lanes.complete(Round(round));
+    for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+  }
+  const NodeRankState sent = node.coordinator.await<NodeRankState>(2);
+  CHECK(sent.job == JobId(99));
+  CHECK(sent.view == ViewId(1));
+  CHECK(sent.kept.round == Round(2));
+  CHECK(sent.kept.state == state(2));
+
+  // A stop is after a round that is complete: the worker gets what is newer than it has.
+  for (auto& session : sessions) CHECK(session->finish(LeaveKind::kStopped));
+  CHECK(node.coordinator.await<NodeRankState>(6).kept.round == Round(4));
+  node.coordinator.await<LeaveJob>();
+  sessions.clear();
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kStopped, Round(4), "stopped"});
+
+  auto again = node.attach(node.session_options());
+  node.coordinator.await<JoinJob>(2);
+  node.welcome(2, Round(4), 1024, {state(4)});
+  auto session = again.get();
+  REQUIRE_MESSAGE(session, session.error().message);
+  CHECK(std::ranges::equal((*session)->kept(), state(4)));
+  CHECK((*session)->keep(Round(5), std::vector<std::byte>(kMaxRankState + 1)).error().code == ErrorCode::kLimit);
+}
+
+TEST_CASE("what a rank keeps is given for the round that it stops after, though a later one was given for a snapshot") {
+  FakeNode node;
+  node.run();
+  auto session = std::move(node.sessions(1)[0]);
+  node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(3)});
+  REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == 3; }));
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    REQUIRE(session->keep(Round(round), std::vector<std::byte>(3, static_cast<std::byte>(round))));
+    ready_all(*session);
+    if (round == 3) break;  // other nodes stop before they get there
+    node.lanes.complete(Round(round));
+    CHECK(state_of(session->wait()) == StepState::kContinue);
+  }
+  CHECK(node.coordinator.await<NodeRankState>().kept.round == Round(3));
+  CHECK(session->finish(LeaveKind::kStopped));
+  const NodeRankState sent = node.coordinator.await<NodeRankState>(2);
+  CHECK(sent.kept.round == Round(2));
+  CHECK(sent.kept.state == std::vector<std::byte>(3, std::byte{2}));
+  CHECK(node.coordinator.all<NodeRankState>().size() == 2);
+}
+
+TEST_CASE("what a rank keeps is given for a snapshot that is named late") {
+  const auto state = [](std::uint64_t value) { return std::vector<std::byte>(3, static_cast<std::byte>(value)); };
+  FakeNode node;
+  node.run();
+  auto session = std::move(node.sessions(1)[0]);
+  const auto name = [&](std::uint64_t round) {
+    node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(round)});
+    REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == round; }));
+  };
+  const auto keep_and_ready = [&](std::uint64_t round) {
+    REQUIRE(session->keep(Round(round), state(round)));
+    ready_all(*session);
+  };
+  keep_and_ready(1);
+  SUBCASE("before the round is waited for") {
+    name(1);
+    node.lanes.complete(Round(1));
+    CHECK(state_of(session->wait()) == StepState::kContinue);
+  }
+  SUBCASE("in the next round") {
+    node.lanes.complete(Round(1));
+    CHECK(state_of(session->wait()) == StepState::kContinue);
+    name(1);
+    keep_and_ready(2);
+  }
+  SUBCASE("while the next round waits for it") {
+    node.lanes.complete(Round(1));
+    CHECK(state_of(session->wait()) == StepState::kContinue);
+    keep_and_ready(2);
+    auto waiting = std::async(std::launch::async, [&] { return session->wait(); });
+    name(1);
+    node.coordinator.await<NodeRankState>();
+    node.lanes.complete(Round(2));
+    CHECK(state_of(waiting.get()) == StepState::kContinue);
+  }
+  const NodeRankState sent = node.coordinator.await<NodeRankState>();
+  CHECK(sent.kept.round == Round(1));
+  CHECK(sent.kept.state == state(1));
+  CHECK(node.coordinator.all<NodeRankState>().size() == 1);
+}
+
+TEST_CASE("a welcome whose rules of redo do not fit the job is refused in words") {
+  FakeNode node;
+  node.run();
+  SessionOptions options = node.session_options();
+  std::string words;
+  SUBCASE("pushes are to be kept of nodes with clocks of their own") {
+    options.job.mode = Mode::kSsp;
+    words = "configuration rules that out";
+  }
+  SUBCASE("servers are missing in the list of what they have") {
+    words = "server 1";
+  }
+  auto attached = node.attach(options);
+  node.coordinator.await<JoinJob>();
+  JobWelcome message = node.welcome_message(1, Round(3));
+  if (options.job.mode == Mode::kSsp) {
+    message.redo = true;
+  } else {
+    message.owners.back().shard = ShardIndex(1);
+    message.redo_after = {Version(3)};
+  }
+  node.server->on_control(message);
+  const Error error = error_of(std::move(attached));
+  CHECK(error.code == ErrorCode::kMalformed);
+  CHECK(contains(error.message, words));
+  CHECK(node.coordinator.await<LeaveJob>().kind == LeaveKind::kFailed);
+}
+
+TEST_CASE("the next view of a job is joined when the lanes have let go of its redo ring") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options());
+  node.coordinator.await<JoinJob>();
+  JobWelcome message = node.welcome_message();
+  message.redo = true;
+  node.server->on_control(message);
+  auto session = first.get();
+  REQUIRE(session);
+  const std::shared_ptr<RedoRing> ring = node.lanes.job()->spec().redo;
+  REQUIRE(ring);
+  RedoRing::Use lane = RedoRing::use(ring);  // as a lane would
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "somebody is lost"});
+  REQUIRE(eventually([&] { return node.lanes.closed() == 1; }));
+  session->reset();
+  auto second = node.attach(node.session_options());
+  REQUIRE(eventually([&] {
+    const auto summaries = node.server->summaries();
+    return std::ranges::any_of(summaries, [](const NodeJobSummary& job) { return job.phase == "joining"; });
+  }));
+  CHECK(node.coordinator.all<JoinJob>().size() == 1);
+  lane.reset();
+  CHECK(node.coordinator.await<JoinJob>(2).redo_job == JobId(99));
+  node.welcome(2);
+  CHECK(second.get());
+}
+
+TEST_CASE("after a lost member a rank finds what it kept itself, for the round that the view begins at") {
+  FakeNode node;
+  node.run();
+  SessionOptions options = node.session_options();
+  options.keepsake = std::make_shared<SessionKeepsake>();
+  auto first = node.attach(options);
+  node.coordinator.await<JoinJob>();
+  node.welcome(1, Round(7));
+  auto session = first.get();
+  REQUIRE(session);
+  REQUIRE((*session)->start());
+  for (std::uint64_t round = 8; round <= 10; ++round) {
+    REQUIRE((*session)->keep(Round(round), std::vector<std::byte>(1, static_cast<std::byte>(round))));
+    ready_all(**session);
+    if (round == 10) break;
+    node.lanes.complete(Round(round));
+    CHECK(state_of((*session)->wait()) == StepState::kContinue);
+  }
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(9), "somebody is lost"});
+  CHECK(state_of((*session)->wait()) == StepState::kRestart);
+  session->reset();
+  auto second = node.attach(options);
+  node.coordinator.await<JoinJob>(2);
+  node.welcome(2, Round(9));
+  session = second.get();
+  REQUIRE(session);
+  SUBCASE("and gives it, as the welcome has none") {
+    const NodeRankState sent = node.coordinator.await<NodeRankState>();
+    CHECK(sent.view == ViewId(2));
+    CHECK(sent.kept.round == Round(9));
+    CHECK(sent.kept.state == std::vector<std::byte>(1, std::byte{9}));
+  }
+  SUBCASE("and again when the next view ends before its first round is complete") {
+    REQUIRE((*session)->start());
+    REQUIRE((*session)->keep(Round(10), std::vector<std::byte>(1, std::byte{110})));
+    ready_all(**session);
+    node.server->on_control(StopJob{JobId(99), ViewId(2), StopKind::kRestart, Round(9), "somebody is lost again"});
+    CHECK(state_of((*session)->wait()) == StepState::kRestart);
+    session->reset();
+    auto third = node.attach(options);
+    node.coordinator.await<JoinJob>(3);
+    node.welcome(3, Round(9));
+    session = third.get();
+    REQUIRE(session);
+  }
+  SUBCASE("and gives it, if a snapshot is named for where the view begins") {
+    REQUIRE((*session)->start());
+    REQUIRE((*session)->keep(Round(10), std::vector<std::byte>(1, std::byte{110})));
+    ready_all(**session);
+    node.server->on_control(SnapshotAt{JobId(99), ViewId(2), Round(9)});
+    REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == 9; }));
+    node.lanes.complete(Round(10));
+    CHECK(state_of((*session)->wait()) == StepState::kContinue);
+    REQUIRE((*session)->keep(Round(11), std::vector<std::byte>(1, std::byte{111})));
+    const NodeRankState sent = node.coordinator.await<NodeRankState>();
+    CHECK(sent.kept.round == Round(9));
+    CHECK(sent.kept.state == std::vector<std::byte>(1, std::byte{9}));
+  }
+  REQUIRE((*session)->kept().size() == 1);
+  CHECK((*session)->kept()[0] == std::byte{9});
+}
+
+TEST_CASE("ready rings the doorbells of exactly the lanes that own chunks of the tensor") {
+  FakeNode node(2);
+  node.run();
+  auto sessions = node.sessions(1);
+  const Layout& layout = sessions[0]->layout();
+  for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+    bool owned[2] = {false, false};
+    const auto [begin, end] = layout.chunks_of(t);
+    for (std::uint32_t c = begin; c < end; ++c) owned[layout.owner(ChunkIndex(c)).lane.value] = true;
+    sessions[0]->ready(t, 1);
+    CHECK(node.lanes.rung(0) == owned[0]);
+    CHECK(node.lanes.rung(1) == owned[1]);
+  }
+}
+
+TEST_CASE("wait for one tensor returns before the others' answers are in") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  ready_all(*sessions[0]);
+  const Layout& layout = sessions[0]->layout();
+  const auto [begin, end] = layout.chunks_of(2);
+  REQUIRE(end == layout.chunks());
+  REQUIRE(begin > 0);
+  for (std::uint32_t c = begin; c < end; ++c) FakeLanes::publish_chunk(*node.lanes.job(), c, Version(1));
+  CHECK(state_of(sessions[0]->wait(2)) == StepState::kContinue);
+  auto all = std::async(std::launch::async, [&] { return sessions[0]->wait(); });
+  CHECK(all.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
+  for (std::uint32_t c = 0; c < begin; ++c) FakeLanes::publish_chunk(*node.lanes.job(), c, Version(1));
+  CHECK(state_of(all.get()) == StepState::kContinue);
+}
+
+TEST_CASE("a stop request is heard at the end of a complete round, and the last leave carries that round") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  for (auto& session : sessions) ready_all(*session);
+  node.server->on_control(StopRequest{JobId(99), ViewId(1), "maintenance"});
+  REQUIRE(eventually([&] { return node.lanes.job()->header().state.load() != 0; }));
+  node.lanes.complete(Round(1));
+  for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kStopRequested);
+  for (auto& session : sessions) CHECK(session->finish(LeaveKind::kStopped));
+  const LeaveJob leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.kind == LeaveKind::kStopped);
+  CHECK(leave.round == Round(1));
+  CHECK(leave.job == JobId(99));
+  CHECK(node.lanes.closed() == 1);
+}
+
+TEST_CASE(
+    "a rank that went on when its neighbour stopped is told, and one that is at the same round may stop with it") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(3);
+  for (auto& session : sessions) ready_all(*session);
+  node.lanes.complete(Round(1));
+  CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
+  CHECK(state_of(sessions[1]->wait()) == StepState::kContinue);
+  ready_all(*sessions[1]);  // round 2, which rank 0 will not see
+  CHECK(sessions[0]->finish(LeaveKind::kStopped));
+  CHECK(state_of(sessions[1]->wait()) == StepState::kStopped);
+  CHECK(contains(sessions[1]->stop_reason(), "after round 1"));
+  CHECK(state_of(sessions[2]->wait()) == StepState::kStopRequested);
+  CHECK(node.coordinator.all<LeaveJob>().empty());
+  CHECK(sessions[1]->finish(LeaveKind::kStopped));
+  sessions[2].reset();  // just goes: in good order, the view is stopped
+  const LeaveJob leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.kind == LeaveKind::kStopped);
+  CHECK(leave.round == Round(1));
+}
+
+TEST_CASE("all ranks that finish make the node finish, one that stopped instead makes it a stop") {
+  for (const LeaveKind second : {LeaveKind::kFinished, LeaveKind::kStopped}) {
+    FakeNode node;
+    node.run();
+    auto sessions = node.sessions(2);
+    for (auto& session : sessions) ready_all(*session);
+    node.lanes.complete(Round(1));
+    for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+    CHECK(sessions[0]->finish(LeaveKind::kFinished));
+    CHECK(sessions[1]->finish(second));
+    CHECK(node.coordinator.await<LeaveJob>().kind == second);
+  }
+}
+
+TEST_CASE("a rank that begins a round after another one finished does not wait for ever") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  for (auto& session : sessions) ready_all(*session);
+  node.lanes.complete(Round(1));
+  for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+  CHECK(sessions[0]->finish(LeaveKind::kFinished));
+  ready_all(*sessions[1]);
+  CHECK(state_of(sessions[1]->wait()) == StepState::kStopped);
+}
+
+TEST_CASE("the coordinator's stop reaches a sleeping rank, with kind and reason") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  ready_all(*sessions[0]);
+  auto waiting = std::async(std::launch::async, [&] { return sessions[0]->wait(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "server 1 was lost"});
+  CHECK(state_of(waiting.get()) == StepState::kRestart);
+  CHECK(sessions[0]->stop_reason() == "server 1 was lost");
+  // The next view, on the same socket, after the old session.
+  sessions.clear();
+  auto again = node.sessions(1, 2, Round(5));
+  CHECK(again[0]->resume_round() == Round(5));
+}
+
+TEST_CASE("a stop at a round lets that round's last answers in first") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  ready_all(*sessions[0]);
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kStopped, Round(1), "node 1 was stopped"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  node.lanes.complete(Round(1));
+  const auto job = node.lanes.job();
+  REQUIRE(eventually([&] { return job->header().state.load() == static_cast<std::uint32_t>(RegionState::kStopped); }));
+  CHECK(state_of(sessions[0]->wait()) == StepState::kStopRequested);
+  CHECK(sessions[0]->stop_reason() == "node 1 was stopped");
+}
+
+TEST_CASE("messages of another view stop nothing") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1, 3);
+  node.server->on_control(StopJob{JobId(99), ViewId(2), StopKind::kRestart, Round(0), "old"});
+  node.server->on_control(StopRequest{JobId(98), ViewId(3), "other job"});
+  ready_all(*sessions[0]);
+  node.lanes.complete(Round(1));
+  CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
+  CHECK(node.lanes.job());
+}
+
+TEST_CASE("a worker that goes away is noticed by a sleeping rank") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  ready_all(*sessions[0]);
+  auto waiting = std::async(std::launch::async, [&] { return sessions[0]->wait(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  node.server.reset();
+  const auto result = waiting.get();
+  REQUIRE_FALSE(result);
+  CHECK(result.error().code == ErrorCode::kUnavailable);
+  CHECK(contains(result.error().message, node.socket()));
+  CHECK(contains(result.error().message, "is gone"));
+  CHECK_FALSE(sessions[0]->finish(LeaveKind::kFinished));
+}
+
+TEST_CASE("a server's refusal reaches every rank in the server's words") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  for (auto& session : sessions) ready_all(*session);
+  node.server->lane_failed(node.lanes.job(),
+                           {LaneFailure::Kind::kRefused, 0, {ErrorCode::kWrongLength, "wrong length: 12"}});
+  for (auto& session : sessions) {
+    const auto result = session->wait();
+    REQUIRE_FALSE(result);
+    CHECK(result.error().code == ErrorCode::kWrongLength);
+    CHECK(result.error().message == "wrong length: 12");
+  }
+  CHECK(node.coordinator.await<LeaveJob>().kind == LeaveKind::kFailed);
+}
+
+TEST_CASE("a rank that breaks the rules is told so, the others are asked to attach again") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  for (auto& session : sessions) ready_all(*session);
+  node.server->lane_failed(node.lanes.job(), {LaneFailure::Kind::kTrainer, 1, {ErrorCode::kWrongRound, "ready twice"}});
+  const auto culprit = sessions[1]->wait();
+  REQUIRE_FALSE(culprit);
+  CHECK(contains(culprit.error().message, "trainer rank 1"));
+  CHECK(contains(culprit.error().message, "broke the rules: ready twice"));
+  CHECK(state_of(sessions[0]->wait()) == StepState::kRestart);
+  CHECK(contains(sessions[0]->stop_reason(), "trainer rank 1"));
+  CHECK(contains(node.coordinator.await<LeaveJob>().message, "broke the rules: ready twice"));
+}
+
+TEST_CASE("an attach waits for a worker that is started later, and says so") {
+  FakeNode node;
+  SessionOptions options = node.session_options();
+  const std::string worker = options.socket;
+  const TempDir dir;
+  options.socket = dir / "later.sock";
+  std::vector<std::string> notes;
+  options.note = [&](const std::string& note) {
+    notes.push_back(note);
+    std::filesystem::create_symlink(worker, options.socket);  // as if it were started now
+  };
+  node.run();
+  auto attached = node.attach(options);
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  const auto session = attached.get();
+  REQUIRE_MESSAGE(session, session.error().message);
+  REQUIRE(notes.size() >= 1);
+  CHECK(contains(notes[0], options.socket));
+}
+
+TEST_CASE("nobody listens on the socket: the path is named") {
+  SessionOptions options;
+  options.socket = "/tmp/tributary-test-no-such-directory/w.sock";
+  SUBCASE("not as long as the attach may take") {
+    options.attach_timeout = std::chrono::milliseconds(50);
+  }
+  SUBCASE("now, and the caller does not want to wait") {
+    options.await_worker = false;
+  }
+  const auto session = Session::attach(options, small_model());
+  REQUIRE_FALSE(session);
+  CHECK(session.error().code == ErrorCode::kUnavailable);
+  CHECK(contains(session.error().message, options.socket));
+  options.socket = std::string(200, 'x');
+  CHECK(Session::attach(options, small_model()).error().code == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("members that never come end the attach with a time-out that says what to look at") {
+  FakeNode node;
+  node.run();
+  SessionOptions options = node.session_options(0, 2);
+  options.attach_timeout = std::chrono::milliseconds(50);
+  const Error error = error_of(node.attach(options));
+  CHECK(error.code == ErrorCode::kTimeout);
+  CHECK(contains(error.message, "'a-job' did not come together within 50 ms"));
+}
+
+TEST_CASE(
+    "whoever waits for others hears who they are: ranks of the node from the worker, the rest from the coordinator") {
+  FakeNode node;
+  node.run();
+  SessionOptions options = node.session_options(0, 2);
+  options.attach_timeout = std::chrono::milliseconds(1500);
+  auto alone = node.attach(options);
+  CHECK(contains(error_of(std::move(alone)).message, "missing: local rank 1 of node 0"));
+
+  std::vector<std::string> notes;
+  options.attach_timeout = std::chrono::milliseconds(6000);
+  options.note = [&](const std::string& text) { notes.push_back(text); };
+  auto first = node.attach(options);
+  auto second = node.attach(node.session_options(1, 2));
+  node.coordinator.await<JoinJob>();
+  node.server->on_control(JobWaits{"a-job", "node 1, server 0"});
+  node.server->on_control(JobWaits{"another", "nobody"});
+  CHECK(contains(error_of(std::move(first)).message, "missing: node 1, server 0"));
+  REQUIRE_FALSE(notes.empty());
+  CHECK(contains(notes.back(), "waiting for node 1, server 0, "));
+  CHECK(contains(notes.back(), " s of 6 s"));
+  node.welcome();
+  second.get();
+}
+
+}  // namespace tributary::session_test

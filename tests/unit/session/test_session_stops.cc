@@ -1,0 +1,82 @@
+// A session whose rank is told to stop while it waits.
+#include <atomic>
+#include <future>
+
+#include "tests/unit/worker/node_fixture.h"
+
+namespace tributary::session_stops_test {
+
+using namespace testing;
+
+TEST_CASE("an attach ends when its rank is to stop, and says what it waited for") {
+  std::atomic<bool> told = false;
+  FakeNode node;
+  SessionOptions options = node.session_options(0, 2);
+  options.stops = [&] { return told.load(); };
+  SUBCASE("the worker") {
+    options.socket = node.directory / "later.sock";
+    options.note = [&](const std::string&) { told = true; };
+    const Error error = error_of(node.attach(options));
+    CHECK(error.code == ErrorCode::kStopped);
+    CHECK(contains(error.message, "told to stop while job 'a-job' waited for the worker daemon: "));
+    CHECK(contains(error.message, options.socket));
+  }
+  SUBCASE("other ranks") {
+    node.run();
+    options.note = [&](const std::string& note) { told = contains(note, "local rank 1 of node 0"); };
+    const Error error = error_of(node.attach(options));
+    CHECK(error.code == ErrorCode::kStopped);
+    CHECK(contains(error.message, "told to stop while job 'a-job' waited for local rank 1 of node 0, "));
+    CHECK(contains(error.message, " s of 20 s"));
+    // The worker has let it go: the same rank can come again.
+    auto again = node.attach(node.session_options(0, 2)), other = node.attach(node.session_options(1, 2));
+    node.coordinator.await<JoinJob>();
+    node.welcome();
+    CHECK(again.get());
+    CHECK(other.get());
+  }
+  SUBCASE("nobody: it was told before") {
+    node.run();
+    told = true;
+    CHECK(error_of(node.attach(options)).code == ErrorCode::kStopped);
+  }
+}
+
+TEST_CASE("who waits for a round, or for the last state, is asked, and waits on") {
+  std::atomic<int> asked = 0;
+  std::atomic<bool> told = false;
+  FakeNode node;
+  node.run();
+  SessionOptions options = node.session_options();
+  options.stops = [&] {
+    ++asked;
+    return told.load();
+  };
+  auto attached = node.attach(options);
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  auto session = attached.get();
+  REQUIRE_MESSAGE(session, session.error().message);
+  told = true;
+  REQUIRE((*session)->start());
+  ready_all(**session);
+  auto waiting = std::async(std::launch::async, [&] { return (*session)->wait(); });
+  const auto is_asked_again = [&, before = asked.load()] { return asked > before + 2; };
+  REQUIRE(eventually(is_asked_again));
+  CHECK(waiting.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
+  node.lanes.complete(Round(1));
+  const auto state = waiting.get();
+  REQUIRE(state);
+  CHECK(*state == StepState::kContinue);
+
+  REQUIRE((*session)->finish(LeaveKind::kFinished));
+  auto saving = std::async(std::launch::async, [&] { return (*session)->saved(); });
+  const auto is_asked_then = [&, before = asked.load()] { return asked > before + 2; };
+  REQUIRE(eventually(is_asked_then));
+  node.coordinator.await<LeaveJob>();
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kFinished, Round(1), {}});
+  node.server->on_control(SnapshotDone{JobId(99), ViewId(1), Round(1), true, 0, ""});
+  CHECK(saving.get());
+}
+
+}  // namespace tributary::session_stops_test

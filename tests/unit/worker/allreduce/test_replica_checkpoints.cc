@@ -1,0 +1,354 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "common/config/job_json.h"
+#include "common/files/checksum.h"
+#include "server/checkpoint/checkpoint_directory.h"
+#include "tests/unit/temp_dir.h"
+#include "worker/allreduce/replica_checkpoints.h"
+
+namespace tributary::replica_checkpoints_test {
+
+using namespace testing;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+JobConfig job_named(const std::string& name) {
+  JobConfig job;
+  job.name = name;
+  job.mode = Mode::kAllreduce;
+  job.optimizer.name = "adamw";
+  return job;
+}
+
+struct Sample {
+  explicit Sample(std::uint64_t chunk_elements = 1024) {
+    const ShardSlots one{};
+    layout = std::make_unique<Layout>(*Layout::make({{"a", {2000}}, {"b", {300}}}, chunk_elements, {&one, 1}));
+    for (auto* array : {&values, &first, &second}) array->resize(layout->flat_elements());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(i);
+      first[i] = -static_cast<float>(i);
+      second[i] = 0.5f * static_cast<float>(i);
+    }
+    steps.assign(layout->chunks(), 4);
+    steps[0] = 3;
+  }
+  ReplicaCheckpoints of(const std::string& store) const { return {store, job, *layout}; }
+  Status write(const std::string& store, std::uint64_t round) {
+    float* const slots[] = {first.data(), second.data()};
+    return of(store).write(Round(round), {values.data(), slots, steps});
+  }
+  Status read(const std::string& store, std::uint64_t round) {
+    float* const slots[] = {first.data(), second.data()};
+    return of(store).read(Round(round), {values.data(), slots, steps});
+  }
+  Result<Round> newest(const std::string& store) const { return of(store).newest(); }
+  void clear() {
+    for (auto* array : {&values, &first, &second}) std::ranges::fill(*array, 0.0f);
+    std::ranges::fill(steps, 0);
+  }
+  bool operator==(const Sample& other) const {
+    return values == other.values && first == other.first && second == other.second && steps == other.steps;
+  }
+  JobConfig job = job_named("a-job");
+  std::unique_ptr<Layout> layout;
+  std::vector<float> values, first, second;
+  std::vector<std::uint64_t> steps;
+};
+
+void flip_byte(const fs::path& file, std::uint64_t at) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(at));
+  char byte = 0;
+  stream.get(byte);
+  stream.seekp(static_cast<std::streamoff>(at));
+  stream.put(static_cast<char>(byte ^ 0x10));
+}
+
+bool mentions(const Error& error, const std::string& text) {
+  return error.message.find(text) != std::string::npos;
+}
+
+// As releases before this form wrote it.
+std::string write_earlier(const std::string& store, const Sample& sample, std::uint64_t round) {
+  struct {
+    std::uint64_t magic = 0x74706b6354524942ull;
+    std::uint32_t format = 1, slots = 2;
+    std::uint64_t layout_hash = 0, round = 0, chunks = 0, elements = 0, name_bytes = 0, checksum = 0;
+  } header;
+  struct {
+    std::uint64_t chunk = 0, step = 0, elements = 0, checksum = 0;
+  } record;
+  std::string name = sample.job.name + std::string(1, '\0') + to_canonical_json(sample.job);
+  header.layout_hash = sample.layout->hash();
+  header.round = round;
+  header.chunks = sample.layout->chunks();
+  header.elements = sample.layout->flat_elements();
+  header.name_bytes = name.size();
+  header.checksum = Checksum64().add(&header, sizeof header).add(name).value();
+  name.resize((name.size() + 7) / 8 * 8);
+  const fs::path folder = fs::path(store) / "allreduce" / (sample.job.name + "-0123456789abcdef");
+  fs::create_directories(folder);
+  const std::string path = folder / ("round-" + std::to_string(round) + ".ckpt");
+  std::ofstream out(path, std::ios::binary);
+  const auto put = [&](const void* data, std::size_t bytes) {
+    out.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
+  };
+  put(&header, sizeof header);
+  put(name.data(), name.size());
+  for (std::uint32_t c = 0; c < sample.layout->chunks(); ++c) {
+    const ChunkRange range = sample.layout->chunk(ChunkIndex(c));
+    record = {c, sample.steps[c], range.elements, 0};
+    Checksum64 hash;
+    hash.add(&record, sizeof record - sizeof record.checksum);
+    for (const auto* array : {&sample.values, &sample.first, &sample.second})
+      hash.add(array->data() + range.begin, range.elements * sizeof(float));
+    record.checksum = hash.value();
+    put(&record, sizeof record);
+    for (const auto* array : {&sample.values, &sample.first, &sample.second})
+      put(array->data() + range.begin, range.elements * sizeof(float));
+  }
+  return path;
+}
+
+}  // namespace
+
+TEST_CASE("what is written is read back, and is a checkpoint like those of servers") {
+  TempDir directory;
+  Sample sample;
+  REQUIRE(sample.write(directory.path(), 5));
+  CHECK(sample.newest(directory.path()) == Round(5));
+  sample.clear();
+  REQUIRE(sample.read(directory.path(), 5));
+  CHECK(sample == Sample());
+  const auto listed = list_checkpoints(directory / "allreduce");
+  REQUIRE(listed);
+  REQUIRE(listed->size() == 1);
+  CHECK(listed->front().name == "a-job-round-5");
+  CHECK(verify_checkpoint(listed->front().path).findings.empty());
+}
+
+TEST_CASE("a store without checkpoints of the job has none, and that is no error") {
+  TempDir directory;
+  Sample sample;
+  CHECK(sample.newest(directory / "missing") == Round(0));
+  CHECK(sample.newest("") == Round(0));
+  REQUIRE(sample.write(directory.path(), 5));
+  Sample another;
+  for (const char* name : {"another job", "a", "a-job-round-5", "a-job-round"}) {
+    another.job.name = name;
+    CHECK(another.newest(directory.path()) == Round(0));
+  }
+  const Status missing = sample.read(directory.path(), 6);
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().code == ErrorCode::kNotFound);
+  CHECK(mentions(missing.error(), "a-job-round-6"));
+}
+
+TEST_CASE("the newest two checkpoints are kept") {
+  TempDir directory;
+  Sample sample;
+  for (const std::uint64_t round : {4, 9, 10, 100}) REQUIRE(sample.write(directory.path(), round));
+  CHECK(sample.read(directory.path(), 100));
+  CHECK(sample.read(directory.path(), 10));
+  CHECK_FALSE(sample.read(directory.path(), 9));
+  CHECK(sample.newest(directory.path()) == Round(100));
+}
+
+TEST_CASE("names that fit no file name are kept apart all the same") {
+  TempDir directory;
+  Sample one, other;
+  one.job.name = ".a";
+  other.job.name = "_a";
+  REQUIRE(one.write(directory.path(), 5));
+  REQUIRE(other.write(directory.path(), 7));
+  CHECK(one.newest(directory.path()) == Round(5));
+  CHECK(other.newest(directory.path()) == Round(7));
+  CHECK(std::distance(fs::directory_iterator(directory.path()), {}) == 1);
+  CHECK(std::distance(fs::directory_iterator(directory / "allreduce"), {}) == 2);
+}
+
+TEST_CASE("every damaged byte is found, and the checkpoint is named") {
+  TempDir directory;
+  Sample sample;
+  REQUIRE(sample.write(directory.path(), 5));
+  const fs::path path = sample.of(directory.path()).path_of(Round(5));
+  for (const char* name : {"shard-0.bin", "manifest.json", "COMPLETE"}) {
+    const fs::path file = path / name;
+    const std::uint64_t size = fs::file_size(file);
+    for (std::uint64_t at = 0; at < size; at += at < 150 ? 1 : 997) {
+      flip_byte(file, at);
+      const Status read = sample.read(directory.path(), 5);
+      REQUIRE_MESSAGE(!read, name << ", byte " << at);
+      CHECK(mentions(read.error(), path.string()));
+      const auto newest = sample.newest(directory.path());
+      REQUIRE_FALSE(newest);
+      CHECK(mentions(newest.error(), path.string()));
+      flip_byte(file, at);
+    }
+  }
+  CHECK(sample.read(directory.path(), 5));
+}
+
+TEST_CASE("a checkpoint that is cut short, or half of one, is refused, and the next one takes its place") {
+  TempDir directory;
+  Sample sample;
+  REQUIRE(sample.write(directory.path(), 5));
+  const fs::path path = sample.of(directory.path()).path_of(Round(5)), file = path / "shard-0.bin";
+  const std::uint64_t size = fs::file_size(file);
+  for (const std::uint64_t cut : {size + 4, size - 1, size / 2, std::uint64_t{70}, std::uint64_t{0}}) {
+    fs::resize_file(file, cut);
+    CHECK_FALSE(sample.read(directory.path(), 5));
+    CHECK_FALSE(sample.newest(directory.path()));
+    REQUIRE(sample.write(directory.path(), 5));
+    REQUIRE(sample.read(directory.path(), 5));
+  }
+  fs::remove(path / "COMPLETE");
+  CHECK_FALSE(sample.read(directory.path(), 5));
+  REQUIRE(sample.write(directory.path(), 5));
+  CHECK(sample.newest(directory.path()) == Round(5));
+}
+
+TEST_CASE("the same round of other values takes the place of those that were given up") {
+  TempDir directory;
+  Sample sample;
+  REQUIRE(sample.write(directory.path(), 5));
+  sample.values[7] = 1234.0f;
+  REQUIRE(sample.write(directory.path(), 5));
+  sample.clear();
+  REQUIRE(sample.read(directory.path(), 5));
+  CHECK(sample.values[7] == 1234.0f);
+}
+
+TEST_CASE("an older whole checkpoint stands in for a damaged one") {
+  TempDir directory;
+  Sample sample;
+  REQUIRE(sample.write(directory.path(), 5));
+  REQUIRE(sample.write(directory.path(), 8));
+  flip_byte(fs::path(sample.of(directory.path()).path_of(Round(8))) / "shard-0.bin", 2000);
+  CHECK(sample.newest(directory.path()) == Round(5));
+}
+
+TEST_CASE("a checkpoint of another optimizer or one put in the wrong place is refused") {
+  TempDir directory;
+  Sample sample;
+  REQUIRE(sample.write(directory.path(), 5));
+  const ReplicaCheckpoints checkpoints = sample.of(directory.path());
+  float* const one[] = {sample.first.data()};
+  const Status fewer = checkpoints.read(Round(5), {sample.values.data(), one, sample.steps});
+  REQUIRE_FALSE(fewer);
+  CHECK(mentions(fewer.error(), "2 state arrays, the job's optimizer has 1"));
+  fs::copy(checkpoints.path_of(Round(5)), checkpoints.path_of(Round(6)), fs::copy_options::recursive);
+  const Status renamed = sample.read(directory.path(), 6);
+  REQUIRE_FALSE(renamed);
+  CHECK(mentions(renamed.error(), "it holds round 5"));
+  CHECK(checkpoints.newest() == Round(5));
+}
+
+TEST_CASE("a store that cannot be written to is an error with the reason") {
+  TempDir directory;
+  Sample sample;
+  std::ofstream(directory / "allreduce") << "a file, not a directory";
+  const Status written = sample.write(directory.path(), 5);
+  REQUIRE_FALSE(written);
+  CHECK(written.error().code == ErrorCode::kIo);
+  CHECK(mentions(written.error(), "[store] path"));
+}
+
+TEST_CASE("a checkpoint of another training under the same name is refused with the first difference") {
+  TempDir directory;
+  Sample sample;
+  REQUIRE(sample.write(directory.path(), 8));
+  sample.job.train.epochs = 99;  // may go on for longer
+  CHECK(sample.newest(directory.path()) == Round(8));
+  sample.job.optimizer.lr = 0.5;
+  const auto refused = sample.newest(directory.path());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kConfigMismatch);
+  CHECK(mentions(refused.error(), "optimizer.lr"));
+  CHECK(mentions(refused.error(), "round 8"));
+  REQUIRE(sample.read(directory.path(), 8));
+}
+
+TEST_CASE("a checkpoint of other tensors or chunks under the same name is refused, not passed over") {
+  TempDir directory;
+  Sample sample;
+  REQUIRE(sample.write(directory.path(), 5));
+  const auto refused = Sample(2048).newest(directory.path());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kConfigMismatch);
+  CHECK(mentions(refused.error(), "chunk_bytes"));
+  CHECK(mentions(refused.error(), sample.of(directory.path()).path_of(Round(5))));
+}
+
+TEST_CASE("a checkpoint of an earlier release is brought into the form of this one") {
+  TempDir directory;
+  Sample sample;
+  write_earlier(directory.path(), sample, 3);
+  write_earlier(directory.path(), sample, 4);
+  Sample another;
+  another.job.name = "another";
+  CHECK(another.newest(directory.path()) == Round(0));
+  CHECK(sample.newest(directory.path()) == Round(4));
+  sample.clear();
+  REQUIRE(sample.read(directory.path(), 4));
+  CHECK(sample == Sample());
+  REQUIRE(sample.write(directory.path(), 9));
+  CHECK(sample.newest(directory.path()) == Round(9));
+}
+
+TEST_CASE("an earlier checkpoint of another training is refused with the first difference") {
+  TempDir directory;
+  Sample sample;
+  write_earlier(directory.path(), sample, 4);
+  sample.job.optimizer.name = "lion";
+  const auto refused = sample.newest(directory.path());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kConfigMismatch);
+  CHECK(mentions(refused.error(), "optimizer.name"));
+  CHECK(mentions(refused.error(), "round-4.ckpt"));
+}
+
+TEST_CASE("what a crash left half written goes with the next checkpoint, and nothing of other jobs does") {
+  TempDir directory;
+  Sample sample, other;
+  other.job.name = "a-job-2";
+  for (const Sample* one : {&sample, &other})
+    fs::create_directories(one->of(directory.path()).path_of(Round(3)) + ".partial");
+  REQUIRE(sample.write(directory.path(), 5));
+  CHECK_FALSE(fs::exists(sample.of(directory.path()).path_of(Round(3)) + ".partial"));
+  CHECK(fs::exists(other.of(directory.path()).path_of(Round(3)) + ".partial"));
+}
+
+TEST_CASE("of earlier checkpoints, a whole one stands in for a damaged one; none that is whole is an error") {
+  TempDir directory;
+  Sample sample;
+  const std::string first = write_earlier(directory.path(), sample, 5);
+  const std::string second = write_earlier(directory.path(), sample, 6);
+  CHECK(Sample(2048).newest(directory.path()).error().code == ErrorCode::kConfigMismatch);
+  const std::uint64_t size = fs::file_size(first);
+  for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{40}, std::uint64_t{70}, size / 2, size - 1}) {
+    flip_byte(second, at);
+    const auto older = sample.newest(directory.path());
+    REQUIRE_MESSAGE(older, older.error().message);
+    CHECK(*older == Round(5));
+    fs::remove_all(sample.of(directory.path()).path_of(Round(5)));
+    flip_byte(first, at);
+    const auto none = sample.newest(directory.path());
+    REQUIRE_FALSE(none);
+    CHECK(mentions(none.error(), second));
+    flip_byte(first, at);
+    flip_byte(second, at);
+  }
+  fs::resize_file(second, size - 10);
+  CHECK(sample.newest(directory.path()) == Round(5));
+}
+
+}  // namespace tributary::replica_checkpoints_test

@@ -1,0 +1,122 @@
+// RedoKeeper: how long what a node pushed is kept.
+#include <doctest/doctest.h>
+#include <spdlog/sinks/null_sink.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "common/wire/redo_plan.h"
+#include "worker/node/redo_keeper.h"
+
+namespace tributary::redo_keeper_test {
+namespace {
+
+struct Keeper {
+  Keeper() {
+    config.name = "job";
+    welcome.job = JobId(7);
+    welcome.redo = true;
+    keeper.emplace(budget, 20,
+                   std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()));
+  }
+  std::shared_ptr<RedoRing> begin() { return keeper->begin(config, NodeRank(0), *layout, welcome, now_ms).value(); }
+  static void push(RedoRing& ring, std::uint64_t round) {
+    ring.frame(ChunkIndex(0), Round(round));
+    ring.publish(ChunkIndex(0), Round(round), 1);
+  }
+
+  std::uint64_t now_ms = 5'000'000;  // as long as a machine may be up
+  JobConfig config;
+  JobWelcome welcome;
+  std::shared_ptr<MemoryBudget> budget = std::make_shared<MemoryBudget>(64u << 20);
+  std::optional<Layout> layout = Layout::unowned({{"w", {100}}}).value();
+  std::optional<RedoKeeper> keeper;
+};
+
+}  // namespace
+
+TEST_CASE("a ring is kept after the end of its job until a snapshot has all of it") {
+  Keeper k;
+  {
+    const auto ring = k.begin();
+    CHECK(ring->rounds() == 20);  // as many as it may have, not as many as fit
+    Keeper::push(*ring, 1);
+    Keeper::push(*ring, 2);
+  }
+  k.keeper->covered(JobId(7), Round(1));
+  JoinJob join;
+  join.tensors = {{"w", {100}}};
+  k.keeper->describe(k.config, join);
+  CHECK(join.redo_job == JobId(7));
+  CHECK(join.redo_last == Round(2));
+  CHECK(k.budget->used() > 0);
+  k.keeper->covered(JobId(8), Round(2));  // another job's
+  CHECK(k.budget->used() > 0);
+  k.keeper->covered(JobId(7), Round(2));
+  CHECK(k.budget->used() == 0);
+  JoinJob later;
+  later.tensors = join.tensors;
+  k.keeper->describe(k.config, later);
+  CHECK(later.redo_job == JobId());
+}
+
+TEST_CASE("a ring has the rounds that are of use to its job, no more than fit, and no more than any job needs") {
+  JobConfig config;
+  config.recovery.redo_mb = 256;
+  CHECK(redo_rounds(config, 1u << 20) == kMaxRedoRounds);
+  CHECK(redo_rounds(config, 4u << 20) == 64);
+  CHECK(redo_rounds(config, 32u << 20) == 0);
+  config.snapshot.every_rounds = 10;  // and by time: how many rounds that are nobody knows
+  CHECK(redo_rounds(config, 1u << 20) == kMaxRedoRounds);
+  config.snapshot.every_s = 0;
+  CHECK(redo_rounds(config, 1u << 20) == 2 * (10 + kRoundsOfSnapshot));
+  CHECK(redo_rounds(config, 4u << 20) == 64);
+  config.snapshot.every_rounds = ~0ull;
+  CHECK(redo_rounds(config, 1u << 20) == kMaxRedoRounds);
+}
+
+TEST_CASE("a ring ages from the beginning of its view on") {
+  Keeper k;
+  k.begin();
+  k.keeper->tick(k.now_ms + RedoKeeper::kKeepMs);
+  CHECK(k.budget->used() > 0);
+  k.keeper->tick(k.now_ms + RedoKeeper::kKeepMs + 1);
+  CHECK(k.budget->used() == 0);
+}
+
+TEST_CASE("a ring is busy until the last lane has let go of it") {
+  Keeper k;
+  CHECK_FALSE(k.keeper->busy("job"));
+  const auto ring = k.begin();
+  CHECK_FALSE(k.keeper->busy("job"));
+  RedoRing::Use one = RedoRing::use(ring), other = RedoRing::use(ring);
+  CHECK(k.keeper->busy("job"));
+  one.reset();
+  CHECK(k.keeper->busy("job"));
+  other.reset();
+  CHECK_FALSE(k.keeper->busy("job"));
+}
+
+TEST_CASE("why nothing is kept is said in words, with what would do") {
+  Keeper k;
+  JoinJob join;
+  join.tensors = {{"w", {4 << 20}}};  // 16 MiB a round
+  std::string why;
+  SUBCASE("rounds are too large") {
+    k.config.recovery.redo_mb = 255;
+    why = k.keeper->describe(k.config, join);
+    CHECK(why.find("recovery.redo_mb = 255; 256 would do") != std::string::npos);
+  }
+  SUBCASE("the worker has no room") {
+    why = k.keeper->describe(k.config, join);
+    CHECK(why.find("max_shared_memory") != std::string::npos);
+  }
+  SUBCASE("nothing is to be kept") {
+    k.config.recovery.redo_mb = 0;
+    CHECK(k.keeper->describe(k.config, join).empty());
+  }
+  CHECK(join.redo_capacity == 0);
+}
+
+}  // namespace tributary::redo_keeper_test

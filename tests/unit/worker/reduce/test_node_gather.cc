@@ -1,0 +1,168 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "common/base/weight.h"
+#include "tests/unit/expect.h"
+#include "worker/reduce/node_gather.h"
+
+namespace tributary::node_gather_test {
+
+using testing::contains;
+
+namespace {
+
+constexpr std::uint64_t kChunkElements = kMinChunkBytes / sizeof(float);
+
+std::shared_ptr<const Layout> layout_of(std::vector<std::uint64_t> sizes) {
+  std::vector<TensorSpec> tensors;
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    tensors.push_back({std::string("t").append(std::to_string(i)), {sizes[i]}});
+  const ShardSlots one{};
+  auto layout = Layout::make(tensors, kChunkElements, {&one, 1});
+  REQUIRE(layout);
+  return std::make_shared<const Layout>(std::move(*layout));
+}
+
+std::vector<ChunkIndex> all_chunks(const Layout& layout) {
+  std::vector<ChunkIndex> chunks;
+  for (std::uint32_t c = 0; c < layout.chunks(); ++c) chunks.push_back(ChunkIndex(c));
+  return chunks;
+}
+
+struct Gather {
+  explicit Gather(std::vector<std::uint64_t> sizes, std::uint32_t ranks, Round start = Round(0))
+      : layout(layout_of(std::move(sizes))), gather(layout, all_chunks(*layout), ranks, start) {
+    for (const ChunkIndex c : all_chunks(*layout)) gather.answered(c);
+  }
+  Status ready(std::uint32_t rank, std::size_t tensor, std::uint64_t round, std::uint64_t weight = 1,
+               double rate = kScheduledRate) {
+    done.clear();
+    return gather.on_tensor(rank, tensor, Round(round), weight, rate, done);
+  }
+  std::string refusal(std::uint32_t rank, std::size_t tensor, std::uint64_t round, std::uint64_t weight = 1) {
+    const Status status = ready(rank, tensor, round, weight);
+    REQUIRE_FALSE(status);
+    CHECK(done.empty());
+    return status.error().message;
+  }
+  std::shared_ptr<const Layout> layout;
+  NodeGather gather;
+  std::vector<NodeGather::Complete> done;
+};
+
+}  // namespace
+
+TEST_CASE("a chunk is complete when all ranks are ready with all tensors in it, with the sum of their weights") {
+  Gather g({100, 200}, 2);  // both tensors in one chunk
+  REQUIRE(g.layout->chunks() == 1);
+  CHECK(g.ready(0, 1, 1, 5));
+  CHECK(g.ready(1, 1, 1, 3));
+  CHECK(g.ready(1, 0, 1, 3));
+  CHECK(g.done.empty());
+  CHECK(g.ready(0, 0, 1, 5));
+  REQUIRE(g.done.size() == 1);
+  CHECK(g.done[0].chunk == ChunkIndex(0));
+  CHECK(g.done[0].round == Round(1));
+  CHECK(g.done[0].weight == 8);
+}
+
+TEST_CASE("a tensor over several chunks completes those that wait for nothing else") {
+  Gather g({kChunkElements / 2, 3 * kChunkElements, kChunkElements / 2}, 1, Round(41));
+  REQUIRE(g.layout->chunks() == 4);
+  CHECK(g.ready(0, 1, 42));
+  std::vector<std::uint32_t> chunks;
+  for (const auto& done : g.done) chunks.push_back(done.chunk.value);
+  CHECK(chunks == std::vector<std::uint32_t>{1, 2});
+  CHECK(g.ready(0, 2, 42));
+  REQUIRE(g.done.size() == 1);
+  CHECK(g.done[0].chunk == ChunkIndex(3));
+}
+
+TEST_CASE("a lane sees only the tensors that overlap its own chunks") {
+  const auto layout = layout_of({kChunkElements, kChunkElements, kChunkElements, 50});
+  NodeGather gather(layout, {ChunkIndex(1), ChunkIndex(3)}, 1, Round(0));
+  CHECK(gather.tensors() == std::vector<std::uint32_t>{1, 3});
+}
+
+TEST_CASE("a trainer that calls ready twice, skips a round or goes back is told the round that was due") {
+  Gather g({100, 100}, 2);
+  CHECK(g.ready(0, 0, 1));
+  CHECK(contains(g.refusal(0, 0, 1), "local rank 0, tensor 't0': ready for round 1 came where round 2 was due"));
+  CHECK(contains(g.refusal(1, 0, 2), "ready for round 2 came where round 1 was due"));
+  CHECK(contains(g.refusal(1, 0, 0), "ready for round 0 came where round 1 was due"));
+}
+
+TEST_CASE("ready before the answer of the last round is refused: the gradient may still be in use") {
+  Gather g({100}, 1);
+  CHECK(g.ready(0, 0, 1));
+  REQUIRE(g.done.size() == 1);
+  CHECK(contains(g.refusal(0, 0, 2), "came before the parameters of round 1 were there"));
+
+  Gather waiting({100}, 2);  // rank 1 has not even been ready for round 1
+  CHECK(waiting.ready(0, 0, 1));
+  CHECK(contains(waiting.refusal(0, 0, 2), "came before the parameters of round 1"));
+
+  const auto layout = layout_of({100});
+  NodeGather unopened(layout, all_chunks(*layout), 1, Round(7));
+  std::vector<NodeGather::Complete> done;
+  const Status early = unopened.on_tensor(0, 0, Round(8), 1, kScheduledRate, done);
+  REQUIRE_FALSE(early);
+  CHECK(contains(early.error().message, "before the parameters of round 7"));
+}
+
+TEST_CASE("weights that differ within a round, or are absurd, are refused with both numbers") {
+  Gather g({100, 100}, 1);
+  CHECK(g.ready(0, 0, 1, 32));
+  const std::string message = g.refusal(0, 1, 1, 33);
+  CHECK(contains(message, "weight 33"));
+  CHECK(contains(message, "weight 32"));
+  Gather huge({100}, 1);
+  CHECK(contains(huge.refusal(0, 0, 1, kMaxWeight + 1), "over the limit"));
+  Gather zero({100}, 1);
+  CHECK(zero.ready(0, 0, 1, 0));
+  REQUIRE(zero.done.size() == 1);
+  CHECK(zero.done[0].weight == 0);
+}
+
+TEST_CASE("in every order of calls each chunk is complete exactly once a round, at the last call that it needs") {
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    std::mt19937_64 random(seed);
+    const std::uint32_t ranks = 1 + random() % 3;
+    std::vector<std::uint64_t> sizes(1 + random() % 6);
+    for (auto& size : sizes) size = 1 + random() % (3 * kChunkElements);
+    Gather g(sizes, ranks);
+    for (std::uint64_t round = 1; round <= 4; ++round) {
+      std::vector<std::pair<std::uint32_t, std::size_t>> calls;
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+        for (std::size_t t = 0; t < sizes.size(); ++t) calls.emplace_back(rank, t);
+      }
+      std::shuffle(calls.begin(), calls.end(), random);
+      std::set<std::pair<std::uint32_t, std::size_t>> called;
+      std::set<std::uint32_t> complete;
+      for (const auto& call : calls) {
+        called.insert(call);
+        REQUIRE(g.ready(call.first, call.second, round, 10 + call.first));
+        for (const auto& done : g.done) {
+          CHECK(done.round == Round(round));
+          CHECK(done.weight == 10 * ranks + ranks * (ranks - 1) / 2);
+          CHECK(complete.insert(done.chunk.value).second);
+        }
+        for (std::uint32_t c = 0; c < g.layout->chunks(); ++c) {
+          const auto [first, last] = g.layout->tensors_of(ChunkIndex(c));
+          bool all = true;
+          for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+            for (std::size_t t = first; t < last; ++t) all = all && called.contains({rank, t});
+          }
+          CHECK(all == complete.contains(c));
+        }
+      }
+      for (const ChunkIndex c : all_chunks(*g.layout)) g.gather.answered(c);
+    }
+  }
+}
+
+}  // namespace tributary::node_gather_test

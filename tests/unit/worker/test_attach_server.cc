@@ -1,0 +1,611 @@
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "common/config/job_json.h"
+#include "common/wire/codec.h"
+#include "tests/unit/worker/node_fixture.h"
+
+namespace tributary::attach_server_test {
+
+using namespace testing;
+
+namespace {
+
+std::string pid_text() {
+  return "pid " + std::to_string(getpid());
+}
+
+// A raw connection to the attach socket.
+FileDescriptor raw_connection(const std::string& path) {
+  const auto address = unix_address(path);
+  FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+  REQUIRE(connect(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) == 0);
+  return fd;
+}
+
+AttachRequest request_of(const SessionOptions& options) {
+  AttachRequest request;
+  request.job_json = to_canonical_json(options.job);
+  request.rank = options.topology.rank;
+  request.local_rank = options.topology.local_rank;
+  request.world_size = options.topology.world_size;
+  request.local_world_size = options.topology.local_world_size;
+  request.node_rank = options.topology.node_rank;
+  request.tensors = small_model();
+  return request;
+}
+
+Result<AttachReceived> answer(AttachSocket& socket) {
+  return socket.receive(std::chrono::steady_clock::now() + std::chrono::seconds(20));
+}
+
+}  // namespace
+
+TEST_CASE("the join names what all local ranks agreed on, once all are there") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(1, 2, 6));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK(node.coordinator.all<JoinJob>().empty());
+  auto second = node.attach(node.session_options(0, 2, 6));
+  const JoinJob join = node.coordinator.await<JoinJob>();
+  CHECK(join.node == NodeRank(0));
+  CHECK(join.nodes == 3);
+  CHECK(join.local_world_size == 2);
+  CHECK(join.world_size == 6);
+  CHECK(join.tensors == small_model());
+  node.welcome();
+  CHECK(first.get());
+  CHECK(second.get());
+}
+
+TEST_CASE("the join says what the ranks compute with, each kind once") {
+  FakeNode node;
+  node.run();
+  std::vector<FakeNode::Attached> ranks;
+  for (const char* kind : {"B", "A", "B", ""}) {
+    SessionOptions options = node.session_options(static_cast<std::uint32_t>(ranks.size()), 4);
+    options.computes_with = kind;
+    ranks.push_back(node.attach(options));
+  }
+  CHECK(node.coordinator.await<JoinJob>().computes_with == ComputeKinds{"A", "B"});
+  node.welcome();
+  for (auto& rank : ranks) CHECK(rank.get());
+  SessionOptions options = node.session_options();
+  options.job.name = "another";
+  options.computes_with = "\xff";
+  CHECK(contains(error_of(node.attach(options)).message, "is no UTF-8"));
+}
+
+TEST_CASE("contradicting ranks are refused before anything is opened") {
+  FakeNode node;
+  node.run();
+  AttachRequest request = request_of(node.session_options());
+  request.local_rank = 3;
+  auto socket = AttachSocket::connect(node.socket());
+  REQUIRE(socket);
+  REQUIRE(socket->send(request));
+  auto got = answer(*socket);
+  REQUIRE(got);
+  const auto* error = std::get_if<AttachError>(&got->message);
+  REQUIRE(error);
+  CHECK(error->code == ErrorCode::kTopology);
+  CHECK(contains(error->message, "local_rank 3 is not below local_world_size 1"));
+  CHECK(node.coordinator.all<JoinJob>().empty());
+}
+
+TEST_CASE("a local rank that is taken is refused with the process that has it, while gathering and while running") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(0, 2));
+  REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
+  Error error = error_of(node.attach(node.session_options(0, 2)));
+  CHECK(error.code == ErrorCode::kTopology);
+  CHECK(contains(error.message, "local_rank 0 of job 'a-job' is attached already, by " + pid_text()));
+  auto second = node.attach(node.session_options(1, 2));
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  auto a = first.get(), b = second.get();
+  REQUIRE(a);
+  REQUIRE(b);
+  error = error_of(node.attach(node.session_options(1, 2)));
+  CHECK(contains(error.message, "local_rank 1 of job 'a-job' is attached already, by " + pid_text()));
+  CHECK(node.lanes.job());  // the others train on
+}
+
+TEST_CASE("ranks of one node must agree on world, node, tensors and configuration") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(0, 2, 4));
+  REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
+
+  CHECK(contains(error_of(node.attach(node.session_options(1, 2, 8))).message, "world_size 8"));
+  SessionOptions other_node = node.session_options(1, 2, 4);
+  other_node.topology.rank = 3;
+  other_node.topology.node_rank = 1;
+  CHECK(contains(error_of(node.attach(other_node)).message,
+                 "serves node_rank 0 of job 'a-job', the trainer says node_rank 1"));
+
+  std::vector<TensorSpec> other_tensors = small_model();
+  other_tensors[1].shape = {51};
+  Error error = error_of(node.attach(node.session_options(1, 2, 4), other_tensors));
+  CHECK(error.code == ErrorCode::kLayoutMismatch);
+  CHECK(contains(error.message, "bias"));
+
+  SessionOptions other_config = node.session_options(1, 2, 4);
+  other_config.job.optimizer.lr = 0.75;
+  error = error_of(node.attach(other_config));
+  CHECK(error.code == ErrorCode::kConfigMismatch);
+  CHECK(contains(error.message, "optimizer.lr"));
+  CHECK(contains(error.message, "0.75"));
+
+  // None of them hurt the one that waits.
+  auto second = node.attach(node.session_options(1, 2, 4));
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  CHECK(first.get());
+  CHECK(second.get());
+}
+
+TEST_CASE("impossible declarations are refused in words") {
+  FakeNode node;
+  node.run();
+  CHECK(contains(error_of(node.attach(node.session_options(), {})).message, "no tensor"));
+  CHECK(contains(error_of(node.attach(node.session_options(), {{"a", {4}}, {"a", {4}}})).message, "a"));
+  CHECK(error_of(node.attach(node.session_options(), {{"a", {0}}})).code == ErrorCode::kInvalidArgument);
+  const Error huge = error_of(node.attach(node.session_options(), {{"a", {1u << 30}}}));
+  CHECK(huge.code == ErrorCode::kLimit);
+  CHECK(contains(huge.message, "max_shared_memory"));
+  CHECK(contains(huge.message, std::to_string(64u << 20)));
+  CHECK(eventually([&] { return node.server->summaries().empty(); }));
+}
+
+TEST_CASE("a trainer of another protocol version is told both versions") {
+  FakeNode node;
+  node.run();
+  const auto bytes = encode_attach_as_version(request_of(node.session_options()), kProtocolVersion + 1);
+  const FileDescriptor fd = raw_connection(node.socket());
+  const std::uint32_t header[4] = {0x74726174, static_cast<std::uint32_t>(bytes.size()), 0, 0};
+  std::vector<std::byte> packet(sizeof header + bytes.size());
+  std::memcpy(packet.data(), header, sizeof header);
+  std::memcpy(packet.data() + sizeof header, bytes.data(), bytes.size());
+  REQUIRE(send(fd.get(), packet.data(), packet.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size()));
+  auto socket = AttachSocket::adopt(FileDescriptor(dup(fd.get())));
+  auto got = answer(socket);
+  REQUIRE(got);
+  const auto* error = std::get_if<AttachError>(&got->message);
+  REQUIRE(error);
+  CHECK(error->code == ErrorCode::kProtocolVersion);
+  CHECK(contains(error->message, std::to_string(kProtocolVersion)));
+  CHECK(contains(error->message, std::to_string(kProtocolVersion + 1)));
+}
+
+TEST_CASE("garbage on the socket is refused and hurts nobody") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  std::vector<FileDescriptor> strangers;
+  for (int kind = 0; kind < 4; ++kind) {
+    strangers.push_back(raw_connection(node.socket()));
+    const int fd = strangers.back().get();
+    if (kind == 0) {
+      const char text[] = "GET / HTTP/1.1\r\n\r\n";
+      send(fd, text, sizeof text, MSG_NOSIGNAL);
+    } else if (kind == 1) {
+      const std::uint32_t header[5] = {0x74726174, 0xffffffff, 0, 0, 1};  // a message of 4 GiB
+      send(fd, header, sizeof header, MSG_NOSIGNAL);
+    } else if (kind == 2) {
+      const std::uint32_t header[5] = {0x74726174, 100, 64, 0, 1};  // begins in the middle
+      send(fd, header, sizeof header, MSG_NOSIGNAL);
+    } else {
+      const std::uint32_t header[8] = {0x74726174, 16, 0, 0, 0xdeadbeef, 0xdeadbeef, 0xdeadbeef, 0xdeadbeef};
+      send(fd, header, sizeof header, MSG_NOSIGNAL);
+    }
+    auto socket = AttachSocket::adopt(FileDescriptor(dup(fd)));
+    auto got = answer(socket);
+    REQUIRE(got);
+    const auto* error = std::get_if<AttachError>(&got->message);
+    REQUIRE(error);
+    CHECK(error->code == ErrorCode::kMalformed);
+    char byte;
+    CHECK(eventually([&] { return recv(fd, &byte, 1, MSG_DONTWAIT) == 0; }));  // and closed
+  }
+  CHECK(node.server->refused() == 4);
+  for (std::size_t t = 0; t < 3; ++t) sessions[0]->ready(t, 1);
+  node.lanes.complete(Round(1));
+  CHECK(sessions[0]->wait());
+}
+
+TEST_CASE("messages that do not fit the state of a trainer are refused or ignored") {
+  FakeNode node;
+  node.run();
+  auto socket = AttachSocket::connect(node.socket());
+  REQUIRE(socket);
+  CHECK(socket->send(InitialValues{}));  // before any attach: nothing to do
+  CHECK(socket->send(Detach{}));
+  auto got = answer(*socket);
+  REQUIRE(got);
+  CHECK(std::holds_alternative<DetachReply>(got->message));
+  CHECK(socket->send(AttachReply{}));
+  got = answer(*socket);
+  REQUIRE(got);
+  REQUIRE(std::holds_alternative<AttachError>(got->message));
+  CHECK(contains(std::get<AttachError>(got->message).message, "only worker daemons send"));
+}
+
+TEST_CASE("a trainer that is killed is noticed, its memory is reclaimed, and the next attach works") {
+  FakeNode node;
+  int go[2];
+  REQUIRE(pipe(go) == 0);
+  const pid_t child = fork();  // before any thread runs
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    char byte;
+    if (read(go[0], &byte, 1) != 1) _exit(2);
+    SessionOptions options = node.session_options(1, 2);
+    auto session = Session::attach(options, small_model());
+    if (!session || !(*session)->start()) _exit(3);
+    while (true) pause();
+  }
+  node.run();
+  REQUIRE(write(go[1], "x", 1) == 1);
+  auto survivor_attached = node.attach(node.session_options(0, 2));
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  auto survivor = survivor_attached.get();
+  REQUIRE(survivor);
+  REQUIRE((*survivor)->start());
+  for (std::size_t t = 0; t < 3; ++t) (*survivor)->ready(t, 1);
+  std::weak_ptr<NodeJob> job = node.lanes.job();
+  CHECK(eventually([&] { return node.server->memory_used() > 0; }));
+
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  const auto state = (*survivor)->wait();
+  REQUIRE(state);
+  CHECK(*state == StepState::kRestart);
+  const std::string expected = "trainer rank 1 (pid " + std::to_string(child) + ") on node 0 died";
+  CHECK((*survivor)->stop_reason() == expected);
+  const LeaveJob leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.kind == LeaveKind::kFailed);
+  CHECK(leave.message == expected);
+  CHECK(leave.view == ViewId(1));
+  CHECK(eventually([&] { return job.expired() && node.server->memory_used() == 0; }));
+
+  survivor->reset();
+  auto again = node.sessions(2, 2);
+  CHECK(again.size() == 2);
+  CHECK(node.lanes.opened() == 2);
+  close(go[0]);
+  close(go[1]);
+}
+
+TEST_CASE("a trainer that leaves while gathering frees its place, the coordinator hears of it only if it knew") {
+  FakeNode node;
+  node.run();
+  {
+    auto socket = AttachSocket::connect(node.socket());
+    REQUIRE(socket->send(request_of(node.session_options(0, 2))));
+    REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
+  }
+  CHECK(eventually([&] { return node.server->summaries().empty(); }));
+  CHECK(node.coordinator.all<LeaveJob>().empty());
+
+  auto stays = node.attach(node.session_options(0, 2));
+  {
+    auto socket = AttachSocket::connect(node.socket());
+    REQUIRE(socket->send(request_of(node.session_options(1, 2))));
+    node.coordinator.await<JoinJob>();
+  }
+  const LeaveJob leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.job == JobId(0));
+  CHECK(leave.name == "a-job");
+  auto comes = node.attach(node.session_options(1, 2));
+  node.coordinator.await<JoinJob>(2);
+  node.welcome();
+  CHECK(stays.get());
+  CHECK(comes.get());
+}
+
+TEST_CASE("a welcome for a job whose trainer has left meanwhile is answered with a leave") {
+  FakeNode node;
+  node.run();
+  {
+    auto socket = AttachSocket::connect(node.socket());
+    REQUIRE(socket->send(request_of(node.session_options())));
+    node.coordinator.await<JoinJob>();
+  }
+  node.coordinator.await<LeaveJob>();
+  node.welcome(5);
+  const LeaveJob leave = node.coordinator.await<LeaveJob>(2);
+  CHECK(leave.job == JobId(99));
+  CHECK(leave.view == ViewId(5));
+  CHECK(leave.kind == LeaveKind::kFailed);
+  CHECK(node.lanes.opened() == 0);
+}
+
+TEST_CASE("the coordinator's refusal reaches all ranks; \"not now\" is tried again") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(0, 2));
+  auto second = node.attach(node.session_options(1, 2));
+  node.coordinator.await<JoinJob>();
+  node.server->on_control(ControlError{ErrorCode::kConfigMismatch, "somebody else's trouble", "another-job"});
+  node.server->on_control(ControlError{ErrorCode::kUnavailable, "being stopped; attach again in a moment", "a-job"});
+  node.coordinator.await<JoinJob>(2);
+  CHECK(node.server->summaries().at(0).last_refusal == "being stopped; attach again in a moment");
+  node.server->on_control(ControlError{ErrorCode::kLayoutMismatch, "tensor 'x' differs", "a-job"});
+  for (auto* attached : {&first, &second}) {
+    const Error error = error_of(std::move(*attached));
+    CHECK(error.code == ErrorCode::kLayoutMismatch);
+    CHECK(error.message == "tensor 'x' differs");
+  }
+}
+
+TEST_CASE("a restarted coordinator ends running views and is joined again by waiting ones") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  sessions[0]->ready(0, 1);
+  node.server->on_coordinator_restarted();
+  const auto state = sessions[0]->wait();
+  REQUIRE(state);
+  CHECK(*state == StepState::kRestart);
+  sessions.clear();
+  auto waiting = node.attach(node.session_options());
+  node.coordinator.await<JoinJob>(2);
+  node.server->on_coordinator_restarted();
+  node.coordinator.await<JoinJob>(3);
+  node.welcome(2);
+  CHECK(waiting.get());
+}
+
+TEST_CASE(
+    "draining asks running ranks to stop, refuses new ones, and is done when the coordinator has ended the view") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  node.server->drain();
+  CHECK(node.coordinator.await<DrainRequest>().incarnation == 7);
+  CHECK(error_of(node.attach(node.session_options())).code == ErrorCode::kUnavailable);
+  for (std::size_t t = 0; t < 3; ++t) sessions[0]->ready(t, 1);
+  node.lanes.complete(Round(1));
+  const auto state = sessions[0]->wait();
+  REQUIRE(state);
+  CHECK(*state == StepState::kStopRequested);
+  CHECK_FALSE(node.server->drained());
+  CHECK(sessions[0]->finish(LeaveKind::kStopped));
+  node.coordinator.await<LeaveJob>();
+  CHECK_FALSE(node.server->drained());
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kStopped, Round(1), "node 0 was stopped"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // three ticks
+  CHECK_FALSE(node.server->drained());
+  bool saved = false;
+  SUBCASE("and its state is saved") {
+    saved = true;
+  }
+  SUBCASE("and its state could not be saved") {}
+  node.server->on_control(SnapshotDone{JobId(99), ViewId(1), Round(1), saved, 0, saved ? "" : "server 1: disk full"});
+  CHECK(eventually([&] { return node.server->drained(); }));
+  const Status told = sessions[0]->saved();
+  CHECK(told.has_value() == saved);
+  if (!saved) CHECK(told.error().code == ErrorCode::kStore);
+  if (!saved) CHECK(told.error().message == "server 1: disk full");
+  CHECK(sessions[0]->stop_reason() == "node 0 was stopped");
+}
+
+TEST_CASE("a rank that has finished hears if what it trained is lost with another, or with the coordinator") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  CHECK(sessions[0]->finish(LeaveKind::kFinished));
+  SUBCASE("another rank fails") {
+    CHECK(sessions[1]->finish(LeaveKind::kFailed, "out of memory"));
+  }
+  SUBCASE("a server is lost while it writes") {
+    CHECK(sessions[1]->finish(LeaveKind::kFinished));
+    node.coordinator.await<LeaveJob>();
+    node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kFinished, Round(0), "training is complete"});
+    node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "server 1 is lost"});
+  }
+  SUBCASE("the coordinator is") {
+    CHECK(sessions[1]->finish(LeaveKind::kFinished));
+    node.coordinator.await<LeaveJob>();
+    node.server->on_coordinator_restarted();
+  }
+  const Status saved = sessions[0]->saved();
+  REQUIRE_FALSE(saved);
+  CHECK(may_come_back(saved.error()));
+}
+
+TEST_CASE("a drained worker stays for trainers that have not detached from a view that ended in good order") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  node.server->drain();
+  node.coordinator.await<DrainRequest>();
+  StopKind kind = StopKind::kStopped;
+  SUBCASE("in good order") {}
+  SUBCASE("not if it was cut") {
+    kind = StopKind::kRestart;
+  }
+  node.server->on_control(StopJob{JobId(99), ViewId(1), kind, Round(0), "another node was stopped"});
+  node.server->on_control(DrainDone{});
+  if (kind == StopKind::kStopped) {
+    const auto state = sessions[0]->wait();
+    REQUIRE(state);
+    CHECK(*state == StepState::kStopRequested);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // three ticks
+    CHECK_FALSE(node.server->drained());
+    REQUIRE(sessions[0]->keep(Round(1), std::vector<std::byte>(1)));
+    CHECK(sessions[0]->finish(LeaveKind::kStopped));
+    CHECK(node.coordinator.await<NodeRankState>().kept.round == Round(1));
+  }
+  CHECK(eventually([&] { return node.server->drained(); }));
+}
+
+TEST_CASE("a worker that gives up tells the coordinator and its trainers before it goes") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  sessions[0]->ready(0, 1);
+  node.server->abandon("the stop took too long");
+  node.server->stop();
+  const LeaveJob leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.kind == LeaveKind::kFailed);
+  CHECK(leave.message == "the stop took too long");
+  const auto state = sessions[0]->wait();
+  REQUIRE(state);
+  CHECK(*state == StepState::kRestart);
+  CHECK(sessions[0]->stop_reason() == "the stop took too long");
+}
+
+TEST_CASE("a socket that a dead worker left is replaced, one in use, or a file, is named") {
+  FakeNode node;
+  node.run();
+  AttachServerOptions options;
+  options.socket = node.socket();
+  options.jobs.max_memory = 1 << 20;
+  auto second = AttachServer::create(options, node.coordinator, node.lanes, node.logger);
+  REQUIRE_FALSE(second);
+  CHECK(second.error().code == ErrorCode::kUnavailable);
+  CHECK(contains(second.error().message, node.socket()));
+  CHECK(contains(second.error().message, "another worker daemon is listening"));
+
+  options.socket = node.directory / "file";
+  std::ofstream(options.socket) << "precious";
+  CHECK(contains(AttachServer::create(options, node.coordinator, node.lanes, node.logger).error().message,
+                 "is no socket"));
+
+  options.socket = node.directory / "stale.sock";
+  {
+    const auto address = unix_address(options.socket);
+    FileDescriptor fd(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    REQUIRE(bind(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) == 0);
+  }
+  CHECK(AttachServer::create(options, node.coordinator, node.lanes, node.logger));
+
+  options.socket = node.directory / "missing/w.sock";
+  CHECK(contains(AttachServer::create(options, node.coordinator, node.lanes, node.logger).error().message,
+                 options.socket));
+}
+
+TEST_CASE("a declaration of many tensors travels in several packets") {
+  FakeNode node;
+  node.run();
+  std::vector<TensorSpec> tensors;
+  for (int i = 0; i < 20'000; ++i) tensors.push_back({"layer" + std::to_string(i) + ".weight", {4, 4}});
+  auto attached = node.attach(node.session_options(), tensors);
+  const JoinJob join = node.coordinator.await<JoinJob>();
+  CHECK(join.tensors == tensors);
+  node.welcome();
+  auto session = attached.get();
+  REQUIRE(session);
+  CHECK((*session)->layout().tensors().size() == 20'000);
+}
+
+TEST_CASE("a welcome that is said again changes nothing, and that of a view which is over here is answered") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  node.welcome();
+  StopJob stop;
+  stop.job = JobId(99);
+  stop.view = ViewId(1);
+  stop.kind = StopKind::kRestart;
+  node.server->on_control(stop);
+  REQUIRE(eventually([&] { return node.lanes.closed() == 1; }));
+  CHECK(node.lanes.opened() == 1);
+  CHECK(node.coordinator.all<LeaveJob>().empty());
+  node.welcome();
+  const auto leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.kind == LeaveKind::kFailed);
+  CHECK(leave.job == JobId(99));
+  CHECK(leave.view == ViewId(1));
+  CHECK(node.lanes.opened() == 1);
+}
+
+// Without a descriptor UBSan takes every object's table for unreadable memory: it asks with a pipe.
+#ifndef TRIBUTARY_SANITIZED
+namespace {
+
+// Sets the soft limit of descriptors to those that are open, until it is destroyed.
+class NoDescriptors {
+ public:
+  NoDescriptors() {
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before_) == 0);
+    rlimit none = before_;
+    none.rlim_cur = static_cast<rlim_t>(::dup(0));  // the lowest that is free
+    ::close(static_cast<int>(none.rlim_cur));
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  ~NoDescriptors() { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+double process_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+}  // namespace
+
+TEST_CASE("without descriptors a trainer waits to be accepted, and costs no processor time meanwhile") {
+  FakeNode node;
+  node.run();
+  const auto address = unix_address(node.socket());
+  AttachSocket client = AttachSocket::adopt(FileDescriptor(socket(AF_UNIX, SOCK_SEQPACKET, 0)));
+  {
+    const NoDescriptors none;
+    REQUIRE(connect(client.fd(), reinterpret_cast<const sockaddr*>(address->storage), address->length) == 0);
+    const double before = process_seconds();
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    CHECK(process_seconds() - before < 0.5);
+  }
+  AttachRequest request = request_of(node.session_options());
+  request.local_rank = 3;
+  REQUIRE(client.send(request));
+  CHECK(answer(client));  // it was accepted after all
+}
+#endif
+
+TEST_CASE("a tensor's name that is no UTF-8 is refused, with its number and what to do") {
+  FakeNode node;
+  node.run();
+  std::vector<TensorSpec> tensors = small_model();
+  tensors[1].name = "b\xff\xfe";
+  const Error error = error_of(node.attach(node.session_options(), tensors));
+  CHECK(error.code == ErrorCode::kInvalidArgument);
+  CHECK(contains(error.message, "the name of tensor 1, 'b\?\?'"));
+  CHECK(contains(error.message, "no UTF-8"));
+  CHECK(node.coordinator.all<JoinJob>().empty());
+}
+
+TEST_CASE("ranks of one node must agree on every key, also on those that a resumed job may change") {
+  FakeNode node;
+  node.run();
+  auto first = node.attach(node.session_options(0, 2));
+  REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
+  SessionOptions longer = node.session_options(1, 2);
+  longer.job.train.epochs += 1;
+  Error error = error_of(node.attach(longer));
+  CHECK(error.code == ErrorCode::kConfigMismatch);
+  CHECK(contains(error.message, "train.epochs is "));
+  SessionOptions elastic = node.session_options(1, 2);
+  elastic.job.membership.on_worker_loss = OnWorkerLoss::kContinue;
+  error = error_of(node.attach(elastic));
+  CHECK(error.code == ErrorCode::kConfigMismatch);
+  CHECK(contains(error.message, "membership.on_worker_loss is "));
+}
+
+}  // namespace tributary::attach_server_test
