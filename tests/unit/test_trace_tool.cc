@@ -1,6 +1,7 @@
 // What the tool makes of a trace: one clock, sums, a file, and a verdict. The traces are made up.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
