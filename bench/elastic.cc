@@ -236,10 +236,11 @@ class Run {
       if (!parsed) return tl::unexpected(parsed.error());
       const Json& result = *parsed;
       if (result.at("stopped").get<bool>()) continue;  // of a node that left
-      if (digest.value_or(result.at("digest")) != result.at("digest")) {
+      const auto ended = result.at("digest").get<std::string>();
+      if (digest.value_or(ended) != ended) {
         return fail(ErrorCode::kInternal, "ranks ended with different parameters");
       }
-      digest = result.at("digest");
+      digest = ended;
       rounds = result.at("rounds");
       if (!result.at("test_accuracy").is_null()) accuracy = result.at("test_accuracy");
     }

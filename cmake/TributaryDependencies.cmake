@@ -3,7 +3,7 @@ find_package(Threads REQUIRED)
 find_package(CapnProto REQUIRED)
 find_package(cppzmq REQUIRED)
 find_package(RocksDB REQUIRED)
-find_package(Boost 1.81 REQUIRED COMPONENTS filesystem)
+find_package(Boost 1.81 CONFIG REQUIRED)  # headers only
 find_package(spdlog REQUIRED)
 find_package(tomlplusplus REQUIRED)
 find_package(CLI11 REQUIRED)

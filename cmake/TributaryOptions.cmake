@@ -11,12 +11,14 @@ target_include_directories(tributary_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMA
 # where a formula was compiled.
 target_compile_options(tributary_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off> $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-ffp-contract=off>)
-# Off: subobject-linkage, which takes the file of a batch for a header;
-# missing-field-initializers, because designated initialisers rely on defaults; and two that GCC 12 reports falsely:
-# restrict for "text" + std::string, maybe-uninitialized for moved-from std::variant and expected.
+# Off: missing-field-initializers, because designated initialisers rely on defaults; and two that GCC 12 reports falsely:
+# restrict for "text" + std::string, maybe-uninitialized for moved-from std::variant and expected. GCC 13 and 14 report
+# dangling-reference for every function that is given a temporary and returns a reference, into another argument too.
+# subobject-linkage takes a batch for a header.
 target_compile_options(tributary_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers>
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized -Wno-restrict -Wno-subobject-linkage>
+  $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-dangling-reference>
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-unknown-pragmas>)  # GCC ivdep
 if(TRIBUTARY_WERROR)
   target_compile_options(tributary_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)

@@ -82,6 +82,7 @@ class Cluster:
 
     def start(self) -> None:
         folder = self.folder
+        folder.chmod(0o755)  # munged's socket must be in reach of all
         hosts = folder / "hosts"
         hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{at} {name}\n" for name, at in ADDRESSES.items()))
         call("mount", "--bind", str(hosts), "/etc/hosts")
@@ -91,6 +92,10 @@ class Cluster:
         call("ip", "address", "add", f"{ADDRESSES['ctl']}/24", "dev", "switch")
         call("ip", "link", "set", "switch", "up")
         (folder / "slurm.conf").write_text(CONFIGURATION.format(folder))
+        release = re.search(r"\d+", call("slurmd", "-V"))
+        # Newer ones want control groups to be mounted, and older ones do not know the word.
+        if release is not None and int(release.group()) >= 23:
+            (folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
         for name in ("munge", "state", *(f"spool-{node}" for node in NODES)):
             (folder / name).mkdir(mode=0o755)

@@ -1,6 +1,8 @@
 // bench/gpu_check with programs and an nvidia-smi that only pretend: what it runs, what it makes of how they end, and
 // that its output is one JSON object whatever happens.
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 
 #include "tests/e2e/e2e.h"
 

@@ -5,6 +5,7 @@
 // collectives, host callbacks and calls leads from one to the other; not because it was executed later.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>

@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <system_error>
 #include <utility>
 

@@ -78,7 +78,7 @@ TEST_CASE("a line as JSON has its time, level, daemon and text, and what the tex
   const auto strange = nlohmann::json::parse(second);
   CHECK(strange.at("text").get<std::string>().starts_with("a peer said: \"}\n{"));
   CHECK_FALSE(strange.contains("job"));
-  CHECK(parse_log_line(first)->text == line.at("text"));
+  CHECK(parse_log_line(first)->text == line.at("text").get<std::string>());
   std::filesystem::remove(path);
 }
 

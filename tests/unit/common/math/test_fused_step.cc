@@ -1,6 +1,7 @@
 // fused_step against its parts, one after the other over whole arrays: decode, tree_sum, scale, step, encode.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>

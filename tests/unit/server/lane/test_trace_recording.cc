@@ -1,6 +1,7 @@
 // What lanes and trainers record while a job is traced.
 #include <doctest/doctest.h>
 
+#include <tuple>
 #include <vector>
 
 #include "server/lane/lane_trace.h"

@@ -1,6 +1,7 @@
 // What the tool makes of a trace: one clock, sums, a file, and a verdict. The traces are made up.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -254,7 +255,7 @@ TEST_CASE("the file: valid JSON, X events of a thread side by side, async pairs 
         open[id].push_back(e.at("name"));
       } else {
         REQUIRE_FALSE(open[id].empty());
-        CHECK(open[id].back() == e.at("name"));
+        CHECK(open[id].back() == e.at("name").get<std::string>());
         open[id].pop_back();
         ++pairs;
       }
