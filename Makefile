@@ -35,13 +35,13 @@ demo: install-packages
 	build/release/bin/tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2 --fresh
 
 bundle: install-packages
-	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset release
-	cmake --build --preset release --target bundle_programs
+	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset portable
+	cmake --build --preset portable
 	scripts/make_bundle.sh
 
 wheel: install-packages
-	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset release
-	cmake --build --preset release --target bundle_programs
+	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset portable
+	cmake --build --preset portable
 	scripts/make_wheel.sh
 
 # NVIDIA's libraries are in no Debian package.

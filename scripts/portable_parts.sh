@@ -38,7 +38,7 @@ gloo=horovod==0.28.1
 gloo_hash=sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 # What of these is linked in, or compiled in from headers.
 licensed=(libzmq3-dev libcapnp-dev prometheus-cpp-dev libspdlog-dev libfmt-dev libgloo-dev librocksdb-dev libgflags-dev
-  libsnappy-dev zlib1g-dev libbz2-dev liblz4-dev libzstd-dev libsodium-dev libxxhash-dev libstdc++-12-dev)
+  libsnappy-dev zlib1g-dev libbz2-dev liblz4-dev libzstd-dev libsodium-dev libxxhash-dev libopenblas-pthread-dev libstdc++-12-dev)
 
 packages=("${sources[@]#*:}" "${licensed[@]}")
 versions=$(dpkg-query -W -f '${Package} ${source:Version}\n' "${packages[@]}" 2>"$log" | sort -u) ||
@@ -89,7 +89,6 @@ for source in "${sources[@]}"; do
   version=$(awk -v package="${source#*:}" '$1 == package { print $2 }' <<<"$versions")
   own_apt source --download-only "$name=$version" || fail "no source of $name $version: $(quoted_log)"
   dpkg-source --no-check -x "${name}"_*.dsc "$folder/sources/$name" >>"$log" 2>&1 || fail "cannot unpack $name; see $log"
-  cp "$folder/sources/$name/debian/copyright" "$folder/licences/$name"
 done
 echo "$gloo --hash=$gloo_hash" >gloo.txt
 python3 -m pip download --quiet --no-deps --no-binary :all: --require-hashes -r gloo.txt --dest . >>"$log" 2>&1 ||
