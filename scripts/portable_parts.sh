@@ -80,16 +80,18 @@ mkdir -p "$folder"/apt/lists/partial "$folder"/apt/cache/archives/partial "$fold
 own_apt() {
   apt-get -o Dir::Etc::sourcelist="$folder/apt/sources.list" -o Dir::Etc::sourceparts=- -o Dir::State="$folder/apt" \
     -o Dir::State::lists="$folder/apt/lists" -o Dir::Cache="$folder/apt/cache" -o Dir::State::status=/dev/null \
-    -o APT::Sandbox::User="$(id -un)" -o Acquire::Languages=none -o Acquire::Retries=3 "$@" >>"$log" 2>&1
+    -o APT::Sandbox::User="$(id -un)" -o Acquire::Languages=none -o Acquire::Retries=3 \
+    -o APT::Update::Error-Mode=any "$@" >>"$log" 2>&1
 }
 quoted_log() {
-  grep -E '^(E|ERROR|Err|W)' "$log" | tail -n 3
+  grep -E '^(E|W|ERROR)[: ]' "$log" | tail -n 2 | paste -sd' '
 }
 : >"$log"
-own_apt update || unreachable "no list of Debian's packages: $(quoted_log)"
+own_apt update || unreachable "no lists of the packages of Debian's $old_release and $codename from $mirror;" \
+  "TRIBUTARY_OLD_DEBIAN_MIRROR names another mirror: $(quoted_log)"
 cd "$folder/packages"
 own_apt download "${old_packages[@]}" ||
-  unreachable "no packages of Debian's $old_release from $mirror; TRIBUTARY_OLD_DEBIAN_MIRROR names another mirror: $(quoted_log)"
+  unreachable "no packages of Debian's $old_release from $mirror: $(quoted_log)"
 for source in "${sources[@]}"; do
   name=${source%%:*}
   version=$(awk -v package="${source#*:}" '$1 == package { print $2 }' <<<"$versions")
