@@ -64,9 +64,18 @@ find "$folder" -mindepth 1 -maxdepth 1 ! -name lock -exec rm -rf {} +
 
 # A configuration of apt beside the machine's, with the machine's mirror.
 codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-# shellcheck disable=SC2016
-mapfile -t archives < <(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
-  awk -v name="$codename" '$2 == name || index($2, name "-") == 1' | sort -u)
+debian_archives() {  # lines "URI SUITE"; apt tells only those of which it has lists
+  # shellcheck disable=SC2016
+  apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
+    awk -v name="$codename" '$2 == name || index($2, name "-") == 1' | sort -u
+}
+mapfile -t archives < <(debian_archives)
+if [ ${#archives[@]} -eq 0 ]; then
+  as_root=()
+  [ "$(id -u)" -eq 0 ] || as_root=(sudo)
+  "${as_root[@]}" apt-get update -qq >"$log" 2>&1 || unreachable "apt-get update fails: $(tail -n 1 "$log")"
+  mapfile -t archives < <(debian_archives)
+fi
 mirror=${TRIBUTARY_OLD_DEBIAN_MIRROR:-$(printf '%s\n' "${archives[@]}" | awk -v name="$codename" '$2 == name { print $1; exit }')}
 [ -n "$mirror" ] || fail "apt knows no mirror of Debian's $codename; have one in /etc/apt, or give TRIBUTARY_OLD_DEBIAN_MIRROR"
 keys=/usr/share/keyrings/debian-archive-keyring.gpg
