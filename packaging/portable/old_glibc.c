@@ -1,5 +1,5 @@
-// What newer releases of glibc have and 2.31 has not, for programs that are compiled with Debian 12's headers and linked
-// against Debian 11's glibc (cmake/TributaryPortable.cmake). Hidden: nothing outside sees them.
+// What newer releases of glibc have and 2.31 has not, for programs that are compiled with Debian 12's headers and
+// linked against Debian 11's glibc (cmake/TributaryPortable.cmake). Hidden: nothing outside sees them.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,8 @@ static void close_all_on_exec(unsigned first, unsigned last) {
   const int folder = open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) {
     struct rlimit limit;
-    const unsigned end = getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < 65536 ? (unsigned)limit.rlim_cur : 65536;
+    const unsigned end =
+        getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < 65536 ? (unsigned)limit.rlim_cur : 65536;
     for (unsigned descriptor = first; descriptor < end && descriptor <= last; ++descriptor)
       close_on_exec(descriptor, first, last);
     return;
