@@ -27,29 +27,29 @@ build: install-packages
 	cmake --preset release
 	cmake --build --preset release
 
-# Only the programs, because the tests would double the time of the first build; and code for GPUs only where there is one.
-DEMO_CUDA := $(if $(wildcard /dev/nvidiactl /dev/dxg),AUTO,OFF)
+# Only what trains: tests and measurements would take three times as long; and code for GPUs only where there is one.
 demo: install-packages
-	@echo 'building the programs: some minutes on two cores, the first time'
-	cmake --preset release -DTRIBUTARY_CUDA=$(DEMO_CUDA)
-	cmake --build --preset release --target tributary tributary-server tributary-worker tributary-train
+	@echo 'building what trains: some minutes on two cores, the first time'
+	cmake --preset release -DTRIBUTARY_CUDA=$$(scripts/cuda_here.sh)
+	NINJA_STATUS='[%f of %t steps, %e s] ' cmake --build --preset release --target tributary tributary-server tributary-worker tributary-train tributary_shared
 	build/release/bin/tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2 --fresh
+	@scripts/next_steps.sh
 
 bundle: install-packages
-	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset release
-	cmake --build --preset release --target bundle_programs
+	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset portable
+	cmake --build --preset portable
 	scripts/make_bundle.sh
 
 wheel: install-packages
-	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset release
-	cmake --build --preset release --target bundle_programs
+	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset portable
+	cmake --build --preset portable
 	scripts/make_wheel.sh
 
 # NVIDIA's libraries are in no Debian package.
 deb: install-packages
-	cmake --preset package
-	cmake --build --preset package
-	scripts/make_deb.sh build/package
+	cmake --preset release -DTRIBUTARY_CUDA=OFF
+	cmake --build --preset release --target bundle_programs
+	scripts/make_deb.sh
 
 # exec: the last line must be the script's own.
 test: install-test-packages

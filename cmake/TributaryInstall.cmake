@@ -1,5 +1,5 @@
-# The relocatable install: a folder that runs on any x86-64 Linux with a glibc not older than this machine's, whatever
-# else is there or is not.
+# The relocatable install: a folder that runs on any x86-64 Linux, whatever else is there or is not, whose glibc is at least
+# 2.31 (TRIBUTARY_PORTABLE), or else not older than this machine's.
 #
 #   bin/      the programs             lib/       every shared library that they need, but glibc's and the driver's
 #   configs/  job and daemon files     bench/     gpu_check, draw.py, torch_rank.py
@@ -69,6 +69,9 @@ function(tributary_install)
   install(FILES ${CMAKE_SOURCE_DIR}/bench/torch_rank.py DESTINATION bench)
   install(FILES ${CMAKE_SOURCE_DIR}/examples/byte_gpt.py ${CMAKE_SOURCE_DIR}/examples/rank_device.py DESTINATION examples)
   install(FILES ${CMAKE_SOURCE_DIR}/LICENSE ${CMAKE_SOURCE_DIR}/README.md DESTINATION .)
+  if(TRIBUTARY_PORTABLE)  # of what is linked in
+    install(DIRECTORY ${TRIBUTARY_PORTABLE_PARTS}/licences DESTINATION .)
+  endif()
   set(files "")
   foreach(program ${programs} ${TRIBUTARY_LIBRARY})
     string(APPEND files " \"$<TARGET_FILE:${program}>\"")

@@ -25,6 +25,16 @@ is_elf() {
   [ "$(head -c 4 "$1" 2>/dev/null | od -An -tx1 | tr -d ' \n')" = 7f454c46 ]
 }
 
+# The glibc that the ELF files in FOLDER need, as 2.31: the newest that one of them asks for.
+needed_glibc() {
+  local file newest
+  newest=$(find "$1" -type f | while read -r file; do
+    is_elf "$file" || continue
+    objdump -p "$file" | sed -n 's/.* GLIBC_\(2\.[0-9]*\)$/\1/p'
+  done | sort -uV | tail -n 1)
+  echo "${newest:-2.0}"
+}
+
 # install_programs BUILD FOLDER LOG: the stripped install of a built tree, whose programs and libraries look beside
 # themselves first, and find everything.
 install_programs() {

@@ -2,14 +2,14 @@
 # Packs the relocatable install: OUT/tributary-VERSION/ and OUT/tributary-VERSION-linux-x86_64.tar.gz. Fails if the archive
 # is not smaller than 32 MiB (it is what is carried) or the folder than 96 MiB, or if a program or library in it would look for another one elsewhere.
 #
-#   scripts/make_bundle.sh [BUILD [OUT]]      BUILD, a built tree: build/release; OUT: build
+#   scripts/make_bundle.sh [BUILD [OUT]]      BUILD, a built tree: build/portable; OUT: build
 #
 # The last line is the path of the archive.
 set -euo pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/bundle_common.sh"
-build=${1:-$here/../build/release}
+build=${1:-$here/../build/portable}
 out=${2:-$here/../build}
 packed_limit=$((32 << 20))
 unpacked_limit=$((96 << 20))
@@ -31,7 +31,8 @@ install_programs "$build" "$folder" "$out/install.log"
 tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | gzip -9 >"$archive"
 unpacked=$(du -sb "$folder" | cut -f1)
 packed=$(stat -c %s "$archive")
-awk -v u="$unpacked" -v p="$packed" 'BEGIN { printf "%.1f MiB unpacked, %.1f MiB packed\n", u / 1048576, p / 1048576 }'
+awk -v u="$unpacked" -v p="$packed" -v g="$(needed_glibc "$folder")" \
+  'BEGIN { printf "%.1f MiB unpacked, %.1f MiB packed, for glibc %s and newer\n", u / 1048576, p / 1048576, g }'
 if [ "$unpacked" -ge $unpacked_limit ] || [ "$packed" -ge $packed_limit ]; then
   du -a "$folder" | sort -rn | head -n 15 >&2
   fail "the bundle must stay below 32 MiB packed and 96 MiB unpacked; the largest parts are listed above"

@@ -2,7 +2,7 @@
 # Packs the Debian package of a built tree (cmake/TributaryPackage.cmake): OUT/tributary_VERSION_ARCHITECTURE.deb, for
 # this machine's release of Debian.
 #
-#   scripts/make_deb.sh [BUILD [OUT]]      BUILD, a built tree: build/package; OUT: build
+#   scripts/make_deb.sh [BUILD [OUT]]      BUILD, a built tree: build/release; OUT: build
 #
 # The last line is the path of the package.
 set -euo pipefail
@@ -15,7 +15,7 @@ fail() {
   exit 1
 }
 
-build=$(realpath "${1:-$here/../build/package}")
+build=$(realpath "${1:-$here/../build/release}")
 out=$(realpath -m "${2:-$here/../build}")
 [ -x "$build/bin/tributary" ] || fail "$build has no bin/tributary; run 'make deb', or give a built tree"
 [ -f "$build/CPackConfig.cmake" ] ||

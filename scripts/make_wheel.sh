@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Packs programs, libraries and the Python package of a built tree as one wheel for every Python 3.9 and newer:
-# OUT/tributary-VERSION-py3-none-manylinux_G_x86_64.whl, G being this machine's glibc. bin/ and lib/ of the bundle
-# (scripts/bundle_common.sh) lie in the package and find each other as they do there.
+# OUT/tributary-VERSION-py3-none-manylinux_G_x86_64.whl. G is the glibc that they need, 2_31 or what a tree has that was
+# not built with the preset `portable`. bin/ and lib/ of the bundle (scripts/bundle_common.sh) lie in the package and
+# find each other as they do there.
 #
-#   scripts/make_wheel.sh [BUILD [OUT]]      BUILD, a built tree: build/release; OUT: build
+#   scripts/make_wheel.sh [BUILD [OUT]]      BUILD, a built tree: build/portable; OUT: build
 #
 # The last line is the path of the wheel. Packing needs the network: pip gets setuptools.
 set -euo pipefail
@@ -16,23 +17,24 @@ fail() {
   exit 1
 }
 
-build=$(realpath "${1:-$here/../build/release}")
+build=$(realpath "${1:-$here/../build/portable}")
 out=$(realpath -m "${2:-$here/../build}")
 [ -x "$build/bin/tributary" ] || fail "$build has no bin/tributary; run 'make wheel', or give a built tree"
 version=$("$build/bin/tributary" --version | cut -d' ' -f2)
 said=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$here/../python/tributary/__init__.py")
 [ "$said" = "$version" ] ||
   fail "tributary.__version__ is '$said', the programs of $build are '$version': set it as common/base/version.h has it, or build again"
-glibc=$(getconf GNU_LIBC_VERSION | cut -d' ' -f2 | tr . _)
-platform=manylinux_${glibc}_x86_64
-wheel=$out/tributary-$version-py3-none-$platform.whl
-log=$out/wheel.log
 mkdir -p "$out"
-rm -f "$wheel"
+log=$out/wheel.log
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 install_programs "$build" "$work/programs" "$log"
+glibc=$(needed_glibc "$work/programs")
+glibc=$(printf '%s\n' "$glibc" 2.31 | sort -V | tail -n 1)  # there is no name between 2.28 and 2.31
+platform=manylinux_${glibc/./_}_x86_64
+wheel=$out/tributary-$version-py3-none-$platform.whl
+rm -f "$wheel"
 stage=$work/stage
 mkdir "$stage"
 cp -r "$here"/../python/{tributary,pyproject.toml,setup.py} "$here/../LICENSE" "$stage"

@@ -5,7 +5,7 @@
 # The last line is "N passed, N failed" over all of them; the exit status is 0 only if nothing failed and every build ran tests.
 #
 #   scripts/run_tests.sh                 everything
-#   scripts/run_tests.sh release         one part only (lint, or the preset release, package, asan-ubsan or tsan)
+#   scripts/run_tests.sh release         one part only (lint, or the preset release, portable, asan-ubsan or tsan)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
@@ -81,10 +81,11 @@ run_lint() {
 run_preset() {
   local preset=$1 labels=$2
   shift 2
-  local build=build/$preset started=$SECONDS
+  local build=build/$preset started=$SECONDS configure=()
+  if [ "$preset" = release ]; then configure=("-DTRIBUTARY_CUDA=$(scripts/cuda_here.sh)"); fi
   echo "== $preset: build"
   mkdir -p "$build"
-  if ! cmake --preset "$preset" >"$build/configure.log" 2>&1; then
+  if ! cmake --preset "$preset" "${configure[@]}" >"$build/configure.log" 2>&1; then
     cat "$build/configure.log"
     not_built "$preset: configuring" "$build/configure.log"
     return
@@ -118,16 +119,26 @@ run_preset() {
 
 wanted=${1:-all}
 case $wanted in
-  all | lint | release | package | asan-ubsan | tsan) ;;
+  all | lint | release | portable | asan-ubsan | tsan) ;;
   *)
-    echo "unknown part '$wanted': give lint, release, package, asan-ubsan or tsan, or nothing for all" >&2
+    echo "unknown part '$wanted': give lint, release, portable, asan-ubsan or tsan, or nothing for all" >&2
     exit 2
     ;;
 esac
 if [ "$wanted" = all ] || [ "$wanted" = lint ]; then run_lint; fi
+# As `make demo` builds: code for GPUs only where there is one.
 if [ "$wanted" = all ] || [ "$wanted" = release ]; then run_preset release '^(unit|io|sim|e2e)$' all; fi
-# Without CUDA, as the Debian package has it.
-if [ "$wanted" = all ] || [ "$wanted" = package ]; then run_preset package '^package$' bundle_programs; fi
+# As the wheel is built: with code for GPUs where nvcc is, for older systems.
+if [ "$wanted" = all ] || [ "$wanted" = portable ]; then
+  mkdir -p build
+  if scripts/portable_parts.sh build/portable-parts >build/portable-parts.log 2>&1; then
+    run_preset portable '^portable$' bundle_programs
+  elif [ $? -eq 3 ]; then
+    skipped+=$'\n'"skipped: portable: $(tail -n 1 build/portable-parts.log)"
+  else
+    not_built "portable: what it is linked with" build/portable-parts.log
+  fi
+fi
 if [ "$wanted" = all ] || [ "$wanted" = asan-ubsan ]; then
   run_preset asan-ubsan '^(unit|io|sim)$' tests_unit tests_io tests_sim
 fi

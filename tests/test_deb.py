@@ -19,7 +19,7 @@ import unittest
 
 ROOT, BUILD = pathlib.Path(sys.argv[1]).absolute(), pathlib.Path(sys.argv[2]).absolute()
 INSTALLS = "--install" in sys.argv[3:]
-PROGRAMS = {"tributary": 1, "tributary-server": 8, "tributary-worker": 8, "tributary-train": 1}
+PROGRAMS = {"tributary": 1, "tributary-bench": 1, "tributary-server": 8, "tributary-worker": 8, "tributary-train": 1}
 # Where files may be.
 PLACES = (
     "usr/bin/tributary",
@@ -218,5 +218,5 @@ class Package(unittest.TestCase):
 
 if __name__ == "__main__":
     if not (BUILD / "CPackConfig.cmake").exists():
-        sys.exit(f"{BUILD} is built for GPUs, whose libraries no Debian package has: give build/package")
+        sys.exit(f"{BUILD} is built for GPUs, whose libraries no Debian package has: configure it with -DTRIBUTARY_CUDA=OFF")
     unittest.main(argv=sys.argv[:1])

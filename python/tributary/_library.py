@@ -155,8 +155,8 @@ class Library:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        # A process has one C++ run time, the first that is loaded. The wheel's own is only for where there is no other:
-        # modules that are imported later may need a newer one.
+        # The wheel's library has its C++ run time inside. Another build's shares the process's, which is the first that
+        # is loaded: the system's, because modules that are imported later may need a newer one than the build brings.
         with contextlib.suppress(OSError):
             c.CDLL("libstdc++.so.6")
         try:
