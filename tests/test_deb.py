@@ -19,7 +19,8 @@ import unittest
 
 ROOT, BUILD = pathlib.Path(sys.argv[1]).absolute(), pathlib.Path(sys.argv[2]).absolute()
 INSTALLS = "--install" in sys.argv[3:]
-PROGRAMS = {"tributary": 1, "tributary-bench": 1, "tributary-server": 8, "tributary-worker": 8, "tributary-train": 1}
+COMMANDS = {"tributary": 1, "tributary-server": 8, "tributary-worker": 8, "tributary-train": 1}
+PROGRAMS = (*COMMANDS, "tributary-bench")  # which tributary starts
 # Where files may be.
 PLACES = (
     "usr/bin/tributary",
@@ -98,11 +99,12 @@ class Package(unittest.TestCase):
         )
         # Made, and empty: whatever listens is configured by somebody.
         self.assertEqual([name for name in self.files if name.startswith("etc/")], ["etc/tributary"])
-        for name, section in PROGRAMS.items():
+        for name, section in COMMANDS.items():
             self.assertIn(f"usr/share/man/man{section}/{name}.{section}.gz", self.files)
             self.assertIn(f"usr/share/bash-completion/completions/{name}", self.files)
             self.assertIn(f"usr/share/fish/vendor_completions.d/{name}.fish", self.files)
-        self.assertIn("usr/share/man/man1/tributary-up.1.gz", self.files)
+        for command in ("up", "bench"):  # of either program
+            self.assertIn(f"usr/share/man/man1/tributary-{command}.1.gz", self.files)
         for example in ("server.toml", "worker.toml", "fashion-mnist.toml"):
             self.assertIn(f"usr/share/doc/tributary/examples/configs/{example}", self.files)
 

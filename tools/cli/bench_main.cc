@@ -9,7 +9,7 @@
 
 int main(int argc, char** argv) {
   tributary::CommandLine app("Tributary's measurements; `tributary --help` lists all commands.", "tributary");
-  app.version(std::string("tributary ") + tributary::kVersion);
+  app.version(std::string("tributary-bench ") + tributary::kVersion);
   app.require_subcommand(1);
   std::signal(SIGPIPE, SIG_IGN);
   int exit_status = 0;
