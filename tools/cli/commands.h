@@ -4,10 +4,12 @@
 // stopped.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/base/command_line.h"
+#include "common/config/choice.h"
 
 namespace tributary::cli {
 
@@ -34,6 +36,9 @@ inline constexpr const char* kPlanHelp = "which layout is fastest on these links
 void add_bench(CliCommand app, int& exit_status);
 void add_plan(CliCommand app, int& exit_status);
 void add_lab(CliCommand app, int& exit_status);
+
+// Options of several commands. --secure, or --secure=plain.
+void add_secure(CliCommand command, std::optional<PayloadSecurity>& secure);
 
 // Adds those to the command line of tributary.
 void list_measuring(CommandLine& app);

@@ -10,7 +10,6 @@
 
 #include "common/base/printed.h"
 #include "tools/cli/commands.h"
-#include "tools/cli/local_run.h"
 #include "tools/cli/stop_signals.h"
 #include "tools/lab/lab_run.h"
 #include "tools/lab/network_namespace.h"

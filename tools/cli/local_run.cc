@@ -6,6 +6,7 @@
 
 #include "common/base/printed.h"
 #include "session/session.h"
+#include "tools/cli/commands.h"
 
 namespace tributary::cli {
 namespace {
@@ -40,15 +41,6 @@ void add_local_run_options(CliCommand command, LocalRunOptions& options, const s
   add_secure(command, cluster.secure);
   command->add_flag("--keep-running", options.keep_running, "leave the daemons running after the job until Ctrl-C");
   command->add_flag("--json", options.json, "print the result as one JSON object");
-}
-
-void add_secure(CliCommand command, std::optional<PayloadSecurity>& secure) {
-  command
-      .add_flag_function(
-          "--secure", word(PayloadSecurity::kEncrypt),
-          [&secure](const std::string& way) { secure = choice_of<PayloadSecurity>(way); },
-          "give every daemon keys, so that all connections are encrypted; --secure=plain: but for payloads")
-      ->check(one_of({std::begin(kPayloadSecurities), std::end(kPayloadSecurities)}));
 }
 
 Status LocalRun::start(std::uint16_t servers, const std::string& base_dir) {

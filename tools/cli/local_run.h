@@ -31,9 +31,6 @@ struct LocalRunOptions {
 void add_local_run_options(CliCommand command, LocalRunOptions& options, const std::string& servers,
                            const std::string& folder);
 
-// --secure, or --secure=plain.
-void add_secure(CliCommand command, std::optional<PayloadSecurity>& secure);
-
 class LocalRun {
  public:
   explicit LocalRun(const LocalRunOptions& options) : options_(options), out_(options.json ? stderr : stdout) {}

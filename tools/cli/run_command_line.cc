@@ -16,6 +16,15 @@ void list_measuring(CommandLine& app) {
   app.add_elsewhere("plan", kPlanHelp, program, cure);
 }
 
+void add_secure(CliCommand command, std::optional<PayloadSecurity>& secure) {
+  command
+      .add_flag_function(
+          "--secure", word(PayloadSecurity::kEncrypt),
+          [&secure](const std::string& way) { secure = choice_of<PayloadSecurity>(way); },
+          "give every daemon keys, so that all connections are encrypted; --secure=plain: but for payloads")
+      ->check(one_of({std::begin(kPayloadSecurities), std::end(kPayloadSecurities)}));
+}
+
 int run_command_line(CommandLine& app, int argc, char** argv, int& exit_status) {
   const Status ran = contained([&]() -> Status {
     exit_status = [&] {
