@@ -244,7 +244,7 @@ class Walk(unittest.TestCase):
     def demo_trains(self) -> None:
         """As long as for everybody: README says what comes out."""
         done = self.do(self.terminal(), demo()[1], Rule(""))
-        accuracy = re.search(r"accuracy (0\.\d+)", done.text)
+        accuracy = re.search(r"^ +test +accuracy (0\.\d+)$", done.text, re.MULTILINE)
         self.assertTrue(accuracy and 0.88 < float(accuracy[1]) < 0.90, str(done))
 
     def walk(self, commands: list[str], *, with_torch: bool) -> None:
