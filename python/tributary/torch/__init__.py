@@ -16,12 +16,15 @@
 differs from DistributedDataParallel, and what the engine does: ``docs/torch.md``.
 """
 
+from tributary.torch import _needs
+
 try:
-    import torch as _torch  # noqa: F401
+    import torch as _torch
 except ImportError as error:
-    raise ImportError(
-        "tributary.torch needs torch 2.1 or newer, which this Python lacks: install the build that fits this machine"
-    ) from error
+    missing = error.name == "torch"  # the message says it all, then
+    raise ImportError(_needs.without_torch(error), name=error.name) from (None if missing else error)
+else:
+    _needs.check(_torch)
 
 from tributary.torch import _log
 from tributary.torch._exceptions import Rewound, Stopped
