@@ -23,10 +23,10 @@
 #include "bench/scratch_folder.h"
 #include "bench/stall_watch.h"
 #include "common/base/result.h"
+#include "common/daemon/http_client.h"
 #include "common/math/median.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "session/session.h"
-#include "common/daemon/http_client.h"
 #include "tools/cluster/local_cluster.h"
 
 namespace tributary::bench {

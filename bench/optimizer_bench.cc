@@ -112,7 +112,8 @@ Status check(const OptimizerBenchOptions& options) {
   if (options.elements == 0 || options.elements > kStepMaxElements) {
     return bad("elements = " + std::to_string(options.elements) + "; give 1 to 2^33");
   }
-  if (options.chunk_bytes == 0 || options.chunk_bytes > kStepMaxChunkBytes || options.chunk_bytes % sizeof(float) != 0) {
+  if (options.chunk_bytes == 0 || options.chunk_bytes > kStepMaxChunkBytes ||
+      options.chunk_bytes % sizeof(float) != 0) {
     return bad("chunk_bytes = " + std::to_string(options.chunk_bytes) + "; give a multiple of 4 up to 1 GiB");
   }
   if (!(options.seconds > 0.0 && options.seconds <= kStepMaxSeconds)) {

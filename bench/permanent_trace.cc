@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "common/wire/trace_messages.h"
 #include "common/daemon/http_client.h"
+#include "common/wire/trace_messages.h"
 
 namespace tributary::bench {
 namespace {

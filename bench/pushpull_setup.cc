@@ -11,9 +11,9 @@
 
 #include "bench/echo_ceiling.h"
 #include "bench/sample_model.h"
+#include "common/daemon/http_client.h"
 #include "common/math/encoding.h"
 #include "common/math/median.h"
-#include "common/daemon/http_client.h"
 
 namespace tributary::bench {
 

@@ -10,10 +10,7 @@
 #include "server/examination.h"
 
 namespace tributary {
-namespace {
-
-
-}  // namespace
+namespace {}  // namespace
 
 Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, const Credentials& credentials,
                                                  std::string coordinator, Store* store, Logger logger) {

@@ -22,7 +22,6 @@
 namespace tributary {
 namespace {
 
-
 // Of hosts, each asked for once: a resolver that does not answer takes many seconds.
 class Names {
  public:

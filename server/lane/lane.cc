@@ -17,10 +17,7 @@
 #include "server/lane/pool_preparer.h"
 
 namespace tributary {
-namespace {
-
-
-}  // namespace
+namespace {}  // namespace
 
 Result<std::unique_ptr<Lane>> Lane::start(LaneOptions options, LaneListener& listener, Logger logger) {
   Result<EventFd> wake = EventFd::create();

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "tests/unit/temp_dir.h"
 #include "common/daemon/http_client.h"
+#include "tests/unit/temp_dir.h"
 #include "tools/cluster/local_cluster.h"
 
 namespace tributary::e2e {

@@ -13,7 +13,6 @@ namespace {
 
 using Fault = ClusterScenario::Fault;
 
-
 // One process, or several at once.
 std::vector<std::uint32_t> some(Random& random, std::uint32_t processes) {
   std::vector<std::uint32_t> all(processes);

@@ -28,7 +28,6 @@ void add_job(CliCommand app, int& exit_status);
 void add_completion(CliCommand app, int& exit_status);
 void add_checkpoint_conversions(CliCommand checkpoint, int& exit_status);  // below `checkpoint`
 
-
 // In tributary-bench:
 inline constexpr const char* kBenchHelp = "measure, with a baseline from the same run";
 inline constexpr const char* kLabHelp = "several hosts with limited links, emulated on this machine";

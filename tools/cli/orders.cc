@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "tools/cli/daemons.h"
 #include "common/daemon/http_client.h"
+#include "tools/cli/daemons.h"
 
 namespace tributary::cli {
 namespace {

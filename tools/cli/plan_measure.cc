@@ -5,8 +5,8 @@
 #include <set>
 
 #include "common/base/quantity.h"
-#include "tools/cli/table.h"
 #include "common/daemon/http_client.h"
+#include "tools/cli/table.h"
 
 namespace tributary::cli {
 namespace {

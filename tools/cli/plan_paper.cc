@@ -4,8 +4,8 @@
 
 #include "common/base/assert.h"
 #include "common/base/printed.h"
-#include "tools/cli/table.h"
 #include "tools/cli/plan.h"
+#include "tools/cli/table.h"
 
 namespace tributary::cli {
 namespace {

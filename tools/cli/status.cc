@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "common/base/printed.h"
+#include "common/daemon/http_client.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/daemons.h"
 #include "tools/cli/table.h"
-#include "common/daemon/http_client.h"
 
 namespace tributary::cli {
 namespace {

@@ -18,8 +18,8 @@
 
 #include "common/base/assert.h"
 #include "common/base/exit_codes.h"
-#include "common/security/key_folder.h"
 #include "common/daemon/http_client.h"
+#include "common/security/key_folder.h"
 #include "tools/cluster/run_folder.h"
 #include "tools/cluster/stop_wait.h"
 

@@ -90,8 +90,8 @@ Result<Json> run_exchange(const Lab& lab, const ExchangeOptions& options) {
   const auto gate = fresh_folder(options.run, "gates");
   if (!gate) return tl::unexpected(gate.error());
   return through_daemons(lab, options.run, **cluster,
-                         job_command({bin_dir_of(options.run) + "/tributary-bench", "bench", "exchange-rank"}, *job_file,
-                                     options.run.overrides, exchange_arguments(options, *gate)),
+                         job_command({bin_dir_of(options.run) + "/tributary-bench", "bench", "exchange-rank"},
+                                     *job_file, options.run.overrides, exchange_arguments(options, *gate)),
                          *gate, [&](const MeasuredRanks& measured, const std::vector<Watched>& processes) {
                            return exchange_result(lab, word(job->mode), measured, processes);
                          });

@@ -67,11 +67,15 @@ Status DeviceMemory::allocate_device(std::uint32_t position) {
   const bool encodes = plan_.push->id() != EncodingId::kFp32;
   // What a chunk's values are made of when they are encoded: the share, or the ranks' own gradients.
   const std::size_t inputs = plan_.collectives() ? 1 : ranks;
-  const std::size_t sum = plan_.collectives() && ranks > 1 ? round_up(plan_.group_elements() * sizeof(float), kDeviceAlign) : 0;
-  const std::size_t share = plan_.collectives() || (ranks > 1 && !encodes) ? round_up(chunk * sizeof(float), kDeviceAlign) : 0;
+  const std::size_t sum =
+      plan_.collectives() && ranks > 1 ? round_up(plan_.group_elements() * sizeof(float), kDeviceAlign) : 0;
+  const std::size_t share =
+      plan_.collectives() || (ranks > 1 && !encodes) ? round_up(chunk * sizeof(float), kDeviceAlign) : 0;
   const std::size_t frame = encodes ? round_up(plan_.push->bytes(chunk), kDeviceAlign) : 0;
-  const std::size_t scratch = encodes ? round_up(api_.encode_scratch_bytes(plan_.push->spec(), chunk, inputs), kDeviceAlign) : 0;
-  const std::size_t answer = plan_.pull->id() != EncodingId::kFp32 ? round_up(plan_.pull->bytes(chunk), kDeviceAlign) : 0;
+  const std::size_t scratch =
+      encodes ? round_up(api_.encode_scratch_bytes(plan_.push->spec(), chunk, inputs), kDeviceAlign) : 0;
+  const std::size_t answer =
+      plan_.pull->id() != EncodingId::kFp32 ? round_up(plan_.pull->bytes(chunk), kDeviceAlign) : 0;
   const std::size_t per_slot = sum + share + frame + scratch + answer;
   if (per_slot != 0) {
     const auto staging = take(position, per_slot * slot_count_, "staging");

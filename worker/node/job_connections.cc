@@ -16,7 +16,6 @@ constexpr std::size_t kMaxDataMessage = kMaxDataPayload + 4096;
 constexpr int kMessagesPerChunk = 4;
 constexpr int kHighWaterSlack = 64;
 
-
 }  // namespace
 
 Result<std::unique_ptr<JobConnections>> JobConnections::open(const std::shared_ptr<NodeJob>& job, WorkerLane& lane) {

@@ -21,7 +21,8 @@ constexpr std::uint32_t kNoPlace = ~0u;
 // One frame of a chunk, with its residual if it has one.
 std::size_t frame_size(const Encoding& push, std::size_t elements) {
   const std::size_t frame = push.bytes(elements);
-  return push.keeps_residual() ? round_up(residual_offset(frame) + elements * sizeof(float), kFrameAlign) : round_up(frame, kFrameAlign);
+  return push.keeps_residual() ? round_up(residual_offset(frame) + elements * sizeof(float), kFrameAlign)
+                               : round_up(frame, kFrameAlign);
 }
 
 std::size_t place_size(const Encoding& push, std::size_t elements) {
