@@ -220,5 +220,7 @@ class Package(unittest.TestCase):
 
 if __name__ == "__main__":
     if not (BUILD / "CPackConfig.cmake").exists():
-        sys.exit(f"{BUILD} is built for GPUs, whose libraries no Debian package has: configure it with -DTRIBUTARY_CUDA=OFF")
+        sys.exit(
+            f"{BUILD} is built for GPUs, whose libraries no Debian package has: configure it with -DTRIBUTARY_CUDA=OFF"
+        )
     unittest.main(argv=sys.argv[:1])

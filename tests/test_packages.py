@@ -1,6 +1,6 @@
 """The installer of packages, on systems that are made up: which of a line's names it takes, and what it tells.
 
-    python3 tests/test_packages.py ROOT
+python3 tests/test_packages.py ROOT
 """
 
 import pathlib
@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from typing import Dict, List
 
 SCRIPTS = pathlib.Path(sys.argv[1]) / "scripts"
 LISTS = {"packages.txt": SCRIPTS / "packages.txt", "packages_test.txt": SCRIPTS / "packages_test.txt"}
@@ -41,7 +40,7 @@ class Packages(unittest.TestCase):
         shutil.copy(SCRIPTS / "install_packages.sh", self.folder / "scripts")
 
     def install(
-        self, lists: Dict[str, str], installed: str = "", known: str = "", present: bool = False
+        self, lists: dict[str, str], installed: str = "", known: str = "", present: bool = False
     ) -> "subprocess.CompletedProcess[str]":
         """lists: by name, their text; installed and known: 'NAME VERSION' a line."""
         for name, text in lists.items():
@@ -56,7 +55,7 @@ class Packages(unittest.TestCase):
         words = [str(self.folder / "scripts/install_packages.sh"), *further]
         return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
 
-    def taken(self, lists: Dict[str, str], installed: str = "", known: str = "") -> List[str]:
+    def taken(self, lists: dict[str, str], installed: str = "", known: str = "") -> list[str]:
         """What apt-get was asked to install."""
         done = self.install(lists, installed, known)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
