@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/wire/codec_util.h"
+#include "common/wire/messages.h"
 
 namespace tributary::codec {
 
@@ -128,17 +129,18 @@ M read_message(auto root) {
   return message;
 }
 
-// The alternatives of `Variant` stand in the order of the schema's union: `which` is the index of one.
+// The alternatives of `Message` stand in the order of the schema's union: `which` is the index of one.
 // read(std::in_place_type<Alternative>) reads it.
-template <class Variant, std::size_t Index = 0>
-Variant read_kind(std::size_t which, const auto& read) {
+template <class Message, std::size_t Index = 0>
+Message read_kind(std::size_t which, const auto& read) {
+  using Variant = typename VariantOf<Message>::Type;
   if constexpr (Index == std::variant_size_v<Variant>) {
     throw Malformed{
         "it is of kind " + std::to_string(which) + ", which this program does not know: its sender is newer",
         ErrorCode::kUnknownKind};
   } else {
     if (which == Index) return read(std::in_place_type<std::variant_alternative_t<Index, Variant>>);
-    return read_kind<Variant, Index + 1>(which, read);
+    return read_kind<Message, Index + 1>(which, read);
   }
 }
 

@@ -416,11 +416,33 @@ struct ControlError {
 };
 
 // In the order of the union in schema/control.capnp.
-using ControlMessage =
+using ControlVariant =
     std::variant<ServerHello, WorkerHello, HelloReply, Heartbeat, HeartbeatReply, JoinJob, OpenJob, ShardReady,
                  JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
                  DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
                  TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Examine, Examined>;
+
+// One of them. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for all
+// alternatives, which every file that has a message would compile.
+struct ControlMessage : ControlVariant {
+  using ControlVariant::ControlVariant;
+  ControlMessage();
+  ControlMessage(const ControlMessage& other);
+  ControlMessage(ControlMessage&& other) noexcept;
+  ControlMessage& operator=(const ControlMessage& other);
+  ControlMessage& operator=(ControlMessage&& other) noexcept;
+  ~ControlMessage();
+};
+
+// The std::variant that a kind of message is.
+template <class Message>
+struct VariantOf {
+  using Type = Message;
+};
+template <>
+struct VariantOf<ControlMessage> {
+  using Type = ControlVariant;
+};
 
 }  // namespace tributary

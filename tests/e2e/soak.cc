@@ -25,7 +25,7 @@
 #include "session/session.h"
 #include "tools/cluster/local_cluster.h"
 
-namespace tributary::e2e::soak_test {
+namespace tributary::e2e {
 namespace {
 
 namespace fs = std::filesystem;
@@ -336,4 +336,4 @@ Result<Json> run_soak(const SoakOptions& options) {
   return result;
 }
 
-}  // namespace tributary::e2e::soak_test
+}  // namespace tributary::e2e

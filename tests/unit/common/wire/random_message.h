@@ -106,10 +106,15 @@ bool same(const std::variant<Ts...>& a, const std::variant<Ts...>& b) {
   return std::visit([&](const auto& x) { return same(x, std::get<std::decay_t<decltype(x)>>(b)); }, a);
 }
 
-// One random message of each alternative of `Variant`.
-template <class Variant>
-std::vector<Variant> one_of_each(Random& random) {
-  std::vector<Variant> out;
+inline bool same(const ControlMessage& a, const ControlMessage& b) {
+  return same(static_cast<const ControlVariant&>(a), static_cast<const ControlVariant&>(b));
+}
+
+// One random message of each kind.
+template <class Message>
+std::vector<Message> one_of_each(Random& random) {
+  using Variant = typename VariantOf<Message>::Type;
+  std::vector<Message> out;
   const auto add = [&]<std::size_t I>() {
     std::variant_alternative_t<I, Variant> message{};
     randomise(random, message);
