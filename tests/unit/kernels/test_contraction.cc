@@ -15,6 +15,6 @@ constexpr float kValue = 1.0f + 1.0f / 4096;
 
 TEST_CASE("a product that is added to is rounded first") {
   if (!__builtin_cpu_supports("fma")) return;  // nothing to contract with
-  const volatile float value = kValue;  // unknown to the compiler
+  const volatile float value = kValue;         // unknown to the compiler
   CHECK(product_less(value, value, 1.0f + 1.0f / 2048) == 0.0f);
 }
