@@ -14,12 +14,13 @@ target_compile_options(tributary_options INTERFACE
 # Off: missing-field-initializers, because designated initialisers rely on defaults; and two that GCC 12 reports falsely:
 # restrict for "text" + std::string, maybe-uninitialized for moved-from std::variant and expected. GCC 13 and 14 report
 # dangling-reference for every function that is given a temporary and returns a reference, into another argument too.
-# subobject-linkage takes a batch for a header.
+# subobject-linkage takes a batch for a header. Clang alone: unknown-pragmas, because GCC's ivdep is one; deprecated, because
+# libstdc++'s stable_sort calls a function of its own that is (GCC reports ours).
 target_compile_options(tributary_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers>
   $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized -Wno-restrict -Wno-subobject-linkage>
   $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,13>>:-Wno-dangling-reference>
-  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-unknown-pragmas>)  # GCC ivdep
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-unknown-pragmas -Wno-deprecated-declarations>)
 if(TRIBUTARY_WERROR)
   target_compile_options(tributary_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
@@ -28,6 +29,12 @@ if(TRIBUTARY_SANITIZE)
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TRIBUTARY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(tributary_options INTERFACE -fsanitize=${TRIBUTARY_SANITIZE})
   target_compile_definitions(tributary_options INTERFACE TRIBUTARY_SANITIZED=1)
+  # GCC and clang say it in two ways.
+  if(TRIBUTARY_SANITIZE MATCHES address)
+    target_compile_definitions(tributary_options INTERFACE TRIBUTARY_ADDRESS_SANITIZER=1)
+  elseif(TRIBUTARY_SANITIZE MATCHES thread)
+    target_compile_definitions(tributary_options INTERFACE TRIBUTARY_THREAD_SANITIZER=1)
+  endif()
 endif()
 
 set(TRIBUTARY_HAVE_CUDA OFF)
@@ -90,6 +97,14 @@ endfunction()
 function(tributary_cold)
   foreach(name ${ARGN})
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endforeach()
+endfunction()
+
+# tributary_simulated(TARGET...): the simulator runs these for thousands of seeds. A sanitizer build (-O0 in CMakePresets.json,
+# half the compiler's time) optimizes them.
+function(tributary_simulated)
+  foreach(name ${ARGN})
+    target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:RelWithDebInfo>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
   endforeach()
 endfunction()
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the fuzz targets (tests/fuzz) with clang, and runs one after the other, each for SECONDS (600). A line for each: what it tried, how fast, how many edges of the
-# code it has covered, and what it found. Needs the packages clang-19 and libclang-rt-19-dev, which no other script does.
+# code it has covered, and what it found. Needs the packages clang-19 and libclang-rt-19-dev, as `make test` does.
 #
 #   scripts/fuzz.sh [SECONDS [TARGET...]]      all targets, or those named: data, control ...
 #

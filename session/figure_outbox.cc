@@ -7,7 +7,11 @@
 
 namespace tributary {
 
+namespace {
+
 using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 Status FigureOutbox::add(Round round, std::string_view name, double mean, std::uint64_t samples) {
   if (!Figure::sound_name(name)) {

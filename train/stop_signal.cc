@@ -74,8 +74,8 @@ bool StopSignal::unanswered() {
 }
 
 void StopSignal::sleep(std::chrono::milliseconds length) const {
-  using Clock = std::chrono::steady_clock;
-  for (const auto end = Clock::now() + length; Clock::now() < end && !requested();) {
+  using std::chrono::steady_clock;
+  for (const auto end = steady_clock::now() + length; steady_clock::now() < end && !requested();) {
     std::this_thread::sleep_for(std::min(length, kSleepSlice));
   }
 }

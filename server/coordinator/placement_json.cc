@@ -5,7 +5,11 @@
 
 namespace tributary {
 
+namespace {
+
 using Json = nlohmann::ordered_json;
+
+}  // namespace
 
 Json placement_json(const JobPlacement& placement) {
   const JobHosts& hosts = placement.hosts;

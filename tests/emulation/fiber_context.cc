@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <cstdlib>
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRIBUTARY_ADDRESS_SANITIZER)
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRIBUTARY_THREAD_SANITIZER)
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -20,7 +20,7 @@ constexpr std::size_t kStackBytes = 256 << 10;
 struct FiberStart {
   // The first thing that runs on a new stack.
   static void run(FiberContext* self) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRIBUTARY_ADDRESS_SANITIZER)
     FiberContext& from = *self->came_from_;
     const void* stack = nullptr;
     std::size_t bytes = 0;
@@ -75,7 +75,7 @@ tributary_start_fiber:
 #endif
 
 FiberContext::FiberContext() {
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRIBUTARY_THREAD_SANITIZER)
   tsan_fiber_ = __tsan_get_current_fiber();
 #endif
 }
@@ -110,23 +110,23 @@ FiberContext::FiberContext(void (*entry)(void*), void* argument)
   ::makecontext(&machine_, reinterpret_cast<void (*)()>(start), 2, static_cast<unsigned>(address >> 32),
                 static_cast<unsigned>(address));
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRIBUTARY_THREAD_SANITIZER)
   tsan_fiber_ = __tsan_create_fiber(0);
 #endif
 }
 
 FiberContext::~FiberContext() {
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRIBUTARY_THREAD_SANITIZER)
   if (memory_) __tsan_destroy_fiber(tsan_fiber_);
 #endif
 }
 
 void FiberContext::switch_to(FiberContext& to) {
   to.came_from_ = this;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRIBUTARY_ADDRESS_SANITIZER)
   __sanitizer_start_switch_fiber(&fake_stack_, to.stack_, to.stack_bytes_);
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRIBUTARY_THREAD_SANITIZER)
   __tsan_switch_to_fiber(to.tsan_fiber_, 0);
 #endif
 #if defined(__x86_64__)
@@ -134,7 +134,7 @@ void FiberContext::switch_to(FiberContext& to) {
 #else
   ::swapcontext(&machine_, &to.machine_);
 #endif
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(TRIBUTARY_ADDRESS_SANITIZER)
   __sanitizer_finish_switch_fiber(fake_stack_, nullptr, nullptr);
 #endif
 }

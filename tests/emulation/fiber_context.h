@@ -40,10 +40,10 @@ class FiberContext {
   ucontext_t machine_{};
 #endif
   // Of the sanitizers; unused without them.
-  const void* stack_ = nullptr;
-  std::size_t stack_bytes_ = 0;
-  void* fake_stack_ = nullptr;
-  void* tsan_fiber_ = nullptr;
+  [[maybe_unused]] const void* stack_ = nullptr;
+  [[maybe_unused]] std::size_t stack_bytes_ = 0;
+  [[maybe_unused]] void* fake_stack_ = nullptr;
+  [[maybe_unused]] void* tsan_fiber_ = nullptr;
 };
 
 }  // namespace tributary::emulation

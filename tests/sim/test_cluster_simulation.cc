@@ -10,9 +10,9 @@ namespace tributary::sim {
 namespace {
 
 // Sanitizers are some ten and thirty times slower.
-#if defined(__SANITIZE_THREAD__)
+#if defined(TRIBUTARY_THREAD_SANITIZER)
 constexpr std::uint64_t kSeedsPerCase = 60;
-#elif defined(__SANITIZE_ADDRESS__)
+#elif defined(TRIBUTARY_ADDRESS_SANITIZER)
 constexpr std::uint64_t kSeedsPerCase = 200;
 #else
 constexpr std::uint64_t kSeedsPerCase = 1000;

@@ -109,10 +109,10 @@ bool LocalCluster::trainers_running() {
 }
 
 bool LocalCluster::wait_for_trainers(milliseconds timeout) {
-  using Clock = std::chrono::steady_clock;
-  const auto until = Clock::now() + timeout;
+  using std::chrono::steady_clock;
+  const auto until = steady_clock::now() + timeout;
   for (Trainer& trainer : trainers_) {
-    const auto left = std::chrono::duration_cast<milliseconds>(until - Clock::now());
+    const auto left = std::chrono::duration_cast<milliseconds>(until - steady_clock::now());
     if (!trainer.process.wait(std::max(left, milliseconds(0)))) return false;
   }
   return true;
