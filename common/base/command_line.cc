@@ -203,10 +203,10 @@ void CommandLine::version(const std::string& text) {
   app().set_version_flag("--version", text);
 }
 
-void CommandLine::add_elsewhere(const std::string& name, const std::string& help, const std::string& program,
-                                const std::string& cure) {
-  add_subcommand(name, help);
+CliCommand CommandLine::add_elsewhere(const std::string& name, const std::string& help, const std::string& program,
+                                      const std::string& cure) {
   elsewhere_.push_back({name, program, cure});
+  return add_subcommand(name, help);
 }
 
 // The pages of other programs' subcommands, then this program's own: both have one of the program as a whole.

@@ -101,9 +101,10 @@ class CommandLine : public CliCommand {
   CommandLine& operator=(const CommandLine&) = delete;
   void version(const std::string& text);  // of --version
   // Lists a subcommand that another program has. parse() replaces the process by PROGRAM, with the same words, and
-  // tells how to get PROGRAM where it is missing (cure). PROGRAM's own command line has this one's name.
-  void add_elsewhere(const std::string& name, const std::string& help, const std::string& program,
-                     const std::string& cure);
+  // tells how to get PROGRAM where it is missing (cure). PROGRAM's own command line has this one's name. The stand-in
+  // that is returned may be given the names of the subcommands below, for those who mistype them.
+  CliCommand add_elsewhere(const std::string& name, const std::string& help, const std::string& program,
+                           const std::string& cure);
 
   // What the process is to exit with at once: 0 after --help or --version, kExitUsage after wrong usage; nothing if the
   // program is to go on.

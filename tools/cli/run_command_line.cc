@@ -12,7 +12,8 @@ void list_measuring(CommandLine& app) {
   const std::string program = executable_dir() + "/tributary-bench";
   const std::string cure = "a checkout builds it with 'cmake --build --preset release --target tributary-bench'";
   app.add_elsewhere("bench", kBenchHelp, program, cure);
-  app.add_elsewhere("lab", kLabHelp, program, cure);
+  CliCommand lab = app.add_elsewhere("lab", kLabHelp, program, cure);
+  for (const char* below : {"up", "run", "down"}) lab.add_subcommand(below, "");
   app.add_elsewhere("plan", kPlanHelp, program, cure);
 }
 

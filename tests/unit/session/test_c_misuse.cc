@@ -178,9 +178,10 @@ TEST_CASE("a program with an older header gets the values that absent members ha
     const char* name;
     const std::uint64_t* shape;
     std::uint32_t dimensions;
+    std::uint32_t group;  // where there would be padding
   };
-  const OlderTensor tensors[2] = {{sizeof(OlderTensor), "weight", good.weight_shape, 2},
-                                  {sizeof(OlderTensor), "weight", good.bias_shape, 1}};
+  const OlderTensor tensors[2] = {{sizeof(OlderTensor), "weight", good.weight_shape, 2, 0},
+                                  {sizeof(OlderTensor), "weight", good.bias_shape, 1, 0}};
   good.options.tensors = reinterpret_cast<const tributary_tensor*>(tensors);
   good.options.tensor_count = 2;
   CHECK(failed_with(attach(good.options), TRIBUTARY_INVALID_ARGUMENT, "tensor 1 has the name 'weight'"));
