@@ -9,11 +9,13 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <set>
 #include <utility>
 
+#include "common/base/command_tree.h"
 #include "common/base/completion.h"
 #include "common/base/manual.h"
 
@@ -24,6 +26,18 @@ int print_candidates(const CLI::App& program, const std::vector<std::string>& wo
   const Candidates found = candidates(program, words);
   for (const std::string& line : found.lines) std::printf("%s\n", line.c_str());
   return found.paths ? kExitFailed : 0;
+}
+
+// CLI11 2.4 and newer read the environment for a group's options only if one of them was given.
+void take_environment_of_groups(const CLI::App& program) {
+  for (const CLI::App* group : option_groups(program)) {
+    for (CLI::Option* option : const_cast<CLI::App*>(group)->get_options()) {
+      const char* value = option->get_envname().empty() ? nullptr : std::getenv(option->get_envname().c_str());
+      if (option->count() > 0 || value == nullptr || *value == '\0') continue;
+      option->add_result(value);
+      option->run_callback();
+    }
+  }
 }
 
 int not_started(const std::string& program, int error, const std::string& cure) {
@@ -245,6 +259,7 @@ std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
   if (first == "--manual" && argc == 3) return write_manual(argv[2]);
   try {
     app().parse(argc, argv);
+    take_environment_of_groups(app());
   } catch (const CLI::ParseError& error) {
     return app().exit(error) == 0 ? 0 : kExitUsage;  // CLI11's own codes are above 100
   }
