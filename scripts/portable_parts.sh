@@ -11,7 +11,7 @@
 #
 # Sources and packages come from this machine's Debian mirror, and Gloo's from PyPI. If the mirror has Debian 11 no more,
 # TRIBUTARY_OLD_DEBIAN_MIRROR names another. Two minutes on two cores, then it is kept. Exit status 3: something cannot be
-# fetched.
+# fetched, or this is not Debian 12.
 set -euo pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -45,6 +45,11 @@ gloo_hash=sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef
 # What of these is linked in, or compiled in from headers.
 licensed=(libzmq3-dev libcapnp-dev prometheus-cpp-dev libspdlog-dev libfmt-dev libgloo-dev librocksdb-dev libgflags-dev
   libsnappy-dev zlib1g-dev libbz2-dev liblz4-dev libzstd-dev libsodium-dev libxxhash-dev libopenblas-pthread-dev libstdc++-12-dev)
+
+# shellcheck disable=SC1091  # of the machine
+system=$(. /etc/os-release && echo "$ID ${VERSION_ID:-}")
+[ "$system" = "debian 12" ] ||
+  unreachable "the wheel and the bundle are linked on Debian 12, whose archives they are made of; this is $system"
 
 packages=("${sources[@]#*:}" "${licensed[@]}")
 versions=$(dpkg-query -W -f '${Package} ${source:Version}\n' "${packages[@]}" 2>"$log" | sort -u) ||
