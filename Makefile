@@ -1,6 +1,6 @@
 # The two commands that a newcomer needs: `make demo` and `make test`. Everything else is CMake (see CMakePresets.json).
 .DEFAULT_GOAL := help
-.PHONY: help demo test build bundle wheel deb install-packages install-test-packages lint format format-check clean
+.PHONY: help demo test build portable bundle wheel deb install-packages install-test-packages lint format clean
 
 # A compiler cache that survives moving the checkout.
 export CCACHE_BASEDIR := $(CURDIR)
@@ -14,7 +14,7 @@ help:
 	@echo 'make wheel         the same, with the Python package, as a wheel for pip: build/tributary-VERSION-*.whl'
 	@echo 'make deb           the same for this release of Debian, without GPU code: build/tributary_VERSION_ARCHITECTURE.deb'
 	@echo 'make lint          check all sources without a build, in seconds: C++, Python, shell, includes'
-	@echo 'make format        clang-format every source file; format-check only tells'
+	@echo 'make format        clang-format every source file'
 	@echo 'make clean         remove build/'
 
 install-packages:
@@ -35,14 +35,14 @@ demo: install-packages
 	build/release/bin/tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2 --fresh
 	@scripts/next_steps.sh
 
-bundle: install-packages
+portable: install-packages
 	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset portable
 	cmake --build --preset portable
+
+bundle: portable
 	scripts/make_bundle.sh
 
-wheel: install-packages
-	CMAKE_INCLUDE_PATH="$$(scripts/fetch_cuda_headers.sh $(CURDIR)/build/cuda-headers)" cmake --preset portable
-	cmake --build --preset portable
+wheel: portable
 	scripts/make_wheel.sh
 
 # NVIDIA's libraries are in no Debian package.
@@ -62,8 +62,6 @@ lint:
 SOURCES = $(shell git ls-files --cached --others --exclude-standard '*.h' '*.c' '*.cc' '*.cu' '*.cuh')
 format: install-packages
 	clang-format -i $(SOURCES)
-format-check: install-packages
-	clang-format --dry-run --Werror $(SOURCES)
 
 clean:
 	rm -rf build

@@ -10,7 +10,11 @@
 #include "server/examination.h"
 
 namespace tributary {
-namespace {}  // namespace
+namespace {
+
+constexpr std::uint32_t kControlNoiseLines = 5;
+
+}  // namespace
 
 Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, const Credentials& credentials,
                                                  std::string coordinator, Store* store, Logger logger) {
@@ -37,7 +41,7 @@ Control::Control(const ServerConfig& config, std::shared_ptr<const KeyPair> own,
       key_(own ? own->identity.key : std::string()),
       store_(store),
       logger_(logger),
-      noise_(std::move(logger)),
+      noise_(std::move(logger), kControlNoiseLines),
       incarnation_(random_incarnation()),
       admitted_(std::move(own)),
       roots_(config.checkpoint_roots, !key_.empty()),

@@ -33,7 +33,7 @@ KEPT = (
 )
 LONGEST = 150.0  # seconds of a command, on a busy machine
 FAILS_WITHIN = 30.0  # seconds
-# What is never a checkout's own, where there is no git to ask.
+# Folders that are never a checkout's own, where there is no git to ask.
 MADE = {".git", ".cache", "build", "runs", "__pycache__", ".ruff_cache", ".mypy_cache"}
 
 

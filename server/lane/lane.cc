@@ -17,8 +17,6 @@
 #include "server/lane/pool_preparer.h"
 
 namespace tributary {
-namespace {}  // namespace
-
 Result<std::unique_ptr<Lane>> Lane::start(LaneOptions options, LaneListener& listener, Logger logger) {
   Result<EventFd> wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());

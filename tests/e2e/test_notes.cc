@@ -151,7 +151,7 @@ TEST_CASE("the commands of the notes for users do what they say, in their order"
     CHECK_MESSAGE(used[i], "nothing has a command that begins with '" << rules()[i].begins << "': drop its rule");
   }
 
-  // What is for another terminal: beside README's job, as long as that takes. Some of it has an answer only after some
+  // Commands for another terminal: beside README's job, as long as that takes. Some of it has an answer only after some
   // rounds; and what was saved is called after a round that nobody knows before.
   Process training = spawn(
       "exec tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2 --device cpu --fresh "

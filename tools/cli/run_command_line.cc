@@ -1,4 +1,4 @@
-// What both programs of tools/cli do with their command line.
+// The command line of both programs of tools/cli.
 #include <cstdio>
 
 #include "common/daemon/daemon_thread.h"
