@@ -18,14 +18,15 @@ def quoted(text: str) -> str:
 
 def main() -> None:
     program, out, *properties = sys.argv[1:]
-    tests = pathlib.Path(__file__).resolve().parent
     said = subprocess.run(
         [program, "--list-test-cases", "--reporters=xml"], check=True, capture_output=True, text=True
     ).stdout
     lines, seen = [], set()
     for case in ElementTree.fromstring(said).iter("TestCase"):
-        source = pathlib.Path(case.attrib["filename"]).resolve()
-        place = source.relative_to(tests).with_suffix("")
+        # With a compiler cache that has a base, a source's path is relative, to one of the build's folders.
+        source = pathlib.PurePath(case.attrib["filename"])
+        depth = source.parts[::-1].index("tests")
+        place = pathlib.PurePath(*source.parts[-depth:]).with_suffix("")
         if place.parts[0] == "unit":
             place = place.relative_to("unit")
         name = f"{place}: {case.attrib['name']}"
