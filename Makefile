@@ -12,7 +12,7 @@ help:
 	@echo 'make build         install and build everything (release), into build/release'
 	@echo 'make bundle        build, and pack programs and libraries for other machines into build/tributary-VERSION*'
 	@echo 'make wheel         the same, with the Python package, as a wheel for pip: build/tributary-VERSION-*.whl'
-	@echo 'make deb           the same for this release of Debian, without GPU code: build/tributary_VERSION_ARCHITECTURE.deb'
+	@echo 'make deb           the same for Debian 11, Ubuntu 20.04 and newer: build/tributary_VERSION_ARCHITECTURE.deb'
 	@echo 'make lint          check all sources without a build, in seconds: C++, Python, shell, includes'
 	@echo 'make format        clang-format every source file'
 	@echo 'make clean         remove build/'
@@ -45,10 +45,7 @@ bundle: portable
 wheel: portable
 	scripts/make_wheel.sh
 
-# NVIDIA's libraries are in no Debian package.
-deb: install-packages
-	cmake --preset release -DTRIBUTARY_CUDA=OFF
-	cmake --build --preset release --target bundle_programs
+deb: portable
 	scripts/make_deb.sh
 
 # exec: the last line must be the script's own.

@@ -1,11 +1,11 @@
-# The Debian package: programs, the library with its header, units, manual pages and completion, which need the system's
-# libraries. Its files are a component of the install (debian) that no other install has. `make deb`
+# The Debian package: programs, the library with its header, units, manual pages and completion. A portable build
+# needs only the system's glibc; any other needs its libraries, too. Its files are a component of the install (debian) that no other install has. `make deb`
 # (scripts/make_deb.sh) packs it.
 
 # Called once, when all targets are known.
 function(tributary_package)
-  # NVIDIA's libraries are in no Debian package: for GPUs there is the bundle.
-  if(TRIBUTARY_HAVE_CUDA OR NOT TARGET tributary_shared)
+  # CUDA's run time is in no Debian package: one that needs no other library brings it.
+  if((TRIBUTARY_HAVE_CUDA AND NOT TRIBUTARY_PORTABLE) OR NOT TARGET tributary_shared)
     file(REMOVE ${CMAKE_BINARY_DIR}/CPackConfig.cmake)
     return()
   endif()
@@ -22,12 +22,23 @@ function(tributary_package)
   install(FILES cmake/TributaryConfig.cmake ${packages}/TributaryConfigVersion.cmake DESTINATION lib/cmake/Tributary
     ${component})
   install(FILES ${packages}/tributary.pc DESTINATION lib/pkgconfig ${component})
-  # In no folder of its own: nothing is looked for beside a program.
-  set(files "")
+  # Programs of the system's libraries look nowhere else. Portable ones bring theirs, in a folder that only they know.
+  set(installed "")
+  set(built "")
   foreach(program ${programs})
-    string(APPEND files " \"bin/${program}\"")
+    string(APPEND installed " \"bin/${program}\"")
+    string(APPEND built " \"$<TARGET_FILE:${program}>\"")
   endforeach()
-  install(CODE "foreach(file${files} \"lib/$<TARGET_FILE_NAME:tributary_shared>\")
+  if(TRIBUTARY_PORTABLE)
+    install(CODE "execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND
+      \"${CMAKE_SOURCE_DIR}/scripts/collect_libraries.sh\" \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/lib/tributary\"${built})
+    foreach(file${installed})
+      execute_process(COMMAND_ERROR_IS_FATAL ANY COMMAND
+        patchelf --force-rpath --set-rpath \$ORIGIN/../lib/tributary/lib \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/\${file}\")
+    endforeach()" ${component})
+    set(installed "")
+  endif()
+  install(CODE "foreach(file${installed} \"lib/$<TARGET_FILE_NAME:tributary_shared>\")
     file(RPATH_REMOVE FILE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/\${file}\")
   endforeach()" ${component})
 
@@ -41,6 +52,9 @@ function(tributary_package)
   install(DIRECTORY docs/ DESTINATION ${documents} ${component})
   install(DIRECTORY configs ${packaging}/prometheus DESTINATION ${documents}/examples ${component})
   install(FILES examples/session.c DESTINATION ${documents}/examples ${component})
+  if(TRIBUTARY_PORTABLE)  # of what is linked in
+    install(DIRECTORY ${TRIBUTARY_PORTABLE_PARTS}/licences DESTINATION ${documents} ${component})
+  endif()
   set(targets "")
   foreach(program ${commands})
     string(APPEND targets " \"$<TARGET_FILE:${program}>\"")

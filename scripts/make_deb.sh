@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Packs the Debian package of a built tree (cmake/TributaryPackage.cmake): OUT/tributary_VERSION_ARCHITECTURE.deb, for
-# this machine's release of Debian.
+# Packs the Debian package of a built tree (cmake/TributaryPackage.cmake): OUT/tributary_VERSION_ARCHITECTURE.deb. Of the
+# preset `portable` the package is for Debian 11, Ubuntu 20.04 and newer; of another, for this machine's release.
 #
-#   scripts/make_deb.sh [BUILD [OUT]]      BUILD, a built tree: build/release; OUT: build
+#   scripts/make_deb.sh [BUILD [OUT]]      BUILD, a built tree: build/portable; OUT: build
 #
 # The last line is the path of the package.
 set -euo pipefail
@@ -15,11 +15,11 @@ fail() {
   exit 1
 }
 
-build=$(realpath "${1:-$here/../build/release}")
+build=$(realpath "${1:-$here/../build/portable}")
 out=$(realpath -m "${2:-$here/../build}")
 [ -x "$build/bin/tributary" ] || fail "$build has no bin/tributary; run 'make deb', or give a built tree"
 [ -f "$build/CPackConfig.cmake" ] ||
-  fail "$build is built for GPUs, whose libraries no Debian package has; run 'make deb', which builds without, or 'make bundle'"
+  fail "$build has code for GPUs and needs CUDA's run time, which no Debian package has; run 'make deb', whose build has it inside"
 version=$("$build/bin/tributary" --version | cut -d' ' -f2)
 package=$out/tributary_${version}_$(dpkg --print-architecture).deb
 mkdir -p "$out"

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Lints all sources, then builds and runs all tests: the release build with every label but gpu (built, but run by hand where there is one), then the sanitizer builds with the labels that suit them.
+# Lints all sources, then builds and runs all tests: of the programs that are shipped, with every label but gpu (built, but run by hand where there is one), then the sanitizer builds with the labels that suit them.
 # Tests that cannot run here (the lab's, without root) are named in lines that begin with "skipped:", those that failed in lines that begin with "failed:",
 # each after the last lines that it printed.
 # The last line is "N passed, N failed" over all of them; the exit status is 0 only if nothing failed and every build ran tests.
 #
 #   scripts/run_tests.sh                 everything
-#   scripts/run_tests.sh release         one part only (lint, or the preset release, portable, asan-ubsan or tsan)
+#   scripts/run_tests.sh release         one part only (lint, release, asan-ubsan or tsan)
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
 # A compiler cache that survives moving the checkout.
-export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
+export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
 jobs=$(nproc)
 # For CMake's find_path: where nvcc lacks headers, the code that needs them is compiled all the same.
 CMAKE_INCLUDE_PATH=$(scripts/fetch_cuda_headers.sh "$PWD/build/cuda-headers")
@@ -81,11 +81,10 @@ run_lint() {
 run_preset() {
   local preset=$1 labels=$2
   shift 2
-  local build=build/$preset started=$SECONDS configure=()
-  if [ "$preset" = release ]; then configure=("-DTRIBUTARY_CUDA=$(scripts/cuda_here.sh)"); fi
+  local build=build/$preset started=$SECONDS
   echo "== $preset: build"
   mkdir -p "$build"
-  if ! cmake --preset "$preset" "${configure[@]}" >"$build/configure.log" 2>&1; then
+  if ! cmake --preset "$preset" >"$build/configure.log" 2>&1; then
     cat "$build/configure.log"
     not_built "$preset: configuring" "$build/configure.log"
     return
@@ -119,22 +118,21 @@ run_preset() {
 
 wanted=${1:-all}
 case $wanted in
-  all | lint | release | portable | asan-ubsan | tsan) ;;
+  all | lint | release | asan-ubsan | tsan) ;;
   *)
-    echo "unknown part '$wanted': give lint, release, portable, asan-ubsan or tsan, or nothing for all" >&2
+    echo "unknown part '$wanted': give lint, release, asan-ubsan or tsan, or nothing for all" >&2
     exit 2
     ;;
 esac
 if [ "$wanted" = all ] || [ "$wanted" = lint ]; then run_lint; fi
-# As `make demo` builds: code for GPUs only where there is one.
-if [ "$wanted" = all ] || [ "$wanted" = release ]; then run_preset release '^(unit|io|sim|e2e)$' all; fi
-# As the wheel is built: with code for GPUs where nvcc is, for older systems.
-if [ "$wanted" = all ] || [ "$wanted" = portable ]; then
+# The programs that the wheel, the bundle and the Debian package have. Where they cannot be linked, those of this machine.
+if [ "$wanted" = all ] || [ "$wanted" = release ]; then
   mkdir -p build
   if scripts/portable_parts.sh build/portable-parts >build/portable-parts.log 2>&1; then
-    run_preset portable '^portable$' bundle_programs
+    run_preset portable '^(unit|io|sim|e2e)$' all
   elif [ $? -eq 3 ]; then
-    skipped+=$'\n'"skipped: portable: $(tail -n 1 build/portable-parts.log)"
+    skipped+=$'\n'"skipped: test_wheel: $(tail -n 1 build/portable-parts.log)"
+    run_preset release '^(unit|io|sim|e2e)$' all
   else
     not_built "portable: what it is linked with" build/portable-parts.log
   fi

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kOverflow = std::numeric_limits<std::uint64_t>::max();
 
 // A name as it may appear in a message: names come from trainers and from the network.
-std::string quoted(std::string_view name) {
+std::string in_quotes(std::string_view name) {
   constexpr std::size_t kShown = 80;
   std::string out = "'";
   for (char c : name.substr(0, kShown)) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
@@ -41,7 +41,7 @@ std::string ranks_text(const std::vector<std::uint32_t>& ranks) {
 }
 
 std::string spec_text(const TensorSpec& spec) {
-  return quoted(spec.name) + " of shape " + shape_text(spec.shape) +
+  return in_quotes(spec.name) + " of shape " + shape_text(spec.shape) +
          (spec.group == 0 ? "" : " in group " + std::to_string(spec.group)) +
          (spec.holders.empty() ? "" : " of model ranks " + ranks_text(spec.holders));
 }
@@ -65,12 +65,12 @@ Status check_tensors(std::span<const TensorSpec> tensors) {
     if (!is_utf8(spec.name)) {
       std::string shown = spec.name.substr(0, 80);
       for (char& c : shown) c = static_cast<unsigned char>(c) < 0x80 ? c : '?';
-      return fail(ErrorCode::kInvalidArgument, "the name of tensor " + std::to_string(i) + ", " + quoted(shown) +
+      return fail(ErrorCode::kInvalidArgument, "the name of tensor " + std::to_string(i) + ", " + in_quotes(shown) +
                                                    " where ? is a byte above 127, is no UTF-8 text, which checkpoints "
                                                    "need; give it another name");
     }
     if (!names.insert(spec.name).second) {
-      return fail(ErrorCode::kInvalidArgument, "tensor " + std::to_string(i) + " has the name " + quoted(spec.name) +
+      return fail(ErrorCode::kInvalidArgument, "tensor " + std::to_string(i) + " has the name " + in_quotes(spec.name) +
                                                    " of an earlier one; give every tensor a name of its own");
     }
     if (spec.group >= kMaxGroups) {
