@@ -66,7 +66,15 @@ tributary_carry(libzmq libzmq.a libsodium.a)
 tributary_carry(PkgConfig::SODIUM libsodium.a)
 tributary_carry(PkgConfig::XXHASH libxxhash.a)
 tributary_carry(ZLIB::ZLIB libz.a)
+# Its kernels for every kind of processor are 26 MB: shared, because two programs of a bundle would each carry them.
 tributary_carry(PkgConfig::OPENBLAS libopenblas.a)
+get_target_property(openblas_archive PkgConfig::OPENBLAS INTERFACE_LINK_LIBRARIES)
+file(WRITE ${CMAKE_BINARY_DIR}/openblas.c "/* All that it has comes out of the archive. */\n")
+add_library(tributary_openblas SHARED ${CMAKE_BINARY_DIR}/openblas.c)
+target_link_libraries(tributary_openblas PRIVATE ${openblas_archive} m)
+target_link_options(tributary_openblas PRIVATE LINKER:-z,defs LINKER:-z,noexecstack LINKER:-u,cblas_sgemm
+  LINKER:-u,openblas_get_config LINKER:-u,openblas_get_corename LINKER:-u,openblas_set_num_threads)
+set_target_properties(PkgConfig::OPENBLAS PROPERTIES INTERFACE_LINK_LIBRARIES tributary_openblas)
 
 # What glibc 2.31 still has apart.
 foreach(language C CXX CUDA)

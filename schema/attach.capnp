@@ -20,6 +20,7 @@ struct AttachMessage {
     rankState @8 :RankState;
     figures @9 :Control.Figures;  # trainer -> worker: of its rounds since it said some last
     waits @10 :AttachWaits;
+    heldState @11 :RankState;  # of every round, for whoever takes the rank's place on this node
   }
 }
 
@@ -68,6 +69,8 @@ struct AttachReply {
   ringSlotBytes @18 :UInt64;
   ringSlots @19 :UInt32;
   modelRanks @20 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
+  heldState @21 :Data;  # what the rank, or the one in its place before, gave as heldState of resumeRound
+  firstState @22 :Data;  # what the first rank gave that has given something, if this one has not
 }
 
 struct AttachWaits {  # worker -> trainer, now and then while it attaches: who is not there yet

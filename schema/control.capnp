@@ -208,6 +208,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   modelRanks @15 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
   serverKeys @16 :List(Text);  # in a cluster with keys: by shard; empty: there are none
   plain @17 :List(UInt16);  # shards whose lanes do not encrypt, and take one-time tokens
+  firstState @18 :Data;  # what the first rank that did gave to be kept with resumeRound
 }
 
 struct JobWaits {  # coordinator -> workers that have joined: for whom their job waits

@@ -162,7 +162,6 @@ cat >"$folder/link_options" <<OPTIONS
 -L$folder/root/lib/x86_64-linux-gnu
 -static-libstdc++
 -static-libgcc
--Wl,--exclude-libs,ALL
 $folder/lib/old_glibc.o
 OPTIONS
 echo "$wanted" >"$folder/complete"

@@ -64,6 +64,7 @@ struct Session::Impl {
   // Of the tensor's last ready(); any thread.
   Round round_of(std::size_t tensor) const { return Round(memory.word(tensor).round.load(std::memory_order_relaxed)); }
   RegionState state() const { return static_cast<RegionState>(memory.node().state.load(std::memory_order_acquire)); }
+  Status hold(const RankState& state);
   Status give(const RankState& state);
   Status give_for_snapshot();
   void read_socket();
@@ -90,9 +91,17 @@ void Session::Impl::find_lanes() {
 }
 
 std::span<const std::byte> Session::Impl::state_at_start() const {
-  if (!reply.state.empty() || !keepsake) return reply.state;
+  if (!reply.state.empty()) return reply.state;
+  if (!reply.held_state.empty() || !keepsake) return reply.held_state;
   const auto mine = std::ranges::find(keepsake->states, reply.resume_round, &RankState::round);
   return mine == keepsake->states.end() ? std::span<const std::byte>() : std::span<const std::byte>(mine->state);
+}
+
+// The worker has it when this trainer is gone. After the view nobody wants it.
+Status Session::Impl::hold(const RankState& state) {
+  if (this->state() > RegionState::kStopRequested) return {};
+  if (auto sent = socket.send(HeldState{state}); !sent) return tl::unexpected(unavailable());
+  return {};
 }
 
 Status Session::Impl::give(const RankState& state) {
@@ -417,15 +426,24 @@ Status Session::keep(Round round, std::span<const std::byte> state) {
                                        " are kept with a snapshot");
   }
   std::vector<RankState>& kept = impl_->kept;
+  if (!kept.empty() && kept.back().round == round) {
+    std::erase(impl_->given, round);  // what was given is not the last of it
+    kept.pop_back();
+  }
   if (kept.size() >= kRoundsKept) std::rotate(kept.begin(), kept.begin() + 1, kept.end());
   if (kept.size() < kRoundsKept) kept.emplace_back();
   kept.back().round = round;
   kept.back().state.assign(state.begin(), state.end());
+  if (Status held = impl_->hold(kept.back()); !held) return held;
   return impl_->give_for_snapshot();
 }
 
 std::span<const std::byte> Session::kept() const {
   return impl_->state_at_start();
+}
+
+std::span<const std::byte> Session::kept_of_first() const {
+  return impl_->reply.first_state;
 }
 
 Status Session::log(Round round, std::string_view name, double mean, std::uint64_t samples) {

@@ -156,13 +156,16 @@ class Session {
   // The mappings that gradients and parameters are in, whole pages: for who pins them. REQUIRES: not on_device().
   std::vector<std::span<std::byte>> host_memory() const;
   // What this rank needs beside the parameters to go on after `round`: generators of random numbers, a sampler of its
-  // own. At most kMaxRankState bytes. To be called in every round, before its first ready(); it is kept with a snapshot
-  // or checkpoint of that round, also if that is named in one of the next two, and costs a copy otherwise. kLimit: it
-  // is too large.
+  // own. At most kMaxRankState bytes. To be called in every round, before the next round's first ready(), and again if
+  // it has changed: the last one counts. The worker holds it for whoever takes this rank's place on the node, and it is
+  // kept with a snapshot or checkpoint of that round, also if that is named in one of the next two. kLimit: it is too
+  // large.
   Status keep(Round round, std::span<const std::byte> state);
   // What this rank, or the one that was in its place on this node, gave for resume_round(). Empty: nothing is known of
   // it. (Not there: modes ssp and async after a stop, all-reduce jobs.)
   std::span<const std::byte> kept() const;
+  // What the job's first rank gave that has given something; for a rank of which nothing is known.
+  std::span<const std::byte> kept_of_first() const;
   // A figure of a round: `mean` over `samples` of this rank. Status and metrics of the cluster show the mean over all
   // ranks, by samples, since they were told last, which is every kFigureInterval. kInvalidArgument: the name is no
   // UTF-8 text of 1 to kMaxFigureNameBytes. kLimit: more than kMaxFigures names. Any

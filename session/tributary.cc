@@ -307,6 +307,19 @@ tributary_status tributary_kept(const tributary_session* session, const void** s
   });
 }
 
+tributary_status tributary_kept_of_first(const tributary_session* session, const void** state, size_t* size) {
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    if (Status there = not_null(state, "where tributary_kept_of_first() is to put the state"); !there) return there;
+    if (Status there = not_null(size, "where tributary_kept_of_first() is to put the state's size"); !there)
+      return there;
+    const auto kept = session->session->kept_of_first();
+    *state = kept.data();
+    *size = kept.size();
+    return {};
+  });
+}
+
 tributary_status tributary_last_round(tributary_session* session, uint64_t round) {
   return fenced([&]() -> Status {
     if (Status running = check_running(session, "tributary_last_round()"); !running) return running;

@@ -153,12 +153,16 @@ typedef struct tributary_parameter_memory tributary_parameter_memory;
 TRIBUTARY_API tributary_parameter_memory* tributary_hold_parameters(tributary_session* session);
 TRIBUTARY_API void tributary_release_parameters(tributary_parameter_memory* memory);
 
-/* What this rank needs beside the parameters to go on after `round`; kept with a snapshot of it. Before the round's
- * first tributary_ready(). TRIBUTARY_LIMIT: too large. */
+/* What this rank needs beside the parameters to go on after `round`. The worker holds it for whoever takes this rank's
+ * place on the node, and it is kept with a snapshot of the round. Before the next round's first tributary_ready(); said
+ * again, the last one counts. TRIBUTARY_LIMIT: too large. */
 TRIBUTARY_API tributary_status tributary_keep(tributary_session* session, uint64_t round, const void* state,
                                               size_t size);
 /* What was kept of resume_round; *size 0: nothing is known of it. */
 TRIBUTARY_API tributary_status tributary_kept(const tributary_session* session, const void** state, size_t* size);
+/* What the job's first rank kept that has kept something, for a rank of which nothing is known. */
+TRIBUTARY_API tributary_status tributary_kept_of_first(const tributary_session* session, const void** state,
+                                                       size_t* size);
 /* There is no round after this one. Every rank says so before its first tributary_ready() of that round. */
 TRIBUTARY_API tributary_status tributary_last_round(tributary_session* session, uint64_t round);
 

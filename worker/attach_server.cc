@@ -202,6 +202,8 @@ void AttachServer::handle(TrainerId trainer, Connection& connection, AttachRecei
     jobs_->initial_values(trainer);
   } else if (const auto* state = std::get_if<RankState>(&message)) {
     jobs_->rank_state(trainer, *state);
+  } else if (const auto* given = std::get_if<HeldState>(&message)) {
+    jobs_->held_state(trainer, given->held, now_ms);
   } else if (const auto* said = std::get_if<RankFigures>(&message)) {
     jobs_->figures(trainer, said->figures);
   } else if (const auto* detach = std::get_if<Detach>(&message)) {

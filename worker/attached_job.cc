@@ -419,6 +419,7 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
 
 void AttachedJob::tick(std::uint64_t now_ms) {
   context_.redo.in_use(name(), now_ms);
+  context_.held.in_use(name(), now_ms);
   tell_waits(now_ms);
   if (trace_ && (trace_->job() != running() || trace_->over())) end_trace();
   const bool ran = in<Running>();

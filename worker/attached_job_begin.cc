@@ -137,7 +137,8 @@ Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now
   last_refusal_.clear();
   lent_ = job.spec().devices;
   if (!lent_) lent_ = job.spec().allreduce_devices;
-  trainers_.welcome(m, job, context_.lanes.doorbells(!plan_->on_servers()), context_.trainers);
+  context_.held.begin(name(), m.resume_round, !m.resume, now_ms);
+  trainers_.welcome(m, job, context_.lanes.doorbells(!plan_->on_servers()), context_.held, context_.trainers);
   context_.logger->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}", in_words(),
                         m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh", job.layout().chunks(),
                         job.budget_bytes() / 1'000'000,

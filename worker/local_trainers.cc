@@ -78,7 +78,7 @@ void LocalTrainers::add(TrainerId id, const AttachRequest& request, int peer_pid
 }
 
 void LocalTrainers::welcome(const JobWelcome& m, const NodeJob& job, std::span<const int> doorbells,
-                            TrainerPort& port) {
+                            const HeldStates& held, TrainerPort& port) {
   AttachReply reply;
   reply.job = m.job;
   reply.view = m.view;
@@ -97,6 +97,12 @@ void LocalTrainers::welcome(const JobWelcome& m, const NodeJob& job, std::span<c
   if (job.spec().gradients_in_ring) reply.ring = {ring->slots_offset(), ring->slot_bytes(), ring->slots()};
   for (auto& [local_rank, trainer] : *this) {
     reply.state = local_rank < m.rank_states.size() ? m.rank_states[local_rank] : std::vector<std::byte>();
+    const auto give = [](std::vector<std::byte>& to, std::span<const std::byte> from) {
+      to.assign(from.begin(), from.end());
+    };
+    give(reply.held_state, held.of(m.name, local_rank, m.resume_round));
+    give(reply.first_state, m.first_state);
+    if (m.first_state.empty()) give(reply.first_state, held.first(m.name, m.resume_round));
     reply.rank = trainer.rank = m.node.value * job.spec().ranks + local_rank;
     if (const DeviceLender* lender = job.spec().lender()) {
       const DeviceLoan& loan = lender->loan(local_rank);

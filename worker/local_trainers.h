@@ -67,7 +67,8 @@ class LocalTrainers : private std::map<std::uint32_t, LocalTrainer> {
   Status admit(const AttachRequest& request, const std::string& job) const;
   void add(TrainerId id, const AttachRequest& request, int peer_pid);
   // The view begins: each learns its rank in it, and gets what it shares with the worker.
-  void welcome(const JobWelcome& m, const NodeJob& job, std::span<const int> doorbells, TrainerPort& port);
+  void welcome(const JobWelcome& m, const NodeJob& job, std::span<const int> doorbells, const HeldStates& held,
+               TrainerPort& port);
   void send(const AttachMessage& message, TrainerPort& port) const;  // to those that take part
 
  private:

@@ -114,6 +114,10 @@ void NodeJobs::rank_state(TrainerId trainer, const RankState& state) {
   if (const Found found = find(trainer)) found->first->rank_state(found->second, state);
 }
 
+void NodeJobs::held_state(TrainerId trainer, const RankState& state, std::uint64_t now_ms) {
+  if (const Found found = find(trainer)) context_.held.hold(found->first->name(), found->second, state, now_ms);
+}
+
 void NodeJobs::figures(TrainerId trainer, const Figures& figures) {
   if (const Found found = find(trainer)) found->first->figures(found->second, figures);
 }
@@ -209,6 +213,7 @@ void NodeJobs::tick(std::uint64_t now_ms) {
   for (AttachedJob& job : jobs_) job.tick(now_ms);
   context_.checkpoints.tick(now_ms);
   context_.redo.tick(now_ms);
+  context_.held.tick(now_ms);
   erase_finished();
 }
 

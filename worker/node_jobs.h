@@ -37,6 +37,7 @@ class NodeJobs {
               FileDescriptor kept = {});
   void initial_values(TrainerId trainer);
   void rank_state(TrainerId trainer, const RankState& state);
+  void held_state(TrainerId trainer, const RankState& state, std::uint64_t now_ms);
   void figures(TrainerId trainer, const Figures& figures);
   void detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms);
   void gone(TrainerId trainer, std::uint64_t now_ms);  // its connection is closed

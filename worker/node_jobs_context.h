@@ -14,6 +14,7 @@
 #include "common/wire/messages.h"
 #include "common/wire/redo_plan.h"
 #include "common/wire/trace_buffer.h"
+#include "worker/node/held_states.h"
 #include "worker/node/job.h"
 #include "worker/node/node_devices.h"
 #include "worker/node/redo_keeper.h"
@@ -114,6 +115,7 @@ struct NodeJobsContext {
   Logger logger;
   std::shared_ptr<MemoryBudget> budget = std::make_shared<MemoryBudget>(options.max_memory);
   RedoKeeper redo{budget, options.max_redo_rounds, logger};
+  HeldStates held{};
   CheckpointReports checkpoints{coordinator};
   std::map<std::string, JoinRecord> joins{};  // by job name; at most kMaxJoins
 

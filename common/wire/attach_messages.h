@@ -86,7 +86,9 @@ struct AttachReply {
   ViewId view;
   // Where the rank stands in this view. In an elastic job it need not be what the request said.
   std::uint32_t rank = 0, world_size = 1, node_rank = 0;
-  std::vector<std::byte> state;  // what this rank gave to be kept with resume_round; empty: none
+  std::vector<std::byte> state;        // what this rank gave to be kept with resume_round; empty: none
+  std::vector<std::byte> held_state;   // what it, or the rank in its place before, gave as HeldState of resume_round
+  std::vector<std::byte> first_state;  // of the job's first rank that has one, if this rank has none
   bool resume = false;
   Round resume_round;
   std::uint64_t chunk_elements = 0;
@@ -116,6 +118,8 @@ struct AttachReply {
     field(m.world_size, TRIB_WIRE(WorldSize));
     field(m.node_rank, TRIB_WIRE(NodeRank));
     field(m.state, TRIB_WIRE(State), AtMost{kMaxRankState, "the rank's state"});
+    field(m.held_state, TRIB_WIRE(HeldState), AtMost{kMaxRankState, "the state that the worker held"});
+    field(m.first_state, TRIB_WIRE(FirstState), AtMost{kMaxRankState, "the first rank's state"});
     field(m.resume, TRIB_WIRE(Resume));
     field(m.resume_round, TRIB_WIRE(ResumeRound));
     field.inside(TRIB_WIRE(Layout), [&](const auto& layout) {
@@ -180,6 +184,13 @@ struct RankFigures {  // trainer -> worker: of its rounds since it said some las
   static constexpr auto kWire = TRIB_WIRE(Figures);
   static void fields(auto& m, auto&& field) { Figures::fields(m.figures, field); }
 };
+// Trainer -> worker, of every round: for whoever takes this rank's place on the node, with or without a snapshot.
+struct HeldState {
+  RankState held;
+
+  static constexpr auto kWire = TRIB_WIRE(HeldState);
+  static void fields(auto& m, auto&& field) { RankState::fields(m.held, field); }
+};
 struct AttachWaits {  // worker -> trainer, now and then while it attaches: who is not there yet
   std::string missing;
 
@@ -189,7 +200,7 @@ struct AttachWaits {  // worker -> trainer, now and then while it attaches: who 
 
 // In the order of the union in schema/attach.capnp.
 using AttachMessage = std::variant<AttachRequest, AttachReply, InitialValues, Detach, DetachReply, AttachStopped,
-                                   AttachError, RankState, RankFigures, AttachWaits>;
+                                   AttachError, RankState, RankFigures, AttachWaits, HeldState>;
 
 inline constexpr std::size_t kMaxAttachBytes = 8u << 20;
 

@@ -156,6 +156,7 @@ struct JobWelcome {  // coordinator -> workers: begin
   std::uint64_t members = 0;  // says which nodes those are (members_hash())
   // Of the node's ranks, by local rank, if the view begins where it was kept. Missing or empty: none.
   std::vector<std::vector<std::byte>> rank_states;
+  std::vector<std::byte> first_state;      // of the job's first rank that has one; likewise
   std::vector<std::uint32_t> model_ranks;  // as OpenJob::model_ranks
   std::vector<std::string> server_keys;    // in a cluster with keys: by shard; empty: there are none
   std::vector<ShardIndex> plain;           // of those: whose lanes do not encrypt, and take one-time tokens
@@ -184,6 +185,7 @@ struct JobWelcome {  // coordinator -> workers: begin
     field(m.members, TRIB_WIRE(Members));
     field(m.rank_states, TRIB_WIRE(RankStates), AtMost{kMaxRankStates, "the list of the ranks' states"},
           AtMost{kMaxRankState, "a rank's state"});
+    field(m.first_state, TRIB_WIRE(FirstState), AtMost{kMaxRankState, "the first rank's state"});
     field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
     field(m.server_keys, TRIB_WIRE(ServerKeys), AtMost{kMaxShards, "the list of servers' keys"},
           AtMost{kMaxNameBytes, "a server's key"});

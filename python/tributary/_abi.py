@@ -102,6 +102,7 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "tributary_release_parameters": (None, [c.c_void_p]),
     "tributary_keep": (_status, [_session, c.c_uint64, c.c_char_p, c.c_size_t]),
     "tributary_kept": (_status, [_session, c.POINTER(c.c_void_p), c.POINTER(c.c_size_t)]),
+    "tributary_kept_of_first": (_status, [_session, c.POINTER(c.c_void_p), c.POINTER(c.c_size_t)]),
     "tributary_last_round": (_status, [_session, c.c_uint64]),
     "tributary_log": (_status, [_session, c.c_uint64, c.c_char_p, c.c_double, c.c_uint64]),
     "tributary_ready": (_status, [_session, c.c_size_t, c.c_uint64, c.c_double]),

@@ -319,13 +319,22 @@ class Session:
         return array
 
     def keep(self, round: int, state: bytes) -> None:
-        """Gives what this rank needs beside the parameters to go on after ``round``, before its first :meth:`ready`."""
+        """Gives what this rank needs beside the parameters to go on after ``round``, before the next round's first
+        :meth:`ready`; said again, the last one counts.
+        """
         self._library.check(self._functions.tributary_keep(self._open(), round, state, len(state)))
 
     def kept(self) -> bytes:
         """What was kept of the view's ``resume_round``; empty if nothing is known of it."""
+        return self._bytes(self._functions.tributary_kept)
+
+    def kept_of_first(self) -> bytes:
+        """What the job's first rank kept that has kept something."""
+        return self._bytes(self._functions.tributary_kept_of_first)
+
+    def _bytes(self, call: Any) -> bytes:
         state, size = c.c_void_p(), c.c_size_t()
-        self._library.check(self._functions.tributary_kept(self._open(), c.byref(state), c.byref(size)))
+        self._library.check(call(self._open(), c.byref(state), c.byref(size)))
         return c.string_at(state, size.value) if size.value else b""
 
     def last_round(self, round: int) -> None:

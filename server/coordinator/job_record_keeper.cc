@@ -157,9 +157,9 @@ void JobRecordKeeper::keep(std::uint64_t worker, const NodeRankState& m) {
   if (state_ == State::kSaved) state_ = State::kUnsaved;
 }
 
-std::vector<std::vector<std::byte>> JobRecordKeeper::rank_states(std::uint32_t node, const ViewStart& start) const {
+void JobRecordKeeper::rank_states(JobWelcome& welcome, std::uint32_t node, const ViewStart& start) const {
   const bool committed = start.resume && start.round == record_.committed;
-  return rank_states_.of_node(node, committed ? &record_.rank_states : nullptr, start.round);
+  rank_states_.fill_in(welcome, node, committed ? &record_.rank_states : nullptr, start.round);
 }
 
 void JobRecordKeeper::stop(const std::string& reason) {

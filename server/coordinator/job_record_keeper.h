@@ -53,7 +53,7 @@ class JobRecordKeeper {
   // What a rank keeps. The view may have just ended. A later one may have gone back.
   void keep(std::uint64_t worker, const NodeRankState& m);
   // Of the node's ranks, for its welcome.
-  std::vector<std::vector<std::byte>> rank_states(std::uint32_t node, const ViewStart& start) const;
+  void rank_states(JobWelcome& welcome, std::uint32_t node, const ViewStart& start) const;
   // The job stops in good order: the next time it begins like a new one.
   void stop(const std::string& reason);
   // All-reduce: node 0 has the state that it ended with.

@@ -59,7 +59,7 @@ JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::ui
   welcome.nodes = ledger.nodes;
   welcome.members = record.view_nodes.hash;
   welcome.model_ranks = model_ranks_of(members);
-  welcome.rank_states = ledger.keeper.rank_states(node, start);
+  ledger.keeper.rank_states(welcome, node, start);
   if (ledger.servers() == 0) return welcome;
   const std::set<std::uint16_t> owning = ledger.shards();
   for (const auto& [index, server] : peers.servers()) {

@@ -65,22 +65,22 @@ std::vector<std::string> PendingRankStates::commit(JobRecord& record, Round roun
   return left_out;
 }
 
-std::vector<std::vector<std::byte>> PendingRankStates::of_node(std::uint32_t node, const RankStates* committed,
-                                                               Round start) const {
-  std::vector<std::vector<std::byte>> states;
+void PendingRankStates::fill_in(JobWelcome& welcome, std::uint32_t node, const RankStates* committed,
+                                Round start) const {
+  std::vector<std::vector<std::byte>>& states = welcome.rank_states;
   const auto add = [&](const RankKey& rank, const std::vector<std::byte>& state) {
+    if (welcome.first_state.empty()) welcome.first_state = state;
     if (rank.node != node || rank.local_rank >= kMaxRankStates) return;
     states.resize(std::max<std::size_t>(states.size(), rank.local_rank + 1));
     states[rank.local_rank] = state;
   };
   if (committed) {
     for (const auto& [rank, state] : *committed) add(rank, state);
-    return states;
+    return;
   }
   for (const auto& [rank, pending] : states_) {
     if (const auto kept = pending.find(start); kept != pending.end()) add(rank, kept->second);
   }
-  return states;
 }
 
 PendingRankStates::Coverage PendingRankStates::coverage(const RankStates& committed) const {

@@ -34,9 +34,9 @@ class PendingRankStates {
   // Into the record, which is about to be saved with the snapshot of this round. Sentences: what is left out.
   std::vector<std::string> commit(JobRecord& record, Round round);
 
-  // For the node's welcome, by local rank: what its ranks gave for the round that the view begins at.
+  // Fills in a node's welcome: what its ranks gave for the round that the view begins at, and what the job's first did.
   // committed: of the record's; none: of what was given for `start`.
-  std::vector<std::vector<std::byte>> of_node(std::uint32_t node, const RankStates* committed, Round start) const;
+  void fill_in(JobWelcome& welcome, std::uint32_t node, const RankStates* committed, Round start) const;
   // Ranks, and how many of them have something in a snapshot.
   struct Coverage {
     std::size_t ranks = 0, there = 0;

@@ -131,6 +131,35 @@ TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot
   CHECK((*session)->keep(Round(5), std::vector<std::byte>(kMaxRankState + 1)).error().code == ErrorCode::kLimit);
 }
 
+TEST_CASE("what a rank keeps is held for the trainer that takes its place, though no snapshot has the round") {
+  const auto state = [](int value) { return std::vector<std::byte>(3, static_cast<std::byte>(value)); };
+  FakeNode node;
+  node.run();
+  {
+    auto sessions = node.sessions(2);
+    for (std::uint64_t round = 1; round <= 2; ++round) {
+      for (auto& session : sessions) ready_all(*session);
+      node.lanes.complete(Round(round));
+      for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+      CHECK(sessions[0]->keep(Round(round), state(1)));
+      CHECK(sessions[0]->keep(Round(round), state(10 + static_cast<int>(round))));  // the last one counts
+    }
+  }  // killed: nobody has finished
+  node.coordinator.await<LeaveJob>();
+  SessionOptions options[] = {node.session_options(), node.session_options()};
+  options[1].topology.rank = options[1].topology.local_rank = 1;
+  for (SessionOptions& one : options) one.topology.world_size = one.topology.local_world_size = 2;
+  std::future<Result<std::unique_ptr<Session>>> again[] = {node.attach(options[0]), node.attach(options[1])};
+  node.coordinator.await<JoinJob>(2);
+  node.welcome(2, Round(2), 1024);
+  auto first = again[0].get(), second = again[1].get();
+  REQUIRE_MESSAGE(first, first.error().message);
+  REQUIRE_MESSAGE(second, second.error().message);
+  CHECK(std::ranges::equal((*first)->kept(), state(12)));
+  CHECK((*second)->kept().empty());
+  CHECK(std::ranges::equal((*second)->kept_of_first(), state(12)));
+}
+
 TEST_CASE("what a rank keeps is given for the round that it stops after, though a later one was given for a snapshot") {
   FakeNode node;
   node.run();
