@@ -30,17 +30,24 @@ class OpenRound:
         self.began_ns = time.monotonic_ns()
         self._samples: list[int] = []  # of the passes
         self._tasks: list[int] = []  # autograd's numbers of the passes, ascending
+        self._under_way: int | None = None  # the one whose pass is not over
 
     def backward(self) -> None:
         """A gradient has come: counts the pass that it belongs to.
 
-        A task with a higher number that is over began inside this one: reentrant checkpoints begin such tasks.
+        Reentrant checkpoints begin tasks of autograd inside a pass, with higher numbers, which end before it.
         """
         task = torch._C._current_graph_task_id()
+        if self._under_way is not None and task >= self._under_way:
+            return
         while self._tasks and self._tasks[-1] > task:
             self._tasks.pop()
-        if not self._tasks or self._tasks[-1] != task:
-            self._tasks.append(task)
+        self._tasks.append(task)
+        self._under_way = task
+        torch.autograd.Variable._execution_engine.queue_callback(self._pass_is_over)
+
+    def _pass_is_over(self) -> None:
+        self._under_way = None
 
     @property
     def passes(self) -> int:

@@ -21,6 +21,8 @@ from tributary.torch._log import listed, logger
 from tributary.torch._parallel import part_of
 from tributary.torch._program import program, replica, replicas
 from tributary.torch._round import OpenRound
+from tributary.torch._same_data import WARNING as SAME_DATA
+from tributary.torch._same_data import SameData
 from tributary.torch._schedulers import Schedulers
 from tributary.torch._seed import seed_round
 from tributary.torch._slots import SharedSlot, Slot, times
@@ -155,6 +157,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._place_schedulers = True
         self._holding = False  # inside no_sync()
         self._rounds = 0  # of this process
+        norm = max_grad_norm is not None and not self._job.loss_scale  # else this rank's gradient is scaled
+        self._same_data = SameData(mean=self._steps_here, norm=norm)
 
         part = part_of(mesh, replicate)
         tensors = part.declare(self._slots, _declare.tensors_of(self._slots, grouped=not self._steps_here))
@@ -324,6 +328,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         compute_ns = blocked - self._open.began_ns
         done = self._link.complete_round(self._open.order, self._arrived, self._push_again)
         if done:
+            if self._same_data.seen(self._link, self._slots, self._open.weight or 0):
+                logger.warning("%s", SAME_DATA)
             if self._steps_here:
                 self._step_here()
             program.goes_on()
