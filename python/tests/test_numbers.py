@@ -364,6 +364,12 @@ class Models(WithFake):
         table = nn.Embedding(6, 2, sparse=True)
         with self.assertRaisesRegex(ValueError, "SparseAdam takes sparse gradients only"):
             trib.DistributedOptimizer(table, torch.optim.SparseAdam(table.parameters()))
+        opt = trib.DistributedOptimizer(table, torch.optim.SGD(table.parameters(), lr=0.1), step_on="trainers")
+        with self.assertLogs(logger, "WARNING") as logs:
+            table(torch.tensor([1])).sum().backward()
+            opt.step()
+        self.assertIn("'weight' is sparse: it is sent dense", logs.output[0])
+        self.assertIn("and SGD gets the mean dense, too", logs.output[0])
 
     def test_names_that_collide(self) -> None:
         class Wraps(nn.Module):

@@ -29,7 +29,7 @@ from tributary.torch._slots import SharedSlot, Slot, times
 
 # In which rounds of a process values are compared, to see writes that raise no version.
 WATCHED = 10  # the first ones
-WATCHED_THEN = 16  # and each so many
+WATCHED_THEN = 64  # and each so many
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -241,9 +241,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return gradient.redistribute(placements=slot.parameter.placements).to_local().detach()
         if gradient.layout == torch.strided:
             return gradient.detach()
+        comes = f", and {type(self.wrapped).__name__} gets the mean dense, too" if self._steps_here else ""
         self._warn_once(
             "sparse",
-            f"the gradient of '{slot.name}' is sparse: it is sent dense, so that all of it crosses the network",
+            f"the gradient of '{slot.name}' is sparse: it is sent dense, so that all of it crosses the network{comes}",
         )
         return gradient.to_dense()
 
