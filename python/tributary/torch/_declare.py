@@ -120,6 +120,13 @@ def _check_layers(model: torch.nn.Module) -> None:
             )
 
 
+def sparse_layers(model_or_params: Parameters) -> list[str]:
+    """Names of the model's layers whose gradients are sparse."""
+    layers = model_or_params.named_modules() if isinstance(model_or_params, torch.nn.Module) else ()
+    tables = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return [name or type(layer).__name__ for name, layer in layers if isinstance(layer, tables) and layer.sparse]
+
+
 def _check(name: str, parameter: torch.Tensor) -> None:
     if any(placement.is_partial() for placement in getattr(parameter, "placements", ())):
         raise TypeError(f"parameter '{name}' is a DTensor of partial sums: shard or replicate it")

@@ -30,24 +30,34 @@ class Job:
 
 
 class Given:
-    """What the user says of a job. The library checks it; this completes it.
+    """What the user says of a job, by section. The library checks it; this completes it.
+
+    Sections are as TOML has them. ``[[groups]]`` are ``groups[0]``, ``groups[1]`` and so on, as in the library's words.
 
     Args:
-        sections: as TOML has them: tables, and ``groups``, a list of tables.
+        sections: tables, and ``groups``, a list of tables.
         source: for messages.
     """
 
     def __init__(self, sections: Mapping[str, Any], source: str) -> None:
         self.source = source
         self.sections: dict[str, dict[str, Any]] = {}
-        self.groups: list[dict[str, Any]] = []
         for name, keys in sections.items():
-            if name == "groups" and isinstance(keys, Sequence) and all(isinstance(group, Mapping) for group in keys):
-                self.groups = [_table(group) for group in keys]
-            elif isinstance(keys, Mapping):
-                self.sections[name] = _table(keys)
+            if name == "groups" and isinstance(keys, Sequence):
+                tables = {_group(i + 1): group for i, group in enumerate(keys)}
             else:
-                raise ValueError(f"{name} = {keys!r} of {source}: must be a section, {{'{name}': {{KEY: VALUE}}}}")
+                tables = {name: keys}
+            for section, table in tables.items():
+                if not isinstance(table, Mapping):
+                    raise ValueError(
+                        f"{section} = {table!r} of {source}: must be a section, {{{section!r}: {{KEY: VALUE}}}}"
+                    )
+                self.sections[section] = _table(table)
+
+    @property
+    def groups(self) -> int:
+        """How many ``[[groups]]`` there are."""
+        return sum(name.startswith("groups[") for name in self.sections)
 
     def get(self, section: str, key: str, otherwise: str = "") -> str:
         """A word that is given, or was completed."""
@@ -62,13 +72,7 @@ class Given:
         Raises:
             ValueError: the section has another value.
         """
-        self._complete(self.sections.setdefault(section, {}), section, keys, of)
-
-    def complete_group(self, index: int, keys: Mapping[str, Value], of: str) -> None:
-        """The same for one of the ``[[groups]]``."""
-        self._complete(self.groups[index], f"groups[{index}]", keys, of)
-
-    def _complete(self, there: dict[str, Any], section: str, keys: Mapping[str, Value], of: str) -> None:
+        there = self.sections.setdefault(section, {})
         for key, value in keys.items():
             if not _same(there.setdefault(key, value), value):
                 raise ValueError(
@@ -78,10 +82,17 @@ class Given:
 
     def text(self) -> str:
         """All of it as TOML."""
-        tables = [(f"[{name}]", keys) for name, keys in self.sections.items() if keys]
-        tables += [("[[groups]]", keys) for keys in self.groups]
-        lines = ([header, *(f"{_key(key)} = {toml(value)}" for key, value in keys.items())] for header, keys in tables)
-        return "\n\n".join("\n".join(table) for table in lines) + "\n"
+        tables = []
+        for name, keys in self.sections.items():
+            header = "[[groups]]" if name.startswith("groups[") else f"[{_key(name)}]"
+            if keys or header == "[[groups]]":
+                tables.append("\n".join([header, *(f"{_key(key)} = {toml(value)}" for key, value in keys.items())]))
+        return "\n\n".join(tables) + "\n"
+
+
+def _group(number: int) -> str:
+    """The section of one of the torch optimizer's groups."""
+    return f"groups[{number - 1}]" if number else "optimizer"
 
 
 def _table(keys: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,31 +236,20 @@ def build(given: Given, name: str, formula: Formula, options: Sections) -> Job:
     given.complete("optimizer", {"name": named})
     groups = [] if named == MEAN else formula.groups
     wanted = max(0, len(groups) - 1)
-    if len(given.groups) not in (0, wanted):
+    if given.groups not in (0, wanted):
         raise ValueError(
-            f"{given.source} has [optimizer] and {len(given.groups)} [[groups]], but the torch optimizer has "
+            f"{given.source} has [optimizer] and {given.groups} [[groups]], but the torch optimizer has "
             f"{len(formula.groups)} parameter groups: give {wanted} [[groups]], or none to have them made"
         )
-    given.groups = given.groups or [{} for _ in range(wanted)]
-    for number, keys in enumerate(groups):
-        _complete_group(given, number, keys, groups[0])
-    return _job(given)
-
-
-def _complete_group(given: Given, number: int, keys: Keys, first: Keys) -> None:
-    """The values of one of the torch optimizer's groups."""
-    of = f" of the torch optimizer's group {number}"
-    there = given.groups[number - 1] if number else given.sections["optimizer"]
     # Rates go with the gradients: a program that is started again with other ones goes on with the same job.
-    rates = {"lr"} if "schedule" not in given.sections else set()
-
-    def is_said(key: str, value: Value) -> bool:
-        if key in there:
-            return True
-        return key not in rates and (number == 0 or key == "weight_decay" or first.get(key) != value)
-
-    said = {key: value for key, value in keys.items() if is_said(key, value)}
-    if number:
-        given.complete_group(number - 1, said, of)
-    else:
-        given.complete("optimizer", said, of)
+    unsaid = {"lr"} if "schedule" not in given.sections else set()
+    for number, keys in enumerate(groups):
+        there = given.sections.get(_group(number), {})
+        said = {
+            key: value
+            for key, value in keys.items()
+            if key in there
+            or (key not in unsaid and (number == 0 or key == "weight_decay" or groups[0].get(key) != value))
+        }
+        given.complete(_group(number), said, of=f" of the torch optimizer's group {number}")
+    return _job(given)

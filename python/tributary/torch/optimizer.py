@@ -142,6 +142,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             optimizer.state.clear()  # the servers have it
         elif formula.why:
             logger.info("%s: steps on the trainers, with the servers' mean gradient", formula.why)
+        if self._steps_here and (sparse := _declare.sparse_layers(model_or_params)):
+            what = "the gradients of %s are sparse, but the mean over ranks is dense: %s gets dense ones"
+            logger.warning(what, listed(sparse), type(optimizer).__name__)
 
         self._accumulate = accumulate
         self._average = average
@@ -241,10 +244,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return gradient.redistribute(placements=slot.parameter.placements).to_local().detach()
         if gradient.layout == torch.strided:
             return gradient.detach()
-        comes = f", and {type(self.wrapped).__name__} gets the mean dense, too" if self._steps_here else ""
         self._warn_once(
             "sparse",
-            f"the gradient of '{slot.name}' is sparse: it is sent dense, so that all of it crosses the network{comes}",
+            f"the gradient of '{slot.name}' is sparse: it is sent dense, so that all of it crosses the network",
         )
         return gradient.to_dense()
 
