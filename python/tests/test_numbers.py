@@ -119,6 +119,19 @@ class Passes(WithFake):
         opt.step()
         self.assertEqual(self.library.pushes[-1]["weight"], 2)
 
+    def test_compiled_passes_are_counted(self) -> None:
+        opt = self.make(average=True, accumulate=2)
+
+        @torch.compile(backend="aot_eager")
+        def train(x: torch.Tensor) -> None:
+            self.net(x).sum().backward()
+
+        with mock.patch.object(torch._dynamo.config, "compiled_autograd", True):
+            for _ in range(2):
+                train(torch.ones(2, 4))
+        opt.step()
+        self.assertEqual(self.library.pushes[-1]["weight"], 2)
+
     def test_gradients_that_are_zeroed_between_passes_are_gone(self) -> None:
         opt = self.make()
         with opt.no_sync():

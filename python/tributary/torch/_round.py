@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import torch
@@ -40,11 +41,12 @@ class OpenRound:
         task = torch._C._current_graph_task_id()
         if self._under_way is not None and task >= self._under_way:
             return
-        while self._tasks and self._tasks[-1] > task:
+        while self._tasks and self._tasks[-1] >= task:
             self._tasks.pop()
         self._tasks.append(task)
-        self._under_way = task
-        torch.autograd.Variable._execution_engine.queue_callback(self._pass_is_over)
+        if not _is_compiled():  # it has no tasks inside a pass, and would not call back
+            self._under_way = task
+            torch.autograd.Variable._execution_engine.queue_callback(self._pass_is_over)
 
     def _pass_is_over(self) -> None:
         self._under_way = None
@@ -101,3 +103,9 @@ class OpenRound:
         if self.rates.setdefault(group, now) != now:
             raise RuntimeError(_complaints.rate_changed(group, self.rates[group], now))
         return now
+
+
+def _is_compiled() -> bool:
+    """Whether the backward pass is compiled autograd's."""
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(compiled, "in_compiled_autograd_region", False))
