@@ -78,6 +78,7 @@ class FakeSession:
         self.mean = 'name = "mean"' in options.job
         self.gated = "[gate]" in options.job
         self.elements = [tensor.elements for tensor in options.tensors]
+        self.held = [not tensor.holders or options.model_rank in tensor.holders for tensor in options.tensors]
         self.fresh = not library.rounds
         self.round = max(0, len(library.rounds) - 1)
         self.resumed = self.round
@@ -139,7 +140,7 @@ class FakeSession:
         if self.over is not None:
             return self.over
         if self.said:
-            assert len(self.said) == len(self.elements), "it would wait for ever"
+            assert len(self.said) == sum(self.held), "it would wait for ever"
             return self._complete()
         return Step.CONTINUE
 
@@ -177,7 +178,7 @@ class FakeSession:
         before = self.library.rounds[self.round]
         after = []
         for tensor, gradient in enumerate(gradients):
-            weight, rate = self.said[tensor]
+            weight, rate = self.said.get(tensor, (1, 0.0))  # another rank holds it
             mean = [g / max(1, weight) for g in gradient]
             step = 0.1 if rate < 0 else rate
             after.append(mean if self.mean else [p - step * g for p, g in zip(before[tensor], mean)])

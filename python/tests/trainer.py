@@ -82,7 +82,8 @@ def train(settings: dict[str, Any]) -> None:
     accumulate = settings.get("accumulate", 1)
     net = model(3 + trib.rank())  # rank 0's counts
     wrapped = optimizer_of(settings, net)
-    opt = trib.DistributedOptimizer(net, wrapped, name=name, accumulate=accumulate, **settings.get("options", {}))
+    options = {"accumulate": accumulate, "average": accumulate > 1, **settings.get("options", {})}
+    opt = trib.DistributedOptimizer(net, wrapped, name=name, **options)
     scheduler = scheduler_of(settings, opt)
     loader = DataLoader(
         dataset(), batch_size=settings.get("batch", 8), sampler=trib.DistributedSampler(dataset(), seed=1)

@@ -139,6 +139,9 @@ class ParameterMemory:
     def __init__(self, library: Library, session: c.c_void_p) -> None:
         self._library = library
         self.handle: int | None = library.functions.tributary_hold_parameters(session)
+        if not self.handle:
+            why = library.last_error() or "no reason is known"
+            raise Error(f"this process cannot hold a share in the worker's memory: {why}; pass parameters='copy'")
 
     def __del__(self) -> None:
         if self.handle:
@@ -181,10 +184,11 @@ class Library:
         """Raises the :class:`tributary.Error` of a status that is not OK."""
         if status == Status.OK:
             return
-        message = (self.functions.tributary_last_error() or b"").decode(errors="replace")
-        if not message:
-            message = self.functions.tributary_status_name(status).decode()
-        raise error_of(status, message)
+        raise error_of(status, self.last_error() or self.functions.tributary_status_name(status).decode())
+
+    def last_error(self) -> str:
+        """What the library said of this thread's last failed call; empty: nothing."""
+        return (self.functions.tributary_last_error() or b"").decode(errors="replace")
 
     def keepsake(self) -> Keepsake:
         """A new :class:`Keepsake`."""
@@ -215,7 +219,13 @@ class Session:
         self._arrays: dict[tuple[int, int], Floats] = {}
         self._handle = c.c_void_p()
         self._attach(options)
-        self._parameter_memory = ParameterMemory(library, self._handle) if options.holds_parameters else None
+        self._parameter_memory: ParameterMemory | None = None
+        if options.holds_parameters:
+            try:
+                self._parameter_memory = ParameterMemory(library, self._handle)
+            except Error:
+                self.destroy()
+                raise
 
     def _attach(self, options: AttachOptions) -> None:
         tensors = (_abi.CTensor * len(options.tensors))()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,29 +24,27 @@ def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
         raise ValueError(f"{name}={value!r}: must be {' or '.join(repr(word) for word in allowed)}")
 
 
-def _in_reentrant_checkpoint() -> bool:
-    """Whether this backward pass was begun by torch.utils.checkpoint in the middle of another one."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "backward" and code.co_filename.replace("\\", "/").endswith("torch/utils/checkpoint.py"):
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
-def gradient_came_twice(name: str, round: int) -> str:
+def gradient_came_twice(name: str, round: int, accumulate: int) -> str:
     """A hook came for a gradient that had been sent."""
-    begin = f"the gradient of '{name}' came twice in round {round}, and was sent after the first time: "
-    if _in_reentrant_checkpoint():
-        return begin + (
-            "the parameter is used in several parts of torch.utils.checkpoint with use_reentrant=True, each of which "
-            "has a backward pass of its own. Pass use_reentrant=False, or overlap='step' to DistributedOptimizer"
+    if accumulate > 1:
+        return (
+            f"the gradient of '{name}' came once more in round {round}, after it was sent in backward pass "
+            f"{accumulate} (accumulate={accumulate}): call step() after every {accumulate} passes, and at the end of "
+            "an epoch for those that are left; or pass overlap='step', which adds up any number of passes"
         )
-    return begin + (
-        "there were two backward passes without step() between them. To add their gradients, pass accumulate=, or run "
-        "all but the last inside no_sync(). (A loop that leaves out step() after backward, as torch.amp.GradScaler "
-        "does after an overflow, needs tributary.torch.GradScaler; torch.utils.checkpoint needs use_reentrant=False.)"
+    return (
+        f"the gradient of '{name}' came twice in round {round}, and was sent after the first time: there were two "
+        "backward passes without step() between them, or one that gives gradients in parts. For k passes a step pass "
+        "accumulate=k, or run all but the last inside no_sync(). For a GAN, where the pass of one net leaves gradients "
+        "in the other, pass overlap='step', which sends what p.grad has in step(). For torch.utils.checkpoint pass "
+        "use_reentrant=False to it, or overlap='step' here"
+    )
+
+
+def short_round(round: int, passes: int, accumulate: int) -> str:
+    return (
+        f"step() of round {round} came after {passes} of {accumulate} backward passes (accumulate={accumulate}): what "
+        "they gave is sent. That is right for what an epoch leaves over. Said once"
     )
 
 
@@ -58,32 +55,39 @@ TORCHS_SCALER = (
 )
 
 
-def called_by_torchs_scaler() -> bool:
-    """Whether torch's GradScaler calls step(). Its kernels write gradients without raising their versions."""
-    frame = sys._getframe(2)
-    for _ in range(6):
-        if frame is None:
-            break
-        if frame.f_code.co_filename.replace("\\", "/").endswith("torch/amp/grad_scaler.py"):
-            return bool(getattr(frame.f_locals.get("self"), "_enabled", True))
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
+def no_scaled_loss(job: str, scale: str, round: int) -> str:
+    return (
+        f"job '{job}' has loss_scale={scale!r}, so the servers divide gradients by the scale, but no loss of round "
+        f"{round} was multiplied by it: call tributary.torch.GradScaler().scale(loss).backward(), or leave loss_scale= "
+        "out (bfloat16 needs none)"
+    )
+
+
+def gradient_rewritten(name: str, round: int) -> str:
+    return (
+        f"the gradient of '{name}' was written between backward and step() of round {round}: it is this rank's own, "
+        "before the mean over ranks. DistributedDataParallel's clip_grad_norm_ clips the mean: to do so pass "
+        "max_grad_norm= to DistributedOptimizer, and clip nowhere else (Trainer: max_grad_norm=0; Lightning: "
+        "gradient_clip_val=None). Said once"
+    )
 
 
 def gradient_changed(name: str, round: int) -> str:
     return (
         f"the gradient of '{name}' was changed after it was sent in round {round} (clip_grad_norm_, "
-        "torch.amp.GradScaler.unscale_, or your own code), so the servers have another one. To clip, pass "
-        "max_grad_norm= to DistributedOptimizer; for a loss scale use tributary.torch.GradScaler; for anything else "
-        "pass overlap='step', which sends gradients in step()"
+        "torch.amp.GradScaler.unscale_, model.zero_grad(set_to_none=False), a write through .data, or your own code), "
+        "so the servers have another one. To clip, pass max_grad_norm= to DistributedOptimizer; for a loss scale use "
+        "tributary.torch.GradScaler; zero gradients after step(); for anything else pass overlap='step', which sends "
+        "this rank's own gradients in step()"
     )
 
 
 def parameter_written(name: str) -> str:
     return (
-        f"parameter '{name}' was written in place since the last step (load_state_dict, a clamp, Embedding(max_norm=), "
-        "...), and the servers' value would replace it. Load weights before the DistributedOptimizer is made; bound "
-        "weights in forward; or pass step_on='trainers', and do the same on every rank"
+        f"parameter '{name}' was written in place since the last step (load_state_dict, a clamp, also through .data, "
+        "Embedding(max_norm=), ...), and the servers' value would replace it. Load weights before the "
+        "DistributedOptimizer is made; bound weights in forward; or pass step_on='trainers', and do the same on every "
+        "rank"
     )
 
 

@@ -13,7 +13,6 @@ from tributary.torch._slots import SharedSlot, Slot
 
 Parameters = Union[torch.nn.Module, Iterable[torch.Tensor], Iterable[tuple[str, torch.Tensor]]]
 
-_PREFIXES = ("_orig_mod.", "module.")  # of torch.compile and wrappers: the job's names are the model's
 _TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -22,6 +21,7 @@ def names_of(model_or_params: Parameters) -> dict[int, str]:
 
     Raises:
         TypeError: a model is wrapped by DistributedDataParallel.
+        ValueError: two parameters have one name.
     """
     if isinstance(model_or_params, torch.nn.parallel.DistributedDataParallel):
         raise TypeError(
@@ -33,12 +33,25 @@ def names_of(model_or_params: Parameters) -> dict[int, str]:
         pairs = model_or_params.named_parameters()
     else:
         pairs = ((f"parameter.{i}", item) if torch.is_tensor(item) else item for i, item in enumerate(model_or_params))
-    names: dict[int, str] = {}
+    full: dict[int, str] = {}
     for name, parameter in pairs:
-        for prefix in _PREFIXES:
-            name = name.replace(prefix, "") if prefix == "_orig_mod." else name.removeprefix(prefix)
-        names.setdefault(id(parameter), name)
+        full.setdefault(id(parameter), name)
+    plain = {key: _without_wrappers(name) for key, name in full.items()}
+    names = plain if len(set(plain.values())) == len(plain) else full
+    known: set[str] = set()
+    for name in names.values():
+        if name in known:
+            raise ValueError(
+                f"two parameters have the name '{name}', by which a job knows them: give names of their own, as in "
+                "[*(('g.' + n, p) for n, p in g.named_parameters()), *(('d.' + n, p) for n, p in d.named_parameters())]"
+            )
+        known.add(name)
     return names
+
+
+def _without_wrappers(name: str) -> str:
+    """The job's names are the model's, without those of torch.compile and wrappers."""
+    return name.replace("_orig_mod.", "").removeprefix("module.")
 
 
 def slots_of(
@@ -47,6 +60,7 @@ def slots_of(
     """The parameters that a job trains: those of the optimizer's groups that want a gradient, in the model's order.
 
     Args:
+        say: for a job that is to begin: what is left out is said, and layers that it cannot have are refused.
         share: those that can are read where the worker writes them.
 
     Raises:
@@ -54,6 +68,8 @@ def slots_of(
         TypeError: a parameter is of a kind that no job has.
     """
     names = names_of(model_or_params)
+    if say and isinstance(model_or_params, torch.nn.Module):
+        _check_layers(model_or_params)
     slots: dict[int, Slot] = {}
     frozen: list[str] = []
     copied: list[str] = []
@@ -90,6 +106,25 @@ def slots_of(
                 listed(frozen + outside),
             )
     return in_order
+
+
+def _check_layers(model: torch.nn.Module) -> None:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return
+    for name, layer in model.named_modules():
+        if isinstance(layer, torch.nn.SyncBatchNorm):
+            raise TypeError(
+                f"layer '{name}' is SyncBatchNorm, which adds up over a process group of torch.distributed, and there "
+                "is none, so that each rank would have its own statistics: call init_process_group() before, take "
+                "GroupNorm, or leave out convert_sync_batchnorm()"
+            )
+
+
+def sparse_layers(model_or_params: Parameters) -> list[str]:
+    """Names of the model's layers whose gradients are sparse."""
+    layers = model_or_params.named_modules() if isinstance(model_or_params, torch.nn.Module) else ()
+    tables = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    return [name or type(layer).__name__ for name, layer in layers if isinstance(layer, tables) and layer.sparse]
 
 
 def _check(name: str, parameter: torch.Tensor) -> None:

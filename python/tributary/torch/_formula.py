@@ -107,6 +107,11 @@ def formula_of(optimizer: torch.optim.Optimizer, *, on_servers: bool = True) -> 
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("LBFGS evaluates its closure several times a step, which a job of rounds cannot do")
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise ValueError(
+            "SparseAdam takes sparse gradients only, and the mean over ranks is dense: take Adam or AdamW, which step "
+            "on the servers"
+        )
     kind = type(optimizer)
     if not on_servers:
         return Formula(MEAN, why="step_on='trainers'")

@@ -1,4 +1,4 @@
-"""The text of a job, TOML, from options; or from a file, with what the file leaves open."""
+"""A job's sections, from options and from what the user says of it, as the TOML that the library reads."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Union
+from typing import Any, Union
 
 from tributary.torch._formula import MEAN, Formula, Keys, Value
 
 Sections = dict[str, Keys]
-JobArgument = Union[None, str, "os.PathLike[str]", Mapping[str, Mapping[str, Value]]]
-
-_HEADER = re.compile(r"^\s*(\[\[?)\s*([A-Za-z0-9_.-]+)\s*\]\]?\s*(?:#.*)?$")
-_KEY = re.compile(r"""^\s*([A-Za-z0-9_-]+)\s*=\s*("[^"]*"|'[^']*'|[^#]*)""")
+JobArgument = Union[None, str, "os.PathLike[str]", Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -28,77 +25,134 @@ class Job:
     text: str
     optimizer: str  # of [optimizer]
     scheduled: bool  # the job's own [schedule] says the rates
-    mode: str = "sync"
+    mode: str
+    loss_scale: str  # of [gate]; empty: there is none
 
 
-def toml(value: Value) -> str:
+class Given:
+    """What the user says of a job, by section. The library checks it; this completes it.
+
+    Sections are as TOML has them. ``[[groups]]`` are ``groups[0]``, ``groups[1]`` and so on, as in the library's words.
+
+    Args:
+        sections: tables, and ``groups``, a list of tables.
+        source: for messages.
+    """
+
+    def __init__(self, sections: Mapping[str, Any], source: str) -> None:
+        self.source = source
+        self.sections: dict[str, dict[str, Any]] = {}
+        for name, keys in sections.items():
+            if name == "groups" and isinstance(keys, Sequence):
+                tables = {_group(i + 1): group for i, group in enumerate(keys)}
+            else:
+                tables = {name: keys}
+            for section, table in tables.items():
+                if not isinstance(table, Mapping):
+                    raise ValueError(
+                        f"{section} = {table!r} of {source}: must be a section, {{{section!r}: {{KEY: VALUE}}}}"
+                    )
+                self.sections[section] = _table(table)
+
+    @property
+    def groups(self) -> int:
+        """How many ``[[groups]]`` there are."""
+        return sum(name.startswith("groups[") for name in self.sections)
+
+    def get(self, section: str, key: str, otherwise: str = "") -> str:
+        """A word that is given, or was completed."""
+        return str(self.sections.get(section, {}).get(key, otherwise))
+
+    def complete(self, section: str, keys: Mapping[str, Value], of: str = "") -> None:
+        """Adds what a section leaves open.
+
+        Args:
+            of: whose values these are, for the message.
+
+        Raises:
+            ValueError: the section has another value.
+        """
+        there = self.sections.setdefault(section, {})
+        for key, value in keys.items():
+            if not _same(there.setdefault(key, value), value):
+                raise ValueError(
+                    f"{key}={value!r}{of} contradicts {section}.{key} = {there[key]!r} of {self.source}: say it in one "
+                    "place, or the same in both"
+                )
+
+    def text(self) -> str:
+        """All of it as TOML."""
+        tables = []
+        for name, keys in self.sections.items():
+            header = "[[groups]]" if name.startswith("groups[") else f"[{_key(name)}]"
+            if keys or header == "[[groups]]":
+                tables.append("\n".join([header, *(f"{_key(key)} = {toml(value)}" for key, value in keys.items())]))
+        return "\n\n".join(tables) + "\n"
+
+
+def _group(number: int) -> str:
+    """The section of one of the torch optimizer's groups."""
+    return f"groups[{number - 1}]" if number else "optimizer"
+
+
+def _table(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Its values as Python's own: numbers of NumPy and torch are not."""
+    return {key: value.item() if hasattr(value, "item") else value for key, value in keys.items()}
+
+
+def _same(one: Any, other: Any) -> bool:
+    # 1 and 1.0 are one number, and "1024" is one, too, where a key takes words and numbers (gate.loss_scale).
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    try:
+        return float(one) == float(other)
+    except (TypeError, ValueError):
+        return bool(one == other)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml(key)
+
+
+def toml(value: Any) -> str:
     """A value as TOML has it."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(key)} = {toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(toml, value)) + "]"
     return repr(value)
 
 
-def _table(header: str, keys: Mapping[str, Value]) -> str:
-    return "\n".join([header, *(f"{key} = {toml(value)}" for key, value in keys.items())]) + "\n"
+def read(job: JobArgument) -> Given:
+    """What the user says of the job: the path of a file, or sections as dicts.
 
-
-class JobFile:
-    """The sections and plain keys of a job's text. The library reads it properly, and complains; this looks only for
-    what is given.
+    Raises:
+        ValueError: the file cannot be read, or is no TOML.
     """
-
-    def __init__(self, text: str, source: str) -> None:
-        self.text = text
-        self.source = source
-        self.groups = 0
-        self.sections: dict[str, dict[str, str]] = {}
-        section: dict[str, str] = {}
-        for line in text.splitlines():
-            header = _HEADER.match(line)
-            if header is not None:
-                name = header.group(2)
-                if header.group(1) == "[[":
-                    self.groups += name == "groups"
-                    section = {}
-                else:
-                    section = self.sections.setdefault(name, {})
-                continue
-            key = _KEY.match(line)
-            if key is not None:
-                section[key.group(1)] = key.group(2).strip().strip("\"'")
-
-    def get(self, section: str, key: str) -> str | None:
-        return self.sections.get(section, {}).get(key)
-
-    def with_keys(self, sections: Sections) -> str:
-        """The text, and in each of the sections the keys that it leaves open."""
-        lines = self.text.rstrip("\n").split("\n") if self.text else []
-        for name, keys in sections.items():
-            left = {key: value for key, value in keys.items() if self.get(name, key) is None}
-            if not left:
-                continue
-            if name not in self.sections:
-                lines += ["", _table(f"[{name}]", left).rstrip("\n")]
-                continue
-            at = next(i for i, line in enumerate(lines) if (m := _HEADER.match(line)) and m.group(2) == name)
-            lines[at + 1 : at + 1] = [f"{key} = {toml(value)}" for key, value in left.items()]
-        return "\n".join(lines).strip("\n") + "\n"
-
-
-def read(job: JobArgument) -> JobFile:
-    """What the user says of the job: the path of a file, or sections as dicts."""
     if job is None:
-        return JobFile("", "")
+        return Given({}, "job=")
     if isinstance(job, Mapping):
-        text = "\n".join(_table(f"[{name}]", keys) for name, keys in job.items())
-        return JobFile(text, "job=")
+        return Given(job, "job=")
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
     path = Path(job)
     try:
-        return JobFile(path.read_text(encoding="utf-8"), str(path))
+        return Given(tomllib.loads(path.read_text(encoding="utf-8")), str(path))
     except OSError as error:
         raise ValueError(f"job={str(path)!r}: cannot read the job's file: {error.strerror}") from error
+    except ValueError as error:  # of TOML, or UTF-8
+        raise ValueError(f"job={str(path)!r}: is no TOML: {error}") from error
+
+
+def named(name: str | None) -> Keys:
+    """The keys of ``[job]``."""
+    return {} if name is None else {"name": name}
 
 
 def encoding(push: str, pull: str) -> Keys:
@@ -125,73 +179,77 @@ def default_name(taken: list[str]) -> str:
     return next(f"{name}-{i}" for i in range(2, len(taken) + 3) if f"{name}-{i}" not in taken)
 
 
-def build_local(given: JobFile, name: str, options: Sections) -> Job:
-    """The text of a job whose options say its optimizer."""
-    text = given.with_keys(options)
-    made = JobFile(text, given.source)
+def _complete(given: Given, name: str, options: Sections) -> None:
+    for section, keys in options.items():
+        given.complete(section, keys)
+    given.sections.setdefault("job", {}).setdefault("name", name)
+
+
+def _job(given: Given) -> Job:
+    scale = given.get("gate", "loss_scale")
     return Job(
-        name=made.get("job", "name") or name,
-        text=text,
-        optimizer=made.get("optimizer", "name") or "sgd",
-        scheduled=True,
-        mode=made.get("job", "mode") or "sync",
+        name=given.get("job", "name"),
+        text=given.text(),
+        optimizer=given.get("optimizer", "name", "sgd"),
+        scheduled="schedule" in given.sections,
+        mode=given.get("job", "mode", "sync"),
+        loss_scale="" if scale == "none" else scale,
     )
 
 
-def build(given: JobFile, name: str, formula: Formula, options: Sections) -> Job:
-    """The job's text.
+def build_local(given: Given, name: str, outer: Keys | None, options: Sections) -> Job:
+    """The job of replicas that take local steps.
+
+    Args:
+        name: of the job, if nothing else says one.
+        outer: keys of the servers' SGD; None: those of ``given``, or else DiLoCo's.
+        options: further sections; of them ``[job]``.
+
+    Raises:
+        ValueError: ``given`` and the other arguments contradict each other.
+    """
+    if outer is None:
+        outer = {} if "optimizer" in given.sections else {"lr": 0.7, "momentum": 0.9, "nesterov": True}
+    _complete(given, name, {"optimizer": {"name": "sgd", **outer}, **options})
+    return _job(given)
+
+
+def build(given: Given, name: str, formula: Formula, options: Sections) -> Job:
+    """The job of a torch optimizer.
 
     Args:
         given: what the user says of the job. Nothing that is in it is changed.
-        name: of the job, if ``given`` has none.
+        name: of the job, if nothing else says one.
         formula: of the torch optimizer.
-        options: further sections.
+        options: further sections; of them ``[job]``.
 
     Raises:
         ValueError: ``given`` and the options, or the optimizer, contradict each other.
     """
-    for section, keys in options.items():
-        for key, value in keys.items():
-            there = given.get(section, key)
-            if there is not None and there != str(value):
-                raise ValueError(
-                    f"{key}={value!r} contradicts {section}.{key} = {there!r} of {given.source}: say it in one place"
-                )
-    named = given.get("optimizer", "name")
-    if named is not None and named not in (formula.name, MEAN):
+    _complete(given, name, options)
+    named = given.get("optimizer", "name", formula.name)
+    if named not in (formula.name, MEAN):
         raise ValueError(
             f"{given.source} has optimizer.name = {named!r}, but the torch optimizer is the servers' "
-            f"{formula.name!r}: remove [optimizer] from the file, or make the optimizer that it names"
+            f"{formula.name!r}: remove [optimizer] from it, or make the optimizer that it names"
         )
-    sections: Sections = {"job": {"name": name}, **{key: dict(value) for key, value in options.items() if value}}
-    further: list[Keys] = []
-    optimizer = formula.name
-    if "optimizer" in given.sections:
-        optimizer = named or "sgd"
-        wanted = 0 if optimizer == MEAN else max(0, len(formula.groups) - 1)
-        if given.groups != wanted:
-            raise ValueError(
-                f"{given.source} has [optimizer] and {given.groups} [[groups]], but the torch optimizer has "
-                f"{len(formula.groups)} parameter groups: give {wanted} [[groups]], or remove both to have them made"
-            )
-    elif formula.name == MEAN:
-        sections["optimizer"] = {"name": MEAN}
-    else:
-        # Rates go with the gradients: a program that is started again with other ones goes on with the same job.
-        said = {"lr"} if "schedule" not in given.sections else set()
-        groups = [{key: value for key, value in keys.items() if key not in said} for keys in formula.groups]
-        first = groups[0]
-        sections["optimizer"] = {"name": formula.name, **first}
-        further = [
-            {key: value for key, value in keys.items() if key == "weight_decay" or first.get(key) != value}
-            for keys in groups[1:]
-        ]
-    text = given.with_keys(sections)
-    text += "".join("\n" + _table("[[groups]]", keys) for keys in further)
-    return Job(
-        name=given.get("job", "name") or name,
-        text=text,
-        optimizer=optimizer,
-        scheduled="schedule" in given.sections,
-        mode=given.get("job", "mode") or "sync",
-    )
+    given.complete("optimizer", {"name": named})
+    groups = [] if named == MEAN else formula.groups
+    wanted = max(0, len(groups) - 1)
+    if given.groups not in (0, wanted):
+        raise ValueError(
+            f"{given.source} has [optimizer] and {given.groups} [[groups]], but the torch optimizer has "
+            f"{len(formula.groups)} parameter groups: give {wanted} [[groups]], or none to have them made"
+        )
+    # Rates go with the gradients: a program that is started again with other ones goes on with the same job.
+    unsaid = {"lr"} if "schedule" not in given.sections else set()
+    for number, keys in enumerate(groups):
+        there = given.sections.get(_group(number), {})
+        said = {
+            key: value
+            for key, value in keys.items()
+            if key in there
+            or (key not in unsaid and (number == 0 or key == "weight_decay" or groups[0].get(key) != value))
+        }
+        given.complete(_group(number), said, of=f" of the torch optimizer's group {number}")
+    return _job(given)

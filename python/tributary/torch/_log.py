@@ -8,13 +8,14 @@ logger = logging.getLogger("tributary")
 
 
 def show_by_default() -> None:
-    """Lines go to standard error unless the program has said where its logs go."""
+    """Lines are shown, on standard error unless the program has said where its logs go, or how many it wants."""
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
     if logger.handlers or logging.getLogger().handlers:
         return
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("tributary: %(message)s"))
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
     logger.propagate = False
 
 

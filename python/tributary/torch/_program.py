@@ -25,6 +25,7 @@ class Program:
         self.stop = StopSignal()
         self.links: list[Link] = []
         self.names: list[str] = []  # of all jobs that there were
+        self.scaled_losses = 0  # by GradScalers
         self._failure: str | None = None
         self._hooked = False
 
@@ -72,6 +73,10 @@ class Program:
             leave(code)
 
         return noted
+
+    def goes_on(self) -> None:
+        """A round is complete: whoever called sys.exit() before has caught it."""
+        self._failure = None
 
     def _forked(self) -> None:
         """In the child: the jobs are its parent's."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
+
+import torch
 
 from tributary.torch import _complaints
 
@@ -10,22 +13,48 @@ from tributary.torch import _complaints
 class OpenRound:
     """Ends with its round; the next one has one of its own.
 
+    Args:
+        average: the gradient is the mean over backward passes; else their sum.
+
     Attributes:
-        held: backward passes inside ``no_sync()``.
         weight: that its gradients are said with; None before the first.
         rates: said so far, by group.
         order: tensors in the order in which they were pushed.
         began_ns: of ``time.monotonic_ns()``.
     """
 
-    def __init__(self) -> None:
-        self.held = 0
+    def __init__(self, average: bool = False) -> None:
+        self._average = average
         self.weight: int | None = None
         self.rates: dict[int, float] = {}
         self.order: list[int] = []
         self.began_ns = time.monotonic_ns()
-        self._factor: int | None = None  # of the next backward pass
         self._samples: list[int] = []  # of the passes
+        self._tasks: list[int] = []  # autograd's numbers of the passes, ascending
+        self._under_way: int | None = None  # the one whose pass is not over
+
+    def backward(self) -> None:
+        """A gradient has come: counts the pass that it belongs to.
+
+        Reentrant checkpoints begin tasks of autograd inside a pass, with higher numbers, which end before it.
+        """
+        task = torch._C._current_graph_task_id()
+        if self._under_way is not None and task >= self._under_way:
+            return
+        while self._tasks and self._tasks[-1] >= task:
+            self._tasks.pop()
+        self._tasks.append(task)
+        if not _is_compiled():  # it has no tasks inside a pass, and would not call back
+            self._under_way = task
+            torch.autograd.Variable._execution_engine.queue_callback(self._pass_is_over)
+
+    def _pass_is_over(self) -> None:
+        self._under_way = None
+
+    @property
+    def passes(self) -> int:
+        """Backward passes so far."""
+        return len(self._tasks)
 
     @property
     def samples(self) -> int:
@@ -35,7 +64,12 @@ class OpenRound:
     @property
     def factor(self) -> int:
         """What gradients of the pass under way are multiplied by: a mean over samples becomes a sum."""
-        return 1 if self._factor is None else self._factor
+        return self._samples[-1] if self._samples else 1
+
+    @property
+    def adds_by_weight(self) -> bool:
+        """Whether passes count for themselves, as ranks do. Else they add up in ``p.grad``, as torch has it."""
+        return self._average or bool(self._samples)
 
     def say_samples(self, count: int) -> None:
         """The next backward pass is of so many samples."""
@@ -43,13 +77,17 @@ class OpenRound:
             raise ValueError(f"samples({count}): must be 0 or more")
         if self.weight is not None:
             raise RuntimeError("samples() came after gradients of the round were sent: call it before backward")
-        self._factor = count
         self._samples.append(count)
 
-    def weigh(self, passes: int, all_in_step: bool) -> None:
-        """Decides the weight, at the first gradient. passes: backward passes that the round has."""
+    def weigh(self, all_in_step: bool) -> int:
+        """The round's weight, which is decided at the first gradient that is sent.
+
+        A rank counts 1, whatever its passes are, as in DistributedDataParallel. Passes that are averaged count 1 each,
+        so that ranks with more of them count more. Samples count 1 each where they were said.
+        """
         if self.weight is not None:
-            return
+            return self.weight
+        passes = max(1, self.passes)
         if self._samples and len(self._samples) != passes:
             raise RuntimeError(
                 f"samples() was called {len(self._samples)} times in a round of {passes} backward passes: call it "
@@ -57,10 +95,17 @@ class OpenRound:
             )
         if self._samples and all_in_step and passes > 1:
             raise RuntimeError("samples() with several backward passes a round needs overlap='backward'")
-        self.weight = sum(self._samples) if self._samples else passes
+        self.weight = self.samples if self._samples else passes if self._average else 1
+        return self.weight
 
     def rate(self, group: int, now: float) -> float:
         """The group's rate, which is the same in all of the round."""
         if self.rates.setdefault(group, now) != now:
             raise RuntimeError(_complaints.rate_changed(group, self.rates[group], now))
         return now
+
+
+def _is_compiled() -> bool:
+    """Whether the backward pass is compiled autograd's."""
+    compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(compiled, "in_compiled_autograd_region", False))

@@ -3,8 +3,39 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import torch
+
+_SAMPLED = 16  # values of a tensor
+
+
+class Sample:
+    """A few values of a tensor, as they were. They show a write that raises no version (``p.grad.data``)."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._values = _some(tensor).clone()
+
+    def differs(self, tensor: torch.Tensor) -> bool:
+        """Whether one of them is another one now."""
+        return not torch.allclose(_some(tensor), self._values, rtol=0.0, atol=0.0, equal_nan=True)
+
+
+@torch.no_grad()
+def _some(tensor: torch.Tensor) -> torch.Tensor:
+    if hasattr(tensor, "placements"):
+        tensor = tensor.to_local()  # type: ignore[operator]
+    if tensor.layout != torch.strided:
+        return torch.empty(0)
+    flat = tensor.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // _SAMPLED)][:_SAMPLED]
+
+
+def times(gradient: torch.Tensor, factor: int) -> torch.Tensor:
+    """A copy, fp32. Zero times what is not finite is zero."""
+    if factor == 0:
+        return torch.zeros_like(gradient, dtype=torch.float32)
+    return gradient.to(torch.float32, copy=True).mul_(factor)
 
 
 class MicroBatches:
@@ -42,7 +73,6 @@ class Slot:
         index: of its tensor in the job.
         group: of the optimizer's.
         gives: whether this rank gives its gradient; else another one has the same.
-        version: of the parameter after its values were last taken from the job.
     """
 
     def __init__(self, index: int, name: str, parameter: torch.nn.Parameter, group: int) -> None:
@@ -51,7 +81,9 @@ class Slot:
         self.parameter = parameter
         self.group = group
         self.gives = True
-        self.version = parameter._version
+        # Of the parameter when its values were last taken from the job.
+        self._version = parameter._version
+        self._sample: Sample | None = None
         self.micro_batches = MicroBatches()
         self.hook: torch.utils.hooks.RemovableHandle | None = None
         self.clear()
@@ -63,9 +95,10 @@ class Slot:
         # What was sent: `source` times `factor`, or zeros.
         self.source: torch.Tensor | None = None
         self.factor = 1
-        # p.grad as it was then.
-        self.seen: torch.Tensor | None = None
-        self.seen_version = 0
+        # p.grad as note_gradient() saw it.
+        self._noted: torch.Tensor | None = None
+        self._noted_version = 0
+        self._noted_sample: Sample | None = None
 
     @property
     def is_split(self) -> bool:
@@ -80,6 +113,16 @@ class Slot:
         values: torch.Tensor = self.parameter.to_local() if self.is_split else self.parameter.data  # type: ignore[operator]
         return values
 
+    def set_gradient(self, local: torch.Tensor) -> None:
+        """Makes a tensor like :meth:`local` the parameter's gradient."""
+        p: Any = self.parameter
+        local = local.to(p.dtype)
+        if self.is_split:
+            local = type(p).from_local(
+                local, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride()
+            )
+        p.grad = local
+
     def give(self, memory: torch.Tensor) -> None:
         """Writes the parameter into the job's memory."""
         memory.copy_(self.local())
@@ -87,24 +130,43 @@ class Slot:
     def take(self, values: torch.Tensor, non_blocking: bool = False) -> None:
         """Writes the job's values into the parameter."""
         self.local().copy_(values, non_blocking=non_blocking)
-        self.version = self.parameter._version
+        self._version = self.parameter._version
+
+    def watch(self, samples: bool) -> None:
+        """Its values have been taken. samples: a write without a version is to be seen, too."""
+        self._sample = Sample(self.local()) if samples else None
 
     def written(self) -> bool:
         """Whether somebody wrote the parameter since its values were last taken."""
-        return self.parameter._version != self.version
+        if self.parameter._version != self._version:
+            return True
+        return self._sample is not None and self._sample.differs(self.local())
 
     def remember(self, source: torch.Tensor | None, factor: int) -> None:
-        """The gradient that is sent, and how p.grad looks now."""
+        """What is sent."""
         self.sent = True
-        self.source = source
+        self.source = source if factor else None  # zero times what is not finite is zero
         self.factor = factor
-        self.seen = self.parameter.grad
-        self.seen_version = self.seen._version if self.seen is not None else 0
+
+    def note_gradient(self, samples: bool) -> None:
+        """Remembers how p.grad looks now. samples: a write without a version is to be seen, too."""
+        grad = self.parameter.grad
+        self._noted = grad
+        if grad is not None:
+            self._noted_version = grad._version
+            self._noted_sample = Sample(grad) if samples else None
 
     def gradient_changed(self) -> bool:
-        """Whether p.grad is another one than when it was sent. One that was set to None was not changed."""
+        """Whether p.grad is another one than was noted. One that was set to None was not changed."""
         now = self.parameter.grad
-        return now is not None and (now._version != self.seen_version or now is not self.seen)
+        if now is None:
+            return False
+        return now._version != self._noted_version or now is not self._noted or self.gradient_rewritten()
+
+    def gradient_rewritten(self) -> bool:
+        """Whether p.grad has other values than were noted, as far as samples tell."""
+        now = self.parameter.grad
+        return now is not None and self._noted_sample is not None and self._noted_sample.differs(now)
 
 
 class SharedSlot(Slot):
@@ -120,7 +182,10 @@ class SharedSlot(Slot):
         """Makes the job's values the parameter's own memory."""
         if self.parameter.data_ptr() != values.data_ptr():
             self.parameter.data = values
-        self.version = self.parameter._version
+        self._version = self.parameter._version
+
+    def watch(self, samples: bool) -> None:
+        """Its pages tell."""
 
     def written(self) -> bool:
         """Also by a write that raises no version (``p.data``): its page is this process' own then, and shows no later

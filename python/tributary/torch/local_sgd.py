@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from tributary._errors import ConfigError
 from tributary._library import SCHEDULED_RATE
 from tributary.torch import _complaints, _declare, _job
 from tributary.torch._copies import copies_of
@@ -45,7 +44,8 @@ class DiLoCo:
         model: or its parameters, or ``named_parameters()``.
         inner_optimizer: any torch optimizer.
         sync_every: inner steps a round.
-        outer: SGD's ``lr``, ``momentum``, ``nesterov`` and so on. ``dict(lr=1.0)`` averages the replicas.
+        outer: SGD's ``lr``, ``momentum``, ``nesterov`` and so on. ``dict(lr=1.0)`` averages the replicas. Default:
+            ``[optimizer]`` of ``job=``, else ``dict(lr=0.7, momentum=0.9, nesterov=True)``.
         name, job, push, pull, on_rewind, rounds, attach_timeout: as of :class:`tributary.torch.DistributedOptimizer`.
     """
 
@@ -67,8 +67,7 @@ class DiLoCo:
         _complaints.one_of("on_rewind", on_rewind, ("warn", "raise"))
         if sync_every < 1:
             raise ValueError(f"sync_every={sync_every}: must be at least 1")
-        outer = {"lr": 0.7, "momentum": 0.9, "nesterov": True} if outer is None else outer
-        unknown = sorted(set(outer) - set(_OUTER))
+        unknown = sorted(set(outer or {}) - set(_OUTER))
         if unknown:
             raise ValueError(f"outer has no {unknown[0]!r}: the outer optimizer is SGD, with {', '.join(_OUTER)}")
         if not isinstance(model, torch.nn.Module):
@@ -77,17 +76,16 @@ class DiLoCo:
         self.sync_every = sync_every
         self._on_rewind = on_rewind
         self._slots = _declare.slots_of(model, inner_optimizer)
-        given = _job.read(job)
-        named = name or program.free_name()
-        options: _job.Sections = {
-            "job": {"name": named, "mode": "local_sgd"},
-            "local": {"steps": sync_every},
-            "optimizer": {"name": "sgd", **{key: _number(value) for key, value in outer.items()}},
-            "encoding": _job.encoding(push, pull),
-        }
-        self._job = _job.build_local(given, named, options)
-        if self._job.mode != "local_sgd":
-            raise ConfigError(f"job.mode = {self._job.mode!r} of {given.source}: DiLoCo needs local_sgd")
+        self._job = _job.build_local(
+            _job.read(job),
+            program.free_name(),
+            None if outer is None else {key: _number(value) for key, value in outer.items()},
+            {
+                "job": {**_job.named(name), "mode": "local_sgd"},
+                "local": {"steps": sync_every},
+                "encoding": _job.encoding(push, pull),
+            },
+        )
         self._steps = 0  # inner ones since the last round
         self._handle: torch.utils.hooks.RemovableHandle | None = None
         self._began = time.monotonic_ns()

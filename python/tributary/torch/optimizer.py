@@ -19,11 +19,17 @@ from tributary.torch._exceptions import Rewound
 from tributary.torch._link import Link
 from tributary.torch._log import listed, logger
 from tributary.torch._parallel import part_of
-from tributary.torch._program import program, replica
+from tributary.torch._program import program, replica, replicas
 from tributary.torch._round import OpenRound
+from tributary.torch._same_data import WARNING as SAME_DATA
+from tributary.torch._same_data import SameData
 from tributary.torch._schedulers import Schedulers
 from tributary.torch._seed import seed_round
-from tributary.torch._slots import SharedSlot, Slot
+from tributary.torch._slots import SharedSlot, Slot, times
+
+# In which rounds of a process values are compared, to see writes that raise no version.
+WATCHED = 10  # the first ones
+WATCHED_THEN = 64  # and each so many
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -42,13 +48,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         model_or_params: the model; or its parameters, or ``named_parameters()``.
         optimizer: that steps them. It must not have made a step yet.
         name: of the job, which goes on where a job of this name stopped. Default: the program's name.
-        job: path of a job file, or its sections as dicts. What it says stays; the rest follows from the other
-            arguments.
+        job: path of a job file, or its sections as dicts. The rest follows from the torch optimizer and the other
+            arguments; what contradicts them is an error.
         max_grad_norm: clips the global norm of the mean gradient, as ``clip_grad_norm_``.
         loss_scale: ``"dynamic"`` for :class:`tributary.torch.GradScaler`, or a constant power of two.
         push: encoding of gradients: fp32, bf16, fp16, int8, ``topk:R``, onebit.
         pull: encoding of parameters: fp32, bf16, fp16, int8-delta.
-        accumulate: backward passes a step. Their gradients are averaged: do not divide the loss.
+        accumulate: backward passes a step. Their gradients leave in the last one.
+        average: the gradients of a step's passes are averaged, over all ranks' passes: do not divide the loss. Else
+            they add up, as in DistributedDataParallel: divide the loss by the number of passes.
         overlap: ``"backward"``: gradients leave during backward. ``"step"``: all in :meth:`step`, whatever backward
             does.
         schedule: what the loop steps its schedulers after, ``"round"`` or ``"epoch"``: a process that goes on steps
@@ -84,6 +92,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         push: str = "fp32",
         pull: str = "fp32",
         accumulate: int = 1,
+        average: bool = False,
         overlap: str = "backward",
         schedule: str = "round",
         seed: int | None = None,
@@ -116,10 +125,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         formula = _formula.formula_of(optimizer, on_servers=step_on == "auto")
         self._slots = _declare.slots_of(model_or_params, optimizer, share=parameters == "shared")
         options: _job.Sections = {
+            "job": _job.named(name),
             "gate": _job.gate(max_grad_norm, loss_scale),
             "encoding": _job.encoding(push, pull),
         }
-        self._job = _job.build(_job.read(job), name or program.free_name(), formula, options)
+        self._job = _job.build(_job.read(job), program.free_name(), formula, options)
         self._steps_here = self._job.optimizer == _formula.MEAN
         if self._steps_here and parameters == "shared":
             raise ValueError(_complaints.SHARED_STEPS_HERE)
@@ -132,21 +142,26 @@ class DistributedOptimizer(torch.optim.Optimizer):
             optimizer.state.clear()  # the servers have it
         elif formula.why:
             logger.info("%s: steps on the trainers, with the servers' mean gradient", formula.why)
+        if self._steps_here and (sparse := _declare.sparse_layers(model_or_params)):
+            what = "the gradients of %s are sparse, but the mean over ranks is dense: %s gets dense ones"
+            logger.warning(what, listed(sparse), type(optimizer).__name__)
 
         self._accumulate = accumulate
+        self._average = average
         self._overlap = overlap
         self._seed = seed
         self._on_rewind = on_rewind
         self._schedule = schedule
         self._fixed = _complaints.hyper_parameters(self.param_groups)
         self._count = sum(len(group["params"]) for group in self.param_groups)
-        trained = {id(slot.parameter) for slot in self._slots}
-        self._frozen = [p for group in self.param_groups for p in group["params"] if id(p) not in trained]
+        self._frozen = [p for group in self.param_groups for p in group["params"] if not p.requires_grad]
         self._warned: set[str] = set()
         self._schedulers = Schedulers(self, self._scheduler_steps)
         self._place_schedulers = True
         self._holding = False  # inside no_sync()
-        self._open = OpenRound()
+        self._rounds = 0  # of this process
+        norm = max_grad_norm is not None and not self._job.loss_scale  # else this rank's gradient is scaled
+        self._same_data = SameData(mean=self._steps_here, norm=norm)
 
         part = part_of(mesh, replicate)
         tensors = part.declare(self._slots, _declare.tensors_of(self._slots, grouped=not self._steps_here))
@@ -175,6 +190,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for slot in self._slots:
             self._register(slot)
         self._reseed()
+        self._begin_watch()
         self._built = True
 
     # ---- this rank
@@ -204,54 +220,52 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._link.closed:
             return
         self._begin_round()
-        if self._overlap == "step":
-            slot.passes += 1
-            return
         if slot.sent:
-            raise RuntimeError(_complaints.gradient_came_twice(slot.name, self._link.round + 1))
+            raise RuntimeError(_complaints.gradient_came_twice(slot.name, self._link.round + 1, self._accumulate))
+        self._open.backward()
         slot.passes += 1
-        parameter, factor = slot.parameter, self._open.factor
-        if self._accumulate > 1 or self._holding or slot.micro_batches:
-            gradient = self._dense(slot, parameter.grad)
-            parameter.grad = None
+        if self._overlap == "step":
+            slot.note_gradient(samples=self._watches)
+            return
+        waits = self._holding or slot.passes < self._accumulate
+        if self._open.adds_by_weight and (waits or slot.micro_batches):
+            gradient = self._dense(slot)
+            slot.parameter.grad = None
             # Of its own: autograd may hand out a tensor that somebody else has, too.
-            slot.micro_batches.add(gradient.to(torch.float32, copy=True).mul_(factor))
-            if self._holding or slot.passes < self._accumulate:
-                return
-            self._weigh(max(self._accumulate, self._open.held + 1))
-            self._send_micro_batches(slot)
-        else:
-            self._weigh(1)
-            self._send(slot, parameter.grad, factor)
+            slot.micro_batches.add(times(gradient, self._open.factor))
+        if not waits:
+            self._send(slot)
 
-    def _send_micro_batches(self, slot: Slot) -> None:
-        total = slot.micro_batches.take()
-        slot.parameter.grad = total if slot.parameter.dtype == torch.float32 else total.to(slot.parameter.dtype)
-        self._send(slot, total, 1)
-
-    def _dense(self, slot: Slot, gradient: torch.Tensor | None) -> torch.Tensor:
+    def _dense(self, slot: Slot) -> torch.Tensor:
+        """p.grad, of a DTensor this rank's slice. All ranks that hold one take part in adding up partial sums."""
+        gradient = slot.parameter.grad
         assert gradient is not None
         if slot.is_split:
-            return gradient.redistribute(placements=slot.parameter.placements).to_local()
+            return gradient.redistribute(placements=slot.parameter.placements).to_local().detach()
         if gradient.layout == torch.strided:
-            return gradient
+            return gradient.detach()
         self._warn_once(
             "sparse",
             f"the gradient of '{slot.name}' is sparse: it is sent dense, so that all of it crosses the network",
         )
         return gradient.to_dense()
 
-    def _send(self, slot: Slot, source: torch.Tensor | None, factor: int) -> None:
-        """Sends a tensor's gradient of the open round: ``source`` times ``factor``, or zeros."""
+    def _send(self, slot: Slot) -> None:
+        """Sends a tensor's gradient of the open round; zeros if it has none."""
         rate = self._rate(slot.group)
-        slot.remember(source, factor)
+        self._open.weigh(all_in_step=self._overlap == "step")
+        if slot.micro_batches:
+            total = slot.micro_batches.take()
+            slot.set_gradient(total)
+            slot.remember(total, 1)
+        else:
+            slot.remember(None if slot.parameter.grad is None else self._dense(slot), self._open.factor)
+        slot.note_gradient(samples=self._watches)
         self._push(slot, rate)
 
     def _push(self, slot: Slot, rate: float) -> None:
-        given = slot.gives and slot.source is not None
-        source = self._dense(slot, slot.source).detach() if given else None
         assert self._open.weight is not None
-        self._link.push(slot.index, source, slot.factor, self._open.weight, rate)
+        self._link.push(slot.index, slot.source if slot.gives else None, slot.factor, self._open.weight, rate)
         self._open.order.append(slot.index)
 
     def _rate(self, group: int) -> float:
@@ -259,7 +273,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return SCHEDULED_RATE
         return self._open.rate(group, float(self.param_groups[group]["lr"]))
 
-    # ---- weights
+    # ---- passes
 
     def samples(self, count: int) -> None:
         """The next backward pass is of ``count`` samples, and its gradient their mean: ranks are averaged by samples.
@@ -269,15 +283,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         self._open.say_samples(count)
 
-    def _weigh(self, passes: int) -> None:
-        self._open.weigh(passes, all_in_step=self._overlap == "step")
-
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes inside only add to the round; the next one outside sends.
 
-        Gradients of a round's passes are averaged: do not divide the loss. With ``overlap="step"`` a block has one
-        pass.
+        Their gradients add up, as in DistributedDataParallel: divide the loss, or pass ``average=True``.
         """
         if self._accumulate > 1:
             raise RuntimeError(f"no_sync() with accumulate={self._accumulate}: use one of the two")
@@ -286,10 +296,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             yield
         finally:
             self._holding = before
-            if self._overlap == "step":
-                self._open.held += 1
-            else:
-                self._open.held = max(slot.passes for slot in self._slots)
 
     # ---- steps
 
@@ -315,7 +321,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         if self._link.closed:
             raise RuntimeError(f"job '{self._job.name}' is finished: step() cannot follow that")
-        if _complaints.called_by_torchs_scaler():
+        if hasattr(self, "grad_scale") or hasattr(self, "found_inf"):  # what torch's GradScaler hands over
             raise RuntimeError(_complaints.TORCHS_SCALER)
         self._begin_round()
         self._check()
@@ -325,8 +331,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         compute_ns = blocked - self._open.began_ns
         done = self._link.complete_round(self._open.order, self._arrived, self._push_again)
         if done:
+            if self._same_data.seen(self._link, self._slots, self._open.weight or 0):
+                logger.warning("%s", SAME_DATA)
             if self._steps_here:
                 self._step_here()
+            program.goes_on()
             samples = self._open.samples or self._batch_samples()
             self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
         self._end_round(rewound=not done)
@@ -335,12 +344,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return loss
 
     def _check(self) -> None:
+        round = self._link.round + 1
         passes = max(slot.passes for slot in self._slots)
-        if self._overlap == "backward" and 0 < passes < self._accumulate:
-            raise RuntimeError(
-                f"step() came after {passes} of {self._accumulate} backward passes: call it once for each "
-                f"{self._accumulate} (accumulate={self._accumulate})"
-            )
+        if 0 < passes < self._accumulate:
+            self._warn_once("short", _complaints.short_round(round, passes, self._accumulate))
         if sum(len(group["params"]) for group in self.param_groups) != self._count:
             what = "parameters were added to the optimizer's groups"
             raise RuntimeError(_complaints.LAYOUT_IS_FIXED.format(what=what))
@@ -350,31 +357,33 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 raise RuntimeError(_complaints.LAYOUT_IS_FIXED.format(what=what))
         if not self._steps_here:
             _complaints.check_hyper_parameters(self.param_groups, self._fixed)
+        if passes and self._job.loss_scale and program.scaled_losses == self._scaled_before:
+            self._no_loss_was_scaled(round)
         for slot in self._slots:
             if slot.sent and slot.gradient_changed():
-                raise RuntimeError(_complaints.gradient_changed(slot.name, self._link.round + 1))
+                raise RuntimeError(_complaints.gradient_changed(slot.name, round))
+            if not slot.sent and self._overlap == "step" and replicas() > 1 and slot.gradient_rewritten():
+                self._warn_once("rewritten", _complaints.gradient_rewritten(slot.name, round))
             if not self._steps_here and slot.written():
                 raise RuntimeError(_complaints.parameter_written(slot.name))
         for group in range(len(self.param_groups)):
             if group in self._open.rates:
                 self._rate(group)
 
+    def _no_loss_was_scaled(self, round: int) -> None:
+        message = _complaints.no_scaled_loss(self._job.name, self._job.loss_scale, round)
+        if self._job.loss_scale == "dynamic":
+            raise RuntimeError(message)
+        self._warn_once("scale", message)  # the program may multiply by a constant itself
+
     def _send_rest(self) -> None:
-        if self._overlap == "step":
-            self._weigh(max(self._accumulate, self._open.held + 1))
-        else:
-            self._weigh(max(self._accumulate, self._open.held, 1))
         missing = []
         for slot in reversed(self._slots):
             if slot.sent:
                 continue
-            if slot.micro_batches:
-                self._send_micro_batches(slot)
-            elif slot.parameter.grad is not None:
-                self._send(slot, slot.parameter.grad, self._open.factor)
-            else:
+            if slot.parameter.grad is None and not slot.micro_batches:
                 missing.append(slot.name)
-                self._send(slot, None, 1)
+            self._send(slot)
         if missing:
             count = f"{len(missing)} of {len(self._slots)} parameters had no gradient"
             self._warn_once(
@@ -400,8 +409,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for slot in self._slots:
             mean = self._link.parameters(slot.index)
             grad = slot.parameter.grad
-            if grad is None or grad.layout != torch.strided:
-                slot.parameter.grad = torch.empty_like(slot.parameter).copy_(mean)
+            if slot.is_split or grad is None or grad.layout != torch.strided:
+                slot.set_gradient(torch.empty_like(slot.local()).copy_(mean))
             else:
                 grad.copy_(mean)
         self.wrapped.step()
@@ -416,7 +425,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         for slot in self._slots:
             slot.clear()
         self._reseed()
-        self._open = OpenRound()
+        self._begin_watch()
         if not rewound:
             return
         self._place_schedulers = True
@@ -429,6 +438,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._on_rewind == "raise":
             raise error
         logger.warning("rank %d: %s; training goes on from there", self._link.view.rank, error)
+
+    def _begin_watch(self) -> None:
+        """A round begins, with the parameters of the one before."""
+        self._open = OpenRound(self._average)
+        self._watches = self._rounds < WATCHED or self._rounds % WATCHED_THEN == 0
+        self._rounds += 1
+        self._scaled_before = program.scaled_losses
+        for slot in self._slots:
+            slot.watch(samples=self._watches and not self._steps_here)
 
     def _scheduler_steps(self, round: int) -> int:
         if self._schedule == "round":
@@ -455,6 +473,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
             logger.warning("%s", text)
 
     # ---- the rest of a torch optimizer
+
+    # torch.amp.GradScaler then calls step() in every round, and hands its scale over: step() refuses it.
+    _step_supports_amp_scaling = True
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's. A gradient that was sent is let go, because a lost round is pushed again with it."""
+        for slot in self._slots:
+            if slot.sent:
+                slot.parameter.grad = None
+        super().zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only while the optimizer is made: the tensors of a job are fixed."""

@@ -50,6 +50,7 @@ class GradScaler:
                 f"job '{link.name}' has no loss scale: pass loss_scale='dynamic' to DistributedOptimizer, or "
                 "GradScaler(enabled=False)"
             )
+        program.scaled_losses += 1
         return gate.loss_scale
 
     def scale(self, outputs: torch.Tensor | Iterable[torch.Tensor]) -> Any:
