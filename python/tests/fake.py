@@ -42,6 +42,8 @@ class FakeLibrary:
         self.pushes: list[dict[str, Any]] = []
         self.figures: list[tuple[int, str, float, int]] = []
         self.loss_scale = 1024.0
+        self.kept: dict[int, bytes] = {}  # by round
+        self.kept_by_first: dict[int, bytes] = {}
         self.stream: FakeStream | None = None
 
     def keepsake(self) -> object:
@@ -185,6 +187,17 @@ class FakeSession:
         self.library.rounds.append(after)
         self.round += 1
         self._answer()
+
+    def keep(self, round: int, state: bytes) -> None:
+        assert round == self.round, "of the round that is complete"
+        assert not self.said, "before the next one's first gradient"
+        self.library.kept[round] = state
+
+    def kept(self) -> bytes:
+        return self.library.kept.get(self.resumed, b"")
+
+    def kept_of_first(self) -> bytes:
+        return self.library.kept_by_first.get(self.resumed, b"")
 
     def gate(self, round: int) -> Gate | None:
         return Gate(False, 1.0, 1.0, self.library.loss_scale) if self.gated else None

@@ -14,7 +14,6 @@ from unittest import mock
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader
 from with_fake import TwoLayers, WithFake
 
 import tributary.torch as trib
@@ -590,51 +589,6 @@ class Losses(WithFake):
 
 
 class Resumes(WithFake):
-    def test_a_new_process_goes_on(self) -> None:
-        opt = self.make()
-        torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)
-        self.train(opt, 3)
-        opt.finish()
-        values = self.values()
-        self._leave()
-        self.net = TwoLayers()
-        opt = self.make()
-        scheduler = torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)
-        self.assertEqual(opt.round, 3)
-        self.assertTrue(all(torch.equal(p, q) for p, q in zip(values, self.values())))
-        self.train(opt)
-        self.assertEqual(scheduler.last_epoch, 3)
-        self.assertEqual(self.library.pushes[-1]["rates"][0], 0.0125)
-
-    def test_schedulers_of_epochs(self) -> None:
-        self.library.rounds = [[[0.0] * p.numel() for p in self.net.parameters()]] * 8  # at round 7
-        opt = self.make(schedule="epoch")
-        scheduler = torch.optim.lr_scheduler.StepLR(opt, 1, gamma=0.5)
-        loader = DataLoader(range(32), batch_size=8, sampler=trib.DistributedSampler(range(32)))
-        self.assertEqual(len(list(loader)), 0)  # the first epoch is over
-        self.assertEqual(len(list(loader)), 1)
-        self.train(opt)
-        self.assertEqual(scheduler.last_epoch, 1)
-
-    def test_nested_schedulers_are_stepped_once(self) -> None:
-        def schedule(opt: torch.optim.Optimizer) -> Any:
-            warm = torch.optim.lr_scheduler.LinearLR(opt, 0.1, total_iters=3)
-            cosine = torch.optim.lr_scheduler.CosineAnnealingLR(opt, 10)
-            return torch.optim.lr_scheduler.SequentialLR(opt, [warm, cosine], milestones=[3])
-
-        plain = torch.optim.SGD(TwoLayers().parameters(), lr=0.1)
-        reference = schedule(plain)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for _ in range(5):
-                reference.step()
-        self.library.rounds = [[[0.0] * p.numel() for p in self.net.parameters()]] * 6
-        opt = self.make()
-        scheduler = schedule(opt)
-        self.train(opt)
-        self.assertAlmostEqual(self.library.pushes[-1]["rates"][0], plain.param_groups[0]["lr"])
-        del scheduler
-
     def test_a_seed_for_each_round(self) -> None:
         def draw(rounds: int) -> list[float]:
             drawn = []

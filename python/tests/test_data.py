@@ -11,28 +11,33 @@ import torch
 from torch.utils.data import DataLoader
 
 import tributary.torch as trib
+from tributary.torch._loop import Loop
 from tributary.torch._parallel import Part
 from tributary.torch._program import program
 
 
 class FakeLink:
-    def __init__(self, resumed: int = 0, batches_per_round: int = 1, micro_batches: int = 1) -> None:
-        self.resumed = resumed
+    def __init__(self, accumulate: int = 1) -> None:
+        self.round = 0
         self.rewinds = 0
-        self.batches_per_round = batches_per_round
-        self.micro_batches = micro_batches
-        self.batches_per_epoch = 0
-        self.batch_size = 0
+        self.accumulate = accumulate
         self.closed = False
         self.attached = True
         self.view = mock.Mock(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
         self.part: Any = Part()
+
+    def at_top(self, draws: bool) -> None:
+        pass
+
+    def leave_if_stopped(self) -> None:
+        pass
 
 
 def batches(rank: int, world: int, samples: int = 50, size: int = 3, link: Any = None, **options: Any) -> list[Any]:
     with (
         mock.patch.dict(os.environ, {"RANK": str(rank), "WORLD_SIZE": str(world)}),
         mock.patch.object(program, "links", [link] if link else []),
+        mock.patch.object(program, "loop", Loop(program._passes_top)),
     ):
         if link:
             link.view = mock.Mock(rank=rank, world_size=world)
@@ -66,9 +71,9 @@ class Sampling(unittest.TestCase):
 
     def test_accumulated_batches_are_those_of_ranks(self) -> None:
         four = [batches(rank, 4) for rank in range(4)]
-        one = batches(0, 1, link=FakeLink(batches_per_round=4, micro_batches=4))
+        one = batches(0, 1, link=FakeLink(accumulate=4))
         self.assertEqual(one, [batch for round in zip(*four) for batch in round])
-        two = [batches(rank, 2, link=FakeLink(batches_per_round=2, micro_batches=2)) for rank in range(2)]
+        two = [batches(rank, 2, link=FakeLink(accumulate=2)) for rank in range(2)]
         self.assertEqual(two[1][0], four[2][0])
         self.assertEqual(two[1][1], four[3][0])
 
@@ -81,44 +86,6 @@ class Sampling(unittest.TestCase):
         self.assertEqual(len(sampler), 50)
         unshuffled = trib.DistributedSampler(range(50), shuffle=False, batch_size=5)
         self.assertEqual(list(unshuffled), list(range(50)))
-
-    def test_it_goes_on_at_its_round(self) -> None:
-        calm = trib.DistributedSampler(range(50), seed=4)
-        loader = DataLoader(range(50), batch_size=3, sampler=calm)
-        whole = [[batch.tolist() for batch in loader] for _ in range(3)]
-        self.assertEqual([len(epoch) for epoch in whole], [16, 16, 16])
-        with mock.patch.object(program, "links", [FakeLink(resumed=21)]):
-            sampler = trib.DistributedSampler(range(50), seed=4)
-            loader = DataLoader(range(50), batch_size=3, sampler=sampler)
-            epochs = [[batch.tolist() for batch in loader] for _ in range(3)]
-        self.assertEqual(epochs, [[], whole[1][5:], whole[2]])
-
-    def test_it_follows_a_job_that_goes_back(self) -> None:
-        whole = [list(trib.DistributedSampler(range(50), seed=4, batch_size=3))]
-        link = FakeLink()
-        with mock.patch.object(program, "links", [link]):
-            sampler = trib.DistributedSampler(range(50), seed=4)
-            seen = []
-            for number, batch in enumerate(DataLoader(range(50), batch_size=3, sampler=sampler)):
-                seen += batch.tolist()
-                if number == 7:
-                    link.resumed, link.rewinds = 2, 1
-        self.assertEqual(seen, whole[0][:24] + whole[0][6:])
-
-    def test_it_goes_back_over_an_epoch(self) -> None:
-        calm = trib.DistributedSampler(range(50), seed=4, batch_size=3)
-        whole = list(calm) + list(calm)
-        link = FakeLink()
-        with mock.patch.object(program, "links", [link]):
-            sampler = trib.DistributedSampler(range(50), seed=4)
-            loader = DataLoader(range(50), batch_size=3, sampler=sampler)
-            list(loader)
-            seen = []
-            for number, batch in enumerate(loader):
-                seen += batch.tolist()
-                if number == 1:
-                    link.resumed, link.rewinds = 15, 1
-        self.assertEqual(seen, whole[48:54] + whole[45:])
 
     def test_with_worker_processes(self) -> None:
         sampler = trib.DistributedSampler(range(50), seed=4)

@@ -137,8 +137,9 @@ class Several(WithFake):
         sessions[0].saved = mock.Mock(side_effect=lambda: self.assertIsNotNone(sessions[1].left))
         self.backward()
         os.kill(os.getpid(), signal.SIGTERM)
+        opt.step()
         with self.assertRaises(trib.Stopped):
-            opt.step()
+            self.backward()
         sessions[0].saved.assert_called_once()
         self.assertFalse(sessions[1].was_saved)
         with mock.patch("os._exit", side_effect=SystemExit) as ended, self.assertRaises(SystemExit):
@@ -195,15 +196,17 @@ class Stops(WithFake):
         opt = self.make()
         os.kill(os.getpid(), signal.SIGTERM)
         self.backward()
+        opt.step()
         with self.assertRaises(trib.Stopped):
-            opt.step()
+            self.backward()
         opt = self.make()
         self.train(opt)
         self.assertEqual(opt.round, self.library.session.round)
         os.kill(os.getpid(), signal.SIGTERM)
         self.backward()
+        opt.step()
         with self.assertRaises(trib.Stopped):
-            opt.step()
+            self.backward()
 
     def test_a_view_that_stopped(self) -> None:
         opt = self.make()
@@ -221,8 +224,9 @@ class Stops(WithFake):
                 session = self.library.session
                 self.backward()
                 os.kill(os.getpid(), number)
+                opt.step()
                 with self.assertRaises(trib.Stopped):
-                    opt.step()
+                    self.backward()
                 self.assertEqual(session.left, (Leave.STOPPED, f"rank 0 was told to stop ({number.name})"))
                 self.assertEqual(opt.round, 1)
 
@@ -261,8 +265,9 @@ class Stops(WithFake):
 
         session.wait = wait  # type: ignore[method-assign]
         self.backward()
+        opt.step()
         with self.assertRaises(trib.Stopped):
-            opt.step()
+            self.backward()
         why = "`tributary status` says why they are not"
         self.assertEqual(
             answers,
@@ -288,8 +293,9 @@ class Stops(WithFake):
         self.library.events[1] = "gone"
         self.library.refuse = [JobStopped("the job was stopped", Status.STOPPED)]
         self.backward()
+        opt.step()
         with self.assertRaises(trib.Stopped):
-            opt.step()
+            self.backward()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from fake import FakeLibrary
 from torch import nn
 
 import tributary.torch as trib
+from tributary.torch._loop import Loop
 from tributary.torch._program import program
 
 
@@ -41,6 +42,7 @@ class WithFake(unittest.TestCase):
         for link in program.links:
             link.fail("the test is over")
         program.links.clear()
+        program.loop = Loop(program._passes_top)
         program.names.clear()
         program.stop.disarm()
         program.stop.requested = None

@@ -26,9 +26,10 @@ except ImportError as error:
 else:
     _needs.check(_torch)
 
+from tributary.torch import _batches as _batches
 from tributary.torch import _log
 from tributary.torch._exceptions import Rewound, Stopped
-from tributary.torch._program import finish, log, rank, world_size
+from tributary.torch._program import epochs, finish, keep, log, rank, rounds, world_size
 from tributary.torch._state import full_state_dict
 from tributary.torch.lion import Lion
 from tributary.torch.local_sgd import DiLoCo
@@ -46,9 +47,12 @@ __all__ = [
     "Lion",
     "Rewound",
     "Stopped",
+    "epochs",
     "finish",
     "full_state_dict",
+    "keep",
     "log",
     "rank",
+    "rounds",
     "world_size",
 ]

@@ -146,6 +146,13 @@ def tensors_of(slots: list[Slot], grouped: bool) -> list[Tensor]:
     return [Tensor(slot.name, tuple(slot.local().shape), slot.group if grouped else 0) for slot in slots]
 
 
+def buffers_of(model: Parameters) -> dict[str, torch.Tensor]:
+    """A model's buffers by name, each once: running statistics, codebooks."""
+    if not isinstance(model, torch.nn.Module):
+        return {}
+    return {name: buffer for name, buffer in model.named_buffers() if buffer.layout == torch.strided}
+
+
 def computes_with(slots: list[Slot]) -> str:
     """What computes the gradients, as ranks compare it."""
     device = slots[0].parameter.device

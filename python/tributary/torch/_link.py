@@ -19,6 +19,7 @@ from tributary.torch._initial import InitialValues
 from tributary.torch._launch import attach_timeout_ms, topology_of_environment
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
+from tributary.torch._place import Place
 from tributary.torch._progress import Progress, RoundReport
 from tributary.torch._retries import Retries
 from tributary.torch._round_watch import RoundWatch
@@ -42,6 +43,9 @@ class Link:
         copies: between the model and the session's memory.
         shares: the model's parameters are where the worker writes them.
         attach_timeout: for the worker and all ranks to be there, seconds; None: as the environment says, else 120.
+        accumulate: backward passes a round, whose batches are those of so many ranks.
+        batches: of each rank in a round.
+        place: what this rank keeps beside the parameters.
     """
 
     def __init__(
@@ -59,6 +63,9 @@ class Link:
         copies: Copies | None = None,
         shares: bool = False,
         attach_timeout: float | None = None,
+        accumulate: int = 1,
+        batches: int = 1,
+        place: Place,
     ) -> None:
         self.name = name
         self.tensors = tensors
@@ -71,14 +78,12 @@ class Link:
         self.progress = Progress(self._tell_figure)
         self._watch = RoundWatch(self.say)
         self.round = 0  # newest round whose parameters are here
-        self.resumed = 0  # round that sampler and schedulers go on after
         self.rewinds = 0  # how often the job went back
         self.restarts = 0
         self.rounds = rounds  # of the whole job; 0: unknown
-        self.batches_per_round = 1
-        self.micro_batches = 1
-        self.batches_per_epoch = 0  # of the sampler; 0: unknown
-        self.batch_size = 0  # of the sampler's batches; 0: unknown
+        self.accumulate = accumulate
+        self._batches = batches
+        self._place = place
         self.rewound_from = 0  # round that the job had when it last went back
         self.closed = False
         self.stopped: Stopped | None = None  # how it was left, if it was stopped
@@ -183,7 +188,8 @@ class Link:
             if not isinstance(error, JobStopped):
                 raise
             raise self._ended_stopped(str(error)) from None
-        self.round = self.resumed = self._view_began_after
+        self.round = self._view_began_after
+        self._go_on()
         if self.view.rank != 0:
             return
         if self._copies.device >= 0:
@@ -371,8 +377,9 @@ class Link:
                 self._stops = self.part.agree(self.stop.requested is not None)
                 return True
             self.rewound_from = wanted - 1
-            self.round = self.resumed = round
+            self.round = round
             self.rewinds += 1
+            self._go_on()
             return False
 
     def _wait(self, order: Iterable[int], arrived: Callable[[int], None]) -> Step:
@@ -388,6 +395,26 @@ class Link:
         # Only when all of the round is there a stop is said.
         step = session.wait()
         return Step.STOP_REQUESTED if asked and step == Step.CONTINUE else step
+
+    def _go_on(self) -> None:
+        """With what was kept of the round."""
+        self._place.go_on(self.session, self.round, self._batches)
+        if self._place.unknown:
+            logger.warning(
+                "rank %d: %s for this rank. Schedulers, random generators and what was given to keep() begin anew, and "
+                "a DistributedSampler goes on as if all rounds had taken as many batches",
+                self.view.rank,
+                self._place.unknown,
+            )
+
+    def step_ended(self) -> None:
+        """A round is complete, and its step is made: what it needs beside is kept."""
+        self._place.step_ended(self.session, self.round)
+
+    def at_top(self, draws: bool) -> None:
+        """The loop begins its next round."""
+        if self._session is not None and not self.closed:
+            self._place.at_top(draws)
 
     def report(self, samples: int, compute_ns: int, blocked_ns: int) -> None:
         """Tells the round's figures to whoever shows them."""
@@ -428,7 +455,7 @@ class Link:
 
     def leave_if_stopped(self) -> None:
         """Leaves the job if a rank of this replica was told to stop when the newest round was complete."""
-        if self._stops:
+        if self._stops and not self.closed:
             self.leave_stopped()
 
     def say_stopped(self) -> None:
@@ -484,6 +511,9 @@ class Link:
                 self.name,
                 self.round + 1,
             )
+        if self._session is not None:
+            self._place.at_end()
+        self.leave_if_stopped()
         try:
             self._finish()
         except Error:

@@ -7,6 +7,7 @@ import builtins
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Callable, NoReturn
 
@@ -15,6 +16,7 @@ from tributary.torch._exceptions import EXIT_STOPPED, Stopped
 from tributary.torch._job import default_name
 from tributary.torch._link import Link
 from tributary.torch._log import logger
+from tributary.torch._loop import Loop
 from tributary.torch._stop import StopSignal
 
 
@@ -25,6 +27,7 @@ class Program:
         self.stop = StopSignal()
         self.links: list[Link] = []
         self.names: list[str] = []  # of all jobs that there were
+        self.loop = Loop(self._passes_top)
         self.scaled_losses = 0  # by GradScalers
         self._failure: str | None = None
         self._hooked = False
@@ -89,6 +92,30 @@ class Program:
         """A job stops, and so all do: whoever waits for this rank in another one hears it before this one waits."""
         for link in self.links:
             link.say_stopped()
+
+    def _passes_top(self, draws: bool) -> None:
+        """The loop is at its top: what was done belongs to the rounds that are complete, and a stop is after them."""
+        for link in self.links:
+            link.at_top(draws)
+        for link in self.links:
+            link.leave_if_stopped()
+        self.loop.passed_top(draws)
+
+    @property
+    def round(self) -> int:
+        """How many rounds of its jobs are complete: it changes with each."""
+        return sum(link.round for link in self.links)
+
+    @property
+    def rewinds(self) -> int:
+        """How often its jobs went back."""
+        return sum(link.rewinds for link in self.links)
+
+    @property
+    def accumulate(self) -> int:
+        """Batches of a rank in a round."""
+        link = self.link
+        return 1 if link is None else link.accumulate
 
     @property
     def link(self) -> Link | None:
@@ -186,6 +213,45 @@ def log(**figures: Any) -> None:
     link = program.link
     if link is not None:
         link.progress.log(figures)
+
+
+def keep(**objects: Any) -> None:
+    """Objects whose state belongs to the place in the data. It is kept with each round. A process that goes on gets it
+    in this call.
+
+    What can be iterated (a data loader) is asked at the end of ``step()``. Everything else (a moving average, a counter)
+    is asked when the loop begins the next round. To be called before the loop, on every rank.
+
+    Args:
+        objects: with ``state_dict()`` and ``load_state_dict()``; of numbers, text, tensors, arrays and containers of
+            them, 256 KiB together with buffers.
+
+    Raises:
+        TypeError: one of them has no such methods, or a state of another kind.
+    """
+    program.loop.keep(objects)
+
+
+def epochs(count: int | None = None) -> Iterator[int]:
+    """``range(count)``, from the epoch that is open: in a process that goes on, the job's.
+
+    Args:
+        count: of the whole job; None: without end.
+    """
+    return program.loop.epochs(count)
+
+
+def rounds(count: int) -> Iterator[int]:
+    """``range(count)``, from the round after which this process goes on: how many rounds are complete.
+
+    Raises:
+        RuntimeError: no optimizer has been made yet.
+    """
+    link = program.link
+    if link is None:
+        raise RuntimeError("rounds(): make the DistributedOptimizer first; it knows where the job is")
+    program.loop.told = True
+    return iter(lambda: link.round if link.round < count else None, None)
 
 
 def finish() -> None:

@@ -1,14 +1,14 @@
-"""Learning-rate schedulers of a program that goes on in the middle of its job: they follow the round."""
+"""Learning-rate schedulers of a program: which there are, and their state."""
 
 from __future__ import annotations
 
-import copy
-import gc
 import warnings
-from typing import Any, Callable
+import weakref
+from typing import Any
 
 import torch
 
+from tributary.torch import _plain
 from tributary.torch._log import logger
 
 try:
@@ -16,80 +16,122 @@ try:
 except ImportError:  # torch < 2.0
     from torch.optim.lr_scheduler import _LRScheduler as LRScheduler  # type: ignore[assignment]
 
+_made: list[weakref.ref[Any]] = []  # all of this program, in the order in which they were made
 
-def schedulers_of(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """The schedulers that hold an optimizer, without those that another one steps."""
-    found = [
-        thing
-        for thing in gc.get_objects()
-        if issubclass(type(thing), LRScheduler) and getattr(thing, "optimizer", None) is optimizer
-    ]
-    inner = {id(part) for thing in found for part in getattr(thing, "_schedulers", [])}
-    return [thing for thing in found if id(thing) not in inner]
+
+def _new(kind: type, *_: Any, **__: Any) -> Any:
+    """Torch's own class has no __new__(); it tells nobody else of a scheduler."""
+    scheduler: Any = object.__new__(kind)
+    _made[:] = [known for known in _made if known() is not None]
+    _made.append(weakref.ref(scheduler))
+    return scheduler
+
+
+LRScheduler.__new__ = _new  # type: ignore[assignment,method-assign]
 
 
 class Schedulers:
-    """Steps an optimizer's schedulers to where a job's round is, when that is not where they are.
+    """Those that step the rates of an optimizer.
 
     Args:
-        optimizer: that the schedulers hold.
-        steps: how often a scheduler was stepped after so many rounds.
+        optimizers: the wrapper and the one that it wraps: a scheduler may hold either.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, steps: Callable[[int], int]) -> None:
-        self._optimizer = optimizer
-        self._steps = steps
-        # With each: its state and the groups' rates when it had made no step.
-        self._found: list[tuple[Any, dict[str, Any]]] = []
-        self._rates: list[dict[str, Any]] = []
-        self._looked = False
+    def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
+        self._optimizers = optimizers
+        self._alive: list[Any] = []  # at the end of the last step(): a function that made them may have returned
+        self._before: list[Any] = []  # their last_epoch then
+        self._a_gap: dict[int, int] = {}  # how often each was stepped between a step() and the next round
+        self._left_out: set[int] = set()
 
-    def begin(self, round: int) -> None:
-        """At the first gradient after an attach that went on at ``round``."""
-        if not self._looked:
-            self._looked = True
-            for scheduler in schedulers_of(self._optimizer):
-                if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-                    if round:
-                        logger.warning(
-                            "%s follows what the loop measures, which is not known of the rounds before %d: load its "
-                            "state_dict()",
-                            type(scheduler).__name__,
-                            round,
-                        )
-                elif scheduler.last_epoch == 0:
-                    self._found.append((scheduler, copy.deepcopy(_state(scheduler))))
-            self._rates = [
-                {key: _value(group[key]) for key in ("lr", "initial_lr", "momentum", "betas") if key in group}
-                for group in self._optimizer.param_groups
-            ]
-            if round == 0:
-                return
-        self._step_to(round)
+    def _found(self) -> list[Any]:
+        """In the order in which they were made, without those that another one steps."""
+        mine = [
+            scheduler
+            for known in _made
+            if (scheduler := known()) is not None
+            and any(getattr(scheduler, "optimizer", None) is optimizer for optimizer in self._optimizers)
+        ]
+        inner = {id(part) for scheduler in mine for part in getattr(scheduler, "_schedulers", [])}
+        return [scheduler for scheduler in mine if id(scheduler) not in inner]
 
-    def _step_to(self, round: int) -> None:
-        if not self._found:
+    def step_ended(self) -> None:
+        """A round is complete: what steps schedulers from now on is the loop."""
+        self._alive = self._found()
+        self._before = [getattr(scheduler, "last_epoch", None) for scheduler in self._alive]
+
+    def round_begins(self) -> None:
+        """The next one, in the same epoch."""
+        for scheduler, before in zip(self._alive, self._before):
+            now = getattr(scheduler, "last_epoch", None)
+            if isinstance(before, int) and isinstance(now, int):
+                self._a_gap[id(scheduler)] = max(0, now - before)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "rates": [float(group["lr"]) for group in self._optimizers[0].param_groups],
+            "schedulers": [self._state_of(scheduler) for scheduler in self._alive],
+        }
+
+    def _state_of(self, scheduler: Any) -> dict[str, Any]:
+        name, data = type(scheduler).__name__, b""
+        try:
+            data = _plain.encoded(scheduler.state_dict(), f"the state of {name}")
+        except _plain.NotPlain as error:
+            if id(scheduler) not in self._left_out:
+                self._left_out.add(id(scheduler))
+                logger.warning("%s, which cannot be kept: in a process that goes on, %s begins anew", error, name)
+        return {"name": name, "state": data, "gap": self._a_gap.get(id(scheduler))}
+
+    def load(self, state: dict[str, Any], in_gap: bool) -> None:
+        """Goes on as they were.
+
+        Args:
+            in_gap: the state is of the end of a step(), and the loop was lost before it came to the next batch: what it
+                does between them it has not done.
+        """
+        found, given = self._found(), state["schedulers"]
+        names = [type(scheduler).__name__ for scheduler in found]
+        if names != [one["name"] for one in given]:
+            logger.warning(
+                "the program has %s, and had %s when the job's state was kept: they begin anew",
+                _listed(names),
+                _listed([str(one["name"]) for one in given]),
+            )
             return
-        steps = self._steps(round)
-        for group, rates in zip(self._optimizer.param_groups, self._rates):
-            for key, value in rates.items():
-                if isinstance(group[key], torch.Tensor):
-                    group[key].fill_(value)
-                else:
-                    group[key] = value
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the optimizer has made no step: it has, in another process
-            for scheduler, state in self._found:
-                scheduler.load_state_dict(copy.deepcopy(state))
-                for _ in range(steps):
+        if not found:
+            return
+        for scheduler, one in zip(found, given):
+            if one["state"]:
+                scheduler.load_state_dict(_plain.decoded(one["state"]))
+            if one["gap"] is not None:
+                self._a_gap[id(scheduler)] = one["gap"]
+        for group, rate in zip(self._optimizers[0].param_groups, state["rates"]):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        if in_gap:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that the optimizer has made no step: it has, in another process
+                self._step_gap(list(zip(found, given)))
+
+    @staticmethod
+    def _step_gap(states: list[tuple[Any, dict[str, Any]]]) -> None:
+        """Steps them as often as in the gap before, in turns: schedulers may follow each other's rates."""
+        unknown = [one["name"] for _, one in states if one["gap"] is None]
+        if unknown:
+            logger.warning(
+                "the loop was lost after its first round, before it was seen whether it steps %s after each: taken as "
+                "not stepped",
+                ", ".join(unknown),
+            )
+        for turn in range(max(one["gap"] or 0 for _, one in states)):
+            for scheduler, one in states:
+                judges = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)  # what the loop measures
+                if turn < (one["gap"] or 0) and not judges:
                     scheduler.step()
-        names = ", ".join(type(scheduler).__name__ for scheduler, _ in self._found)
-        logger.info("%s: stepped %d times, as after round %d", names, steps, round)
 
 
-def _state(scheduler: Any) -> dict[str, Any]:
-    return dict(scheduler.state_dict())
-
-
-def _value(value: Any) -> Any:
-    return float(value) if isinstance(value, torch.Tensor) else copy.copy(value)
+def _listed(names: list[str]) -> str:
+    return "the schedulers " + ", ".join(names) if names else "no scheduler"

@@ -1,10 +1,11 @@
-"""Random generators as a function of the round."""
+"""Random generators: set anew for each round, or as they were when something was kept."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 import sys
+from typing import Any
 
 import torch
 
@@ -18,3 +19,26 @@ def seed_round(seed: int, rank: int, round: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(value & 0xFFFFFFFF)
+
+
+def generators() -> dict[str, Any]:
+    """How the same generators are now."""
+    state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        state["numpy"] = numpy.random.get_state()
+    return state
+
+
+def set_generators(state: dict[str, Any]) -> None:
+    """Sets them as :func:`generators` said. Those of GPUs that are not here are left out."""
+    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"])
+    if "cuda" in state and torch.cuda.is_available():
+        for device, one in enumerate(state["cuda"][: torch.cuda.device_count()]):
+            torch.cuda.set_rng_state(one, device)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in state:
+        numpy.random.set_state(state["numpy"])

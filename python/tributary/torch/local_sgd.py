@@ -17,6 +17,7 @@ from tributary.torch._formula import Value
 from tributary.torch._link import Link
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
+from tributary.torch._place import Place
 from tributary.torch._program import program
 from tributary.torch._schedulers import Schedulers
 
@@ -89,8 +90,7 @@ class DiLoCo:
         self._steps = 0  # inner ones since the last round
         self._handle: torch.utils.hooks.RemovableHandle | None = None
         self._began = time.monotonic_ns()
-        self._schedulers = Schedulers(inner_optimizer, lambda round: round * sync_every)
-        self._place_schedulers = True
+        self._taken_before = program.loop.samples
         self._link = Link(
             self._job.name,
             self._job.text,
@@ -101,8 +101,9 @@ class DiLoCo:
             copies=copies_of(self._slots),
             rounds=rounds,
             attach_timeout=attach_timeout,
+            batches=sync_every,
+            place=Place(program.loop, Schedulers(inner_optimizer), _declare.buffers_of(model), inner_optimizer),
         )
-        self._link.batches_per_round = sync_every
         program.open(self._link)
         self._link.take_all(self._slots)
 
@@ -131,9 +132,8 @@ class DiLoCo:
             self._synchronise()
 
     def _steps_next(self, *_: Any) -> None:
-        if self._place_schedulers:
-            self._place_schedulers = False
-            self._schedulers.begin(self._link.round)
+        if self._steps == 0:
+            program.loop.top()
 
     def _stepped(self, *_: Any) -> None:
         self._steps += 1
@@ -148,15 +148,15 @@ class DiLoCo:
         compute_ns = blocked - self._began
         done = self._link.complete_round(order, lambda index: None, self._push)
         self._link.take_all(self._slots)
-        samples = max(1, self._link.batch_size) * self._steps
+        samples = program.loop.samples - self._taken_before or self._steps
+        self._taken_before = program.loop.samples
         self._steps = 0
         if done:
             self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
         self._began = time.monotonic_ns()
         if done:
-            self._link.leave_if_stopped()
-        if not done:
-            self._place_schedulers = True
+            self._link.step_ended()
+        else:
             error = Rewound(self._link.round, from_round=self._link.rewound_from)
             if self._on_rewind == "raise":
                 raise error

@@ -19,6 +19,7 @@ from tributary.torch._exceptions import Rewound
 from tributary.torch._link import Link
 from tributary.torch._log import listed, logger
 from tributary.torch._parallel import part_of
+from tributary.torch._place import Place
 from tributary.torch._program import program, replica, replicas
 from tributary.torch._round import OpenRound
 from tributary.torch._same_data import WARNING as SAME_DATA
@@ -59,8 +60,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
             they add up, as in DistributedDataParallel: divide the loss by the number of passes.
         overlap: ``"backward"``: gradients leave during backward. ``"step"``: all in :meth:`step`, whatever backward
             does.
-        schedule: what the loop steps its schedulers after, ``"round"`` or ``"epoch"``: a process that goes on steps
-            them as often as the rounds before did.
         seed: sets random generators anew in each round, from it, the round and the rank (with a mesh: the replica).
         on_rewind: if all copies of the last rounds are lost: ``"warn"``, or ``"raise"`` :class:`Rewound`.
         step_on: ``"auto"``, or ``"trainers"`` to step here whatever the optimizer is.
@@ -94,7 +93,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         accumulate: int = 1,
         average: bool = False,
         overlap: str = "backward",
-        schedule: str = "round",
         seed: int | None = None,
         on_rewind: str = "warn",
         step_on: str = "auto",
@@ -105,7 +103,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         replicate: str | None = None,
     ) -> None:
         _complaints.one_of("overlap", overlap, ("backward", "step"))
-        _complaints.one_of("schedule", schedule, ("round", "epoch"))
         _complaints.one_of("on_rewind", on_rewind, ("warn", "raise"))
         _complaints.one_of("step_on", step_on, ("auto", "trainers"))
         _complaints.one_of("parameters", parameters, ("copy", "shared"))
@@ -151,15 +148,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._overlap = overlap
         self._seed = seed
         self._on_rewind = on_rewind
-        self._schedule = schedule
         self._fixed = _complaints.hyper_parameters(self.param_groups)
         self._count = sum(len(group["params"]) for group in self.param_groups)
         self._frozen = [p for group in self.param_groups for p in group["params"] if not p.requires_grad]
         self._warned: set[str] = set()
-        self._schedulers = Schedulers(self, self._scheduler_steps)
-        self._place_schedulers = True
         self._holding = False  # inside no_sync()
         self._rounds = 0  # of this process
+        self._begun = False  # a gradient of the open round is there
         norm = max_grad_norm is not None and not self._job.loss_scale  # else this rank's gradient is scaled
         self._same_data = SameData(mean=self._steps_here, norm=norm)
 
@@ -179,8 +174,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             held=list(self._slot_of),
             copies=copies_of(self._slots),
             shares=any(isinstance(slot, SharedSlot) for slot in self._slots),
+            accumulate=accumulate,
+            batches=accumulate,
+            place=Place(program.loop, Schedulers(self, optimizer), _declare.buffers_of(model_or_params)),
         )
-        self._link.batches_per_round = self._link.micro_batches = accumulate
         program.open(self._link)
         if self._steps_here and self._link.round:
             message = _complaints.mean_cannot_resume(self._job.name, self._link.round)
@@ -336,11 +333,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             if self._steps_here:
                 self._step_here()
             program.goes_on()
-            samples = self._open.samples or self._batch_samples()
+            samples = self._open.samples or self._taken() or self._accumulate
             self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
         self._end_round(rewound=not done)
-        if done:
-            self._link.leave_if_stopped()
         return loss
 
     def _check(self) -> None:
@@ -416,10 +411,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.wrapped.step()
 
     def _begin_round(self) -> None:
-        if not self._place_schedulers:
-            return
-        self._place_schedulers = False
-        self._schedulers.begin(self._link.round)
+        """At the first gradient of a round, or in a step() without any."""
+        if not self._begun:
+            self._begun = True
+            program.loop.top()
 
     def _end_round(self, rewound: bool) -> None:
         for slot in self._slots:
@@ -427,8 +422,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._reseed()
         self._begin_watch()
         if not rewound:
+            self._link.step_ended()
+            if self._link.part.watches:  # the others that hold the model do not come to the top without this rank
+                self._link.leave_if_stopped()
             return
-        self._place_schedulers = True
         self.zero_grad()
         error = Rewound(self._link.round, from_round=self._link.rewound_from)
         if self._steps_here:
@@ -442,26 +439,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _begin_watch(self) -> None:
         """A round begins, with the parameters of the one before."""
         self._open = OpenRound(self._average)
+        self._begun = False
+        self._taken_before = program.loop.samples
         self._watches = self._rounds < WATCHED or self._rounds % WATCHED_THEN == 0
         self._rounds += 1
         self._scaled_before = program.scaled_losses
         for slot in self._slots:
             slot.watch(samples=self._watches and not self._steps_here)
 
-    def _scheduler_steps(self, round: int) -> int:
-        if self._schedule == "round":
-            return round
-        batches = self._link.batches_per_epoch
-        if not batches:
-            logger.warning(
-                "schedule='epoch': no DistributedSampler of this program has begun, so it is not known how many rounds "
-                "an epoch has, and schedulers stay where they are"
-            )
-            return 0
-        return round * self._link.batches_per_round // batches
-
-    def _batch_samples(self) -> int:
-        return max(1, self._link.batch_size) * self._link.batches_per_round
+    def _taken(self) -> int:
+        """Samples that this rank took from samplers for the round."""
+        return program.loop.samples - self._taken_before
 
     def _reseed(self) -> None:
         if self._seed is not None:

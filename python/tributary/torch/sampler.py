@@ -1,16 +1,59 @@
-"""DistributedSampler: which samples a rank sees, as a function of the round."""
+"""DistributedSampler: which samples a rank sees."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sized
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, Sampler
+from torch.utils.data import Sampler
 
-from tributary.torch._link import Link
+from tributary.torch._log import logger
 from tributary.torch._program import program, replica, replicas
+
+
+class Turn:
+    """A part of one iteration of a sampler: of one epoch, from some sample on.
+
+    Attributes:
+        number: iterations that were before, since the job began.
+        start: samples of the epoch that all ranks had taken before.
+        until: the epoch that the iteration ends with.
+        batches: that have reached the loop.
+        rounds: that were trained with batches of it.
+        over: the loop knows that there is no batch any more.
+    """
+
+    def __init__(
+        self, number: int, epoch: int, start: int, size: int, per_round: int, until: int | None = None
+    ) -> None:
+        self.number = number
+        self.epoch = epoch
+        self.start = start
+        self.until = epoch if until is None else until
+        self.size = size
+        self.per_round = per_round
+        self.world, self.rank = replicas(), replica()
+        self.began = program.round
+        self.batches = 0
+        self.rounds = 0
+        self.over = False
+        self.skipped = False  # in an earlier process it was over
+
+    def dealt(self, ahead: int) -> int:
+        """Samples of the epoch that all ranks have taken, if the loop holds back so many batches."""
+        return self.start + (self.batches - (0 if self.over else ahead)) * self.size * self.world
+
+    def count(self, length: int) -> int:
+        """Batches of this rank, of a data set of so many samples: all ranks make whole rounds."""
+        return max(0, length - self.start) // (self.size * self.world * self.per_round) * self.per_round
+
+    def places(self, batch: int) -> torch.Tensor:
+        """Where in the epoch's order a batch lies: a round's batches are those of neighbouring ranks."""
+        round, part = divmod(batch, self.per_round)
+        ranks = self.world * self.per_round
+        place = (round * self.size + torch.arange(self.size)) * ranks + self.rank * self.per_round + part
+        return self.start + place
 
 
 class DistributedSampler(Sampler[int]):
@@ -20,8 +63,10 @@ class DistributedSampler(Sampler[int]):
     ranks), whatever the nodes are. With ``accumulate=k`` a round's k batches are those of k ranks, so that one process
     sees what k ranks would. What is left of an epoch when no full round can be made of it is dropped.
 
-    In a process that goes on at a round, epochs before it are empty, and its own begins at its batch. So a loop may not
-    leave an epoch early.
+    A process that goes on takes what is left of the epoch that was open, also with another number of ranks, other
+    batches or another ``accumulate``. Its iterations before are empty, as ``for epoch in range(n)`` needs them. A loop
+    that begins with :func:`tributary.torch.epochs` or :func:`tributary.torch.rounds` has no empty iterations. A sampler
+    that trains no rounds, as one for an evaluation, always has its whole epoch.
 
     Args:
         dataset: that is sampled; only its length is used.
@@ -29,6 +74,9 @@ class DistributedSampler(Sampler[int]):
         seed: the same on all ranks.
         batch_size: of the batches that are made of the samples. None: what the ``DataLoader`` has.
         accumulate: batches a round. None: what the :class:`DistributedOptimizer` has.
+
+    Raises:
+        ValueError: the job goes on in data of another length, or of another seed.
     """
 
     def __init__(
@@ -43,10 +91,19 @@ class DistributedSampler(Sampler[int]):
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
+        self.ahead = 0  # batches that the loader holds back
         self._batch_size = batch_size
         self._accumulate = accumulate
-        self._epoch = 0
-        self._rewinds = 0  # of the job, that this sampler has followed
+        self._epoch: int | None = None  # that set_epoch() said for the next iteration
+        self._turn: Turn | None = None  # the last one
+        self._next: Turn | None = None  # that a DataLoader iterates
+        self._open: dict[str, Any] | None = None  # the place of an earlier process
+        self._drawn = False  # a batch since the last round
+        self._trains = False
+        self._rewinds = program.rewinds
+        self._told_left = False
+        self.go_on(program.loop.place_of_next())
+        program.loop.add_sampler(self)
 
     def set_epoch(self, epoch: int) -> None:
         """The next iteration is of this epoch. Without it, each is of the epoch after the last one's."""
@@ -55,36 +112,179 @@ class DistributedSampler(Sampler[int]):
     def __len__(self) -> int:
         """How many samples this rank has in a whole epoch."""
         size = self._batch_size or 1
-        return self._batches(size) * size
+        return Turn(0, 0, 0, size, self._per_round()).count(len(self.dataset)) * size
 
-    def __iter__(self) -> Iterator[int]:
-        size = self._batch_size or _batch_size_of(sys._getframe(1))
+    def _per_round(self) -> int:
+        return self._accumulate or program.accumulate
+
+    # ---- its place
+
+    @property
+    def trains(self) -> bool:
+        """Whether rounds are trained with its batches, as far as is known: an evaluation is between two rounds."""
+        known = [sampler for sampler in program.loop.samplers if sampler._trains]
+        return self._trains or (not known and self._turn is not None and self._turn.rounds > 0)
+
+    @property
+    def begins(self) -> bool:
+        """Whether no batch of its turn has reached the loop."""
+        return self._turn is not None and self._turn.batches == 0
+
+    @property
+    def open_epoch(self) -> int | None:
+        """The epoch that the loop is in; None: it is in none."""
+        place = self.place()
+        return None if place is None else int(place["epoch"])
+
+    def round_is_complete(self) -> None:
+        if self._turn is not None and self._drawn:
+            self._turn.rounds += 1
+            self._trains = self._trains or self._turn.rounds > 1
+        self._drawn = False
+
+    def place(self, ends: bool = False) -> dict[str, Any] | None:
+        """What a process needs to go on; None: it begins anew.
+
+        Args:
+            ends: the loop has done what it does after an epoch.
+        """
+        turn = self._turn
+        if turn is None or (self._open is not None and turn.number < self._open["turn"]):
+            return self._open
+        if not self.trains:
+            return None
+        if ends and turn.over:
+            return {"turn": turn.number + 1, "epoch": turn.epoch + 1, "dealt": 0, **self._data()}
+        return {"turn": turn.number, "epoch": turn.epoch, "dealt": turn.dealt(self.ahead), **self._data()}
+
+    def _data(self) -> dict[str, Any]:
+        return {"samples": len(self.dataset), "seed": self.seed if self.shuffle else None}
+
+    def go_on(self, place: dict[str, Any] | None) -> None:
+        """From a place that was kept."""
+        self._open = place
+        self._trains = place is not None
+        if place is None:
+            return
+        for key, value in self._data().items():
+            if place[key] != value:
+                raise ValueError(
+                    f"DistributedSampler: the job goes on in epoch {place['epoch']} of data with {key}={place[key]}, "
+                    f"and this sampler has {key}={value}: give the same data and seed, or start another job with name="
+                )
+
+    # ---- iterations
+
+    def begin(self, size: int | None) -> Turn:
+        """The next iteration, in batches of so many samples.
+
+        Raises:
+            ValueError: the size is not known, there are too few samples, or the loop's epoch is not the job's.
+        """
+        size = self._batch_size or size
         if size is None:
             raise ValueError(
                 "DistributedSampler: how many samples a batch has is not known; give it to a DataLoader with "
                 "batch_size=, or pass batch_size= to the sampler"
             )
         self._batch_size = size
-        if self._batches(size) == 0:
+        per_round = self._per_round()
+        if Turn(0, 0, 0, size, per_round).count(len(self.dataset)) == 0:
             raise ValueError(
                 f"DistributedSampler: {len(self.dataset)} samples make no round of {replicas()} ranks with "
-                f"{self._per_round()} batches of {size}: choose smaller batches"
+                f"{per_round} batches of {size}: choose smaller batches"
             )
-        epoch = self._epoch
-        self._epoch += 1
-        link = program.link
-        if link is not None:
-            link.batches_per_epoch, link.batch_size = self._batches(size), size
-        return self._indices(epoch, size)
+        if self._turn is None and self._open is None and program.loop.samplers[0] is self:
+            self._open = self._by_rounds(size, per_round)
+        number, epoch, start = self._following()
+        said, self._epoch = self._epoch, None
+        if said is not None and said != epoch:
+            epoch, start = said, 0
+        place, skipped = self._open, False
+        if place is not None:
+            if program.loop.told:
+                number = max(number, place["turn"])
+            if number > place["turn"]:
+                self._open = None
+            elif number < place["turn"]:
+                start, skipped = len(self.dataset), True
+            elif said is not None and said != place["epoch"]:
+                raise ValueError(
+                    f"set_epoch({said}), but the job goes on in epoch {place['epoch']}: count epochs with "
+                    "'for epoch in tributary.torch.epochs(n)'"
+                )
+            else:
+                epoch, start = place["epoch"], place["dealt"]
+        self._turn = Turn(number, epoch, start, size, per_round)
+        self._turn.skipped = skipped
+        return self._turn
 
-    def _per_round(self) -> int:
-        link = program.link
-        return self._accumulate or (link.micro_batches if link is not None else 1)
+    def _by_rounds(self, size: int, per_round: int) -> dict[str, Any] | None:
+        """The place in a program that goes on without one: every round took as many batches as the next one will."""
+        before = program.loop.batches_before
+        if not before:
+            return None
+        turn, batches = divmod(before, Turn(0, 0, 0, size, per_round).count(len(self.dataset)))
+        return {"turn": turn, "epoch": turn, "dealt": batches * size * replicas(), **self._data()}
 
-    def _batches(self, size: int) -> int:
-        """Of this rank in an epoch."""
-        per_round = self._per_round()
-        return len(self.dataset) // (size * replicas() * per_round) * per_round
+    def _following(self) -> tuple[int, int, int]:
+        """Number, epoch and start of the iteration after the last one."""
+        last = self._turn
+        if last is None:
+            return 0, 0, 0
+        if not last.over and last.began == program.round and not last.skipped:
+            program.loop.looks = True
+            return last.number, last.epoch, last.start
+        if not last.over and self._trains and not self._told_left:
+            self._told_left = True
+            logger.warning(
+                "epoch %d was left after %d of %d batches. A process that goes on takes what is left of an open epoch, "
+                "and does not know the loop's own count of batches: count by the optimizer's round",
+                last.epoch,
+                last.batches,
+                last.count(len(self.dataset)),
+            )
+        return last.number + 1, last.until + 1, 0
+
+    def tops(self, turn: Turn) -> None:
+        """The loop wants a batch. If there is none any more, what it does then belongs to the round before."""
+        over = turn.epoch == turn.until and turn.batches >= turn.count(len(self.dataset))
+        if not turn.skipped and not (over and program.loop.arrived):
+            program.loop.top(self)
+
+    def moved(self, turn: Turn) -> bool:
+        """Whether other batches come next than those of the turn: the job went back, or has other ranks."""
+        return self._rewinds != program.rewinds or (turn.world, turn.rank) != (replicas(), replica())
+
+    def again(self, turn: Turn) -> Turn:
+        """What the iteration of a turn that moved goes on with."""
+        number, epoch, start = turn.number, turn.epoch, turn.dealt(self.ahead)
+        if self._rewinds != program.rewinds:
+            self._rewinds = program.rewinds
+            if self._open is not None:
+                number, epoch, start = self._open["turn"], self._open["epoch"], self._open["dealt"]
+        self._turn = Turn(number, epoch, start, turn.size, turn.per_round, max(turn.until, epoch))
+        return self._turn
+
+    def after(self, turn: Turn) -> Turn | None:
+        """What the iteration goes on with when all of a turn has reached the loop; None: it is over."""
+        if turn.epoch < turn.until:
+            self._turn = Turn(turn.number + 1, turn.epoch + 1, 0, turn.size, turn.per_round, turn.until)
+            return self._turn
+        turn.over = True
+        return None
+
+    def took(self, turn: Turn) -> None:
+        """A batch of the turn has reached the loop."""
+        turn.batches += 1
+        self._drawn = True
+        program.loop.samples += turn.size
+
+    def indices(self, turn: Turn) -> Iterator[list[int]]:
+        """Of each batch of a turn."""
+        order = self._order(turn.epoch)
+        for batch in range(turn.count(len(self.dataset))):
+            yield order[turn.places(batch)].tolist()
 
     def _order(self, epoch: int) -> torch.Tensor:
         if not self.shuffle:
@@ -93,48 +293,28 @@ class DistributedSampler(Sampler[int]):
         generator.manual_seed(self.seed + epoch)
         return torch.randperm(len(self.dataset), generator=generator)
 
-    def _indices(self, epoch: int, size: int) -> Iterator[int]:
-        link = program.link
-        batches = self._batches(size)
-        at = epoch * batches  # in batches since the job began
-        if link is not None:
-            done = self._done(link)
-            if link.rewinds != self._rewinds:
-                at, self._rewinds = done, link.rewinds
-            else:
-                at = max(at, min(done, (epoch + 1) * batches))
-        ordered, order = -1, torch.empty(0)
-        while at < (epoch + 1) * batches:
-            if at // batches != ordered:
-                ordered = at // batches
-                order = self._order(ordered)
-            yield from order[self._places(at % batches, size)].tolist()
-            at += 1
-            if link is not None and link.rewinds != self._rewinds:
-                at, self._rewinds = self._done(link), link.rewinds
+    def for_loader(self, turn: Turn) -> None:
+        """The next iter() is a DataLoader's, which counts itself what reaches the loop, and makes all of the turn."""
+        self._next = turn
 
-    def _done(self, link: Link) -> int:
-        """Batches of this rank before the round that the job goes on at."""
-        per_round = self._accumulate or link.batches_per_round
-        return link.resumed * per_round
+    def __iter__(self) -> Iterator[int]:
+        turn, self._next = self._next, None
+        if turn is not None:
+            return (index for indices in self.indices(turn) for index in indices)
+        return self._by_hand(self.begin(None))
 
-    def _places(self, batch: int, size: int) -> torch.Tensor:
-        """Where in the epoch's order this rank's batch lies: a round's batches are those of neighbouring ranks."""
-        per_round = self._per_round()
-        round, part = divmod(batch, per_round)
-        ranks = replicas() * per_round
-        return (round * size + torch.arange(size)) * ranks + replica() * per_round + part
-
-
-def _batch_size_of(frame: Any) -> int | None:
-    """The batch size of the BatchSampler that iterates the sampler: it is among the callers, and iter() has no argument
-    to say it.
-    """
-    for _ in range(4):
-        if frame is None:
-            return None
-        caller = frame.f_locals.get("self")
-        if isinstance(caller, BatchSampler):
-            return int(caller.batch_size)
-        frame = frame.f_back
-    return None
+    def _by_hand(self, first: Turn) -> Iterator[int]:
+        turn: Turn | None = first
+        while turn is not None:
+            batches = self.indices(turn)
+            while True:
+                self.tops(turn)
+                if self.moved(turn):
+                    turn = self.again(turn)
+                    break
+                indices = next(batches, None)
+                if indices is None:
+                    turn = self.after(turn)
+                    break
+                self.took(turn)
+                yield from indices

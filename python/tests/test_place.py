@@ -1,0 +1,368 @@
+"""Loops as people write them, killed and stopped at every point: what goes on is the calm run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import unittest
+import warnings
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader
+from with_fake import WithFake
+
+import tributary.torch as trib
+
+SAMPLES, BATCH = 16, 2
+EPOCHS, ROUNDS = 3, 24
+
+
+class Killed(BaseException):
+    """In place of a signal that nobody sees."""
+
+
+class Net(nn.Module):
+    """With a buffer and random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.net = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Dropout(0.3), nn.Linear(4, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+class Average:
+    """As exponential moving averages of weights are kept."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.values = [p.detach().clone() for p in net.parameters()]
+        self.count = 0
+
+    def update(self, net: nn.Module) -> None:
+        self.count += 1
+        for value, p in zip(self.values, net.parameters()):
+            value.mul_(0.9).add_(p.detach(), alpha=0.1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"values": self.values, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+        for value, given in zip(self.values, state["values"]):
+            value.copy_(given)
+
+
+class Run:
+    """What loops below share: the process, and what came of it."""
+
+    def __init__(self, test: WithFake, end: Callable[[], None] | None, at: int) -> None:
+        self.test = test
+        self.end = end
+        self.at = at
+        self.points = 0
+        self.batches: dict[int, list[int]] = {}  # by round
+        self.stopped_in_gap = False
+
+    def __call__(self, gap: bool = False) -> None:
+        """A point of the loop."""
+        self.points += 1
+        if self.end is not None and self.points == self.at:
+            self.end()
+
+    def optimizer(self, inner: torch.optim.Optimizer | None = None, **options: Any) -> trib.DistributedOptimizer:
+        self.opt = self.test.make(inner, **options)
+        return self.opt
+
+    def loader(self, workers: int = 0, **options: Any) -> DataLoader[Any]:
+        sampler = trib.DistributedSampler(range(SAMPLES), seed=1)
+        return DataLoader(range(SAMPLES), batch_size=BATCH, sampler=sampler, num_workers=workers, **options)
+
+    def train(self, batch: torch.Tensor, step: bool = True, factor: float = 1.0) -> None:
+        self.batches.setdefault(self.opt.round + 1, [])
+        if self.fresh_round():
+            self.batches[self.opt.round + 1] = []
+        self.batches[self.opt.round + 1] += batch.tolist()
+        self()
+        loss = self.test.net(batch.float()[:, None] / SAMPLES).square().mean() * factor
+        loss.backward()
+        self()
+        if step:
+            self.opt.step()
+            self()
+            self.opt.zero_grad()
+
+    def fresh_round(self) -> bool:
+        return all(p.grad is None for p in self.test.net.parameters())
+
+
+def epochs_in_a_range(run: Run) -> None:
+    opt = run.optimizer()
+    scheduler = lr_scheduler.StepLR(opt, 5, 0.5)
+    loader = run.loader()
+    for _ in range(EPOCHS):
+        for batch in loader:
+            run.train(batch)
+            scheduler.step()
+            run()
+
+
+def a_step_an_epoch(run: Run) -> None:
+    opt = run.optimizer()
+    scheduler = lr_scheduler.StepLR(opt, 1, 0.5)
+    loader = run.loader()
+    for epoch in range(EPOCHS):
+        loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            run.train(batch)
+        run()
+        scheduler.step()
+        run()
+
+
+def told_epochs(run: Run) -> None:
+    opt = run.optimizer()
+    scheduler = lr_scheduler.ExponentialLR(opt, 0.7)
+    loader = run.loader()
+    for epoch in trib.epochs(EPOCHS):
+        size = len(next(iter(loader)))  # a look
+        assert size == BATCH
+        loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            run.train(batch)
+        scheduler.step()
+
+
+def endless(run: Run) -> None:
+    opt = run.optimizer()
+    scheduler = lr_scheduler.CosineAnnealingLR(opt, ROUNDS)
+    loader = run.loader()
+    batches = None
+    for _ in trib.rounds(ROUNDS):
+        batches = iter(loader) if batches is None else batches
+        try:
+            batch = next(batches)
+        except StopIteration:
+            batches = iter(loader)
+            batch = next(batches)
+        run.train(batch)
+        scheduler.step()
+
+
+def inner_cycle(run: Run) -> None:
+    inner = torch.optim.SGD(run.test.net.parameters(), lr=0.1)
+    scheduler = lr_scheduler.OneCycleLR(inner, 0.2, total_steps=ROUNDS + 1, cycle_momentum=False)
+    run.optimizer(inner)
+    for _ in trib.epochs(EPOCHS):
+        for batch in run.loaders[0] if hasattr(run, "loaders") else run.loader():
+            run.train(batch)
+            scheduler.step()
+            run()
+
+
+def chained(run: Run) -> None:
+    opt = run.optimizer()
+    warm = lr_scheduler.LinearLR(opt, 0.1, total_iters=6)
+    cosine = lr_scheduler.CosineAnnealingLR(opt, 20, eta_min=0.01)
+    loader = run.loader()
+    for _ in range(EPOCHS):
+        for batch in loader:
+            run.train(batch)
+            warm.step()
+            cosine.step()
+
+
+def in_sequence(run: Run) -> None:
+    opt = run.optimizer()
+    parts = [lr_scheduler.LinearLR(opt, 0.1, total_iters=3), lr_scheduler.CosineAnnealingLR(opt, 10)]
+    scheduler = lr_scheduler.SequentialLR(opt, parts, milestones=[3])
+    loader = run.loader()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of the epoch that it passes on
+        for _ in range(EPOCHS):
+            for batch in loader:
+                run.train(batch)
+                scheduler.step()
+
+
+def warm_restarts(run: Run) -> None:
+    opt = run.optimizer()
+    scheduler = lr_scheduler.CosineAnnealingWarmRestarts(opt, 2)
+    loader = run.loader()
+    for epoch in trib.epochs(EPOCHS):
+        for batch in loader:
+            run.train(batch)
+            scheduler.step(epoch + (opt.round - epoch * 8) / 8)
+
+
+def plateau(run: Run) -> None:
+    opt = run.optimizer()
+    scheduler = lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0)
+    loader = run.loader()
+    judged = run.loader()
+    for _ in range(EPOCHS):
+        for batch in loader:
+            run.train(batch)
+        assert [len(batch) for batch in judged] == [BATCH] * (SAMPLES // BATCH)
+        run()
+        scheduler.step(1.0)
+
+
+def rate_by_hand(run: Run) -> None:
+    opt = run.optimizer()
+    loader = run.loader()
+    for step in trib.rounds(ROUNDS):
+        if step % (SAMPLES // BATCH) == 0 or "batches" not in vars(run):
+            run.batches_of = iter(loader)
+            run.batches = run.batches
+        for group in opt.param_groups:
+            group["lr"] = 0.1 * 0.9**step
+        batch = next(run.batches_of, None)
+        if batch is None:
+            run.batches_of = iter(loader)
+            batch = next(run.batches_of)
+        run.train(batch)
+
+
+def held_passes(run: Run) -> None:
+    opt = run.optimizer()
+    scheduler = lr_scheduler.StepLR(opt, 2, 0.8)
+    loader = run.loader()
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(loader):
+            last = number % 2 == 1
+            with contextlib.nullcontext() if last else opt.no_sync():
+                run.train(batch, step=False, factor=0.5)
+            if last:
+                opt.step()
+                scheduler.step()
+                opt.zero_grad()
+
+
+def accumulated(run: Run) -> None:
+    opt = run.optimizer(accumulate=2, average=True)
+    loader = run.loader()
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(loader):
+            run.train(batch, step=number % 2 == 1)
+    del opt
+
+
+def with_processes(run: Run) -> None:
+    opt = run.optimizer()
+    scheduler = lr_scheduler.StepLR(opt, 5, 0.5)
+    loader = run.loader(workers=2)
+    for _ in range(EPOCHS):
+        for batch in loader:
+            run.train(batch)
+            scheduler.step()
+
+
+def an_average(run: Run) -> None:
+    opt = run.optimizer()
+    average = Average(run.test.net)
+    trib.keep(average=average)
+    loader = run.loader()
+    for _ in range(EPOCHS):
+        for batch in loader:
+            run.train(batch)
+            average.update(run.test.net)
+    run.average = [*average.values, torch.tensor(float(average.count))]
+    del opt
+
+
+class Loops(WithFake):
+    def process(self, loop: Callable[[Run], None], end: Callable[[], None] | None = None, at: int = 0) -> Run:
+        """One process, from its start."""
+        torch.manual_seed(99)
+        self.net = Net()
+        run = Run(self, end, at)
+        loop(run)
+        trib.finish()
+        return run
+
+    def calm(self, loop: Callable[[Run], None]) -> tuple[Run, list[float], list[torch.Tensor]]:
+        self._leave()
+        self.library.rounds.clear()
+        self.library.pushes.clear()
+        self.library.kept.clear()
+        run = self.process(loop)
+        return run, self.rates(), self.whole()
+
+    def rates(self) -> list[float]:
+        return [push["rates"][0] for push in self.library.pushes]
+
+    def whole(self) -> list[torch.Tensor]:
+        return [*self.values(), *(b.clone().float() for b in self.net.buffers())]
+
+    def go_on(self, loop: Callable[[Run], None], end: Callable[[], None], at: int) -> None:
+        """The calm run, and one that ends at a point and goes on."""
+        run, rates, values = self.calm(loop)
+        self._leave()
+        self.library.rounds.clear()
+        self.library.pushes.clear()
+        self.library.kept.clear()
+        batches: dict[int, list[int]] = {}
+        try:
+            first = Run(self, end, at)
+            torch.manual_seed(99)
+            self.net = Net()
+            loop(first)
+            trib.finish()
+        except (Killed, trib.Stopped):
+            pass
+        batches.update(first.batches)
+        self._leave()
+        again = self.process(loop)
+        batches.update(again.batches)
+        where = f"{loop.__name__}, ended at point {at}"
+        self.assertEqual(self.rates(), rates, where)
+        self.assertEqual(batches, run.batches, where)
+        for one, other in zip(self.whole(), values):
+            torch.testing.assert_close(one, other, rtol=0, atol=0, msg=where)
+        for one, other in zip(getattr(again, "average", []), getattr(run, "average", [])):
+            torch.testing.assert_close(one, other, rtol=0, atol=0, msg=where)
+
+    def at_points(self, loop: Callable[[Run], None], gaps: bool = True) -> Iterator[int]:
+        """Points of the loop. Not between the first step() and the second batch: how often the loop steps schedulers
+        there has not been seen yet. gaps: also later ones between a step() and a batch.
+        """
+        points = self.calm(loop)[0].points
+        return iter(range(5, points + 1, 2 if gaps else 3))
+
+    def test_killed(self) -> None:
+        def kill() -> None:
+            raise Killed
+
+        for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, plateau,
+                     held_passes, accumulated, an_average):  # fmt: skip
+            for at in self.at_points(loop, gaps=loop not in (told_epochs, an_average)):
+                with self.subTest(loop.__name__, at=at):
+                    self.go_on(loop, kill, at)
+
+    def test_stopped(self) -> None:
+        def stop() -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, warm_restarts,
+                     plateau, held_passes, accumulated, an_average):  # fmt: skip
+            for at in self.at_points(loop):
+                with self.subTest(loop.__name__, at=at):
+                    self.go_on(loop, stop, at)
+
+    def test_loaders_with_processes(self) -> None:
+        def kill() -> None:
+            raise Killed
+
+        for at in (8, 41, 70):
+            self.go_on(with_processes, kill, at)
+
+
+if __name__ == "__main__":
+    unittest.main()

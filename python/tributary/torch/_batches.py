@@ -1,0 +1,78 @@
+"""The iterator of a DataLoader whose samples a DistributedSampler deals out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from tributary.torch.sampler import DistributedSampler
+
+_iterate = DataLoader.__iter__
+
+
+class Batches(Iterator[Any]):
+    """Counts the batches that reach the loop, and drops those that were fetched for another place in the data.
+
+    A loader with processes asks its sampler for batches that the loop has not come to: the sampler cannot count them.
+    """
+
+    def __init__(self, loader: DataLoader[Any], sampler: DistributedSampler, size: int | None) -> None:
+        self._loader = loader
+        self._sampler = sampler
+        # Accelerate's loaders draw a batch before they give out the one before it.
+        sampler.ahead = int(any(kind.__module__ == "accelerate.data_loader" for kind in type(loader).__mro__))
+        self._turn = sampler.begin(size)
+        self._batches = self._fetch()
+
+    def _fetch(self) -> Any:
+        self._sampler.for_loader(self._turn)
+        return _iterate(self._loader)
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            self._sampler.tops(self._turn)
+            if self._sampler.moved(self._turn):
+                self._turn = self._sampler.again(self._turn)
+            else:
+                try:
+                    batch = next(self._batches)
+                except StopIteration:
+                    following = self._sampler.after(self._turn)
+                    if following is None:
+                        raise StopIteration(self._why_empty()) from None
+                    self._turn = following
+                else:
+                    self._sampler.took(self._turn)
+                    return batch
+            self._batches = self._fetch()
+
+    def _why_empty(self) -> str:
+        """For a loop that calls next() itself, and is ended by it."""
+        if not self._turn.skipped:
+            return ""
+        return (
+            f"epoch {self._turn.epoch} is over, and the job goes on in a later one. Begin the loop with 'for epoch in "
+            "tributary.torch.epochs(n)', which begins where the job is"
+        )
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+
+def _iterator(loader: DataLoader[Any]) -> Iterator[Any]:
+    source: Any = loader.batch_sampler if loader.batch_sampler is not None else loader
+    sampler = getattr(source, "sampler", None)
+    if not isinstance(sampler, DistributedSampler):
+        return _iterate(loader)
+    return Batches(loader, sampler, getattr(source, "batch_size", None))
+
+
+DataLoader.__iter__ = _iterator  # type: ignore[assignment,method-assign]

@@ -1,0 +1,158 @@
+"""What a rank keeps with each round, beside the parameters, to go on after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tributary._errors import Error
+from tributary._library import Session
+from tributary.torch import _plain
+from tributary.torch._log import logger
+from tributary.torch._loop import Loop
+from tributary.torch._schedulers import Schedulers
+
+LIMIT = 256 << 10  # bytes of a rank's state (common/wire/attach_messages.h: kMaxRankState)
+
+
+class Place:
+    """The state of one job's rank: of its loop, of the schedulers of its optimizer, and of what only this rank has.
+
+    A state is kept twice: at the end of a step, and again at the top of the loop, when the loop has done what belongs
+    to the round (_loop.py). A process that goes on from the first does again what the loop did last in such a gap.
+
+    Args:
+        loop: of the program.
+        schedulers: of the job's optimizer.
+        tensors: that this rank writes itself, by name: buffers.
+        optimizer: whose state this rank has; None: servers have it.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        schedulers: Schedulers,
+        tensors: dict[str, torch.Tensor] | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self._loop = loop
+        self._schedulers = schedulers
+        self._tensors = tensors or {}
+        self._optimizer = optimizer
+        self._session: Session | None = None
+        self._round = 0
+        self._state: dict[str, Any] | None = None  # of the end of the last step, until the next round's first gradient
+        self._at_top = False  # since then
+        self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
+        self._in_gap = False  # so are they to be stepped
+        self._all_fits = True
+        self.unknown = ""  # why nothing is known of the round that this rank goes on after
+
+    # ---- keeping
+
+    def step_ended(self, session: Session, round: int) -> None:
+        """A round is complete."""
+        self._session, self._round = session, round
+        self._schedulers.step_ended()
+        # As bytes: the next forward pass writes the tensors.
+        own = _plain.encoded(self._own(), "what only this rank has")
+        self._state = {"loop": self._loop.at_end_of_step(), "own": own, "top": False}
+        self._at_top = False
+        self._keep({**self._state, "schedulers": self._schedulers.state()})
+
+    def at_top(self, draws: bool) -> None:
+        """The loop begins the next round. draws: its batch is not taken yet."""
+        if self._given is not None:
+            given, self._given = self._given, None
+            self._schedulers.load(given, self._in_gap)
+            return
+        state = self._state
+        if not draws:
+            self._state = None
+        if state is None or (self._at_top and not (draws and self._loop.looks)):
+            return
+        self._at_top = True
+        loop = self._loop.at_top(state["loop"], draws)
+        if self._loop.same_epoch(state["loop"], loop):
+            self._schedulers.round_begins()
+        self._keep({**state, "loop": loop, "schedulers": self._schedulers.state(), "top": True})
+
+    def at_end(self) -> None:
+        """The program ends, without a top of the loop."""
+        if self._state is None:
+            return
+        loop = self._loop.at_end(self._state["loop"])
+        self._keep({**self._state, "loop": loop, "schedulers": self._schedulers.state(), "top": True})
+        self._state = None
+
+    def _own(self) -> dict[str, Any]:
+        if not self._all_fits:
+            return {}
+        own: dict[str, Any] = {"tensors": self._tensors}
+        if self._optimizer is not None:
+            own["optimizer"] = self._optimizer.state_dict()["state"]
+        return own
+
+    def _keep(self, state: dict[str, Any]) -> None:
+        assert self._session is not None
+        data = _plain.encoded({"round": self._round, **state}, "what belongs to the place in the data")
+        if len(data) > LIMIT and self._all_fits:
+            self._all_fits = False
+            logger.warning(
+                "what this rank keeps beside the parameters has %d KiB, and %d are kept: buffers and the state of an "
+                "optimizer that steps here begin anew in a process that goes on",
+                len(data) >> 10,
+                LIMIT >> 10,
+            )
+            if self._state is not None:
+                self._state["own"] = b""
+            return self._keep({**state, "own": b""})
+        try:
+            self._session.keep(self._round, data)
+        except Error as error:
+            if len(data) > LIMIT:
+                raise
+            logger.debug("round %d is not kept: %s", self._round, error)  # a view that is over; the next wait says why
+
+    # ---- going on
+
+    def go_on(self, session: Session, round: int, batches: int) -> None:
+        """After a round, with what was kept of it. Sets ``unknown`` if that is nothing.
+
+        Args:
+            batches: that a rank takes in a round, where nothing better is known.
+        """
+        self._state, self._given, self.unknown = None, None, ""
+        self._loop.batches_before = 0
+        if round == 0:
+            return
+        kept, first = session.kept(), session.kept_of_first()
+        try:
+            state = _plain.decoded(kept or first) if kept or first else None
+        except ValueError as error:
+            state, self.unknown = None, str(error)
+        if state is None or state["round"] != round:
+            self.unknown = self.unknown or f"nothing is kept of round {round}"
+            self._loop.batches_before = round * batches
+            return
+        own = bool(kept)
+        self._in_gap = not state["top"]
+        self._given = state["schedulers"]
+        self._loop.go_on(state["loop"], own)
+        if state["own"]:
+            self._load_own(_plain.decoded(state["own"]))
+
+    @torch.no_grad()
+    def _load_own(self, own: dict[str, Any]) -> None:
+        for name, values in own.get("tensors", {}).items():
+            there = self._tensors.get(name)
+            if there is None or there.shape != values.shape:
+                raise ValueError(
+                    f"the job's state has a buffer '{name}' of shape {tuple(values.shape)}, which the model has not: "
+                    "give the same model, or start another job with name="
+                )
+            there.copy_(values)
+        if self._optimizer is not None and own.get("optimizer"):
+            groups = self._optimizer.state_dict()["param_groups"]
+            self._optimizer.load_state_dict({"state": own["optimizer"], "param_groups": groups})

@@ -1,0 +1,104 @@
+"""State as bytes and back: what the ``state_dict()`` of schedulers, generators and loaders is made of.
+
+The bytes come back from other processes. Reading them therefore makes nothing but numbers, text, tensors, arrays and
+containers of them.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import pickle
+import sys
+from typing import Any
+
+import torch
+
+_CONTAINERS: dict[str, Any] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": collections.deque,
+}
+_MAPPINGS: dict[str, Any] = {"OrderedDict": collections.OrderedDict, "Counter": collections.Counter}
+
+
+class NotPlain(TypeError):
+    """A value of a kind that cannot be kept."""
+
+
+class _Reader(pickle.Unpickler):
+    """Of builtin values only (https://docs.python.org/3/library/pickle.html#restricting-globals)."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"{module}.{name} in a state that was kept")
+
+
+def encoded(value: Any, what: str) -> bytes:
+    """A value as bytes.
+
+    Raises:
+        NotPlain: there is something in it that cannot be kept; the message names ``what`` and the type.
+    """
+    return pickle.dumps(_plain(value, what), protocol=5)
+
+
+def decoded(data: bytes) -> Any:
+    """The value of :func:`encoded`.
+
+    Raises:
+        ValueError: these are no such bytes.
+    """
+    try:
+        return _restored(_Reader(io.BytesIO(data)).load())
+    except Exception as error:
+        raise ValueError(f"a state that was kept cannot be read: {error}") from error
+
+
+def _plain(value: Any, what: str) -> Any:
+    """Containers that are no list or dict become a tuple with their name, and so do tensors and arrays."""
+    if value is None or type(value) in (bool, int, float, str, bytes):
+        return value
+    if isinstance(value, torch.Tensor):
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        return ("tensor", str(value.dtype), tuple(value.shape), flat.view(torch.uint8).numpy().tobytes())
+    if isinstance(value, dict):
+        kind = type(value).__name__
+        items = {_plain(key, what): _plain(item, what) for key, item in value.items()}
+        return (kind, items) if kind in _MAPPINGS else items
+    if isinstance(value, list):
+        return [_plain(item, what) for item in value]
+    if type(value).__name__ in _CONTAINERS and isinstance(value, _CONTAINERS[type(value).__name__]):
+        return (type(value).__name__, [_plain(item, what) for item in value])
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
+        return ("array", value.dtype.str, value.shape, value.tobytes())
+    if numpy is not None and isinstance(value, numpy.generic):
+        return _plain(value.item(), what)
+    for plain in (bool, int, float, str):  # an enumeration, a NumPy string
+        if isinstance(value, plain):
+            return plain(value)
+    raise NotPlain(f"{what} has a {type(value).__module__}.{type(value).__qualname__}")
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_restored(key): _restored(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_restored(item) for item in value]
+    if not isinstance(value, tuple):
+        return value
+    kind, *rest = value
+    if kind == "tensor":
+        dtype, shape, data = rest
+        # Of memory that can be written, and not shared with the bytes.
+        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        return flat.view(getattr(torch, dtype.removeprefix("torch."))).reshape(shape)
+    if kind == "array":
+        import numpy
+
+        dtype, shape, data = rest
+        return numpy.frombuffer(data, dtype=dtype).reshape(shape).copy()
+    if kind in _MAPPINGS:
+        return _MAPPINGS[kind](_restored(rest[0]))
+    return _CONTAINERS[kind](_restored(rest[0]))
