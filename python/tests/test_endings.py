@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import torch
@@ -55,6 +58,71 @@ class Ends(WithFake):
                 self.assertEqual(caught.exception.code, status)
                 program.end()
                 self.assertEqual(session.left, (left, f"sys.exit({status!r})" if status else ""))
+
+    def test_an_exit_that_somebody_catches_is_none(self) -> None:
+        for code, left in (
+            ("exits(2)", Leave.FINISHED),
+            ("exits(2)\n    sys.exit(3)", Leave.FAILED),
+            ("sys.exit(2)", Leave.FAILED),
+            ("exits(2)\n    sys.exit(0)", Leave.FINISHED),
+        ):
+            text = (
+                "import sys\n"
+                "from with_fake import WithFake\n"
+                "def exits(status):\n"
+                "    try:\n"
+                "        sys.exit(status)\n"
+                "    except SystemExit:\n"
+                "        pass\n"
+                "test = WithFake()\n"
+                "test.setUp()\n"
+                "session = test.make(name='x') and test.library.session\n"
+                "import atexit\n"
+                "from tributary.torch._program import program\n"
+                "atexit.unregister(program.end)\n"
+                "atexit.register(lambda: (program.end(), print(session.left[0].name)))\n"
+                f"if True:\n    {code}\n"
+            )
+            with self.subTest(code):
+                ran = subprocess.run(
+                    [sys.executable, "-c", text], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+                )
+                self.assertEqual(ran.stdout.strip(), left.name, ran.stderr)
+
+    def test_a_loader_that_a_stop_took_with_it_is_a_stop(self) -> None:
+        for requested in (True, False):
+            with self.subTest(requested):
+                self._leave()
+                self.library.rounds.clear()
+                self.train(self.make(), 2)
+                session = self.library.session
+                if requested:
+                    # The signal comes to this process last.
+                    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+                self.addCleanup(setattr, program, "_stopped", False)
+                self.addCleanup(setattr, program, "_failure", None)
+                error = RuntimeError("DataLoader worker (pid(s) 12, 13) exited unexpectedly")
+                with mock.patch("sys.stderr"):
+                    sys.excepthook(RuntimeError, error, None)
+                if requested:
+                    with mock.patch("os._exit", side_effect=SystemExit) as ended, self.assertRaises(SystemExit):
+                        program.end()
+                    ended.assert_called_once_with(75)
+                    self.assertEqual(session.left, (Leave.STOPPED, "rank 0 was told to stop (SIGTERM)"))
+                    self.assertTrue(session.was_saved)
+                    program._stopped = False
+                else:
+                    program.end()
+                    self.assertEqual(session.left, (Leave.FAILED, f"RuntimeError: {error}"))
+
+    def test_a_program_that_trains_nothing_says_so(self) -> None:
+        self.train(self.make(name="done"), 3)
+        with self.assertNoLogs(logger, "WARNING"):
+            program.finish()
+        opt = self.make(name="done")
+        with self.assertLogs(logger, "WARNING") as logs:
+            opt.finish()
+        self.assertRegex(logs.output[0], "job 'done' was at round 3 .* no round was trained: .*--fresh")
 
     def test_a_state_that_is_not_saved_is_said_once(self) -> None:
         opt = self.make()

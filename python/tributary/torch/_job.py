@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,15 +113,6 @@ def gate(max_grad_norm: float | None, loss_scale: str | float | None) -> Keys:
     if loss_scale is not None:
         keys["loss_scale"] = loss_scale if isinstance(loss_scale, str) else f"{float(loss_scale):.17g}"
     return keys
-
-
-def default_name(taken: list[str]) -> str:
-    """The program's name, as a job's name may be; with a number for the second job of a program."""
-    stem = Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").stem
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-") or "python"
-    if name not in taken:
-        return name
-    return next(f"{name}-{i}" for i in range(2, len(taken) + 3) if f"{name}-{i}" not in taken)
 
 
 def build_local(given: JobFile, name: str, options: Sections) -> Job:

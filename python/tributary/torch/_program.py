@@ -5,17 +5,40 @@ from __future__ import annotations
 import atexit
 import builtins
 import os
+import signal
 import sys
+import threading
 import traceback
 from types import TracebackType
 from typing import Any, Callable, NoReturn
 
 from tributary._errors import Error
 from tributary.torch._exceptions import EXIT_STOPPED, Stopped
-from tributary.torch._job import default_name
 from tributary.torch._link import Link
 from tributary.torch._log import logger
+from tributary.torch._names import default_name
 from tributary.torch._stop import StopSignal
+
+
+class _Caught:
+    """Belongs to a SystemExit, and tells when it ends while the program goes on: somebody caught it. The interpreter
+    lets go of the one that ends a program when no function of Python runs any more.
+    """
+
+    def __init__(self, tell: Callable[[str], None], failure: str) -> None:
+        self._tell = tell
+        self._failure = failure
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and sys._getframe().f_back is not None:
+            self._tell(self._failure)
+
+
+def _is_end_of_loader(error: BaseException) -> bool:
+    """Whether a DataLoader says that its processes have ended. Signals reach them, too, where whole groups get them (a
+    terminal under torchrun, Slurm, systemd).
+    """
+    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
 
 
 class Program:
@@ -26,6 +49,7 @@ class Program:
         self.links: list[Link] = []
         self.names: list[str] = []  # of all jobs that there were
         self._failure: str | None = None
+        self._stopped = False  # by the signal, which took processes that the loop cannot go on without
         self._hooked = False
 
     def open(self, link: Link) -> None:
@@ -56,6 +80,9 @@ class Program:
         before = sys.excepthook
 
         def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            if _is_end_of_loader(error) and any(not link.closed for link in self.links) and self.stop.comes():
+                self._stopped = True  # end() says so
+                return
             self._failure = traceback.format_exception_only(kind, error)[-1].strip()
             before(kind, error, trace)
 
@@ -67,11 +94,19 @@ class Program:
 
     def _noting(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def noted(code: Any = None) -> NoReturn:
-            if code is not None and code != 0:
-                self._failure = f"sys.exit({code!r})"
-            leave(code)
+            try:
+                leave(code)
+            except SystemExit as error:
+                if code is not None and code != 0:
+                    self._failure = f"sys.exit({code!r})"
+                    error.__dict__["tributary"] = _Caught(self._was_caught, self._failure)
+                raise
 
         return noted
+
+    def _was_caught(self, failure: str) -> None:
+        if self._failure == failure:
+            self._failure = None
 
     def _forked(self) -> None:
         """In the child: the jobs are its parent's."""
@@ -101,7 +136,9 @@ class Program:
 
     def end(self) -> None:
         """At the end of the program, which can only say what went wrong by its exit status."""
-        stopped = any(link.stopped for link in self.links)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a DataLoader's raises where processes of it end
+        stopped = self._stopped or any(link.stopped for link in self.links)
         status = 0
         for link in self.links:
             if link.waits:  # in another thread, under which no session can be ended; the worker sees the process end
@@ -113,7 +150,7 @@ class Program:
                 continue
             try:
                 if stopped and not link.closed:
-                    link.leave_stopped("another job of this program stopped")
+                    link.leave_stopped("" if self._stopped else "another job of this program stopped")
                 link.finish()
             except Stopped as error:
                 logger.error("job '%s': %s", link.name, error)

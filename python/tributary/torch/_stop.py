@@ -72,6 +72,15 @@ class StopSignal:
         if threading.current_thread() is threading.main_thread():
             self._give_back()
 
+    def comes(self) -> bool:
+        """Whether the signal is there, or will be in a moment: who sends one to many processes may come to this one
+        last.
+        """
+        end = time.monotonic() + SAME_WISH_S
+        while self.requested is None and self._before and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.requested is not None
+
     def forked(self) -> None:
         """To be called in a forked process: what it is told is not this job's. The thread that sees signals is not
         there.
