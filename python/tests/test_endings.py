@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+from torch.utils.data import DataLoader
 from with_fake import TwoLayers, WithFake
 
 import tributary.torch as trib
@@ -89,31 +90,56 @@ class Ends(WithFake):
                 )
                 self.assertEqual(ran.stdout.strip(), left.name, ran.stderr)
 
-    def test_a_loader_that_a_stop_took_with_it_is_a_stop(self) -> None:
-        for requested in (True, False):
-            with self.subTest(requested):
+    def test_what_ends_a_program_that_is_to_stop_is_a_stop(self) -> None:
+        self.addCleanup(setattr, program, "_stopped", False)
+        self.addCleanup(setattr, program, "_failure", None)
+
+        class Broken:
+            def __len__(self) -> int:
+                return 8
+
+            def __getitem__(self, index: int) -> int:
+                raise ConnectionResetError("the other side is gone")
+
+        def load() -> None:
+            next(iter(DataLoader(Broken())))
+
+        def compute() -> None:
+            raise ConnectionResetError("the other side is gone")
+
+        for what, signalled, stops, shown in (
+            (load, "late", True, 0),  # the signal comes to this process last
+            (load, "never", False, 1),
+            (compute, "before", True, 1),
+            (compute, "never", False, 1),
+        ):
+            with self.subTest(what.__name__, signalled=signalled):
                 self._leave()
                 self.library.rounds.clear()
-                self.train(self.make(), 2)
+                program._failure = None
+                program._stopped = False
+                shows = mock.Mock()
+                with mock.patch("sys.excepthook", shows), mock.patch.object(program, "_hooked", False):
+                    self.train(self.make(), 2)
+                    hook = sys.excepthook
                 session = self.library.session
-                if requested:
-                    # The signal comes to this process last.
-                    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
-                self.addCleanup(setattr, program, "_stopped", False)
-                self.addCleanup(setattr, program, "_failure", None)
-                error = RuntimeError("DataLoader worker (pid(s) 12, 13) exited unexpectedly")
-                with mock.patch("sys.stderr"):
-                    sys.excepthook(RuntimeError, error, None)
-                if requested:
-                    with mock.patch("os._exit", side_effect=SystemExit) as ended, self.assertRaises(SystemExit):
+                if signalled == "before":
+                    os.kill(os.getpid(), signal.SIGTERM)
+                try:
+                    what()
+                except ConnectionResetError as error:
+                    if signalled == "late":
+                        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+                    hook(type(error), error, error.__traceback__)
+                self.assertEqual(shows.call_count, shown)
+                with mock.patch("os._exit", side_effect=SystemExit) as ended:
+                    try:
                         program.end()
-                    ended.assert_called_once_with(75)
-                    self.assertEqual(session.left, (Leave.STOPPED, "rank 0 was told to stop (SIGTERM)"))
-                    self.assertTrue(session.was_saved)
-                    program._stopped = False
-                else:
-                    program.end()
-                    self.assertEqual(session.left, (Leave.FAILED, f"RuntimeError: {error}"))
+                    except SystemExit:
+                        ended.assert_called_once_with(75)
+                why = "rank 0 was told to stop (SIGTERM)" if stops else "ConnectionResetError: the other side is gone"
+                self.assertEqual(session.left, (Leave.STOPPED if stops else Leave.FAILED, why))
+                self.assertEqual(session.was_saved, stops)
 
     def test_a_program_that_trains_nothing_says_so(self) -> None:
         self.train(self.make(name="done"), 3)

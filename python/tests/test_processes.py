@@ -107,7 +107,6 @@ class Groups(WithLoaders):
                         if number:
                             self.assertIn("stopped after round", cluster.log_of(rank))
                             self.assertNotIn("Traceback", cluster.log_of(rank))
-                            self.assertNotIn("DataLoader worker", cluster.log_of(rank))
                 finally:
                     self.end(ranks)
             sums = {value_of(cluster.log_of(rank), "sum", "loads") for rank in range(2)}

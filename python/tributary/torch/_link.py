@@ -477,8 +477,8 @@ class Link:
 
     def leave_stopped(self, reason: str = "") -> NoReturn:
         """Leaves a job that stops after this round. Always raises :class:`Stopped`."""
-        self.say_stopped()
         self.before_leaving()
+        self.say_stopped()
         not_saved = self._not_told
         if not not_saved:
             try:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import os
-import signal
 import sys
-import threading
 import traceback
 from types import TracebackType
 from typing import Any, Callable, NoReturn
@@ -17,7 +15,7 @@ from tributary.torch._exceptions import EXIT_STOPPED, Stopped
 from tributary.torch._link import Link
 from tributary.torch._log import logger
 from tributary.torch._names import default_name
-from tributary.torch._stop import StopSignal
+from tributary.torch._stop import StopSignal, let_loaders_end
 
 
 class _Caught:
@@ -34,11 +32,10 @@ class _Caught:
             self._tell(self._failure)
 
 
-def _is_end_of_loader(error: BaseException) -> bool:
-    """Whether a DataLoader says that its processes have ended. Signals reach them, too, where whole groups get them (a
-    terminal under torchrun, Slurm, systemd).
-    """
-    return isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker (pid")
+def _is_of_loader(trace: TracebackType | None) -> bool:
+    """Whether an error came out of a DataLoader."""
+    names = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(trace))
+    return any(name.startswith("torch.utils.data.") for name in names)
 
 
 class Program:
@@ -49,7 +46,7 @@ class Program:
         self.links: list[Link] = []
         self.names: list[str] = []  # of all jobs that there were
         self._failure: str | None = None
-        self._stopped = False  # by the signal, which took processes that the loop cannot go on without
+        self._stopped = False  # by a signal, which took something that the loop cannot go on without
         self._hooked = False
 
     def open(self, link: Link) -> None:
@@ -80,10 +77,15 @@ class Program:
         before = sys.excepthook
 
         def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            if _is_end_of_loader(error) and any(not link.closed for link in self.links) and self.stop.comes():
-                self._stopped = True  # end() says so
+            said = traceback.format_exception_only(kind, error)[-1].strip()
+            of_loader = _is_of_loader(trace)
+            if any(not link.closed for link in self.links) and self._ends_by_signal(of_loader):
+                if of_loader:
+                    logger.info("stops now, because the loop has no more data: %s", said)
+                else:
+                    before(kind, error, trace)
                 return
-            self._failure = traceback.format_exception_only(kind, error)[-1].strip()
+            self._failure = said
             before(kind, error, trace)
 
         sys.excepthook = note
@@ -98,11 +100,19 @@ class Program:
                 leave(code)
             except SystemExit as error:
                 if code is not None and code != 0:
-                    self._failure = f"sys.exit({code!r})"
-                    error.__dict__["tributary"] = _Caught(self._was_caught, self._failure)
+                    failure = f"sys.exit({code!r})"
+                    error.__dict__["tributary"] = _Caught(self._was_caught, failure)
+                    self._failure = failure
                 raise
 
         return noted
+
+    def _ends_by_signal(self, of_loader: bool) -> bool:
+        """Whether what ends the program counts as the stop that it was told. Signals reach processes that it needs,
+        too, where whole groups get them (a terminal under torchrun, Slurm, systemd): all that loads data, for one.
+        """
+        self._stopped = self.stop.comes() if of_loader else self.stop.requested is not None
+        return self._stopped
 
     def _was_caught(self, failure: str) -> None:
         if self._failure == failure:
@@ -117,6 +127,7 @@ class Program:
 
     def _say_stopped(self) -> None:
         """A job stops, and so all do: whoever waits for this rank in another one hears it before this one waits."""
+        let_loaders_end()
         for link in self.links:
             link.say_stopped()
 
@@ -136,8 +147,6 @@ class Program:
 
     def end(self) -> None:
         """At the end of the program, which can only say what went wrong by its exit status."""
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a DataLoader's raises where processes of it end
         stopped = self._stopped or any(link.stopped for link in self.links)
         status = 0
         for link in self.links:
