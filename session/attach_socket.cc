@@ -67,13 +67,20 @@ Result<AttachSocket> AttachSocket::connect(const std::string& path) {
   if (!address) return tl::unexpected(address.error());
   FileDescriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!fd) return fail(ErrorCode::kIo, std::string("cannot create a Unix socket: ") + std::strerror(errno));
+  NotInherited own(fd.get());
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) != 0) {
     const bool may_come = errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN;
     return fail(may_come ? ErrorCode::kUnavailable : ErrorCode::kIo,
                 "no worker daemon listens on " + path + ": " + std::strerror(errno) +
                     "; start tributary-worker on this machine, or name the socket of its worker.toml");
   }
-  return AttachSocket(std::move(fd));
+  AttachSocket socket(std::move(fd));
+  socket.own_ = std::move(own);
+  return socket;
+}
+
+void AttachSocket::hang_up() {
+  ::shutdown(fd_.get(), SHUT_RDWR);
 }
 
 int AttachSocket::peer_pid() const {

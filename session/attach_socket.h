@@ -19,6 +19,7 @@
 #include "common/base/result.h"
 #include "common/wire/fd_packet.h"
 #include "common/wire/messages.h"
+#include "session/not_inherited.h"
 
 namespace tributary {
 
@@ -51,6 +52,8 @@ class AttachSocket {
   int fd() const { return fd_.get(); }
   // The process that connected, as the kernel knows it; 0 if it is in another process namespace.
   int peer_pid() const;
+  // Ends the connection: what the peer has sent before is still received, and then that it is closed.
+  void hang_up();
 
  private:
   explicit AttachSocket(FileDescriptor fd) : fd_(std::move(fd)) {}
@@ -58,6 +61,7 @@ class AttachSocket {
   Result<bool> receive_packet();
 
   FileDescriptor fd_;
+  NotInherited own_;                // of who has connected: the worker is to see the end of this process
   std::vector<std::byte> partial_;  // message under way
   std::size_t expected_ = 0;        // its size; 0: none under way
   std::vector<FileDescriptor> partial_fds_;

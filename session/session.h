@@ -26,7 +26,8 @@
 // many chunks as devices, may hold several). Every rank must call ready exactly once per tensor and round. Memory:
 // parameters(t) must not be read between ready(t) and wait(t) of the same round, gradient(t) must not be touched in
 // that time (session/attach_region.h says why). Thread rule: one thread at a time, except that ready() of different
-// tensors may be called from different threads, also while one waits for others.
+// tensors may be called from different threads, also while one waits for others. A session belongs to the process that
+// attached: forked children have no part in it (session/not_inherited.h), and the rank is gone when that process ends.
 #pragma once
 
 #include <chrono>

@@ -22,6 +22,8 @@
  * writes only what the program has; one that is older refuses what is set and unknown to it.
  * Pointers that are returned belong to the session and end with it. Thread rule: one thread at a time for a session,
  * except that tributary_ready() and tributary_ready_after() of different tensors may be called from different threads.
+ * A session belongs to the process that attached. When that process ends the rank is gone, whatever children it has;
+ * children that it forks have no part in the session.
  *
  * A trainer on a GPU sets tributary_options.device. With tributary_view.on_device gradients and parameters are memory
  * of that device; else they are host memory, pinned if the system allows it, to be copied to and fro on a stream. In

@@ -170,7 +170,8 @@ void AttachServer::accept_all(std::uint64_t now_ms) {
       return;
     }
     last_trainer_ = last_trainer_.next();
-    connections_.emplace(last_trainer_, Connection{AttachSocket::adopt(std::move(fd)), now_ms});
+    Connection& connection = connections_.try_emplace(last_trainer_, std::move(fd), now_ms).first->second;
+    if (connection.process.had_ended()) connection.socket.hang_up();
   }
 }
 
@@ -191,6 +192,13 @@ void AttachServer::receive(TrainerId trainer, Connection& connection, std::uint6
     connection.idle_since_ms = now_ms;
     handle(trainer, connection, std::move(**got), now_ms);
   }
+}
+
+// Its process has ended: what it said before counts, and what children of it might say does not.
+void AttachServer::receive_last(TrainerId trainer, Connection& connection, std::uint64_t now_ms) {
+  connection.process.forget();
+  connection.socket.hang_up();
+  while (!connection.broken) receive(trainer, connection, now_ms);
 }
 
 void AttachServer::handle(TrainerId trainer, Connection& connection, AttachReceived received, std::uint64_t now_ms) {
@@ -262,17 +270,21 @@ void AttachServer::loop() {
     // A descriptor below 0 is left out.
     const bool accepting = connections_.size() < kMaxConnections && pause_.over(steady_ms());
     items.push_back({accepting ? listener_.get() : -1, POLLIN, 0});
+    const std::size_t first = items.size();
     for (const auto& [trainer, connection] : connections_) {
       items.push_back({connection.socket.fd(), POLLIN, 0});
+      items.push_back({connection.process.fd(), POLLIN, 0});
       trainers.push_back(trainer);
     }
     if (::poll(items.data(), items.size(), kTickMs) < 0) continue;
     const std::uint64_t now = steady_ms();
     if (items[0].revents != 0) take_commands(now);
     for (std::size_t i = 0; i < trainers.size(); ++i) {
-      if (items[i + 2].revents == 0) continue;
-      receive(trainers[i], connections_.at(trainers[i]), now);
-      if (connections_.at(trainers[i]).broken) jobs_->gone(trainers[i], now);
+      const bool said = items[first + 2 * i].revents != 0, ended = items[first + 2 * i + 1].revents != 0;
+      if (!said && !ended) continue;
+      Connection& connection = connections_.at(trainers[i]);
+      ended ? receive_last(trainers[i], connection, now) : receive(trainers[i], connection, now);
+      if (connection.broken) jobs_->gone(trainers[i], now);
     }
     if (items[1].revents != 0) accept_all(now);
     close_broken(now);

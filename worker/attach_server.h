@@ -1,6 +1,8 @@
 // AttachServer: the worker's Unix socket and the thread that serves it: accepts trainers, frames their messages, and
 // drives NodeJobs. Everything that concerns NodeJobs runs on this thread; others post to it.
 //
+// A trainer's end is that of its process, also while children of it have the connection.
+//
 // It trusts no trainer: a bounded number of connections, bounded messages, a deadline for those that never attach, and
 // a bounded wait for one that does not read.
 #pragma once
@@ -22,6 +24,7 @@
 #include "session/attach_socket.h"
 #include "worker/control.h"
 #include "worker/node_jobs.h"
+#include "worker/peer_process.h"
 
 namespace tributary {
 
@@ -72,6 +75,9 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
 
  private:
   struct Connection {
+    Connection(FileDescriptor fd, std::uint64_t now_ms)
+        : process(fd.get()), socket(AttachSocket::adopt(std::move(fd))), idle_since_ms(now_ms) {}
+    PeerProcess process;
     AttachSocket socket;
     std::uint64_t idle_since_ms = 0;
     bool broken = false;  // to be closed at the next opportunity
@@ -85,6 +91,7 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   void take_commands(std::uint64_t now_ms);
   void accept_all(std::uint64_t now_ms);
   void receive(TrainerId trainer, Connection& connection, std::uint64_t now_ms);
+  void receive_last(TrainerId trainer, Connection& connection, std::uint64_t now_ms);
   void handle(TrainerId trainer, Connection& connection, AttachReceived received, std::uint64_t now_ms);
   void close_broken(std::uint64_t now_ms);
   void send(TrainerId trainer, const AttachMessage& message, std::span<const int> fds) override;

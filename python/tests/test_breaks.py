@@ -6,9 +6,10 @@ import json
 import os
 import socket
 import tempfile
+import time
 import unittest
 import warnings
-from typing import Any
+from typing import Any, Callable
 from unittest import mock
 
 import torch
@@ -21,6 +22,7 @@ from tributary import Error, Unavailable
 from tributary._errors import Status
 from tributary._library import Step
 from tributary.torch._log import logger
+from tributary.torch._parallel import Part
 
 
 class Steps(WithFake):
@@ -570,6 +572,69 @@ class Losses(WithFake):
         self.backward()
         with self.assertRaisesRegex(Error, "another job"):
             opt.step()
+
+    def test_the_first_attach_is_tried_again(self) -> None:
+        self.library.refuse = [Unavailable("server 0 was lost", Status.UNAVAILABLE)] * 2
+        with self.assertLogs(logger, "INFO") as logs:
+            opt = self.make(attach_timeout=30)
+        self.assertEqual([line.rsplit(": ", 1)[-1] for line in logs.output[:2]], ["server 0 was lost"] * 2)
+        self.train(opt)
+        timeouts = [attach.attach_timeout_ms for attach in self.library.attaches]
+        self.assertEqual(timeouts, sorted(timeouts, reverse=True))
+        self.assertEqual(timeouts[0], 30_000)
+
+    def test_the_first_attach_takes_as_long_as_it_may(self) -> None:
+        for options, variable in (({"attach_timeout": 0.3}, ""), ({}, "0.3")):
+            with (
+                self.subTest(variable),
+                mock.patch.dict(os.environ, TRIBUTARY_ATTACH_TIMEOUT=variable),
+                mock.patch("tributary.torch._retries.FIRST_PAUSE_S", 0.05),
+            ):
+                self.library.attaches.clear()
+                self.library.refuse = [Unavailable("nobody listens", Status.UNAVAILABLE)] * 50
+                began = time.monotonic()
+                with self.assertRaisesRegex(Unavailable, "nobody listens"):
+                    self.make(**options)
+                self.assertLess(time.monotonic() - began, 5.0)
+                self.assertGreater(len(self.library.attaches), 1)
+                self.assertLess(len(self.library.attaches), 9)
+
+    def test_other_errors_of_the_first_attach_are_not_tried_again(self) -> None:
+        self.library.refuse = [Error("another job", Status.CONFIG_MISMATCH)]
+        with self.assertRaisesRegex(Error, "another job"):
+            self.make()
+        self.assertEqual(len(self.library.attaches), 1)
+
+    def test_whoever_waits_for_others_words_attaches_with_them(self) -> None:
+        """Of the ranks that hold a model together some have the round, and one attaches again before it has."""
+        opt = self.make()
+        self.train(opt)
+        asked: list[int] = []
+
+        class Silent(Part):
+            def agree(part, round: int, stops: bool, over: Callable[[], bool]) -> bool | None:  # noqa: N805
+                asked.append(round)
+                if len(asked) > 1:
+                    return stops
+                self.library.session.over = Step.RESTART
+                self.library.session.reason = "node 1 was lost"
+                return None if over() else stops
+
+        opt._link.part = Silent()
+        for back in (0, 1):  # the view begins with the round, or before it
+            with self.subTest(back):
+                asked.clear()
+                at = opt.round
+
+                def lose(_: float, kept: int = at + 2 - back) -> None:
+                    del self.library.rounds[kept:]
+
+                with mock.patch.object(opt._link, "_pause", lose):
+                    self.train(opt)
+                self.assertEqual(opt.round, at + 1)
+                self.assertEqual(asked, [at + 1, at + 1])
+                self.assertEqual(len(self.library.rounds), at + 2)
+                self.assertEqual(opt._link.rewinds, 0)
 
     def test_a_job_that_begins_anew_has_its_initial_values(self) -> None:
         opt = self.make()

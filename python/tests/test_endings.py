@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 import unittest
+from pathlib import Path
 from unittest import mock
 
 import torch
+from torch.utils.data import DataLoader
 from with_fake import TwoLayers, WithFake
 
 import tributary.torch as trib
@@ -55,6 +59,96 @@ class Ends(WithFake):
                 self.assertEqual(caught.exception.code, status)
                 program.end()
                 self.assertEqual(session.left, (left, f"sys.exit({status!r})" if status else ""))
+
+    def test_an_exit_that_somebody_catches_is_none(self) -> None:
+        for code, left in (
+            ("exits(2)", Leave.FINISHED),
+            ("exits(2)\n    sys.exit(3)", Leave.FAILED),
+            ("sys.exit(2)", Leave.FAILED),
+            ("exits(2)\n    sys.exit(0)", Leave.FINISHED),
+        ):
+            text = (
+                "import sys\n"
+                "from with_fake import WithFake\n"
+                "def exits(status):\n"
+                "    try:\n"
+                "        sys.exit(status)\n"
+                "    except SystemExit:\n"
+                "        pass\n"
+                "test = WithFake()\n"
+                "test.setUp()\n"
+                "session = test.make(name='x') and test.library.session\n"
+                "import atexit\n"
+                "from tributary.torch._program import program\n"
+                "atexit.unregister(program.end)\n"
+                "atexit.register(lambda: (program.end(), print(session.left[0].name)))\n"
+                f"if True:\n    {code}\n"
+            )
+            with self.subTest(code):
+                ran = subprocess.run(
+                    [sys.executable, "-c", text], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+                )
+                self.assertEqual(ran.stdout.strip(), left.name, ran.stderr)
+
+    def test_what_ends_a_program_that_is_to_stop_is_a_stop(self) -> None:
+        self.addCleanup(setattr, program, "_stopped", False)
+        self.addCleanup(setattr, program, "_failure", None)
+
+        class Broken:
+            def __len__(self) -> int:
+                return 8
+
+            def __getitem__(self, index: int) -> int:
+                raise ConnectionResetError("the other side is gone")
+
+        def load() -> None:
+            next(iter(DataLoader(Broken())))
+
+        def compute() -> None:
+            raise ConnectionResetError("the other side is gone")
+
+        for what, signalled, stops, shown in (
+            (load, "late", True, 0),  # the signal comes to this process last
+            (load, "never", False, 1),
+            (compute, "before", True, 1),
+            (compute, "never", False, 1),
+        ):
+            with self.subTest(what.__name__, signalled=signalled):
+                self._leave()
+                self.library.rounds.clear()
+                program._failure = None
+                program._stopped = False
+                shows = mock.Mock()
+                with mock.patch("sys.excepthook", shows), mock.patch.object(program, "_hooked", False):
+                    self.train(self.make(), 2)
+                    hook = sys.excepthook
+                session = self.library.session
+                if signalled == "before":
+                    os.kill(os.getpid(), signal.SIGTERM)
+                try:
+                    what()
+                except ConnectionResetError as error:
+                    if signalled == "late":
+                        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+                    hook(type(error), error, error.__traceback__)
+                self.assertEqual(shows.call_count, shown)
+                with mock.patch("os._exit", side_effect=SystemExit) as ended:
+                    try:
+                        program.end()
+                    except SystemExit:
+                        ended.assert_called_once_with(75)
+                why = "rank 0 was told to stop (SIGTERM)" if stops else "ConnectionResetError: the other side is gone"
+                self.assertEqual(session.left, (Leave.STOPPED if stops else Leave.FAILED, why))
+                self.assertEqual(session.was_saved, stops)
+
+    def test_a_program_that_trains_nothing_says_so(self) -> None:
+        self.train(self.make(name="done"), 3)
+        with self.assertNoLogs(logger, "WARNING"):
+            program.finish()
+        opt = self.make(name="done")
+        with self.assertLogs(logger, "WARNING") as logs:
+            opt.finish()
+        self.assertRegex(logs.output[0], "job 'done' was at round 3 .* no round was trained: .*--fresh")
 
     def test_a_state_that_is_not_saved_is_said_once(self) -> None:
         opt = self.make()
@@ -293,9 +387,8 @@ class Stops(WithFake):
         self.library.events[1] = "gone"
         self.library.refuse = [JobStopped("the job was stopped", Status.STOPPED)]
         self.backward()
-        opt.step()
         with self.assertRaises(trib.Stopped):
-            self.backward()
+            opt.step()
 
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import subprocess
+import sys
 import tempfile
 import time
+import types
 import unittest
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ import torch
 from torch import nn
 
 from tributary import Error, _abi, _library
-from tributary.torch import _formula, _job
+from tributary.torch import _formula, _job, _names
 from tributary.torch._round_watch import RoundWatch
 from tributary.torch.lion import Lion
 
@@ -119,10 +122,40 @@ class Files(unittest.TestCase):
         self.assertEqual(given.get("snapshot", "every_rounds"), "3")
         self.assertEqual(given.get("job", "name"), "x")
 
-    def test_default_names(self) -> None:
+
+class DefaultNames(unittest.TestCase):
+    def test_a_script(self) -> None:
         with mock.patch("sys.argv", ["/home/me/my train.py"]):
-            self.assertEqual(_job.default_name([]), "my-train")
-            self.assertEqual(_job.default_name(["my-train"]), "my-train-2")
+            self.assertEqual(_names.default_name([]), "my-train")
+            self.assertEqual(_names.default_name(["my-train"]), "my-train-2")
+
+    def test_a_package_or_module(self) -> None:
+        asks = "from tributary.torch import _names\nprint(_names.default_name([]))\n"
+        with tempfile.TemporaryDirectory() as folder:
+            for package in ("cats", "dogs"):
+                (Path(folder) / package).mkdir()
+                for file in ("__init__.py", "sub.py", "__main__.py"):
+                    (Path(folder) / package / file).write_text("" if file == "__init__.py" else asks)
+            named = [
+                subprocess.run(
+                    [sys.executable, *command],
+                    env={**os.environ, "PYTHONPATH": f"{os.environ['PYTHONPATH']}:{folder}"},
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                ).stdout.strip()
+                for command in (["-m", "cats"], ["-m", "dogs"], ["-m", "dogs.sub"], [f"{folder}/cats"])
+            ]
+        self.assertEqual(named, ["cats", "dogs", "sub", "cats"])
+
+    def test_a_notebook_has_none(self) -> None:
+        notebook = types.ModuleType("__main__")
+        with (
+            mock.patch.dict(sys.modules, __main__=notebook),
+            mock.patch("sys.ps1", "In : ", create=True),
+            self.assertRaisesRegex(ValueError, "a notebook.* has no name .*: give name="),
+        ):
+            _names.default_name([])
 
 
 class RoundsThatDoNotComplete(unittest.TestCase):

@@ -163,6 +163,53 @@ class Samples(unittest.TestCase):
         self.assertEqual((told["samples"], told["global_samples"], told["loss_sum"]), (4, 16, 8.0))
 
 
+# Two ranks of one replica, of which one has a round before the other is lost. Prints what each question came to.
+AGREE = """
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from tributary.torch._parallel import MeshPart
+
+part = MeshPart(init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp")), "dp")
+rank = torch.distributed.get_rank()
+store = torch.distributed.distributed_c10d._get_default_store()
+never = lambda: False
+said = []
+if rank == 0:
+    said.append(part.agree(5, False, lambda: True))
+    store.set("asked 5", "1")
+store.wait(["asked 5"])
+said.append(part.agree(5, False, never))  # the other's first time
+if rank == 1:
+    said.append(part.agree(6, False, lambda: True))
+    store.set("asked 6", "1")
+store.wait(["asked 6"])
+if rank == 0:
+    said.append(part.agree(6, False, never))
+for round in range(3, 7):  # the job went back
+    said.append(part.agree(round, False, never))
+said.append(part.agree(7, rank == 1, never))
+print(*said, flush=True)
+torch.distributed.barrier()
+"""
+
+
+class Agreement(unittest.TestCase):
+    def test_ranks_that_attach_again_answer_those_that_asked(self) -> None:
+        port = str(free_port())
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", AGREE],
+                env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        said = [process.communicate(timeout=60)[0].strip() for process in processes]
+        rounds = "False False False False True"  # 3 to 7
+        self.assertEqual(said, [f"None False False {rounds}", f"False None {rounds}"])
+
+
 class Mistakes(WithDaemons):
     def test_each_is_told(self) -> None:
         port = str(free_port())

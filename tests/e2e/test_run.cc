@@ -204,7 +204,7 @@ TEST_CASE("a command that fails before any round is shown once, with the end of 
   CHECK(call.wait() == 1);
   CHECK(count(call.error(), "NameError: lossfn") == 1);
   CHECK(count(call.error(), "exited with status 1; the last lines of") == 1);
-  CHECK(has(call.error(), "no round was complete before"));
+  CHECK(has(call.error(), "no round was complete since this run began"));
   CHECK(count(contents(starts), "start") <= 4);
   CHECK(all_gone(pids));
   const TempDir other;

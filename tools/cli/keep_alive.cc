@@ -51,11 +51,12 @@ Status KeepAlive::look() {
   const std::uint64_t rounds = rounds_();
   const bool training = cluster_.trainers_running();
   Lost who = lost();
-  for (const std::uint32_t i : who.trainers) {
-    if (auto ok = may_start(cluster_.trainers()[i], rounds); !ok) return ok;
-  }
+  // Daemons first: errors of trainers that ran when one was lost are put down to that.
   for (Daemon* daemon : who.daemons) {
     if (auto ok = may_start(*daemon, rounds); !ok) return ok;
+  }
+  for (const std::uint32_t i : who.trainers) {
+    if (auto ok = may_start(cluster_.trainers()[i], rounds); !ok) return ok;
   }
   if (auto ok = start_again(std::move(who.daemons)); !ok) return ok;
   if (!training && who.trainers.empty()) return {};

@@ -37,7 +37,7 @@ class RestartRules {
       ++losses_;
       lost_at_ = rounds;
     } else {
-      if (rounds == 0) return "no round was complete before";
+      if (rounds == 0) return "no round was complete since this run began";
       if (++past.errors > kErrors)
         return "it failed as often as " + std::to_string(past.errors) + " times in one round";
     }

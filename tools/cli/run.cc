@@ -36,11 +36,11 @@ that attaches to its node's worker, in Python or over the C library, and brings 
   TRIBUTARY_ATTACH_TIMEOUT   with --attach-timeout
   TRIBUTARY_PROGRESS   a datagram socket that shows each round it is told of
   MASTER_ADDR, MASTER_PORT   for torch.distributed.init_process_group(), where ranks hold parts of a model
-  OMP_NUM_THREADS      cores / ranks, unless it is set
+  OMP_NUM_THREADS      processors that this command may use (affinity, cgroup quota) / ranks, unless it is set
 What rank 0 prints is shown here; all else is in logs/ in the base folder.
 
 A trainer or daemon that is killed, or ends with an error, is started again, and the job goes on where it was. The run ends, with the last lines of the log, if one
-fails before any round was complete, says with exit status 2 that it is used wrongly, or has to be started again too often.
+fails before any round of this run was complete, says with exit status 2 that it is used wrongly, or has to be started again too often.
 Ctrl-C stops at the end of a round; the same command goes on from there.
 
 Examples:

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
+#include "common/base/processors.h"
 #include "tools/cluster/local_cluster.h"
 
 namespace tributary {
@@ -47,6 +47,7 @@ std::vector<std::string> LocalCluster::train_command(const std::string& job_file
 Status LocalCluster::start_trainers(const TrainerOptions& options) {
   const std::uint32_t nodes = options.world_nodes == 0 ? options_.nodes : options.world_nodes;
   const std::uint32_t local = options_.ranks_per_node, ranks = options_.nodes * local;
+  const std::uint32_t processors = usable_processors();
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const std::uint32_t node = rank / local;
     if (!options.nodes.empty() && std::ranges::find(options.nodes, node) == options.nodes.end()) continue;
@@ -75,9 +76,9 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
       trainer.environment.insert(trainer.environment.end(),
                                  {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", options.rendezvous}});
     }
-    // Ranks share the machine's cores, and what Python prints is seen when it is printed.
-    const std::uint32_t cores = std::thread::hardware_concurrency();
-    for (auto [name, value] : {std::pair{"OMP_NUM_THREADS", std::max(1u, cores / ranks)}, {"PYTHONUNBUFFERED", 1u}}) {
+    // Ranks share the processors that they may use, and what Python prints is seen when it is printed.
+    const std::uint32_t threads = std::max(1u, processors / ranks);
+    for (auto [name, value] : {std::pair{"OMP_NUM_THREADS", threads}, {"PYTHONUNBUFFERED", 1u}}) {
       if (std::getenv(name) == nullptr) trainer.environment.emplace_back(name, std::to_string(value));
     }
     if (auto ok = spawn(trainer); !ok) return ok;

@@ -170,15 +170,6 @@ def gate(max_grad_norm: float | None, loss_scale: str | float | None) -> Keys:
     return keys
 
 
-def default_name(taken: list[str]) -> str:
-    """The program's name, as a job's name may be; with a number for the second job of a program."""
-    stem = Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").stem
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-") or "python"
-    if name not in taken:
-        return name
-    return next(f"{name}-{i}" for i in range(2, len(taken) + 3) if f"{name}-{i}" not in taken)
-
-
 def _complete(given: Given, name: str, options: Sections) -> None:
     for section, keys in options.items():
         given.complete(section, keys)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+ATTACH_TIMEOUT_S = 120
 MAX_ATTACH_TIMEOUT_S = 7 * 24 * 3600
 
 _TOPOLOGY = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
@@ -25,3 +26,13 @@ def attach_timeout_ms(attach_timeout: float | None) -> int:
             f"attach_timeout={attach_timeout}: give seconds, more than 0 and at most {MAX_ATTACH_TIMEOUT_S}"
         )
     return max(1, round(attach_timeout * 1000))
+
+
+def attach_patience_s(timeout_ms: int) -> float:
+    """How long the first attach may take in all: as the argument says, else the environment, else two minutes."""
+    if timeout_ms:
+        return timeout_ms / 1000
+    try:
+        return float(os.environ.get("TRIBUTARY_ATTACH_TIMEOUT") or ATTACH_TIMEOUT_S)
+    except ValueError:  # the library says what is wrong with it
+        return 0.0

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Callable, NoReturn
 
@@ -16,7 +17,7 @@ from tributary._library import AttachOptions, Floats, Gate, Leave, Session, Step
 from tributary.torch._copies import Copies
 from tributary.torch._exceptions import Stopped
 from tributary.torch._initial import InitialValues
-from tributary.torch._launch import attach_timeout_ms, topology_of_environment
+from tributary.torch._launch import attach_patience_s, attach_timeout_ms, topology_of_environment
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
 from tributary.torch._place import Place
@@ -78,6 +79,7 @@ class Link:
         self.progress = Progress(self._tell_figure)
         self._watch = RoundWatch(self.say)
         self.round = 0  # newest round whose parameters are here
+        self._began_at = 0  # round that this process went on after
         self.rewinds = 0  # how often the job went back
         self.restarts = 0
         self.rounds = rounds  # of the whole job; 0: unknown
@@ -175,12 +177,13 @@ class Link:
     # ---- attaching
 
     def open(self) -> None:
-        """The first attach, which must work."""
+        """The first attach, which must work within its time-out."""
         self.part.watch(self._peer_has_ended)
         armed = self.stop.arm()
         self.stop.listen(self._answer)
         try:
-            self._attach()
+            with self._attaching_now():
+                self._attach_first()
         except BaseException as error:
             self._close()
             if armed:
@@ -188,7 +191,7 @@ class Link:
             if not isinstance(error, JobStopped):
                 raise
             raise self._ended_stopped(str(error)) from None
-        self.round = self._view_began_after
+        self.round = self._began_at = self._view_began_after
         self._go_on()
         if self.view.rank != 0:
             return
@@ -201,7 +204,24 @@ class Link:
             else f"job '{self.name}' starts at round 0: no state of it is saved"
         )
 
-    def _attach(self) -> None:
+    def _attach_first(self) -> None:
+        """Who is lost while all come together may be back before the time is over."""
+        end = time.monotonic() + attach_patience_s(self._attach_timeout_ms)
+        timeout_ms = self._attach_timeout_ms
+        self._retries.begin(0)
+        while True:
+            try:
+                self._attach(timeout_ms)
+                return
+            except Unavailable as error:
+                pause = self._retries.pause()
+                timeout_ms = int((end - time.monotonic() - (pause or 0.0)) * 1000)
+                if pause is None or timeout_ms <= 0:
+                    raise
+                self.say(f"attaching again in {pause * 1000:.0f} ms: {error}")
+                self._pause(pause)
+
+    def _attach(self, timeout_ms: int) -> None:
         options = AttachOptions(
             job=self._text,
             tensors=self.tensors,
@@ -213,7 +233,7 @@ class Link:
             keepsake=self._keepsake,
             model_rank=self.part.model_rank,
             holds_parameters=self._shares,
-            attach_timeout_ms=self._attach_timeout_ms,
+            attach_timeout_ms=timeout_ms,
             stops=self.stop.flag,
         )
         with self.stop.attaching():
@@ -269,14 +289,19 @@ class Link:
             logger.error("job '%s': %s", self.name, self._ended)
             os._exit(1)
 
-    def _attach_again(self, reason: str) -> None:
+    @contextlib.contextmanager
+    def _attaching_now(self) -> Iterator[None]:
         self._attaching = True
         try:
             if self._ended:
                 raise Error(f"job '{self.name}': {self._ended}")
-            self._try_to_attach(reason)
+            yield
         finally:
             self._attaching = False
+
+    def _attach_again(self, reason: str) -> None:
+        with self._attaching_now():
+            self._try_to_attach(reason)
 
     def _try_to_attach(self, reason: str) -> None:
         self._retries.begin(self.round)
@@ -295,7 +320,7 @@ class Link:
             self.say(f"attaching again in {pause * 1000:.0f} ms: {reason}")
             self._pause(pause)
             try:
-                self._attach()
+                self._attach(self._attach_timeout_ms)
                 return
             except JobStopped as error:
                 raise self._ended_stopped(str(error)) from None
@@ -348,39 +373,49 @@ class Link:
         self, order: Iterable[int], arrived: Callable[[int], None], push_again: Callable[[], Iterable[int]]
     ) -> bool:
         wanted = self.round + 1
+        complete = False
         while True:
             step, reason = Step.CONTINUE, ""
             try:
-                with self._watch.waiting(wanted):
-                    step = self._wait(order, arrived)
-                if step in (Step.VIEW_STOPPED, Step.RESTART):
-                    reason = self.session.stop_reason()
+                if not complete:
+                    with self._watch.waiting(wanted):
+                        step = self._wait(order, arrived)
+                if step in (Step.CONTINUE, Step.STOP_REQUESTED):
+                    complete = True
+                    stops = self.part.agree(
+                        wanted, step == Step.STOP_REQUESTED or self.stop.requested is not None, self._view_is_cut
+                    )
+                    if stops is not None:
+                        self.round = wanted
+                        self._retries.round_done()
+                        self._stops = stops
+                        return True
+                    step = Step.RESTART
+                reason = self.session.stop_reason()
             except Unavailable as error:
                 step, reason = Step.RESTART, str(error)
-            if step in (Step.CONTINUE, Step.STOP_REQUESTED):
-                self.round = wanted
-                self._retries.round_done()
-                self._stops = self.part.agree(step == Step.STOP_REQUESTED or self.stop.requested is not None)
-                return True
             if step == Step.VIEW_STOPPED:
                 self.leave_stopped(reason)
             self._attach_again(reason)
             round = self._view_began_after
+            complete = round == wanted
             if round == wanted - 1:
                 order = list(push_again())
                 continue
             for index in self._held:
                 arrived(index)
-            if round == wanted:
+            if complete:
                 self.say(f"round {wanted} is complete")
-                self.round = wanted
-                self._stops = self.part.agree(self.stop.requested is not None)
-                return True
+                continue
             self.rewound_from = wanted - 1
             self.round = round
             self.rewinds += 1
             self._go_on()
             return False
+
+    def _view_is_cut(self) -> bool:
+        """Whether it ended when this rank had all of the round. Others may not have it, and attach again."""
+        return self.session.wait() == Step.RESTART
 
     def _wait(self, order: Iterable[int], arrived: Callable[[int], None]) -> Step:
         session = self.session
@@ -470,8 +505,8 @@ class Link:
 
     def leave_stopped(self, reason: str = "") -> NoReturn:
         """Leaves a job that stops after this round. Always raises :class:`Stopped`."""
-        self.say_stopped()
         self.before_leaving()
+        self.say_stopped()
         not_saved = self._not_told
         if not not_saved:
             try:
@@ -504,6 +539,13 @@ class Link:
         """
         if self.closed:
             return
+        if self.round and self.round == self._began_at and not self.rewinds and self.view.rank == 0:
+            logger.warning(
+                "job '%s' was at round %d when this program began, and no round was trained: to train on, give the "
+                "program more epochs; to begin anew, another name= or `tributary run --fresh`",
+                self.name,
+                self.round,
+            )
         if self._pushed:
             logger.warning(
                 "job '%s': gradients of round %d have left, and no step() followed: what is saved may have that round "

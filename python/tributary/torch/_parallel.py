@@ -17,6 +17,7 @@ from tributary._library import Tensor
 from tributary.torch._slots import Slot
 
 _FOR_EVER = timedelta(days=3650)
+_LOOK_S = 0.05  # how often a rank that waits for others' words looks whether its view is over
 _LEAVING_S = 5.0  # how long a rank that is done waits for its neighbours to say that they are, too
 
 
@@ -45,8 +46,19 @@ class Part:
                 )
         return mine
 
-    def agree(self, stops: bool) -> bool:
-        """Whether a rank of this replica is to stop. Each of them asks after each round."""
+    def agree(self, round: int, stops: bool, over: Callable[[], bool]) -> bool | None:
+        """Whether a rank of this replica is to stop after the round. Each of them asks after each round.
+
+        Args:
+            round: that is complete here.
+            stops: what this rank says. Its first word of a round counts.
+            over: asked now and then while others are waited for: whether they may never ask, because the view ended
+                before they had the round.
+
+        Returns:
+            None if ``over`` said so: ask again when this rank is attached again, and has the round.
+        """
+        del round, over
         return stops
 
     def watch(self, gone: Callable[[str], None]) -> None:
@@ -116,6 +128,8 @@ class MeshPart(Part):
         self.replica: int | None = at[replicate]
         self.replicas = sizes[replicate]
         self._watchers: dict[int, threading.Thread] = {}
+        self._agreed = -1  # the newest round after which no rank stops
+        self._question: _Question | None = None  # that is still to be answered
         self._neighbours = torch.distributed.new_group(backend="gloo", timeout=_FOR_EVER)
         self._group = self._make_group(mesh.mesh.movedim(names.index(replicate), 0).reshape(self.replicas, -1))
 
@@ -239,10 +253,40 @@ class MeshPart(Part):
     def watches(self) -> bool:
         return any(thread.is_alive() for thread in self._watchers.values())
 
-    def agree(self, stops: bool) -> bool:
-        flag = torch.tensor(int(stops))
-        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, group=self._group)
-        return bool(flag)
+    def agree(self, round: int, stops: bool, over: Callable[[], bool]) -> bool | None:
+        """All ranks ask once about each round, in order, also if it is done again: then the answer is known, or is
+        still to come. So whoever asks and whoever attaches again never wait for each other.
+        """
+        if round <= self._agreed:
+            return False
+        if self._question is None:
+            self._question = _Question(stops, self._group)
+        while not self._question.answered(_LOOK_S):
+            if over():
+                return None
+        answer, self._question = self._question.answer(), None
+        self._agreed = round
+        return answer
+
+
+class _Question:
+    """Whether a rank of a group is to stop, as all of them say."""
+
+    def __init__(self, stops: bool, group: Any) -> None:
+        self._flag = torch.tensor(int(stops))
+        self._done = threading.Event()
+        self._work = torch.distributed.all_reduce(
+            self._flag, torch.distributed.ReduceOp.MAX, group=group, async_op=True
+        )
+        self._work.get_future().add_done_callback(lambda _: self._done.set())
+
+    def answered(self, within: float) -> bool:
+        """Waits so long, seconds."""
+        return self._done.wait(within)
+
+    def answer(self) -> bool:
+        self._work.wait()  # raises what went wrong
+        return bool(self._flag)
 
 
 def _digest(values: torch.Tensor) -> str:

@@ -13,11 +13,31 @@ from typing import Any, Callable, NoReturn
 
 from tributary._errors import Error
 from tributary.torch._exceptions import EXIT_STOPPED, Stopped
-from tributary.torch._job import default_name
 from tributary.torch._link import Link
 from tributary.torch._log import logger
 from tributary.torch._loop import Loop
-from tributary.torch._stop import StopSignal
+from tributary.torch._names import default_name
+from tributary.torch._stop import StopSignal, let_loaders_end
+
+
+class _Caught:
+    """Belongs to a SystemExit, and tells when it ends while the program goes on: somebody caught it. The interpreter
+    lets go of the one that ends a program when no function of Python runs any more.
+    """
+
+    def __init__(self, tell: Callable[[str], None], failure: str) -> None:
+        self._tell = tell
+        self._failure = failure
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and sys._getframe().f_back is not None:
+            self._tell(self._failure)
+
+
+def _is_of_loader(trace: TracebackType | None) -> bool:
+    """Whether an error came out of a DataLoader."""
+    names = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(trace))
+    return any(name.startswith("torch.utils.data.") for name in names)
 
 
 class Program:
@@ -30,6 +50,7 @@ class Program:
         self.loop = Loop(self._passes_top)
         self.scaled_losses = 0  # by GradScalers
         self._failure: str | None = None
+        self._stopped = False  # by a signal, which took something that the loop cannot go on without
         self._hooked = False
 
     def open(self, link: Link) -> None:
@@ -60,7 +81,15 @@ class Program:
         before = sys.excepthook
 
         def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            self._failure = traceback.format_exception_only(kind, error)[-1].strip()
+            said = traceback.format_exception_only(kind, error)[-1].strip()
+            of_loader = _is_of_loader(trace)
+            if any(not link.closed for link in self.links) and self._ends_by_signal(of_loader):
+                if of_loader:
+                    logger.info("stops now, because the loop has no more data: %s", said)
+                else:
+                    before(kind, error, trace)
+                return
+            self._failure = said
             before(kind, error, trace)
 
         sys.excepthook = note
@@ -71,15 +100,27 @@ class Program:
 
     def _noting(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
         def noted(code: Any = None) -> NoReturn:
-            if code is not None and code != 0:
-                self._failure = f"sys.exit({code!r})"
-            leave(code)
+            try:
+                leave(code)
+            except SystemExit as error:
+                if code is not None and code != 0:
+                    failure = f"sys.exit({code!r})"
+                    error.__dict__["tributary"] = _Caught(self._was_caught, failure)
+                    self._failure = failure
+                raise
 
         return noted
 
-    def goes_on(self) -> None:
-        """A round is complete: whoever called sys.exit() before has caught it."""
-        self._failure = None
+    def _ends_by_signal(self, of_loader: bool) -> bool:
+        """Whether what ends the program counts as the stop that it was told. Signals reach processes that it needs,
+        too, where whole groups get them (a terminal under torchrun, Slurm, systemd): all that loads data, for one.
+        """
+        self._stopped = self.stop.comes() if of_loader else self.stop.requested is not None
+        return self._stopped
+
+    def _was_caught(self, failure: str) -> None:
+        if self._failure == failure:
+            self._failure = None
 
     def _forked(self) -> None:
         """In the child: the jobs are its parent's."""
@@ -90,6 +131,7 @@ class Program:
 
     def _say_stopped(self) -> None:
         """A job stops, and so all do: whoever waits for this rank in another one hears it before this one waits."""
+        let_loaders_end()
         for link in self.links:
             link.say_stopped()
 
@@ -133,7 +175,7 @@ class Program:
 
     def end(self) -> None:
         """At the end of the program, which can only say what went wrong by its exit status."""
-        stopped = any(link.stopped for link in self.links)
+        stopped = self._stopped or any(link.stopped for link in self.links)
         status = 0
         for link in self.links:
             if link.waits:  # in another thread, under which no session can be ended; the worker sees the process end
@@ -145,7 +187,7 @@ class Program:
                 continue
             try:
                 if stopped and not link.closed:
-                    link.leave_stopped("another job of this program stopped")
+                    link.leave_stopped("" if self._stopped else "another job of this program stopped")
                 link.finish()
             except Stopped as error:
                 logger.error("job '%s': %s", link.name, error)
@@ -219,8 +261,8 @@ def keep(**objects: Any) -> None:
     """Objects whose state belongs to the place in the data. It is kept with each round. A process that goes on gets it
     in this call.
 
-    What can be iterated (a data loader) is asked at the end of ``step()``. Everything else (a moving average, a counter)
-    is asked when the loop begins the next round. To be called before the loop, on every rank.
+    What can be iterated (a data loader) is asked at the end of ``step()``. Everything else (a moving average) is asked
+    when the loop begins the next round. To be called before the loop, on every rank.
 
     Args:
         objects: with ``state_dict()`` and ``load_state_dict()``; of numbers, text, tensors, arrays and containers of

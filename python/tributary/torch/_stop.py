@@ -17,6 +17,16 @@ SAME_WISH_S = 1.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+def let_loaders_end() -> None:
+    """A DataLoader's handler raises wherever the main thread is when the signal has ended a process that loads data.
+    From now on the loop needs none.
+    """
+    handler = signal.getsignal(signal.SIGCHLD)
+    torchs = getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
+    if torchs and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
 class StopSignal:
     """While armed, the first signal is only noted, and answered by those who :meth:`listen`; one that comes a second or
     more later ends the process at once.
@@ -71,6 +81,15 @@ class StopSignal:
         """The two signals do what they did before."""
         if threading.current_thread() is threading.main_thread():
             self._give_back()
+
+    def comes(self) -> bool:
+        """Whether the signal is there, or will be in a moment: who sends one to many processes may come to this one
+        last.
+        """
+        end = time.monotonic() + SAME_WISH_S
+        while self.requested is None and self._before and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.requested is not None
 
     def forked(self) -> None:
         """To be called in a forked process: what it is told is not this job's. The thread that sees signals is not

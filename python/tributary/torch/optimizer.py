@@ -332,7 +332,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 logger.warning("%s", SAME_DATA)
             if self._steps_here:
                 self._step_here()
-            program.goes_on()
             samples = self._open.samples or self._taken() or self._accumulate
             self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
         self._end_round(rewound=not done)

@@ -288,6 +288,68 @@ TEST_CASE("a trainer that is killed is noticed, its memory is reclaimed, and the
   close(go[1]);
 }
 
+// A process that connects without the library, says `request`, and has a child that keeps the connection open.
+struct ForkingTrainer {
+  ForkingTrainer(const FakeNode& node, const AttachRequest& request) {
+    int told[2];
+    REQUIRE(pipe(told) == 0);
+    process = fork();  // before any thread runs
+    REQUIRE(process >= 0);
+    if (process == 0) {
+      AttachSocket socket = AttachSocket::adopt(raw_connection(node.socket()));
+      const pid_t child = fork();
+      if (child == 0) {
+        while (true) pause();
+      }
+      if (!socket.send(request) || write(told[1], &child, sizeof child) != sizeof child) _exit(2);
+      while (true) pause();
+    }
+    REQUIRE(read(told[0], &keeper, sizeof keeper) == sizeof keeper);
+    close(told[0]);
+    close(told[1]);
+  }
+  void kill_it() const {
+    kill(process, SIGKILL);
+    waitpid(process, nullptr, 0);
+  }
+  ~ForkingTrainer() { kill(keeper, SIGKILL); }
+
+  pid_t process = -1, keeper = -1;
+};
+
+TEST_CASE("a trainer that is killed is noticed at once, whoever still has its connection, and its place is free") {
+  FakeNode node;
+  const ForkingTrainer trainer(node, request_of(node.session_options(0, 2)));
+  node.run();
+  REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
+  trainer.kill_it();
+  // At once is before its successor is heard.
+  auto successor = node.attach(node.session_options(0, 2));
+  auto other = node.attach(node.session_options(1, 2));
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  CHECK(successor.get());
+  CHECK(other.get());
+  CHECK(kill(trainer.keeper, 0) == 0);  // that has it all the time
+}
+
+TEST_CASE("a trainer that had ended before it was accepted has no place, and what it said last counts") {
+  FakeNode node;
+  AttachRequest wrong = request_of(node.session_options(0, 2));
+  wrong.local_rank = 3;  // which is counted as refused
+  const ForkingTrainer first(node, wrong);
+  const ForkingTrainer trainer(node, request_of(node.session_options(0, 2)));
+  first.kill_it();
+  trainer.kill_it();
+  node.run();
+  CHECK(eventually([&] { return node.server->refused() == 1; }));
+  CHECK(eventually([&] { return node.server->summaries().empty(); }));
+  auto successor = node.attach(node.session_options(0, 1));
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  CHECK(successor.get());
+}
+
 TEST_CASE("a trainer that leaves while gathering frees its place, the coordinator hears of it only if it knew") {
   FakeNode node;
   node.run();

@@ -24,7 +24,7 @@ TEST_CASE("who is killed is started again, so often within ten rounds") {
 TEST_CASE("who fails before any round, or again and again in one, is not") {
   RestartRules rules(100);
   for (const ExitStatus& status : {kFailed, kCrashed, ExitStatus{.code = 128 + SIGABRT}}) {
-    CHECK(has(rules.refusal("trainer", status, 0), "no round was complete"));
+    CHECK(has(rules.refusal("trainer", status, 0), "no round was complete since this run began"));
   }
   for (std::uint64_t round = 1; round < 50; ++round) CHECK_FALSE(rules.refusal("trainer", kFailed, round));
   CHECK_FALSE(rules.refusal("trainer", kFailed, 49));
@@ -41,7 +41,7 @@ TEST_CASE("an error of who ran when another was killed is put down to that, unti
     CHECK_FALSE(rules.refusal("rank 2", kFailed, 0));  // it may have failed because of rank 1
   }
   CHECK_FALSE(rules.refusal("rank 1", kFailed, 0));  // because of rank 2
-  CHECK(has(rules.refusal("rank 1", kFailed, 0), "no round was complete"));
+  CHECK(has(rules.refusal("rank 1", kFailed, 0), "no round was complete since this run began"));
   CHECK_FALSE(rules.refusal("rank 0", kKilled, 7));
   for (int i = 0; i < 3; ++i) CHECK_FALSE(rules.refusal("rank 3", kFailed, 8));  // a round later: its own
   CHECK(has(rules.refusal("rank 3", kFailed, 8), "times in one round"));

@@ -1,0 +1,68 @@
+#include <doctest/doctest.h>
+#include <sched.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/base/processors.h"
+#include "tests/unit/temp_dir.h"
+
+namespace tributary::processors_test {
+namespace {
+
+using testing::TempDir;
+
+// A file system with these files.
+struct Root {
+  Root(std::initializer_list<std::pair<std::string, std::string>> files) {
+    for (const auto& [path, text] : files) {
+      const std::filesystem::path file = directory / path;
+      std::filesystem::create_directories(file.parent_path());
+      std::ofstream(file) << text;
+    }
+  }
+  double quota() const { return processor_quota(directory / ""); }
+  TempDir directory;
+};
+
+TEST_CASE("the smallest quota of a process' control groups counts") {
+  const Root two{{"proc/self/cgroup", "0::/jobs/mine\n"},
+                 {"sys/fs/cgroup/jobs/cpu.max", "400000 100000\n"},
+                 {"sys/fs/cgroup/jobs/mine/cpu.max", "max 100000\n"},
+                 {"sys/fs/cgroup/others/cpu.max", "100000 100000\n"}};
+  CHECK(two.quota() == 4.0);
+  const Root container{{"proc/self/cgroup", "0::/\n"}, {"sys/fs/cgroup/cpu.max", "250000 100000\n"}};
+  CHECK(container.quota() == 2.5);
+  const Root one{{"proc/self/cgroup", "5:memory:/m\n4:cpu,cpuacct:/docker/x\n0::/y\n"},
+                 {"sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "300000\n"},
+                 {"sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"},
+                 {"sys/fs/cgroup/m/cpu.cfs_quota_us", "100000\n"},
+                 {"sys/fs/cgroup/m/cpu.cfs_period_us", "100000\n"}};
+  CHECK(one.quota() == 3.0);  // of a container that sees its own group as the root
+}
+
+TEST_CASE("without a quota, or with files that say nothing, there is none") {
+  CHECK(Root{}.quota() > 1e9);
+  const Root odd{{"proc/self/cgroup", "nonsense\n0:\n0::\n0::/a\n4:cpu:/b\n"},
+                 {"sys/fs/cgroup/a/cpu.max", "max 100000\n"},
+                 {"sys/fs/cgroup/cpu/b/cpu.cfs_quota_us", "-1\n"},
+                 {"sys/fs/cgroup/cpu/b/cpu.cfs_period_us", "100000\n"},
+                 {"sys/fs/cgroup/cpu.max", ""}};
+  CHECK(odd.quota() > 1e9);
+}
+
+TEST_CASE("a process that is bound to one processor may use one") {
+  cpu_set_t before, one;
+  REQUIRE(sched_getaffinity(0, sizeof before, &before) == 0);
+  CPU_ZERO(&one);
+  for (int i = 0; i < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++i) {
+    if (CPU_ISSET(i, &before)) CPU_SET(i, &one);
+  }
+  REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
+  CHECK(usable_processors() == 1);
+  REQUIRE(sched_setaffinity(0, sizeof before, &before) == 0);
+  CHECK(usable_processors() >= 1);
+}
+
+}  // namespace
+}  // namespace tributary::processors_test
