@@ -158,6 +158,9 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   computesWith @12 :List(Text);  # what its ranks compute gradients with, each once
   onDevices @13 :Bool;  # its ranks' gradients are on GPUs, which add them up
   modelRanks @16 :List(UInt32);  # of its ranks, by local rank; empty: each holds the whole model
+  heldJob @17 :UInt64;  # what one of its ranks kept of the last rounds of this job: for ranks of which nothing is known
+  heldRounds @18 :List(UInt64);
+  heldStates @19 :List(Data);
 }
 
 struct OpenJob {  # coordinator -> server: own your chunks of this job in this view

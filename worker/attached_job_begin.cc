@@ -28,6 +28,7 @@ void AttachedJob::join(std::uint64_t now_ms) {
   message.local_world_size = trainers_.local_world_size();
   message.world_size = trainers_.world_size();
   message.model_ranks = trainers_.model_ranks();
+  context_.held.describe(name(), message);
   for (const auto& [local_rank, trainer] : trainers_) add_kind(message.computes_with, trainer.computes_with);
   message.on_devices = context_.options.devices && context_.options.devices->api() &&
                        trainers_.any(&LocalTrainer::on_device) && !have_holders(tensors_);
@@ -137,7 +138,7 @@ Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now
   last_refusal_.clear();
   lent_ = job.spec().devices;
   if (!lent_) lent_ = job.spec().allreduce_devices;
-  context_.held.begin(name(), m.resume_round, !m.resume, now_ms);
+  context_.held.begin(name(), m.job, m.resume_round, !m.resume, now_ms);
   trainers_.welcome(m, job, context_.lanes.doorbells(!plan_->on_servers()), context_.held, context_.trainers);
   context_.logger->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}", in_words(),
                         m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh", job.layout().chunks(),

@@ -37,6 +37,7 @@ constexpr KnownValues known_values(StopKind) {
 // Trainer -> worker (RankState) -> coordinator (NodeRankState), and back when the job goes on from there.
 inline constexpr std::size_t kMaxRankState = 256u << 10;  // bytes
 inline constexpr std::size_t kMaxRankStates = 256;        // of a node
+inline constexpr std::size_t kMaxHeldRounds = 4;          // of a rank, in its worker's memory
 struct RankState {
   Round round;
   std::vector<std::byte> state;

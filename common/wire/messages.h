@@ -46,6 +46,10 @@ struct JoinJob {
   ComputeKinds computes_with;              // its ranks
   bool on_devices = false;                 // its ranks' gradients are on GPUs, which add them up
   std::vector<std::uint32_t> model_ranks;  // of its ranks, by local rank; empty: each holds the whole model
+  // What one of its ranks kept of the last rounds of this job (HeldState): for ranks of which nothing is known.
+  JobId held_job;
+  std::vector<Round> held_rounds;
+  std::vector<std::vector<std::byte>> held_states;
 
   static constexpr auto kWire = TRIB_WIRE(JoinJob);
   static void fields(auto& m, auto&& field) {
@@ -67,6 +71,10 @@ struct JoinJob {
           AtMost{kMaxComputeKindBytes, "what a rank computes with"});
     field(m.on_devices, TRIB_WIRE(OnDevices));
     field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
+    field(m.held_job, TRIB_WIRE(HeldJob));
+    field(m.held_rounds, TRIB_WIRE(HeldRounds), AtMost{kMaxHeldRounds, "the list of rounds that are held"});
+    field(m.held_states, TRIB_WIRE(HeldStates), AtMost{kMaxHeldRounds, "the list of states that are held"},
+          AtMost{kMaxRankState, "a state that is held"});
   }
 };
 // Coordinator -> server: own your chunks of this job in this view.

@@ -40,11 +40,13 @@ class Reference:
         generator = torch.Generator()
         generator.manual_seed(1)
         self.order = torch.randperm(len(self.data), generator=generator).tolist()
+        self.taken = 0
 
-    def losses(self, round: int, replicas: int) -> list[float]:
-        """By replica."""
+    def losses(self, replicas: int) -> list[float]:
+        """Of the next round, by replica: it takes what follows in the order."""
         batch = BATCH * replicas
-        samples = [self.data[i] for i in self.order[(round - 1) * batch : round * batch]]
+        samples = [self.data[i] for i in self.order[self.taken : self.taken + batch]]
+        self.taken += batch
         x, y = (torch.stack(side) for side in zip(*samples))
         losses = F.cross_entropy(self.model(x).flatten(0, 1), y.flatten(), reduction="none").view(batch, -1).mean(1)
         losses.mean().backward()
@@ -104,7 +106,7 @@ class Parallel(WithDaemons):
         first = 1
         for last, replicas in replicas_of.items():
             for round in range(first, last + 1):
-                for replica, want in enumerate(reference.losses(round, replicas)):
+                for replica, want in enumerate(reference.losses(replicas)):
                     worst = max(worst, abs(losses.get(round, {}).get(replica, want) - want) / want)
             first = last + 1
         # That of a round at which all stopped is not said.

@@ -18,13 +18,15 @@ namespace tributary {
 
 class HeldStates {
  public:
-  static constexpr std::size_t kRounds = 3;  // the open one, and those before it that a view may begin at
+  static constexpr std::size_t kRounds = kMaxHeldRounds;  // the open one, and those before it that a view may begin at
   static constexpr std::size_t kMaxJobBytes = 64u << 20, kMaxJobs = 256;
   static constexpr std::uint64_t kHoldMs = 600'000;  // without a view
 
   void hold(const std::string& job, std::uint32_t local_rank, const RankState& state, std::uint64_t now_ms);
-  // A view of the job begins after this round; anew: with nothing that there is.
-  void begin(const std::string& job, Round round, bool anew, std::uint64_t now_ms);
+  // A view of the job begins after this round; anew: with nothing that there is, as if the job has another id.
+  void begin(const std::string& job, JobId id, Round round, bool anew, std::uint64_t now_ms);
+  // Fills in what a rank gave last, for those of other nodes.
+  void describe(const std::string& job, JoinJob& join) const;
   // What is held of a rank, or of the first that has something; empty: nothing.
   std::span<const std::byte> of(const std::string& job, std::uint32_t local_rank, Round round) const;
   std::span<const std::byte> first(const std::string& job, Round round) const;
@@ -32,7 +34,10 @@ class HeldStates {
   void tick(std::uint64_t now_ms);
 
  private:
+  void forget_oldest();
+
   struct Held {
+    JobId id;
     std::map<std::uint32_t, std::map<Round, std::vector<std::byte>>> ranks;
     std::size_t bytes = 0;
     std::uint64_t seen_ms = 0;

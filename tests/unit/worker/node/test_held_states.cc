@@ -14,16 +14,16 @@ TEST_CASE("what a rank gave last for the round of a view is there, and nothing o
   HeldStates held;
   for (std::uint64_t round = 1; round <= 5; ++round) held.hold("job", 1, state_of(round), 0);
   held.hold("job", 1, state_of(5, 7), 0);
-  CHECK(held.of("job", 1, Round(2)).empty());  // too old
+  CHECK(held.of("job", 1, Round(1)).empty());  // too old
   CHECK(held.of("job", 1, Round(5)).size() == 7);
   CHECK(held.of("job", 0, Round(5)).empty());
   CHECK(held.of("other", 1, Round(5)).empty());
 
-  held.begin("job", Round(4), false, 0);
+  held.begin("job", JobId(), Round(4), false, 0);
   CHECK(held.of("job", 1, Round(4)).size() == 3);
   CHECK(held.of("job", 1, Round(5)).empty());
 
-  held.begin("job", Round(4), true, 0);
+  held.begin("job", JobId(), Round(4), true, 0);
   CHECK(held.of("job", 1, Round(4)).empty());
 }
 
@@ -36,6 +36,20 @@ TEST_CASE("a rank that gave nothing can have what the node's first gave") {
   CHECK(held.first("job", Round(7)).empty());
 }
 
+TEST_CASE("a job of the same name that has another id begins with nothing") {
+  HeldStates held;
+  held.begin("job", JobId(7), Round(0), true, 0);
+  held.hold("job", 0, state_of(1), 0);
+  JoinJob join;
+  held.describe("job", join);
+  CHECK(join.held_job == JobId(7));
+  CHECK(join.held_rounds == std::vector{Round(1)});
+  REQUIRE(join.held_states.size() == 1);
+  CHECK(join.held_states[0] == state_of(1).state);
+  held.begin("job", JobId(8), Round(1), false, 0);
+  CHECK(held.of("job", 0, Round(1)).empty());
+}
+
 TEST_CASE("what is held has a bound: of a job in bytes, of jobs in number, and in time") {
   HeldStates held;
   std::uint32_t fit = 0;
@@ -45,7 +59,7 @@ TEST_CASE("what is held has a bound: of a job in bytes, of jobs in number, and i
     ++fit;
   }
   CHECK(fit == HeldStates::kMaxJobBytes / kMaxRankState);
-  held.begin("large", Round(2), false, 0);  // gives its bytes back
+  held.begin("large", JobId(), Round(2), false, 0);  // gives its bytes back
   held.hold("large", 0, state_of(2, kMaxRankState), 0);
   CHECK_FALSE(held.of("large", 0, Round(2)).empty());
 

@@ -1,0 +1,222 @@
+"""Loops as people write them, as programs: ``loops.py NAME [PROCESSES]``, of which a DataLoader has so many.
+
+Before each step a rank says what the round is made of, and at the end what came of it, in ``$TRIBUTARY_LOOPS/rank-N``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset
+
+import tributary.torch as trib
+
+EPOCHS, BATCH, SAMPLES = 3, 8, 160
+PROCESSES = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+PAUSE_S = float(os.environ.get("TRIBUTARY_LOOPS_PAUSE", "0.02"))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.layers = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def data() -> TensorDataset:
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(SAMPLES, 8, generator=generator)
+    return TensorDataset(x, x.sum(1, keepdim=True), torch.arange(SAMPLES))
+
+
+def loader(**options: Any) -> DataLoader[Any]:
+    dataset = data()
+    return DataLoader(
+        dataset, batch_size=BATCH, sampler=trib.DistributedSampler(dataset, seed=1), num_workers=PROCESSES, **options
+    )
+
+
+class Said:
+    """What a rank says."""
+
+    def __init__(self, net: nn.Module, groups: Any) -> None:
+        self.net, self.groups = net, groups
+        self.file = open(Path(os.environ["TRIBUTARY_LOOPS"]) / f"rank-{trib.rank()}", "a")  # noqa: SIM115
+
+    def pass_of(self, batch: Any, round: int, factor: float = 1.0) -> torch.Tensor:
+        x, y, index = batch
+        loss = F.mse_loss(self.net(x), y)
+        (loss * factor).backward()
+        samples = ",".join(map(str, index.tolist()))
+        self.file.write(f"round {round} rate {self.groups[0]['lr']:.9f} loss {loss.item():.9f} samples {samples}\n")
+        self.file.flush()
+        time.sleep(PAUSE_S)
+        return loss.detach()
+
+    def end(self, round: int) -> None:
+        whole = hashlib.sha256()
+        for value in [*self.net.parameters(), *self.net.buffers()]:
+            whole.update(value.detach().contiguous().numpy().tobytes())
+        self.file.write(f"end {round} {whole.hexdigest()[:16]}\n")
+        self.file.flush()
+
+
+def sgd(net: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+
+
+def per_epoch() -> None:
+    net = Net()
+    inner = sgd(net)
+    scheduler = lr_scheduler.StepLR(inner, 1, 0.5)
+    opt = trib.DistributedOptimizer(net, inner)
+    said, batches = Said(net, opt.param_groups), loader()
+    for epoch in range(EPOCHS):
+        batches.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        for batch in batches:
+            said.pass_of(batch, opt.round + 1)
+            opt.step()
+            opt.zero_grad()
+        scheduler.step()
+    said.end(opt.round)
+
+
+def one_cycle() -> None:
+    net = Net()
+    inner = sgd(net)
+    scheduler = lr_scheduler.OneCycleLR(inner, 0.2, total_steps=31, cycle_momentum=False)
+    opt = trib.DistributedOptimizer(net, inner)
+    said, batches = Said(net, opt.param_groups), loader()
+    for _ in range(EPOCHS):
+        for batch in batches:
+            said.pass_of(batch, opt.round + 1)
+            opt.step()
+            scheduler.step()
+            opt.zero_grad()
+    said.end(opt.round)
+
+
+def max_steps() -> None:
+    net = Net()
+    opt = trib.DistributedOptimizer(net, sgd(net))
+    scheduler = lr_scheduler.CosineAnnealingLR(opt, 30)
+    said, batches = Said(net, opt.param_groups), loader()
+    left = iter(batches)
+    for _ in trib.rounds(30):
+        try:
+            batch = next(left)
+        except StopIteration:
+            left = iter(batches)
+            batch = next(left)
+        said.pass_of(batch, opt.round + 1)
+        opt.step()
+        scheduler.step()
+        opt.zero_grad()
+    said.end(opt.round)
+
+
+def rate_by_hand() -> None:
+    """As nanoGPT: batches by random numbers, an evaluation now and then, the rate set in each round."""
+    net = Net()
+    opt = trib.DistributedOptimizer(net, sgd(net))
+    said = Said(net, opt.param_groups)
+    x, y, index = data().tensors
+
+    def draw() -> Any:
+        chosen = torch.randint(SAMPLES, (BATCH,))
+        return x[chosen], y[chosen], index[chosen]
+
+    for step in trib.rounds(30):
+        for group in opt.param_groups:
+            group["lr"] = 0.05 * (1 - step / 40)
+        if step % 7 == 0:
+            net.eval()
+            with torch.no_grad():
+                net(draw()[0])
+            net.train()
+        said.pass_of(draw(), opt.round + 1)
+        opt.step()
+        opt.zero_grad()
+    said.end(opt.round)
+
+
+def no_sync() -> None:
+    net = Net()
+    opt = trib.DistributedOptimizer(net, sgd(net))
+    scheduler = lr_scheduler.ExponentialLR(opt, 0.9)
+    said, batches = Said(net, opt.param_groups), loader()
+    for _ in trib.epochs(EPOCHS):
+        for number, batch in enumerate(batches):
+            last = number % 2 == 1
+            with contextlib.nullcontext() if last else opt.no_sync():
+                said.pass_of(batch, opt.round + 1, 0.5)
+            if last:
+                opt.step()
+                scheduler.step()
+                opt.zero_grad()
+    said.end(opt.round)
+
+
+def accumulate() -> None:
+    net = Net()
+    opt = trib.DistributedOptimizer(net, sgd(net), accumulate=2)
+    said, batches = Said(net, opt.param_groups), loader()
+    for _ in range(EPOCHS):
+        for number, batch in enumerate(batches):
+            said.pass_of(batch, opt.round + 1, 0.5)
+            if number % 2 == 1:
+                opt.step()
+                opt.zero_grad()
+    said.end(opt.round)
+
+
+def plateau() -> None:
+    net = Net()
+    opt = trib.DistributedOptimizer(net, sgd(net))
+    scheduler = lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0)
+    said, batches, judged = Said(net, opt.param_groups), loader(), loader()
+    for _ in range(EPOCHS):
+        for batch in batches:
+            said.pass_of(batch, opt.round + 1)
+            opt.step()
+            opt.zero_grad()
+        assert sum(len(x) for x, _, _ in judged) == SAMPLES // trib.world_size()
+        scheduler.step(1.0)  # the same on all ranks
+    said.end(opt.round)
+
+
+def diloco() -> None:
+    net = Net()
+    inner = torch.optim.AdamW(net.parameters(), lr=0.01)
+    scheduler = lr_scheduler.CosineAnnealingLR(inner, 40)
+    outer = trib.DiLoCo(net, inner, sync_every=5)
+    said, batches = Said(net, inner.param_groups), loader()
+    with outer:
+        for _ in range(EPOCHS):
+            for number, batch in enumerate(batches):
+                said.pass_of(batch, outer.round + 1, 0.5)
+                if number % 2 == 1:
+                    inner.step()
+                    scheduler.step()
+                    inner.zero_grad()
+    said.end(outer.round)
+
+
+LOOPS = (per_epoch, one_cycle, max_steps, rate_by_hand, no_sync, accumulate, plateau, diloco)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {loop.__name__: loop for loop in LOOPS}[sys.argv[1]]()
