@@ -1,4 +1,4 @@
-"""Loops as people write them, as programs: ``loops.py NAME [PROCESSES]``, of which a DataLoader has so many.
+"""Loops as people write them, as programs: ``loops.py NAME``. A DataLoader has ``$TRIBUTARY_LOOPS_PROCESSES``.
 
 Before each step a rank says what the round is made of, and at the end what came of it, in ``$TRIBUTARY_LOOPS/rank-N``.
 """
@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import tributary.torch as trib
 
 EPOCHS, BATCH, SAMPLES = 3, 8, 160
-PROCESSES = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+PROCESSES = int(os.environ.get("TRIBUTARY_LOOPS_PROCESSES", "0"))
 PAUSE_S = float(os.environ.get("TRIBUTARY_LOOPS_PAUSE", "0.02"))
 
 

@@ -29,15 +29,16 @@ class Run:
 
     def __init__(self, folder: Path, loop: str, processes: int) -> None:
         self.folder = folder
+        self.processes = processes
         self.said = folder / "said"
         self.said.mkdir(parents=True, exist_ok=True)
         run = [str(BIN / "tributary"), "run", "--servers", "2", "--nodes", "2", "--base-dir", str(folder / "run"), "--"]
         program = str(REPOSITORY / "python" / "tests" / "loops.py")
-        self.command = [*run, sys.executable, program, loop, str(processes)]
+        self.command = [*run, sys.executable, program, loop]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        variables = environment(TRIBUTARY_LOOPS=str(self.said))
+        variables = environment(TRIBUTARY_LOOPS=str(self.said), TRIBUTARY_LOOPS_PROCESSES=str(self.processes))
         with open(self.folder / "out", "ab") as out:
             self.process = subprocess.Popen(
                 self.command, env=variables, stdout=out, stderr=subprocess.STDOUT, start_new_session=True

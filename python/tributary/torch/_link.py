@@ -442,14 +442,14 @@ class Link:
                 self._place.unknown,
             )
 
-    def step_ended(self) -> None:
-        """A round is complete, and its step is made: what it needs beside is kept."""
-        self._place.step_ended(self.session, self.round)
+    def round_leaves(self) -> None:
+        """The open round's first gradient is about to be pushed: what belongs to the round is kept."""
+        self._place.round_leaves(self.session, self.round + 1)
 
     def at_top(self, draws: bool) -> None:
         """The loop begins its next round."""
         if self._session is not None and not self.closed:
-            self._place.at_top(draws)
+            self._place.at_top(self._session, draws)
 
     def report(self, samples: int, compute_ns: int, blocked_ns: int) -> None:
         """Tells the round's figures to whoever shows them."""
@@ -554,7 +554,7 @@ class Link:
                 self.round + 1,
             )
         if self._session is not None:
-            self._place.at_end()
+            self._place.at_end(self._session, self.round)
         self.leave_if_stopped()
         try:
             self._finish()

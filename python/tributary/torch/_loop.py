@@ -1,8 +1,8 @@
 """The loop of a program: where it is in its data, and what it wants to be kept beside.
 
-A loop passes two points in each round. At the *end of a step* a round is complete. At the *top* the loop takes the next
-batch; if it takes none from a sampler of ours, the top is the round's first gradient. What the loop does between them
-(schedulers, averages, an evaluation) belongs to the round before.
+A loop passes two points in each round. When the round *leaves*, its forward passes are done. At the *top* the loop
+takes the next batch; if it takes none from a sampler of ours, the top is the round's first gradient. What the loop does
+between them (schedulers, averages, an evaluation) belongs to the round before.
 """
 
 from __future__ import annotations
@@ -78,12 +78,15 @@ class Loop:
 
     # ---- its state
 
-    def at_end_of_step(self) -> dict[str, Any]:
+    def when_round_leaves(self) -> dict[str, Any]:
         """A loader is asked here: at the top its place may be that of the next batch."""
         self._generators = None
         for sampler in self.samplers:
             sampler.round_is_complete()
         self._training = [sampler for sampler in self.samplers if sampler.trains]
+        return self.now()
+
+    def now(self) -> dict[str, Any]:
         loaders = _plain.encoded(self._states(loaders=True), "a loader that is kept")
         return {"objects": {}, **self._place(), "loaders": loaders, "looks": False}
 

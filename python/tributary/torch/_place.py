@@ -19,8 +19,9 @@ LIMIT = 256 << 10  # bytes of a rank's state (common/wire/attach_messages.h: kMa
 class Place:
     """The state of one job's rank: of its loop, of the schedulers of its optimizer, and of what only this rank has.
 
-    A state is kept twice: at the end of a step, and again at the top of the loop, when the loop has done what belongs
-    to the round (_loop.py). A process that goes on from the first does again what the loop did last in such a gap.
+    A state is kept twice: before the round's first gradient is sent, because the round may be complete without this
+    process, and again at the top of the loop, when the loop has done what belongs to the round (_loop.py). A process
+    that goes on from the first does again what the loop did last in such a gap.
 
     Args:
         loop: of the program.
@@ -42,7 +43,9 @@ class Place:
         self._optimizer = optimizer
         self._session: Session | None = None
         self._round = 0
-        self._state: dict[str, Any] | None = None  # of the end of the last step, until the next round's first gradient
+        self._state: dict[str, Any] | None = None  # of the last round, until the next one's first gradient
+        self._begins = False  # the job does, at its first top
+        self._first: dict[str, Any] | None = None  # of then: a job without a snapshot goes back there
         self._at_top = False  # since then
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
         self._in_gap = False  # so are they to be stepped
@@ -51,18 +54,25 @@ class Place:
 
     # ---- keeping
 
-    def step_ended(self, session: Session, round: int) -> None:
-        """A round is complete."""
+    def round_leaves(self, session: Session, round: int) -> None:
+        """The first gradient of a round is about to be sent: it may be complete from now on."""
         self._session, self._round = session, round
         self._schedulers.step_ended()
         # As bytes: the next forward pass writes the tensors.
         own = _plain.encoded(self._own(), "what only this rank has")
-        self._state = {"loop": self._loop.at_end_of_step(), "own": own, "top": False}
+        self._state = {"loop": self._loop.when_round_leaves(), "own": own, "top": False}
         self._at_top = False
         self._keep({**self._state, "schedulers": self._schedulers.state()})
 
-    def at_top(self, draws: bool) -> None:
+    def at_top(self, session: Session, draws: bool) -> None:
         """The loop begins the next round. draws: its batch is not taken yet."""
+        self._session = session
+        if self._begins:
+            self._begins = False
+            self._schedulers.step_ended()
+            own = _plain.encoded(self._own(), "what only this rank has")
+            self._first = {"loop": self._loop.at_top(self._loop.now(), draws), "own": own, "top": True}
+            self._first["schedulers"] = self._schedulers.state()
         if self._given is not None:
             given, self._given = self._given, None
             self._schedulers.load(given, self._in_gap)
@@ -78,9 +88,10 @@ class Place:
             self._schedulers.round_begins()
         self._keep({**state, "loop": loop, "schedulers": self._schedulers.state(), "top": True})
 
-    def at_end(self) -> None:
-        """The program ends, without a top of the loop."""
-        if self._state is None:
+    def at_end(self, session: Session, round: int) -> None:
+        """The program ends after this round, without a top of the loop."""
+        self._session = session
+        if self._state is None or self._round != round:
             return
         loop = self._loop.at_end(self._state["loop"])
         self._keep({**self._state, "loop": loop, "schedulers": self._schedulers.state(), "top": True})
@@ -126,6 +137,9 @@ class Place:
         self._state, self._given, self.unknown = None, None, ""
         self._loop.batches_before = 0
         if round == 0:
+            self._begins = self._first is None
+            if self._first is not None:
+                self._take(self._first, own=True)
             return
         kept, first = session.kept(), session.kept_of_first()
         try:
@@ -136,7 +150,9 @@ class Place:
             self.unknown = self.unknown or f"nothing is kept of round {round}"
             self._loop.batches_before = round * batches
             return
-        own = bool(kept)
+        self._take(state, own=bool(kept))
+
+    def _take(self, state: dict[str, Any], own: bool) -> None:
         self._in_gap = not state["top"]
         self._given = state["schedulers"]
         self._loop.go_on(state["loop"], own)

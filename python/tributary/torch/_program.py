@@ -261,7 +261,7 @@ def keep(**objects: Any) -> None:
     """Objects whose state belongs to the place in the data. It is kept with each round. A process that goes on gets it
     in this call.
 
-    What can be iterated (a data loader) is asked at the end of ``step()``. Everything else (a moving average) is asked
+    What can be iterated (a data loader) is asked in the backward pass. Everything else (a moving average) is asked
     when the loop begins the next round. To be called before the loop, on every rank.
 
     Args:

@@ -154,9 +154,7 @@ class DiLoCo:
         if done:
             self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
         self._began = time.monotonic_ns()
-        if done:
-            self._link.step_ended()
-        else:
+        if not done:
             error = Rewound(self._link.round, from_round=self._link.rewound_from)
             if self._on_rewind == "raise":
                 raise error
@@ -168,6 +166,7 @@ class DiLoCo:
 
     def _push(self) -> Iterable[int]:
         """By how much the steps moved the parameters, before minus after: a gradient for the outer optimizer."""
+        self._link.round_leaves()
         order = []
         for slot in reversed(self._slots):
             now = slot.local().to(torch.float32)

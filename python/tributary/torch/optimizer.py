@@ -261,6 +261,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._push(slot, rate)
 
     def _push(self, slot: Slot, rate: float) -> None:
+        if not self._open.order:
+            self._link.round_leaves()
         assert self._open.weight is not None
         self._link.push(slot.index, slot.source if slot.gives else None, slot.factor, self._open.weight, rate)
         self._open.order.append(slot.index)
@@ -421,7 +423,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._reseed()
         self._begin_watch()
         if not rewound:
-            self._link.step_ended()
             if self._link.part.watches:  # the others that hold the model do not come to the top without this rank
                 self._link.leave_if_stopped()
             return
