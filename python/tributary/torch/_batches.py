@@ -35,21 +35,21 @@ class Batches(Iterator[Any]):
 
     def __next__(self) -> Any:
         while True:
-            self._sampler.tops(self._turn)
             if self._sampler.moved(self._turn):
                 self._turn = self._sampler.again(self._turn)
+                self._batches = self._fetch()
+            self._sampler.tops(self._turn)
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                following = self._sampler.after(self._turn)
+                if following is None:
+                    raise StopIteration(self._why_empty()) from None
+                self._turn = following
+                self._batches = self._fetch()
             else:
-                try:
-                    batch = next(self._batches)
-                except StopIteration:
-                    following = self._sampler.after(self._turn)
-                    if following is None:
-                        raise StopIteration(self._why_empty()) from None
-                    self._turn = following
-                else:
-                    self._sampler.took(self._turn)
-                    return batch
-            self._batches = self._fetch()
+                self._sampler.took(self._turn)
+                return batch
 
     def _why_empty(self) -> str:
         """For a loop that calls next() itself, and is ended by it."""

@@ -125,9 +125,10 @@ class Loop:
         """From a state that was kept. own: by this rank, whose random generators those are."""
         state = {**state, "objects": {**state["objects"], **_plain.decoded(state["loaders"])}}
         self._given = state
-        self.epoch = state["epoch"]
+        if self.epoch is None:  # a loop that goes back goes through epochs in one iteration
+            self.epoch = state["epoch"]
         for sampler, place in zip(self.samplers, state["samplers"]):
-            sampler.go_on(place)
+            sampler.go_on(place or sampler.beginning)
         for name, thing in self._objects.items():
             if name in state["objects"]:
                 thing.load_state_dict(state["objects"][name])

@@ -98,6 +98,7 @@ class DistributedSampler(Sampler[int]):
         self._turn: Turn | None = None  # the last one
         self._next: Turn | None = None  # that a DataLoader iterates
         self._open: dict[str, Any] | None = None  # the place of an earlier process
+        self._first: dict[str, Any] | None = None  # the place where this process began
         self._drawn = False  # a batch since the last round
         self._trains = False
         self._rewinds = program.rewinds
@@ -124,6 +125,11 @@ class DistributedSampler(Sampler[int]):
         """Whether rounds are trained with its batches, as far as is known: an evaluation is between two rounds."""
         known = [sampler for sampler in program.loop.samplers if sampler._trains]
         return self._trains or (not known and self._turn is not None and self._turn.rounds > 0)
+
+    @property
+    def beginning(self) -> dict[str, Any] | None:
+        """The place of a job that goes back to its beginning; None: no round was trained with it."""
+        return {**self._first, **self._data()} if self._trains and self._first is not None else None
 
     @property
     def begins(self) -> bool:
@@ -217,6 +223,8 @@ class DistributedSampler(Sampler[int]):
                 epoch, start = place["epoch"], place["dealt"]
         self._turn = Turn(number, epoch, start, size, per_round)
         self._turn.skipped = skipped
+        if self._first is None and place is None:
+            self._first = {"turn": number, "epoch": epoch, "dealt": start}
         return self._turn
 
     def _by_rounds(self, size: int, per_round: int) -> dict[str, Any] | None:
@@ -308,10 +316,10 @@ class DistributedSampler(Sampler[int]):
         while turn is not None:
             batches = self.indices(turn)
             while True:
-                self.tops(turn)
                 if self.moved(turn):
                     turn = self.again(turn)
                     break
+                self.tops(turn)
                 indices = next(batches, None)
                 if indices is None:
                     turn = self.after(turn)
