@@ -202,7 +202,7 @@ def diloco() -> None:
     net = Net()
     inner = torch.optim.AdamW(net.parameters(), lr=0.01)
     scheduler = lr_scheduler.CosineAnnealingLR(inner, 40)
-    outer = trib.DiLoCo(net, inner, sync_every=5)
+    outer = trib.DiLoCo(net, inner, sync_every=3)
     said, batches = Said(net, inner.param_groups), loader()
     with outer:
         for _ in range(EPOCHS):

@@ -8,7 +8,7 @@ import torch
 
 from tributary._errors import Error
 from tributary._library import Session
-from tributary.torch import _plain
+from tributary.torch import _plain, _state
 from tributary.torch._log import logger
 from tributary.torch._loop import Loop
 from tributary.torch._schedulers import Schedulers
@@ -44,8 +44,7 @@ class Place:
         self._session: Session | None = None
         self._round = 0
         self._state: dict[str, Any] | None = None  # of the last round, until the next one's first gradient
-        self._begins = False  # the job does, at its first top
-        self._first: dict[str, Any] | None = None  # of then: a job without a snapshot goes back there
+        self._first: dict[str, Any] | None = None  # of the job's beginning: without a snapshot it goes back there
         self._at_top = False  # since then
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
         self._in_gap = False  # so are they to be stepped
@@ -67,11 +66,9 @@ class Place:
     def at_top(self, session: Session, draws: bool) -> None:
         """The loop begins the next round. draws: its batch is not taken yet."""
         self._session = session
-        if self._begins:
-            self._begins = False
+        if self._first is not None and "schedulers" not in self._first:
             self._schedulers.step_ended()
-            own = _plain.encoded(self._own(), "what only this rank has")
-            self._first = {"loop": self._loop.at_top(self._loop.now(), draws), "own": own, "top": True}
+            self._first["loop"] = self._loop.at_top(self._first["loop"], draws)
             self._first["schedulers"] = self._schedulers.state()
         if self._given is not None:
             given, self._given = self._given, None
@@ -137,9 +134,11 @@ class Place:
         self._state, self._given, self.unknown = None, None, ""
         self._loop.batches_before = 0
         if round == 0:
-            self._begins = self._first is None
             if self._first is not None:
                 self._take(self._first, own=True)
+            else:
+                own = _plain.encoded(self._own(), "what only this rank has")
+                self._first = {"loop": self._loop.now(), "own": own, "top": True}
             return
         kept, first = session.kept(), session.kept_of_first()
         try:
@@ -169,6 +168,7 @@ class Place:
                     "give the same model, or start another job with name="
                 )
             there.copy_(values)
-        if self._optimizer is not None and own.get("optimizer"):
+        if self._optimizer is not None and "optimizer" in own:
             groups = self._optimizer.state_dict()["param_groups"]
-            self._optimizer.load_state_dict({"state": own["optimizer"], "param_groups": groups})
+            given = {"state": own["optimizer"], "param_groups": groups}
+            _state.load(self._optimizer, self._optimizer.param_groups, given)

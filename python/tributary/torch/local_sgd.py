@@ -159,7 +159,7 @@ class DiLoCo:
             if self._on_rewind == "raise":
                 raise error
             logger.warning(
-                "rank %d: %s; training goes on from there, with the inner optimizer's state as it is",
+                "rank %d: %s; training goes on from there",
                 self._link.view.rank,
                 error,
             )

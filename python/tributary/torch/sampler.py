@@ -129,7 +129,7 @@ class DistributedSampler(Sampler[int]):
     @property
     def beginning(self) -> dict[str, Any] | None:
         """The place of a job that goes back to its beginning; None: no round was trained with it."""
-        return {**self._first, **self._data()} if self._trains and self._first is not None else None
+        return {**self._first, **self._data()} if self.trains and self._first is not None else None
 
     @property
     def begins(self) -> bool:

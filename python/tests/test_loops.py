@@ -1,0 +1,30 @@
+"""A part of table_of_loops.py: loops beside their calm runs, with real daemons."""
+
+from __future__ import annotations
+
+import tempfile
+import unittest
+from pathlib import Path
+
+from cluster import not_built
+from table_of_loops import compare
+
+
+@unittest.skipIf(not_built(), not_built())
+class Loops(unittest.TestCase):
+    def test_what_goes_on_is_the_calm_run(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for loop, processes, how, round in (
+                ("per_epoch", 2, "rank", 12),
+                ("max_steps", 2, "SIGTERM to the group", 7),
+                ("no_sync", 0, "worker", 5),
+                ("rate_by_hand", 0, "rank", 9),
+                ("plateau", 0, "Ctrl-C", 11),
+                ("diloco", 0, "server", 3),
+            ):
+                with self.subTest(loop, processes=processes, how=how):
+                    self.assertEqual(compare(Path(folder), loop, processes, how, round), "")
+
+
+if __name__ == "__main__":
+    unittest.main()
