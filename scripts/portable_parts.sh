@@ -162,6 +162,7 @@ cat >"$folder/link_options" <<OPTIONS
 -L$folder/root/lib/x86_64-linux-gnu
 -static-libstdc++
 -static-libgcc
+-Wl,--exclude-libs,libstdc++.a:libgcc.a:libgcc_eh.a
 $folder/lib/old_glibc.o
 OPTIONS
 echo "$wanted" >"$folder/complete"

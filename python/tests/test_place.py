@@ -334,7 +334,7 @@ class Loops(WithFake):
         there has not been seen yet. gaps: also later ones between a step() and a batch.
         """
         points = self.calm(loop)[0].points
-        return iter(range(5, points + 1, 2 if gaps else 3))
+        return iter(range(5, points + 1, 5 if gaps else 6))
 
     def test_killed(self) -> None:
         def kill() -> None:

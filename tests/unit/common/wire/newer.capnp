@@ -81,7 +81,8 @@ struct AttachMessage {
     rankState @8 :AnyPointer;
     figures @9 :AnyPointer;
     waits @10 :AnyPointer;
-    praise @11 :Text;
+    heldState @11 :AnyPointer;
+    praise @12 :Text;
   }
 }
 
