@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import unittest
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Callable
+from unittest import mock
 
 import torch
 from torch import nn
@@ -17,6 +20,9 @@ from torch.utils.data import DataLoader
 from with_fake import WithFake
 
 import tributary.torch as trib
+from tributary.torch import _plain
+from tributary.torch._loop import Loop
+from tributary.torch._program import program
 
 SAMPLES, BATCH = 16, 2
 EPOCHS, ROUNDS = 3, 24
@@ -362,6 +368,98 @@ class Loops(WithFake):
 
         for at in (8, 41, 70):
             self.go_on(with_processes, kill, at)
+
+
+class Keeping(WithFake):
+    def test_what_is_too_large_is_told_once_and_left_out(self) -> None:
+        self.net.register_buffer("large", torch.zeros(100_000))
+        with self.assertLogs("tributary", "WARNING") as logs:
+            self.train(self.make(), 3)
+        self.assertEqual(len([line for line in logs.output if "390 KiB, and 256 are kept" in line]), 1)
+        self.assertLess(max(len(state) for state in self.library.kept.values()), 256 << 10)
+
+    def test_what_has_no_state(self) -> None:
+        with self.assertRaisesRegex(TypeError, r"keep\(count=...\): a int has no state_dict"):
+            trib.keep(count=3)
+        thing = mock.Mock(state_dict=lambda: {"function": print}, load_state_dict=print)
+        with self.assertRaisesRegex(TypeError, r"keep\(thing=...\) has a builtins.builtin_function_or_method"):
+            trib.keep(thing=thing)
+
+    def test_bytes_of_others_make_no_objects(self) -> None:
+        values = {"a": (1, 2.5, None), "b": [torch.arange(3), {4: "x"}, {5, 6}], "c": float("inf")}
+        again = _plain.decoded(_plain.encoded(values, "it"))
+        self.assertTrue(torch.equal(again["b"][0], torch.arange(3)))
+        self.assertEqual((again["a"], again["b"][1:], again["c"]), (values["a"], values["b"][1:], values["c"]))
+        for hostile in (pickle.dumps(Path("x")), pickle.dumps(print), b"", b"no pickle", pickle.dumps(("tensor", 3))):
+            with self.assertRaisesRegex(ValueError, "a state that was kept cannot be read"):
+                _plain.decoded(hostile)
+
+    def test_a_rank_without_a_state_of_its_own(self) -> None:
+        opt = self.make()
+        loader = Run(self, None, 0).loader()
+        for number, _ in enumerate(loader):
+            self.train(opt)
+            if number == 2:
+                break
+        self.library.kept_by_first, self.library.kept = dict(self.library.kept), {}
+        opt.finish()
+        self._leave()
+        state = torch.get_rng_state()
+        self.net = type(self.net)()
+        self.make()
+        batches = [batch.tolist() for batch in Run(self, None, 0).loader()]
+        self.assertEqual(len(batches), 5)  # of 8
+        del state
+
+    def test_a_rank_of_which_nothing_is_known_says_so(self) -> None:
+        self.train(self.make(), 3)
+        self.library.kept.clear()
+        self._leave()
+        with self.assertLogs("tributary", "WARNING") as logs:
+            self.make()
+        self.assertIn("nothing is kept of round 3 for this rank", "\n".join(logs.output))
+        self.assertEqual(len(list(Run(self, None, 0).loader())), 5)
+
+    def test_other_data_are_refused(self) -> None:
+        opt = self.make()
+        for _ in Run(self, None, 0).loader():
+            self.train(opt)
+        self._leave()
+        self.make()
+        with self.assertRaisesRegex(ValueError, "with samples=16, and this sampler has samples=20"):
+            trib.DistributedSampler(range(20), seed=1)
+
+    def test_other_batches_and_ranks_share_what_is_left(self) -> None:
+        opt = self.make()
+        taken = []
+        for number, batch in enumerate(Run(self, None, 0).loader()):
+            taken += batch.tolist()
+            self.train(opt)
+            if number == 2:
+                break
+        self._leave()
+        self.make()
+        for world in (1, 5):
+            left = []
+            for rank in range(world):
+                view = mock.Mock(rank=rank, world_size=world)
+                program.loop = Loop(program._passes_top)
+                program.loop.go_on(_plain.decoded(self.library.kept[3])["loop"], own=False)
+                with mock.patch.object(program.link, "_view", view):
+                    sampler = trib.DistributedSampler(range(SAMPLES), seed=1, batch_size=1)
+                    left += list(sampler)
+            self.assertEqual(sorted(taken + left), sorted(range(SAMPLES)))
+
+    def test_an_epoch_that_is_left_early_is_said(self) -> None:
+        opt = self.make()
+        loader = Run(self, None, 0).loader()
+        with self.assertLogs("tributary", "WARNING") as logs:
+            for _ in range(3):
+                for number, _ in enumerate(loader):
+                    self.train(opt)
+                    if number == 4:
+                        break
+        self.assertEqual(len([line for line in logs.output if "epoch 0 was left after 5 of 8 batches" in line]), 1)
 
 
 if __name__ == "__main__":

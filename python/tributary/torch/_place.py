@@ -46,6 +46,7 @@ class Place:
         self._state: dict[str, Any] | None = None  # of the last round, until the next one's first gradient
         self._first: dict[str, Any] | None = None  # of the job's beginning: without a snapshot it goes back there
         self._at_top = False  # since then
+        self._copies: dict[str, Any] = {}  # of what only this rank has, when the round left
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
         self._in_gap = False  # so are they to be stepped
         self._all_fits = True
@@ -57,8 +58,9 @@ class Place:
         """The first gradient of a round is about to be sent: it may be complete from now on."""
         self._session, self._round = session, round
         self._schedulers.step_ended()
-        # As bytes: the next forward pass writes the tensors.
-        own = _plain.encoded(self._own(), "what only this rank has")
+        self._copies = self._own()
+        # Bytes, or copies: the next forward pass writes the tensors. To read those of a GPU now would hold it up.
+        own = b"" if self._on_gpu() else self._own_bytes()
         self._state = {"loop": self._loop.when_round_leaves(), "own": own, "top": False}
         self._at_top = False
         self._keep({**self._state, "schedulers": self._schedulers.state()})
@@ -80,6 +82,7 @@ class Place:
         if state is None or (self._at_top and not (draws and self._loop.looks)):
             return
         self._at_top = True
+        state["own"] = self._own_bytes() or state["own"]
         loop = self._loop.at_top(state["loop"], draws)
         if self._loop.same_epoch(state["loop"], loop):
             self._schedulers.round_begins()
@@ -90,29 +93,51 @@ class Place:
         self._session = session
         if self._state is None or self._round != round:
             return
+        self._state["own"] = self._own_bytes() or self._state["own"]
         loop = self._loop.at_end(self._state["loop"])
         self._keep({**self._state, "loop": loop, "schedulers": self._schedulers.state(), "top": True})
         self._state = None
 
     def _own(self) -> dict[str, Any]:
+        """What only this rank has; {} if it is too large to be kept. Tensors of GPUs are copies."""
         if not self._all_fits:
             return {}
-        own: dict[str, Any] = {"tensors": self._tensors}
+        own: dict[str, Any] = {"tensors": dict(self._tensors)}
         if self._optimizer is not None:
             own["optimizer"] = self._optimizer.state_dict()["state"]
+        states = own.get("optimizer", {}).values()
+        arrays = [*self._tensors.values(), *(value for state in states for value in state.values())]
+        self._fit(sum(array.numel() * array.element_size() for array in arrays if isinstance(array, torch.Tensor)))
+        if not self._all_fits:
+            return {}
+        if self._on_gpu():
+            own["tensors"] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
         return own
+
+    def _on_gpu(self) -> bool:
+        return any(tensor.is_cuda for tensor in self._tensors.values())
+
+    def _own_bytes(self) -> bytes:
+        """Of the copies, once."""
+        copies, self._copies = self._copies, {}
+        return _plain.encoded(copies, "what only this rank has") if copies else b""
+
+    def _fit(self, size: int) -> None:
+        if size <= LIMIT or not self._all_fits:
+            return
+        self._all_fits = False
+        logger.warning(
+            "what this rank keeps beside the parameters has %d KiB, and %d are kept: buffers and the state of an "
+            "optimizer that steps here begin anew in a process that goes on",
+            size >> 10,
+            LIMIT >> 10,
+        )
 
     def _keep(self, state: dict[str, Any]) -> None:
         assert self._session is not None
         data = _plain.encoded({"round": self._round, **state}, "what belongs to the place in the data")
-        if len(data) > LIMIT and self._all_fits:
-            self._all_fits = False
-            logger.warning(
-                "what this rank keeps beside the parameters has %d KiB, and %d are kept: buffers and the state of an "
-                "optimizer that steps here begin anew in a process that goes on",
-                len(data) >> 10,
-                LIMIT >> 10,
-            )
+        if len(data) > LIMIT and state["own"]:
+            self._fit(len(data))
             if self._state is not None:
                 self._state["own"] = b""
             return self._keep({**state, "own": b""})
@@ -137,7 +162,8 @@ class Place:
             if self._first is not None:
                 self._take(self._first, own=True)
             else:
-                own = _plain.encoded(self._own(), "what only this rank has")
+                self._copies = self._own()
+                own = self._own_bytes()
                 self._first = {"loop": self._loop.now(), "own": own, "top": True}
             return
         kept, first = session.kept(), session.kept_of_first()
