@@ -40,6 +40,7 @@ void after_in_parent() {
 }
 void after_in_child() {
   for (const int fd : descriptors().fds) replace(fd);
+  descriptors().fds.clear();  // numbers that are something else's from now on
   descriptors().mutex.unlock();
 }
 

@@ -14,10 +14,11 @@ from typing import Any, Callable
 from unittest import mock
 
 import torch
+from fake import FakeLibrary
 from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader
-from with_fake import WithFake
+from with_fake import TwoLayers, WithFake
 
 import tributary.torch as trib
 from tributary.torch import _plain
@@ -260,6 +261,26 @@ def accumulated(run: Run) -> None:
     del opt
 
 
+def a_loader_an_epoch(run: Run) -> None:
+    opt = run.optimizer()
+    scheduler = lr_scheduler.StepLR(opt, 1, 0.5)
+    for epoch in trib.epochs(EPOCHS):
+        judged, loader = DataLoader(range(6), 2, sampler=trib.DistributedSampler(range(6))), run.loader()
+        loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            run.train(batch)
+        assert len(list(judged)) == 3
+        scheduler.step()
+
+
+def a_round_an_epoch(run: Run) -> None:
+    run.optimizer(accumulate=8, average=True)
+    loader = run.loader()
+    for _ in range(EPOCHS * 2):
+        for number, batch in enumerate(loader):
+            run.train(batch, step=number == 7)
+
+
 def with_processes(run: Run) -> None:
     opt = run.optimizer()
     scheduler = lr_scheduler.StepLR(opt, 5, 0.5)
@@ -347,7 +368,7 @@ class Loops(WithFake):
             raise Killed
 
         for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, plateau,
-                     held_passes, accumulated, an_average):  # fmt: skip
+                     held_passes, accumulated, an_average, a_loader_an_epoch, a_round_an_epoch):  # fmt: skip
             for at in self.at_points(loop, gaps=loop not in (told_epochs, an_average)):
                 with self.subTest(loop.__name__, at=at):
                     self.go_on(loop, kill, at)
@@ -377,6 +398,35 @@ class Keeping(WithFake):
             self.train(self.make(), 3)
         self.assertEqual(len([line for line in logs.output if "390 KiB, and 256 are kept" in line]), 1)
         self.assertLess(max(len(state) for state in self.library.kept.values()), 256 << 10)
+
+    def test_schedulers_of_two_optimizers(self) -> None:
+        def run(rounds: int) -> list[float]:
+            twin = TwoLayers()
+            opts = [
+                trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=0.1), name=name)
+                for name, net in (("one", self.net), ("two", twin))
+            ]
+            schedulers = [lr_scheduler.ExponentialLR(opt, 0.9) for opt in opts]
+            for batch in Run(self, None, 0).loader():
+                if opts[0].round == rounds:
+                    break
+                x = batch.float()[:, None].expand(2, 4)
+                (self.net(x).square().mean() + twin(x).square().mean()).backward()
+                for opt, scheduler in zip(opts, schedulers):
+                    opt.step()
+                    scheduler.step()
+                    opt.zero_grad()
+            return [opt.param_groups[0]["lr"] for opt in opts]
+
+        libraries = {"one": self.library, "two": FakeLibrary()}
+        link = "tributary.torch._link._library.load"
+        with mock.patch(link, side_effect=lambda: libraries[["one", "two"][len(program.links) % 2]]):
+            run(3)
+            self._leave()
+            self.net = TwoLayers()
+            rates = run(6)
+        for rate in rates:
+            self.assertAlmostEqual(rate, 0.1 * 0.9**6)
 
     def test_what_has_no_state(self) -> None:
         with self.assertRaisesRegex(TypeError, r"keep\(count=...\): a int has no state_dict"):
@@ -426,8 +476,9 @@ class Keeping(WithFake):
             self.train(opt)
         self._leave()
         self.make()
-        with self.assertRaisesRegex(ValueError, "with samples=16, and this sampler has samples=20"):
-            trib.DistributedSampler(range(20), seed=1)
+        judged = trib.DistributedSampler(range(20), seed=1, batch_size=2)  # not yet: it may be another one's place
+        with self.assertRaisesRegex(ValueError, r"of 16 samples \(seed 1\), and the loop takes a batch of 20"):
+            list(judged)
 
     def test_other_batches_and_ranks_share_what_is_left(self) -> None:
         opt = self.make()

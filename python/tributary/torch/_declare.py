@@ -147,10 +147,11 @@ def tensors_of(slots: list[Slot], grouped: bool) -> list[Tensor]:
 
 
 def buffers_of(model: Parameters) -> dict[str, torch.Tensor]:
-    """A model's buffers by name, each once: running statistics, codebooks."""
+    """A model's buffers by name, each once, that are in its state_dict(): running statistics, codebooks."""
     if not isinstance(model, torch.nn.Module):
         return {}
-    return {name: buffer for name, buffer in model.named_buffers() if buffer.layout == torch.strided}
+    kept = model.state_dict(keep_vars=True)
+    return {n: buffer for n, buffer in model.named_buffers() if n in kept and buffer.layout == torch.strided}
 
 
 def computes_with(slots: list[Slot]) -> str:

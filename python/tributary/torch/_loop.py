@@ -11,7 +11,10 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Callable
 
+import torch
+
 from tributary.torch import _plain
+from tributary.torch._plain import LIMIT
 from tributary.torch._seed import generators, set_generators
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ class Loop:
     """What a program has one of, whatever jobs it trains.
 
     Args:
-        passes_top: what jobs do when the loop is there; True: the next batch is not taken yet.
+        passes_top: what jobs do when the loop takes a batch.
 
     Attributes:
         told: the loop begins where the job is, because it asked where that is (epochs(), rounds()).
@@ -32,16 +35,19 @@ class Loop:
         looks: the last batch was only looked at: the loop begins the same iteration again.
     """
 
-    def __init__(self, passes_top: Callable[[bool], None]) -> None:
+    def __init__(self, passes_top: Callable[[], None]) -> None:
         self.told = False
         self.epoch: int | None = None
         self.samples = 0
         self.looks = False
         self._passes_top = passes_top
         self._samplers: list[weakref.ref[DistributedSampler]] = []
+        self.last: DistributedSampler | None = None  # that a batch was taken from
         self._training: list[DistributedSampler] = []  # at the program's end their function may have returned
         self._objects: dict[str, Any] = {}
         self._given: dict[str, Any] | None = None  # what the program goes on from
+        self._claimed = False  # a place of that: a sampler has it
+        self._goes_on = False  # a round has left since: there are other places now
         self.batches_before = 0  # of each rank, in rounds of which nothing is kept
         self._generators: dict[str, Any] | None = None  # of the state that the first round begins with
         self.arrived = True
@@ -56,10 +62,24 @@ class Loop:
         """In the order in which they were made."""
         return [sampler for known in self._samplers if (sampler := known()) is not None]
 
-    def place_of_next(self) -> dict[str, Any] | None:
-        """Where a sampler that is made now goes on."""
-        places = self._given["samplers"] if self._given is not None else []
-        return places[len(self._samplers)] if len(self._samplers) < len(places) else None
+    def place_of(self, sampler: DistributedSampler) -> dict[str, Any] | None:
+        """Where a sampler that was made now goes on: as the one did that had as many of the same data before it."""
+        nth = self.nth(sampler)
+        for place in [] if self._goes_on else self._places():
+            if sampler.is_of(place) and place["nth"] == nth:
+                self._claimed = True
+                return place
+        return None
+
+    def _places(self) -> list[dict[str, Any]]:
+        given = self._given["samplers"] if self._given is not None else []
+        return [place for place in given if place is not None]
+
+    def nth(self, sampler: DistributedSampler) -> int:
+        """How many living samplers were made before it, of as many samples in the same order."""
+        samplers = self.samplers
+        before = samplers[: samplers.index(sampler)] if sampler in samplers else samplers
+        return sum(1 for one in before if one.is_of(sampler.data()))
 
     def keep(self, objects: dict[str, Any]) -> None:
         """Objects that have a state. In a program that goes on they get it at once.
@@ -71,7 +91,12 @@ class Loop:
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(thing, method, None)):
                     raise TypeError(f"keep({name}=...): a {type(thing).__name__} has no {method}()")
-            _plain.encoded(thing.state_dict(), f"keep({name}=...)")
+            size = len(_plain.encoded(thing.state_dict(), f"keep({name}=...)"))
+            if size > LIMIT:
+                raise ValueError(
+                    f"keep({name}=...) has {size >> 10} KiB, and a rank keeps at most {LIMIT >> 10}: save it with "
+                    "torch.save() yourself, and load it before the loop"
+                )
             self._objects[name] = thing
             if self._given is not None and name in self._given["objects"]:
                 thing.load_state_dict(self._given["objects"][name])
@@ -80,10 +105,9 @@ class Loop:
 
     def when_round_leaves(self) -> dict[str, Any]:
         """A loader is asked here: at the top its place may be that of the next batch."""
-        self._generators = None
-        for sampler in self.samplers:
-            sampler.round_is_complete()
-        self._training = [sampler for sampler in self.samplers if sampler.trains]
+        self._generators, self._goes_on = None, True
+        drew = [sampler for sampler in self.samplers if sampler.round_leaves(last=sampler is self.last)]
+        self._training = [sampler for sampler in drew if sampler.trains] or self._training
         return self.now()
 
     def now(self) -> dict[str, Any]:
@@ -117,9 +141,7 @@ class Loop:
         }
 
     def _states(self, loaders: bool) -> dict[str, Any]:
-        return {
-            name: thing.state_dict() for name, thing in self._objects.items() if hasattr(thing, "__iter__") == loaders
-        }
+        return {name: thing.state_dict() for name, thing in self._objects.items() if _is_loader(thing) == loaders}
 
     def go_on(self, state: dict[str, Any], own: bool) -> None:
         """From a state that was kept. own: by this rank, whose random generators those are."""
@@ -127,14 +149,19 @@ class Loop:
         self._given = state
         if self.epoch is None:  # a loop that goes back goes through epochs in one iteration
             self.epoch = state["epoch"]
-        for sampler, place in zip(self.samplers, state["samplers"]):
-            sampler.go_on(place or sampler.beginning)
-        for name, thing in self._objects.items():
-            if name in state["objects"]:
-                thing.load_state_dict(state["objects"][name])
+        self._claimed = self._goes_on = False
+        for sampler in self.samplers:
+            sampler.go_on(self.place_of(sampler) or sampler.beginning)
+        self._load_objects()
         self._generators = state["generators"] if own else None
         self.arrived = False
         self._set_generators()
+
+    def _load_objects(self) -> None:
+        given = self._given["objects"] if self._given is not None else {}
+        for name, thing in self._objects.items():
+            if name in given:
+                thing.load_state_dict(given[name])
 
     def _set_generators(self) -> None:
         if self._generators is not None:
@@ -142,14 +169,23 @@ class Loop:
 
     def passed_top(self, draws: bool) -> None:
         """Generators are again as they were: what was done since the attach (an iterator is made) has moved them."""
+        if not self.arrived and self._given is not None:
+            self._load_objects()  # epochs that are over may have changed them
         if draws and (not self.arrived or (self.looks and self._given is not None and not self._given["looks"])):
             self._set_generators()
         self.arrived, self.looks = True, False
 
-    def top(self, sampler: DistributedSampler | None = None) -> None:
-        """The loop takes a batch of this sampler; None: the first gradient of a round is there."""
-        if sampler is None or sampler.trains or not any(one.trains for one in self.samplers):
-            self._passes_top(sampler is not None)
+    def top(self, sampler: DistributedSampler) -> None:
+        """The loop takes a batch of this sampler. One of an evaluation belongs to the round before."""
+        if not sampler.trains and any(one.trains for one in self.samplers):
+            return
+        if not self.arrived and not self._claimed and (places := self._places()):
+            raise ValueError(
+                f"DistributedSampler: the job goes on in epoch {places[0]['epoch']} of {places[0]['samples']} samples "
+                f"(seed {places[0]['seed']}), and the loop takes a batch of {len(sampler.dataset)} (seed "
+                f"{sampler.seed}): give the same data and seed, or start another job with name="
+            )
+        self._passes_top()
 
     def epochs(self, count: int | None) -> Iterator[int]:
         self.told = True
@@ -158,3 +194,8 @@ class Loop:
         while count is None or self.epoch < count:
             yield self.epoch
             self.epoch += 1
+
+
+def _is_loader(thing: Any) -> bool:
+    """Whether it has a place in data, which is that of the next batch at the top."""
+    return hasattr(thing, "__iter__") and not isinstance(thing, torch.nn.Module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Callable
 
 import torch
 
@@ -11,9 +11,8 @@ from tributary._library import Session
 from tributary.torch import _plain, _state
 from tributary.torch._log import logger
 from tributary.torch._loop import Loop
+from tributary.torch._plain import LIMIT
 from tributary.torch._schedulers import Schedulers
-
-LIMIT = 256 << 10  # bytes of a rank's state (common/wire/attach_messages.h: kMaxRankState)
 
 
 class Place:
@@ -26,7 +25,7 @@ class Place:
     Args:
         loop: of the program.
         schedulers: of the job's optimizer.
-        tensors: that this rank writes itself, by name: buffers.
+        tensors: says which this rank writes itself, by name: buffers.
         optimizer: whose state this rank has; None: servers have it.
     """
 
@@ -34,12 +33,12 @@ class Place:
         self,
         loop: Loop,
         schedulers: Schedulers,
-        tensors: dict[str, torch.Tensor] | None = None,
+        tensors: Callable[[], dict[str, torch.Tensor]] = dict,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self._loop = loop
         self._schedulers = schedulers
-        self._tensors = tensors or {}
+        self._tensors_of = tensors
         self._optimizer = optimizer
         self._session: Session | None = None
         self._round = 0
@@ -47,6 +46,7 @@ class Place:
         self._first: dict[str, Any] | None = None  # of the job's beginning: without a snapshot it goes back there
         self._at_top = False  # since then
         self._copies: dict[str, Any] = {}  # of what only this rank has, when the round left
+        self._own_before = b""  # of the round before
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
         self._in_gap = False  # so are they to be stepped
         self._all_fits = True
@@ -60,7 +60,7 @@ class Place:
         self._schedulers.step_ended()
         self._copies = self._own()
         # Bytes, or copies: the next forward pass writes the tensors. To read those of a GPU now would hold it up.
-        own = b"" if self._on_gpu() else self._own_bytes()
+        own = self._own_before if self._on_gpu() else self._own_bytes()
         self._state = {"loop": self._loop.when_round_leaves(), "own": own, "top": False}
         self._at_top = False
         self._keep({**self._state, "schedulers": self._schedulers.state()})
@@ -120,7 +120,8 @@ class Place:
     def _own_bytes(self) -> bytes:
         """Of the copies, once."""
         copies, self._copies = self._copies, {}
-        return _plain.encoded(copies, "what only this rank has") if copies else b""
+        self._own_before = _plain.encoded(copies, "what only this rank has") if copies else b""
+        return self._own_before
 
     def _fit(self, size: int) -> None:
         if size <= LIMIT or not self._all_fits:
@@ -184,10 +185,15 @@ class Place:
         if state["own"]:
             self._load_own(_plain.decoded(state["own"]))
 
+    @property
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        return self._tensors_of()
+
     @torch.no_grad()
     def _load_own(self, own: dict[str, Any]) -> None:
+        tensors = self._tensors
         for name, values in own.get("tensors", {}).items():
-            there = self._tensors.get(name)
+            there = tensors.get(name)
             if there is None or there.shape != values.shape:
                 raise ValueError(
                     f"the job's state has a buffer '{name}' of shape {tuple(values.shape)}, which the model has not: "

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+LIMIT = 256 << 10  # bytes of a rank's state (common/wire/attach_messages.h: kMaxRankState)
+
 _CONTAINERS: dict[str, Any] = {
     "tuple": tuple,
     "set": set,

@@ -135,13 +135,20 @@ class Program:
         for link in self.links:
             link.say_stopped()
 
-    def _passes_top(self, draws: bool) -> None:
-        """The loop is at its top: what was done belongs to the rounds that are complete, and a stop is after them."""
+    def _passes_top(self) -> None:
+        """A batch is taken: what was done belongs to the rounds that are complete, and a stop is after them."""
         for link in self.links:
-            link.at_top(draws)
+            link.at_top(draws=True)
         for link in self.links:
             link.leave_if_stopped()
-        self.loop.passed_top(draws)
+        self.loop.passed_top(draws=True)
+
+    def first_gradient(self, link: Link) -> None:
+        """Of a job's round: the top of a loop that takes no batches from samplers, if it is the first job's."""
+        link.at_top(draws=False)
+        if link is next((one for one in self.links if not one.closed), None):
+            link.leave_if_stopped()
+        self.loop.passed_top(draws=False)
 
     @property
     def round(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable
@@ -155,6 +156,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._holding = False  # inside no_sync()
         self._rounds = 0  # of this process
         self._begun = False  # a gradient of the open round is there
+        self._left = False  # and is sent
+        self._lock = threading.RLock()  # hooks of several devices run in several threads
         norm = max_grad_norm is not None and not self._job.loss_scale  # else this rank's gradient is scaled
         self._same_data = SameData(mean=self._steps_here, norm=norm)
 
@@ -176,7 +179,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             shares=any(isinstance(slot, SharedSlot) for slot in self._slots),
             accumulate=accumulate,
             batches=accumulate,
-            place=Place(program.loop, Schedulers(self, optimizer), _declare.buffers_of(model_or_params)),
+            place=Place(program.loop, Schedulers(self, optimizer), lambda: _declare.buffers_of(model_or_params)),
         )
         program.open(self._link)
         if self._steps_here and self._link.round:
@@ -261,8 +264,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._push(slot, rate)
 
     def _push(self, slot: Slot, rate: float) -> None:
-        if not self._open.order:
-            self._link.round_leaves()
+        with self._lock:  # the others of a model on several devices wait until it is kept
+            if not self._left:
+                self._left = True
+                self._link.round_leaves()
         assert self._open.weight is not None
         self._link.push(slot.index, slot.source if slot.gives else None, slot.factor, self._open.weight, rate)
         self._open.order.append(slot.index)
@@ -413,9 +418,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _begin_round(self) -> None:
         """At the first gradient of a round, or in a step() without any."""
-        if not self._begun:
-            self._begun = True
-            program.loop.top()
+        with self._lock:
+            if not self._begun:
+                self._begun = True
+                program.first_gradient(self._link)
 
     def _end_round(self, rewound: bool) -> None:
         for slot in self._slots:
@@ -439,7 +445,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _begin_watch(self) -> None:
         """A round begins, with the parameters of the one before."""
         self._open = OpenRound(self._average)
-        self._begun = False
+        self._begun = self._left = False
         self._taken_before = program.loop.samples
         self._watches = self._rounds < WATCHED or self._rounds % WATCHED_THEN == 0
         self._rounds += 1

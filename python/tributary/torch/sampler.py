@@ -103,7 +103,11 @@ class DistributedSampler(Sampler[int]):
         self._trains = False
         self._rewinds = program.rewinds
         self._told_left = False
-        self.go_on(program.loop.place_of_next())
+        self._nth = 0  # of those of the same data
+        self.go_on(program.loop.place_of(self))
+        # Made anew for each epoch: it takes the place of one that trained with the same data.
+        for before in [one for one in program.loop.samplers if one.has_trained(self.data())]:
+            before._trains, self._trains = False, True
         program.loop.add_sampler(self)
 
     def set_epoch(self, epoch: int) -> None:
@@ -129,7 +133,7 @@ class DistributedSampler(Sampler[int]):
     @property
     def beginning(self) -> dict[str, Any] | None:
         """The place of a job that goes back to its beginning; None: no round was trained with it."""
-        return {**self._first, **self._data()} if self.trains and self._first is not None else None
+        return {**self._first, "nth": self._nth, **self.data()} if self.trains and self._first is not None else None
 
     @property
     def begins(self) -> bool:
@@ -142,11 +146,15 @@ class DistributedSampler(Sampler[int]):
         place = self.place()
         return None if place is None else int(place["epoch"])
 
-    def round_is_complete(self) -> None:
-        if self._turn is not None and self._drawn:
+    def round_leaves(self, last: bool) -> bool:
+        """Whether it gave batches since the last round. last: it gave the last of all."""
+        drew, self._drawn = self._drawn, False
+        if drew and self._turn is not None:
             self._turn.rounds += 1
-            self._trains = self._trains or self._turn.rounds > 1
-        self._drawn = False
+            # An evaluation is between two rounds, and has come to its end.
+            self._trains = self._trains or self._turn.rounds > 1 or (last and not self._turn.over)
+            self._nth = program.loop.nth(self)
+        return drew
 
     def place(self, ends: bool = False) -> dict[str, Any] | None:
         """What a process needs to go on; None: it begins anew.
@@ -160,24 +168,30 @@ class DistributedSampler(Sampler[int]):
         if not self.trains:
             return None
         if ends and turn.over:
-            return {"turn": turn.number + 1, "epoch": turn.epoch + 1, "dealt": 0, **self._data()}
-        return {"turn": turn.number, "epoch": turn.epoch, "dealt": turn.dealt(self.ahead), **self._data()}
+            return {"turn": turn.number + 1, "epoch": turn.epoch + 1, "dealt": 0, "nth": self._nth, **self.data()}
+        return {
+            "turn": turn.number,
+            "epoch": turn.epoch,
+            "dealt": turn.dealt(self.ahead),
+            "nth": self._nth,
+            **self.data(),
+        }
 
-    def _data(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
+        """Which data, in which order."""
         return {"samples": len(self.dataset), "seed": self.seed if self.shuffle else None}
+
+    def has_trained(self, data: dict[str, Any]) -> bool:
+        """Whether this process has trained rounds with its batches, and those are its data."""
+        return self._trains and self._turn is not None and self._turn.rounds > 0 and self.is_of(data)
+
+    def is_of(self, place: dict[str, Any]) -> bool:
+        return all(place[key] == value for key, value in self.data().items())
 
     def go_on(self, place: dict[str, Any] | None) -> None:
         """From a place that was kept."""
         self._open = place
         self._trains = place is not None
-        if place is None:
-            return
-        for key, value in self._data().items():
-            if place[key] != value:
-                raise ValueError(
-                    f"DistributedSampler: the job goes on in epoch {place['epoch']} of data with {key}={place[key]}, "
-                    f"and this sampler has {key}={value}: give the same data and seed, or start another job with name="
-                )
 
     # ---- iterations
 
@@ -233,7 +247,7 @@ class DistributedSampler(Sampler[int]):
         if not before:
             return None
         turn, batches = divmod(before, Turn(0, 0, 0, size, per_round).count(len(self.dataset)))
-        return {"turn": turn, "epoch": turn, "dealt": batches * size * replicas(), **self._data()}
+        return {"turn": turn, "epoch": turn, "dealt": batches * size * replicas(), "nth": self._nth, **self.data()}
 
     def _following(self) -> tuple[int, int, int]:
         """Number, epoch and start of the iteration after the last one."""
@@ -286,6 +300,7 @@ class DistributedSampler(Sampler[int]):
         """A batch of the turn has reached the loop."""
         turn.batches += 1
         self._drawn = True
+        program.loop.last = self
         program.loop.samples += turn.size
 
     def indices(self, turn: Turn) -> Iterator[list[int]]:
