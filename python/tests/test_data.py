@@ -92,6 +92,22 @@ class Sampling(unittest.TestCase):
         loader = DataLoader(range(50), batch_size=3, sampler=sampler, num_workers=1)
         self.assertEqual([batch.tolist() for batch in loader], batches(0, 1))
 
+    def test_what_accelerate_holds_back_is_not_taken(self) -> None:
+        source = "def begin(loader): return loader.__iter__()"
+        accelerate: dict[str, Any] = {"__name__": "accelerate.data_loader"}
+        exec(source, accelerate)
+        with mock.patch.object(program, "loop", Loop(program._passes_top)):
+            sampler = trib.DistributedSampler(range(12))
+            sampler._trains = True
+            batches = accelerate["begin"](DataLoader(range(12), batch_size=4, sampler=sampler))
+            dealt = []
+            for _ in range(4):
+                place = sampler.place()
+                dealt.append(place and place["dealt"])
+                next(batches, None)
+            dealt.append(sampler._turn.dealt(sampler.ahead) if sampler._turn else None)
+        self.assertEqual(dealt, [0, 0, 4, 8, 12])
+
     def test_what_cannot_be(self) -> None:
         with self.assertRaisesRegex(ValueError, "how many samples a batch has is not known"):
             iter(trib.DistributedSampler(range(50)))
