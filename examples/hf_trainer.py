@@ -4,8 +4,9 @@ tributary run --servers 1 --nodes 2 -- python examples/hf_trainer.py
 
 Started by `tributary run`, the Trainer sees one process, and leaves the model alone. (What torchrun sets makes it wrap
 the model in DistributedDataParallel.) The DistributedOptimizer clips, so the Trainer's max_grad_norm is 0; it still
-writes gradients when it measures their norm after backward, so they leave in step(). One epoch: in a process that goes
-on, earlier epochs are empty, and a Trainer ends at an empty one.
+writes gradients when it measures their norm after backward, so they leave in step(). A Trainer ends at an epoch that
+is empty, as those are that a process which goes on has behind it: each train() is one epoch, and trib.epochs() says
+which are left.
 """
 
 import torch
@@ -31,9 +32,14 @@ class Tokens(Dataset):
         return {"input_ids": tokens, "labels": tokens}
 
 
+class Sampler(trib.DistributedSampler):
+    def set_epoch(self, epoch: int) -> None:
+        """Each train() counts from 0. The sampler knows the job's epoch itself."""
+
+
 class ShardedTrainer(Trainer):
     def _get_train_sampler(self, *_: object) -> trib.DistributedSampler:
-        return trib.DistributedSampler(self.train_dataset, seed=1)
+        return sampler
 
     def log(self, logs: dict[str, float], *rest: object) -> None:
         super().log(logs, *rest)
@@ -49,7 +55,8 @@ config = GPT2Config(
 model = GPT2LMHeadModel(config).to("cuda" if torch.cuda.is_available() else "cpu")
 adamw = torch.optim.AdamW(model.parameters(), lr=1e-3)
 opt = trib.DistributedOptimizer(model, adamw, max_grad_norm=1.0, seed=1, overlap="step")
-sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, len(data) // (args.batch * trib.world_size()))
+sampler = Sampler(data, seed=1, batch_size=args.batch)
+sched = torch.optim.lr_scheduler.CosineAnnealingLR(opt, args.epochs * len(sampler) // args.batch)
 arguments = TrainingArguments(
     "runs/hf_trainer",
     num_train_epochs=1,
@@ -62,5 +69,6 @@ arguments = TrainingArguments(
     use_cpu=not torch.cuda.is_available(),
 )
 trainer = ShardedTrainer(model, arguments, train_dataset=data, eval_dataset=held_out, optimizers=(opt, sched))
-trainer.train()
+for _ in trib.epochs(args.epochs):
+    trainer.train()
 print(f"validation loss {trainer.evaluate()['eval_loss']:.4f}")

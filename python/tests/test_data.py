@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import unittest
 from typing import Any
 from unittest import mock
@@ -91,6 +92,25 @@ class Sampling(unittest.TestCase):
         sampler = trib.DistributedSampler(range(50), seed=4)
         loader = DataLoader(range(50), batch_size=3, sampler=sampler, num_workers=1)
         self.assertEqual([batch.tolist() for batch in loader], batches(0, 1))
+
+    def test_what_accelerate_holds_back_is_not_taken(self) -> None:
+        state = mock.Mock()
+        with (
+            mock.patch.object(program, "loop", Loop(program._passes_top)),
+            mock.patch.dict(sys.modules, {"accelerate.state": state}),
+        ):
+            sampler = trib.DistributedSampler(range(12))
+            sampler._trains = True
+            loader = DataLoader(range(12), batch_size=4, sampler=sampler)
+            state.GradientState().active_dataloader = mock.Mock(base_dataloader=loader)
+            batches = iter(loader)
+            dealt = []
+            for _ in range(4):
+                place = sampler.place()
+                dealt.append(place and place["dealt"])
+                next(batches, None)
+            dealt.append(sampler._turn.dealt(sampler.ahead) if sampler._turn else None)
+        self.assertEqual(dealt, [0, 0, 4, 8, 12])
 
     def test_what_cannot_be(self) -> None:
         with self.assertRaisesRegex(ValueError, "how many samples a batch has is not known"):

@@ -461,6 +461,16 @@ class Keeping(WithFake):
         self.assertEqual(len(batches), 5)  # of 8
         del state
 
+    def test_a_seed_is_that_of_the_next_round_after_a_kill_before_the_top(self) -> None:
+        self.train(self.make(seed=3), 3)
+        seeded = torch.get_rng_state()
+        self._leave()
+        self.net = type(self.net)()
+        self.make(seed=3)
+        torch.manual_seed(42)  # as a framework does, before its loop
+        next(iter(Run(self, None, 0).loader()))
+        self.assertTrue(torch.equal(torch.get_rng_state(), seeded))
+
     def test_a_rank_of_which_nothing_is_known_says_so(self) -> None:
         self.train(self.make(), 3)
         self.library.kept.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,13 +17,15 @@ class Batches(Iterator[Any]):
     """Counts the batches that reach the loop, and drops those that were fetched for another place in the data.
 
     A loader with processes asks its sampler for batches that the loop has not come to: the sampler cannot count them.
+
+    Args:
+        ahead: batches that whoever iterates draws before it gives out one.
     """
 
-    def __init__(self, loader: DataLoader[Any], sampler: DistributedSampler, size: int | None) -> None:
+    def __init__(self, loader: DataLoader[Any], sampler: DistributedSampler, size: int | None, ahead: int) -> None:
         self._loader = loader
         self._sampler = sampler
-        # Accelerate's loaders draw a batch before they give out the one before it.
-        sampler.ahead = int(any(kind.__module__ == "accelerate.data_loader" for kind in type(loader).__mro__))
+        sampler.ahead = ahead
         self._turn = sampler.begin(size)
         self._batches = self._fetch()
 
@@ -72,7 +75,16 @@ def _iterator(loader: DataLoader[Any]) -> Iterator[Any]:
     sampler = getattr(source, "sampler", None)
     if not isinstance(sampler, DistributedSampler):
         return _iterate(loader)
-    return Batches(loader, sampler, getattr(source, "batch_size", None))
+    return Batches(loader, sampler, getattr(source, "batch_size", None), _held_back(loader))
+
+
+def _held_back(loader: DataLoader[Any]) -> int:
+    """Accelerate's loaders draw a batch before they give out the one before it. The one that begins an iteration tells
+    its GradientState. What it iterates is a loader of torch, which it has, or (before 0.30) is.
+    """
+    state: Any = sys.modules.get("accelerate.state")
+    begins = state.GradientState().active_dataloader if state is not None else None
+    return int(begins is not None and loader in (begins, getattr(begins, "base_dataloader", None)))
 
 
 DataLoader.__iter__ = _iterator  # type: ignore[assignment,method-assign]

@@ -112,13 +112,14 @@ class Loop:
 
     def now(self) -> dict[str, Any]:
         loaders = _plain.encoded(self._states(loaders=True), "a loader that is kept")
-        return {"objects": {}, **self._place(), "loaders": loaders, "looks": False}
+        return {"objects": {}, **self._place(), "loaders": loaders, "looks": False, "at_top": False}
 
     def at_top(self, before: dict[str, Any], draws: bool) -> dict[str, Any]:
         """The same at the top. draws: the next batch is not taken yet."""
         # A first batch may be looked at only: a process that goes on looks again.
         looks = draws and not self.looks and any(sampler.begins for sampler in self.samplers)
-        return {**before, **(self._place() if draws else {}), "objects": self._states(loaders=False), "looks": looks}
+        place = {**self._place(), "at_top": True} if draws else {}
+        return {**before, **place, "objects": self._states(loaders=False), "looks": looks}
 
     @staticmethod
     def same_epoch(before: dict[str, Any], after: dict[str, Any]) -> bool:
@@ -131,7 +132,8 @@ class Loop:
 
     def at_end(self, before: dict[str, Any]) -> dict[str, Any]:
         """The same at the end of the program, which has done what follows its last round."""
-        return {**before, **self._place(ends=True), "objects": self._states(loaders=False), "looks": False}
+        place = {**self._place(ends=True), "at_top": True}
+        return {**before, **place, "objects": self._states(loaders=False), "looks": False}
 
     def _place(self, ends: bool = False) -> dict[str, Any]:
         return {
@@ -143,8 +145,13 @@ class Loop:
     def _states(self, loaders: bool) -> dict[str, Any]:
         return {name: thing.state_dict() for name, thing in self._objects.items() if _is_loader(thing) == loaders}
 
-    def go_on(self, state: dict[str, Any], own: bool) -> None:
-        """From a state that was kept. own: by this rank, whose random generators those are."""
+    def go_on(self, state: dict[str, Any], own: bool, reseed: Callable[[], None] | None = None) -> None:
+        """From a state that was kept.
+
+        Args:
+            own: by this rank, whose random generators those are.
+            reseed: sets generators as a step() does; None: it does not.
+        """
         state = {**state, "objects": {**state["objects"], **_plain.decoded(state["loaders"])}}
         self._given = state
         if self.epoch is None:  # a loop that goes back goes through epochs in one iteration
@@ -154,6 +161,9 @@ class Loop:
             sampler.go_on(self.place_of(sampler) or sampler.beginning)
         self._load_objects()
         self._generators = state["generators"] if own else None
+        if reseed is not None and not (own and state.get("at_top")):  # else they are of before the end of step()
+            reseed()
+            self._generators = generators()
         self.arrived = False
         self._set_generators()
 

@@ -27,6 +27,7 @@ class Place:
         schedulers: of the job's optimizer.
         tensors: says which this rank writes itself, by name: buffers.
         optimizer: whose state this rank has; None: servers have it.
+        reseed: sets random generators for what follows a round, as the end of each step() does; None: it does not.
     """
 
     def __init__(
@@ -35,8 +36,10 @@ class Place:
         schedulers: Schedulers,
         tensors: Callable[[], dict[str, torch.Tensor]] = dict,
         optimizer: torch.optim.Optimizer | None = None,
+        reseed: Callable[[int], None] | None = None,
     ) -> None:
         self._loop = loop
+        self._reseed = reseed
         self._schedulers = schedulers
         self._tensors_of = tensors
         self._optimizer = optimizer
@@ -161,7 +164,7 @@ class Place:
         self._loop.batches_before = 0
         if round == 0:
             if self._first is not None:
-                self._take(self._first, own=True)
+                self._take(self._first, 0, own=True)
             else:
                 self._copies = self._own()
                 own = self._own_bytes()
@@ -176,12 +179,13 @@ class Place:
             self.unknown = self.unknown or f"nothing is kept of round {round}"
             self._loop.batches_before = round * batches
             return
-        self._take(state, own=bool(kept))
+        self._take(state, round, own=bool(kept))
 
-    def _take(self, state: dict[str, Any], own: bool) -> None:
+    def _take(self, state: dict[str, Any], round: int, own: bool) -> None:
         self._in_gap = not state["top"]
         self._given = state["schedulers"]
-        self._loop.go_on(state["loop"], own)
+        reseed = self._reseed
+        self._loop.go_on(state["loop"], own, None if reseed is None else lambda: reseed(round))
         if state["own"]:
             self._load_own(_plain.decoded(state["own"]))
 

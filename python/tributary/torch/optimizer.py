@@ -179,7 +179,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
             shares=any(isinstance(slot, SharedSlot) for slot in self._slots),
             accumulate=accumulate,
             batches=accumulate,
-            place=Place(program.loop, Schedulers(self, optimizer), lambda: _declare.buffers_of(model_or_params)),
+            place=Place(
+                program.loop,
+                Schedulers(self, optimizer),
+                lambda: _declare.buffers_of(model_or_params),
+                reseed=None if seed is None else lambda round: seed_round(seed, replica(), round),
+            ),
         )
         program.open(self._link)
         if self._steps_here and self._link.round:

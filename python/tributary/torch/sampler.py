@@ -42,7 +42,7 @@ class Turn:
 
     def dealt(self, ahead: int) -> int:
         """Samples of the epoch that all ranks have taken, if the loop holds back so many batches."""
-        return self.start + (self.batches - (0 if self.over else ahead)) * self.size * self.world
+        return self.start + max(0, self.batches - (0 if self.over else ahead)) * self.size * self.world
 
     def count(self, length: int) -> int:
         """Batches of this rank, of a data set of so many samples: all ranks make whole rounds."""
