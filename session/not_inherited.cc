@@ -10,7 +10,7 @@
 namespace tributary {
 namespace {
 
-// Of the whole process; held while it forks, so that the child finds it whole.
+// All that a process has of them; locked while it forks, so that the child finds it whole.
 struct Descriptors {
   std::mutex mutex;
   std::vector<int> fds;

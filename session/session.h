@@ -165,7 +165,7 @@ class Session {
   // What this rank, or the one that was in its place on this node, gave for resume_round(). Empty: nothing is known of
   // it. (Not there: modes ssp and async after a stop, all-reduce jobs.)
   std::span<const std::byte> kept() const;
-  // What the job's first rank gave that has given something; for a rank of which nothing is known.
+  // The state of the job's first rank that gave one; for a rank of which nothing is known.
   std::span<const std::byte> kept_of_first() const;
   // A figure of a round: `mean` over `samples` of this rank. Status and metrics of the cluster show the mean over all
   // ranks, by samples, since they were told last, which is every kFigureInterval. kInvalidArgument: the name is no

@@ -86,6 +86,19 @@ Status check_running(const tributary_session* session, const char* call) {
   return {};
 }
 
+using KeptState = std::span<const std::byte> (tributary::Session::*)() const;
+
+Status give_state(const tributary_session* session, const void** state, size_t* size, const std::string& call,
+                  KeptState kept) {
+  if (Status there = not_null(session, "the session"); !there) return there;
+  if (Status there = not_null(state, ("where " + call + " is to put the state").c_str()); !there) return there;
+  if (Status there = not_null(size, ("where " + call + " is to put the state's size").c_str()); !there) return there;
+  const std::span<const std::byte> given = (session->session.get()->*kept)();
+  *state = given.data();
+  *size = given.size();
+  return {};
+}
+
 // REQUIRES: this rank holds it.
 const std::string& name_of_tensor(const tributary_session& session, std::size_t tensor) {
   const tributary::Layout& layout = session.session->layout();
@@ -296,27 +309,12 @@ tributary_status tributary_keep(tributary_session* session, uint64_t round, cons
 }
 
 tributary_status tributary_kept(const tributary_session* session, const void** state, size_t* size) {
-  return fenced([&]() -> Status {
-    if (Status there = not_null(session, "the session"); !there) return there;
-    if (Status there = not_null(state, "where tributary_kept() is to put the state"); !there) return there;
-    if (Status there = not_null(size, "where tributary_kept() is to put the state's size"); !there) return there;
-    const auto kept = session->session->kept();
-    *state = kept.data();
-    *size = kept.size();
-    return {};
-  });
+  return fenced([&] { return give_state(session, state, size, "tributary_kept()", &tributary::Session::kept); });
 }
 
 tributary_status tributary_kept_of_first(const tributary_session* session, const void** state, size_t* size) {
-  return fenced([&]() -> Status {
-    if (Status there = not_null(session, "the session"); !there) return there;
-    if (Status there = not_null(state, "where tributary_kept_of_first() is to put the state"); !there) return there;
-    if (Status there = not_null(size, "where tributary_kept_of_first() is to put the state's size"); !there)
-      return there;
-    const auto kept = session->session->kept_of_first();
-    *state = kept.data();
-    *size = kept.size();
-    return {};
+  return fenced([&] {
+    return give_state(session, state, size, "tributary_kept_of_first()", &tributary::Session::kept_of_first);
   });
 }
 

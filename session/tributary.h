@@ -162,7 +162,7 @@ TRIBUTARY_API tributary_status tributary_keep(tributary_session* session, uint64
                                               size_t size);
 /* What was kept of resume_round; *size 0: nothing is known of it. */
 TRIBUTARY_API tributary_status tributary_kept(const tributary_session* session, const void** state, size_t* size);
-/* What the job's first rank kept that has kept something, for a rank of which nothing is known. */
+/* The state of the job's first rank that kept one, for a rank of which nothing is known. */
 TRIBUTARY_API tributary_status tributary_kept_of_first(const tributary_session* session, const void** state,
                                                        size_t* size);
 /* There is no round after this one. Every rank says so before its first tributary_ready() of that round. */

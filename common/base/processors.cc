@@ -42,7 +42,7 @@ double quota_v1(const std::string& group) {
   return share(number_in(group + "/cpu.cfs_quota_us"), number_in(group + "/cpu.cfs_period_us"));
 }
 
-// Of a group and all above it. A container may see its own group as the root, and be told another path: what is not
+// The smallest of a group and all above it. A container may see its own group as the root, and be told another path: what is not
 // there has no quota.
 double smallest(double (*quota_of)(const std::string&), const std::string& mounted, std::string group) {
   double quota = quota_of(mounted);

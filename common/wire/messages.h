@@ -46,7 +46,7 @@ struct JoinJob {
   ComputeKinds computes_with;              // its ranks
   bool on_devices = false;                 // its ranks' gradients are on GPUs, which add them up
   std::vector<std::uint32_t> model_ranks;  // of its ranks, by local rank; empty: each holds the whole model
-  // What one of its ranks kept of the last rounds of this job (HeldState): for ranks of which nothing is known.
+  // States that one of its ranks kept of the last rounds of this job (HeldState): for ranks of which nothing is known.
   JobId held_job;
   std::vector<Round> held_rounds;
   std::vector<std::vector<std::byte>> held_states;

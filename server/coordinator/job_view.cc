@@ -43,7 +43,7 @@ OpenJob open_message(const JobLedger& ledger, const JobView& view, std::uint16_t
 
 namespace {
 
-// What a rank of the view kept of the round, whatever snapshots there are.
+// The state that a rank of the view kept of the round, whatever snapshots there are.
 std::vector<std::byte> held_by_one(const JobMembers& members, JobId job, Round round) {
   for (const auto& [node, member] : members) {
     const JoinJob& join = member.join;

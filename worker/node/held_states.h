@@ -27,7 +27,7 @@ class HeldStates {
   void begin(const std::string& job, JobId id, Round round, bool anew, std::uint64_t now_ms);
   // Fills in what a rank gave last, for those of other nodes.
   void describe(const std::string& job, JoinJob& join) const;
-  // What is held of a rank, or of the first that has something; empty: nothing.
+  // The state that is held of a rank, or of the first that has one; empty: none.
   std::span<const std::byte> of(const std::string& job, std::uint32_t local_rank, Round round) const;
   std::span<const std::byte> first(const std::string& job, Round round) const;
   void in_use(const std::string& job, std::uint64_t now_ms);  // it does not age

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Union
+from typing import Any, Callable, Union
 
 import torch
 
@@ -146,12 +146,20 @@ def tensors_of(slots: list[Slot], grouped: bool) -> list[Tensor]:
     return [Tensor(slot.name, tuple(slot.local().shape), slot.group if grouped else 0) for slot in slots]
 
 
-def buffers_of(model: Parameters) -> dict[str, torch.Tensor]:
-    """A model's buffers by name, each once, that are in its state_dict(): running statistics, codebooks."""
-    if not isinstance(model, torch.nn.Module):
-        return {}
-    kept = model.state_dict(keep_vars=True)
-    return {n: buffer for n, buffer in model.named_buffers() if n in kept and buffer.layout == torch.strided}
+def buffers_of(model: Parameters) -> Callable[[], dict[str, torch.Tensor]]:
+    """Says a model's buffers by name that are in its state_dict() (running statistics, codebooks), as they are then."""
+    places = [
+        (f"{path}.{name}".lstrip("."), module, name)
+        for path, module in (model.named_modules() if isinstance(model, torch.nn.Module) else ())
+        for name in module._buffers
+        if name not in module._non_persistent_buffers_set
+    ]
+
+    def now() -> dict[str, torch.Tensor]:
+        found = ((path, module._buffers.get(name)) for path, module, name in places)
+        return {path: buffer for path, buffer in found if buffer is not None and buffer.layout == torch.strided}
+
+    return now
 
 
 def computes_with(slots: list[Slot]) -> str:

@@ -41,15 +41,14 @@ class Place:
         self._loop = loop
         self._reseed = reseed
         self._schedulers = schedulers
-        self._tensors_of = tensors
+        self._tensors = tensors
         self._optimizer = optimizer
-        self._session: Session | None = None
         self._round = 0
         self._state: dict[str, Any] | None = None  # of the last round, until the next one's first gradient
         self._first: dict[str, Any] | None = None  # of the job's beginning: without a snapshot it goes back there
         self._at_top = False  # since then
-        self._copies: dict[str, Any] = {}  # of what only this rank has, when the round left
-        self._own_before = b""  # of the round before
+        self._own = b""  # what only this rank has
+        self._copies: dict[str, Any] = {}  # the same of a GPU, when the round left
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
         self._in_gap = False  # so are they to be stepped
         self._all_fits = True
@@ -59,20 +58,17 @@ class Place:
 
     def round_leaves(self, session: Session, round: int) -> None:
         """The first gradient of a round is about to be sent: it may be complete from now on."""
-        self._session, self._round = session, round
-        self._schedulers.step_ended()
-        self._copies = self._own()
-        # Bytes, or copies: the next forward pass writes the tensors. To read those of a GPU now would hold it up.
-        own = self._own_before if self._on_gpu() else self._own_bytes()
-        self._state = {"loop": self._loop.when_round_leaves(), "own": own, "top": False}
+        self._round = round
+        self._schedulers.round_leaves()
+        self._note_own()
+        self._state = {"loop": self._loop.when_round_leaves(), "top": False}
         self._at_top = False
-        self._keep({**self._state, "schedulers": self._schedulers.state()})
+        self._keep(session, self._state)
 
     def at_top(self, session: Session, draws: bool) -> None:
         """The loop begins the next round. draws: its batch is not taken yet."""
-        self._session = session
         if self._first is not None and "schedulers" not in self._first:
-            self._schedulers.step_ended()
+            self._schedulers.round_leaves()
             self._first["loop"] = self._loop.at_top(self._first["loop"], draws)
             self._first["schedulers"] = self._schedulers.state()
         if self._given is not None:
@@ -85,51 +81,46 @@ class Place:
         if state is None or (self._at_top and not (draws and self._loop.looks)):
             return
         self._at_top = True
-        state["own"] = self._own_bytes() or state["own"]
         loop = self._loop.at_top(state["loop"], draws)
         if self._loop.same_epoch(state["loop"], loop):
-            self._schedulers.round_begins()
-        self._keep({**state, "loop": loop, "schedulers": self._schedulers.state(), "top": True})
+            self._schedulers.next_round_begins()
+        self._keep(session, {"loop": loop, "top": True})
 
     def at_end(self, session: Session, round: int) -> None:
         """The program ends after this round, without a top of the loop."""
-        self._session = session
-        if self._state is None or self._round != round:
-            return
-        self._state["own"] = self._own_bytes() or self._state["own"]
-        loop = self._loop.at_end(self._state["loop"])
-        self._keep({**self._state, "loop": loop, "schedulers": self._schedulers.state(), "top": True})
-        self._state = None
+        state, self._state = self._state, None
+        if state is not None and self._round == round:
+            self._keep(session, {"loop": self._loop.at_end(state["loop"]), "top": True})
 
-    def _own(self) -> dict[str, Any]:
-        """What only this rank has; {} if it is too large to be kept. Tensors of GPUs are copies."""
+    def _note_own(self) -> None:
+        """Notes what only this rank has, because the next forward pass writes it. Tensors of a GPU are copied there, and
+        read at the loop's top, because reading holds the GPU up. Until then those of the round before count.
+        """
         if not self._all_fits:
-            return {}
-        own: dict[str, Any] = {"tensors": dict(self._tensors)}
+            return
+        tensors = self._tensors()
+        own: dict[str, Any] = {"tensors": tensors}
         if self._optimizer is not None:
             own["optimizer"] = self._optimizer.state_dict()["state"]
-        states = own.get("optimizer", {}).values()
-        arrays = [*self._tensors.values(), *(value for state in states for value in state.values())]
+        arrays = [
+            *tensors.values(),
+            *(value for state in own.get("optimizer", {}).values() for value in state.values()),
+        ]
         self._fit(sum(array.numel() * array.element_size() for array in arrays if isinstance(array, torch.Tensor)))
-        if not self._all_fits:
-            return {}
-        if self._on_gpu():
-            own["tensors"] = {name: tensor.detach().clone() for name, tensor in self._tensors.items()}
-        return own
+        if any(tensor.is_cuda for tensor in tensors.values()):
+            own["tensors"] = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+            self._copies = own
+        else:
+            self._encode_own(own)
 
-    def _on_gpu(self) -> bool:
-        return any(tensor.is_cuda for tensor in self._tensors.values())
-
-    def _own_bytes(self) -> bytes:
-        """Of the copies, once."""
-        copies, self._copies = self._copies, {}
-        self._own_before = _plain.encoded(copies, "what only this rank has") if copies else b""
-        return self._own_before
+    def _encode_own(self, own: dict[str, Any]) -> None:
+        self._copies = {}
+        self._own = _plain.encoded(own, "what only this rank has") if self._all_fits else b""
 
     def _fit(self, size: int) -> None:
         if size <= LIMIT or not self._all_fits:
             return
-        self._all_fits = False
+        self._all_fits, self._copies, self._own = False, {}, b""
         logger.warning(
             "what this rank keeps beside the parameters has %d KiB, and %d are kept: buffers and the state of an "
             "optimizer that steps here begin anew in a process that goes on",
@@ -137,16 +128,18 @@ class Place:
             LIMIT >> 10,
         )
 
-    def _keep(self, state: dict[str, Any]) -> None:
-        assert self._session is not None
-        data = _plain.encoded({"round": self._round, **state}, "what belongs to the place in the data")
-        if len(data) > LIMIT and state["own"]:
+    def _keep(self, session: Session, state: dict[str, Any]) -> None:
+        if state["top"] and self._copies:
+            self._encode_own(self._copies)
+        schedulers = self._schedulers.state()
+        while True:
+            whole = {"round": self._round, **state, "schedulers": schedulers, "own": self._own}
+            data = _plain.encoded(whole, "what belongs to the place in the data")
+            if len(data) <= LIMIT or not self._own:
+                break
             self._fit(len(data))
-            if self._state is not None:
-                self._state["own"] = b""
-            return self._keep({**state, "own": b""})
         try:
-            self._session.keep(self._round, data)
+            session.keep(self._round, data)
         except Error as error:
             if len(data) > LIMIT:
                 raise
@@ -166,9 +159,10 @@ class Place:
             if self._first is not None:
                 self._take(self._first, 0, own=True)
             else:
-                self._copies = self._own()
-                own = self._own_bytes()
-                self._first = {"loop": self._loop.now(), "own": own, "top": True}
+                self._note_own()
+                if self._copies:
+                    self._encode_own(self._copies)
+                self._first = {"loop": self._loop.now(), "own": self._own, "top": True}
             return
         kept, first = session.kept(), session.kept_of_first()
         try:
@@ -189,13 +183,9 @@ class Place:
         if state["own"]:
             self._load_own(_plain.decoded(state["own"]))
 
-    @property
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        return self._tensors_of()
-
     @torch.no_grad()
     def _load_own(self, own: dict[str, Any]) -> None:
-        tensors = self._tensors
+        tensors = self._tensors()
         for name, values in own.get("tensors", {}).items():
             there = tensors.get(name)
             if there is None or there.shape != values.shape:

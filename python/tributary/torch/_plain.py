@@ -30,7 +30,7 @@ class NotPlain(TypeError):
 
 
 class _Reader(pickle.Unpickler):
-    """Of builtin values only (https://docs.python.org/3/library/pickle.html#restricting-globals)."""
+    """Reads builtin values only (https://docs.python.org/3/library/pickle.html#restricting-globals)."""
 
     def find_class(self, module: str, name: str) -> Any:
         raise pickle.UnpicklingError(f"{module}.{name} in a state that was kept")
@@ -93,7 +93,7 @@ def _restored(value: Any) -> Any:
     kind, *rest = value
     if kind == "tensor":
         dtype, shape, data = rest
-        # Of memory that can be written, and not shared with the bytes.
+        # Memory that can be written, and is not shared with the bytes.
         flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
         return flat.view(getattr(torch, dtype.removeprefix("torch."))).reshape(shape)
     if kind == "array":

@@ -31,7 +31,7 @@ LRScheduler.__new__ = _new  # type: ignore[assignment,method-assign]
 
 
 class Schedulers:
-    """Those that step the rates of an optimizer.
+    """Schedulers that step the rates of an optimizer.
 
     Args:
         optimizers: the wrapper and the one that it wraps: a scheduler may hold either.
@@ -39,7 +39,7 @@ class Schedulers:
 
     def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
         self._optimizers = optimizers
-        self._alive: list[Any] = []  # at the end of the last step(): a function that made them may have returned
+        self._alive: list[Any] = []  # when the last round left: a function that made them may have returned
         self._before: list[Any] = []  # their last_epoch then
         self._a_gap: dict[int, int] = {}  # how often each was stepped between a step() and the next round
         self._left_out: set[int] = set()
@@ -55,13 +55,13 @@ class Schedulers:
         inner = {id(part) for scheduler in mine for part in getattr(scheduler, "_schedulers", [])}
         return [scheduler for scheduler in mine if id(scheduler) not in inner]
 
-    def step_ended(self) -> None:
-        """A round is complete: what steps schedulers from now on is the loop."""
+    def round_leaves(self) -> None:
+        """A round's first gradient is about to be sent: later steps of schedulers belong to the gap after the round."""
         self._alive = self._found()
         self._before = [getattr(scheduler, "last_epoch", None) for scheduler in self._alive]
 
-    def round_begins(self) -> None:
-        """The next one, in the same epoch."""
+    def next_round_begins(self) -> None:
+        """The gap is over, and no epoch ended in it."""
         for scheduler, before in zip(self._alive, self._before):
             now = getattr(scheduler, "last_epoch", None)
             if isinstance(before, int) and isinstance(now, int):

@@ -81,7 +81,7 @@ class Slot:
         self.parameter = parameter
         self.group = group
         self.gives = True
-        # Of the parameter when its values were last taken from the job.
+        # The parameter's, when its values were last taken from the job.
         self._version = parameter._version
         self._sample: Sample | None = None
         self.micro_batches = MicroBatches()

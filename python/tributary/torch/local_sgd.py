@@ -102,7 +102,7 @@ class DiLoCo:
             rounds=rounds,
             attach_timeout=attach_timeout,
             batches=sync_every,
-            place=Place(program.loop, Schedulers(inner_optimizer), lambda: _declare.buffers_of(model), inner_optimizer),
+            place=Place(program.loop, Schedulers(inner_optimizer), _declare.buffers_of(model), inner_optimizer),
         )
         program.open(self._link)
         self._link.take_all(self._slots)

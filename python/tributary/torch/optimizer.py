@@ -182,7 +182,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             place=Place(
                 program.loop,
                 Schedulers(self, optimizer),
-                lambda: _declare.buffers_of(model_or_params),
+                _declare.buffers_of(model_or_params),
                 reseed=None if seed is None else lambda round: seed_round(seed, replica(), round),
             ),
         )

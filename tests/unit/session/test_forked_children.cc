@@ -1,4 +1,4 @@
-// What children have of a process that is attached and forks.
+// Children of a process that is attached and forks: what they have of the connection.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/socket.h>
