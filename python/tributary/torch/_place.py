@@ -93,7 +93,7 @@ class Place:
             self._keep(session, {"loop": self._loop.at_end(state["loop"]), "top": True})
 
     def _note_own(self) -> None:
-        """Notes what only this rank has, because the next forward pass writes it. Tensors of a GPU are copied there, and
+        """Notes what only this rank has, because the next forward pass writes it. A GPU's tensors are copied there, and
         read at the loop's top, because reading holds the GPU up. Until then those of the round before count.
         """
         if not self._all_fits:
