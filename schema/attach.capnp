@@ -39,6 +39,7 @@ struct AttachRequest {
   computesWith @10 :Text;  # the library that computes gradients, and which of its kernels; empty: not said
   modelRank @11 :UInt32;  # which part of the model it holds
   hearsWaits @12 :Bool;  # it knows AttachWaits
+  livedIn @13 :UInt64;  # the job whose state of the last view this process has; 0: none
 }
 
 # worker -> trainer. With it travel file descriptors: node region, gradient region, one eventfd per lane, and, with `redo`, what the
@@ -70,14 +71,22 @@ struct AttachReply {
   ringSlots @19 :UInt32;
   modelRanks @20 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
   heldState @21 :Data;  # what the rank, or the one in its place before, gave as heldState of resumeRound
-  firstState @22 :Data;  # what the first rank gave that has given something, if this one has not
+  first @22 :FirstState;
+}
+
+enum FirstState {  # what one rank keeps of resumeRound, for those that have nothing
+  none @0;  # nobody has any
+  comes @1;  # as rankState, to who waits for it
+  given @2;  # by this rank
 }
 
 struct AttachWaits {  # worker -> trainer, now and then while it attaches: who is not there yet
   missing @0 :Text;
 }
 
-struct RankState {  # trainer -> worker: to be kept with the state after a round
+# trainer -> worker: to be kept with the state after a round; worker -> trainer: what the first rank kept. The large part that it
+# speaks of (common/wire/state_head.h) travels with it as a descriptor of sealed memory.
+struct RankState {
   round @0 :UInt64;
   state @1 :Data;
 }

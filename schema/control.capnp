@@ -44,6 +44,8 @@ struct ControlMessage {
     clusterFacts @34 :ClusterFacts;
     examine @35 :Examine;
     examined @36 :Examined;
+    wantPart @37 :WantPart;
+    statePart @38 :StatePart;
   }
 }
 
@@ -158,9 +160,10 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   computesWith @12 :List(Text);  # what its ranks compute gradients with, each once
   onDevices @13 :Bool;  # its ranks' gradients are on GPUs, which add them up
   modelRanks @16 :List(UInt32);  # of its ranks, by local rank; empty: each holds the whole model
-  heldJob @17 :UInt64;  # what one of its ranks kept of the last rounds of this job: for ranks of which nothing is known
-  heldRounds @18 :List(UInt64);
-  heldStates @19 :List(Data);
+  heldJob @17 :UInt64;  # of this job it knows what some of its ranks kept:
+  heldRounds @18 :List(UInt64);  # of which rounds it has it whole
+  heldRanks @19 :List(UInt32);  # of whom, by local rank
+  living @20 :List(UInt32);  # local ranks whose processes have lived through its last view
 }
 
 struct OpenJob {  # coordinator -> server: own your chunks of this job in this view
@@ -212,6 +215,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   serverKeys @16 :List(Text);  # in a cluster with keys: by shard; empty: there are none
   plain @17 :List(UInt16);  # shards whose lanes do not encrypt, and take one-time tokens
   firstState @18 :Data;  # what the first rank that did gave to be kept with resumeRound
+  giver @19 :UInt32 = 0xffffffff;  # the rank that is to give it, if it is not known yet; else nobody
 }
 
 struct JobWaits {  # coordinator -> workers that have joined: for whom their job waits
@@ -227,13 +231,35 @@ struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-r
   value @4 :Data;
 }
 
-struct NodeRankState {  # worker -> coordinator: what a rank gave to be kept with the state after a round
+# worker -> coordinator: what a rank gave to be kept with the state after a round. To workers: what the view's giver gave.
+struct NodeRankState {
   job @0 :UInt64;
   view @1 :UInt32;
   node @2 :UInt32;
   localRank @3 :UInt32;
   round @4 :UInt64;
   state @5 :Data;
+}
+
+# The large part of a rank's state (common/wire/state_head.h) goes in parts, each asked for. A worker has what its ranks keep, the
+# coordinator what belongs to its snapshots.
+struct LargePart {
+  bytes @0 :UInt64;
+  high @1 :UInt64;
+  low @2 :UInt64;
+}
+
+struct WantPart {  # worker <-> coordinator
+  job @0 :UInt64;
+  large @1 :LargePart;
+  offset @2 :UInt64;
+}
+
+struct StatePart {  # worker <-> coordinator: the bytes at the offset
+  job @0 :UInt64;
+  large @1 :LargePart;
+  offset @2 :UInt64;
+  data @3 :Data;  # empty: it is not there (any more)
 }
 
 struct PrepareSnapshot {  # coordinator -> servers: get memory for the copy-on-write of the next snapshot

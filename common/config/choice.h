@@ -40,6 +40,14 @@ constexpr std::span<const std::string_view> words_of(OnWorkerLoss) {
   return kOnWorkerLoss;
 }
 
+// Where nobody has what the ranks kept of the round that a view would begin at: continue: without it; rewind: at the
+// last snapshot, which has it
+enum class OnStateLost : std::uint8_t { kContinue, kRewind };
+inline constexpr std::string_view kOnStateLost[] = {"continue", "rewind"};
+constexpr std::span<const std::string_view> words_of(OnStateLost) {
+  return kOnStateLost;
+}
+
 // Payloads to and from servers on a worker's machine: auto (in shared memory), socket
 enum class LocalTransport : std::uint8_t { kAuto, kSocket };
 inline constexpr std::string_view kLocalTransports[] = {"auto", "socket"};

@@ -208,13 +208,15 @@ struct RecoveryConfig {
 // Who takes part.
 struct MembershipConfig {
   OnWorkerLoss on_worker_loss = OnWorkerLoss::kWait;
-  // With "continue": below this number it waits, too.
+  OnStateLost on_state_lost = OnStateLost::kContinue;
+  // With on_worker_loss = "continue": below this number it waits, too.
   std::uint32_t min_nodes = 1;
   // How long a view waits for nodes of the one before that are not known to be lost.
   std::uint32_t rejoin_ms = 10'000;
 
   static void fields(auto& c, auto&& key) {
     key("on_worker_loss", c.on_worker_loss);
+    key("on_state_lost", c.on_state_lost);
     key("min_nodes", c.min_nodes);
     key("rejoin_ms", c.rejoin_ms);
   }

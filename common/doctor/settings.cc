@@ -6,11 +6,11 @@
 #include <string_view>
 #include <type_traits>
 
+#include "common/base/checksum.h"
 #include "common/base/printed.h"
 #include "common/base/version.h"
 #include "common/config/daemon_fields.h"
 #include "common/doctor/check_list.h"
-#include "common/files/checksum.h"
 
 namespace tributary {
 namespace {

@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
+#include "common/base/checksum.h"
 #include "common/base/layout.h"
-#include "common/files/checksum.h"
 
 namespace tributary {
 

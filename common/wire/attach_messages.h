@@ -12,6 +12,7 @@
 #include "common/base/message_fields.h"
 #include "common/math/figures.h"
 #include "common/wire/compute_kinds.h"
+#include "common/wire/state_head.h"
 
 namespace tributary {
 
@@ -34,7 +35,8 @@ constexpr KnownValues known_values(StopKind) {
 }
 
 // What a rank gave to be kept with the state after `round` (Session::keep): generators of random numbers, a sampler.
-// Trainer -> worker (RankState) -> coordinator (NodeRankState), and back when the job goes on from there.
+// Trainer -> worker (RankState) -> coordinator (NodeRankState), and back when the job goes on from there. Worker ->
+// trainer: what the view's first rank keeps. A large part (StateHead) travels with it as a descriptor.
 inline constexpr std::size_t kMaxRankState = 256u << 10;  // bytes
 inline constexpr std::size_t kMaxRankStates = 256;        // of a node
 inline constexpr std::size_t kMaxHeldRounds = 4;          // of a rank, in its worker's memory
@@ -63,6 +65,7 @@ struct AttachRequest {
   std::string computes_with;     // common/wire/compute_kinds.h; empty: not said
   std::uint32_t model_rank = 0;  // common/base/model_ranks.h
   bool hears_waits = false;      // it knows AttachWaits
+  JobId lived_in;                // the job whose state of the last view this process has
 
   static constexpr auto kWire = TRIB_WIRE(Request);
   static void fields(auto& m, auto&& field) {
@@ -79,17 +82,29 @@ struct AttachRequest {
     field(m.computes_with, TRIB_WIRE(ComputesWith), CutAt{kMaxComputeKindBytes, "what the rank computes with"});
     field(m.model_rank, TRIB_WIRE(ModelRank));
     field(m.hears_waits, TRIB_WIRE(HearsWaits));
+    field(m.lived_in, TRIB_WIRE(LivedIn));
   }
 };
-// File descriptors travel with it (SCM_RIGHTS), in this order: node region, gradient region, one eventfd per lane.
+// What one rank keeps of the round that a view begins at, for those that have nothing.
+enum class FirstState : std::uint8_t {
+  kNone = 0,   // nobody has any
+  kComes = 1,  // as RankState, to who waits for it
+  kGiven = 2,  // by this rank
+};
+constexpr KnownValues known_values(FirstState) {
+  return {static_cast<std::uint16_t>(FirstState::kGiven), "whether the first rank's state comes"};
+}
+
+// File descriptors travel with it (SCM_RIGHTS), in this order: node region, gradient region, one eventfd per lane, `redo`,
+// the large part of its state.
 struct AttachReply {
   JobId job;
   ViewId view;
   // Where the rank stands in this view. In an elastic job it need not be what the request said.
   std::uint32_t rank = 0, world_size = 1, node_rank = 0;
-  std::vector<std::byte> state;        // what this rank gave to be kept with resume_round; empty: none
-  std::vector<std::byte> held_state;   // what it, or the rank in its place before, gave as HeldState of resume_round
-  std::vector<std::byte> first_state;  // of the job's first rank that has one, if this rank has none
+  std::vector<std::byte> state;       // what this rank gave to be kept with resume_round; empty: none
+  std::vector<std::byte> held_state;  // what it, or the rank in its place before, gave as HeldState of resume_round
+  FirstState first = FirstState::kNone;
   bool resume = false;
   Round resume_round;
   std::uint64_t chunk_elements = 0;
@@ -120,7 +135,7 @@ struct AttachReply {
     field(m.node_rank, TRIB_WIRE(NodeRank));
     field(m.state, TRIB_WIRE(State), AtMost{kMaxRankState, "the rank's state"});
     field(m.held_state, TRIB_WIRE(HeldState), AtMost{kMaxRankState, "the state that the worker held"});
-    field(m.first_state, TRIB_WIRE(FirstState), AtMost{kMaxRankState, "the first rank's state"});
+    field(m.first, TRIB_WIRE(First));
     field(m.resume, TRIB_WIRE(Resume));
     field(m.resume_round, TRIB_WIRE(ResumeRound));
     field.inside(TRIB_WIRE(Layout), [&](const auto& layout) {

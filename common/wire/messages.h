@@ -3,6 +3,7 @@
 // one frame.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +27,8 @@ namespace tributary {
 // a version fields and kinds may be added (docs/data-path.md, "Messages of other releases").
 inline constexpr std::uint16_t kProtocolVersion = 12;
 
+inline constexpr std::uint32_t kNobody = ~0u;  // in place of a rank
+
 // A worker whose local ranks have all attached.
 struct JoinJob {
   std::string job_json;  // canonical JobConfig
@@ -46,10 +49,11 @@ struct JoinJob {
   ComputeKinds computes_with;              // its ranks
   bool on_devices = false;                 // its ranks' gradients are on GPUs, which add them up
   std::vector<std::uint32_t> model_ranks;  // of its ranks, by local rank; empty: each holds the whole model
-  // States that one of its ranks kept of the last rounds of this job (HeldState): for ranks of which nothing is known.
+  // Of this job it knows what some of its ranks kept (HeldState): of which rounds it has it whole, of which local rank
+  // each; and local ranks whose processes have lived through its last view.
   JobId held_job;
   std::vector<Round> held_rounds;
-  std::vector<std::vector<std::byte>> held_states;
+  std::vector<std::uint32_t> held_ranks, living;
 
   static constexpr auto kWire = TRIB_WIRE(JoinJob);
   static void fields(auto& m, auto&& field) {
@@ -72,9 +76,13 @@ struct JoinJob {
     field(m.on_devices, TRIB_WIRE(OnDevices));
     field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
     field(m.held_job, TRIB_WIRE(HeldJob));
-    field(m.held_rounds, TRIB_WIRE(HeldRounds), AtMost{kMaxHeldRounds, "the list of rounds that are held"});
-    field(m.held_states, TRIB_WIRE(HeldStates), AtMost{kMaxHeldRounds, "the list of states that are held"},
-          AtMost{kMaxRankState, "a state that is held"});
+    field(m.held_rounds, TRIB_WIRE(HeldRounds),
+          AtMost{kMaxHeldRounds * kMaxRankStates, "the list of rounds that are held"});
+    field(m.held_ranks, TRIB_WIRE(HeldRanks), AtMost{kMaxHeldRounds * kMaxRankStates, "the list of who kept them"});
+    field(m.living, TRIB_WIRE(Living), AtMost{kMaxRankStates, "the list of ranks that live"});
+  }
+  void check() const {
+    if (held_rounds.size() != held_ranks.size()) throw Malformed{"a join names rounds that are held without whose"};
   }
 };
 // Coordinator -> server: own your chunks of this job in this view.
@@ -165,6 +173,7 @@ struct JobWelcome {  // coordinator -> workers: begin
   // Of the node's ranks, by local rank, if the view begins where it was kept. Missing or empty: none.
   std::vector<std::vector<std::byte>> rank_states;
   std::vector<std::byte> first_state;      // of the job's first rank that has one; likewise
+  std::uint32_t giver = kNobody;           // the rank that is to give it, if it is not known yet
   std::vector<std::uint32_t> model_ranks;  // as OpenJob::model_ranks
   std::vector<std::string> server_keys;    // in a cluster with keys: by shard; empty: there are none
   std::vector<ShardIndex> plain;           // of those: whose lanes do not encrypt, and take one-time tokens
@@ -194,6 +203,7 @@ struct JobWelcome {  // coordinator -> workers: begin
     field(m.rank_states, TRIB_WIRE(RankStates), AtMost{kMaxRankStates, "the list of the ranks' states"},
           AtMost{kMaxRankState, "a rank's state"});
     field(m.first_state, TRIB_WIRE(FirstState), AtMost{kMaxRankState, "the first rank's state"});
+    field(m.giver, TRIB_WIRE(Giver));
     field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
     field(m.server_keys, TRIB_WIRE(ServerKeys), AtMost{kMaxShards, "the list of servers' keys"},
           AtMost{kMaxNameBytes, "a server's key"});
@@ -252,6 +262,7 @@ struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at
     field(m.round, TRIB_WIRE(Round));
   }
 };
+// Worker -> coordinator. Coordinator -> the view's workers: what its giver gave.
 struct NodeRankState {
   JobId job;
   ViewId view;
@@ -266,6 +277,39 @@ struct NodeRankState {
     field(m.node, TRIB_WIRE(Node));
     field(m.local_rank, TRIB_WIRE(LocalRank));
     RankState::fields(m.kept, field);
+  }
+};
+// Worker <-> coordinator: the bytes of a large part at an offset, please. (common/wire/part_fetch.h)
+struct WantPart {
+  JobId job;
+  LargePart large;
+  std::uint64_t offset = 0;
+
+  static constexpr auto kWire = TRIB_WIRE(WantPart);
+  static void fields(auto& m, auto&& field) {
+    field(m.job, TRIB_WIRE(Job));
+    field(m.large, TRIB_WIRE(Large));
+    field(m.offset, TRIB_WIRE(Offset));
+  }
+  void check() const {
+    if (large.bytes == 0 || large.bytes > kMaxLargePart || offset >= large.bytes)
+      throw Malformed{"a part of a state lies outside of it"};
+  }
+};
+// The answer: empty if it is not there (any more).
+struct StatePart {
+  WantPart part;
+  std::vector<std::byte> data;
+
+  static constexpr auto kWire = TRIB_WIRE(StatePart);
+  static void fields(auto& m, auto&& field) {
+    WantPart::fields(m.part, field);
+    field(m.data, TRIB_WIRE(Data), AtMost{kPartBytes, "a part of a state"});
+  }
+  void check() const {
+    part.check();
+    if (!data.empty() && data.size() != std::min<std::uint64_t>(kPartBytes, part.large.bytes - part.offset))
+      throw Malformed{"a part of a state has another size than was asked for"};
   }
 };
 struct SnapshotDone {  // server -> coordinator, and from there to workers at a job's end: durable, or why it is not
@@ -431,7 +475,7 @@ using ControlVariant =
                  JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
                  DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
-                 TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Examine, Examined>;
+                 TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Examine, Examined, WantPart, StatePart>;
 
 // One of them. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for all
 // alternatives, which every file that has a message would compile.

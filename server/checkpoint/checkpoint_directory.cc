@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "common/files/checksum.h"
+#include "common/base/checksum.h"
 #include "common/files/durable_file.h"
 #include "server/checkpoint/checkpoint_reader.h"
 

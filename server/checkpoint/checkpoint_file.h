@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "common/base/checksum.h"
 #include "common/base/ids.h"
 #include "common/base/layout.h"
 #include "common/base/result.h"
-#include "common/files/checksum.h"
 #include "common/files/durable_file.h"
 #include "server/chunk/stored_chunk.h"
 

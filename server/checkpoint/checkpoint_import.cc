@@ -8,9 +8,9 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/checksum.h"
 #include "common/config/job_json.h"
 #include "common/config/job_optimizer.h"
-#include "common/files/checksum.h"
 #include "common/files/safetensors.h"
 #include "kernels/cast.h"
 #include "server/checkpoint/checkpoint_convert.h"

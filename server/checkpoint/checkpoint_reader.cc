@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/files/checksum.h"
+#include "common/base/checksum.h"
 #include "server/checkpoint/checkpoint_file.h"
 #include "server/chunk/chunk_record.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/assert.h"
-#include "common/files/checksum.h"
+#include "common/base/checksum.h"
 #include "common/wire/codec_fields.h"
 #include "schema/records.capnp.h"
 #include "server/chunk/record_seal.h"

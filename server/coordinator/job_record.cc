@@ -1,6 +1,6 @@
 #include "server/coordinator/job_record.h"
 
-#include "common/files/checksum.h"
+#include "common/base/checksum.h"
 
 namespace tributary {
 

@@ -7,7 +7,7 @@
 #include <system_error>
 #include <utility>
 
-#include "common/files/checksum.h"
+#include "common/base/checksum.h"
 
 namespace tributary {
 namespace {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
+#include "common/base/checksum.h"
 #include "common/files/checkpoint_manifest.h"
-#include "common/files/checksum.h"
 #include "server/chunk/chunk_record.h"
 
 namespace tributary::sim {

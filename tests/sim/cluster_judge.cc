@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/base/checksum.h"
 #include "common/config/job_json.h"
 #include "common/config/job_optimizer.h"
 #include "common/config/schedule.h"
-#include "common/files/checksum.h"
 #include "common/wire/redo_plan.h"
 #include "server/coordinator/coordinator_core.h"
 #include "tests/sim/disk_sim.h"

@@ -1,7 +1,7 @@
 // What nodes do and get, judged.
 #include <cstring>
 
-#include "common/files/checksum.h"
+#include "common/base/checksum.h"
 #include "tests/sim/cluster_judge.h"
 #include "tests/sim/disk_sim.h"
 

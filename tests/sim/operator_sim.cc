@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/files/checksum.h"
+#include "common/base/checksum.h"
 #include "tests/sim/cluster_world.h"
 
 namespace tributary::sim {

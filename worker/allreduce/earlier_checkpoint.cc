@@ -6,7 +6,7 @@
 #include <functional>
 #include <utility>
 
-#include "common/files/checksum.h"
+#include "common/base/checksum.h"
 #include "common/files/durable_file.h"
 #include "kernels/optimizer.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "common/files/checksum.h"
+#include "common/base/checksum.h"
 
 namespace tributary {
 

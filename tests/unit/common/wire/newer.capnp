@@ -63,9 +63,11 @@ struct ControlMessage {
     clusterFacts @34 :AnyPointer;
     examine @35 :AnyPointer;
     examined @36 :AnyPointer;
-    praise @37 :StopRequest;
+    wantPart @37 :AnyPointer;
+    statePart @38 :AnyPointer;
+    praise @39 :StopRequest;
   }
-  sent @38 :UInt64;
+  sent @40 :UInt64;
 }
 
 struct AttachMessage {

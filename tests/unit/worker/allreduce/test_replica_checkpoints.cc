@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/base/checksum.h"
 #include "common/config/job_json.h"
-#include "common/files/checksum.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "tests/unit/temp_dir.h"
 #include "worker/allreduce/replica_checkpoints.h"

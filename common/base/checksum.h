@@ -33,6 +33,10 @@ class Checksum128 {
   Checksum128();
   Checksum128& add(const void* data, std::size_t bytes);
   std::string hex() const;  // 32 digits, most significant first, as xxhsum prints them
+  struct Value {
+    std::uint64_t high, low;
+  };
+  Value value() const;
 
  private:
   detail::ChecksumState state_;

@@ -1,4 +1,4 @@
-#include "common/files/checksum.h"
+#include "common/base/checksum.h"
 
 #include <new>
 
@@ -45,6 +45,11 @@ std::string Checksum128::hex() const {
     text += "0123456789abcdef"[byte & 15];
   }
   return text;
+}
+
+Checksum128::Value Checksum128::value() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
+  return {hash.high64, hash.low64};
 }
 
 std::string checksum_hex(std::string_view bytes) {
