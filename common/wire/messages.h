@@ -294,6 +294,7 @@ struct WantPart {
   void check() const {
     if (large.bytes == 0 || large.bytes > kMaxLargePart || offset >= large.bytes)
       throw Malformed{"a part of a state lies outside of it"};
+    if (offset % kPartBytes != 0) throw Malformed{"a part of a state begins within another"};
   }
 };
 // The answer: empty if it is not there (any more).

@@ -132,6 +132,14 @@ void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
   const JobRecord* now = jobs_.record_of(status.job);
   const bool current = now && now->job == record.job && now->committed == record.committed;
   manifest.rank_states = current ? now->rank_states : record.rank_states;
+  const std::size_t all = manifest.rank_states.size();
+  std::erase_if(manifest.rank_states, [](const auto& entry) { return bool{StateHead::of(entry.second).large}; });
+  if (manifest.rank_states.size() != all) {
+    output_.log("the checkpoint of job '" + status.job + "' lacks what " +
+                    std::to_string(all - manifest.rank_states.size()) +
+                    " ranks keep: it has a large part (optimizer state of trainers), which only snapshots have",
+                LogLevel::kWarning);
+  }
   manifest.computed_with = record.computed_with;
   manifest.chunk_elements = record.chunk_elements;
   for (const ChunkOwner owner : record.owners) manifest.chunk_shards.push_back(owner.shard);

@@ -141,8 +141,22 @@ void CoordinatedJob::on(const Peers::Worker& worker, const PeerAddress& m) {
   if (servers() == 0 && running) running->on(worker, m);  // else it is of a view that is over
 }
 
-void CoordinatedJob::on(const Peers::Worker& worker, const NodeRankState& m) {
-  if (servers() != 0) ledger_.keeper.keep(worker.hello.incarnation, m);
+void CoordinatedJob::on(const Peers::Worker& worker, const NodeRankState& m, std::uint64_t now_ms) {
+  RunningView* running = std::get_if<RunningView>(&phase_);
+  if (running && record().view == m.view) running->on(worker, m);
+  if (servers() == 0) return;
+  ledger_.keeper.keep(worker.hello.incarnation, m, now_ms);
+  look_for_state(now_ms);
+}
+
+void CoordinatedJob::part_is_there(std::uint64_t now_ms) {
+  ledger_.keeper.part_is_there();
+  look_for_state(now_ms);
+}
+
+void CoordinatedJob::look_for_state(std::uint64_t now_ms) {
+  if (RunningView* running = std::get_if<RunningView>(&phase_)) return running->look_for_state(now_ms);
+  if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->look_for_state(now_ms), now_ms);
 }
 
 // The view may have ended meanwhile: what a server has made durable is as good to go on from. Of older views nothing is

@@ -95,7 +95,9 @@ class CoordinatedJob {
   void on(const Peers::Worker& worker, const NodePace& pace);
   void on_progress(std::uint32_t maker, const JobProgress& progress, std::uint64_t now_ms);
   void on(const Peers::Worker& worker, const PeerAddress& m);
-  void on(const Peers::Worker& worker, const NodeRankState& m);
+  void on(const Peers::Worker& worker, const NodeRankState& m, std::uint64_t now_ms);
+  // A large part of what ranks keep is there.
+  void part_is_there(std::uint64_t now_ms);
   void on(const Peers::Worker& worker, const LeaveJob& m, std::uint64_t now_ms);
   void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
   void on(const Peers::Worker& worker, const SnapshotDone& m, std::uint64_t now_ms);  // node 0 of an all-reduce job
@@ -142,6 +144,8 @@ class CoordinatedJob {
 
   // coordinated_job_open.cc: a view begins
   Result<ViewStart> begin_view(GatheringJob& gathering, JobId fresh_id);
+  Result<bool> take_newest(const JobMembers& members);
+  Result<ViewStart> start_with_state(const ViewStart& start, const JobMembers& members, bool first_view);
   void run(std::uint64_t now_ms);
 
   // coordinated_job.cc: it ends
@@ -153,6 +157,7 @@ class CoordinatedJob {
   void end_stop(StoppingView::Over over, std::uint64_t now_ms);
   void become_idle(BetweenViews between, std::uint64_t now_ms);
 
+  void look_for_state(std::uint64_t now_ms);
   std::string waiting_for() const;
   void tell_waits(std::uint64_t now_ms);
 

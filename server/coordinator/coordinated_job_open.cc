@@ -78,7 +78,7 @@ Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Pee
     // Said again, because nothing came of it: the join was lost, or the welcome. A worker that has begun the view takes
     // no notice, one that has ended it says so.
     if (same_join(held->second.join, m)) {
-      if (is<RunningView>()) ledger_.context.output.send(worker.peer, welcome_message(ledger_, *view(), node));
+      if (RunningView* running = std::get_if<RunningView>(&phase_)) running->welcome(node);
       return {};
     }
     // What the same worker joined with before is void: its trainers attached anew.
@@ -132,6 +132,7 @@ void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {
   ledger_.log(in_words() + " opens view " + std::to_string(record().view.value) + " with " +
               std::to_string(ledger_.nodes) + " nodes, " + start->in_words(shards().size()));
   JobView view{std::move(gathering.members), std::move(*start), {}};
+  view.first = choose_first(ledger_.keeper.whole_state(view.start), view.members, record().job, view.start);
   if (has_gate(config())) view.gate.emplace(config().gate, record().owners.size());
   phase_ = OpeningView{std::move(view), {}};
   if (servers() == 0) return run(now_ms);
@@ -147,16 +148,9 @@ Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fres
   if (Status fits = check_model_ranks(members, config()); !fits) {
     return fail(fits.error().code, in_words() + ": " + fits.error().message);
   }
-  // The newest state on disks becomes the record's. Is there any?
-  const auto take_newest = [&]() -> Result<bool> {
-    const Result<StateHome::Stored> newest = ledger_.home().newest(config(), record(), members);
-    if (!newest) return tl::unexpected(newest.error());
-    ledger_.keeper.set_committed(newest->round, newest->any && servers() != 0);
-    return newest->any;
-  };
   // All servers may have the first snapshot, and the coordinator died before it could commit it.
   if (servers() != 0 && !record().initialised && record().job.value != 0) {
-    if (const Result<bool> any = take_newest(); !any) return tl::unexpected(any.error());
+    if (const Result<bool> any = take_newest(members); !any) return tl::unexpected(any.error());
     if (record().initialised) {
       const Status same = same_as(in_words(), record().tensors, record().job_json, true, join);
       if (!same) return tl::unexpected(same.error());
@@ -165,11 +159,15 @@ Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fres
   KeptShards& kept = gathering.between.kept;
   if (ledger_.keeper.begin_another_training(join)) kept.clear();
   ledger_.nodes = static_cast<std::uint32_t>(members.size());
+  const bool first_view = record().view_nodes.hash == 0;
   ledger_.keeper.begin_view(fresh_id, members);
-  const Result<bool> resume = take_newest();
+  const Result<bool> resume = take_newest(members);
   if (!resume) return tl::unexpected(resume.error());
-  const ViewStart start = choose_start(*resume, record().committed, record(), ledger_.plan(), shards(),
-                                       StateInMemory{kept, members, ledger_.reached});
+  const ViewStart newest = choose_start(*resume, record().committed, record(), ledger_.plan(), shards(),
+                                        StateInMemory{kept, members, ledger_.reached});
+  const Result<ViewStart> chosen = start_with_state(newest, members, first_view);
+  if (!chosen) return chosen;
+  const ViewStart& start = *chosen;
   if (start.anew()) {
     if (const Status status = ledger_.keeper.may_begin_anew(); !status) return tl::unexpected(status.error());
   }
@@ -179,6 +177,48 @@ Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fres
   const Status saved = ledger_.keeper.save_view(start, kept, members, std::move(*chunks));
   if (!saved) return tl::unexpected(saved.error());
   return start;
+}
+
+// The newest state on disks becomes the record's. Is there any? With on_state_lost = "rewind" a snapshot that is
+// complete, and was not committed, is none without what ranks kept with it.
+Result<bool> CoordinatedJob::take_newest(const JobMembers& members) {
+  Result<StateHome::Stored> newest = ledger_.home().newest(config(), record(), members);
+  if (!newest) return tl::unexpected(newest.error());
+  const bool uncommitted = !record().initialised || newest->round != record().committed;
+  if (ledger_.rewinds() && uncommitted && !ledger_.keeper.has_whole_state(newest->round)) {
+    *newest = {record().initialised, record().committed};
+  }
+  ledger_.keeper.set_committed(newest->round, newest->any && servers() != 0);
+  return newest->any;
+}
+
+// With on_state_lost = "rewind" a view begins where somebody has what ranks kept, or at the last snapshot, which has it.
+Result<ViewStart> CoordinatedJob::start_with_state(const ViewStart& start, const JobMembers& members, bool first_view) {
+  const auto somebody_has = [&](const ViewStart& at) {
+    return !ledger_.keeper.whole_state(at).empty() || one_that_lived(members, record().job) != kNobody ||
+           one_that_is_held(members, record().job, at.round) != kNobody;
+  };
+  if (!ledger_.rewinds() || start.anew() || somebody_has(start)) return start;
+  const std::string what = "nobody has what ranks of " + in_words() + " kept of round ";
+  const ViewStart before{start.resume, start.loaded, start.loaded, {}};
+  if (before.anew() || (start.round != start.loaded && somebody_has(before))) {
+    ledger_.log(what + std::to_string(start.round.value) + ": it goes back to " +
+                    (before.anew() ? std::string("its beginning, as it has no snapshot yet")
+                                   : "the snapshot of round " + std::to_string(before.round.value)),
+                LogLevel::kWarning);
+    return before;
+  }
+  if (first_view) {  // it is restored from a checkpoint that has none
+    ledger_.log(what + std::to_string(start.round.value) + ", where it is restored: they begin that anew",
+                LogLevel::kWarning);
+    return start;
+  }
+  return fail(ErrorCode::kStore,
+              what + std::to_string(before.round.value) +
+                  ", the last snapshot, and membership.on_state_lost = \"rewind\" does not let it go on without: "
+                  "start server 0 with the store that it had, or restore a checkpoint (tributary checkpoint restore), "
+                  "or start over under another job name (tributary up: --fresh). on_state_lost = \"continue\" goes "
+                  "on without it");
 }
 
 void CoordinatedJob::on(std::uint16_t server, const ShardReady& m, std::uint64_t now_ms) {
@@ -198,9 +238,7 @@ void CoordinatedJob::run(std::uint64_t now_ms) {
   JobView opened = std::move(std::get<OpeningView>(phase_).view);
   const RunningView& running = phase_.emplace<RunningView>(ledger_, std::move(opened), now_ms);
   ledger_.keeper.view_runs(running.view.start);
-  for (const auto& [node, member] : members()) {
-    ledger_.context.send_worker(member.worker, welcome_message(ledger_, running.view, node));
-  }
+  for (const auto& [node, member] : members()) running.welcome(node);
 }
 
 }  // namespace tributary

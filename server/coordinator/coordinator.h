@@ -98,6 +98,7 @@ class Coordinator final : private CoordinatorOutput {
   void send(PeerId to, const ControlMessage& message) override;
   Status save(const JobRecord& record) override;
   Status remove(JobId job) override;
+  LargePartStore* large_parts() override { return registry_ ? &registry_->large_parts() : nullptr; }
   std::uint64_t wall_ms() const override { return tributary::wall_ms(); }
   void log(const std::string& line, LogLevel level) override;
 

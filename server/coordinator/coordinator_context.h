@@ -5,6 +5,7 @@
 
 #include "server/coordinator/checkpoints.h"
 #include "server/coordinator/coordinator_output.h"
+#include "server/coordinator/large_parts.h"
 #include "server/coordinator/peers.h"
 #include "server/coordinator/refusal_log.h"
 
@@ -22,7 +23,11 @@ struct CoordinatorOptions {
 
 struct CoordinatorContext {
   CoordinatorContext(const CoordinatorOptions& given, CoordinatorOutput& out, CheckpointJobs& jobs)
-      : options(given), output(out), peers(given.servers, given.peer_timeout_ms), checkpoints(peers, out, jobs) {}
+      : options(given),
+        output(out),
+        peers(given.servers, given.peer_timeout_ms),
+        checkpoints(peers, out, jobs),
+        parts(out, peers) {}
   CoordinatorContext(const CoordinatorContext&) = delete;
   CoordinatorContext& operator=(const CoordinatorContext&) = delete;
 
@@ -34,6 +39,12 @@ struct CoordinatorContext {
   void send_worker(std::uint64_t incarnation, const ControlMessage& message) {
     if (const Peers::Worker* worker = peers.worker(incarnation)) output.send(worker->peer, message);
   }
+  // The job's record, and what belongs to it.
+  Status remove(JobId job) {
+    Status removed = output.remove(job);
+    if (removed) parts.keep_only(job, {});
+    return removed;
+  }
   void refuse(PeerId to, const Error& error, const std::string& job = {}) {
     if (refusals.is_news(to, error.code, job)) output.log("refused a peer: " + error.message, LogLevel::kWarning);
     output.send(to, ControlError{error.code, error.message, job});
@@ -43,6 +54,7 @@ struct CoordinatorContext {
   CoordinatorOutput& output;
   Peers peers;
   Checkpoints checkpoints;
+  LargeParts parts;
   RefusalLog refusals;
   bool draining = false;
 };

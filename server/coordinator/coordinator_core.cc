@@ -11,6 +11,7 @@ namespace tributary {
 CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry,
                                  CoordinatorOutput& output)
     : context_(options, output, *this) {
+  drop_parts_but_of(registry);
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
     if (!config) {
@@ -34,6 +35,16 @@ CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<
     const std::string name = config->name;
     jobs_.try_emplace(name, context_, *config, std::move(record), std::move(older));
   }
+}
+
+// What a commit that was cut off, or a job that was removed then, left behind.
+void CoordinatorCore::drop_parts_but_of(const std::vector<JobRecord>& registry) {
+  std::map<JobId, std::set<LargePart>> named;
+  for (const JobId job : context_.parts.jobs()) named[job];
+  for (const JobRecord& record : registry) {
+    for (const auto& [rank, state] : record.rank_states) named[record.job].insert(StateHead::of(state).large);
+  }
+  for (const auto& [job, parts] : named) context_.parts.keep_only(job, parts);
 }
 
 void CoordinatorCore::on_message(PeerId from, const ControlMessage& message, std::uint64_t now_ms) {
@@ -74,7 +85,19 @@ void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
   } else if constexpr (std::is_same_v<Message, NodeRankState>) {
     const Peers::Worker* worker = peers.worker_at(from);
     CoordinatedJob* job = job_with(m.job);
-    if (worker && job) job->on(*worker, m);
+    if (worker && job) job->on(*worker, m, now_ms);
+  } else if constexpr (std::is_same_v<Message, WantPart>) {
+    const Peers::Worker* worker = peers.worker_at(from);
+    const CoordinatedJob* job = job_with(m.job);
+    if (!worker) return;
+    // What a job keeps is for those who take part in it.
+    const bool member = job && member_of(job->members(), worker->hello.incarnation) != job->members().end();
+    if (!member) return context_.output.send(from, StatePart{m, {}});
+    context_.parts.answer(worker->hello.incarnation, m, now_ms);
+  } else if constexpr (std::is_same_v<Message, StatePart>) {
+    const Peers::Worker* worker = peers.worker_at(from);
+    if (!worker || !context_.parts.take(worker->hello.incarnation, m, now_ms)) return;
+    if (CoordinatedJob* job = job_with(m.part.job)) job->part_is_there(now_ms);
   } else {
     context_.refuse(from, {ErrorCode::kMalformed, "this message is one that only the coordinator sends"});
   }
@@ -271,6 +294,7 @@ void CoordinatorCore::lose_worker(std::uint64_t incarnation, const Loss& loss, s
   context_.output.log("lost worker " + context_.peers.name_of(incarnation) + ": " + loss.why, LogLevel::kWarning);
   ++losses_.workers[static_cast<std::size_t>(loss.kind)];
   context_.peers.lose_worker(incarnation);
+  context_.parts.worker_lost(incarnation, now_ms);
   for (auto& [name, job] : jobs_) {
     job.worker_lost(incarnation, loss.why, now_ms);
     if (job.forget_worker(incarnation)) open_if_complete(job, now_ms);
@@ -287,6 +311,7 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
     lose_worker(incarnation, {LossKind::kSilent, "worker " + peers.name_of(incarnation) + unheard}, now_ms);
   }
   context_.refusals.tick(now_ms);
+  context_.parts.tick(now_ms);
   for (auto& [name, job] : jobs_) {
     job.tick(now_ms);
     open_if_complete(job, now_ms);  // no longer with whoever is still missing

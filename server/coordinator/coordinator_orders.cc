@@ -200,7 +200,7 @@ Result<std::uint64_t> CoordinatorCore::remove_job(const std::string& name) {
     return fail(ErrorCode::kUnknownJob, "nobody in the cluster has a job '" + name + "'");
   }
   for (const JobId id : ids) {
-    if (const Status removed = context_.output.remove(id); !removed) return tl::unexpected(removed.error());
+    if (const Status removed = context_.remove(id); !removed) return tl::unexpected(removed.error());
   }
   for (const JobId id : ids) {
     context_.peers.forget_job(id);

@@ -6,6 +6,7 @@
 #include "common/base/result.h"
 #include "common/wire/messages.h"
 #include "server/coordinator/job_record.h"
+#include "server/coordinator/large_part_store.h"
 
 namespace tributary {
 
@@ -18,6 +19,7 @@ class CoordinatorOutput {
   // Durable before it returns.
   virtual Status save(const JobRecord& record) = 0;
   virtual Status remove(JobId job) = 0;       // its record, if there is one
+  virtual LargePartStore* large_parts() = 0;  // null: there is none
   virtual std::uint64_t wall_ms() const = 0;  // the time of day, since 1970; 0: there is none
   // Error: something that was wanted is lost or cannot be. Warning: it may be, or somebody is refused.
   virtual void log(const std::string& line, LogLevel level = LogLevel::kInfo) = 0;

@@ -51,6 +51,12 @@ void JobLedger::tell_commit(const JobMembers& members) const {
   send(members, SnapshotCommit{record().job, record().committed});
 }
 
+bool JobLedger::lacks_state(Round round, std::uint64_t now_ms) {
+  if (!rewinds() || keeper.has_whole_state(round)) return false;
+  keeper.fetch(round, now_ms);
+  return true;
+}
+
 void JobLedger::snapshot_failed(std::uint16_t server, const SnapshotDone& m) {
   not_saved = said_by(server, m.message);
   log("snapshot of round " + std::to_string(m.round.value) + " of " + in_words() + " failed: " + not_saved,

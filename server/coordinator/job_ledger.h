@@ -50,6 +50,10 @@ class JobLedger {
   // The snapshot of this round is everywhere.
   void commit(Round round, bool finished, const JobMembers& members, std::uint64_t now_ms);
   void tell_commit(const JobMembers& members) const;
+  // membership.on_state_lost = "rewind": a state without what ranks kept with it is none.
+  bool rewinds() const { return config().membership.on_state_lost == OnStateLost::kRewind && servers() != 0; }
+  // Then: nobody's whole state of this round is there yet. Asks for what is to come.
+  bool lacks_state(Round round, std::uint64_t now_ms);
   // A server could not write its part.
   void snapshot_failed(std::uint16_t server, const SnapshotDone& m);
   // What came of the state that the last view ended with, to one who is told.

@@ -168,6 +168,12 @@ Status same_as_others(const std::string& job, const JobRecord& record, const Job
                                                 length(config) + " on " + node +
                                                 "; use the same job file on every node");
   }
+  if (a.membership.on_state_lost != config.membership.on_state_lost) {
+    return fail(ErrorCode::kConfigMismatch, job + " has membership.on_state_lost = \"" +
+                                                word(a.membership.on_state_lost) + "\" on the other nodes, but \"" +
+                                                word(config.membership.on_state_lost) + "\" on " + node +
+                                                "; use the same job file on every node");
+  }
   if (is_elastic(a) != is_elastic(config)) {
     return fail(ErrorCode::kConfigMismatch, job + " has membership.on_worker_loss = \"" +
                                                 word(a.membership.on_worker_loss) + "\" on the other nodes, but \"" +

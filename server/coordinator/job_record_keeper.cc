@@ -100,6 +100,9 @@ void JobRecordKeeper::view_opens(const ViewStart& start, const JobMembers& membe
   std::map<std::uint32_t, PendingRankStates::Holder> holders;
   for (const auto& [node, member] : members) holders[node] = {member.worker, member.join.local_world_size};
   rank_states_.begin_view(std::move(holders), start.round, start.anew());
+  start_ = start.round;
+  held_ = {};
+  drop_parts();
 }
 
 void JobRecordKeeper::view_runs(const ViewStart& start) {
@@ -138,28 +141,66 @@ bool JobRecordKeeper::save(std::uint64_t now_ms) {
     return false;
   }
   if (before == State::kFailing) context_.output.log("the record of " + in_words() + " is saved again");
+  drop_parts();
   if (!std::exchange(commit_untold_, false)) return false;
   context_.peers.forget_snapshots(record_.job, [&](Round older) { return older < record_.committed; });
   return true;
 }
 
 void JobRecordKeeper::commit_rank_states(Round round) {
-  for (const std::string& left_out : rank_states_.commit(record_, round)) {
+  for (const std::string& left_out : rank_states_.commit(record_, round, there())) {
     context_.output.log("what ranks keep of " + in_words() + " " + left_out);
   }
 }
 
-void JobRecordKeeper::keep(std::uint64_t worker, const NodeRankState& m) {
+PendingRankStates::There JobRecordKeeper::there() const {
+  return [this](const LargePart& large) { return context_.parts.has(record_.job, large); };
+}
+
+void JobRecordKeeper::keep(std::uint64_t worker, const NodeRankState& m, std::uint64_t now_ms) {
   if (record_.view != m.view || m.kept.round < record_.committed || !rank_states_.give(worker, m)) return;
-  if (!record_.initialised || m.kept.round != record_.committed) return;
-  commit_rank_states(m.kept.round);  // the snapshot was faster
+  ++given_;
+  if (const LargePart large = StateHead::of(m.kept.state).large) {
+    context_.parts.announce(record_.job, in_words(), large, worker);
+    // What was given for where the view begins may be wanted by other ranks; no snapshot will have it.
+    const bool late = record_.initialised && m.kept.round == record_.committed;
+    if (late || m.kept.round > start_) context_.parts.want(record_.job, large, now_ms);
+  }
+  part_is_there();
+}
+
+void JobRecordKeeper::part_is_there() {
+  if (!record_.initialised || !rank_states_.can_commit(record_.committed, there())) return;
+  commit_rank_states(record_.committed);  // the snapshot was faster
   // Saved with the next tick: those of other ranks follow.
   if (state_ == State::kSaved) state_ = State::kUnsaved;
 }
 
+void JobRecordKeeper::fetch(Round round, std::uint64_t now_ms) {
+  for (const LargePart& large : rank_states_.large_parts(round)) context_.parts.want(record_.job, large, now_ms);
+}
+
+void JobRecordKeeper::drop_parts() {
+  std::set<LargePart> wanted = rank_states_.large_parts({});
+  for (const auto& [rank, state] : record_.rank_states) wanted.insert(StateHead::of(state).large);
+  wanted.insert(held_);
+  context_.parts.keep_only(record_.job, wanted);
+}
+
 void JobRecordKeeper::rank_states(JobWelcome& welcome, std::uint32_t node, const ViewStart& start) const {
   const bool committed = start.resume && start.round == record_.committed;
-  rank_states_.fill_in(welcome, node, committed ? &record_.rank_states : nullptr, start.round);
+  // What has yet to come may come from who has it.
+  const auto to_be_had = [&](const LargePart& large) { return context_.parts.to_be_had(record_.job, large); };
+  rank_states_.fill_in(welcome, node, committed ? &record_.rank_states : nullptr, start.round, to_be_had);
+}
+
+std::vector<std::byte> JobRecordKeeper::whole_state(const ViewStart& start) const {
+  return start.anew() ? std::vector<std::byte>() : first_whole(start.round);
+}
+
+std::vector<std::byte> JobRecordKeeper::first_whole(Round round) const {
+  const bool committed = record_.initialised && round == record_.committed;
+  return rank_states_.first_whole(committed ? &record_.rank_states : nullptr, round, there());
 }
 
 void JobRecordKeeper::stop(const std::string& reason) {
@@ -179,7 +220,7 @@ void JobRecordKeeper::end(Round round, bool finished) {
 
 void JobRecordKeeper::drop_older() {
   std::erase_if(older_, [&](JobId id) {
-    if (!context_.peers.store(id)) return context_.output.remove(id).has_value();
+    if (!context_.peers.store(id)) return context_.remove(id).has_value();
     for (const auto& [index, server] : context_.peers.servers()) {
       const auto& stored = server.hello.stored;
       if (!server.alive || std::ranges::find(stored, id, &StoredJob::job) == stored.end()) continue;

@@ -3,7 +3,8 @@
 //
 // Invariants: a view's number is saved before anybody hears of it. That a snapshot is committed is told only when the
 // record that says so is saved: until then nothing that came before may be dropped. (The snapshots themselves are
-// durable: they are found after a restart.)
+// durable: they are found after a restart.) The large parts that a record names are in the store before it is saved, and
+// until no saved record names them.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +44,7 @@ class JobRecordKeeper {
   // Errors: it cannot be saved.
   Status save_view(const ViewStart& start, const KeptShards& kept, const JobMembers& members, DealtChunks chunks);
   void give_up_id() { record_.job = JobId(); }  // nobody has heard of it
+  // REQUIRES: save_view().
   void view_opens(const ViewStart& start, const JobMembers& members);
   void view_runs(const ViewStart& start);
 
@@ -51,9 +53,21 @@ class JobRecordKeeper {
   bool commit(Round round, bool finished, std::uint64_t now_ms);
   bool tick(std::uint64_t now_ms);
   // What a rank keeps. The view may have just ended. A later one may have gone back.
-  void keep(std::uint64_t worker, const NodeRankState& m);
+  void keep(std::uint64_t worker, const NodeRankState& m, std::uint64_t now_ms);
+  // A large part is there: what waited for it is committed.
+  void part_is_there();
   // Of the node's ranks, for its welcome.
   void rank_states(JobWelcome& welcome, std::uint32_t node, const ViewStart& start) const;
+  // The whole state of one rank where such a view begins, with its large part; empty: nobody gave one.
+  std::vector<std::byte> whole_state(const ViewStart& start) const;
+  // Does anybody's whole state belong to the snapshot of this round, or would, if that were committed?
+  bool has_whole_state(Round round) const { return !first_whole(round).empty(); }
+  // What ranks gave for this round is to be there soon.
+  void fetch(Round round, std::uint64_t now_ms);
+  // Grows while something of that comes.
+  std::uint64_t taken() const { return given_ + context_.parts.taken(); }
+  // A part that ranks of this view may still lack.
+  void hold(const LargePart& large) { held_ = large; }
   // The job stops in good order: the next time it begins like a new one.
   void stop(const std::string& reason);
   // All-reduce: node 0 has the state that it ended with.
@@ -70,6 +84,10 @@ class JobRecordKeeper {
   std::string in_words() const { return "job '" + name_ + "'"; }
   bool save(std::uint64_t now_ms);
   void commit_rank_states(Round round);
+  std::vector<std::byte> first_whole(Round round) const;
+  PendingRankStates::There there() const;
+  // Large parts that no record and no rank of the view names go.
+  void drop_parts();
 
   CoordinatorContext& context_;
   const std::string name_;
@@ -77,6 +95,9 @@ class JobRecordKeeper {
   std::set<JobId> older_;
   ViewNodes began_;  // record_.view_nodes of the last view that was not given up opening
   PendingRankStates rank_states_;
+  Round start_;              // of the view
+  std::uint64_t given_ = 0;  // states, by ranks
+  LargePart held_;
   State state_ = State::kSaved;
   std::uint64_t save_due_ms_ = 0;
   bool commit_untold_ = false;

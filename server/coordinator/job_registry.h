@@ -5,6 +5,7 @@
 
 #include "common/base/result.h"
 #include "server/coordinator/job_record.h"
+#include "server/coordinator/large_part_store.h"
 
 namespace tributary {
 
@@ -15,6 +16,7 @@ class JobRegistry {
   // Durable before it returns.
   virtual Status save(const JobRecord& record) = 0;
   virtual Status remove(JobId job) = 0;  // that record, if there is one
+  virtual LargePartStore& large_parts() = 0;
 };
 
 }  // namespace tributary

@@ -1,6 +1,5 @@
 #include "server/coordinator/job_view.h"
 
-#include <algorithm>
 #include <iterator>
 
 #include "server/coordinator/job_ledger.h"
@@ -41,24 +40,8 @@ OpenJob open_message(const JobLedger& ledger, const JobView& view, std::uint16_t
   return open;
 }
 
-namespace {
-
-// The state that a rank of the view kept of the round, whatever snapshots there are.
-std::vector<std::byte> held_by_one(const JobMembers& members, JobId job, Round round) {
-  for (const auto& [node, member] : members) {
-    const JoinJob& join = member.join;
-    if (join.held_job != job) continue;
-    for (std::size_t i = 0; i < std::min(join.held_rounds.size(), join.held_states.size()); ++i) {
-      if (join.held_rounds[i] == round) return join.held_states[i];
-    }
-  }
-  return {};
-}
-
-}  // namespace
-
 JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::uint32_t node) {
-  const auto& [members, start, gate] = view;
+  const auto& [members, start, gate, first] = view;
   const JobRecord& record = ledger.record();
   const Peers& peers = ledger.context.peers;
   JobWelcome welcome;
@@ -77,8 +60,8 @@ JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::ui
   welcome.members = record.view_nodes.hash;
   welcome.model_ranks = model_ranks_of(members);
   ledger.keeper.rank_states(welcome, node, start);
-  if (welcome.first_state.empty() && welcome.resume)
-    welcome.first_state = held_by_one(members, record.job, start.round);
+  welcome.first_state = first.state;
+  welcome.giver = first.giver;
   if (ledger.servers() == 0) return welcome;
   const std::set<std::uint16_t> owning = ledger.shards();
   for (const auto& [index, server] : peers.servers()) {

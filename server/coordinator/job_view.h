@@ -7,6 +7,7 @@
 #include <set>
 
 #include "common/wire/messages.h"
+#include "server/coordinator/first_rank.h"
 #include "server/coordinator/job_members.h"
 #include "server/coordinator/round_gate.h"
 #include "server/coordinator/view_start.h"
@@ -25,6 +26,7 @@ struct JobView {
   JobMembers members;
   ViewStart start;
   std::optional<RoundGate> gate;  // if the job has one
+  FirstRank first = {};
 };
 
 OpenJob open_message(const JobLedger& ledger, const JobView& view, std::uint16_t shard);

@@ -15,6 +15,11 @@ std::size_t total_bytes(const RankStates& states) {
   return bytes;
 }
 
+bool is_there(const std::vector<std::byte>& state, const PendingRankStates::There& there) {
+  const LargePart large = StateHead::of(state).large;
+  return !large || there(large);
+}
+
 }  // namespace
 
 // What belongs to other rounds is of rounds that are over, or will be gone through again.
@@ -43,12 +48,14 @@ bool PendingRankStates::give(std::uint64_t worker, const NodeRankState& m) {
   return true;
 }
 
-std::vector<std::string> PendingRankStates::commit(JobRecord& record, Round round) {
+std::vector<std::string> PendingRankStates::commit(JobRecord& record, Round round, const There& there) {
   std::vector<std::string> left_out;
   if (record.committed != round) record.rank_states.clear();
   std::size_t bytes = total_bytes(record.rank_states);
   for (auto& [rank, pending] : states_) {
-    if (const auto kept = pending.find(round); kept != pending.end()) {
+    const auto kept = pending.find(round);
+    const bool waits = kept != pending.end() && !is_there(kept->second, there);
+    if (kept != pending.end() && !waits) {
       const auto replaced = record.rank_states.find(rank);
       const std::size_t after =
           bytes + kept->second.size() - (replaced == record.rank_states.end() ? 0 : replaced->second.size());
@@ -60,27 +67,59 @@ std::vector<std::string> PendingRankStates::commit(JobRecord& record, Round roun
         record.rank_states[rank] = std::move(kept->second);
       }
     }
-    std::erase_if(pending, [&](const auto& entry) { return entry.first <= round; });
+    std::erase_if(pending, [&](const auto& entry) { return entry.first < round || (entry.first == round && !waits); });
   }
   return left_out;
 }
 
-void PendingRankStates::fill_in(JobWelcome& welcome, std::uint32_t node, const RankStates* committed,
-                                Round start) const {
+bool PendingRankStates::can_commit(Round round, const There& there) const {
+  return std::ranges::any_of(states_, [&](const auto& entry) {
+    const auto kept = entry.second.find(round);
+    return kept != entry.second.end() && is_there(kept->second, there);
+  });
+}
+
+void PendingRankStates::fill_in(JobWelcome& welcome, std::uint32_t node, const RankStates* committed, Round start,
+                                const There& there) const {
   std::vector<std::vector<std::byte>>& states = welcome.rank_states;
   const auto add = [&](const RankKey& rank, const std::vector<std::byte>& state) {
-    if (welcome.first_state.empty()) welcome.first_state = state;
-    if (rank.node != node || rank.local_rank >= kMaxRankStates) return;
+    if (rank.node != node || rank.local_rank >= kMaxRankStates || !is_there(state, there)) return;
     states.resize(std::max<std::size_t>(states.size(), rank.local_rank + 1));
     states[rank.local_rank] = state;
   };
-  if (committed) {
-    for (const auto& [rank, state] : *committed) add(rank, state);
-    return;
-  }
+  // What is committed is of this round, or was.
   for (const auto& [rank, pending] : states_) {
     if (const auto kept = pending.find(start); kept != pending.end()) add(rank, kept->second);
   }
+  if (!committed) return;
+  for (const auto& [rank, state] : *committed) add(rank, state);
+}
+
+std::vector<std::byte> PendingRankStates::first_whole(const RankStates* committed, Round start,
+                                                      const There& there) const {
+  const auto serves = [&](const std::vector<std::byte>& state) {
+    return !state.empty() && StateHead::of(state).whole && is_there(state, there);
+  };
+  if (committed) {
+    for (const auto& [rank, state] : *committed) {
+      if (serves(state)) return state;
+    }
+  }
+  for (const auto& [rank, pending] : states_) {
+    if (const auto kept = pending.find(start); kept != pending.end() && serves(kept->second)) return kept->second;
+  }
+  return {};
+}
+
+std::set<LargePart> PendingRankStates::large_parts(std::optional<Round> round) const {
+  std::set<LargePart> parts;
+  for (const auto& [rank, pending] : states_) {
+    for (const auto& [of, state] : pending) {
+      const LargePart large = StateHead::of(state).large;
+      if (large && (!round || of == *round)) parts.insert(large);
+    }
+  }
+  return parts;
 }
 
 PendingRankStates::Coverage PendingRankStates::coverage(const RankStates& committed) const {

@@ -3,14 +3,18 @@
 //
 // A rank gives it for the round that a snapshot is named for, and for the round that it stops after; it is committed
 // with the snapshot, into the job's record, and comes back when a view begins at that round. A view that begins where
-// servers were, and no snapshot is, has what ranks gave for that round in the view before.
+// servers were, and no snapshot is, has what ranks gave for that round in the view before. A state with a large part
+// waits until that is in the store, also after its snapshot is committed.
 //
 // Invariants: a state is kept only of a worker's own ranks; of rounds after the committed one; of few rounds a rank.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,12 +35,21 @@ class PendingRankStates {
   void begin_view(std::map<std::uint32_t, Holder> holders, Round start, bool anew);
   // Whether it is kept.
   bool give(std::uint64_t worker, const NodeRankState& m);
+  // Is there a large part?
+  using There = std::function<bool(const LargePart&)>;
   // Into the record, which is about to be saved with the snapshot of this round. Sentences: what is left out.
-  std::vector<std::string> commit(JobRecord& record, Round round);
+  std::vector<std::string> commit(JobRecord& record, Round round, const There& there);
+  // Is there something that commit() would take?
+  bool can_commit(Round round, const There& there) const;
 
-  // Fills in a node's welcome: what its ranks gave for the round that the view begins at, and what the job's first did.
-  // committed: of the record's; none: of what was given for `start`.
-  void fill_in(JobWelcome& welcome, std::uint32_t node, const RankStates* committed, Round start) const;
+  // What a node's ranks kept of the round that the view begins at, for its welcome. committed: of the record's, then of
+  // what was given for `start`; none: of that alone.
+  void fill_in(JobWelcome& welcome, std::uint32_t node, const RankStates* committed, Round start,
+               const There& there) const;
+  // What the first rank kept of it of which that is whole, and there; empty: none did.
+  std::vector<std::byte> first_whole(const RankStates* committed, Round start, const There& there) const;
+  // Large parts of what was given for this round, or for any.
+  std::set<LargePart> large_parts(std::optional<Round> round) const;
   // Ranks, and how many of them have something in a snapshot.
   struct Coverage {
     std::size_t ranks = 0, there = 0;

@@ -95,11 +95,58 @@ void RunningView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t 
   if (snapshots_.under_way() != m.round || !parts.contains(server)) return;
   if (!m.ok) {
     ledger_.snapshot_failed(server, m);
+    awaited_.reset();
     return snapshots_.missed(now_ms);
   }
-  if (!snapshots_.wrote(server, m.bytes, parts)) return;
+  if (!snapshots_.wrote(server, m.bytes, parts) || awaited_) return;
+  if (!ledger_.lacks_state(m.round, now_ms)) return commit(m.round, now_ms);
+  awaited_.emplace(m.round, now_ms);
+}
+
+void RunningView::commit(Round round, std::uint64_t now_ms) {
   ledger_.redo_due_ms = now_ms + snapshots_.committed(now_ms) / kRedoBytesPerMs;
-  ledger_.commit(m.round, false, view.members, now_ms);
+  ledger_.commit(round, false, view.members, now_ms);
+}
+
+void RunningView::look_for_state(std::uint64_t now_ms) {
+  if (!awaited_) return;
+  const Round round = awaited_->round;
+  if (!ledger_.lacks_state(round, now_ms)) {
+    awaited_.reset();
+    return commit(round, now_ms);
+  }
+  if (!awaited_->over(ledger_, now_ms)) return;
+  ledger_.not_saved = awaited_->why();
+  ledger_.log("snapshot of round " + std::to_string(round.value) + " of " + ledger_.in_words() +
+                  " is given up: " + ledger_.not_saved,
+              LogLevel::kWarning);
+  awaited_.reset();
+  // Nobody is to begin with it. Servers drop it with the next one that is committed, or when a view begins before it.
+  ledger_.context.peers.forget_snapshots(ledger_.record().job, [&](Round of) { return of == round; });
+  snapshots_.missed(now_ms);
+}
+
+// What the first rank keeps goes on to all nodes.
+void RunningView::on(const Peers::Worker& worker, const NodeRankState& m) {
+  FirstRank& first = view.first;
+  const auto author = view.members.find(m.node.value);
+  if (first.giver == kNobody || first.given || m.kept.round != view.start.round || author == view.members.end() ||
+      author->second.worker != worker.hello.incarnation ||
+      rank_in_view(view.members, m.node.value, m.local_rank) != first.giver) {
+    return;
+  }
+  first.given = m;
+  if (const LargePart large = StateHead::of(m.kept.state).large) {
+    ledger_.keeper.hold(large);
+    ledger_.context.parts.announce(m.job, ledger_.in_words(), large, author->second.worker);
+  }
+  ledger_.send(view.members, m);
+}
+
+void RunningView::welcome(std::uint32_t node) const {
+  const std::uint64_t worker = view.members.at(node).worker;
+  ledger_.context.send_worker(worker, welcome_message(ledger_, view, node));
+  if (view.first.given) ledger_.context.send_worker(worker, *view.first.given);
 }
 
 // Told when it begins, when the answer is another one, and when it is over. Where nodes have clocks they do not wait
@@ -183,6 +230,7 @@ std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
   look_for_stall(now_ms);
   if (const JobMember* finished = one_that_left(view.members)) return left_behind(*finished->left, now_ms);
   if (ledger_.servers() == 0) return std::nullopt;
+  look_for_state(now_ms);
   const std::set<std::uint16_t> parts = ledger_.shards();
   if (snapshots_.overdue(ledger_.paces, parts, now_ms)) {
     ledger_.not_saved = kNotInTime;
@@ -226,7 +274,7 @@ void RunningView::tell_again(std::uint32_t node, const JobMember& member) const 
   if (member.left) return;
   const JobRecord& record = ledger_.record();
   const auto tell = [&](const ControlMessage& message) { ledger_.context.send_worker(member.worker, message); };
-  tell(welcome_message(ledger_, view, node));
+  welcome(node);
   if (stop_requested_) tell(StopRequest{record.job, record.view, ledger_.last_stop});
   if (const auto round = snapshots_.under_way()) tell(SnapshotAt{record.job, record.view, *round});
 }

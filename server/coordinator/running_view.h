@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/patience.h"
+#include "server/coordinator/awaited_state.h"
 #include "server/coordinator/job_ledger.h"
 #include "server/coordinator/snapshot_schedule.h"
 #include "server/coordinator/stall_watch.h"
@@ -27,12 +28,17 @@ class RunningView {
   // What a node has for the others to connect to it.
   void on(const Peers::Worker& worker, const PeerAddress& m);
   void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
+  // What a rank keeps, of this view.
+  void on(const Peers::Worker& worker, const NodeRankState& m);
+  // What a snapshot may wait for has come.
+  void look_for_state(std::uint64_t now_ms);
   // Some nodes have finished and push no more, and the others did not follow: where it is to stop.
   struct LeftBehind {
     Round round;
     std::string why;
   };
   std::optional<LeftBehind> tick(std::uint64_t now_ms);
+  void welcome(std::uint32_t node) const;
   // To a server, or a worker, that may not have heard.
   void tell_again(const Peers::Server& server) const;
   void tell_again(std::uint32_t node, const JobMember& member) const;
@@ -58,6 +64,7 @@ class RunningView {
   std::optional<SnapshotDone> node_zero_kept;  // all-reduce: what node 0 said of its last checkpoint
 
  private:
+  void commit(Round round, std::uint64_t now_ms);
   void look_for_stall(std::uint64_t now_ms);
   std::optional<LeftBehind> left_behind(const LeaveJob& first, std::uint64_t now_ms);
   // A node that has not left, and has begun a round after this one.
@@ -66,6 +73,7 @@ class RunningView {
 
   JobLedger& ledger_;
   SnapshotSchedule snapshots_;
+  std::optional<AwaitedState> awaited_;  // for the snapshot under way
   StragglerWatch stragglers_;
   std::optional<StallWatch::Stall> stall_;
   bool stop_requested_ = false;

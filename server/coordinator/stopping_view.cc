@@ -24,21 +24,37 @@ StoppingView::Over StoppingView::on(std::uint16_t server, const SnapshotDone& m,
   }
   done_.insert(server);
   if (!std::ranges::includes(done_, parts)) return std::nullopt;
-  if (!failed_) {
-    ledger_.commit(m.round, kind_ == StopKind::kFinished, view.members, now_ms);
-    if (!ledger_.keeper.saved()) {
-      ledger_.not_saved = "server 0 cannot record the snapshot, and tries again while it runs";
-      failed_ = true;
-    }
-  }
   if (failed_) return end_unsaved();
+  if (!ledger_.lacks_state(round_, now_ms)) return commit(now_ms);
+  if (!awaited_) awaited_.emplace(round_, now_ms);
+  return std::nullopt;
+}
+
+BetweenViews StoppingView::commit(std::uint64_t now_ms) {
+  ledger_.commit(round_, kind_ == StopKind::kFinished, view.members, now_ms);
+  if (!ledger_.keeper.saved()) {
+    ledger_.not_saved = "server 0 cannot record the snapshot, and tries again while it runs";
+    failed_ = true;
+    return end_unsaved();
+  }
   tell_saved(true);
-  return BetweenViews{};
+  return {};
+}
+
+StoppingView::Over StoppingView::look_for_state(std::uint64_t now_ms) {
+  if (!awaited_) return std::nullopt;
+  if (!ledger_.lacks_state(round_, now_ms)) return commit(now_ms);
+  if (!awaited_->over(ledger_, now_ms)) return std::nullopt;
+  ledger_.not_saved = awaited_->why();
+  ledger_.context.peers.forget_snapshots(ledger_.record().job, [&](Round of) { return of == round_; });
+  failed_ = true;
+  return end_unsaved();
 }
 
 // A final snapshot may take as long as servers that have yet to write their part say with every heartbeat that they
 // still have the job. One that says so no more (what it was told, or its answer, was lost) is waited for so long.
 StoppingView::Over StoppingView::tick(std::uint64_t now_ms) {
+  if (awaited_) return look_for_state(now_ms);
   if (now_ms <= since_ms_ + kWritingPatienceMs ||
       !ledger_.paces.silent(ledger_.shards(), done_, JobPaces::Sign::kHasJob, kWritingPatienceMs, now_ms)) {
     return std::nullopt;

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "server/coordinator/awaited_state.h"
 #include "server/coordinator/job_ledger.h"
 
 namespace tributary {
@@ -23,6 +24,8 @@ class StoppingView {
   void still_going() const { ledger_.send_servers(message()); }
   bool awaits(std::uint16_t server) const { return !done_.contains(server); }
   Over on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
+  // What the end may wait for has come.
+  Over look_for_state(std::uint64_t now_ms);
   Over tick(std::uint64_t now_ms);
 
   // All-reduce: node 0 alone keeps the state.
@@ -32,6 +35,7 @@ class StoppingView {
   JobView view;
 
  private:
+  BetweenViews commit(std::uint64_t now_ms);
   BetweenViews end_unsaved();
   void tell_saved(bool saved) const { ledger_.send(view.members, ledger_.outcome(round_, saved)); }
 
@@ -39,8 +43,9 @@ class StoppingView {
   const StopKind kind_;
   const Round round_;  // that the view ends with
   const std::uint64_t since_ms_;
-  std::set<std::uint16_t> done_;  // shards that have written it, or failed to
-  bool failed_ = false;           // it is not durable everywhere
+  std::optional<AwaitedState> awaited_;  // all shards have written it
+  std::set<std::uint16_t> done_;         // shards that have written it, or failed to
+  bool failed_ = false;                  // it is not durable everywhere
 };
 
 }  // namespace tributary

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "server/store/disk_space.h"
+#include "server/store/large_part_families.h"
 #include "server/store/records.h"
 #include "server/store/rocks_options.h"
 #include "server/store/snapshot_file.h"
@@ -99,6 +100,7 @@ class RocksStore final : public Store {
   RocksStore(std::string path, StoreLock lock) : path_(std::move(path)), lock_(std::move(lock)) {}
   ~RocksStore() override {
     snapshots_.clear();
+    large_parts_.reset();
     default_.reset();
     if (db_) db_->Close();
   }
@@ -115,6 +117,7 @@ class RocksStore final : public Store {
   Status save(const JobRecord& record) override;
   Status remove(JobId job) override;
   Result<std::vector<JobRecord>> registry() const override;
+  LargePartStore& large_parts() override { return *large_parts_; }
   std::string path() const override { return path_; }
   const rocksdb::Options& options() const { return options_; }
 
@@ -152,6 +155,7 @@ class RocksStore final : public Store {
   rocksdb::Options options_;
   std::unique_ptr<rocksdb::DB> db_;
   Family default_;
+  std::unique_ptr<LargePartFamilies> large_parts_;
   mutable std::mutex mutex_;                   // snapshots_ and the column families
   std::map<SnapshotKey, Snapshot> snapshots_;  // complete ones
 };
@@ -215,7 +219,10 @@ Status RocksStore::open_db(std::uint16_t server_index, Warn warn) {
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
   for (const std::string& name : names) {
     const bool records = name == rocksdb::kDefaultColumnFamilyName;
-    descriptors.emplace_back(name, records ? record_options(options_) : rocksdb::ColumnFamilyOptions(options_));
+    const bool parts = name.starts_with(LargePartFamilies::kFamilyPrefix);
+    descriptors.emplace_back(name, records ? record_options(options_)
+                                   : parts ? LargePartFamilies::family_options(options_)
+                                           : rocksdb::ColumnFamilyOptions(options_));
   }
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* db = nullptr;
@@ -227,6 +234,9 @@ Status RocksStore::open_db(std::uint16_t server_index, Warn warn) {
   default_ = families.extract(rocksdb::kDefaultColumnFamilyName).mapped();
 
   if (auto status = check_identity(server_index); !status) return status;
+  large_parts_ = std::make_unique<LargePartFamilies>(LargePartFamilies::Owner{
+      *db_, options_, path_, [this](const std::string& doing, std::uint64_t bytes) { return room(doing, bytes); }});
+  if (auto status = large_parts_->find(families); !status) return status;
   return find_snapshots(std::move(families));
 }
 

@@ -9,6 +9,7 @@
 #include "server/store/records.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/unit/common/wire/random_message.h"
+#include "tests/unit/server/coordinator/parts_in_memory.h"
 
 namespace tributary::fuzz {
 namespace {
@@ -19,7 +20,7 @@ constexpr std::size_t kMostMoves = 200;
 
 // Two names, because a job may take another's place.
 constexpr std::string_view kJobs[] = {
-    R"({"job":{"name":"a"},"snapshot":{"every_rounds":2}})",
+    R"({"job":{"name":"a"},"membership":{"on_state_lost":"rewind"},"snapshot":{"every_rounds":2}})",
     R"({"job":{"name":"a"},"membership":{"on_worker_loss":"continue"},"recovery":{"redo_mb":0}})",
     R"({"job":{"name":"b"},"gate":{"clip_norm":1.0},"encoding":{"push":"int8"}})",
     R"({"job":{"name":"b","mode":"ssp"},"ssp":{"staleness":1}})",
@@ -50,6 +51,9 @@ enum class Move : std::uint8_t {
   kReconnect,
   kDrain,
   kRestart,
+  kLargeState,
+  kWantPart,
+  kStatePart,
   kEnd
 };
 
@@ -84,6 +88,7 @@ class Run final : private CoordinatorOutput {
     registry_.erase(job);
     return {};
   }
+  LargePartStore* large_parts() override { return &parts_; }
   std::uint64_t wall_ms() const override { return 1'700'000'000'000; }
   void log(const std::string&, LogLevel) override {}
 
@@ -94,6 +99,7 @@ class Run final : private CoordinatorOutput {
   void restart() {
     std::vector<JobRecord> records;
     for (const auto& [job, record] : registry_) records.push_back(record);
+    parts_.restart();
     ++incarnation_;
     core_ = std::make_unique<CoordinatorCore>(
         CoordinatorOptions{kServers, incarnation_, kTimeoutMs, incarnation_ * 1000, 1}, std::move(records),
@@ -120,6 +126,13 @@ class Run final : private CoordinatorOutput {
     GateDecision decision{static_cast<GateVerdict>(input_.number() % 5), 0.5, 2.0, 1024.0f, input_.number()};
     decision.check();
     return decision;
+  }
+  // A few, and some whose checksum is never right.
+  static LargePart large(std::uint8_t which) {
+    const std::uint64_t bytes = 1 + which % 4;
+    const Bytes data(bytes, static_cast<std::byte>(bytes));
+    const auto [high, low] = Checksum128().add(data.data(), data.size()).value();
+    return {bytes, high, (which & 0x40u) ? low + 1 : low};
   }
   // A server of index i is 10 + i, a worker w 20 + w, each with two incarnations in turn.
   static std::uint64_t server(std::uint8_t which) { return 10 + which % kServers + (which >> 7) * 100u; }
@@ -251,6 +264,18 @@ class Run final : private CoordinatorOutput {
         return;
       case Move::kRestart:
         return restart();
+      case Move::kLargeState: {
+        const StateHead head{large(which), (which & 0x80u) == 0};
+        return say(worker(which),
+                   NodeRankState{job(), view(), NodeRank(which % 3), 0, {Round(round()), head.before({})}});
+      }
+      case Move::kWantPart:
+        return say(worker(which), WantPart{job(), large(input_.number()), 0});
+      case Move::kStatePart: {
+        const LargePart part = large(input_.number());
+        const Bytes data(input_.flag() ? part.bytes : 0, static_cast<std::byte>(part.bytes));
+        return say(worker(which), StatePart{{job(), part, 0}, data});
+      }
       case Move::kEnd:
         return;
     }
@@ -276,6 +301,7 @@ class Run final : private CoordinatorOutput {
   Choices input_;
   std::unique_ptr<CoordinatorCore> core_;
   std::map<JobId, JobRecord> registry_;
+  testing::PartsInMemory parts_;
   std::uint64_t incarnation_ = 0, now_ = 1'000'000, connection_ = 0, operation_ = 0;
   JobId job_;  // told of last, as all below
   ViewId view_;
@@ -301,6 +327,9 @@ Bytes training(std::uint8_t job) {
     }
     say(Move::kHeartbeat, {0, 0, 2, 0, 0, round});
     say(Move::kTime, {10});
+    say(Move::kLargeState, {round, 0, 0, round});
+    say(Move::kStatePart, {round, round, 1, 0});
+    say(Move::kWantPart, {0, 0, round});
     for (const unsigned index : {0u, 1u}) say(Move::kSnapshotDone, {index, 1, 0, 0, round});
   }
   // A third node, which only elastic jobs let in.

@@ -103,8 +103,53 @@ void Disk::fail_power(Random& random) {
   }
 }
 
+LargePartsSim::LargePartsSim(Disk& disk) : disk_(disk) {
+  std::erase_if(disk_.large_parts, [](const auto& entry) { return !entry.second.complete; });
+}
+
+LargePartStore::Complete LargePartsSim::complete() const {
+  Complete all;
+  for (const auto& [key, part] : disk_.large_parts) {
+    if (part.complete) all[key.first].insert(key.second);
+  }
+  return all;
+}
+
+Status LargePartsSim::begin(JobId job, const LargePart& large) {
+  if (disk_.full) return tl::unexpected(full());
+  disk_.large_parts[{job, large}] = {};
+  return {};
+}
+
+Status LargePartsSim::add(JobId job, const LargePart& large, std::uint64_t offset, std::span<const std::byte> piece) {
+  if (disk_.full) return tl::unexpected(full());
+  disk_.large_parts.at({job, large}).pieces[offset].assign(piece.begin(), piece.end());
+  return {};
+}
+
+Status LargePartsSim::finish(JobId job, const LargePart& large) {
+  if (disk_.full) return tl::unexpected(full());
+  disk_.large_parts.at({job, large}).complete = true;
+  return {};
+}
+
+Result<std::vector<std::byte>> LargePartsSim::read(JobId job, const LargePart& large, std::uint64_t offset) const {
+  const auto found = disk_.large_parts.find({job, large});
+  if (found == disk_.large_parts.end() || !found->second.complete || !found->second.pieces.contains(offset)) {
+    return fail(ErrorCode::kNotFound, "no such part of a state");
+  }
+  return found->second.pieces.at(offset);
+}
+
+Status LargePartsSim::drop(JobId job, const std::set<LargePart>& but_these) {
+  if (disk_.full) return tl::unexpected(full());
+  std::erase_if(disk_.large_parts,
+                [&](const auto& entry) { return entry.first.first == job && !but_these.contains(entry.first.second); });
+  return {};
+}
+
 StoreSim::StoreSim(Disk& disk, bool sync_records, bool drops_fail)
-    : disk_(disk), sync_records_(sync_records), drops_fail_(drops_fail) {
+    : disk_(disk), sync_records_(sync_records), drops_fail_(drops_fail), large_parts_(disk) {
   std::erase_if(disk_.snapshots, [](const auto& entry) { return !entry.second.recorded; });
 }
 

@@ -50,10 +50,31 @@ struct Disk {
   using Key = std::pair<JobId, Round>;
   std::map<std::pair<Key, std::uint32_t>, Snapshot> snapshots;  // by generation
   std::map<JobId, Record> jobs;
+  // Of what ranks keep. One that is complete is synced; what is not is lost with the process.
+  struct LargePieces {
+    std::map<std::uint64_t, std::vector<std::byte>> pieces;  // by offset
+    bool complete = false;
+  };
+  std::map<std::pair<JobId, LargePart>, LargePieces> large_parts;
   bool full = false;
 
   void fail_power(Random& random);
   std::vector<Snapshot*> complete_snapshots();  // with chunks; by job and round
+};
+
+class LargePartsSim final : public LargePartStore {
+ public:
+  explicit LargePartsSim(Disk& disk);
+
+  Complete complete() const override;
+  Status begin(JobId job, const LargePart& large) override;
+  Status add(JobId job, const LargePart& large, std::uint64_t offset, std::span<const std::byte> piece) override;
+  Status finish(JobId job, const LargePart& large) override;
+  Result<std::vector<std::byte>> read(JobId job, const LargePart& large, std::uint64_t offset) const override;
+  Status drop(JobId job, const std::set<LargePart>& but_these) override;
+
+ private:
+  Disk& disk_;
 };
 
 class StoreSim final : public Store {
@@ -72,6 +93,7 @@ class StoreSim final : public Store {
   Result<std::vector<JobRecord>> registry() const override;
   Status save(const JobRecord& record) override;
   Status remove(JobId job) override;
+  LargePartStore& large_parts() override { return large_parts_; }
   std::string path() const override { return "disk"; }
 
   // Writing a snapshot, a step at a time. What it is called by from then on.
@@ -86,6 +108,7 @@ class StoreSim final : public Store {
  private:
   Disk& disk_;
   const bool sync_records_, drops_fail_;
+  LargePartsSim large_parts_;
 };
 
 }  // namespace tributary::sim

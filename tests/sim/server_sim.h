@@ -130,6 +130,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   void send(PeerId to, const ControlMessage& message) override;
   Status save(const JobRecord& record) override { return store_.save(record); }
   Status remove(JobId job) override { return store_.remove(job); }
+  LargePartStore* large_parts() override { return &store_.large_parts(); }
   std::uint64_t wall_ms() const override { return 0; }
   void log(const std::string& line, LogLevel level) override;
 

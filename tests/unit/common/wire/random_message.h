@@ -58,6 +58,14 @@ void randomise(Random& random, T& value) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     value.resize(below(random, 40));
     for (char& c : value) c = static_cast<char>(random());
+  } else if constexpr (std::is_same_v<T, WantPart>) {
+    randomise(random, value.job);
+    value.large = {1 + below(random, 3 * kPartBytes), random(), random()};
+    value.offset = below(random, (value.large.bytes + kPartBytes - 1) / kPartBytes) * kPartBytes;
+  } else if constexpr (std::is_same_v<T, StatePart>) {
+    randomise(random, value.part);
+    value.part.large.bytes = value.part.offset + 1 + below(random, 100);
+    value.data.assign(value.part.large.bytes - value.part.offset, static_cast<std::byte>(random()));
   } else if constexpr (std::is_same_v<T, Figure>) {
     value.name = std::string(1 + below(random, kMaxFigureNameBytes), 'f');
     randomise(random, value.mean);
@@ -70,6 +78,7 @@ void randomise(Random& random, T& value) {
     for (auto& element : value) randomise(random, element);
   } else if constexpr (!std::is_empty_v<T>) {
     boost::pfr::for_each_field(value, [&](auto& field) { randomise(random, field); });
+    if constexpr (std::is_same_v<T, JoinJob>) value.held_ranks.resize(value.held_rounds.size());
   }
 }
 

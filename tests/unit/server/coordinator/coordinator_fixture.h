@@ -14,6 +14,7 @@
 
 #include "common/config/job_json.h"
 #include "server/coordinator/coordinator_core.h"
+#include "tests/unit/server/coordinator/parts_in_memory.h"
 
 namespace tributary::testing {
 
@@ -66,8 +67,10 @@ inline JoinOptions keeping() {
 class Cluster : public CoordinatorOutput {
  public:
   std::uint64_t wall_ms() const override { return clock_ms; }
-  explicit Cluster(std::uint16_t servers = 2, std::vector<JobRecord> known = {}, std::uint64_t incarnation = 7)
+  explicit Cluster(std::uint16_t servers = 2, std::vector<JobRecord> known = {}, std::uint64_t incarnation = 7,
+                   PartsInMemory stored = {})
       : servers_(servers),
+        parts(std::move(stored)),
         core(CoordinatorOptions{servers, incarnation, kTimeoutMs, incarnation * 1000}, std::move(known), *this) {}
 
   // ---- What peers say ----
@@ -233,6 +236,7 @@ class Cluster : public CoordinatorOutput {
     registry.erase(job.value);
     return {};
   }
+  LargePartStore* large_parts() override { return servers_ == 0 ? nullptr : &parts; }
   void log(const std::string& line, LogLevel level) override {
     logged.push_back(line);
     if (level == LogLevel::kError) errors.push_back(line);
@@ -253,6 +257,7 @@ class Cluster : public CoordinatorOutput {
   std::vector<std::pair<PeerId, ControlMessage>> sent;
   std::optional<OpenJob> last_open;
   std::map<std::uint64_t, JobRecord> registry;
+  PartsInMemory parts;
   std::vector<std::string> logged;  // all of them
   std::vector<std::string> warnings, errors;
   bool save_fails = false;

@@ -1,18 +1,13 @@
 // CoordinatorCore: what ranks keep with a snapshot, into the record, and back to them.
 #include <doctest/doctest.h>
 
-#include "tests/unit/server/coordinator/coordinator_fixture.h"
+#include "tests/unit/server/coordinator/large_states.h"
 
 namespace tributary::coordinator_ranks_test {
 
 using namespace testing;
 
 namespace {
-
-std::vector<std::byte> bytes_of(const std::string& text) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
-  return {bytes, bytes + text.size()};
-}
 
 void keep(Cluster& cluster, std::uint32_t w, std::uint32_t local_rank, std::uint64_t round, const std::string& text) {
   cluster.say(
@@ -121,40 +116,6 @@ TEST_CASE("a view that begins where the servers were brings back what ranks gave
   // What belonged to a round that is gone through again is not there.
   keep(cluster, 1, 0, 51, "once more");
   CHECK(cluster.job().record.rank_states.at({1, 0}) == bytes_of("of the round"));
-}
-
-TEST_CASE("a rank of which nothing is known gets what another one kept of the round, whichever node held it") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
-  for (std::uint16_t i = 0; i < 2; ++i) cluster.keep(i, 50, 51);
-  const JobId job = cluster.open().job;
-  cluster.leave(0, LeaveKind::kFailed, 50, "its machine is gone");
-  cluster.sent.clear();
-  const auto welcome_of = [&](JobId held_job) {
-    JoinOptions options;
-    options.nodes = 2;
-    options.node = 0;
-    cluster.join(0, options);
-    options.node = 1;
-    JoinJob survivor = cluster.join_of(options);
-    survivor.held_job = held_job;
-    survivor.held_rounds = {Round(49), Round(50)};
-    survivor.held_states = {bytes_of("before"), bytes_of("of the round")};
-    cluster.say(worker_peer(1), survivor);
-    cluster.all_ready();
-    const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
-    REQUIRE(welcome);
-    CHECK(welcome->resume_round == Round(50));
-    CHECK(welcome->rank_states.empty());
-    return welcome->first_state;
-  };
-  SUBCASE("of this job") {
-    CHECK(welcome_of(job) == bytes_of("of the round"));
-  }
-  SUBCASE("of an earlier one of this name") {
-    CHECK(welcome_of(JobId(job.value + 1)).empty());
-  }
 }
 
 TEST_CASE("a state of another view, or of somebody else's node, is not taken") {

@@ -1,0 +1,38 @@
+// LargePartStore: where the large parts of what ranks keep (common/wire/state_head.h) outlive the coordinator's process,
+// in pieces of kPartBytes. A server's store has one (server/store/large_part_families.h).
+//
+// A large part is there when finish() says so. What was begun and never finished is gone after a restart.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "common/wire/state_head.h"
+
+namespace tributary {
+
+class LargePartStore {
+ public:
+  using Complete = std::map<JobId, std::set<LargePart>>;
+
+  virtual ~LargePartStore() = default;
+  virtual Complete complete() const = 0;
+  // An unfinished one of its name goes. kStore: there is no room for it.
+  virtual Status begin(JobId job, const LargePart& large) = 0;
+  // REQUIRES: begin(). A piece, at a multiple of kPartBytes.
+  virtual Status add(JobId job, const LargePart& large, std::uint64_t offset, std::span<const std::byte> piece) = 0;
+  // REQUIRES: all pieces are there, and its checksum is right. Durable before it returns.
+  virtual Status finish(JobId job, const LargePart& large) = 0;
+  // The piece at this offset of a complete one. kNotFound: it is not here.
+  virtual Result<std::vector<std::byte>> read(JobId job, const LargePart& large, std::uint64_t offset) const = 0;
+  // All others of this job go, finished or not.
+  virtual Status drop(JobId job, const std::set<LargePart>& but_these) = 0;
+};
+
+}  // namespace tributary

@@ -1,0 +1,67 @@
+// LargePartFamilies: large parts of what ranks keep (server/coordinator/large_part_store.h) in a server's RocksDB.
+//
+// Each is a column family of its own ("part-JOB-DIGEST-BYTES"), as snapshots are, so nothing is ever written a second
+// time by a merge, and what is dropped frees its room at once. Pieces go past the write-ahead log into files of some
+// megabytes. When all are there and on the disk, a synced record in the family "default" makes the part complete. One
+// without that record is a leftover of a crash and is dropped at open.
+//
+// Thread rule: the coordinator's thread. The database may be written by others meanwhile.
+#pragma once
+
+#include <rocksdb/db.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "server/coordinator/large_part_store.h"
+
+namespace tributary {
+
+class LargePartFamilies final : public LargePartStore {
+ public:
+  static constexpr char kFamilyPrefix[] = "part-";
+  static constexpr std::size_t kBufferBytes = 8u << 20;  // pieces that are not written yet
+
+  // Of the store, which outlives it. room: kStore if the disk has less.
+  struct Owner {
+    rocksdb::DB& db;
+    const rocksdb::Options& options;
+    std::string path;
+    std::function<Status(const std::string& doing, std::uint64_t bytes)> room;
+  };
+  using Family = std::shared_ptr<rocksdb::ColumnFamilyHandle>;
+
+  explicit LargePartFamilies(Owner owner) : owner_(std::move(owner)) {}
+
+  // The options of a family of this name.
+  static rocksdb::ColumnFamilyOptions family_options(const rocksdb::Options& options);
+  // At open: of the families that the database has those of large parts. What is not complete is dropped.
+  Status find(std::map<std::string, Family>& families);
+
+  Complete complete() const override;
+  Status begin(JobId job, const LargePart& large) override;
+  Status add(JobId job, const LargePart& large, std::uint64_t offset, std::span<const std::byte> piece) override;
+  Status finish(JobId job, const LargePart& large) override;
+  Result<std::vector<std::byte>> read(JobId job, const LargePart& large, std::uint64_t offset) const override;
+  Status drop(JobId job, const std::set<LargePart>& but_these) override;
+
+ private:
+  using Key = std::pair<JobId, LargePart>;
+  struct Part {
+    Family family;
+    bool complete = false;
+  };
+  using Parts = std::map<Key, Part>;
+
+  Error error(const std::string& doing, const rocksdb::Status& status) const;
+  Family own(rocksdb::ColumnFamilyHandle* handle) const;
+  // Its record, then its family.
+  Status drop(Parts::iterator at);
+
+  const Owner owner_;
+  Parts parts_;
+};
+
+}  // namespace tributary

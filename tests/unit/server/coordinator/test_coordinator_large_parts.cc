@@ -1,0 +1,286 @@
+// CoordinatorCore: large parts of what ranks keep, fetched into the store and sent to who lacks them.
+#include <doctest/doctest.h>
+
+#include "tests/unit/server/coordinator/large_states.h"
+
+namespace tributary::coordinator_large_parts_test {
+
+using namespace testing;
+
+namespace {
+
+const RankStates& committed(const Cluster& cluster) {
+  return cluster.registry.begin()->second.rank_states;
+}
+
+WantPart want(const Cluster& cluster, const LargeState& state, std::uint64_t offset = 0) {
+  return {cluster.open().job, state.large, offset};
+}
+
+}  // namespace
+
+TEST_CASE("a state with a large part is fetched, and committed with the snapshot when all of it is there") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  const LargeState large = large_state('a', 5 * kPartBytes + 7);
+  give(cluster, 1, 40, large.state);
+  CHECK(cluster.to<WantPart>(worker_peer(1)).size() == PartFetch::kWindow);
+  CHECK(cluster.to<WantPart>(worker_peer(0)).empty());
+  CHECK(deliver(cluster, 1, large) == 6);
+  CHECK(cluster.parts.parts.at({cluster.open().job, large.large}).complete);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.all_done(40);
+  CHECK(committed(cluster).at({1, 0}) == large.state);
+}
+
+TEST_CASE("the snapshot does not wait for a large part: what is late is committed when it is there") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  const LargeState large = large_state('a');
+  give(cluster, 0, 40, bytes_of("small alone"));
+  give(cluster, 1, 40, large.state);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.all_done(40);
+  CHECK(cluster.phase() == "idle");
+  CHECK(committed(cluster).size() == 1);
+  deliver(cluster, 1, large);
+  cluster.core.tick(cluster.now + 1000);
+  CHECK(committed(cluster).at({1, 0}) == large.state);
+}
+
+TEST_CASE("equal large parts are fetched once") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  const LargeState large = large_state('a');
+  give(cluster, 0, 40, large.state);
+  give(cluster, 1, 40, large.state);
+  CHECK(cluster.count<WantPart>() == 1);
+  CHECK(deliver(cluster, 0, large) == 1);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.all_done(40);
+  CHECK(committed(cluster).size() == 2);
+  CHECK(cluster.parts.parts.size() == 1);
+}
+
+TEST_CASE("few are fetched at a time, and the others follow") {
+  Cluster cluster;
+  cluster.everybody(1);
+  JoinOptions options;
+  options.ranks = 7;
+  cluster.run(1, options);
+  std::vector<LargeState> states;
+  for (std::uint32_t rank = 0; rank < 7; ++rank) {
+    states.push_back(large_state(static_cast<char>('a' + rank)));
+    give(cluster, 0, 40, states.back().state, rank);
+  }
+  CHECK(cluster.count<WantPart>() == LargeParts::kFetches);
+  for (const LargeState& state : states) CHECK(deliver(cluster, 0, state) == 1);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.all_done(40);
+  CHECK(committed(cluster).size() == 7);
+}
+
+TEST_CASE("a source that has it no more, is lost, or sends something else: another one is asked") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  const LargeState large = large_state('a');
+  give(cluster, 0, 40, large.state);
+  give(cluster, 1, 40, large.state);
+  REQUIRE(cluster.only<WantPart>(worker_peer(0)));
+  SUBCASE("it is gone") {
+    cluster.say(worker_peer(0), StatePart{want(cluster, large), {}});
+  }
+  SUBCASE("the checksum is another one") {
+    cluster.say(worker_peer(0), StatePart{want(cluster, large), large_state('b').bytes});
+  }
+  SUBCASE("nothing comes") {
+    cluster.pass(PartFetch::kPatienceMs + 2000, 2);
+  }
+  CHECK(deliver(cluster, 1, large) == 1);
+  CHECK(cluster.parts.parts.at({cluster.open().job, large.large}).complete);
+}
+
+TEST_CASE("what nobody has is not in the record, and the log says so") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1);
+  const LargeState large = large_state('a');
+  give(cluster, 0, 40, large.state);
+  cluster.say(worker_peer(0), StatePart{want(cluster, large), {}});
+  REQUIRE_FALSE(cluster.warnings.empty());
+  CHECK(cluster.warnings.back().find("nobody else has it") != std::string::npos);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.all_done(40);
+  CHECK(committed(cluster).empty());
+  // Said again, it is fetched again.
+  cluster.sent.clear();
+  give(cluster, 0, 40, large.state);
+  CHECK(deliver(cluster, 0, large) == 1);
+  CHECK(cluster.job().record.rank_states.size() == 1);
+}
+
+TEST_CASE("a full disk leaves it out, with a word") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1);
+  const LargeState large = large_state('a', 2 * kPartBytes);
+  SUBCASE("from the beginning") {
+    cluster.parts.full = true;
+    give(cluster, 0, 40, large.state);
+  }
+  SUBCASE("in the middle") {
+    give(cluster, 0, 40, large.state);
+    cluster.parts.full = true;
+    cluster.say(worker_peer(0), StatePart{want(cluster, large), large.piece(0)});
+  }
+  REQUIRE_FALSE(cluster.errors.empty());
+  CHECK(cluster.errors.back().find("left out of snapshots: the disk is full") != std::string::npos);
+  cluster.sent.clear();
+  cluster.pass(3000, 1);
+  CHECK(cluster.count<WantPart>() == 0);
+}
+
+TEST_CASE("pieces that nobody asked for, or asked another for, change nothing") {
+  Cluster cluster;
+  cluster.everybody(3);
+  cluster.run(2);
+  const LargeState large = large_state('a', 2 * kPartBytes);
+  cluster.say(worker_peer(0), StatePart{want(cluster, large), large.piece(0)});
+  CHECK(cluster.parts.parts.empty());
+  give(cluster, 0, 40, large.state);
+  cluster.say(worker_peer(1), StatePart{want(cluster, large), large.piece(0)});
+  cluster.say(worker_peer(2), StatePart{want(cluster, large), {}});
+  cluster.say(server_peer(0), StatePart{want(cluster, large), {}});
+  cluster.say(worker_peer(0), StatePart{want(cluster, large, kPartBytes), large.piece(kPartBytes)});  // out of order
+  CHECK(cluster.parts.parts.at({cluster.open().job, large.large}).pieces.empty());
+  CHECK(deliver(cluster, 0, large) == 2);
+}
+
+TEST_CASE("workers of the job get what there is, others nothing") {
+  Cluster cluster;
+  cluster.everybody(3);
+  cluster.run(2);
+  const LargeState large = large_state('a', kPartBytes + 5);
+  give(cluster, 0, 40, large.state);
+  deliver(cluster, 0, large);
+  cluster.sent.clear();
+  for (const std::uint64_t offset : {std::uint64_t{0}, std::uint64_t{kPartBytes}}) {
+    cluster.say(worker_peer(1), want(cluster, large, offset));
+    CHECK(cluster.to<StatePart>(worker_peer(1)).back().data == large.piece(offset));
+  }
+  cluster.say(worker_peer(2), want(cluster, large));
+  CHECK(cluster.only<StatePart>(worker_peer(2))->data.empty());
+  const LargeState unknown = large_state('b');
+  cluster.sent.clear();
+  cluster.say(worker_peer(1), want(cluster, unknown));
+  CHECK(cluster.only<StatePart>(worker_peer(1))->data.empty());
+}
+
+TEST_CASE("what a worker lacks and another one has is fetched first") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  const LargeState large = large_state('a');
+  give(cluster, 0, 0, large.state);  // of the round that the view begins at: no snapshot will have it
+  CHECK(cluster.count<WantPart>() == 0);
+  cluster.say(worker_peer(1), want(cluster, large));
+  CHECK(cluster.count<StatePart>() == 0);
+  CHECK(deliver(cluster, 0, large) == 1);
+  cluster.say(worker_peer(1), want(cluster, large));
+  CHECK(cluster.only<StatePart>(worker_peer(1))->data == large.bytes);
+}
+
+TEST_CASE("parts go when no record and no rank of the view names them any more") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1, with_snapshots(1, 0));
+  const LargeState older = large_state('a'), newer = large_state('b');
+  std::vector<std::uint64_t> rounds;
+  for (std::uint64_t version = 10; version < 200 && rounds.size() < 2; version += 10) {
+    cluster.pass(1000, 1, {}, version);
+    for (const SnapshotAt& at : cluster.to<SnapshotAt>(server_peer(0))) {
+      const LargeState& state = rounds.empty() ? older : newer;
+      rounds.push_back(at.round.value);
+      version = at.round.value;
+      cluster.sent.clear();
+      give(cluster, 0, at.round.value, state.state);
+      deliver(cluster, 0, state);
+      cluster.save_fails = true;
+      cluster.all_done(at.round.value);
+      // The record that is on the disk names what was before.
+      if (rounds.size() == 2) CHECK(cluster.parts.parts.size() == 2);
+      cluster.save_fails = false;
+      cluster.pass(2000, 1, {}, version);
+      break;
+    }
+  }
+  REQUIRE(rounds.size() == 2);
+  CHECK(cluster.parts.parts.size() == 1);
+  CHECK(cluster.parts.parts.contains({cluster.open().job, newer.large}));
+}
+
+TEST_CASE("after a restart there is what the record names, and nothing else") {
+  Cluster before;
+  before.everybody(1);
+  before.run(1);
+  const LargeState large = large_state('a'), other = large_state('b');
+  give(before, 0, 40, large.state);
+  give(before, 0, 40, other.state, 1);
+  deliver(before, 0, large);
+  deliver(before, 0, other);
+  before.leave(0, LeaveKind::kStopped, 40);
+  before.all_done(40);
+  std::vector<JobRecord> records = before.records();
+  records[0].rank_states.erase({0, 1});
+  Cluster cluster(2, records, 8, before.parts);
+  CHECK(cluster.parts.parts.size() == 1);
+  restarted(cluster, {StoredJob{records[0].job, "mnist", 0, {Round(40)}}});
+  cluster.run(1);
+  cluster.say(worker_peer(0), want(cluster, large));
+  CHECK(cluster.only<StatePart>(worker_peer(0))->data == large.bytes);
+}
+
+TEST_CASE("a job that is removed takes its parts with it") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1);
+  const LargeState large = large_state('a');
+  give(cluster, 0, 40, large.state);
+  deliver(cluster, 0, large);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.all_done(40);
+  CHECK(cluster.parts.parts.size() == 1);
+  REQUIRE(cluster.core.remove_job("mnist"));
+  CHECK(cluster.parts.parts.empty());
+}
+
+TEST_CASE("without a store a part goes from worker to worker") {
+  Cluster cluster(0);
+  cluster.everybody(3);
+  JoinOptions options;
+  options.config.mode = Mode::kAllreduce;
+  options.nodes = 3;
+  for (std::uint32_t w = 0; w < 3; ++w) {
+    options.node = w;
+    cluster.join(w, options);
+  }
+  const auto welcome = cluster.only<JobWelcome>(worker_peer(1));
+  REQUIRE(welcome);
+  CHECK(welcome->giver == 0);
+  const LargeState large = large_state('a');
+  cluster.say(worker_peer(0), NodeRankState{welcome->job, welcome->view, NodeRank(0), 0, {Round(0), large.state}});
+  CHECK(cluster.only<NodeRankState>(worker_peer(2)));
+  const WantPart piece{welcome->job, large.large, 0};
+  cluster.say(worker_peer(1), piece);
+  cluster.say(worker_peer(2), piece);
+  REQUIRE(cluster.only<WantPart>(worker_peer(0)));
+  cluster.say(worker_peer(0), StatePart{piece, large.bytes});
+  CHECK(cluster.only<StatePart>(worker_peer(1))->data == large.bytes);
+  CHECK(cluster.only<StatePart>(worker_peer(2))->data == large.bytes);
+}
+
+}  // namespace tributary::coordinator_large_parts_test

@@ -1,0 +1,155 @@
+// The large parts of what ranks keep, in a server's store.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "common/base/checksum.h"
+#include "server/store/disk_space.h"
+#include "tests/unit/server/store/small_disk.h"
+#include "tests/unit/server/store/store_samples.h"
+
+namespace tributary::large_part_families_test {
+
+namespace fs = std::filesystem;
+using namespace testing;
+
+namespace {
+
+constexpr JobId kJob(7);
+
+struct Sample {
+  std::vector<std::byte> bytes;
+  LargePart large;
+};
+
+Sample sample(char content, std::size_t size) {
+  Sample made;
+  made.bytes.resize(size);
+  for (std::size_t i = 0; i < size; ++i) made.bytes[i] = static_cast<std::byte>(i * 31 + i / 4096 + content);
+  const auto [high, low] = Checksum128().add(made.bytes.data(), size).value();
+  made.large = {size, high, low};
+  return made;
+}
+
+std::span<const std::byte> piece(const Sample& of, std::uint64_t offset) {
+  return std::span(of.bytes).subspan(offset, std::min<std::size_t>(kPartBytes, of.bytes.size() - offset));
+}
+
+void add_all(LargePartStore& parts, JobId job, const Sample& one) {
+  REQUIRE(parts.begin(job, one.large));
+  for (std::uint64_t offset = 0; offset < one.bytes.size(); offset += kPartBytes) {
+    REQUIRE(parts.add(job, one.large, offset, piece(one, offset)));
+  }
+}
+
+void keep(LargePartStore& parts, JobId job, const Sample& one) {
+  add_all(parts, job, one);
+  REQUIRE(parts.finish(job, one.large));
+}
+
+bool holds(const LargePartStore& parts, JobId job, const Sample& one) {
+  for (std::uint64_t offset = 0; offset < one.bytes.size(); offset += kPartBytes) {
+    const auto read = parts.read(job, one.large, offset);
+    const auto expected = piece(one, offset);
+    if (!read || !std::ranges::equal(*read, expected)) return false;
+  }
+  return true;
+}
+
+std::uint64_t bytes_below(const std::string& folder) {
+  std::uint64_t bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    std::error_code gone;  // RocksDB deletes in the background
+    const std::uint64_t size = entry.is_regular_file(gone) ? entry.file_size(gone) : 0;
+    if (!gone) bytes += size;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a large part survives closing and opening the store, one that was not finished does not") {
+  TempDir dir;
+  const Sample kept = sample('a', 20 * kPartBytes + 3), unfinished = sample('b', 3 * kPartBytes), tiny = sample('c', 1);
+  {
+    auto store = open_store(dir / "s");
+    LargePartStore& parts = store->large_parts();
+    keep(parts, kJob, kept);
+    add_all(parts, kJob, unfinished);
+    keep(parts, JobId(8), tiny);
+    CHECK_FALSE(parts.read(kJob, unfinished.large, 0));
+  }
+  auto store = open_store(dir / "s");
+  const LargePartStore& parts = store->large_parts();
+  CHECK(parts.complete() == LargePartStore::Complete{{kJob, {kept.large}}, {JobId(8), {tiny.large}}});
+  CHECK(holds(parts, kJob, kept));
+  CHECK(holds(parts, JobId(8), tiny));
+  const auto read = parts.read(kJob, unfinished.large, 0);
+  REQUIRE_FALSE(read);
+  CHECK(read.error().code == ErrorCode::kNotFound);
+  CHECK(store->jobs().empty());  // they are no snapshots
+}
+
+TEST_CASE("what is dropped is gone, with its room, and nothing else is") {
+  TempDir dir;
+  const Sample one = sample('a', 30 * kPartBytes), other = sample('b', kPartBytes);
+  {
+    auto store = open_store(dir / "s");
+    LargePartStore& parts = store->large_parts();
+    keep(parts, kJob, one);
+    keep(parts, kJob, other);
+    keep(parts, JobId(8), one);
+    REQUIRE(parts.drop(kJob, {other.large}));
+    CHECK(parts.complete() == LargePartStore::Complete{{kJob, {other.large}}, {JobId(8), {one.large}}});
+    CHECK_FALSE(parts.read(kJob, one.large, 0));
+    CHECK(holds(parts, JobId(8), one));
+    REQUIRE(parts.drop(JobId(8), {}));
+  }
+  auto store = open_store(dir / "s");
+  CHECK(store->large_parts().complete() == LargePartStore::Complete{{kJob, {other.large}}});
+  CHECK(bytes_below(dir / "s") < 4 * kPartBytes);
+}
+
+TEST_CASE("begun again, it is another one, and takes the place of the first") {
+  TempDir dir;
+  auto store = open_store(dir / "s");
+  LargePartStore& parts = store->large_parts();
+  const Sample one = sample('a', 2 * kPartBytes);
+  REQUIRE(parts.begin(kJob, one.large));
+  REQUIRE(parts.add(kJob, one.large, 0, piece(sample('b', kPartBytes), 0)));
+  keep(parts, kJob, one);
+  CHECK(holds(parts, kJob, one));
+  keep(parts, kJob, one);
+  CHECK(holds(parts, kJob, one));
+}
+
+TEST_CASE("snapshots and large parts do not touch each other") {
+  TempDir dir;
+  BufferPool pool(kElements * sizeof(float), 16);
+  const auto info = sample_info(7, 120, 5);
+  const Sample one = sample('a', 2 * kPartBytes);
+  {
+    auto store = open_store(dir / "s");
+    write_snapshot(*store, pool, info);
+    keep(store->large_parts(), kJob, one);
+    REQUIRE(store->drop_before(JobId(7), Round(1000)).has_value());
+    CHECK(holds(store->large_parts(), kJob, one));
+    write_snapshot(*store, pool, info);
+  }
+  auto store = open_store(dir / "s");
+  CHECK(load_snapshot(*store, info).has_value());
+  CHECK(holds(store->large_parts(), kJob, one));
+}
+
+TEST_CASE("what is larger than the disk's room is refused before it is written") {
+  const auto disk = SmallDisk::mount(64u << 20);
+  if (!disk) return;
+  auto store = open_store(*disk / "s");
+  const Status begun = store->large_parts().begin(kJob, sample('a', 60u << 20).large);
+  REQUIRE_FALSE(begun);
+  CHECK(begun.error().code == ErrorCode::kStore);
+  CHECK(begun.error().message.find("MiB are left") != std::string::npos);
+  keep(store->large_parts(), kJob, sample('b', 4u << 20));
+}
+
+}  // namespace tributary::large_part_families_test
