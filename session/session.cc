@@ -475,12 +475,6 @@ std::vector<std::span<std::byte>> Session::host_memory() const {
 
 // The state's large part, and what it is known by. Bytes that the last state has as well are not copied again.
 Result<std::shared_ptr<const SealedBytes>> Session::Impl::sealed(const State& state, LargePart& large) const {
-  if (state.same_large) {
-    const auto last = std::find_if(kept.rbegin(), kept.rend(), [](const KeptState& one) { return one.large != nullptr; });
-    if (last == kept.rend()) return nullptr;
-    large = last->head().large;
-    return last->large;
-  }
   Checksum128 checksum;
   for (const auto& part : state.large) {
     checksum.add(part.data(), part.size());

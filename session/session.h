@@ -167,7 +167,6 @@ class Session {
   struct State {
     std::span<const std::byte> bytes;
     std::span<const std::span<const std::byte>> large = {};  // parts that belong one behind the other
-    bool same_large = false;                                 // instead: the large part that it gave last
     bool whole = true;  // else whoever takes the rank's place needs what the first rank keeps, too
   };
   Status keep(Round round, const State& state);

@@ -308,8 +308,6 @@ tributary_status tributary_keep_large(tributary_session* session, uint64_t round
     if (state == nullptr && size > 0) {
       return invalid("the state to keep is NULL, and its size " + std::to_string(size) + "; give a pointer to it");
     }
-    const bool same = count == TRIBUTARY_SAME_LARGE;
-    if (same) count = 0;
     if (pieces == nullptr && count > 0) {
       return invalid("the pieces to keep are NULL, and their number is " + std::to_string(count));
     }
@@ -322,7 +320,7 @@ tributary_status tributary_keep_large(tributary_session* session, uint64_t round
       large.emplace_back(static_cast<const std::byte*>(piece.data), piece.size);
     }
     return session->session->keep(tributary::Round(round),
-                                  {{static_cast<const std::byte*>(state), size}, large, same, whole != 0});
+                                  {{static_cast<const std::byte*>(state), size}, large, whole != 0});
   });
 }
 

@@ -169,13 +169,12 @@ TRIBUTARY_API tributary_status tributary_keep(tributary_session* session, uint64
 TRIBUTARY_API tributary_status tributary_kept(const tributary_session* session, const void** state, size_t* size);
 
 /* The same with a large part: pieces that belong one behind the other, as much as memory holds. They are copied, unless
- * the rank kept the same before. count TRIBUTARY_SAME_LARGE: the large part that it gave last, again. whole 0: whoever takes this rank's place needs what the first rank keeps as well.
+ * the rank kept the same before. whole 0: whoever takes this rank's place needs what the first rank keeps as well.
  * TRIBUTARY_LIMIT: there is not so much memory. */
 typedef struct tributary_piece {
   const void* data;
   size_t size;
 } tributary_piece;
-#define TRIBUTARY_SAME_LARGE ((size_t)-1)
 TRIBUTARY_API tributary_status tributary_keep_large(tributary_session* session, uint64_t round, const void* state,
                                                     size_t size, const tributary_piece* pieces, size_t count,
                                                     int32_t whole);

@@ -66,9 +66,6 @@ class CPiece(c.Structure):
     _fields_ = [("data", c.c_void_p), ("size", c.c_size_t)]
 
 
-SAME_LARGE = c.c_size_t(-1).value
-
-
 class CKeptState(c.Structure):
     _fields_ = [
         ("size", c.c_size_t),

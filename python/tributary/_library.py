@@ -354,19 +354,18 @@ class Session:
         return array
 
     def keep(
-        self, round: int, state: bytes, large: Sequence[tuple[int, int]] | None = (), whole: bool = True
+        self, round: int, state: bytes, large: Sequence[tuple[int, int]] = (), whole: bool = True
     ) -> None:
         """Gives what this rank needs beside the parameters to go on after ``round``, before the next round's first
         :meth:`ready`; said again, the last one counts.
 
         Args:
-            large: addresses and sizes, in bytes, of what else belongs to it, which is copied; None: what it gave last.
+            large: addresses and sizes, in bytes, of what else belongs to it, which is copied.
             whole: False: who takes this rank's place needs what the first rank keeps, too.
         """
-        count = _abi.SAME_LARGE if large is None else len(large)
-        pieces = (_abi.CPiece * len(large or ()))(*(_abi.CPiece(address, size) for address, size in large or ()))
+        pieces = (_abi.CPiece * len(large))(*(_abi.CPiece(address, size) for address, size in large))
         self._library.check(
-            self._functions.tributary_keep_large(self._open(), round, state, len(state), pieces, count, whole)
+            self._functions.tributary_keep_large(self._open(), round, state, len(state), pieces, len(large), whole)
         )
 
     def wanted_round(self) -> int:

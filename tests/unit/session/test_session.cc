@@ -209,7 +209,7 @@ TEST_CASE(
     for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
     node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(1)});
     REQUIRE(eventually([&] { return sessions[1]->wanted_round() == Round(1); }));
-    REQUIRE(sessions[1]->keep(Round(1), {many(2, 2), {}, true, false}));
+    REQUIRE(sessions[1]->keep(Round(1), {many(2, 2), pieces, false}));
     const StateHead head = StateHead::of(node.coordinator.await<NodeRankState>().kept.state);
     large = head.large;
     CHECK(large.bytes == all.size());
