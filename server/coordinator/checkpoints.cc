@@ -134,6 +134,9 @@ void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
   manifest.rank_states = current ? now->rank_states : record.rank_states;
   const std::size_t all = manifest.rank_states.size();
   std::erase_if(manifest.rank_states, [](const auto& entry) { return bool{StateHead::of(entry.second).large}; });
+  const bool whole =
+      std::ranges::any_of(manifest.rank_states, [](const auto& entry) { return StateHead::of(entry.second).whole; });
+  if (!whole) manifest.rank_states.clear();  // the others are of no use alone
   if (manifest.rank_states.size() != all) {
     output_.log("the checkpoint of job '" + status.job + "' lacks what " +
                     std::to_string(all - manifest.rank_states.size()) +
