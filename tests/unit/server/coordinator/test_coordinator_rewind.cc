@@ -253,6 +253,24 @@ TEST_CASE("where the last snapshot has lost it, the job is not begun, and says w
   }
 }
 
+TEST_CASE("a snapshot that never had what ranks kept is gone on from without") {
+  Cluster before;
+  before.everybody(1);
+  before.run(1);
+  before.leave(0, LeaveKind::kStopped, 40);
+  before.all_done(40);
+  Cluster cluster(2, before.records(), 8);
+  restarted(cluster, {StoredJob{before.open().job, "mnist", 0, {Round(40)}}});
+  cluster.run(1, rewinding());
+  CHECK(cluster.open().resume_round == Round(40));
+  CHECK(cluster.warnings.back().find("never had it") != std::string::npos);
+  // It ends where it began: what is committed stands.
+  cluster.leave(0, LeaveKind::kFinished, 40);
+  cluster.all_done(40);
+  CHECK(cluster.phase() == "idle");
+  CHECK(cluster.job().not_saved.empty());
+}
+
 TEST_CASE("a snapshot that is complete and was not committed is none") {
   Cluster before;
   before.everybody(1);
