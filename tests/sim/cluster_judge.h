@@ -64,9 +64,9 @@ class ClusterJudge {
   // It is to give what it has in memory as the state of that round, which it has nothing of.
   void makes_up(std::uint32_t rank, Round round) { made_up_.emplace(rank, round.value); }
   static std::vector<std::byte> state_of(std::uint32_t rank, Round round, ViewId view);
-  // The large part that a rank keeps with that, and who needs more than its own.
+  // The large part that a rank keeps with that; and which ranks of a view need no more than their own.
   static std::vector<std::byte> large_of(std::uint32_t rank, Round round);
-  static bool keeps_whole(std::uint32_t rank) { return rank % 3 != 1; }
+  static bool keeps_whole(std::uint32_t view_rank) { return view_rank % 3 != 1; }
   // What a rank got, of its own or of the first rank: small and large. `large` null: that is lost.
   void gets_large(const NodeJobSpec& view, std::uint32_t rank, std::span<const std::byte> body,
                   const std::vector<std::byte>* large);

@@ -24,7 +24,7 @@ void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span
   const std::string who = in_words("rank", rank) + " begins at " + in_words("round", spec.view->start.value);
   if (state.empty()) {
     // What a rank has given is committed with the snapshot, unless it was lost on the way.
-    if (scenario_.gentle && synchronous() && spec.view->start == committed_ &&
+    if (scenario_.gentle && synchronous() && any_commit_ && spec.view->start == committed_ &&
         given_.contains({rank, spec.view->start.value})) {
       broken_(who + " without the state that it gave for the snapshot of that round");
     }

@@ -261,7 +261,8 @@ void disturb_network(ClusterScenario& s) {
 void keep_large_states(ClusterScenario& s) {
   Random apart(s.seed ^ 0x1a46e57a7eull);
   s.large_states = apart.chance(0.3);
-  s.rewinds = s.large_states && s.mode != Mode::kAllreduce && !s.rare_snapshots && apart.chance(0.5);
+  const bool has_rounds = s.mode == Mode::kSync || s.mode == Mode::kLocalSgd;
+  s.rewinds = s.large_states && has_rounds && !s.rare_snapshots && apart.chance(0.5);
 }
 
 }  // namespace

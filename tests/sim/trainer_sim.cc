@@ -168,6 +168,7 @@ void TrainerSim::on(const AttachReply& reply, const std::shared_ptr<FileDescript
 // As Session does, and who trains with it.
 void TrainerSim::begin_states(const AttachReply& reply) {
   const bool large = world_.scenario.large_states;
+  view_rank_ = reply.rank;
   given_.clear();
   coming_.reset();
   const auto own = std::ranges::find(own_states_, resume_, &KeptState::round);
@@ -416,7 +417,7 @@ KeptState TrainerSim::state_after(Round round) const {
   if (!world_.scenario.large_states) return {{round, body}};
   const std::vector<std::byte> large = ClusterJudge::large_of(rank_, round);
   const auto [high, low] = Checksum128().add(large.data(), large.size()).value();
-  const StateHead head{{large.size(), high, low}, ClusterJudge::keeps_whole(rank_)};
+  const StateHead head{{large.size(), high, low}, ClusterJudge::keeps_whole(view_rank_)};
   const std::span<const std::byte> parts[] = {large};
   auto sealed = SealedBytes::of(parts, "what a rank keeps");
   if (!sealed) world_.broken(sealed.error().message);

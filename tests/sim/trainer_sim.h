@@ -82,6 +82,7 @@ class TrainerSim final : public Process {
   std::vector<KeptState> states_, own_states_;  // kept in this session, and in the one before
   std::optional<KeptState> coming_;             // its own, whose large part is under way
   bool awaits_first_ = false;                   // what the first rank keeps
+  std::uint32_t view_rank_ = 0;
   JobId lived_in_;
   std::optional<Round> knows_;  // own_states_ has that of this round
   std::set<Round> given_;       // of states_, what the worker has

@@ -50,6 +50,26 @@ TEST_CASE("the snapshot does not wait for a large part: what is late is committe
   CHECK(committed(cluster).at({1, 0}) == large.state);
 }
 
+TEST_CASE("what is late is committed also if a view has ended meanwhile") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  const LargeState large = large_state('a', 3 * kPartBytes);
+  give(cluster, 1, 40, large.state);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.all_done(40);
+  cluster.say(worker_peer(1), StatePart{want(cluster, large), large.piece(0)});
+  const auto wanted = cluster.to<WantPart>(worker_peer(1));
+  join_all(cluster, {}, 2);
+  for (std::uint16_t i = 0; i < 2; ++i) cluster.keep(i, 50, 50);
+  cluster.leave(0, LeaveKind::kFailed, 50, "a trainer died");
+  join_all(cluster, {}, 2);
+  CHECK(cluster.job().record.committed == Round(40));
+  for (const WantPart& want : wanted) cluster.say(worker_peer(1), StatePart{want, large.piece(want.offset)});
+  cluster.core.tick(cluster.now + 1000);
+  CHECK(committed(cluster).at({1, 0}) == large.state);
+}
+
 TEST_CASE("equal large parts are fetched once") {
   Cluster cluster;
   cluster.everybody(2);
