@@ -39,6 +39,7 @@ struct CheckpointStatus {
   Round round;
   std::string path;         // of the checkpoint
   std::string message;      // why it failed
+  std::string lacks;        // saved: what of the snapshot is not in it; empty: nothing
   std::uint64_t bytes = 0;  // written, or loaded, so far
   bool unchanged = false;   // saved: it was there already
   std::uint64_t begun_ms = 0, ended_ms = 0;

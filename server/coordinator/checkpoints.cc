@@ -18,6 +18,18 @@ std::string partial_of(const CheckpointStatus& status) {
   return status.path + kPartialSuffix;
 }
 
+// Large parts are in snapshots only, and a state is of no use without its own. What is left out, in words.
+std::string leave_out_large_parts(RankStates& states) {
+  const std::size_t all = states.size();
+  std::erase_if(states, [](const auto& entry) { return bool{StateHead::of(entry.second).large}; });
+  if (states.size() == all) return {};
+  const bool whole = std::ranges::any_of(states, [](const auto& entry) { return StateHead::of(entry.second).whole; });
+  if (!whole) states.clear();  // the others need one
+  return "what " + std::to_string(all - states.size()) + " of " + std::to_string(all) +
+         " ranks keep: it has a large part (optimizer state of trainers, buffers), which only snapshots have; a job "
+         "that is restored from it begins that anew";
+}
+
 bool waits(const CheckpointStatus& status, const std::string& job) {
   return status.step == CheckpointStep::kWaiting && status.job == job;
 }
@@ -132,13 +144,9 @@ void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
   const JobRecord* now = jobs_.record_of(status.job);
   const bool current = now && now->job == record.job && now->committed == record.committed;
   manifest.rank_states = current ? now->rank_states : record.rank_states;
-  const std::size_t all = manifest.rank_states.size();
-  std::erase_if(manifest.rank_states, [](const auto& entry) { return bool{StateHead::of(entry.second).large}; });
-  if (manifest.rank_states.size() != all) {
-    output_.log("the checkpoint of job '" + status.job + "' lacks what " +
-                    std::to_string(all - manifest.rank_states.size()) +
-                    " ranks keep: it has a large part (optimizer state of trainers), which only snapshots have",
-                LogLevel::kWarning);
+  status.lacks = leave_out_large_parts(manifest.rank_states);
+  if (!status.lacks.empty()) {
+    output_.log("the checkpoint of job '" + status.job + "' lacks " + status.lacks, LogLevel::kWarning);
   }
   manifest.computed_with = record.computed_with;
   manifest.chunk_elements = record.chunk_elements;

@@ -145,7 +145,7 @@ class CoordinatedJob {
   // coordinated_job_open.cc: a view begins
   Result<ViewStart> begin_view(GatheringJob& gathering, JobId fresh_id);
   Result<bool> take_newest(const JobMembers& members);
-  Result<ViewStart> start_with_state(const ViewStart& start, const JobMembers& members, bool first_view);
+  Result<ViewStart> start_with_state(const ViewStart& start, const JobMembers& members);
   void run(std::uint64_t now_ms);
 
   // coordinated_job.cc: it ends

@@ -159,13 +159,12 @@ Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fres
   KeptShards& kept = gathering.between.kept;
   if (ledger_.keeper.begin_another_training(join)) kept.clear();
   ledger_.nodes = static_cast<std::uint32_t>(members.size());
-  const bool first_view = record().view_nodes.hash == 0;
   ledger_.keeper.begin_view(fresh_id, members);
   const Result<bool> resume = take_newest(members);
   if (!resume) return tl::unexpected(resume.error());
   const ViewStart newest = choose_start(*resume, record().committed, record(), ledger_.plan(), shards(),
                                         StateInMemory{kept, members, ledger_.reached});
-  const Result<ViewStart> chosen = start_with_state(newest, members, first_view);
+  const Result<ViewStart> chosen = start_with_state(newest, members);
   if (!chosen) return chosen;
   const ViewStart& start = *chosen;
   if (start.anew()) {
@@ -193,7 +192,7 @@ Result<bool> CoordinatedJob::take_newest(const JobMembers& members) {
 }
 
 // With on_state_lost = "rewind" a view begins where somebody has what ranks kept, or at the last snapshot, which has it.
-Result<ViewStart> CoordinatedJob::start_with_state(const ViewStart& start, const JobMembers& members, bool first_view) {
+Result<ViewStart> CoordinatedJob::start_with_state(const ViewStart& start, const JobMembers& members) {
   const auto somebody_has = [&](const ViewStart& at) {
     return !ledger_.keeper.whole_state(at).empty() || one_that_lived(members, record().job) != kNobody ||
            one_that_is_held(members, record().job, at.round) != kNobody;
@@ -208,10 +207,10 @@ Result<ViewStart> CoordinatedJob::start_with_state(const ViewStart& start, const
                 LogLevel::kWarning);
     return before;
   }
-  if (first_view) {  // it is restored from a checkpoint that has none
-    ledger_.log(what + std::to_string(start.round.value) + ", where it is restored: they begin that anew",
+  if (record().rank_states.empty()) {  // restored from a checkpoint that has none, or made with "continue"
+    ledger_.log(what + std::to_string(before.round.value) + ", as the snapshot never had it: they begin that anew",
                 LogLevel::kWarning);
-    return start;
+    return before;
   }
   return fail(ErrorCode::kStore,
               what + std::to_string(before.round.value) +

@@ -52,7 +52,8 @@ void JobLedger::tell_commit(const JobMembers& members) const {
 }
 
 bool JobLedger::lacks_state(Round round, std::uint64_t now_ms) {
-  if (!rewinds() || keeper.has_whole_state(round)) return false;
+  const bool committed = record().initialised && record().committed == round;  // as it stands
+  if (!rewinds() || committed || keeper.has_whole_state(round)) return false;
   keeper.fetch(round, now_ms);
   return true;
 }

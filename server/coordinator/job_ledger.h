@@ -51,7 +51,7 @@ class JobLedger {
   void commit(Round round, bool finished, const JobMembers& members, std::uint64_t now_ms);
   void tell_commit(const JobMembers& members) const;
   // membership.on_state_lost = "rewind": a state without what ranks kept with it is none.
-  bool rewinds() const { return config().membership.on_state_lost == OnStateLost::kRewind && servers() != 0; }
+  bool rewinds() const { return config().membership.on_state_lost == OnStateLost::kRewind; }
   // Then: nobody's whole state of this round is there yet. Asks for what is to come.
   bool lacks_state(Round round, std::uint64_t now_ms);
   // A server could not write its part.

@@ -99,7 +99,8 @@ void JobRecordKeeper::view_opens(const ViewStart& start, const JobMembers& membe
   context_.peers.forget_snapshots(record_.job, [&](Round r) { return !start.resume || r > start.loaded; });
   std::map<std::uint32_t, PendingRankStates::Holder> holders;
   for (const auto& [node, member] : members) holders[node] = {member.worker, member.join.local_world_size};
-  rank_states_.begin_view(std::move(holders), start.round, start.anew());
+  rank_states_.begin_view(std::move(holders), start.round, start.anew(),
+                          record_.initialised ? std::optional(record_.committed) : std::nullopt);
   start_ = start.round;
   held_ = {};
   drop_parts();

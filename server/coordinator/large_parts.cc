@@ -163,7 +163,10 @@ void LargeParts::answer(std::uint64_t worker, const WantPart& m, std::uint64_t n
   const bool come = store_ && coming != fetches_.end() && m.offset < coming->second.parts.taken();
   if (come || has(m.job, m.large)) {
     Result<std::vector<std::byte>> piece = store_->read(m.job, m.large, m.offset);
-    if (!piece) output_.log(in_words(key) + " cannot be read: " + piece.error().message, LogLevel::kError);
+    if (!piece) {
+      output_.log(in_words(key) + " cannot be read, and counts as lost: " + piece.error().message, LogLevel::kError);
+      complete_[m.job].erase(m.large);
+    }
     return send(worker, StatePart{m, piece ? std::move(*piece) : std::vector<std::byte>()});
   }
   if (!to_be_had(m.job, m.large)) return send(worker, StatePart{m, {}});

@@ -23,10 +23,11 @@ bool is_there(const std::vector<std::byte>& state, const PendingRankStates::Ther
 }  // namespace
 
 // What belongs to other rounds is of rounds that are over, or will be gone through again.
-void PendingRankStates::begin_view(std::map<std::uint32_t, Holder> holders, Round start, bool anew) {
+void PendingRankStates::begin_view(std::map<std::uint32_t, Holder> holders, Round start, bool anew,
+                                   std::optional<Round> committed) {
   holders_ = std::move(holders);
   for (auto& [rank, pending] : states_) {
-    std::erase_if(pending, [&](const auto& kept) { return anew || kept.first != start; });
+    std::erase_if(pending, [&](const auto& kept) { return anew || (kept.first != start && kept.first != committed); });
   }
   std::size_t bytes = 0;
   std::erase_if(states_, [&](const auto& entry) {

@@ -31,8 +31,9 @@ class PendingRankStates {
     std::uint32_t ranks = 0;
   };
 
-  // A view of these nodes opens at this round; anew: with nothing that there is.
-  void begin_view(std::map<std::uint32_t, Holder> holders, Round start, bool anew);
+  // A view of these nodes opens at this round; anew: with nothing that there is. committed: what was given for that
+  // snapshot may still wait for its large parts.
+  void begin_view(std::map<std::uint32_t, Holder> holders, Round start, bool anew, std::optional<Round> committed);
   // Whether it is kept.
   bool give(std::uint64_t worker, const NodeRankState& m);
   // Is there a large part?

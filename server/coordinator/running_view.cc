@@ -130,15 +130,16 @@ void RunningView::look_for_state(std::uint64_t now_ms) {
 void RunningView::on(const Peers::Worker& worker, const NodeRankState& m) {
   FirstRank& first = view.first;
   const auto author = view.members.find(m.node.value);
+  const StateHead head = StateHead::of(m.kept.state);
   if (first.giver == kNobody || first.given || m.kept.round != view.start.round || author == view.members.end() ||
-      author->second.worker != worker.hello.incarnation ||
+      !head.whole || author->second.worker != worker.hello.incarnation ||
       rank_in_view(view.members, m.node.value, m.local_rank) != first.giver) {
     return;
   }
   first.given = m;
-  if (const LargePart large = StateHead::of(m.kept.state).large) {
-    ledger_.keeper.hold(large);
-    ledger_.context.parts.announce(m.job, ledger_.in_words(), large, author->second.worker);
+  if (head.large) {
+    ledger_.keeper.hold(head.large);
+    ledger_.context.parts.announce(m.job, ledger_.in_words(), head.large, author->second.worker);
   }
   ledger_.send(view.members, m);
 }

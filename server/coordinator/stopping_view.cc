@@ -44,7 +44,9 @@ BetweenViews StoppingView::commit(std::uint64_t now_ms) {
 StoppingView::Over StoppingView::look_for_state(std::uint64_t now_ms) {
   if (!awaited_) return std::nullopt;
   if (!ledger_.lacks_state(round_, now_ms)) return commit(now_ms);
-  if (!awaited_->over(ledger_, now_ms)) return std::nullopt;
+  const bool nobody_left = std::ranges::none_of(
+      view.members, [&](const auto& entry) { return ledger_.context.peers.worker(entry.second.worker); });
+  if (!awaited_->over(ledger_, now_ms) && !nobody_left) return std::nullopt;
   ledger_.not_saved = awaited_->why();
   ledger_.context.peers.forget_snapshots(ledger_.record().job, [&](Round of) { return of == round_; });
   failed_ = true;

@@ -55,6 +55,7 @@ AdminHttp::Answer checkpoint_status(const Coordinator& coordinator, const std::s
                         {"path", found->path},
                         {"bytes", found->bytes},
                         {"unchanged", found->unchanged},
+                        {"lacks", found->lacks.empty() ? Json(nullptr) : Json(found->lacks)},
                         {"awaited_servers", std::move(awaited)},
                         {"error", found->message.empty() ? Json(nullptr) : Json(found->message)},
                         {"seconds", found->over() ? Json(static_cast<double>(found->ended_ms - found->begun_ms) * 1e-3)

@@ -151,7 +151,7 @@ void ClusterJudge::begin_clocks(View& view) {
 // The round that a view must not begin before.
 std::uint64_t ClusterJudge::floor(const View& view) const {
   const bool residuals_gone = keeps_residual() && (residuals_lost_ || lost_before_ || !scenario_.redo);
-  if (!synchronous() || residuals_gone) return any_commit_ ? committed_.value : 0;
+  if (!synchronous() || residuals_gone || scenario_.rewinds) return any_commit_ ? committed_.value : 0;
   if (!server_lost_ && !redoing_) return complete_;
   if (last_failed_) return committed_.value;
   if (!any_commit_) return 0;

@@ -61,7 +61,17 @@ class ClusterJudge {
   // A rank takes part in a view, with the state that it kept for the round before; its own: out of its memory.
   void begins(const NodeJobSpec& view, std::uint32_t rank, std::span<const std::byte> state, bool own);
   void gives(std::uint32_t rank, Round round) { given_.emplace(rank, round.value); }
+  // It is to give what it has in memory as the state of that round, which it has nothing of.
+  void makes_up(std::uint32_t rank, Round round) { made_up_.emplace(rank, round.value); }
   static std::vector<std::byte> state_of(std::uint32_t rank, Round round, ViewId view);
+  // The large part that a rank keeps with that; and which ranks of a view need no more than their own.
+  static std::vector<std::byte> large_of(std::uint32_t rank, Round round);
+  static bool keeps_whole(std::uint32_t view_rank) { return view_rank % 3 != 1; }
+  // What a rank got, of its own or of the first rank: small and large. `large` null: that is lost.
+  void gets_large(const NodeJobSpec& view, std::uint32_t rank, std::span<const std::byte> body,
+                  const std::vector<std::byte>* large);
+  void gets_first(const NodeJobSpec& view, std::uint32_t rank, std::span<const std::byte> state,
+                  const std::vector<std::byte>* large);
   void delivered(std::uint32_t node, const NodeJobSpec& view, ChunkIndex chunk, Version version,
                  std::span<const float> params);
   void trained(std::uint32_t node, std::uint32_t local_rank, const NodeJobSpec& spec, std::span<const float> params);
@@ -159,8 +169,8 @@ class ClusterJudge {
   std::uint64_t deaths_ = 0;
   bool began_anew_ = false;
   bool replaced_ = false;
-  bool restored_ = false;                                    // no view of the job that was restored has opened yet
-  std::set<std::pair<std::uint32_t, std::uint64_t>> given_;  // ranks' states
+  bool restored_ = false;  // no view of the job that was restored has opened yet
+  std::set<std::pair<std::uint32_t, std::uint64_t>> given_, made_up_;                      // ranks' states
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> residuals_;  // in snapshots: chunk, version, hash
   bool last_failed_ = false;

@@ -4,6 +4,7 @@
 #include "common/base/checksum.h"
 #include "tests/sim/cluster_judge.h"
 #include "tests/sim/disk_sim.h"
+#include "tests/sim/random.h"
 
 namespace tributary::sim {
 
@@ -23,7 +24,7 @@ void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span
   const std::string who = in_words("rank", rank) + " begins at " + in_words("round", spec.view->start.value);
   if (state.empty()) {
     // What a rank has given is committed with the snapshot, unless it was lost on the way.
-    if (scenario_.gentle && synchronous() && spec.view->start == committed_ &&
+    if (scenario_.gentle && synchronous() && any_commit_ && spec.view->start == committed_ &&
         given_.contains({rank, spec.view->start.value})) {
       broken_(who + " without the state that it gave for the snapshot of that round");
     }
@@ -35,7 +36,7 @@ void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span
   if (words[0] != rank || words[1] != spec.view->start.value) {
     return broken_(who + " with the state of " + in_words("rank", words[0]) + " after " + in_words("round", words[1]));
   }
-  if (own || spec.view->start != committed_) return;
+  if (own || spec.view->start != committed_ || made_up_.contains({rank, words[1]})) return;
   // The round may have been gone through more than once: it is the snapshot's.
   for (const Disk& disk : disks_) {
     for (const auto& [handle, snapshot] : disk.snapshots) {
@@ -46,6 +47,45 @@ void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span
       }
     }
   }
+}
+
+// Mostly small, now and then of several pieces; some ranks keep the same as others.
+std::vector<std::byte> ClusterJudge::large_of(std::uint32_t rank, Round round) {
+  const std::uint64_t author = rank % 4 >= 2 ? 2 : rank;
+  Random random(author * 1'000'003 + round.value);
+  const bool several = random.chance(0.1);
+  std::vector<std::byte> bytes(several ? 2 * kPartBytes + random.below(kPartBytes) : 1 + random.below(5000));
+  std::uint64_t word = random.next();
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>((word = word * 6364136223846793005ull + 1) >> 56);
+  return bytes;
+}
+
+void ClusterJudge::gets_large(const NodeJobSpec& spec, std::uint32_t rank, std::span<const std::byte> body,
+                              const std::vector<std::byte>* large) {
+  const std::string who = in_words("rank", rank) + " begins at " + in_words("round", spec.view->start.value);
+  std::uint64_t words[3] = {};
+  if (body.size() != sizeof words) return broken_(who + " with a state of another size");
+  std::memcpy(words, body.data(), sizeof words);
+  if (!large) return;
+  ++outcome_.large_parts;
+  if (*large != large_of(static_cast<std::uint32_t>(words[0]), Round(words[1]))) {
+    broken_(who + " with another large part than " + in_words("rank", words[0]) + " kept after " +
+            in_words("round", words[1]));
+  }
+}
+
+void ClusterJudge::gets_first(const NodeJobSpec& spec, std::uint32_t rank, std::span<const std::byte> state,
+                              const std::vector<std::byte>* large) {
+  const std::string who = in_words("rank", rank) + " begins at " + in_words("round", spec.view->start.value);
+  const std::span<const std::byte> body = StateHead::body(state);
+  std::uint64_t words[3] = {};
+  if (body.size() == sizeof words) std::memcpy(words, body.data(), sizeof words);
+  if (!StateHead::of(state).whole) broken_(who + " with a first state that is not whole");
+  if (words[1] != spec.view->start.value) {
+    broken_(who + " with what the first rank kept after " + in_words("round", words[1]));
+  }
+  ++outcome_.first_states;
+  gets_large(spec, rank, body, large);
 }
 
 void ClusterJudge::delivered(std::uint32_t who, const NodeJobSpec& spec, ChunkIndex chunk, Version version,

@@ -257,6 +257,14 @@ void disturb_network(ClusterScenario& s) {
   s.rounds = std::min<std::uint64_t>(s.rounds, 20);
 }
 
+// Drawn apart: the others stay what they were without them.
+void keep_large_states(ClusterScenario& s) {
+  Random apart(s.seed ^ 0x1a46e57a7eull);
+  s.large_states = apart.chance(0.3);
+  const bool has_rounds = s.mode == Mode::kSync || s.mode == Mode::kLocalSgd;
+  s.rewinds = s.large_states && has_rounds && !s.rare_snapshots && apart.chance(0.5);
+}
+
 }  // namespace
 
 ClusterScenario cluster_scenario_of(std::uint64_t seed) {
@@ -350,6 +358,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   s.first_servers = s.later_servers = s.servers;
   if (s.mode != Mode::kAllreduce) order_checkpoints(s, span);
   split_model(s);
+  keep_large_states(s);
   return s;
 }
 
@@ -371,7 +380,13 @@ GateConfig ClusterScenario::gate() const {
 }
 
 MembershipConfig ClusterScenario::membership() const {
-  return elastic ? MembershipConfig{OnWorkerLoss::kContinue, min_nodes, rejoin_ms} : MembershipConfig{};
+  MembershipConfig config;
+  if (rewinds) config.on_state_lost = OnStateLost::kRewind;
+  if (!elastic) return config;
+  config.on_worker_loss = OnWorkerLoss::kContinue;
+  config.min_nodes = min_nodes;
+  config.rejoin_ms = rejoin_ms;
+  return config;
 }
 
 const char* ClusterScenario::Fault::name() const {
@@ -393,6 +408,7 @@ std::string ClusterScenario::describe() const {
   }
   if (mode == Mode::kSsp) text += " with staleness " + std::to_string(staleness);
   if (deadline) text += ", work-weighted rounds";
+  if (large_states) text += rewinds ? ", large states, which it goes back for" : ", large states";
   if (says_rates) text += ", rates from the trainers";
   if (split != Split::kWhole) text += split == Split::kSlices ? ", two slices" : ", two stages";
   if (elastic) {

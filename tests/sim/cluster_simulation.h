@@ -38,6 +38,9 @@ struct ClusterScenario {
   std::string optimizer, push = "fp32", pull = "fp32";
   Mode mode = Mode::kSync;
   std::uint64_t staleness = 0;
+  // Ranks keep states with large parts, some of them need what the first rank keeps as well, and who has nothing waits
+  // for that. rewinds: membership.on_state_lost = "rewind".
+  bool large_states = false, rewinds = false;
   bool deadline = false;  // sync: ranks sum up what they manage, which is something else every time
   // Tensors are of two groups in turns, with another weight decay each, whose learning rates the trainers say.
   bool says_rates = false;
@@ -123,6 +126,7 @@ struct ClusterOutcome {
   bool began_anew = false;                                   // nobody had anything of the job any more
   std::uint64_t joins = 0, leaves = 0;                       // of nodes while the job runs
   std::uint64_t states = 0;                                  // that ranks got back
+  std::uint64_t large_parts = 0, first_states = 0;           // of those, and of the first rank, that ranks got
   std::uint64_t memberships = 0;                             // views that begin with other nodes than the one before
   std::uint64_t saved = 0, not_saved = 0, brought_back = 0;  // checkpoints; jobs out of one
   std::uint64_t inherited = 0;  // rounds that were decided about in an earlier view (elastic, with a gate)

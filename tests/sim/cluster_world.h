@@ -51,6 +51,7 @@ class ClusterWorld {
   void wake_trainers(std::uint32_t node);
   std::uint16_t servers() const { return servers_now_; }  // of the cluster
   const ServerSim* server(std::uint32_t index) const { return servers_[index].process.get(); }
+  bool brought_back() const { return operator_.restored() > 0; }  // the job is one out of a checkpoint
   std::uint64_t faults_over_ns() const { return faults_over_ns_; }
   // For who orders a restore.
   bool trains() const { return !over(); }

@@ -74,6 +74,7 @@ void TrainerSim::attach() {
   request.node_rank = node_;
   request.pid = static_cast<std::int32_t>(1000 + rank_);
   request.tensors = world_.tensors;
+  if (scenario.large_states) request.lived_in = lived_in_;
   request.gradients_move = scenario.gradients_move;
   if (const auto model_ranks = scenario.model_ranks(); !model_ranks.empty()) request.model_rank = model_ranks[rank_];
   std::shared_ptr<FileDescriptor> kept;
@@ -93,7 +94,7 @@ void TrainerSim::attach_again(const std::string& why) {
       job_ && static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire)) == RegionState::kRestart;
   close();
   // Of the last complete round, at least, if it has made that one itself or knew it before.
-  const bool knows = std::ranges::find(states_, complete_, &RankState::round) != states_.end();
+  const bool knows = std::ranges::find(states_, complete_, &KeptState::round) != states_.end();
   if (!states_.empty()) own_states_ = std::exchange(states_, {});
   if (knows) knows_ = complete_;
   phase_ = Phase::kPausing;
@@ -115,11 +116,13 @@ void TrainerSim::worker_died(TrainerId connection) {
   });
 }
 
-void TrainerSim::hear(TrainerId connection, AttachMessage message, std::shared_ptr<FileDescriptor> ring,
+void TrainerSim::hear(TrainerId connection, AttachMessage message, std::shared_ptr<FileDescriptor> memory,
                       std::uint64_t delay_ns) {
-  after(delay_ns, [this, connection, message = std::move(message), ring = std::move(ring)] {
+  after(delay_ns, [this, connection, message = std::move(message), memory = std::move(memory)] {
     if (connection_ != connection) return;
-    if (const auto* reply = std::get_if<AttachReply>(&message)) return on(*reply, ring);
+    if (const auto* reply = std::get_if<AttachReply>(&message)) return on(*reply, memory);
+    if (const auto* own = std::get_if<HeldState>(&message)) return on(*own, memory);
+    if (const auto* first = std::get_if<RankState>(&message)) return on(*first, memory);
     const auto* error = std::get_if<AttachError>(&message);
     if (error && phase_ == Phase::kSaving) not_saved_ = Error{error->code, error->message};
     if (error && phase_ != Phase::kSaving) return on(*error);
@@ -146,20 +149,7 @@ void TrainerSim::on(const AttachReply& reply, const std::shared_ptr<FileDescript
   job_ = worker ? worker->memory(reply.job, reply.view) : nullptr;
   if (!job_) return attach_again("the view is over already");
   resume_ = reply.resume_round;
-  given_.clear();
-  const auto own = std::ranges::find(own_states_, resume_, &RankState::round);
-  const bool lived = reply.state.empty() && own != own_states_.end();
-  const std::vector<std::byte>& state = lived ? own->state : reply.state;
-  world_.judge.begins(job_->spec(), rank_, state, lived);
-  if (state.empty() && knows_ && *knows_ == resume_) {
-    world_.broken(name() + " has forgotten its own state after round " + std::to_string(resume_.value));
-  }
-  knows_.reset();
-  if (!state.empty()) {
-    states_ = {{resume_, state}};
-    knows_ = resume_;
-    if (reply.state.empty()) give(states_.back());
-  }
+  begin_states(reply);
   phase_ = Phase::kStarting;
   const Layout& layout = job_->layout();
   for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
@@ -172,6 +162,87 @@ void TrainerSim::on(const AttachReply& reply, const std::shared_ptr<FileDescript
   if (job_->spec().gives_values(local_rank_)) {
     say([](NodeJobs& jobs, TrainerId id) { jobs.initial_values(id); });
   }
+  look();
+}
+
+// As Session does, and who trains with it.
+void TrainerSim::begin_states(const AttachReply& reply) {
+  const bool large = world_.scenario.large_states;
+  view_rank_ = reply.rank;
+  given_.clear();
+  coming_.reset();
+  const auto own = std::ranges::find(own_states_, resume_, &KeptState::round);
+  const bool lived = reply.state.empty() && own != own_states_.end();
+  const bool held = large && reply.state.empty() && !lived && !reply.held_state.empty();
+  KeptState state = lived ? *own : KeptState{{resume_, held ? reply.held_state : reply.state}};
+  world_.judge.begins(job_->spec(), rank_, state.body(), lived || held);
+  if (state.state.state.empty() && knows_ && *knows_ == resume_) {
+    world_.broken(name() + " has forgotten its own state after round " + std::to_string(resume_.value));
+  }
+  knows_.reset();
+  const bool any = !state.state.state.empty();
+  if (any && state.complete()) {
+    states_ = {state};
+    knows_ = resume_;
+    if (large && reply.held_state.empty()) hold(state);
+    if (reply.state.empty()) give(state);
+  } else if (any) {
+    coming_ = state;
+  }
+  if (!large) return;
+  if (world_.scenario.rewinds && reply.resume && reply.first == FirstState::kNone && !world_.brought_back()) {
+    world_.broken(name() + " begins at round " + std::to_string(resume_.value) + " without what anybody kept");
+  }
+  awaits_first_ = reply.first == FirstState::kComes && (!any || !state.head().whole);
+  if (reply.first == FirstState::kGiven && !coming_) {
+    if (states_.empty()) {
+      states_ = {state_after(resume_)};
+      world_.judge.makes_up(rank_, resume_);
+    }
+    KeptState whole = states_.back();  // as it has lived, it knows what the first rank did
+    whole.state.state = StateHead{whole.head().large, true}.before(whole.body());
+    hold(whole);
+    given_.erase(resume_);
+    give(whole);
+  }
+}
+
+namespace {
+
+std::shared_ptr<const SealedBytes> received(const StateHead& head, const std::shared_ptr<FileDescriptor>& memory) {
+  if (!head.large || !memory) return nullptr;
+  auto bytes = SealedBytes::received(FileDescriptor(::dup(memory->get())), head.large.bytes, "what a rank kept");
+  return bytes ? *bytes : nullptr;
+}
+
+std::vector<std::byte> copy_of(const SealedBytes& large) {
+  return {large.bytes().begin(), large.bytes().end()};
+}
+
+}  // namespace
+
+void TrainerSim::on(const HeldState& m, const std::shared_ptr<FileDescriptor>& memory) {
+  if (!coming_ || !job_) return;
+  KeptState state = *std::exchange(coming_, std::nullopt);
+  if (m.held.state != state.state.state) world_.broken(name() + " gets another state than it was to get");
+  state.large = received(state.head(), memory);
+  if (!state.large) return attach_again("what it kept is lost");
+  const std::vector<std::byte> bytes = copy_of(*state.large);
+  world_.judge.gets_large(job_->spec(), rank_, state.body(), &bytes);
+  states_ = {state};
+  knows_ = resume_;
+  hold(state);
+  give(state);
+  look();
+}
+
+void TrainerSim::on(const RankState& m, const std::shared_ptr<FileDescriptor>& memory) {
+  if (!awaits_first_ || !job_) return;
+  awaits_first_ = false;
+  const auto large = received(StateHead::of(m.state), memory);
+  if (StateHead::of(m.state).large && !large) return attach_again("what the first rank kept is lost");
+  const std::vector<std::byte> bytes = large ? copy_of(*large) : std::vector<std::byte>();
+  world_.judge.gets_first(job_->spec(), rank_, m.state, large ? &bytes : nullptr);
   look();
 }
 
@@ -201,6 +272,7 @@ void TrainerSim::look() {
   if (state <= RegionState::kStopRequested) give_for_snapshot();
   const bool there = all_at(phase_ == Phase::kStarting ? resume_ : ready_);
   if (state == RegionState::kFailed || state == RegionState::kRestart) return over();
+  if (phase_ == Phase::kStarting && (coming_ || awaits_first_) && state <= RegionState::kStopRequested) return;
   if (!there) {
     if (state > RegionState::kStopRequested) over();
     return;
@@ -208,6 +280,7 @@ void TrainerSim::look() {
   if (phase_ == Phase::kStarting) {
     job_->header().last_round.store(world_.scenario.rounds, std::memory_order_relaxed);
     pushed_ = ready_ = resume_;
+    lived_in_ = job_->spec().view->job;
   }
   complete_ = pushed_;
   moved_ = complete_ > resume_;
@@ -334,21 +407,40 @@ void TrainerSim::computed(std::uint64_t round, std::size_t tensor) {
 // Session::keep(), and what it does with it.
 void TrainerSim::keep(Round round) {
   if (states_.size() >= kStatesKept) states_.erase(states_.begin());
-  states_.push_back({round, ClusterJudge::state_of(rank_, round, job_->view().view)});
+  states_.push_back(state_after(round));
+  if (world_.scenario.large_states) hold(states_.back());
   give_for_snapshot();
+}
+
+KeptState TrainerSim::state_after(Round round) const {
+  const std::vector<std::byte> body = ClusterJudge::state_of(rank_, round, job_->view().view);
+  if (!world_.scenario.large_states) return {{round, body}};
+  const std::vector<std::byte> large = ClusterJudge::large_of(rank_, round);
+  const auto [high, low] = Checksum128().add(large.data(), large.size()).value();
+  const StateHead head{{large.size(), high, low}, ClusterJudge::keeps_whole(view_rank_)};
+  const std::span<const std::byte> parts[] = {large};
+  auto sealed = SealedBytes::of(parts, "what a rank keeps");
+  if (!sealed) world_.broken(sealed.error().message);
+  return {{round, head.before(body)}, sealed ? *sealed : nullptr};
+}
+
+void TrainerSim::hold(const KeptState& state) {
+  say([&clock = world_.clock, state](NodeJobs& jobs, TrainerId id) {
+    jobs.held_state(id, state, clock.now_ns() / 1'000'000);
+  });
 }
 
 void TrainerSim::give_for_snapshot() {
   const std::uint64_t wanted = job_->header().snapshot_round.load(std::memory_order_relaxed);
-  for (const RankState& state : states_) {
-    if (state.round.value == wanted) give(state);
+  for (const KeptState& state : states_) {
+    if (state.round().value == wanted) give(state);
   }
 }
 
-void TrainerSim::give(const RankState& state) {
-  if (!given_.insert(state.round).second) return;
-  world_.judge.gives(rank_, state.round);
-  say([state](NodeJobs& jobs, TrainerId id) { jobs.rank_state(id, state); });
+void TrainerSim::give(const KeptState& state) {
+  if (!given_.insert(state.round()).second) return;
+  world_.judge.gives(rank_, state.round());
+  say([state = state.state](NodeJobs& jobs, TrainerId id) { jobs.rank_state(id, state); });
 }
 
 // Session::saved(), and what the built-in trainer makes of it.

@@ -11,6 +11,7 @@
 
 #include "common/base/file_descriptor.h"
 #include "common/wire/messages.h"
+#include "session/kept_state.h"
 #include "tests/sim/wires.h"
 #include "worker/node_jobs.h"
 
@@ -23,8 +24,9 @@ class TrainerSim final : public Process {
   TrainerSim(ClusterWorld& world, std::uint32_t node, std::uint32_t local_rank);
   ~TrainerSim() override;
 
-  // From the worker, over the socket that `connection` is.
-  void hear(TrainerId connection, AttachMessage message, std::shared_ptr<FileDescriptor> ring, std::uint64_t delay_ns);
+  // From the worker, over the socket that `connection` is. memory: a ring, or the large part of a state.
+  void hear(TrainerId connection, AttachMessage message, std::shared_ptr<FileDescriptor> memory,
+            std::uint64_t delay_ns);
   void worker_died(TrainerId connection);
   // Its memory, or the state of the view, has changed.
   void wake();
@@ -42,6 +44,9 @@ class TrainerSim final : public Process {
   void close();
   void on(const AttachReply& reply, const std::shared_ptr<FileDescriptor>& ring);
   void on(const AttachError& error);
+  void begin_states(const AttachReply& reply);
+  void on(const HeldState& m, const std::shared_ptr<FileDescriptor>& memory);
+  void on(const RankState& m, const std::shared_ptr<FileDescriptor>& memory);
   void look();
   bool all_at(Round round) const;
   void over();
@@ -57,7 +62,9 @@ class TrainerSim final : public Process {
   void saved();
   void keep(Round round);
   void give_for_snapshot();
-  void give(const RankState& state);
+  KeptState state_after(Round round) const;
+  void hold(const KeptState& state);
+  void give(const KeptState& state);
   void say(std::function<void(NodeJobs&, TrainerId)> what);
 
   ClusterWorld& world_;
@@ -72,9 +79,13 @@ class TrainerSim final : public Process {
   std::uint32_t idle_ = 0;                      // attach_pause()
   bool moved_ = false;                          // a round of this session is complete
   std::shared_ptr<FileDescriptor> kept_;        // SessionKeepsake
-  std::vector<RankState> states_, own_states_;  // kept in this session, and in the one before
-  std::optional<Round> knows_;                  // own_states_ has that of this round
-  std::set<Round> given_;                       // of states_, what the worker has
+  std::vector<KeptState> states_, own_states_;  // kept in this session, and in the one before
+  std::optional<KeptState> coming_;             // its own, whose large part is under way
+  bool awaits_first_ = false;                   // what the first rank keeps
+  std::uint32_t view_rank_ = 0;
+  JobId lived_in_;
+  std::optional<Round> knows_;  // own_states_ has that of this round
+  std::set<Round> given_;       // of states_, what the worker has
   std::optional<AttachStopped> stopped_;
   LeaveKind left_ = LeaveKind::kFinished;
   std::optional<Error> not_saved_;

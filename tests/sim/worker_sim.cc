@@ -158,6 +158,8 @@ void WorkerSim::send(TrainerId to, const AttachMessage& message, std::span<const
   std::uint64_t& until = found->second.hears_until_ns;
   until = std::max(until + 1, now_ns() + world_.random.below(kMaxLocalNs));
   std::shared_ptr<FileDescriptor> ring;
+  const bool state = std::holds_alternative<HeldState>(message) || std::holds_alternative<RankState>(message);
+  if (state && !fds.empty()) ring = std::make_shared<FileDescriptor>(::dup(fds.front()));
   if (const auto* reply = std::get_if<AttachReply>(&message); reply && reply->redo) {
     ring = std::make_shared<FileDescriptor>(::dup(fds.back()));
     has_ring_ = true;

@@ -109,6 +109,9 @@ int carry_out(const OrderOptions& options, const std::string& path, const Json& 
     std::printf("saved job '%s' at round %s: %s (%s, %.1f s)%s\n", job.c_str(), round.c_str(), where.c_str(),
                 megabytes(status.at("bytes")).c_str(), status.at("seconds").get<double>(),
                 status.value("unchanged", false) ? "; it was there already" : "");
+    if (const auto lacks = status.find("lacks"); lacks != status.end() && lacks->is_string()) {
+      std::printf("it lacks %s\n", lacks->get<std::string>().c_str());
+    }
   }
   return 0;
 }

@@ -36,6 +36,18 @@ TEST_CASE("a job's nodes keep what they push within redo_mb, or nothing") {
   CHECK(refused("[recovery]\nredo_mb = 1048577\n").find("must be at most 1048576 (1 TiB), or 0") != std::string::npos);
 }
 
+TEST_CASE("a job goes back for what ranks kept only where they make rounds together, on servers") {
+  CHECK(refused("[membership]\non_state_lost = 'rewind'\n").empty());
+  CHECK(refused("mode = 'local_sgd'\n[membership]\non_state_lost = 'rewind'\n").find("on_state_lost") ==
+        std::string::npos);
+  for (const char* mode : {"ssp", "async", "allreduce"}) {
+    const std::string why = refused("mode = '" + std::string(mode) + "'\n[membership]\non_state_lost = 'rewind'\n");
+    CHECK(why.find("membership.on_state_lost") != std::string::npos);
+    CHECK(why.find(mode) != std::string::npos);
+  }
+  CHECK(refused("[membership]\non_state_lost = 'rewnd'\n").find("rewind") != std::string::npos);
+}
+
 TEST_CASE("a key that is no more is refused in a job file with what to set instead") {
   CHECK(
       refused("[sync]\nbackup_workers = 1\n") ==

@@ -50,6 +50,26 @@ TEST_CASE("the snapshot does not wait for a large part: what is late is committe
   CHECK(committed(cluster).at({1, 0}) == large.state);
 }
 
+TEST_CASE("what is late is committed also if a view has ended meanwhile") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  const LargeState large = large_state('a', 3 * kPartBytes);
+  give(cluster, 1, 40, large.state);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.all_done(40);
+  cluster.say(worker_peer(1), StatePart{want(cluster, large), large.piece(0)});
+  const auto wanted = cluster.to<WantPart>(worker_peer(1));
+  join_all(cluster, {}, 2);
+  for (std::uint16_t i = 0; i < 2; ++i) cluster.keep(i, 50, 50);
+  cluster.leave(0, LeaveKind::kFailed, 50, "a trainer died");
+  join_all(cluster, {}, 2);
+  CHECK(cluster.job().record.committed == Round(40));
+  for (const WantPart& want : wanted) cluster.say(worker_peer(1), StatePart{want, large.piece(want.offset)});
+  cluster.core.tick(cluster.now + 1000);
+  CHECK(committed(cluster).at({1, 0}) == large.state);
+}
+
 TEST_CASE("equal large parts are fetched once") {
   Cluster cluster;
   cluster.everybody(2);
@@ -256,6 +276,54 @@ TEST_CASE("a job that is removed takes its parts with it") {
   CHECK(cluster.parts.parts.size() == 1);
   REQUIRE(cluster.core.remove_job("mnist"));
   CHECK(cluster.parts.parts.empty());
+}
+
+TEST_CASE("a checkpoint has no large parts, nor states that need them, and says so") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1);
+  const LargeState large = large_state('a');
+  give(cluster, 0, 40, large.state, 0);
+  SUBCASE("beside a whole one") {
+    give(cluster, 0, 40, bytes_of("small and whole"), 1);
+  }
+  SUBCASE("beside one that needs the first rank's") {
+    give(cluster, 0, 40, StateHead{{}, false}.before(bytes_of("small")), 1);
+  }
+  deliver(cluster, 0, large);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.all_done(40);
+  const bool whole = committed(cluster).at({0, 1}) == bytes_of("small and whole");
+  const auto id = cluster.core.save_checkpoint({"mnist", "/shared", "2030-01-02T03:04:05Z", true}, cluster.now);
+  REQUIRE(id);
+  for (std::uint16_t i = 0; i < 2; ++i) {
+    for (const WriteCheckpoint& write : cluster.to<WriteCheckpoint>(server_peer(i))) {
+      cluster.say(server_peer(i), CheckpointDone{write.operation, true, {}, {}, 100, std::string(32, 'c')});
+    }
+  }
+  const auto seal = cluster.only<SealCheckpoint>(server_peer(0));
+  REQUIRE(seal);
+  const Result<Manifest> manifest = manifest_from_json(seal->manifest);
+  REQUIRE(manifest);
+  CHECK(manifest->rank_states.size() == (whole ? 1 : 0));
+  CHECK(cluster.core.checkpoint(*id)->lacks.find("of 2 ranks keep") != std::string::npos);
+}
+
+TEST_CASE("a part that cannot be read any more counts as lost") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1);
+  const LargeState large = large_state('a');
+  give(cluster, 0, 40, large.state);
+  deliver(cluster, 0, large);
+  cluster.parts.parts.at({cluster.open().job, large.large}).pieces.clear();
+  cluster.say(worker_peer(0), want(cluster, large));
+  CHECK(cluster.only<StatePart>(worker_peer(0))->data.empty());
+  CHECK(cluster.errors.back().find("counts as lost") != std::string::npos);
+  // Its rank has it still.
+  cluster.sent.clear();
+  give(cluster, 0, 40, large.state);
+  CHECK(deliver(cluster, 0, large) == 1);
 }
 
 TEST_CASE("without a store a part goes from worker to worker") {

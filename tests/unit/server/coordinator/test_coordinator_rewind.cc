@@ -20,6 +20,11 @@ std::uint64_t named_snapshot(Cluster& cluster, std::uint32_t workers, std::uint6
   return 0;
 }
 
+bool warned_of(const Cluster& cluster, const std::string& what) {
+  return std::ranges::any_of(cluster.warnings,
+                             [&](const std::string& line) { return line.find(what) != std::string::npos; });
+}
+
 JoinOptions rewinding_with_snapshots() {
   JoinOptions options = with_snapshots(1, 0);
   options.config.membership.on_state_lost = OnStateLost::kRewind;
@@ -201,9 +206,7 @@ TEST_CASE("a view begins where somebody has what ranks kept, else at the snapsho
   SUBCASE("it is lost") {
     CHECK(restarted_at_50(cluster, false, false, false).round == Round(40));
     CHECK(cluster.only<JobWelcome>(worker_peer(0))->first_state == bytes_of("of 40"));
-    CHECK(std::ranges::any_of(cluster.warnings, [](const std::string& line) {
-      return line.find("goes back to the snapshot of round 40") != std::string::npos;
-    }));
+    CHECK(warned_of(cluster, "goes back to the snapshot of round 40"));
   }
 }
 
@@ -251,6 +254,24 @@ TEST_CASE("where the last snapshot has lost it, the job is not begun, and says w
     cluster.all_ready();
     CHECK(cluster.only<JobWelcome>(worker_peer(0))->giver == kNobody);
   }
+}
+
+TEST_CASE("a snapshot that never had what ranks kept is gone on from without") {
+  Cluster before;
+  before.everybody(1);
+  before.run(1);
+  before.leave(0, LeaveKind::kStopped, 40);
+  before.all_done(40);
+  Cluster cluster(2, before.records(), 8);
+  restarted(cluster, {StoredJob{before.open().job, "mnist", 0, {Round(40)}}});
+  cluster.run(1, rewinding());
+  CHECK(cluster.open().resume_round == Round(40));
+  CHECK(warned_of(cluster, "never had it"));
+  // It ends where it began: what is committed stands.
+  cluster.leave(0, LeaveKind::kFinished, 40);
+  cluster.all_done(40);
+  CHECK(cluster.phase() == "idle");
+  CHECK(cluster.job().not_saved.empty());
 }
 
 TEST_CASE("a snapshot that is complete and was not committed is none") {

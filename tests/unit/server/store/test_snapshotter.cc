@@ -16,6 +16,7 @@
 #include "server/store/snapshotter.h"
 #include "server/store/token_bucket.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/server/coordinator/parts_in_memory.h"
 #include "tests/unit/server/store/snapshot_samples.h"
 
 namespace tributary::snapshotter_test {
@@ -86,6 +87,7 @@ class FakeStore final : public Store {
   Status save(const JobRecord&) override { return {}; }
   Status remove(JobId) override { return {}; }
   Result<std::vector<JobRecord>> registry() const override { return std::vector<JobRecord>{}; }
+  LargePartStore& large_parts() override { return large_parts_; }
   std::string path() const override { return "memory"; }
 
   void fail_begin(bool value) { set(fail_begin_, value); }
@@ -120,6 +122,7 @@ class FakeStore final : public Store {
   bool fail_begin_ = false, fail_finish_ = false, hang_ = false;
   std::size_t fail_after_ = SIZE_MAX, added_ = 0;
   std::map<std::pair<JobId, Round>, Written> complete_;
+  testing::PartsInMemory large_parts_;
 };
 
 // Collects reports.
