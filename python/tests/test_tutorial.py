@@ -36,7 +36,13 @@ class Tutorial(unittest.TestCase):
     def start(self, command: str) -> subprocess.Popen[bytes]:
         words = command.replace("tributary run", f"{TRIBUTARY} run").replace("python3", sys.executable).split()
         with self.log.open("wb") as out:
-            run = subprocess.Popen(words, cwd=self.folder, stdout=out, stderr=subprocess.STDOUT)
+            run = subprocess.Popen(
+                words,
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
         self.addCleanup(self.end, run)
         return run
 
