@@ -60,11 +60,15 @@ class Said:
         x, y, index = batch
         loss = F.mse_loss(self.net(x), y)
         (loss * factor).backward()
+        self.line("round", round, loss, index)
+        return loss.detach()
+
+    def line(self, word: str, round: int, loss: torch.Tensor, index: torch.Tensor) -> None:
         samples = ",".join(map(str, index.tolist()))
-        self.file.write(f"round {round} rate {self.groups[0]['lr']:.9f} loss {loss.item():.9f} samples {samples}\n")
+        rate = f"{self.groups[0]['lr']:.9f}"
+        self.file.write(f"{word} {round} rate {rate} loss {loss.item():.9f} samples {samples}\n")
         self.file.flush()
         time.sleep(PAUSE_S)
-        return loss.detach()
 
     def end(self, round: int) -> None:
         whole = hashlib.sha256()
@@ -215,7 +219,40 @@ def diloco() -> None:
     said.end(outer.round)
 
 
-LOOPS = (per_epoch, one_cycle, max_steps, rate_by_hand, no_sync, accumulate, plateau, diloco)
+def gan() -> None:
+    """Two jobs. The generator's pass goes through the judge, which was stepped in between."""
+    judge = Net()
+    net = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 8))
+    judges = trib.DistributedOptimizer(judge, sgd(judge), name="judge", overlap="step", on_rewind="raise")
+    opt = trib.DistributedOptimizer(net, torch.optim.AdamW(net.parameters(), lr=0.01), name="generator")
+    schedulers = [lr_scheduler.ExponentialLR(judges, 0.9), lr_scheduler.CosineAnnealingLR(opt, 40)]
+    torch.manual_seed(trib.rank())  # noise of its own
+    said, batches = Said(judge, judges.param_groups), loader()
+    for _ in range(EPOCHS):
+        for x, _, index in batches:
+            fake = net(torch.randn(BATCH, 4))
+            judges.zero_grad()
+            loss = (judge(x) - 1).square().mean()
+            loss.backward()
+            false = judge(fake.detach()).square().mean()
+            false.backward()
+            said.line("round", judges.round + 1, loss + false, index)
+            try:
+                judges.step()
+            except trib.Rewound:
+                continue  # what is left of the iteration is of no round, and nothing is to be said of it
+            schedulers[0].step()
+            opt.zero_grad()
+            loss = (judge(fake) - 1).square().mean()
+            said.line("generator", opt.round + 1, loss, index)
+            loss.backward()
+            opt.step()
+            schedulers[1].step()
+    said.end(judges.round)
+    Said(net, opt.param_groups).end(1000 + opt.round)
+
+
+LOOPS = (per_epoch, one_cycle, max_steps, rate_by_hand, no_sync, accumulate, plateau, diloco, gan)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

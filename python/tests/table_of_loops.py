@@ -57,9 +57,9 @@ class Run:
         path = self.said / f"rank-{rank}"
         return path.read_text().splitlines() if path.exists() else []
 
-    def wait_for_round(self, round: int) -> None:
+    def wait_for_round(self, round: int, word: str = "round") -> None:
         end = time.monotonic() + PATIENCE_S
-        while not any(line.startswith(f"round {round} ") for line in self.lines(0)):
+        while not any(line.startswith(f"{word} {round} ") for line in self.lines(0)):
             assert self.process is not None
             assert self.process.poll() is None and time.monotonic() < end, (self.folder / "out").read_text()[-2000:]
             time.sleep(0.005)
@@ -80,13 +80,18 @@ class Run:
         return whole
 
 
-def end_something(run: Run, how: str, round: int) -> list[int]:
-    """Does it in a round, and starts again what does not by itself. Statuses."""
+def end_something(run: Run, how: str, round: int, word: str = "round") -> list[int]:
+    """Does it in a round, and starts again what does not by itself. Statuses.
+
+    Args:
+        word: of the round's line.
+    """
     run.start()
     if how == "calm":
         return [run.wait()]
-    run.wait_for_round(round)
-    time.sleep(random.uniform(0, 0.03))
+    run.wait_for_round(round, word)
+    if word == "round":
+        time.sleep(random.uniform(0, 0.03))
     assert run.process is not None
     if how == "Ctrl-C":
         run.process.send_signal(signal.SIGINT)
@@ -102,15 +107,15 @@ def end_something(run: Run, how: str, round: int) -> list[int]:
     return [first, run.wait()]
 
 
-def compare(folder: Path, loop: str, processes: int, how: str, round: int) -> str:
+def compare(folder: Path, loop: str, processes: int, how: str, round: int, word: str = "round") -> str:
     """ "": as the calm run."""
     calm, other = (
         Run(folder / f"{loop}-{processes}-calm", loop, processes),
-        Run(folder / f"{loop}-{processes}-{how.replace(' ', '-')}", loop, processes),
+        Run(folder / f"{loop}-{processes}-{how.replace(' ', '-')}-{word}-{round}", loop, processes),
     )
     if not calm.rounds():
         end_something(calm, "calm", 0)
-    statuses = end_something(other, how, round)
+    statuses = end_something(other, how, round, word)
     wanted = [75, 0] if how in ("Ctrl-C", "SIGTERM to the group") else [0]
     if statuses != wanted:
         return f"status {statuses}: {(other.folder / 'out').read_text()[-600:]}"

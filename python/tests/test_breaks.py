@@ -23,6 +23,7 @@ from tributary._errors import Status
 from tributary._library import Step
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
+from tributary.torch._program import program
 
 
 class Steps(WithFake):
@@ -629,7 +630,7 @@ class Losses(WithFake):
                 def lose(_: float, kept: int = at + 2 - back) -> None:
                     del self.library.rounds[kept:]
 
-                with mock.patch.object(opt._link, "_pause", lose):
+                with mock.patch.object(program.jobs, "_pause", lose):
                     self.train(opt)
                 self.assertEqual(opt.round, at + 1)
                 self.assertEqual(asked, [at + 1, at + 1])

@@ -27,7 +27,7 @@ class FakeLink:
         self.view = mock.Mock(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
         self.part: Any = Part()
 
-    def at_top(self, draws: bool) -> None:
+    def at_top(self, draws: bool, top: object) -> None:
         pass
 
     def leave_if_stopped(self) -> None:
@@ -37,7 +37,7 @@ class FakeLink:
 def batches(rank: int, world: int, samples: int = 50, size: int = 3, link: Any = None, **options: Any) -> list[Any]:
     with (
         mock.patch.dict(os.environ, {"RANK": str(rank), "WORLD_SIZE": str(world)}),
-        mock.patch.object(program, "links", [link] if link else []),
+        mock.patch.object(program.jobs, "links", [link] if link else []),
         mock.patch.object(program, "loop", Loop(program._passes_top)),
     ):
         if link:

@@ -60,9 +60,10 @@ class Ends(WithFake):
                 program.end()
                 self.assertEqual(session.left, (left, f"sys.exit({status!r})" if status else ""))
 
-    def test_an_exit_that_somebody_catches_is_none(self) -> None:
+    def test_an_exit_that_somebody_catches_is_none_if_the_program_trains_on(self) -> None:
         for code, left in (
-            ("exits(2)", Leave.FINISHED),
+            ("exits(2)", Leave.FAILED),
+            ("exits(2)\n    test.train(opt)", Leave.FINISHED),
             ("exits(2)\n    sys.exit(3)", Leave.FAILED),
             ("sys.exit(2)", Leave.FAILED),
             ("exits(2)\n    sys.exit(0)", Leave.FINISHED),
@@ -77,7 +78,8 @@ class Ends(WithFake):
                 "        pass\n"
                 "test = WithFake()\n"
                 "test.setUp()\n"
-                "session = test.make(name='x') and test.library.session\n"
+                "opt = test.make(name='x')\n"
+                "session = test.library.session\n"
                 "import atexit\n"
                 "from tributary.torch._program import program\n"
                 "atexit.unregister(program.end)\n"
@@ -110,7 +112,7 @@ class Ends(WithFake):
         for what, signalled, stops, shown in (
             (load, "late", True, 0),  # the signal comes to this process last
             (load, "never", False, 1),
-            (compute, "before", True, 1),
+            (compute, "before", True, 0),
             (compute, "never", False, 1),
         ):
             with self.subTest(what.__name__, signalled=signalled):
@@ -186,7 +188,7 @@ class Ends(WithFake):
         opt = self.make()
         session = self.library.session
         ended = mock.Mock(side_effect=SystemExit)
-        with opt._link._watch.waiting(1), mock.patch("os._exit", ended), self.assertRaises(SystemExit):
+        with opt._link.report.watch.waiting(1), mock.patch("os._exit", ended), self.assertRaises(SystemExit):
             program.end()
         ended.assert_called_once_with(1)
         self.assertFalse(session.destroyed)

@@ -25,6 +25,20 @@ class Loops(unittest.TestCase):
                 with self.subTest(loop, processes=processes, how=how):
                     self.assertEqual(compare(Path(folder), loop, processes, how, round), "")
 
+    def test_jobs_of_one_program_go_on_together(self) -> None:
+        """Between two of their rounds, one of them is ahead of the iteration that the rank comes back to."""
+        with tempfile.TemporaryDirectory() as folder:
+            for processes, how, round, word in (
+                (0, "rank", 1, "generator"),
+                (0, "rank", 6, "generator"),
+                (2, "rank", 7, "round"),
+                (0, "worker", 12, "generator"),
+                (0, "server", 4, "generator"),
+                (2, "SIGTERM to the group", 8, "generator"),
+            ):
+                with self.subTest(processes=processes, how=how, word=word):
+                    self.assertEqual(compare(Path(folder), "gan", processes, how, round, word), "")
+
 
 if __name__ == "__main__":
     unittest.main()

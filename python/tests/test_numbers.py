@@ -39,7 +39,7 @@ class Heads(nn.Module):
 
 def two_ranks() -> Any:
     """As if the job had two replicas of the model."""
-    both = mock.patch("tributary.torch.optimizer.replicas", return_value=2)
+    both = mock.patch("tributary.torch._checks.replicas", return_value=2)
     return mock.patch.multiple("tributary.torch._same_data", replicas=lambda: 2), both
 
 

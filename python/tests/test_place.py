@@ -419,7 +419,7 @@ class Keeping(WithFake):
             return [opt.param_groups[0]["lr"] for opt in opts]
 
         libraries = {"one": self.library, "two": FakeLibrary()}
-        link = "tributary.torch._link._library.load"
+        link = "tributary.torch._attachment._library.load"
         with mock.patch(link, side_effect=lambda: libraries[["one", "two"][len(program.links) % 2]]):
             run(3)
             self._leave()
@@ -505,8 +505,8 @@ class Keeping(WithFake):
             for rank in range(world):
                 view = mock.Mock(rank=rank, world_size=world)
                 program.loop = Loop(program._passes_top)
-                program.loop.go_on(_plain.decoded(self.library.kept[3])["loop"], own=False)
-                with mock.patch.object(program.link, "_view", view):
+                program.loop.go_on(_plain.decoded(self.library.kept[3]), own=False)
+                with mock.patch.object(program.link.attachment, "_view", view):
                     sampler = trib.DistributedSampler(range(SAMPLES), seed=1, batch_size=1)
                     left += list(sampler)
             self.assertEqual(sorted(taken + left), sorted(range(SAMPLES)))

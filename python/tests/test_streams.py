@@ -92,7 +92,7 @@ class Streams(WithFake):
         with self.on_gpu():
             opt = self.make()
             self.backward()
-            copies = opt._link._copies
+            copies = opt._link.attachment.copies
             moved = torch.zeros(2, device="meta")
             with self.assertRaisesRegex(RuntimeError, "a gradient is on meta, and the model was on cpu:0 when the job"):
                 copies.give(torch.zeros(2), moved, 1)

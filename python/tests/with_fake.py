@@ -44,6 +44,7 @@ class WithFake(unittest.TestCase):
         program.links.clear()
         program.loop = Loop(program._passes_top)
         program.names.clear()
+        program._leads = None
         program.stop.disarm()
         program.stop.requested = None
         program.stop.flag.value = 0

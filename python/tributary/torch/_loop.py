@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
@@ -19,6 +20,14 @@ from tributary.torch._seed import generators, set_generators
 
 if TYPE_CHECKING:
     from tributary.torch.sampler import DistributedSampler
+
+
+@dataclass(frozen=True)
+class Top:
+    """The loop's state at its top. same_epoch: none has ended since the last round left."""
+
+    loop: dict[str, Any]
+    same_epoch: bool
 
 
 class Loop:
@@ -33,6 +42,8 @@ class Loop:
         samples: that this rank has taken from samplers.
         arrived: the loop has passed its top since it went on from a state.
         looks: the last batch was only looked at: the loop begins the same iteration again.
+        tops: that the program came to, also in earlier processes, with rounds between them.
+        leaves: rounds of all jobs that have left.
     """
 
     def __init__(self, passes_top: Callable[[], None]) -> None:
@@ -51,6 +62,10 @@ class Loop:
         self.batches_before = 0  # of each rank, in rounds of which nothing is kept
         self._generators: dict[str, Any] | None = None  # of the state that the first round begins with
         self.arrived = True
+        self.tops = 0
+        self.leaves = 0
+        self._left: dict[str, Any] | None = None  # when the last round did, until the next one's first gradient
+        self._topped = False  # it has come to its top since then
 
     # ---- what it has
 
@@ -110,6 +125,41 @@ class Loop:
         self._training = [sampler for sampler in drew if sampler.trains] or self._training
         return self.now()
 
+    def round_leaves(self) -> None:
+        """Of any job."""
+        self._left, self._topped = self.when_round_leaves(), False
+        self.leaves += 1
+
+    @property
+    def now_left(self) -> dict[str, Any]:
+        """The state when the last round left."""
+        assert self._left is not None
+        return self._left
+
+    def reaches_top(self, draws: bool) -> Top | None:
+        """The loop is at its top. None: nothing has left since it was there last."""
+        left = self._left
+        if not draws:
+            self._left = None
+        if left is None or (self._topped and not (draws and self.looks)):
+            return None
+        self.tops += not self._topped
+        self._topped = True
+        loop = self.at_top(left, draws)
+        return Top(loop, self.same_epoch(left, loop))
+
+    def begins(self) -> None:
+        """Jobs are at their beginning together: that it is kept tells them apart when one of them is a round ahead."""
+        self._left, self._topped = self.now(), False
+
+    def ends(self) -> dict[str, Any] | None:
+        """The state at the end of the program, which is a top, too."""
+        if self._left is None:
+            return None
+        self.tops += not self._topped
+        self._topped = True
+        return self.at_end(self._left)
+
     def now(self) -> dict[str, Any]:
         loaders = _plain.encoded(self._states(loaders=True), "a loader that is kept")
         return {"objects": {}, **self._place(), "loaders": loaders, "looks": False, "at_top": False}
@@ -145,13 +195,19 @@ class Loop:
     def _states(self, loaders: bool) -> dict[str, Any]:
         return {name: thing.state_dict() for name, thing in self._objects.items() if _is_loader(thing) == loaders}
 
-    def go_on(self, state: dict[str, Any], own: bool, reseed: Callable[[], None] | None = None) -> None:
+    def go_on(self, kept: dict[str, Any], own: bool, reseed: Callable[[], None] | None = None) -> None:
         """From a state that was kept.
 
         Args:
+            kept: with the loop's, and which of the program's it was.
             own: by this rank, whose random generators those are.
             reseed: sets generators as a step() does; None: it does not.
         """
+        state = kept["loop"]
+        self.tops, self.leaves = kept["tops"], kept["leaves"]
+        self._left, self._topped = None, True
+        if kept.get("others") and not kept["top"]:  # what is at the next top tells jobs apart that are a round ahead
+            self._left, self._topped = state, False
         state = {**state, "objects": {**state["objects"], **_plain.decoded(state["loaders"])}}
         self._given = state
         if self.epoch is None:  # a loop that goes back goes through epochs in one iteration
@@ -176,6 +232,12 @@ class Loop:
     def _set_generators(self) -> None:
         if self._generators is not None:
             set_generators(self._generators)
+
+    def go_on_again(self) -> None:
+        """What is left of an iteration that is of no round has changed what the loop goes on from."""
+        if not self.arrived:
+            self._load_objects()
+            self._set_generators()
 
     def passed_top(self, draws: bool) -> None:
         """Generators are again as they were: what was done since the attach (an iterator is made) has moved them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Callable
 
 import torch
@@ -10,9 +11,24 @@ from tributary._errors import Error
 from tributary._library import Session
 from tributary.torch import _plain, _state
 from tributary.torch._log import logger
-from tributary.torch._loop import Loop
+from tributary.torch._loop import Loop, Top
 from tributary.torch._plain import LIMIT
 from tributary.torch._schedulers import Schedulers
+
+SPARE = 4096  # bytes: names and shapes of parameters
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A state of a program that was kept with a round of one of its jobs. own: by this rank."""
+
+    state: dict[str, Any]
+    own: bool
+
+    def part_of(self, name: str, mine: bool) -> dict[str, Any] | None:
+        """A job's; None: there was no such job. mine: the state was kept with it."""
+        part: dict[str, Any] | None = self.state if mine else self.state["others"].get(name)
+        return part
 
 
 class Place:
@@ -38,15 +54,17 @@ class Place:
         optimizer: torch.optim.Optimizer | None = None,
         reseed: Callable[[int], None] | None = None,
     ) -> None:
-        self._loop = loop
+        self.loop = loop
         self._reseed = reseed
         self._schedulers = schedulers
         self._tensors = tensors
         self._optimizer = optimizer
+        self.others: Callable[[bool], dict[str, Any]] = lambda leaves: {}  # parts of the program's other jobs
+        self.before: Callable[[], list[torch.Tensor]] = list  # parameters that the open round began with
         self._round = 0
-        self._state: dict[str, Any] | None = None  # of the last round, until the next one's first gradient
+        self._kept: dict[int, bytes] = {}  # of the last rounds
         self._first: dict[str, Any] | None = None  # of the job's beginning: without a snapshot it goes back there
-        self._at_top = False  # since then
+        self._in_round = False  # a round has left, and the loop has not come to its top
         self._own = b""  # what only this rank has
         self._copies: dict[str, Any] = {}  # the same of a GPU, when the round left
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
@@ -56,41 +74,59 @@ class Place:
 
     # ---- keeping
 
-    def round_leaves(self, session: Session, round: int) -> None:
-        """The first gradient of a round is about to be sent: it may be complete from now on."""
+    def round_leaves(self, session: Session | None, round: int) -> None:
+        """The first gradient of a round is about to be sent: it may be complete from now on. Without a session it is
+        complete, and nothing is sent.
+        """
         self._round = round
+        self._in_round = True
         self._schedulers.round_leaves()
-        self._note_own()
-        self._state = {"loop": self._loop.when_round_leaves(), "top": False}
-        self._at_top = False
-        self._keep(session, self._state)
+        self.loop.round_leaves()
+        if session is not None:
+            self._note_own()
+            self._keep(session, self.loop.now_left, top=False)
 
-    def at_top(self, session: Session, draws: bool) -> None:
-        """The loop begins the next round. draws: its batch is not taken yet."""
+    def at_top(self, session: Session | None, draws: bool, top: Top | None) -> None:
+        """The loop begins the next round.
+
+        Args:
+            session: None: the job is ahead, and what is kept of its round is of later.
+            draws: its batch is not taken yet.
+            top: what is to be kept of the loop; None: nothing new.
+        """
         if self._first is not None and "schedulers" not in self._first:
             self._schedulers.round_leaves()
-            self._first["loop"] = self._loop.at_top(self._first["loop"], draws)
+            self._first["loop"] = self.loop.at_top(self._first["loop"], draws)
             self._first["schedulers"] = self._schedulers.state()
         if self._given is not None:
             given, self._given = self._given, None
             self._schedulers.load(given, self._in_gap)
+        if top is None or session is None:
             return
-        state = self._state
-        if not draws:
-            self._state = None
-        if state is None or (self._at_top and not (draws and self._loop.looks)):
-            return
-        self._at_top = True
-        loop = self._loop.at_top(state["loop"], draws)
-        if self._loop.same_epoch(state["loop"], loop):
+        if self._in_round and top.same_epoch:
             self._schedulers.next_round_begins()
-        self._keep(session, {"loop": loop, "top": True})
+        self._in_round = False
+        self._keep(session, top.loop, top=True)
 
     def at_end(self, session: Session, round: int) -> None:
         """The program ends after this round, without a top of the loop."""
-        state, self._state = self._state, None
-        if state is not None and self._round == round:
-            self._keep(session, {"loop": self._loop.at_end(state["loop"]), "top": True})
+        loop = self.loop.ends()
+        if loop is not None and self._round == round:
+            self._keep(session, loop, top=True)
+
+    def keep_again(self, session: Session, round: int) -> None:
+        """In a view that begins after a round: what was kept when the one before had ended is nowhere else."""
+        self._kept = {of: data for of, data in self._kept.items() if of in (round, round + 1)}
+        for of, data in sorted(self._kept.items()):
+            session.keep(of, data)
+
+    def part(self, leaves: bool) -> dict[str, Any]:
+        """What is this job's own, for what another one keeps. leaves: a round of that one leaves."""
+        if not self._in_round and not self._round:
+            self._schedulers.round_leaves()
+        if leaves:
+            self._note_own()
+        return {"round": self._round, "schedulers": self._schedulers.state(), "own": self._own}
 
     def _note_own(self) -> None:
         """Notes what only this rank has, because the next forward pass writes it. A GPU's tensors are copied there, and
@@ -128,16 +164,32 @@ class Place:
             LIMIT >> 10,
         )
 
-    def _keep(self, session: Session, state: dict[str, Any]) -> None:
-        if state["top"] and self._copies:
+    def _keep(self, session: Session, loop: dict[str, Any], top: bool) -> None:
+        if top and self._copies:
             self._encode_own(self._copies)
-        schedulers = self._schedulers.state()
+        others = self.others(not top)
+        whole = {
+            "round": self._round,
+            "loop": loop,
+            "top": top,
+            "tops": self.loop.tops,
+            "leaves": self.loop.leaves,
+            "schedulers": self._schedulers.state(),
+            "others": others,
+            "before": None,
+        }
         while True:
-            whole = {"round": self._round, **state, "schedulers": schedulers, "own": self._own}
-            data = _plain.encoded(whole, "what belongs to the place in the data")
+            data = _plain.encoded({**whole, "own": self._own}, "what belongs to the place in the data")
             if len(data) <= LIMIT or not self._own:
                 break
             self._fit(len(data))
+        before = self.before() if others and not top else []
+        if before and len(data) + 4 * sum(values.numel() for values in before) < LIMIT - SPARE:
+            data = _plain.encoded(
+                {**whole, "own": self._own, "before": before}, "what belongs to the place in the data"
+            )
+        self._kept = {of: known for of, known in self._kept.items() if of >= self._round - 1}
+        self._kept[self._round] = data
         try:
             session.keep(self._round, data)
         except Error as error:
@@ -147,41 +199,52 @@ class Place:
 
     # ---- going on
 
-    def go_on(self, session: Session, round: int, batches: int) -> None:
-        """After a round, with what was kept of it. Sets ``unknown`` if that is nothing.
-
-        Args:
-            batches: that a rank takes in a round, where nothing better is known.
-        """
-        self._state, self._given, self.unknown = None, None, ""
-        self._loop.batches_before = 0
-        if round == 0:
-            if self._first is not None:
-                self._take(self._first, 0, own=True)
-            else:
-                self._note_own()
-                if self._copies:
-                    self._encode_own(self._copies)
-                self._first = {"loop": self._loop.now(), "own": self._own, "top": True}
-            return
+    def found(self, session: Session, round: int) -> Kept | None:
+        """What was kept of a round. None: nothing is known of it, and ``unknown`` says why if it is not the first."""
+        self._given, self.unknown = None, ""
+        self.loop.batches_before = 0
         kept, first = session.kept(), session.kept_of_first()
         try:
             state = _plain.decoded(kept or first) if kept or first else None
         except ValueError as error:
             state, self.unknown = None, str(error)
-        if state is None or state["round"] != round:
+        if state is not None and state["round"] == round:
+            return Kept(state, own=bool(kept))
+        if round:
             self.unknown = self.unknown or f"nothing is kept of round {round}"
-            self._loop.batches_before = round * batches
-            return
-        self._take(state, round, own=bool(kept))
+        return None
 
-    def _take(self, state: dict[str, Any], round: int, own: bool) -> None:
-        self._in_gap = not state["top"]
-        self._given = state["schedulers"]
-        reseed = self._reseed
-        self._loop.go_on(state["loop"], own, None if reseed is None else lambda: reseed(round))
-        if state["own"]:
-            self._load_own(_plain.decoded(state["own"]))
+    def begin(self) -> None:
+        """At the job's beginning, where it may come again."""
+        self._round = 0
+        if self._first is not None and "schedulers" in self._first:
+            self.take(self._first, in_gap=False)
+            self.go_on_in_loop(Kept(self._first, own=True))
+            return
+        self._note_own()
+        if self._copies:
+            self._encode_own(self._copies)
+        self._first = {"round": 0, "loop": self.loop.now(), "own": self._own, "top": True, "tops": 0, "leaves": 0}
+
+    def take(self, part: dict[str, Any], in_gap: bool) -> None:
+        """What is this job's own, of what was kept. in_gap: so are its schedulers to be stepped."""
+        self._round, self._in_gap = part["round"], in_gap
+        self._given = part["schedulers"]
+        self.take_own(part)
+
+    def take_own(self, part: dict[str, Any]) -> None:
+        self._own = part["own"]
+        self.take_own_again()
+
+    def take_own_again(self) -> None:
+        """The loop has changed it, in what is left of an iteration that is of no round."""
+        if self._own:
+            self._load_own(_plain.decoded(self._own))
+
+    def go_on_in_loop(self, kept: Kept) -> None:
+        """The program's loop goes on from this job's state."""
+        reseed, round = self._reseed, kept.state["round"]
+        self.loop.go_on(kept.state, kept.own, None if reseed is None else lambda: reseed(round))
 
     @torch.no_grad()
     def _load_own(self, own: dict[str, Any]) -> None:
@@ -193,7 +256,7 @@ class Place:
                     f"the job's state has a buffer '{name}' of shape {tuple(values.shape)}, which the model has not: "
                     "give the same model, or start another job with name="
                 )
-            there.copy_(values)
+            there.data.copy_(values)  # a job goes back when another's backward pass is still to come
         if self._optimizer is not None and "optimizer" in own:
             groups = self._optimizer.state_dict()["param_groups"]
             given = {"state": own["optimizer"], "param_groups": groups}

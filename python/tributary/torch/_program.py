@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import contextlib
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 from types import TracebackType
@@ -18,26 +20,7 @@ from tributary.torch._log import logger
 from tributary.torch._loop import Loop
 from tributary.torch._names import default_name
 from tributary.torch._stop import StopSignal, let_loaders_end
-
-
-class _Caught:
-    """Belongs to a SystemExit, and tells when it ends while the program goes on: somebody caught it. The interpreter
-    lets go of the one that ends a program when no function of Python runs any more.
-    """
-
-    def __init__(self, tell: Callable[[str], None], failure: str) -> None:
-        self._tell = tell
-        self._failure = failure
-
-    def __del__(self) -> None:
-        if not sys.is_finalizing() and sys._getframe().f_back is not None:
-            self._tell(self._failure)
-
-
-def _is_of_loader(trace: TracebackType | None) -> bool:
-    """Whether an error came out of a DataLoader."""
-    names = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(trace))
-    return any(name.startswith("torch.utils.data.") for name in names)
+from tributary.torch._together import Together
 
 
 class Program:
@@ -45,13 +28,19 @@ class Program:
 
     def __init__(self) -> None:
         self.stop = StopSignal()
-        self.links: list[Link] = []
+        self.jobs = Together(self.stop)
         self.names: list[str] = []  # of all jobs that there were
         self.loop = Loop(self._passes_top)
         self.scaled_losses = 0  # by GradScalers
+        self._leads: Link | None = None  # whose round comes first in an iteration of the loop
         self._failure: str | None = None
         self._stopped = False  # by a signal, which took something that the loop cannot go on without
         self._hooked = False
+
+    @property
+    def links(self) -> list[Link]:
+        """Of the jobs, in the order in which they were made."""
+        return self.jobs.links
 
     def open(self, link: Link) -> None:
         """Attaches, and leaves the job at the program's end.
@@ -60,15 +49,13 @@ class Program:
             ValueError: the program has an open job of this name.
             Stopped, tributary.Error: as Link.open().
         """
-        self.links = [known for known in self.links if not known.closed]
-        if any(known.name == link.name for known in self.links):
+        if any(known.name == link.name for known in self.jobs.open):
             raise ValueError(
                 f"job '{link.name}' is open in this program: finish() it before it goes on with another optimizer, or "
                 "give another name="
             )
         link.before_leaving = self._say_stopped
         self._hook()
-        self.links.append(link)
         link.open()
         self.names.append(link.name)
 
@@ -82,12 +69,11 @@ class Program:
 
         def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             said = traceback.format_exception_only(kind, error)[-1].strip()
-            of_loader = _is_of_loader(trace)
-            if any(not link.closed for link in self.links) and self._ends_by_signal(of_loader):
-                if of_loader:
-                    logger.info("stops now, because the loop has no more data: %s", said)
-                else:
-                    before(kind, error, trace)
+            # Signals reach processes that it needs, too, where whole groups get them (a terminal under torchrun, Slurm,
+            # systemd): all that loads data, for one.
+            self._stopped = bool(self.jobs.open) and self.stop.comes()
+            if self._stopped:
+                logger.info("stops now, because the loop cannot go on: %s", said)
                 return
             self._failure = said
             before(kind, error, trace)
@@ -99,35 +85,21 @@ class Program:
                 setattr(module, name, self._noting(getattr(module, name)))
 
     def _noting(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+        """A status is how the program ends, unless it trains on: somebody has caught it then."""
+
         def noted(code: Any = None) -> NoReturn:
-            try:
-                leave(code)
-            except SystemExit as error:
-                if code is not None and code != 0:
-                    failure = f"sys.exit({code!r})"
-                    error.__dict__["tributary"] = _Caught(self._was_caught, failure)
-                    self._failure = failure
-                raise
+            if threading.current_thread() is threading.main_thread():
+                self._failure = f"sys.exit({code!r})" if code is not None and code != 0 else None
+            leave(code)
 
         return noted
-
-    def _ends_by_signal(self, of_loader: bool) -> bool:
-        """Whether what ends the program counts as the stop that it was told. Signals reach processes that it needs,
-        too, where whole groups get them (a terminal under torchrun, Slurm, systemd): all that loads data, for one.
-        """
-        self._stopped = self.stop.comes() if of_loader else self.stop.requested is not None
-        return self._stopped
-
-    def _was_caught(self, failure: str) -> None:
-        if self._failure == failure:
-            self._failure = None
 
     def _forked(self) -> None:
         """In the child: the jobs are its parent's."""
         self.stop.forked()
         for link in self.links:
             link.closed = True
-        self.links = []
+        self.links.clear()
 
     def _say_stopped(self) -> None:
         """A job stops, and so all do: whoever waits for this rank in another one hears it before this one waits."""
@@ -137,18 +109,25 @@ class Program:
 
     def _passes_top(self) -> None:
         """A batch is taken: what was done belongs to the rounds that are complete, and a stop is after them."""
-        for link in self.links:
-            link.at_top(draws=True)
-        for link in self.links:
-            link.leave_if_stopped()
-        self.loop.passed_top(draws=True)
+        self._at_top(draws=True)
 
     def first_gradient(self, link: Link) -> None:
-        """Of a job's round: the top of a loop that takes no batches from samplers, if it is the first job's."""
-        link.at_top(draws=False)
-        if link is next((one for one in self.links if not one.closed), None):
+        """Of a job's round: the top of a loop that takes no batches from samplers, if the job's rounds come first."""
+        if self._leads is None or self._leads.closed:
+            self._leads = link
+        if link is self._leads:
+            self._at_top(draws=False)
+
+    def _at_top(self, draws: bool) -> None:
+        self._failure = None
+        if not self.loop.arrived:
+            self.loop.passed_top(draws)
+        top = self.loop.reaches_top(draws)
+        for link in self.links:
+            link.at_top(draws, top)
+        for link in self.links:
             link.leave_if_stopped()
-        self.loop.passed_top(draws=False)
+        self.loop.passed_top(draws)
 
     @property
     def round(self) -> int:
@@ -177,13 +156,24 @@ class Program:
 
     def finish(self) -> None:
         """Leaves all jobs as finished; what comes of them is raised."""
+        self._say_finished()
         for link in self.links:
             link.finish()
+
+    def _say_finished(self) -> None:
+        """Before anybody waits: who is lost then has all jobs before it, or none."""
+        for link in self.links:
+            link.ends()
+        for link in self.links:
+            with contextlib.suppress(Error):  # it is told again, and waited for
+                link.say_finished()
 
     def end(self) -> None:
         """At the end of the program, which can only say what went wrong by its exit status."""
         stopped = self._stopped or any(link.stopped for link in self.links)
         status = 0
+        if self._failure is None and not stopped and not any(link.waits for link in self.links):
+            self._say_finished()
         for link in self.links:
             if link.waits:  # in another thread, under which no session can be ended; the worker sees the process end
                 logger.error("job '%s': the program ended while a thread was inside step()", link.name)
@@ -261,7 +251,7 @@ def log(**figures: Any) -> None:
     """
     link = program.link
     if link is not None:
-        link.progress.log(figures)
+        link.report.progress.log(figures)
 
 
 def keep(**objects: Any) -> None:

@@ -46,7 +46,7 @@ class SameData:
         if weight == 0:
             return False
         if self._mean:
-            pairs = [(_own(slot, weight), link.parameters(slot.index)) for slot in slots]
+            pairs = [(_own(slot, weight), link.attachment.parameters(slot.index)) for slot in slots]
             return any(bool(mean.any()) for _, mean in pairs) and all(
                 torch.allclose(own.to(mean), mean, rtol=_TOLERANCE, atol=0.0) for own, mean in pairs
             )

@@ -70,10 +70,10 @@ class Schedulers:
     def state(self) -> dict[str, Any]:
         return {
             "rates": [float(group["lr"]) for group in self._optimizers[0].param_groups],
-            "schedulers": [self._state_of(scheduler) for scheduler in self._alive],
+            "schedulers": [self._state_of(scheduler, before) for scheduler, before in zip(self._alive, self._before)],
         }
 
-    def _state_of(self, scheduler: Any) -> dict[str, Any]:
+    def _state_of(self, scheduler: Any, before: Any) -> dict[str, Any]:
         name, data = type(scheduler).__name__, b""
         try:
             data = _plain.encoded(scheduler.state_dict(), f"the state of {name}")
@@ -81,7 +81,9 @@ class Schedulers:
             if id(scheduler) not in self._left_out:
                 self._left_out.add(id(scheduler))
                 logger.warning("%s, which cannot be kept: in a process that goes on, %s begins anew", error, name)
-        return {"name": name, "state": data, "gap": self._a_gap.get(id(scheduler))}
+        now = getattr(scheduler, "last_epoch", None)
+        done = now - before if isinstance(now, int) and isinstance(before, int) else 0
+        return {"name": name, "state": data, "gap": self._a_gap.get(id(scheduler)), "done": done}
 
     def load(self, state: dict[str, Any], in_gap: bool) -> None:
         """Goes on as they were.
@@ -126,10 +128,11 @@ class Schedulers:
                 "not stepped",
                 ", ".join(unknown),
             )
-        for turn in range(max(one["gap"] or 0 for _, one in states)):
-            for scheduler, one in states:
+        left = [max(0, (one["gap"] or 0) - one["done"]) for _, one in states]
+        for turn in range(max(left)):
+            for (scheduler, _), steps in zip(states, left):
                 judges = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)  # what the loop measures
-                if turn < (one["gap"] or 0) and not judges:
+                if turn < steps and not judges:
                     scheduler.step()
 
 

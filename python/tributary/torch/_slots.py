@@ -132,6 +132,10 @@ class Slot:
         self.local().copy_(values, non_blocking=non_blocking)
         self._version = self.parameter._version
 
+    def put(self, values: torch.Tensor) -> None:
+        """Writes other values into the parameter, until the job's are taken."""
+        self.take(values)
+
     def watch(self, samples: bool) -> None:
         """Its values have been taken. samples: a write without a version is to be seen, too."""
         self._sample = Sample(self.local()) if samples else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
@@ -11,10 +11,11 @@ import torch
 
 from tributary._library import SCHEDULED_RATE
 from tributary.torch import _complaints, _declare, _job
+from tributary.torch._attachment import Attachment
 from tributary.torch._copies import copies_of
 from tributary.torch._exceptions import Rewound
 from tributary.torch._formula import Value
-from tributary.torch._link import Link
+from tributary.torch._link import Link, Model
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
 from tributary.torch._place import Place
@@ -92,20 +93,22 @@ class DiLoCo:
         self._began = time.monotonic_ns()
         self._taken_before = program.loop.samples
         self._link = Link(
-            self._job.name,
-            self._job.text,
-            Part().declare(self._slots, _declare.tensors_of(self._slots, grouped=False)),
-            stop=program.stop,
-            initial=lambda index, memory: self._slots[index].give(memory),
-            computes_with=_declare.computes_with(self._slots),
-            copies=copies_of(self._slots),
-            rounds=rounds,
-            attach_timeout=attach_timeout,
+            Attachment(
+                self._job.name,
+                self._job.text,
+                Part().declare(self._slots, _declare.tensors_of(self._slots, grouped=False)),
+                initial=lambda index, memory: self._slots[index].give(memory),
+                computes_with=_declare.computes_with(self._slots),
+                copies=copies_of(self._slots),
+                rounds=rounds,
+                attach_timeout=attach_timeout,
+            ),
+            Model(self._slots, lambda index: None, self._push, self._clear),
+            program.jobs,
+            Place(program.loop, Schedulers(inner_optimizer), _declare.buffers_of(model), inner_optimizer),
             batches=sync_every,
-            place=Place(program.loop, Schedulers(inner_optimizer), _declare.buffers_of(model), inner_optimizer),
         )
         program.open(self._link)
-        self._link.take_all(self._slots)
 
     @property
     def round(self) -> int:
@@ -142,38 +145,38 @@ class DiLoCo:
 
     @torch.no_grad()
     def _synchronise(self) -> None:
-        order = list(self._push())
+        if self._link.skips:
+            self._link.skip()
+        else:
+            self._link.round_leaves()
+            self._push()
         self._link.wait_pushed()
         blocked = time.monotonic_ns()
         compute_ns = blocked - self._began
-        done = self._link.complete_round(order, lambda index: None, self._push)
-        self._link.take_all(self._slots)
+        done = self._link.complete_round()
         samples = program.loop.samples - self._taken_before or self._steps
-        self._taken_before = program.loop.samples
-        self._steps = 0
         if done:
-            self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
-        self._began = time.monotonic_ns()
+            self._link.take_all()
+            self._link.report.round_done(self._link.round, samples, compute_ns, time.monotonic_ns() - blocked)
+        self._clear()
         if not done:
             error = Rewound(self._link.round, from_round=self._link.rewound_from)
             if self._on_rewind == "raise":
                 raise error
-            logger.warning(
-                "rank %d: %s; training goes on from there",
-                self._link.view.rank,
-                error,
-            )
+            logger.warning("rank %d: %s; training goes on from there", self._link.view.rank, error)
 
-    def _push(self) -> Iterable[int]:
+    def _clear(self) -> None:
+        """A round begins."""
+        self._taken_before = program.loop.samples
+        self._steps = 0
+        self._began = time.monotonic_ns()
+
+    def _push(self) -> None:
         """By how much the steps moved the parameters, before minus after: a gradient for the outer optimizer."""
-        self._link.round_leaves()
-        order = []
         for slot in reversed(self._slots):
             now = slot.local().to(torch.float32)
-            before = self._link.parameters(slot.index).to(now.device)
+            before = self._link.attachment.parameters(slot.index).to(now.device)
             self._link.push(slot.index, before - now, 1, 1, SCHEDULED_RATE)
-            order.append(slot.index)
-        return order
 
     def finish(self) -> None:
         """As :meth:`tributary.torch.DistributedOptimizer.finish`."""

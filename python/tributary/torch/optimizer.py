@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, Callable
 
 import torch
@@ -15,13 +15,15 @@ import torch
 from tributary._errors import Error
 from tributary._library import SCHEDULED_RATE
 from tributary.torch import _complaints, _declare, _formula, _job, _state
+from tributary.torch._attachment import Attachment
+from tributary.torch._checks import Checks, who_steps
 from tributary.torch._copies import copies_of
 from tributary.torch._exceptions import Rewound
-from tributary.torch._link import Link
+from tributary.torch._link import Link, Model
 from tributary.torch._log import listed, logger
 from tributary.torch._parallel import part_of
 from tributary.torch._place import Place
-from tributary.torch._program import program, replica, replicas
+from tributary.torch._program import program, replica
 from tributary.torch._round import OpenRound
 from tributary.torch._same_data import WARNING as SAME_DATA
 from tributary.torch._same_data import SameData
@@ -131,28 +133,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._steps_here = self._job.optimizer == _formula.MEAN
         if self._steps_here and parameters == "shared":
             raise ValueError(_complaints.SHARED_STEPS_HERE)
-        if not self._steps_here:
-            if _formula.has_steps(optimizer):
-                raise ValueError(
-                    f"the {type(optimizer).__name__} has made steps already, whose state the servers do not have: wrap "
-                    "it before its first step, or pass step_on='trainers'"
-                )
-            optimizer.state.clear()  # the servers have it
-        elif formula.why:
-            logger.info("%s: steps on the trainers, with the servers' mean gradient", formula.why)
-        if self._steps_here and (sparse := _declare.sparse_layers(model_or_params)):
-            what = "the gradients of %s are sparse, but the mean over ranks is dense: %s gets dense ones"
-            logger.warning(what, listed(sparse), type(optimizer).__name__)
+        who_steps(model_or_params, optimizer, formula, self._steps_here)
 
         self._accumulate = accumulate
         self._average = average
         self._overlap = overlap
         self._seed = seed
         self._on_rewind = on_rewind
-        self._fixed = _complaints.hyper_parameters(self.param_groups)
-        self._count = sum(len(group["params"]) for group in self.param_groups)
-        self._frozen = [p for group in self.param_groups for p in group["params"] if not p.requires_grad]
-        self._warned: set[str] = set()
+        self._checks = Checks(self.param_groups, self._slots, self._job, accumulate, overlap)
         self._holding = False  # inside no_sync()
         self._rounds = 0  # of this process
         self._begun = False  # a gradient of the open round is there
@@ -165,33 +153,36 @@ class DistributedOptimizer(torch.optim.Optimizer):
         tensors = part.declare(self._slots, _declare.tensors_of(self._slots, grouped=not self._steps_here))
         self._slot_of = {slot.index: slot for slot in self._slots}
         self._link = Link(
-            self._job.name,
-            self._job.text,
-            tensors,
-            stop=program.stop,
-            initial=lambda index, memory: self._slot_of[index].give(memory),
-            computes_with=_declare.computes_with(self._slots),
-            rounds=rounds,
-            attach_timeout=attach_timeout,
-            part=part,
-            held=list(self._slot_of),
-            copies=copies_of(self._slots),
-            shares=any(isinstance(slot, SharedSlot) for slot in self._slots),
-            accumulate=accumulate,
-            batches=accumulate,
-            place=Place(
+            Attachment(
+                self._job.name,
+                self._job.text,
+                tensors,
+                initial=lambda index, memory: self._slot_of[index].give(memory),
+                computes_with=_declare.computes_with(self._slots),
+                rounds=rounds,
+                model_rank=part.model_rank,
+                held=list(self._slot_of),
+                copies=copies_of(self._slots),
+                shares=any(isinstance(slot, SharedSlot) for slot in self._slots),
+                attach_timeout=attach_timeout,
+            ),
+            Model(self._slots, self._arrived, self._push_again, self._clear, self._steps_here),
+            program.jobs,
+            Place(
                 program.loop,
                 Schedulers(self, optimizer),
                 _declare.buffers_of(model_or_params),
                 reseed=None if seed is None else lambda round: seed_round(seed, replica(), round),
             ),
+            part=part,
+            accumulate=accumulate,
+            batches=accumulate,
         )
         program.open(self._link)
         if self._steps_here and self._link.round:
             message = _complaints.mean_cannot_resume(self._job.name, self._link.round)
             self._link.fail(message)
             raise Error(message)
-        self._link.take_all(self._slots)
         for slot in self._slots:
             self._register(slot)
         self._reseed()
@@ -224,7 +215,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _gradient_is_there(self, slot: Slot) -> None:
         if self._link.closed:
             return
-        self._begin_round()
+        # With overlap="step" it may be what another net's pass leaves.
+        if self._overlap == "backward" or not (program.loop.arrived or self._link.skips):
+            self._begin_round()
         if slot.sent:
             raise RuntimeError(_complaints.gradient_came_twice(slot.name, self._link.round + 1, self._accumulate))
         self._open.backward()
@@ -249,7 +242,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return gradient.redistribute(placements=slot.parameter.placements).to_local().detach()
         if gradient.layout == torch.strided:
             return gradient.detach()
-        self._warn_once(
+        self._checks.warn_once(
             "sparse",
             f"the gradient of '{slot.name}' is sparse: it is sent dense, so that all of it crosses the network",
         )
@@ -275,7 +268,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._link.round_leaves()
         assert self._open.weight is not None
         self._link.push(slot.index, slot.source if slot.gives else None, slot.factor, self._open.weight, rate)
-        self._open.order.append(slot.index)
 
     def _rate(self, group: int) -> float:
         if self._steps_here or self._job.scheduled:
@@ -333,54 +325,29 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if hasattr(self, "grad_scale") or hasattr(self, "found_inf"):  # what torch's GradScaler hands over
             raise RuntimeError(_complaints.TORCHS_SCALER)
         self._begin_round()
-        self._check()
+        if self._link.skips:
+            self._link.skip()
+            self._went_back()
+            return loss
+        self._checks.check(self._link.round + 1)
+        for group in self._open.rates:
+            self._rate(group)
         self._send_rest()
         self._link.wait_pushed()
         blocked = time.monotonic_ns()
         compute_ns = blocked - self._open.began_ns
-        done = self._link.complete_round(self._open.order, self._arrived, self._push_again)
+        done = self._link.complete_round()
         if done:
             if self._same_data.seen(self._link, self._slots, self._open.weight or 0):
                 logger.warning("%s", SAME_DATA)
             if self._steps_here:
                 self._step_here()
-            samples = self._open.samples or self._taken() or self._accumulate
-            self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
-        self._end_round(rewound=not done)
+            samples = self._open.samples or program.loop.samples - self._taken_before or self._accumulate
+            self._link.report.round_done(self._link.round, samples, compute_ns, time.monotonic_ns() - blocked)
+            self._end_round()
+        else:
+            self._went_back()
         return loss
-
-    def _check(self) -> None:
-        round = self._link.round + 1
-        passes = max(slot.passes for slot in self._slots)
-        if 0 < passes < self._accumulate:
-            self._warn_once("short", _complaints.short_round(round, passes, self._accumulate))
-        if sum(len(group["params"]) for group in self.param_groups) != self._count:
-            what = "parameters were added to the optimizer's groups"
-            raise RuntimeError(_complaints.LAYOUT_IS_FIXED.format(what=what))
-        for parameter in self._frozen:
-            if parameter.requires_grad and parameter.grad is not None:
-                what = f"a frozen parameter of shape {tuple(parameter.shape)} was unfrozen"
-                raise RuntimeError(_complaints.LAYOUT_IS_FIXED.format(what=what))
-        if not self._steps_here:
-            _complaints.check_hyper_parameters(self.param_groups, self._fixed)
-        if passes and self._job.loss_scale and program.scaled_losses == self._scaled_before:
-            self._no_loss_was_scaled(round)
-        for slot in self._slots:
-            if slot.sent and slot.gradient_changed():
-                raise RuntimeError(_complaints.gradient_changed(slot.name, round))
-            if not slot.sent and self._overlap == "step" and replicas() > 1 and slot.gradient_rewritten():
-                self._warn_once("rewritten", _complaints.gradient_rewritten(slot.name, round))
-            if not self._steps_here and slot.written():
-                raise RuntimeError(_complaints.parameter_written(slot.name))
-        for group in range(len(self.param_groups)):
-            if group in self._open.rates:
-                self._rate(group)
-
-    def _no_loss_was_scaled(self, round: int) -> None:
-        message = _complaints.no_scaled_loss(self._job.name, self._job.loss_scale, round)
-        if self._job.loss_scale == "dynamic":
-            raise RuntimeError(message)
-        self._warn_once("scale", message)  # the program may multiply by a constant itself
 
     def _send_rest(self) -> None:
         missing = []
@@ -392,17 +359,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._send(slot)
         if missing:
             count = f"{len(missing)} of {len(self._slots)} parameters had no gradient"
-            self._warn_once(
+            self._checks.warn_once(
                 "missing",
                 f"round {self._link.round + 1}: {count}: {listed(missing[::-1])}. Zeros are sent for them, so "
                 "momentum and weight decay do apply. Said once",
             )
 
-    def _push_again(self) -> Iterable[int]:
-        self._open.order = []
+    def _push_again(self) -> None:
         for slot in reversed(self._slots):
-            self._push(slot, self._open.rates.get(slot.group, SCHEDULED_RATE))
-        return self._open.order
+            if slot.sent:
+                self._push(slot, self._open.rates.get(slot.group, SCHEDULED_RATE))
 
     def _arrived(self, index: int) -> None:
         if not self._steps_here:  # else the mean gradient of the round before would be lost with a restart
@@ -413,7 +379,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if gate is not None and gate.skipped:
             return
         for slot in self._slots:
-            mean = self._link.parameters(slot.index)
+            mean = self._link.attachment.parameters(slot.index)
             grad = slot.parameter.grad
             if slot.is_split or grad is None or grad.layout != torch.strided:
                 slot.set_gradient(torch.empty_like(slot.local()).copy_(mean))
@@ -428,16 +394,24 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._begun = True
                 program.first_gradient(self._link)
 
-    def _end_round(self, rewound: bool) -> None:
+    def _end_round(self) -> None:
+        self._next_round()
+        if self._link.part.watches:  # the others that hold the model do not come to the top without this rank
+            self._link.leave_if_stopped()
+
+    def _clear(self) -> None:
+        """The job went back: the open round begins anew."""
+        self._next_round()
+        self.zero_grad()
+
+    def _next_round(self) -> None:
         for slot in self._slots:
             slot.clear()
         self._reseed()
         self._begin_watch()
-        if not rewound:
-            if self._link.part.watches:  # the others that hold the model do not come to the top without this rank
-                self._link.leave_if_stopped()
-            return
-        self.zero_grad()
+
+    def _went_back(self) -> None:
+        self._clear()
         error = Rewound(self._link.round, from_round=self._link.rewound_from)
         if self._steps_here:
             message = f"{error}; and this process steps itself, so its parameters cannot go back"
@@ -454,22 +428,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._taken_before = program.loop.samples
         self._watches = self._rounds < WATCHED or self._rounds % WATCHED_THEN == 0
         self._rounds += 1
-        self._scaled_before = program.scaled_losses
+        self._checks.round_begins()
         for slot in self._slots:
             slot.watch(samples=self._watches and not self._steps_here)
-
-    def _taken(self) -> int:
-        """Samples that this rank took from samplers for the round."""
-        return program.loop.samples - self._taken_before
 
     def _reseed(self) -> None:
         if self._seed is not None:
             seed_round(self._seed, replica(), self._link.round)
-
-    def _warn_once(self, what: str, text: str) -> None:
-        if what not in self._warned:
-            self._warned.add(what)
-            logger.warning("%s", text)
 
     # ---- the rest of a torch optimizer
 
@@ -520,7 +485,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         What :func:`tributary.torch.full_state_dict` gives without a job.
         """
-        parameters = {self._link.tensors[slot.index].name: slot.parameter for slot in self._slots}
+        parameters = {self._link.attachment.tensors[slot.index].name: slot.parameter for slot in self._slots}
         return _state.of_file(parameters, self.wrapped, exported)
 
     def finish(self) -> None:

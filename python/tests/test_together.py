@@ -1,0 +1,186 @@
+"""Jobs of one program: killed at every point of the loop, what goes on is the calm run. Against libraries in Python."""
+
+from __future__ import annotations
+
+import re
+import unittest
+from typing import Any
+from unittest import mock
+
+import torch
+from fake import FakeLibrary
+from torch import nn
+from torch.utils.data import DataLoader
+from with_fake import WithFake
+
+import tributary.torch as trib
+from tributary import Error
+from tributary._library import AttachOptions
+from tributary.torch._log import logger
+from tributary.torch._program import program
+
+ROUNDS = 6
+
+
+class Killed(BaseException):
+    """In place of a signal that nobody sees."""
+
+
+class Libraries:
+    """One for each job."""
+
+    def __init__(self) -> None:
+        self.of: dict[str, FakeLibrary] = {}
+
+    def keepsake(self) -> object:
+        return object()
+
+    def attach(self, options: AttachOptions) -> Any:
+        found = re.search(r'name = "(\w+)"', options.job)
+        assert found is not None
+        return self.of.setdefault(found[1], FakeLibrary()).attach(options)
+
+
+class Run:
+    """A GAN's loop. What it said of each round, and the parameters and buffers in the end."""
+
+    def __init__(self, draws: bool, at: int = 0, critics: int = 1) -> None:
+        self.draws = draws
+        self.at = at
+        self.critics = critics
+        self.points = 0
+        self.said: dict[str, list[float]] = {}
+        self.end: list[torch.Tensor] = []
+
+    def point(self) -> None:
+        self.points += 1
+        if self.points == self.at:
+            raise Killed
+
+    def __call__(self, width: int = 4, rate: float = 0.1) -> None:
+        torch.manual_seed(3)
+        judge = nn.Sequential(nn.Linear(2, width), nn.BatchNorm1d(width), nn.Dropout(0.2), nn.Linear(width, 1))
+        net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        judges = trib.DistributedOptimizer(
+            judge, torch.optim.SGD(judge.parameters(), lr=rate), name="judge", overlap="step"
+        )
+        opt = trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=0.1), name="net")
+        scheduler = torch.optim.lr_scheduler.StepLR(judges, 2, 0.5)
+        sampler = trib.DistributedSampler(range(16), seed=1)
+        batch = torch.zeros(4)
+        batches = iter(DataLoader(range(16), batch_size=4, sampler=sampler) if self.draws else ())
+        for _ in trib.rounds(ROUNDS):
+            if self.draws:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    batches = iter(DataLoader(range(16), batch_size=4, sampler=sampler))
+                    batch = next(batches)
+            real = batch.float()[:, None] / 16 + torch.randn(4, 2)
+            fake = net(torch.randn(4, 2))
+            judges.zero_grad()
+            loss = (judge(real) - 1).square().mean() + judge(fake.detach()).square().mean()
+            self.said[f"judge {judges.round + 1}"] = [loss.item(), judges.param_groups[0]["lr"] if self.draws else 0.0]
+            loss.backward()
+            self.point()
+            judges.step()
+            self.point()
+            if judges.round % self.critics:
+                continue
+            opt.zero_grad()
+            loss = (judge(fake) - 1).square().mean()
+            self.said[f"net {opt.round + 1}"] = [loss.item()]
+            loss.backward()
+            self.point()
+            opt.step()
+            scheduler.step()
+            self.point()
+        self.end = [value.detach().clone() for part in (judge, net) for value in part.state_dict().values()]
+        program.finish()
+
+
+class Together(WithFake):
+    def run_it(self, run: Run, **options: Any) -> Run:
+        self.libraries = Libraries()
+        with mock.patch("tributary._library.load", return_value=self.libraries):
+            try:
+                run(**options)
+            except Killed:
+                self._leave()
+                run(**options)
+            self._leave()
+        return run
+
+    def same(self, one: Run, two: Run) -> None:
+        self.assertEqual(one.said, two.said)
+        for first, second in zip(one.end, two.end):
+            self.assertTrue(torch.equal(first, second))
+
+    def test_a_rank_that_is_killed_anywhere(self) -> None:
+        for draws in (True, False):
+            for critics in (1, 3):
+                calm = self.run_it(Run(draws, critics=critics))
+                self.assertEqual(len(self.libraries.of["judge"].rounds), ROUNDS + 1)
+                # What a loop does in a gap is known from the second one on. Without a loader it ends with a gradient.
+                first_gap = (4, 5) if critics == 1 else (8, 9)
+                for at in range(1, calm.points + 1):
+                    if at in first_gap:
+                        continue
+                    with self.subTest(draws=draws, critics=critics, at=at):
+                        killed = self.run_it(Run(draws, at, critics))
+                        self.same(calm, killed)
+                        self.assertEqual(len(self.libraries.of["judge"].rounds), ROUNDS + 1)
+
+    def test_what_is_too_large_to_be_kept_is_told(self) -> None:
+        calm = self.run_it(Run(draws=True), width=20_000, rate=1e-6)
+        with self.assertLogs(logger, "WARNING") as logs:
+            killed = self.run_it(
+                Run(draws=True, at=10), width=20_000, rate=1e-6
+            )  # between the two rounds of the third iteration
+        self.assertIn("job 'judge' is a round ahead of the program's other jobs", "\n".join(logs.output))
+        different = [key for key in calm.said if calm.said[key] != killed.said[key]]
+        self.assertEqual(different, ["judge 3"])
+        for first, second in zip(calm.end, killed.end):
+            self.assertTrue(first.numel() > 1000 or torch.equal(first, second))
+
+    def test_rounds_of_different_iterations_are_refused(self) -> None:
+        with mock.patch("tributary._library.load", return_value=Libraries()) as load:
+            run = Run(draws=True, at=18)
+            with self.assertRaises(Killed):
+                run()
+            self._leave()
+            del load.return_value.of["net"].rounds[2:]  # its server was lost
+            with self.assertRaisesRegex(Error, "job 'net' is at round 1, and it was at 4 when 'judge' had the round"):
+                run()
+
+    def test_all_jobs_go_back(self) -> None:
+        calm = self.run_it(Run(draws=True))
+        for job, round in (("judge", 3), ("net", 2)):
+            with self.subTest(job):
+                back = Libraries()
+                for name in ("judge", "net"):
+                    back.of[name] = FakeLibrary()
+
+                def lose(options: AttachOptions, libraries: Libraries = back) -> Any:
+                    if any(library.session.over for library in libraries.of.values() if library.sessions):
+                        for library in libraries.of.values():
+                            library.sessions.clear()
+                            library.rounds.clear()
+                            library.kept.clear()
+                    return Libraries.attach(libraries, options)
+
+                back.of[job].events[round] = "lost"
+                back.attach = lose  # type: ignore[method-assign]
+                with mock.patch("tributary._library.load", return_value=back):
+                    run = Run(draws=True)
+                    run()
+                    self._leave()
+                self.assertEqual(
+                    [run.said[key] for key in sorted(calm.said)], [calm.said[key] for key in sorted(calm.said)]
+                )
+                for first, second in zip(calm.end, run.end):
+                    self.assertTrue(torch.equal(first, second))
+
+
+if __name__ == "__main__":
+    unittest.main()

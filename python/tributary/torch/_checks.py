@@ -1,0 +1,102 @@
+"""What a loop does that loses gradients or parameters, as step() sees it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tributary.torch import _complaints, _declare, _formula, _job
+from tributary.torch._log import listed, logger
+from tributary.torch._program import program, replicas
+from tributary.torch._slots import Slot
+
+
+def who_steps(
+    model: _declare.Parameters, optimizer: torch.optim.Optimizer, formula: _formula.Formula, steps_here: bool
+) -> None:
+    """Before the first round: says what is not as with the optimizer alone.
+
+    Raises:
+        ValueError: the optimizer has state that servers would have to have.
+    """
+    if not steps_here:
+        if _formula.has_steps(optimizer):
+            raise ValueError(
+                f"the {type(optimizer).__name__} has made steps already, whose state the servers do not have: wrap "
+                "it before its first step, or pass step_on='trainers'"
+            )
+        optimizer.state.clear()  # the servers have it
+        return
+    if formula.why:
+        logger.info("%s: steps on the trainers, with the servers' mean gradient", formula.why)
+    if sparse := _declare.sparse_layers(model):
+        what = "the gradients of %s are sparse, but the mean over ranks is dense: %s gets dense ones"
+        logger.warning(what, listed(sparse), type(optimizer).__name__)
+
+
+class Checks:
+    """Of one job.
+
+    Args:
+        groups: of the optimizer, as they are to stay but for rates.
+        accumulate: backward passes a round.
+        overlap: as the optimizer's.
+    """
+
+    def __init__(
+        self, groups: list[dict[str, Any]], slots: list[Slot], job: _job.Job, accumulate: int, overlap: str
+    ) -> None:
+        self._groups = groups
+        self._slots = slots
+        self._job = job
+        self._steps_here = job.optimizer == _formula.MEAN
+        self._accumulate = accumulate
+        self._overlap = overlap
+        self._fixed = _complaints.hyper_parameters(groups)
+        self._count = sum(len(group["params"]) for group in groups)
+        self._frozen = [p for group in groups for p in group["params"] if not p.requires_grad]
+        self._scaled_before = 0  # losses, of all jobs
+        self._warned: set[str] = set()
+
+    def round_begins(self) -> None:
+        self._scaled_before = program.scaled_losses
+
+    def check(self, round: int) -> None:
+        """Before the round is complete.
+
+        Raises:
+            RuntimeError: something would be lost; the message names the cure.
+        """
+        passes = max(slot.passes for slot in self._slots)
+        if 0 < passes < self._accumulate:
+            self.warn_once("short", _complaints.short_round(round, passes, self._accumulate))
+        if sum(len(group["params"]) for group in self._groups) != self._count:
+            what = "parameters were added to the optimizer's groups"
+            raise RuntimeError(_complaints.LAYOUT_IS_FIXED.format(what=what))
+        for parameter in self._frozen:
+            if parameter.requires_grad and parameter.grad is not None:
+                what = f"a frozen parameter of shape {tuple(parameter.shape)} was unfrozen"
+                raise RuntimeError(_complaints.LAYOUT_IS_FIXED.format(what=what))
+        if not self._steps_here:
+            _complaints.check_hyper_parameters(self._groups, self._fixed)
+        if passes and self._job.loss_scale and program.scaled_losses == self._scaled_before:
+            self._no_loss_was_scaled(round)
+        for slot in self._slots:
+            if slot.sent and slot.gradient_changed():
+                raise RuntimeError(_complaints.gradient_changed(slot.name, round))
+            if not slot.sent and self._overlap == "step" and replicas() > 1 and slot.gradient_rewritten():
+                self.warn_once("rewritten", _complaints.gradient_rewritten(slot.name, round))
+            if not self._steps_here and slot.written():
+                raise RuntimeError(_complaints.parameter_written(slot.name))
+
+    def _no_loss_was_scaled(self, round: int) -> None:
+        message = _complaints.no_scaled_loss(self._job.name, self._job.loss_scale, round)
+        if self._job.loss_scale == "dynamic":
+            raise RuntimeError(message)
+        self.warn_once("scale", message)  # the program may multiply by a constant itself
+
+    def warn_once(self, what: str, text: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning("%s", text)

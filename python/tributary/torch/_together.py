@@ -1,0 +1,251 @@
+"""The open jobs of a program, which are attached together and go on together."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tributary._errors import Error, JobStopped, Unavailable
+from tributary.torch._launch import attach_patience_s
+from tributary.torch._log import logger
+from tributary.torch._place import Kept
+from tributary.torch._retries import Retries
+from tributary.torch._stop import StopSignal
+
+if TYPE_CHECKING:
+    from tributary.torch._link import Link
+
+PAUSE_SLICE_S = 0.05
+LOOK_S = 0.05
+
+
+class Together:
+    """Whoever is lost is lost to all jobs. So all end their views, and attach again in the order in which the program
+    made them, which is the same on all ranks.
+
+    A rank that is lost in an iteration of its loop comes back to the iteration's beginning. The jobs that had their
+    round in it are then *ahead*: their part is computed again, and nothing of it is sent (Link.ahead).
+
+    Args:
+        stop: says when the program is to stop.
+
+    Attributes:
+        links: the jobs.
+    """
+
+    def __init__(self, stop: StopSignal) -> None:
+        self.stop = stop
+        self.links: list[Link] = []
+        self._retries = Retries()
+        self._attaching = False
+        self._ended = ""  # a rank that this one cannot go on without
+
+    @property
+    def open(self) -> list[Link]:
+        return [link for link in self.links if not link.closed]
+
+    # ---- attaching
+
+    def add(self, link: Link) -> None:
+        """Attaches a new job; it must work within its time-out. Who is lost while all come together may be back before
+        the time is over.
+
+        Raises:
+            JobStopped, tributary.Error: it did not; the job is not among those that are open.
+        """
+        self.links[:] = self.open
+        self.links.append(link)
+        link.place.others = lambda leaves: {one.name: one.place.part(leaves) for one in self.open if one is not link}
+        try:
+            with self._attaching_now(link):
+                self._attach_first(link)
+        except BaseException:
+            self.links.remove(link)
+            raise
+        self._go_on([link] if any(one.trained for one in self.open) else self.open)
+
+    def _attach_first(self, link: Link) -> None:
+        end = time.monotonic() + attach_patience_s(link.attachment.timeout_ms)
+        timeout_ms = link.attachment.timeout_ms
+        self._retries = Retries()
+        while True:
+            try:
+                self._attach_missing(timeout_ms)
+                return
+            except Unavailable as error:
+                pause = self._retries.pause()
+                timeout_ms = int((end - time.monotonic() - (pause or 0.0)) * 1000)
+                if pause is None or timeout_ms <= 0:
+                    raise
+                link.report.say(f"attaching again in {pause * 1000:.0f} ms: {error}")
+                self._pause(pause)
+
+    def attach_again(self, link: Link, reason: str) -> None:
+        """All jobs have new views after it: they are where they were, or this one went back (``link.skips``).
+
+        Args:
+            link: that lost its view.
+
+        Raises:
+            Stopped: the program is to stop.
+            Unavailable: it was tried often enough.
+        """
+        self._retries.begin(sum(one.round for one in self.open))
+        for one in self.open:
+            one.attachment.drop()
+        with self._attaching_now(link):
+            self._try_to_attach(link, reason)
+        if all(one.is_where_it_was for one in self.open):
+            for one in self.open:
+                one.push_again()
+        else:
+            for one in self.open:
+                one.goes_back(skips=len(self.open) > 1)
+            self._go_on(self.open)
+            for one in self.open:
+                if one is not link:
+                    one.clear()
+
+    def _try_to_attach(self, link: Link, reason: str) -> None:
+        while True:
+            if self.stop.requested is not None:
+                # Nothing can be said about the parameters: this rank has no complete round in its hands.
+                raise link.ended_stopped(reason)
+            pause = self._retries.pause()
+            if pause is None:
+                raise Unavailable(
+                    f"job '{link.name}': gave up after attaching {self._retries.fruitless} times again without "
+                    f"completing a round; the last reason: {reason}"
+                )
+            for one in self.open:
+                one.report.restarts += 1
+            link.report.say(f"attaching again in {pause * 1000:.0f} ms: {reason}")
+            self._pause(pause)
+            try:
+                self._attach_missing(link.attachment.timeout_ms)
+                return
+            except JobStopped as error:
+                raise link.ended_stopped(str(error)) from None
+            except Unavailable as error:
+                reason = str(error)
+
+    def round_done(self) -> None:
+        """Attaching was not fruitless."""
+        self._retries.round_done()
+
+    def _attach_missing(self, timeout_ms: int) -> None:
+        attached: list[Link] = []
+        for one in self.open:
+            if one.attachment.why_over():
+                one.attachment.drop()
+                with self._stopping(attached) as stops, self.stop.attaching():
+                    try:
+                        one.attachment.make(timeout_ms, stops, one.report.say)
+                    except JobStopped:
+                        if not self._lost(stops):
+                            raise
+            attached.append(one)
+        for one in attached:
+            if why := one.attachment.why_over():
+                raise Unavailable(why)
+
+    def _lost(self, stops: ctypes.c_int) -> bool:
+        """Whether what ended the wait is that another job lost its view."""
+        return stops is not self.stop.flag and stops.value != 0 and self.stop.flag.value == 0
+
+    @contextlib.contextmanager
+    def _stopping(self, attached: list[Link]) -> Iterator[ctypes.c_int]:
+        """What ends the wait for the other ranks in one job: a signal, or that they are not in those before it any
+        more. There they wait for this one.
+        """
+        if not attached:
+            yield self.stop.flag
+            return
+        stops, done = ctypes.c_int(0), threading.Event()
+
+        def look() -> None:
+            while not done.wait(LOOK_S):
+                if self.stop.flag.value or any(one.attachment.why_over() for one in attached):
+                    stops.value = 1
+                    return
+
+        thread = threading.Thread(target=look, name="tributary-attach", daemon=True)
+        thread.start()
+        try:
+            yield stops
+        finally:
+            done.set()
+            thread.join()
+
+    def peer_has_ended(self, who: str) -> None:
+        """Of the ranks that hold the model together. Whoever computes finds out by itself; who waits for all ranks to
+        be there would wait for one that waits for this one.
+        """
+        self._ended = f"{who}: ranks that hold a model together start again together"
+        if self._attaching:
+            logger.error("%s", self._ended)
+            os._exit(1)
+
+    @contextlib.contextmanager
+    def _attaching_now(self, link: Link) -> Iterator[None]:
+        self._attaching = True
+        try:
+            if self._ended:
+                raise Error(f"job '{link.name}': {self._ended}")
+            yield
+        finally:
+            self._attaching = False
+
+    def _pause(self, seconds: float) -> None:
+        """Or until a signal asks to stop."""
+        end = time.monotonic() + seconds
+        while self.stop.requested is None and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, PAUSE_SLICE_S))
+
+    # ---- going on
+
+    def _go_on(self, links: list[Link]) -> None:
+        """From the newest top of the loop that one of them has kept."""
+        kept = {one.name: one.place.found(one.attachment.session, one.attachment.began_after) for one in links}
+        known = {name: one for name, one in kept.items() if one is not None}
+        if not known:
+            for one in links:
+                one.goes_on(one.attachment.began_after)
+                one.begins_anew()
+            if len(self.open) > 1:
+                links[0].place.loop.begins()
+            return
+        name, entry = _entry(known)
+        last = entry.state["tops"]
+        for one in links:
+            round = one.attachment.began_after
+            part = entry.part_of(one.name, mine=one.name == name)
+            mine = kept[one.name]
+            if part is None or (mine is None and round != part["round"]):  # the others know nothing of it
+                one.goes_on(round)
+                one.begins_anew()
+            elif round == part["round"]:
+                one.goes_on(round)
+                one.place.take(part, in_gap=not entry.state["top"])
+            elif round == part["round"] + 1 and mine is not None and mine.state["tops"] == last and entry.state["top"]:
+                one.goes_on(round - 1, ahead=mine.state)
+                one.place.take(part, in_gap=False)
+            else:
+                raise Error(
+                    f"job '{one.name}' is at round {round}, and it was at {part['round']} when '{name}' had the round "
+                    "that it is at: jobs of one program go on from the same iteration. Restore checkpoints of one "
+                    "iteration (tributary checkpoint restore), or begin anew with `tributary run --fresh`"
+                )
+        next(one for one in links if one.name == name).place.go_on_in_loop(entry)
+
+
+def _entry(known: dict[str, Kept]) -> tuple[str, Kept]:
+    """Which state is gone on from, and of which job: the last top's, else that of the round that left last."""
+    last = max(one.state["tops"] for one in known.values())
+    newest = [(name, one) for name, one in known.items() if one.state["tops"] == last]
+    return max(newest, key=lambda item: (item[1].state["top"], item[1].state["leaves"]))
