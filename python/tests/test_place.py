@@ -500,14 +500,14 @@ class Keeping(WithFake):
                 break
         self._leave()
         self.make()
-        for world in (1, 5):
+        for world, size in ((1, 1), (5, 1), (2, 4)):
             left = []
             for rank in range(world):
                 view = mock.Mock(rank=rank, world_size=world)
                 program.loop = Loop(program._passes_top)
                 program.loop.go_on(_plain.decoded(self.library.kept[3])["loop"], own=False)
                 with mock.patch.object(program.link, "_view", view):
-                    sampler = trib.DistributedSampler(range(SAMPLES), seed=1, batch_size=1)
+                    sampler = trib.DistributedSampler(range(SAMPLES), seed=1, batch_size=size)
                     left += list(sampler)
             self.assertEqual(sorted(taken + left), sorted(range(SAMPLES)))
 

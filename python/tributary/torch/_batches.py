@@ -19,14 +19,15 @@ class Batches(Iterator[Any]):
     A loader with processes asks its sampler for batches that the loop has not come to: the sampler cannot count them.
 
     Args:
+        source: of the loader's batches.
         ahead: batches that whoever iterates draws before it gives out one.
     """
 
-    def __init__(self, loader: DataLoader[Any], sampler: DistributedSampler, size: int | None, ahead: int) -> None:
+    def __init__(self, loader: DataLoader[Any], source: Any, sampler: DistributedSampler, ahead: int) -> None:
         self._loader = loader
         self._sampler = sampler
         sampler.ahead = ahead
-        self._turn = sampler.begin(size)
+        self._turn = sampler.begin(getattr(source, "batch_size", None), getattr(source, "drop_last", False))
         self._batches = self._fetch()
 
     def _fetch(self) -> Any:
@@ -75,7 +76,7 @@ def _iterator(loader: DataLoader[Any]) -> Iterator[Any]:
     sampler = getattr(source, "sampler", None)
     if not isinstance(sampler, DistributedSampler):
         return _iterate(loader)
-    return Batches(loader, sampler, getattr(source, "batch_size", None), _held_back(loader))
+    return Batches(loader, source, sampler, _held_back(loader))
 
 
 def _held_back(loader: DataLoader[Any]) -> int:

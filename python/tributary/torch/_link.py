@@ -359,7 +359,8 @@ class Link:
             push_again: pushes the open round into a new session; returns the new order.
 
         Returns:
-            False if the job went back: ``self.round`` says whereto, and ``arrived`` was told all tensors.
+            False if the job went back, or the open round begins anew: ``self.round`` says whereto, and ``arrived`` was
+            told all tensors.
 
         Raises:
             Stopped: in good order. ``arrived`` was told all tensors.
@@ -396,10 +397,11 @@ class Link:
                 step, reason = Step.RESTART, str(error)
             if step == Step.VIEW_STOPPED:
                 self.leave_stopped(reason)
+            before = self.view
             self._attach_again(reason)
             round = self._view_began_after
             complete = round == wanted
-            if round == wanted - 1:
+            if round == wanted - 1 and not self._is_shared_anew(before):
                 order = list(push_again())
                 continue
             for index in self._held:
@@ -412,6 +414,11 @@ class Link:
             self.rewinds += 1
             self._go_on()
             return False
+
+    def _is_shared_anew(self, before: View) -> bool:
+        """Whether the open round has other batches now: those of before were shared out to other ranks."""
+        ranks = (self.view.rank, self.view.world_size)
+        return ranks != (before.rank, before.world_size) and self._place.is_dealt
 
     def _view_is_cut(self) -> bool:
         """Whether it ended when this rank had all of the round. Others may not have it, and attach again."""

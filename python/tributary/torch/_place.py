@@ -54,6 +54,11 @@ class Place:
         self._all_fits = True
         self.unknown = ""  # why nothing is known of the round that this rank goes on after
 
+    @property
+    def is_dealt(self) -> bool:
+        """Whether samplers deal out what rounds are trained with."""
+        return any(sampler.trains for sampler in self._loop.samplers)
+
     # ---- keeping
 
     def round_leaves(self, session: Session, round: int) -> None:

@@ -439,7 +439,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return
         self.zero_grad()
         error = Rewound(self._link.round, from_round=self._link.rewound_from)
-        if self._steps_here:
+        if self._steps_here and error.round != error.from_round:
             message = f"{error}; and this process steps itself, so its parameters cannot go back"
             self._link.fail(message)
             raise Error(message)

@@ -20,12 +20,22 @@ class Turn:
         start: samples of the epoch that all ranks had taken before.
         until: the epoch that the iteration ends with.
         batches: that have reached the loop.
+        size: samples of a batch.
+        ends_short: a last round may have smaller batches.
         rounds: that were trained with batches of it.
         over: the loop knows that there is no batch any more.
     """
 
     def __init__(
-        self, number: int, epoch: int, start: int, size: int, per_round: int, until: int | None = None
+        self,
+        number: int,
+        epoch: int,
+        start: int,
+        size: int,
+        per_round: int,
+        *,
+        until: int | None = None,
+        ends_short: bool = False,
     ) -> None:
         self.number = number
         self.epoch = epoch
@@ -33,6 +43,7 @@ class Turn:
         self.until = epoch if until is None else until
         self.size = size
         self.per_round = per_round
+        self.ends_short = ends_short and per_round == 1
         self.world, self.rank = replicas(), replica()
         self.began = program.round
         self.batches = 0
@@ -40,20 +51,32 @@ class Turn:
         self.over = False
         self.skipped = False  # in an earlier process it was over
 
+    def then(self, number: int, epoch: int, start: int, until: int) -> Turn:
+        """What the same iteration goes on with."""
+        return Turn(number, epoch, start, self.size, self.per_round, until=until, ends_short=self.ends_short)
+
     def dealt(self, ahead: int) -> int:
         """Samples of the epoch that all ranks have taken, if the loop holds back so many batches."""
         return self.start + max(0, self.batches - (0 if self.over else ahead)) * self.size * self.world
 
     def count(self, length: int) -> int:
-        """Batches of this rank, of a data set of so many samples: all ranks make whole rounds."""
-        return max(0, length - self.start) // (self.size * self.world * self.per_round) * self.per_round
+        """Batches of this rank, of a data set of so many samples."""
+        whole, rest = self._rounds(length)
+        return whole * self.per_round + (rest > 0)
 
-    def places(self, batch: int) -> torch.Tensor:
+    def _rounds(self, length: int) -> tuple[int, int]:
+        """Whole rounds, and the samples of a batch in a smaller one, if the epoch began with other ranks or batches."""
+        round = self.size * self.world * self.per_round
+        whole, rest = divmod(max(0, length - self.start), round)
+        return whole, rest // self.world if self.ends_short and self.start % round else 0
+
+    def places(self, batch: int, length: int) -> torch.Tensor:
         """Where in the epoch's order a batch lies: a round's batches are those of neighbouring ranks."""
         round, part = divmod(batch, self.per_round)
+        whole, rest = self._rounds(length)
         ranks = self.world * self.per_round
-        place = (round * self.size + torch.arange(self.size)) * ranks + self.rank * self.per_round + part
-        return self.start + place
+        place = torch.arange(self.size if round < whole else rest) * ranks + self.rank * self.per_round + part
+        return self.start + round * self.size * ranks + place
 
 
 class DistributedSampler(Sampler[int]):
@@ -195,8 +218,8 @@ class DistributedSampler(Sampler[int]):
 
     # ---- iterations
 
-    def begin(self, size: int | None) -> Turn:
-        """The next iteration, in batches of so many samples.
+    def begin(self, size: int | None, drop_last: bool = False) -> Turn:
+        """The next iteration, in batches of so many samples. drop_last: smaller ones do not reach the loop.
 
         Raises:
             ValueError: the size is not known, there are too few samples, or the loop's epoch is not the job's.
@@ -235,7 +258,7 @@ class DistributedSampler(Sampler[int]):
                 )
             else:
                 epoch, start = place["epoch"], place["dealt"]
-        self._turn = Turn(number, epoch, start, size, per_round)
+        self._turn = Turn(number, epoch, start, size, per_round, ends_short=not drop_last)
         self._turn.skipped = skipped
         if self._first is None and place is None:
             self._first = {"turn": number, "epoch": epoch, "dealt": start}
@@ -285,13 +308,13 @@ class DistributedSampler(Sampler[int]):
             self._rewinds = program.rewinds
             if self._open is not None:
                 number, epoch, start = self._open["turn"], self._open["epoch"], self._open["dealt"]
-        self._turn = Turn(number, epoch, start, turn.size, turn.per_round, max(turn.until, epoch))
+        self._turn = turn.then(number, epoch, start, max(turn.until, epoch))
         return self._turn
 
     def after(self, turn: Turn) -> Turn | None:
         """What the iteration goes on with when all of a turn has reached the loop; None: it is over."""
         if turn.epoch < turn.until:
-            self._turn = Turn(turn.number + 1, turn.epoch + 1, 0, turn.size, turn.per_round, turn.until)
+            self._turn = turn.then(turn.number + 1, turn.epoch + 1, 0, turn.until)
             return self._turn
         turn.over = True
         return None
@@ -307,7 +330,7 @@ class DistributedSampler(Sampler[int]):
         """Of each batch of a turn."""
         order = self._order(turn.epoch)
         for batch in range(turn.count(len(self.dataset))):
-            yield order[turn.places(batch)].tolist()
+            yield order[turn.places(batch, len(order))].tolist()
 
     def _order(self, epoch: int) -> torch.Tensor:
         if not self.shuffle:
