@@ -188,7 +188,7 @@ def plateau() -> None:
     opt = trib.DistributedOptimizer(net, sgd(net))
     scheduler = lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0)
     said, batches, judged = Said(net, opt.param_groups), loader(), loader()
-    for _ in range(EPOCHS):
+    for _ in trib.epochs(EPOCHS):
         for batch in batches:
             said.pass_of(batch, opt.round + 1)
             opt.step()

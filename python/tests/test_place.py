@@ -213,7 +213,7 @@ def plateau(run: Run) -> None:
     scheduler = lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0)
     loader = run.loader()
     judged = run.loader()
-    for _ in range(EPOCHS):
+    for _ in trib.epochs(EPOCHS):
         for batch in loader:
             run.train(batch)
         assert [len(batch) for batch in judged] == [BATCH] * (SAMPLES // BATCH)
@@ -382,6 +382,28 @@ class Loops(WithFake):
             for at in self.at_points(loop):
                 with self.subTest(loop.__name__, at=at):
                     self.go_on(loop, stop, at)
+
+    def test_a_living_process_goes_back_over_the_end_of_an_epoch(self) -> None:
+        for loop in (told_epochs, plateau, a_loader_an_epoch, endless, an_average):
+            run, _, values = self.calm(loop)
+            for round, back in ((13, 5), (17, 0), (24, 8), (16, 7)):
+                with self.subTest(loop.__name__, round=round, back=back):
+                    self._leave()
+                    self.library.rounds.clear()
+                    self.library.kept.clear()
+                    self.library.events[round] = f"back to {back}"
+                    again = self.process(loop)
+                    self.assertEqual(again.batches, run.batches)
+                    for one, other in zip(self.whole(), values):
+                        torch.testing.assert_close(one, other, rtol=0, atol=0)
+                    for one, other in zip(getattr(again, "average", []), getattr(run, "average", [])):
+                        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+    def test_a_loop_that_counts_epochs_itself_is_told_that_it_lacks_their_ends(self) -> None:
+        self.library.events[11] = "back to 5"
+        with self.assertLogs("tributary", "WARNING") as logs:
+            self.process(a_step_an_epoch)
+        self.assertIn("went back over the end of epoch 0. What the loop does between epochs", "\n".join(logs.output))
 
     def test_loaders_with_processes(self) -> None:
         def kill() -> None:

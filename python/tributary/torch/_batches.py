@@ -8,9 +8,10 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from tributary.torch.sampler import DistributedSampler
+from tributary.torch.sampler import DistributedSampler, Turn
 
 _iterate = DataLoader.__iter__
+_NONE = object()
 
 
 class Batches(Iterator[Any]):
@@ -27,33 +28,31 @@ class Batches(Iterator[Any]):
         self._loader = loader
         self._sampler = sampler
         sampler.ahead = ahead
-        self._turn = sampler.begin(getattr(source, "batch_size", None), getattr(source, "drop_last", False))
-        self._batches = self._fetch()
+        self._begin(sampler.begin(getattr(source, "batch_size", None), getattr(source, "drop_last", False)))
 
-    def _fetch(self) -> Any:
-        self._sampler.for_loader(self._turn)
-        return _iterate(self._loader)
+    def _begin(self, turn: Turn | None) -> None:
+        """None: there are no more batches."""
+        if turn is None:
+            self._over = True
+            raise StopIteration(self._why_empty())
+        self._turn, self._over = turn, False
+        self._sampler.for_loader(turn)
+        self._batches = _iterate(self._loader)
 
     def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> Any:
-        while True:
+        while not self._over:
             if self._sampler.moved(self._turn):
-                self._turn = self._sampler.again(self._turn)
-                self._batches = self._fetch()
+                self._begin(self._sampler.again(self._turn))
             self._sampler.tops(self._turn)
-            try:
-                batch = next(self._batches)
-            except StopIteration:
-                following = self._sampler.after(self._turn)
-                if following is None:
-                    raise StopIteration(self._why_empty()) from None
-                self._turn = following
-                self._batches = self._fetch()
-            else:
+            batch = next(self._batches, _NONE)
+            if batch is not _NONE:
                 self._sampler.took(self._turn)
                 return batch
+            self._begin(self._sampler.after(self._turn))
+        raise StopIteration
 
     def _why_empty(self) -> str:
         """For a loop that calls next() itself, and is ended by it."""

@@ -38,6 +38,7 @@ class Loop:
     def __init__(self, passes_top: Callable[[], None]) -> None:
         self.told = False
         self.epoch: int | None = None
+        self._next_epoch: int | None = None  # that epochs() is to give, because the job went there
         self.samples = 0
         self.looks = False
         self._passes_top = passes_top
@@ -76,10 +77,13 @@ class Loop:
         return [place for place in given if place is not None]
 
     def nth(self, sampler: DistributedSampler) -> int:
-        """How many living samplers were made before it, of as many samples in the same order."""
-        samplers = self.samplers
-        before = samplers[: samplers.index(sampler)] if sampler in samplers else samplers
-        return sum(1 for one in before if one.is_of(sampler.data()))
+        """How many living samplers were made before it, of as many samples in the same order. One that is being made
+        takes the place of those that have trained.
+        """
+        samplers, data = self.samplers, sampler.data()
+        if sampler not in samplers:
+            return sum(1 for one in samplers if one.is_of(data) and not one.has_trained(data))
+        return sum(1 for one in samplers[: samplers.index(sampler)] if one.is_of(data))
 
     def keep(self, objects: dict[str, Any]) -> None:
         """Objects that have a state. In a program that goes on they get it at once.
@@ -154,8 +158,10 @@ class Loop:
         """
         state = {**state, "objects": {**state["objects"], **_plain.decoded(state["loaders"])}}
         self._given = state
-        if self.epoch is None:  # a loop that goes back goes through epochs in one iteration
+        if self.epoch is None:
             self.epoch = state["epoch"]
+        elif state["epoch"] is not None and state["epoch"] != self.epoch:
+            self._next_epoch = state["epoch"]
         self._claimed = self._goes_on = False
         for sampler in self.samplers:
             sampler.go_on(self.place_of(sampler) or sampler.beginning)
@@ -197,13 +203,20 @@ class Loop:
             )
         self._passes_top()
 
+    @property
+    def changes_epoch(self) -> bool:
+        """Whether epochs() gives another epoch next than the one after this."""
+        return self._next_epoch is not None
+
     def epochs(self, count: int | None) -> Iterator[int]:
         self.told = True
         if self.epoch is None:
             self.epoch = next((one.open_epoch for one in self.samplers if one.open_epoch is not None), 0)
+        self._next_epoch = None
         while count is None or self.epoch < count:
             yield self.epoch
-            self.epoch += 1
+            self.epoch = self.epoch + 1 if self._next_epoch is None else self._next_epoch
+            self._next_epoch = None
 
 
 def _is_loader(thing: Any) -> bool:

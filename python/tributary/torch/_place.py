@@ -74,7 +74,8 @@ class Place:
         """The loop begins the next round. draws: its batch is not taken yet."""
         if self._first is not None and "schedulers" not in self._first:
             self._schedulers.round_leaves()
-            self._first["loop"] = self._loop.at_top(self._first["loop"], draws)
+            loop = self._loop.at_top(self._first["loop"], draws)
+            self._first["loop"] = _plain.decoded(_plain.encoded(loop, "the loop's state"))  # a copy
             self._first["schedulers"] = self._schedulers.state()
         if self._given is not None:
             given, self._given = self._given, None

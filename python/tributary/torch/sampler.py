@@ -124,6 +124,7 @@ class DistributedSampler(Sampler[int]):
         self._first: dict[str, Any] | None = None  # the place where this process began
         self._drawn = False  # a batch since the last round
         self._trains = False
+        self._has_trained = False  # rounds of this process
         self._rewinds = program.rewinds
         self._told_left = False
         self._nth = 0  # of those of the same data
@@ -174,6 +175,7 @@ class DistributedSampler(Sampler[int]):
         drew, self._drawn = self._drawn, False
         if drew and self._turn is not None:
             self._turn.rounds += 1
+            self._has_trained = True
             # An evaluation is between two rounds, and has come to its end.
             self._trains = self._trains or self._turn.rounds > 1 or (last and not self._turn.over)
             self._nth = program.loop.nth(self)
@@ -206,7 +208,7 @@ class DistributedSampler(Sampler[int]):
 
     def has_trained(self, data: dict[str, Any]) -> bool:
         """Whether this process has trained rounds with its batches, and those are its data."""
-        return self._trains and self._turn is not None and self._turn.rounds > 0 and self.is_of(data)
+        return self._trains and self._has_trained and self.is_of(data)
 
     def is_of(self, place: dict[str, Any]) -> bool:
         return all(place[key] == value for key, value in self.data().items())
@@ -237,6 +239,8 @@ class DistributedSampler(Sampler[int]):
                 f"DistributedSampler: {len(self.dataset)} samples make no round of {replicas()} ranks with "
                 f"{per_round} batches of {size}: choose smaller batches"
             )
+        if self._went_back() and program.loop.told and self._open is not None:
+            self._turn = None
         if self._turn is None and self._open is None and program.loop.samplers[0] is self:
             self._open = self._by_rounds(size, per_round)
         number, epoch, start = self._following()
@@ -301,15 +305,27 @@ class DistributedSampler(Sampler[int]):
         """Whether other batches come next than those of the turn: the job went back, or has other ranks."""
         return self._rewinds != program.rewinds or (turn.world, turn.rank) != (replicas(), replica())
 
-    def again(self, turn: Turn) -> Turn:
-        """What the iteration of a turn that moved goes on with."""
+    def again(self, turn: Turn) -> Turn | None:
+        """What the iteration of a turn that moved goes on with; None: the loop goes to another epoch."""
         number, epoch, start = turn.number, turn.epoch, turn.dealt(self.ahead)
-        if self._rewinds != program.rewinds:
-            self._rewinds = program.rewinds
-            if self._open is not None:
-                number, epoch, start = self._open["turn"], self._open["epoch"], self._open["dealt"]
+        if self._went_back() and self._open is not None:
+            if program.loop.changes_epoch:
+                self._turn = None
+                return None
+            number, epoch, start = self._open["turn"], self._open["epoch"], self._open["dealt"]
+            if epoch < turn.epoch and not program.loop.told:
+                logger.warning(
+                    "the job went back over the end of epoch %d. What the loop does between epochs is not done again: "
+                    "count them with 'for epoch in tributary.torch.epochs(n)'",
+                    epoch,
+                )
         self._turn = turn.then(number, epoch, start, max(turn.until, epoch))
         return self._turn
+
+    def _went_back(self) -> bool:
+        """Whether the job did since an iteration of this sampler looked last."""
+        before, self._rewinds = self._rewinds, program.rewinds
+        return before != self._rewinds
 
     def after(self, turn: Turn) -> Turn | None:
         """What the iteration goes on with when all of a turn has reached the loop; None: it is over."""
