@@ -59,10 +59,10 @@ class Said:
     def pass_of(self, batch: Any, round: int, factor: float = 1.0) -> torch.Tensor:
         x, y, index = batch
         loss = F.mse_loss(self.net(x), y)
-        (loss * factor).backward()
         samples = ",".join(map(str, index.tolist()))
-        self.file.write(f"round {round} rate {self.groups[0]['lr']:.9f} loss {loss.item():.9f} samples {samples}\n")
+        self.file.write(f"round {round} rate {self.groups[0]['lr']:.9f} samples {samples} loss {loss.item():.9f}\n")
         self.file.flush()
+        (loss * factor).backward()
         time.sleep(PAUSE_S)
         return loss.detach()
 

@@ -64,20 +64,21 @@ class Run:
             assert self.process.poll() is None and time.monotonic() < end, (self.folder / "out").read_text()[-2000:]
             time.sleep(0.005)
 
-    def rounds(self) -> dict[tuple[int, str], set[tuple[str, ...]]]:
-        """What was said of each round, by rank and round: once, or by several processes."""
+    def rounds(self) -> dict[tuple[int, str], list[str]]:
+        """What was said of each round, by rank and round. A loss is what was said of it first: a rank that goes through
+        a round again has later parameters.
+        """
         said: dict[tuple[int, str], list[str]] = {}
-        whole: dict[tuple[int, str], set[tuple[str, ...]]] = {}
+        losses: dict[tuple[int, str], str] = {}
         for rank in range(2):
             for line in self.lines(rank):
-                word, round, *rest = line.split(maxsplit=2)
-                key = (rank, f"{word} {round}")
-                said.setdefault(key, [])
-                if rest[0] not in said[key]:
-                    said[key].append(rest[0])
-        for key, lines in said.items():
-            whole[key] = {tuple(lines)}
-        return whole
+                word, round, rest = line.split(maxsplit=2)
+                rest, _, loss = rest.partition(" loss ")
+                lines = said.setdefault((rank, f"{word} {round}"), [])
+                loss = losses.setdefault((rank, line.partition(" loss ")[0]), loss)
+                if f"{rest} {loss}" not in lines:
+                    lines.append(f"{rest} {loss}")
+        return said
 
 
 def end_something(run: Run, how: str, round: int) -> list[int]:

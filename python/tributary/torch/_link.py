@@ -129,6 +129,11 @@ class Link:
         return self._session
 
     @property
+    def trains(self) -> bool:
+        """Whether the open round is to be trained. Else it is complete, and the loop goes through it once more."""
+        return not self._place.ahead
+
+    @property
     def waits(self) -> bool:
         """Whether a thread waits for a round. Any thread."""
         return self._watch.awaited is not None
@@ -147,6 +152,8 @@ class Link:
 
         ``source`` is not to be written until the answer is there.
         """
+        if self._place.ahead:
+            return
         memory = self._tensor(index, self.session.gradient(index))
         self._pushed = True
         self._copies.give(memory, source, factor)
@@ -172,7 +179,7 @@ class Link:
 
     def gate(self, round: int) -> Gate | None:
         """What was decided about a round; None in a job without a gate."""
-        return None if self._session is None else self._session.gate(round)
+        return None if self._session is None else self._session.gate(round + self._place.ahead)
 
     # ---- attaching
 
@@ -191,7 +198,7 @@ class Link:
             if not isinstance(error, JobStopped):
                 raise
             raise self._ended_stopped(str(error)) from None
-        self.round = self._began_at = self._view_began_after
+        self._began_at = self._view_began_after
         self._go_on()
         if self.view.rank != 0:
             return
@@ -199,8 +206,8 @@ class Link:
             path = "stay on the GPU" if self.view.on_device else "go through memory of the host, where the worker sums"
             self.say(f"gradients {path}")
         self.say(
-            f"job '{self.name}' goes on after round {self.round}"
-            if self.round
+            f"job '{self.name}' goes on after round {self._began_at}"
+            if self._began_at
             else f"job '{self.name}' starts at round 0: no state of it is saved"
         )
 
@@ -365,6 +372,10 @@ class Link:
         Raises:
             Stopped: in good order. ``arrived`` was told all tensors.
         """
+        if self._place.ahead:
+            self.round += 1
+            self._place.comes_to_round()
+            return True
         with self._copies.taking():
             done = self._complete_round(order, arrived, push_again)
         self._pushed = False
@@ -410,7 +421,6 @@ class Link:
                 self.say(f"round {wanted} is complete")
                 continue
             self.rewound_from = wanted - 1
-            self.round = round
             self.rewinds += 1
             self._go_on()
             return False
@@ -439,8 +449,9 @@ class Link:
         return Step.STOP_REQUESTED if asked and step == Step.CONTINUE else step
 
     def _go_on(self) -> None:
-        """With what was kept of the round."""
-        self._place.go_on(self.session, self.round, self._batches)
+        """With what was kept of the round that the view began after."""
+        self._place.go_on(self.session, self._view_began_after, self._batches)
+        self.round = self._view_began_after - self._place.ahead
         if self._place.unknown:
             logger.warning(
                 "rank %d: %s for this rank. Schedulers, random generators and what was given to keep() begin anew, and "

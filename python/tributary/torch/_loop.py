@@ -112,6 +112,8 @@ class Loop:
         self._generators, self._goes_on = None, True
         drew = [sampler for sampler in self.samplers if sampler.round_leaves(last=sampler is self.last)]
         self._training = [sampler for sampler in drew if sampler.trains] or self._training
+        for sampler in drew:
+            sampler.is_nth(self.nth(sampler))
         return self.now()
 
     def now(self) -> dict[str, Any]:
@@ -124,15 +126,6 @@ class Loop:
         looks = draws and not self.looks and any(sampler.begins for sampler in self.samplers)
         place = {**self._place(), "at_top": True} if draws else {}
         return {**before, **place, "objects": self._states(loaders=False), "looks": looks}
-
-    @staticmethod
-    def same_epoch(before: dict[str, Any], after: dict[str, Any]) -> bool:
-        """Whether no epoch ended between the two."""
-
-        def epochs(state: dict[str, Any]) -> list[Any]:
-            return [state["epoch"], *(place["turn"] for place in state["samplers"] if place is not None)]
-
-        return epochs(before) == epochs(after)
 
     def at_end(self, before: dict[str, Any]) -> dict[str, Any]:
         """The same at the end of the program, which has done what follows its last round."""
@@ -172,6 +165,15 @@ class Loop:
             self._generators = generators()
         self.arrived = False
         self._set_generators()
+
+    def comes_to(self, after: dict[str, Any], own: bool) -> None:
+        """It has gone through a round again, and is where it was when the round left. own: as in go_on()."""
+        for sampler in self.samplers:
+            for place in after["samplers"]:
+                if place is not None and sampler.is_at(place):
+                    sampler.jump(place)
+        if own:
+            set_generators(after["generators"])
 
     def _load_objects(self) -> None:
         given = self._given["objects"] if self._given is not None else {}

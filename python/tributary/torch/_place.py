@@ -18,9 +18,10 @@ from tributary.torch._schedulers import Schedulers
 class Place:
     """The state of one job's rank: of its loop, of the schedulers of its optimizer, and of what only this rank has.
 
-    A state is kept twice: before the round's first gradient is sent, because the round may be complete without this
-    process, and again at the top of the loop, when the loop has done what belongs to the round (_loop.py). A process
-    that goes on from the first does again what the loop did last in such a gap.
+    A round's state is kept twice: before its first gradient is sent, because the round may be complete without this
+    process, and again at the top of the loop, when the loop has done what belongs to the round (_loop.py). The first
+    has the top before it. A process that goes on from there is *ahead*: it goes through the round once more without
+    training, so that the loop does what belongs to it.
 
     Args:
         loop: of the program.
@@ -28,6 +29,10 @@ class Place:
         tensors: says which this rank writes itself, by name: buffers.
         optimizer: whose state this rank has; None: servers have it.
         reseed: sets random generators for what follows a round, as the end of each step() does; None: it does not.
+
+    Attributes:
+        unknown: why nothing is known of the round that this rank goes on after.
+        ahead: the loop goes through a round that is complete.
     """
 
     def __init__(
@@ -44,15 +49,21 @@ class Place:
         self._tensors = tensors
         self._optimizer = optimizer
         self._round = 0
-        self._state: dict[str, Any] | None = None  # of the last round, until the next one's first gradient
-        self._first: dict[str, Any] | None = None  # of the job's beginning: without a snapshot it goes back there
+        self._top = b""  # the loop and its schedulers, when the loop was there last
+        self._left: dict[str, Any] | None = None  # the loop when the last round left, until the next one does
         self._at_top = False  # since then
+        self._first: dict[str, Any] | None = None  # of the job's beginning: without a snapshot it goes back there
         self._own = b""  # what only this rank has
         self._copies: dict[str, Any] = {}  # the same of a GPU, when the round left
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
-        self._in_gap = False  # so are they to be stepped
+        self._after: dict[str, Any] | None = None  # the loop when the round left that it goes through again
+        self._after_is_own = False
         self._all_fits = True
-        self.unknown = ""  # why nothing is known of the round that this rank goes on after
+        self.unknown = ""
+
+    @property
+    def ahead(self) -> bool:
+        return self._after is not None
 
     @property
     def is_dealt(self) -> bool:
@@ -64,39 +75,43 @@ class Place:
     def round_leaves(self, session: Session, round: int) -> None:
         """The first gradient of a round is about to be sent: it may be complete from now on."""
         self._round = round
-        self._schedulers.round_leaves()
-        self._note_own()
-        self._state = {"loop": self._loop.when_round_leaves(), "top": False}
+        self._schedulers.find()
+        self._left = self._loop.when_round_leaves()
         self._at_top = False
-        self._keep(session, self._state)
+        if not self.ahead:
+            self._note_own()
+            self._keep(session, self._left)
 
     def at_top(self, session: Session, draws: bool) -> None:
         """The loop begins the next round. draws: its batch is not taken yet."""
-        if self._first is not None and "schedulers" not in self._first:
-            self._schedulers.round_leaves()
-            loop = self._loop.at_top(self._first["loop"], draws)
-            self._first["loop"] = _plain.decoded(_plain.encoded(loop, "the loop's state"))  # a copy
-            self._first["schedulers"] = self._schedulers.state()
         if self._given is not None:
             given, self._given = self._given, None
-            self._schedulers.load(given, self._in_gap)
+            self._schedulers.load(given)
             return
-        state = self._state
+        left = self._left
         if not draws:
-            self._state = None
-        if state is None or (self._at_top and not (draws and self._loop.looks)):
+            self._left = None
+        if left is None or (self._at_top and not (draws and self._loop.looks)):
             return
         self._at_top = True
-        loop = self._loop.at_top(state["loop"], draws)
-        if self._loop.same_epoch(state["loop"], loop):
-            self._schedulers.next_round_begins()
-        self._keep(session, {"loop": loop, "top": True})
+        self._schedulers.find()
+        self._comes_to_top(session, self._loop.at_top(left, draws))
 
     def at_end(self, session: Session, round: int) -> None:
         """The program ends after this round, without a top of the loop."""
-        state, self._state = self._state, None
-        if state is not None and self._round == round:
-            self._keep(session, {"loop": self._loop.at_end(state["loop"]), "top": True})
+        left, self._left = self._left, None
+        if left is not None and self._round == round:
+            self._comes_to_top(session, self._loop.at_end(left))
+
+    def _comes_to_top(self, session: Session, loop: dict[str, Any]) -> None:
+        state = {"loop": loop, "schedulers": self._schedulers.state()}
+        self._top = _plain.encoded(state, "what belongs to the place in the data")
+        if self._copies:
+            self._encode_own(self._copies)
+        if self._round:
+            self._keep(session, None)
+        else:
+            self._first = {"top": self._top, "left": None, "own": self._own}
 
     def _note_own(self) -> None:
         """Notes what only this rank has, because the next forward pass writes it. A GPU's tensors are copied there, and
@@ -134,12 +149,9 @@ class Place:
             LIMIT >> 10,
         )
 
-    def _keep(self, session: Session, state: dict[str, Any]) -> None:
-        if state["top"] and self._copies:
-            self._encode_own(self._copies)
-        schedulers = self._schedulers.state()
+    def _keep(self, session: Session, left: dict[str, Any] | None) -> None:
         while True:
-            whole = {"round": self._round, **state, "schedulers": schedulers, "own": self._own}
+            whole = {"round": self._round, "top": self._top, "left": left, "own": self._own}
             data = _plain.encoded(whole, "what belongs to the place in the data")
             if len(data) <= LIMIT or not self._own:
                 break
@@ -154,44 +166,51 @@ class Place:
     # ---- going on
 
     def go_on(self, session: Session, round: int, batches: int) -> None:
-        """After a round, with what was kept of it. Sets ``unknown`` if that is nothing.
+        """After a round, with what was kept of it. Sets ``unknown`` if that is nothing, and ``ahead``.
 
         Args:
             batches: that a rank takes in a round, where nothing better is known.
         """
-        self._state, self._given, self.unknown = None, None, ""
+        self._round, self._given, self._after, self.unknown = round, None, None, ""
+        self._left, self._at_top = None, False
         self._loop.batches_before = 0
-        if round == 0:
-            if self._first is not None:
-                self._take(self._first, 0, own=True)
-            else:
-                self._note_own()
-                if self._copies:
-                    self._encode_own(self._copies)
-                self._first = {"loop": self._loop.now(), "own": self._own, "top": True}
-            return
         kept, first = session.kept(), session.kept_of_first()
         try:
-            state = _plain.decoded(kept or first) if kept or first else None
+            state = self._first if round == 0 else _plain.decoded(kept or first) if kept or first else None
         except ValueError as error:
             state, self.unknown = None, str(error)
-        if state is None or state["round"] != round:
+        if state is not None and (round == 0 or state["round"] == round):
+            self._take(state, own=round == 0 or bool(kept))
+            return
+        self._left = self._loop.now()
+        if round:
             self.unknown = self.unknown or f"nothing is kept of round {round}"
             self._loop.batches_before = round * batches
-            return
-        self._take(state, round, own=bool(kept))
+        else:
+            self._note_own()
 
-    def _take(self, state: dict[str, Any], round: int, own: bool) -> None:
-        self._in_gap = not state["top"]
-        self._given = state["schedulers"]
-        reseed = self._reseed
-        self._loop.go_on(state["loop"], own, None if reseed is None else lambda: reseed(round))
-        if state["own"]:
-            self._load_own(_plain.decoded(state["own"]))
+    def _take(self, state: dict[str, Any], own: bool) -> None:
+        self._top, self._own = state["top"], state["own"]
+        self._after, self._after_is_own = state["left"], own
+        top = _plain.decoded(self._top)
+        self._given = top["schedulers"]
+        reseed, round = self._reseed, self._round - self.ahead
+        self._loop.go_on(top["loop"], own, None if reseed is None else lambda: reseed(round))
+        if not self.ahead:
+            self._load_own()
+
+    def comes_to_round(self) -> None:
+        """The loop has gone through the round that was complete."""
+        assert self._after is not None
+        self._loop.comes_to(self._after, self._after_is_own)
+        self._after = None
+        self._load_own()
 
     @torch.no_grad()
-    def _load_own(self, own: dict[str, Any]) -> None:
-        tensors = self._tensors()
+    def _load_own(self) -> None:
+        if not self._own:
+            return
+        own, tensors = _plain.decoded(self._own), self._tensors()
         for name, values in own.get("tensors", {}).items():
             there = tensors.get(name)
             if there is None or there.shape != values.shape:

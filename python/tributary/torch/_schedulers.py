@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from typing import Any
 
@@ -39,9 +38,8 @@ class Schedulers:
 
     def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
         self._optimizers = optimizers
-        self._alive: list[Any] = []  # when the last round left: a function that made them may have returned
-        self._before: list[Any] = []  # their last_epoch then
-        self._a_gap: dict[int, int] = {}  # how often each was stepped between a step() and the next round
+        self._alive: list[Any] = []  # when the loop was looked at last: a function that made them may have returned
+        self._began = self._rates()  # what the program gave
         self._left_out: set[int] = set()
 
     def _found(self) -> list[Any]:
@@ -55,23 +53,19 @@ class Schedulers:
         inner = {id(part) for scheduler in mine for part in getattr(scheduler, "_schedulers", [])}
         return [scheduler for scheduler in mine if id(scheduler) not in inner]
 
-    def round_leaves(self) -> None:
-        """A round's first gradient is about to be sent: later steps of schedulers belong to the gap after the round."""
+    def find(self) -> None:
+        """Those that there are now."""
         self._alive = self._found()
-        self._before = [getattr(scheduler, "last_epoch", None) for scheduler in self._alive]
-
-    def next_round_begins(self) -> None:
-        """The gap is over, and no epoch ended in it."""
-        for scheduler, before in zip(self._alive, self._before):
-            now = getattr(scheduler, "last_epoch", None)
-            if isinstance(before, int) and isinstance(now, int):
-                self._a_gap[id(scheduler)] = max(0, now - before)
 
     def state(self) -> dict[str, Any]:
         return {
-            "rates": [float(group["lr"]) for group in self._optimizers[0].param_groups],
+            "began": self._began,
+            "rates": self._rates(),
             "schedulers": [self._state_of(scheduler) for scheduler in self._alive],
         }
+
+    def _rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self._optimizers[0].param_groups]
 
     def _state_of(self, scheduler: Any) -> dict[str, Any]:
         name, data = type(scheduler).__name__, b""
@@ -81,15 +75,10 @@ class Schedulers:
             if id(scheduler) not in self._left_out:
                 self._left_out.add(id(scheduler))
                 logger.warning("%s, which cannot be kept: in a process that goes on, %s begins anew", error, name)
-        return {"name": name, "state": data, "gap": self._a_gap.get(id(scheduler))}
+        return {"name": name, "state": data}
 
-    def load(self, state: dict[str, Any], in_gap: bool) -> None:
-        """Goes on as they were.
-
-        Args:
-            in_gap: the state is of the end of a step(), and the loop was lost before it came to the next batch: what it
-                does between them it has not done.
-        """
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes on as they were."""
         found, given = self._found(), state["schedulers"]
         names = [type(scheduler).__name__ for scheduler in found]
         if names != [one["name"] for one in given]:
@@ -104,33 +93,19 @@ class Schedulers:
         for scheduler, one in zip(found, given):
             if one["state"]:
                 scheduler.load_state_dict(_plain.decoded(one["state"]))
-            if one["gap"] is not None:
-                self._a_gap[id(scheduler)] = one["gap"]
+        if state["began"] != self._began:
+            logger.warning(
+                "the optimizer's rates are %s in the program, and were %s when the job began: its schedulers go on "
+                "from those. For other rates give another name=, or `tributary run --fresh`",
+                self._began,
+                state["began"],
+            )
+            self._began = state["began"]
         for group, rate in zip(self._optimizers[0].param_groups, state["rates"]):
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        if in_gap:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that the optimizer has made no step: it has, in another process
-                self._step_gap(list(zip(found, given)))
-
-    @staticmethod
-    def _step_gap(states: list[tuple[Any, dict[str, Any]]]) -> None:
-        """Steps them as often as in the gap before, in turns: schedulers may follow each other's rates."""
-        unknown = [one["name"] for _, one in states if one["gap"] is None]
-        if unknown:
-            logger.warning(
-                "the loop was lost after its first round, before it was seen whether it steps %s after each: taken as "
-                "not stepped",
-                ", ".join(unknown),
-            )
-        for turn in range(max(one["gap"] or 0 for _, one in states)):
-            for scheduler, one in states:
-                judges = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)  # what the loop measures
-                if turn < (one["gap"] or 0) and not judges:
-                    scheduler.step()
 
 
 def _listed(names: list[str]) -> str:

@@ -146,12 +146,13 @@ class DiLoCo:
         self._link.wait_pushed()
         blocked = time.monotonic_ns()
         compute_ns = blocked - self._began
+        trains = self._link.trains
         done = self._link.complete_round(order, lambda index: None, self._push)
         self._link.take_all(self._slots)
         samples = program.loop.samples - self._taken_before or self._steps
         self._taken_before = program.loop.samples
         self._steps = 0
-        if done:
+        if done and trains:
             self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
         self._began = time.monotonic_ns()
         if not done:

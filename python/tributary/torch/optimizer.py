@@ -187,8 +187,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             ),
         )
         program.open(self._link)
-        if self._steps_here and self._link.round:
-            message = _complaints.mean_cannot_resume(self._job.name, self._link.round)
+        resumed = self._link.view.resume_round
+        if self._steps_here and resumed:
+            message = _complaints.mean_cannot_resume(self._job.name, resumed)
             self._link.fail(message)
             raise Error(message)
         self._link.take_all(self._slots)
@@ -338,8 +339,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._link.wait_pushed()
         blocked = time.monotonic_ns()
         compute_ns = blocked - self._open.began_ns
+        trains = self._link.trains
         done = self._link.complete_round(self._open.order, self._arrived, self._push_again)
-        if done:
+        if done and trains:
             if self._same_data.seen(self._link, self._slots, self._open.weight or 0):
                 logger.warning("%s", SAME_DATA)
             if self._steps_here:

@@ -178,8 +178,11 @@ class DistributedSampler(Sampler[int]):
             self._has_trained = True
             # An evaluation is between two rounds, and has come to its end.
             self._trains = self._trains or self._turn.rounds > 1 or (last and not self._turn.over)
-            self._nth = program.loop.nth(self)
         return drew
+
+    def is_nth(self, nth: int) -> None:
+        """Of the living samplers of the same data; counted when a round leaves."""
+        self._nth = nth
 
     def place(self, ends: bool = False) -> dict[str, Any] | None:
         """What a process needs to go on; None: it begins anew.
@@ -212,6 +215,16 @@ class DistributedSampler(Sampler[int]):
 
     def is_of(self, place: dict[str, Any]) -> bool:
         return all(place[key] == value for key, value in self.data().items())
+
+    def is_at(self, place: dict[str, Any]) -> bool:
+        """Whether a place is of this sampler, and of the epoch that it is in."""
+        turn = self._turn
+        return self.is_of(place) and self._nth == place["nth"] and turn is not None and turn.number == place["turn"]
+
+    def jump(self, place: dict[str, Any]) -> None:
+        """To another place in the epoch, if it is another one."""
+        if self._turn is not None and self._turn.dealt(self.ahead) != place["dealt"]:
+            self._open, self._rewinds = place, -1
 
     def go_on(self, place: dict[str, Any] | None) -> None:
         """From a place that was kept."""
