@@ -303,6 +303,38 @@ def an_average(run: Run) -> None:
     del opt
 
 
+class OtherScheduler:
+    """As timm's: none of torch's, with a step that is told the number of updates."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.updates = 0
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "optimizer"}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    def step_update(self) -> None:
+        self.updates += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * 0.9**self.updates
+
+
+def another_scheduler(run: Run) -> None:
+    opt = run.optimizer()
+    scheduler = OtherScheduler(opt)
+    trib.keep(scheduler=scheduler)
+    loader = run.loader()
+    for _ in range(EPOCHS):
+        for batch in loader:
+            run.train(batch)
+            scheduler.step_update()
+
+
 class Loops(WithFake):
     def process(self, loop: Callable[[Run], None], end: Callable[[], None] | None = None, at: int = 0) -> Run:
         """One process, from its start."""
@@ -363,7 +395,8 @@ class Loops(WithFake):
             raise Killed
 
         for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, warm_restarts,
-                     plateau, held_passes, accumulated, an_average, a_loader_an_epoch, a_round_an_epoch):  # fmt: skip
+                     plateau, held_passes, accumulated, an_average, a_loader_an_epoch, a_round_an_epoch,
+                     another_scheduler):  # fmt: skip
             for at in self.at_points(loop):
                 with self.subTest(loop.__name__, at=at):
                     self.go_on(loop, kill, at)
@@ -444,6 +477,36 @@ class Keeping(WithFake):
             rates = run(6)
         for rate in rates:
             self.assertAlmostEqual(rate, 0.1 * 0.9**6)
+
+    def test_a_rate_that_a_scheduler_hides_is_told(self) -> None:
+        def run(rate: float, rounds: int) -> float:
+            opt = self.make(torch.optim.SGD(self.net.parameters(), lr=rate))
+            scheduler = lr_scheduler.ExponentialLR(opt, 0.5)
+            for batch in Run(self, None, 0).loader():
+                if opt.round == rounds:
+                    break
+                self.net(batch.float()[:, None].expand(2, 4)).square().mean().backward()
+                opt.step()
+                scheduler.step()
+                opt.zero_grad()
+            return float(opt.param_groups[0]["lr"])
+
+        run(0.1, 2)
+        for rate, told in ((0.1, False), (0.05, True)):
+            self._leave()
+            self.net = TwoLayers()
+            with self.assertLogs("tributary") as logs:
+                self.assertAlmostEqual(run(rate, 3), 0.1 * 0.5**3)
+            what = "rates are [0.05] in the program, and were [0.1] when the job began"
+            self.assertEqual(what in "\n".join(logs.output), told)
+
+    def test_a_scheduler_that_is_not_known_is_told_once(self) -> None:
+        opt = self.make()
+        scheduler = OtherScheduler(opt)
+        with self.assertLogs("tributary", "WARNING") as logs:
+            self.train(opt, 3)
+        self.assertEqual(len([line for line in logs.output if "tributary.torch.keep(scheduler=...)" in line]), 1)
+        trib.keep(scheduler=scheduler)
 
     def test_what_has_no_state(self) -> None:
         with self.assertRaisesRegex(TypeError, r"keep\(count=...\): a int has no state_dict"):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable
 
 from torch.utils.data import DataLoader
 
 from tributary.torch.sampler import DistributedSampler, Turn
 
-_iterate = DataLoader.__iter__
 _NONE = object()
 
 
@@ -21,13 +20,12 @@ class Batches(Iterator[Any]):
 
     Args:
         source: of the loader's batches.
-        ahead: batches that whoever iterates draws before it gives out one.
+        iterate: makes the loader's own iterator.
     """
 
-    def __init__(self, loader: DataLoader[Any], source: Any, sampler: DistributedSampler, ahead: int) -> None:
-        self._loader = loader
+    def __init__(self, source: Any, sampler: DistributedSampler, iterate: Callable[[], Any]) -> None:
+        self._iterate = iterate
         self._sampler = sampler
-        sampler.ahead = ahead
         self._begin(sampler.begin(getattr(source, "batch_size", None), getattr(source, "drop_last", False)))
 
     def _begin(self, turn: Turn | None) -> None:
@@ -37,7 +35,7 @@ class Batches(Iterator[Any]):
             raise StopIteration(self._why_empty())
         self._turn, self._over = turn, False
         self._sampler.for_loader(turn)
-        self._batches = _iterate(self._loader)
+        self._batches = self._iterate()
 
     def __iter__(self) -> Batches:
         return self
@@ -70,21 +68,40 @@ class Batches(Iterator[Any]):
         return getattr(self._batches, name)
 
 
-def _iterator(loader: DataLoader[Any]) -> Iterator[Any]:
-    source: Any = loader.batch_sampler if loader.batch_sampler is not None else loader
-    sampler = getattr(source, "sampler", None)
-    if not isinstance(sampler, DistributedSampler):
-        return _iterate(loader)
-    return Batches(loader, source, sampler, _held_back(loader))
+def _count(kind: type[DataLoader[Any]]) -> None:
+    """From now on iterators of such loaders count."""
+    iterate = kind.__iter__
+
+    def iterator(loader: DataLoader[Any]) -> Iterator[Any]:
+        source: Any = loader.batch_sampler if loader.batch_sampler is not None else loader
+        sampler = getattr(source, "sampler", None)
+        if not isinstance(sampler, DistributedSampler):
+            return iterate(loader)
+        if _held_back(loader):
+            sampler.ahead = 1
+        return Batches(source, sampler, lambda: iterate(loader))
+
+    kind.__iter__ = iterator  # type: ignore[assignment,method-assign]
 
 
-def _held_back(loader: DataLoader[Any]) -> int:
-    """Accelerate's loaders draw a batch before they give out the one before it. The one that begins an iteration tells
-    its GradientState. What it iterates is a loader of torch, which it has, or (before 0.30) is.
+def _of_subclass(kind: type[DataLoader[Any]], /, **options: Any) -> None:
+    super(DataLoader, kind).__init_subclass__(**options)
+    if kind.__name__ == "StatefulDataLoader":  # torchdata's, which iterates by itself
+        _count(kind)
+
+
+def _held_back(loader: DataLoader[Any]) -> bool:
+    """Whether whoever iterates draws a batch before it gives out the one before it, as Accelerate's loaders do. The one
+    that begins an iteration tells its GradientState. What it iterates is a loader of torch, which it has, or (before
+    0.30) is.
     """
     state: Any = sys.modules.get("accelerate.state")
     begins = state.GradientState().active_dataloader if state is not None else None
-    return int(begins is not None and loader in (begins, getattr(begins, "base_dataloader", None)))
+    return begins is not None and loader in (begins, getattr(begins, "base_dataloader", None))
 
 
-DataLoader.__iter__ = _iterator  # type: ignore[assignment,method-assign]
+_count(DataLoader)
+DataLoader.__init_subclass__ = classmethod(_of_subclass)  # type: ignore[assignment]
+for _kind in DataLoader.__subclasses__():
+    if _kind.__name__ == "StatefulDataLoader":
+        _count(_kind)

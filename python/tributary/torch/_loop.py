@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from tributary.torch import _plain
+from tributary.torch import _plain, _schedulers
 from tributary.torch._plain import LIMIT
 from tributary.torch._seed import generators, set_generators
 
@@ -102,6 +102,7 @@ class Loop:
                     "torch.save() yourself, and load it before the loop"
                 )
             self._objects[name] = thing
+            _schedulers.add(thing)
             if self._given is not None and name in self._given["objects"]:
                 thing.load_state_dict(self._given["objects"][name])
 

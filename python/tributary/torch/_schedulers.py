@@ -29,6 +29,12 @@ def _new(kind: type, *_: Any, **__: Any) -> Any:
 LRScheduler.__new__ = _new  # type: ignore[assignment,method-assign]
 
 
+def add(thing: Any) -> None:
+    """What a program keeps may be a scheduler of another kind (timm's): it has the optimizer whose rates it steps."""
+    if isinstance(getattr(thing, "optimizer", None), torch.optim.Optimizer) and not isinstance(thing, LRScheduler):
+        _made.append(weakref.ref(thing))
+
+
 class Schedulers:
     """Schedulers that step the rates of an optimizer.
 
@@ -41,6 +47,7 @@ class Schedulers:
         self._alive: list[Any] = []  # when the loop was looked at last: a function that made them may have returned
         self._began = self._rates()  # what the program gave
         self._left_out: set[int] = set()
+        self._told_of_unknown = False
 
     def _found(self) -> list[Any]:
         """In the order in which they were made, without those that another one steps."""
@@ -56,6 +63,17 @@ class Schedulers:
     def find(self) -> None:
         """Those that there are now."""
         self._alive = self._found()
+        if not self._alive and any("initial_lr" in group for group in self._optimizers[0].param_groups):
+            self._tell_of_unknown()
+
+    def _tell_of_unknown(self) -> None:
+        if not self._told_of_unknown:
+            logger.warning(
+                "the optimizer's groups have an initial_lr, which a scheduler gives them, and no scheduler is known: a "
+                "process that goes on would begin it anew. Give it to tributary.torch.keep(scheduler=...) before the "
+                "loop"
+            )
+        self._told_of_unknown = True
 
     def state(self) -> dict[str, Any]:
         return {

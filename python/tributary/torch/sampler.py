@@ -97,6 +97,7 @@ class DistributedSampler(Sampler[int]):
         seed: the same on all ranks.
         batch_size: of the batches that are made of the samples. None: what the ``DataLoader`` has.
         accumulate: batches a round. None: what the :class:`DistributedOptimizer` has.
+        ahead: batches that the loop draws before it trains the one before. Accelerate's is known.
 
     Raises:
         ValueError: the job goes on in data of another length, or of another seed.
@@ -110,11 +111,12 @@ class DistributedSampler(Sampler[int]):
         seed: int = 0,
         batch_size: int | None = None,
         accumulate: int | None = None,
+        ahead: int = 0,
     ) -> None:
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
-        self.ahead = 0  # batches that the loader holds back
+        self.ahead = ahead
         self._batch_size = batch_size
         self._accumulate = accumulate
         self._epoch: int | None = None  # that set_epoch() said for the next iteration
@@ -369,12 +371,12 @@ class DistributedSampler(Sampler[int]):
         return torch.randperm(len(self.dataset), generator=generator)
 
     def for_loader(self, turn: Turn) -> None:
-        """The next iter() is a DataLoader's, which counts itself what reaches the loop, and makes all of the turn."""
+        """Until its first batch each iter() is a DataLoader's, which makes all of it, and counts what reaches the loop."""
         self._next = turn
 
     def __iter__(self) -> Iterator[int]:
-        turn, self._next = self._next, None
-        if turn is not None:
+        turn = self._next
+        if turn is not None and turn is self._turn and turn.batches == 0:
             return (index for indices in self.indices(turn) for index in indices)
         return self._by_hand(self.begin(None))
 
