@@ -371,7 +371,7 @@ class DistributedSampler(Sampler[int]):
         return torch.randperm(len(self.dataset), generator=generator)
 
     def for_loader(self, turn: Turn) -> None:
-        """Until its first batch each iter() is a DataLoader's, which makes all of it, and counts what reaches the loop."""
+        """Until its first batch each iter() is a DataLoader's, which counts itself what reaches the loop."""
         self._next = turn
 
     def __iter__(self) -> Iterator[int]:
