@@ -427,6 +427,27 @@ class Loops(WithFake):
                     for one, other in zip(getattr(again, "average", []), getattr(run, "average", [])):
                         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
+    def test_a_process_that_began_later_goes_back_to_the_beginning(self) -> None:
+        def kill() -> None:
+            raise Killed
+
+        for loop in (epochs_in_a_range, told_epochs, an_average, plateau):
+            with self.subTest(loop.__name__):
+                run, rates, values = self.calm(loop)
+                self._leave()
+                self.library.rounds.clear()
+                self.library.pushes.clear()
+                self.library.kept.clear()
+                with self.assertRaises(Killed):
+                    self.process(loop, kill, 32)
+                self._leave()
+                self.library.events[13] = "back to 0"
+                again = self.process(loop)
+                self.assertEqual({round: again.batches[round] for round in run.batches}, run.batches)
+                self.assertEqual(self.rates()[-len(rates) :], rates)
+                for one, other in zip(self.whole(), values):
+                    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
     def test_a_loop_that_counts_epochs_itself_is_told_that_it_lacks_their_ends(self) -> None:
         self.library.events[11] = "back to 5"
         with self.assertLogs("tributary", "WARNING") as logs:

@@ -167,14 +167,12 @@ class Loop:
         self.arrived = False
         self._set_generators()
 
-    def comes_to(self, after: dict[str, Any], own: bool) -> None:
-        """It has gone through a round again, and is where it was when the round left. own: as in go_on()."""
+    def comes_to(self, places: list[Any]) -> None:
+        """It has gone through a round again, and samplers are where they were when it left."""
         for sampler in self.samplers:
-            for place in after["samplers"]:
+            for place in places:
                 if place is not None and sampler.is_at(place):
                     sampler.jump(place)
-        if own:
-            set_generators(after["generators"])
 
     def _load_objects(self) -> None:
         given = self._given["objects"] if self._given is not None else {}

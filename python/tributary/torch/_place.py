@@ -56,8 +56,7 @@ class Place:
         self._own = b""  # what only this rank has
         self._copies: dict[str, Any] = {}  # the same of a GPU, when the round left
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
-        self._after: dict[str, Any] | None = None  # the loop when the round left that it goes through again
-        self._after_is_own = False
+        self._after: list[Any] | None = None  # where samplers were when the round left that it goes through again
         self._all_fits = True
         self.unknown = ""
 
@@ -80,7 +79,7 @@ class Place:
         self._at_top = False
         if not self.ahead:
             self._note_own()
-            self._keep(session, self._left)
+            self._keep(session, self._left["samplers"])
 
     def at_top(self, session: Session, draws: bool) -> None:
         """The loop begins the next round. draws: its batch is not taken yet."""
@@ -149,9 +148,13 @@ class Place:
             LIMIT >> 10,
         )
 
-    def _keep(self, session: Session, left: dict[str, Any] | None) -> None:
+    def _keep(self, session: Session, left: list[Any] | None) -> None:
+        """left: places of samplers, when the round leaves."""
+        first = self._first  # a job that loses all goes back there, also in another process
+        if first is not None and len(first["top"]) + len(first["own"]) + len(self._top) + len(self._own) > LIMIT // 2:
+            first = None
         while True:
-            whole = {"round": self._round, "top": self._top, "left": left, "own": self._own}
+            whole = {"round": self._round, "top": self._top, "left": left, "own": self._own, "first": first}
             data = _plain.encoded(whole, "what belongs to the place in the data")
             if len(data) <= LIMIT or not self._own:
                 break
@@ -190,8 +193,8 @@ class Place:
             self._note_own()
 
     def _take(self, state: dict[str, Any], own: bool) -> None:
-        self._top, self._own = state["top"], state["own"]
-        self._after, self._after_is_own = state["left"], own
+        self._top, self._own, self._after = state["top"], state["own"], state["left"]
+        self._first = self._first or (state["first"] if own else None)
         top = _plain.decoded(self._top)
         self._given = top["schedulers"]
         reseed, round = self._reseed, self._round - self.ahead
@@ -202,7 +205,7 @@ class Place:
     def comes_to_round(self) -> None:
         """The loop has gone through the round that was complete."""
         assert self._after is not None
-        self._loop.comes_to(self._after, self._after_is_own)
+        self._loop.comes_to(self._after)
         self._after = None
         self._load_own()
 

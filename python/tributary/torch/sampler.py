@@ -159,7 +159,8 @@ class DistributedSampler(Sampler[int]):
     @property
     def beginning(self) -> dict[str, Any] | None:
         """The place of a job that goes back to its beginning; None: no round was trained with it."""
-        return {**self._first, "nth": self._nth, **self.data()} if self.trains and self._first is not None else None
+        first = self._first or {"turn": 0, "epoch": 0, "dealt": 0}  # an earlier process was there
+        return {**first, "nth": self._nth, **self.data()} if self.trains else None
 
     @property
     def begins(self) -> bool:
