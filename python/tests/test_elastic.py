@@ -37,10 +37,19 @@ opt.finish()
 
 class Elastic(WithDaemons):
     def batches(self, cluster: Cluster, rank: int) -> dict[int, tuple[int, int, int, list[int]]]:
-        """Ranks, epoch, steps of the scheduler and samples of each round: what was said last counts."""
-        lines = [line for line in cluster.log_of(rank).splitlines() if line.startswith("batch ")]
-        said = [json.loads(line.removeprefix("batch ")) for line in lines]
-        return {round: (world, epoch, steps, samples) for round, world, epoch, steps, samples in said}
+        """Ranks, epoch, steps of the scheduler and samples of each round: what was said last before it was complete.
+        What is said of it later is of a rank that goes through it again.
+        """
+        found: dict[int, tuple[int, int, int, list[int]]] = {}
+        complete = 0
+        for line in cluster.log_of(rank).splitlines():
+            if line.startswith("round elastic "):
+                complete = max(complete, int(line.split()[-1]))
+            elif line.startswith("batch "):
+                round, world, epoch, steps, samples = json.loads(line.removeprefix("batch "))
+                if round > complete:
+                    found[round] = (world, epoch, steps, samples)
+        return found
 
     def check_samples(self, cluster: Cluster, alone: bool) -> None:
         first, second = self.batches(cluster, 0), self.batches(cluster, 1)

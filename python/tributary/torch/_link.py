@@ -129,6 +129,11 @@ class Link:
         return self._session
 
     @property
+    def began_after(self) -> int:
+        """The round that the view goes on after."""
+        return self._view_began_after
+
+    @property
     def trains(self) -> bool:
         """Whether the open round is to be trained. Else it is complete, and the loop goes through it once more."""
         return not self._place.ahead

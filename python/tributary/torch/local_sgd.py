@@ -156,7 +156,7 @@ class DiLoCo:
             self._link.report(samples, compute_ns, time.monotonic_ns() - blocked)
         self._began = time.monotonic_ns()
         if not done:
-            error = Rewound(self._link.round, from_round=self._link.rewound_from)
+            error = Rewound(self._link.began_after, from_round=self._link.rewound_from)
             if self._on_rewind == "raise":
                 raise error
             logger.warning(

@@ -440,7 +440,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._link.leave_if_stopped()
             return
         self.zero_grad()
-        error = Rewound(self._link.round, from_round=self._link.rewound_from)
+        error = Rewound(self._link.began_after, from_round=self._link.rewound_from)
         if self._steps_here and error.round != error.from_round:
             message = f"{error}; and this process steps itself, so its parameters cannot go back"
             self._link.fail(message)
