@@ -59,16 +59,16 @@ class Said:
     def pass_of(self, batch: Any, round: int, factor: float = 1.0) -> torch.Tensor:
         x, y, index = batch
         loss = F.mse_loss(self.net(x), y)
-        (loss * factor).backward()
         self.line("round", round, loss, index)
+        (loss * factor).backward()
+        time.sleep(PAUSE_S)
         return loss.detach()
 
     def line(self, word: str, round: int, loss: torch.Tensor, index: torch.Tensor) -> None:
         samples = ",".join(map(str, index.tolist()))
         rate = f"{self.groups[0]['lr']:.9f}"
-        self.file.write(f"{word} {round} rate {rate} loss {loss.item():.9f} samples {samples}\n")
+        self.file.write(f"{word} {round} rate {rate} samples {samples} loss {loss.item():.9f}\n")
         self.file.flush()
-        time.sleep(PAUSE_S)
 
     def end(self, round: int) -> None:
         whole = hashlib.sha256()
@@ -192,7 +192,7 @@ def plateau() -> None:
     opt = trib.DistributedOptimizer(net, sgd(net))
     scheduler = lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0)
     said, batches, judged = Said(net, opt.param_groups), loader(), loader()
-    for _ in range(EPOCHS):
+    for _ in trib.epochs(EPOCHS):
         for batch in batches:
             said.pass_of(batch, opt.round + 1)
             opt.step()

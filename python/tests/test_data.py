@@ -27,7 +27,7 @@ class FakeLink:
         self.view = mock.Mock(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
         self.part: Any = Part()
 
-    def at_top(self, draws: bool, top: object) -> None:
+    def at_top(self, draws: bool) -> None:
         pass
 
     def leave_if_stopped(self) -> None:
@@ -111,6 +111,31 @@ class Sampling(unittest.TestCase):
                 next(batches, None)
             dealt.append(sampler._turn.dealt(sampler.ahead) if sampler._turn else None)
         self.assertEqual(dealt, [0, 0, 4, 8, 12])
+
+    def test_a_loop_that_draws_ahead_says_so(self) -> None:
+        with mock.patch.object(program, "loop", Loop(program._passes_top)):
+            sampler = trib.DistributedSampler(range(12), ahead=1)
+            sampler._trains = True
+            batches = iter(DataLoader(range(12), batch_size=4, sampler=sampler))
+            next(batches)
+            next(batches)
+            place = sampler.place()
+        self.assertEqual(place and place["dealt"], 4)
+
+    def test_loaders_that_iterate_by_themselves(self) -> None:
+        class StatefulDataLoader(DataLoader[Any]):  # as torchdata's
+            def __iter__(self) -> Any:
+                iter(self.batch_sampler)  # looked at
+                self.iterator = self._get_iterator()
+                return self.iterator
+
+        with mock.patch.object(program, "loop", Loop(program._passes_top)):
+            sampler = trib.DistributedSampler(range(12))
+            sampler._trains = True
+            batches = iter(StatefulDataLoader(range(12), batch_size=2, sampler=sampler, num_workers=1))
+            next(batches)
+            place = sampler.place()
+        self.assertEqual(place and place["dealt"], 2)
 
     def test_what_cannot_be(self) -> None:
         with self.assertRaisesRegex(ValueError, "how many samples a batch has is not known"):

@@ -21,6 +21,7 @@ class Loops(unittest.TestCase):
                 ("rate_by_hand", 0, "rank", 9),
                 ("plateau", 0, "Ctrl-C", 11),
                 ("diloco", 0, "server", 3),
+                ("plateau", 0, "server", 13),
             ):
                 with self.subTest(loop, processes=processes, how=how):
                     self.assertEqual(compare(Path(folder), loop, processes, how, round), "")

@@ -22,7 +22,7 @@ from with_fake import TwoLayers, WithFake
 
 import tributary.torch as trib
 from tributary.torch import _plain
-from tributary.torch._loop import Loop
+from tributary.torch._loop import Loop, Top
 from tributary.torch._program import program
 
 SAMPLES, BATCH = 16, 2
@@ -75,9 +75,8 @@ class Run:
         self.at = at
         self.points = 0
         self.batches: dict[int, list[int]] = {}  # by round
-        self.stopped_in_gap = False
 
-    def __call__(self, gap: bool = False) -> None:
+    def __call__(self) -> None:
         """A point of the loop."""
         self.points += 1
         if self.end is not None and self.points == self.at:
@@ -213,7 +212,7 @@ def plateau(run: Run) -> None:
     scheduler = lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0)
     loader = run.loader()
     judged = run.loader()
-    for _ in range(EPOCHS):
+    for _ in trib.epochs(EPOCHS):
         for batch in loader:
             run.train(batch)
         assert [len(batch) for batch in judged] == [BATCH] * (SAMPLES // BATCH)
@@ -304,6 +303,38 @@ def an_average(run: Run) -> None:
     del opt
 
 
+class OtherScheduler:
+    """As timm's: none of torch's, with a step that is told the number of updates."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.updates = 0
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "optimizer"}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+    def step_update(self) -> None:
+        self.updates += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * 0.9**self.updates
+
+
+def another_scheduler(run: Run) -> None:
+    opt = run.optimizer()
+    scheduler = OtherScheduler(opt)
+    trib.keep(scheduler=scheduler)
+    loader = run.loader()
+    for _ in range(EPOCHS):
+        for batch in loader:
+            run.train(batch)
+            scheduler.step_update()
+
+
 class Loops(WithFake):
     def process(self, loop: Callable[[Run], None], end: Callable[[], None] | None = None, at: int = 0) -> Run:
         """One process, from its start."""
@@ -356,20 +387,17 @@ class Loops(WithFake):
         for one, other in zip(getattr(again, "average", []), getattr(run, "average", [])):
             torch.testing.assert_close(one, other, rtol=0, atol=0, msg=where)
 
-    def at_points(self, loop: Callable[[Run], None], gaps: bool = True) -> Iterator[int]:
-        """Points of the loop. Not between the first step() and the second batch: how often the loop steps schedulers
-        there has not been seen yet. gaps: also later ones between a step() and a batch.
-        """
-        points = self.calm(loop)[0].points
-        return iter(range(5, points + 1, 5 if gaps else 6))
+    def at_points(self, loop: Callable[[Run], None]) -> Iterator[int]:
+        return iter(range(2, self.calm(loop)[0].points + 1, 5))
 
     def test_killed(self) -> None:
         def kill() -> None:
             raise Killed
 
-        for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, plateau,
-                     held_passes, accumulated, an_average, a_loader_an_epoch, a_round_an_epoch):  # fmt: skip
-            for at in self.at_points(loop, gaps=loop not in (told_epochs, an_average)):
+        for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, warm_restarts,
+                     plateau, held_passes, accumulated, an_average, a_loader_an_epoch, a_round_an_epoch,
+                     another_scheduler):  # fmt: skip
+            for at in self.at_points(loop):
                 with self.subTest(loop.__name__, at=at):
                     self.go_on(loop, kill, at)
 
@@ -382,6 +410,49 @@ class Loops(WithFake):
             for at in self.at_points(loop):
                 with self.subTest(loop.__name__, at=at):
                     self.go_on(loop, stop, at)
+
+    def test_a_living_process_goes_back_over_the_end_of_an_epoch(self) -> None:
+        for loop in (told_epochs, plateau, a_loader_an_epoch, endless, an_average):
+            run, _, values = self.calm(loop)
+            for round, back in ((13, 5), (17, 0), (24, 8), (16, 7)):
+                with self.subTest(loop.__name__, round=round, back=back):
+                    self._leave()
+                    self.library.rounds.clear()
+                    self.library.kept.clear()
+                    self.library.events[round] = f"back to {back}"
+                    again = self.process(loop)
+                    self.assertEqual(again.batches, run.batches)
+                    for one, other in zip(self.whole(), values):
+                        torch.testing.assert_close(one, other, rtol=0, atol=0)
+                    for one, other in zip(getattr(again, "average", []), getattr(run, "average", [])):
+                        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+    def test_a_process_that_began_later_goes_back_to_the_beginning(self) -> None:
+        def kill() -> None:
+            raise Killed
+
+        for loop in (epochs_in_a_range, told_epochs, an_average, plateau):
+            with self.subTest(loop.__name__):
+                run, rates, values = self.calm(loop)
+                self._leave()
+                self.library.rounds.clear()
+                self.library.pushes.clear()
+                self.library.kept.clear()
+                with self.assertRaises(Killed):
+                    self.process(loop, kill, 32)
+                self._leave()
+                self.library.events[13] = "back to 0"
+                again = self.process(loop)
+                self.assertEqual({round: again.batches[round] for round in run.batches}, run.batches)
+                self.assertEqual(self.rates()[-len(rates) :], rates)
+                for one, other in zip(self.whole(), values):
+                    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+    def test_a_loop_that_counts_epochs_itself_is_told_that_it_lacks_their_ends(self) -> None:
+        self.library.events[11] = "back to 5"
+        with self.assertLogs("tributary", "WARNING") as logs:
+            self.process(a_step_an_epoch)
+        self.assertIn("went back over the end of epoch 0. What the loop does between epochs", "\n".join(logs.output))
 
     def test_loaders_with_processes(self) -> None:
         def kill() -> None:
@@ -396,7 +467,7 @@ class Keeping(WithFake):
         self.net.register_buffer("large", torch.zeros(100_000))
         with self.assertLogs("tributary", "WARNING") as logs:
             self.train(self.make(), 3)
-        self.assertEqual(len([line for line in logs.output if "390 KiB, and 256 are kept" in line]), 1)
+        self.assertEqual(len([line for line in logs.output if "390 KiB, and 255 are kept" in line]), 1)
         self.assertLess(max(len(state) for state in self.library.kept.values()), 256 << 10)
 
     def test_schedulers_of_two_optimizers(self) -> None:
@@ -427,6 +498,36 @@ class Keeping(WithFake):
             rates = run(6)
         for rate in rates:
             self.assertAlmostEqual(rate, 0.1 * 0.9**6)
+
+    def test_a_rate_that_a_scheduler_hides_is_told(self) -> None:
+        def run(rate: float, rounds: int) -> float:
+            opt = self.make(torch.optim.SGD(self.net.parameters(), lr=rate))
+            scheduler = lr_scheduler.ExponentialLR(opt, 0.5)
+            for batch in Run(self, None, 0).loader():
+                if opt.round == rounds:
+                    break
+                self.net(batch.float()[:, None].expand(2, 4)).square().mean().backward()
+                opt.step()
+                scheduler.step()
+                opt.zero_grad()
+            return float(opt.param_groups[0]["lr"])
+
+        run(0.1, 2)
+        for rate, told in ((0.1, False), (0.05, True)):
+            self._leave()
+            self.net = TwoLayers()
+            with self.assertLogs("tributary") as logs:
+                self.assertAlmostEqual(run(rate, 3), 0.1 * 0.5**3)
+            what = "rates are [0.05] in the program, and were [0.1] when the job began"
+            self.assertEqual(what in "\n".join(logs.output), told)
+
+    def test_a_scheduler_that_is_not_known_is_told_once(self) -> None:
+        opt = self.make()
+        scheduler = OtherScheduler(opt)
+        with self.assertLogs("tributary", "WARNING") as logs:
+            self.train(opt, 3)
+        self.assertEqual(len([line for line in logs.output if "tributary.torch.keep(scheduler=...)" in line]), 1)
+        trib.keep(scheduler=scheduler)
 
     def test_what_has_no_state(self) -> None:
         with self.assertRaisesRegex(TypeError, r"keep\(count=...\): a int has no state_dict"):
@@ -466,9 +567,10 @@ class Keeping(WithFake):
         seeded = torch.get_rng_state()
         self._leave()
         self.net = type(self.net)()
-        self.make(seed=3)
+        opt = self.make(seed=3)
         torch.manual_seed(42)  # as a framework does, before its loop
-        next(iter(Run(self, None, 0).loader()))
+        self.train(opt)  # once more
+        self.assertEqual((opt.round, len(self.library.pushes)), (3, 3))
         self.assertTrue(torch.equal(torch.get_rng_state(), seeded))
 
     def test_a_rank_of_which_nothing_is_known_says_so(self) -> None:
@@ -494,20 +596,20 @@ class Keeping(WithFake):
         opt = self.make()
         taken = []
         for number, batch in enumerate(Run(self, None, 0).loader()):
+            if number == 3:
+                break
             taken += batch.tolist()
             self.train(opt)
-            if number == 2:
-                break
         self._leave()
         self.make()
-        for world in (1, 5):
+        for world, size in ((1, 1), (5, 1), (2, 4)):
             left = []
             for rank in range(world):
                 view = mock.Mock(rank=rank, world_size=world)
                 program.loop = Loop(program._passes_top)
-                program.loop.go_on(_plain.decoded(self.library.kept[3]), own=False)
+                program.loop.go_on(Top(**_plain.decoded(self.library.kept[3])["top"]), own=False)
                 with mock.patch.object(program.link.attachment, "_view", view):
-                    sampler = trib.DistributedSampler(range(SAMPLES), seed=1, batch_size=1)
+                    sampler = trib.DistributedSampler(range(SAMPLES), seed=1, batch_size=size)
                     left += list(sampler)
             self.assertEqual(sorted(taken + left), sorted(range(SAMPLES)))
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Callable
 
 from torch.utils.data import DataLoader
 
-from tributary.torch.sampler import DistributedSampler
+from tributary.torch.sampler import DistributedSampler, Turn
 
-_iterate = DataLoader.__iter__
+_NONE = object()
 
 
 class Batches(Iterator[Any]):
@@ -19,40 +19,38 @@ class Batches(Iterator[Any]):
     A loader with processes asks its sampler for batches that the loop has not come to: the sampler cannot count them.
 
     Args:
-        ahead: batches that whoever iterates draws before it gives out one.
+        source: of the loader's batches.
+        iterate: makes the loader's own iterator.
     """
 
-    def __init__(self, loader: DataLoader[Any], sampler: DistributedSampler, size: int | None, ahead: int) -> None:
-        self._loader = loader
+    def __init__(self, source: Any, sampler: DistributedSampler, iterate: Callable[[], Any]) -> None:
+        self._iterate = iterate
         self._sampler = sampler
-        sampler.ahead = ahead
-        self._turn = sampler.begin(size)
-        self._batches = self._fetch()
+        self._begin(sampler.begin(getattr(source, "batch_size", None), getattr(source, "drop_last", False)))
 
-    def _fetch(self) -> Any:
-        self._sampler.for_loader(self._turn)
-        return _iterate(self._loader)
+    def _begin(self, turn: Turn | None) -> None:
+        """None: there are no more batches."""
+        if turn is None:
+            self._over = True
+            raise StopIteration(self._why_empty())
+        self._turn, self._over = turn, False
+        self._sampler.for_loader(turn)
+        self._batches = self._iterate()
 
     def __iter__(self) -> Batches:
         return self
 
     def __next__(self) -> Any:
-        while True:
+        while not self._over:
             if self._sampler.moved(self._turn):
-                self._turn = self._sampler.again(self._turn)
-                self._batches = self._fetch()
+                self._begin(self._sampler.again(self._turn))
             self._sampler.tops(self._turn)
-            try:
-                batch = next(self._batches)
-            except StopIteration:
-                following = self._sampler.after(self._turn)
-                if following is None:
-                    raise StopIteration(self._why_empty()) from None
-                self._turn = following
-                self._batches = self._fetch()
-            else:
+            batch = next(self._batches, _NONE)
+            if batch is not _NONE:
                 self._sampler.took(self._turn)
                 return batch
+            self._begin(self._sampler.after(self._turn))
+        raise StopIteration
 
     def _why_empty(self) -> str:
         """For a loop that calls next() itself, and is ended by it."""
@@ -70,21 +68,40 @@ class Batches(Iterator[Any]):
         return getattr(self._batches, name)
 
 
-def _iterator(loader: DataLoader[Any]) -> Iterator[Any]:
-    source: Any = loader.batch_sampler if loader.batch_sampler is not None else loader
-    sampler = getattr(source, "sampler", None)
-    if not isinstance(sampler, DistributedSampler):
-        return _iterate(loader)
-    return Batches(loader, sampler, getattr(source, "batch_size", None), _held_back(loader))
+def _count(kind: type[DataLoader[Any]]) -> None:
+    """From now on iterators of such loaders count."""
+    iterate = kind.__iter__
+
+    def iterator(loader: DataLoader[Any]) -> Iterator[Any]:
+        source: Any = loader.batch_sampler if loader.batch_sampler is not None else loader
+        sampler = getattr(source, "sampler", None)
+        if not isinstance(sampler, DistributedSampler):
+            return iterate(loader)
+        if _held_back(loader):
+            sampler.ahead = 1
+        return Batches(source, sampler, lambda: iterate(loader))
+
+    kind.__iter__ = iterator  # type: ignore[assignment,method-assign]
 
 
-def _held_back(loader: DataLoader[Any]) -> int:
-    """Accelerate's loaders draw a batch before they give out the one before it. The one that begins an iteration tells
-    its GradientState. What it iterates is a loader of torch, which it has, or (before 0.30) is.
+def _of_subclass(kind: type[DataLoader[Any]], /, **options: Any) -> None:
+    super(DataLoader, kind).__init_subclass__(**options)
+    if kind.__name__ == "StatefulDataLoader":  # torchdata's, which iterates by itself
+        _count(kind)
+
+
+def _held_back(loader: DataLoader[Any]) -> bool:
+    """Whether whoever iterates draws a batch before it gives out the one before it, as Accelerate's loaders do. The one
+    that begins an iteration tells its GradientState. What it iterates is a loader of torch, which it has, or (before
+    0.30) is.
     """
     state: Any = sys.modules.get("accelerate.state")
     begins = state.GradientState().active_dataloader if state is not None else None
-    return int(begins is not None and loader in (begins, getattr(begins, "base_dataloader", None)))
+    return begins is not None and loader in (begins, getattr(begins, "base_dataloader", None))
 
 
-DataLoader.__iter__ = _iterator  # type: ignore[assignment,method-assign]
+_count(DataLoader)
+DataLoader.__init_subclass__ = classmethod(_of_subclass)  # type: ignore[assignment]
+for _kind in DataLoader.__subclasses__():
+    if _kind.__name__ == "StatefulDataLoader":
+        _count(_kind)

@@ -6,16 +6,21 @@ EXIT_STOPPED = 75  # EX_TEMPFAIL: no success, and the same command goes on
 
 
 class Rewound(RuntimeError):
-    """The job went back to an earlier round, because all copies of later ones were lost.
+    """The job went back to an earlier round, because all copies of later ones were lost. Or the open round begins anew
+    in an elastic job, because other ranks share its samples now.
 
     Parameters, sampler and schedulers are those of :attr:`round` when this is raised; the loop goes on with its next
     batch. What the loop itself counts is its own to put right.
     """
 
     def __init__(self, round: int, from_round: int) -> None:
-        super().__init__(
-            f"the job went back from round {from_round} to round {round}: all copies of the rounds between were lost"
-        )
+        if round < from_round:
+            what = f"went back from round {from_round} to round {round}: all copies of the rounds between were lost"
+        elif round == from_round:
+            what = f"has other ranks: the samples of round {round + 1} are shared out anew"
+        else:
+            what = f"went from round {from_round} to round {round} without this rank"
+        super().__init__(f"the job {what}")
         self.round = round
         self.from_round = from_round
 

@@ -12,9 +12,8 @@ from tributary._library import Gate, Leave, Step, View
 from tributary.torch._attachment import Attachment
 from tributary.torch._exceptions import Stopped
 from tributary.torch._log import logger
-from tributary.torch._loop import Top
 from tributary.torch._parallel import Part
-from tributary.torch._place import Place
+from tributary.torch._place import Kept, Place
 from tributary.torch._report import Report
 from tributary.torch._slots import Slot
 from tributary.torch._together import Together
@@ -55,7 +54,8 @@ class Link:
         round: the newest whose parameters are here.
         trained: a round has left since this process came to where it went on.
         skips: the job went back, and what is left of the loop's iteration is of no round.
-        ahead: what was kept of the next round, which is complete: the loop comes to it once more.
+        ahead: what was kept of a later round, which is complete: the loop goes through it once more, and nothing is
+            sent until then.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Link:
         self.round = 0
         self.trained = False
         self.skips = False
-        self.ahead: dict[str, Any] | None = None
+        self.ahead: Kept | None = None
         self.rewinds = 0  # how often the job went back
         self.rewound_from = 0  # round that the job had when it last did
         self.closed = False
@@ -89,7 +89,8 @@ class Link:
         self._batches = batches
         self._opened = False
         self._ends = False
-        self._began_at = 0  # round that this process went on after
+        self._began_at = 0  # round that was complete when this process went on
+        self._ranks = (0, 0)  # this one and how many, when the open round's samples were dealt
         self._order: list[int] = []  # tensors of the open round, as they were pushed
         self._leaving = False  # it was told to finish, or that the job stops
         self._not_told = ""  # why it was not
@@ -125,7 +126,9 @@ class Link:
 
     def gate(self, round: int) -> Gate | None:
         """What was decided about a round; None in a job without a gate."""
-        return None if self.attachment.live is None else self.attachment.live.gate(round)
+        if self.attachment.live is None:
+            return None
+        return self.attachment.live.gate(round if self.ahead is None else self.ahead.round)
 
     def _parameters_before(self) -> list[torch.Tensor]:
         return [self.attachment.parameters(slot.index) for slot in self._model.slots]
@@ -153,8 +156,8 @@ class Link:
             path = "stay on the GPU" if on_device else "go through memory of the host, where the worker sums"
             self.report.say(f"gradients {path}")
         self.report.say(
-            f"job '{self.name}' goes on after round {self.round}"
-            if self.round
+            f"job '{self.name}' goes on after round {self._began_at}"
+            if self._began_at
             else f"job '{self.name}' starts at round 0: no state of it is saved"
         )
 
@@ -172,22 +175,36 @@ class Link:
         self.report.say(f"{signal_name}: stops when {when}; a second Ctrl-C ends this rank at once")
 
     @property
+    def _complete(self) -> int:
+        """The newest round that is complete, as far as this rank knows."""
+        return self.round if self.ahead is None else self.ahead.round
+
+    @property
     def is_where_it_was(self) -> bool:
         """Whether the new view begins after this rank's newest round, or with the one that was open."""
-        here = self.round + (self.ahead is not None)
-        return self.attachment.began_after in (here, here + bool(self._order))
+        began = self.attachment.began_after
+        if began == self._complete:
+            return not (self._order and self._is_dealt_anew)
+        return bool(self._order) and began == self._complete + 1
+
+    @property
+    def _is_dealt_anew(self) -> bool:
+        """Whether the open round has other batches now: those of before were dealt out to other ranks."""
+        return self._ranks != (self.view.rank, self.view.world_size) and self.place.is_dealt
 
     def push_again(self) -> None:
         """What was pushed of the open round, into a new view that begins before it."""
         self._leaving = False
-        here = self.round + (self.ahead is not None)
+        self._ranks = (self.view.rank, self.view.world_size)
         self.place.keep_again(self.attachment.session, self.attachment.began_after)
-        if self._order and self.attachment.began_after == here:
+        if self._order and self.attachment.began_after == self._complete:
             self._order = []
             self._model.push_again()
 
     def goes_back(self, skips: bool) -> None:
-        """The new view begins after an earlier round. skips: the loop is to come to its top before a round."""
+        """The new view begins after an earlier round, or the open round begins anew. skips: the loop is to come to its
+        top before a round.
+        """
         self.rewound_from = self.round
         self.rewinds += 1
         self._leaving, self.skips = False, skips
@@ -197,40 +214,39 @@ class Link:
         """The same in the model, which was not in a step of this job."""
         self._model.clear()
 
-    def goes_on(self, round: int, ahead: dict[str, Any] | None = None) -> None:
-        """After a round; ahead: with what was kept of the next one, which is complete."""
-        self.round = self._began_at = round
+    def goes_on(self, part: dict[str, Any] | None, ahead: Kept | None = None) -> None:
+        """In the view that there is now.
+
+        Args:
+            part: what was the job's own at the top that the program goes on from. None: nothing is known of it.
+            ahead: what was kept of a round after it, which is complete.
+        """
+        self._began_at = self.attachment.began_after
+        self._ranks = (self.view.rank, self.view.world_size)
+        self.round = self._began_at if part is None else part["round"]
         self.ahead, self.trained = ahead, False
         if not (self._opened and self._model.steps_here):
             self.take_all()
         self._opened = True
-        if ahead is None:
-            return
-        if ahead["before"] is not None:
-            for slot, values in zip(self._model.slots, ahead["before"]):
+        if part is None:
+            self._begins_anew()
+        else:
+            self.place.take(part)
+        if ahead is not None and ahead.before is not None:
+            for slot, values in zip(self._model.slots, ahead.before):
                 slot.put(values)
             self._model.clear()
-            return
-        logger.warning(
-            "rank %d: job '%s' is a round ahead of the program's other jobs, and what it began that round with is too "
-            "large to be kept: what the loop computes of it before its next step() (its loss) is of parameters after "
-            "it. What is trained is not",
-            self.view.rank,
-            self.name,
-        )
 
-    def begins_anew(self) -> None:
-        """Nothing is known of the round that it goes on after, or it is the job's beginning."""
-        if not self.round:
-            self.place.begin()
-            return
-        self.place.loop.batches_before = self.round * self._batches
-        logger.warning(
-            "rank %d: %s for this rank. Schedulers, random generators and what was given to keep() begin anew, and "
-            "a DistributedSampler goes on as if all rounds had taken as many batches",
-            self.view.rank,
-            self.place.unknown,
-        )
+    def _begins_anew(self) -> None:
+        self.place.begins(self.round)
+        if self.round:
+            self.place.loop.batches_before = self.round * self._batches
+            logger.warning(
+                "rank %d: %s for this rank. Schedulers, random generators and what was given to keep() begin anew, and "
+                "a DistributedSampler goes on as if all rounds had taken as many batches",
+                self.view.rank,
+                self.place.unknown,
+            )
 
     # ---- rounds
 
@@ -242,8 +258,21 @@ class Link:
     def round_leaves(self) -> None:
         """The open round's first gradient is about to be pushed: what belongs to the round is kept."""
         self.trained = True
-        if not self.skips:
-            self.place.round_leaves(self.attachment.session if self.sends else None, self.round + 1)
+        if self.skips:
+            return
+        if self.ahead is not None and self.ahead.before is None:
+            logger.warning(
+                "rank %d: job '%s' went through round %d once more, which is complete. The parameters that it began "
+                "with are too large to be kept: what the loop computed of it (its loss) is of those after it. What is "
+                "trained is not",
+                self.view.rank,
+                self.name,
+                self.round + 1,
+            )
+        self.place.round_leaves(self.attachment.session if self.sends else None, self.name, self.round + 1)
+        for one in self._jobs.open:
+            if one is not self:
+                one.place.note_own()  # this job's passes went through its model, maybe
 
     def push(self, index: int, source: torch.Tensor | None, factor: int, weight: int, rate: float) -> None:
         """As :meth:`Attachment.push`, if the round is the job's."""
@@ -261,20 +290,23 @@ class Link:
             one.place.take_own_again()
         self.place.loop.go_on_again()
 
-    def at_top(self, draws: bool, top: Top | None) -> None:
-        """The loop begins its next round."""
-        session = self.attachment.live
-        if session is not None and not self.closed:
-            if self.skips and draws:
-                self.place.take_own_again()
-            self.skips = False
-            self.place.at_top(session if self.ahead is None else None, draws, top)
+    def at_top(self, draws: bool) -> None:
+        """The loop begins its next iteration."""
+        if self.skips and draws:
+            self.place.take_own_again()
+        self.skips = False
+        self.place.at_top()
+
+    def keep_top(self) -> None:
+        """What the program goes on from, if it is to go on after the newest round."""
+        if self.attachment.live is not None and self.ahead is None:
+            self.place.keep_top(self.attachment.live)
 
     def complete_round(self) -> bool:
         """Waits for the round that was pushed, whatever is lost meanwhile.
 
         Returns:
-            False if the job went back: ``self.round`` says whereto, and the model has its parameters.
+            False if the job went back, or the open round begins anew: the model has the parameters to go on with.
 
         Raises:
             Stopped: in good order. The model has the parameters.
@@ -287,11 +319,15 @@ class Link:
         with self.attachment.copies.taking():
             return self._complete_round()
 
-    def _come_to_round(self, kept: dict[str, Any]) -> None:
-        self.ahead = None
+    def _come_to_round(self, kept: Kept) -> None:
         self.round += 1
-        self.place.take_own(kept)
-        self.take_all()
+        if self.round < kept.round:  # the loop made more than one in an iteration
+            return
+        self.ahead = None
+        self.place.take_own(kept.own)
+        self.place.loop.comes_to(kept.left or [])
+        if not self._model.steps_here:
+            self.take_all()
 
     def _complete_round(self) -> bool:
         wanted = self.round + 1
@@ -316,8 +352,7 @@ class Link:
                 step, reason = Step.RESTART, str(error)
             if step == Step.VIEW_STOPPED:
                 self.leave_stopped(reason)
-            self._jobs.attach_again(self, reason)
-            if self.round != wanted - 1 or self.skips:
+            if not self._jobs.attach_again(self, reason):
                 return False
             complete = self.attachment.began_after == wanted
             if complete:
@@ -412,7 +447,7 @@ class Link:
                 self.round + 1,
             )
         if self.attachment.live is not None:
-            self.place.at_end(self.attachment.live, self.round)
+            self._jobs.at_end(self)
 
     def say_finished(self) -> None:
         """Training is complete. Without waiting for what comes of it.
@@ -457,8 +492,8 @@ class Link:
             except Unavailable as error:
                 here = self.round
                 self._jobs.attach_again(self, str(error))
-                if self.round < here:
-                    lost = f"the rounds after {self.round} were lost when the program was at its end"
+                if (round := self.attachment.began_after) < here:
+                    lost = f"the rounds after {round} were lost when the program was at its end"
                     self.leave_stopped(f"{lost}; run it again to go on")
 
     def fail(self, message: str) -> None:

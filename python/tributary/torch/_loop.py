@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
-from tributary.torch import _plain
+from tributary.torch import _plain, _schedulers
 from tributary.torch._plain import LIMIT
 from tributary.torch._seed import generators, set_generators
 
@@ -24,10 +24,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Top:
-    """The loop's state at its top. same_epoch: none has ended since the last round left."""
+    """A top that a program goes on from.
 
-    loop: dict[str, Any]
-    same_epoch: bool
+    Attributes:
+        number: of tops that the program came to before, also in earlier processes.
+        loop: its state, encoded.
+        jobs: what was each open job's own (Place.part).
+    """
+
+    number: int
+    loop: bytes
+    jobs: dict[str, dict[str, Any]]
+
+    def plain(self, leaves: str = "") -> dict[str, Any]:
+        """To be kept. leaves: a job whose round leaves, so that what it has of its own is another."""
+        jobs = {name: {**part, "own": b""} if name == leaves else part for name, part in self.jobs.items()}
+        return {"number": self.number, "loop": self.loop, "jobs": jobs}
+
+    def without_own(self) -> Top:
+        return replace(self, jobs={name: {**part, "own": b""} for name, part in self.jobs.items()})
+
+    @property
+    def size(self) -> int:
+        """Bytes, about."""
+        return len(self.loop) + sum(len(part["own"]) for part in self.jobs.values())
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is the beginning of all jobs."""
+        return not any(part["round"] for part in self.jobs.values())
 
 
 class Loop:
@@ -42,13 +67,16 @@ class Loop:
         samples: that this rank has taken from samplers.
         arrived: the loop has passed its top since it went on from a state.
         looks: the last batch was only looked at: the loop begins the same iteration again.
-        tops: that the program came to, also in earlier processes, with rounds between them.
-        leaves: rounds of all jobs that have left.
+        last_top: which all that is kept names.
+        first_top: that the jobs began at: without a snapshot they go back there.
+        own_fits: what only this rank has is kept.
     """
 
     def __init__(self, passes_top: Callable[[], None]) -> None:
         self.told = False
         self.epoch: int | None = None
+        self._counts = False  # epochs() is in one
+        self._next_epoch: int | None = None  # that epochs() is to give, because the job went there
         self.samples = 0
         self.looks = False
         self._passes_top = passes_top
@@ -62,8 +90,10 @@ class Loop:
         self.batches_before = 0  # of each rank, in rounds of which nothing is kept
         self._generators: dict[str, Any] | None = None  # of the state that the first round begins with
         self.arrived = True
-        self.tops = 0
-        self.leaves = 0
+        self.last_top: Top | None = None
+        self.first_top: Top | None = None
+        self.own_fits = True
+        self._tops = 0
         self._left: dict[str, Any] | None = None  # when the last round did, until the next one's first gradient
         self._topped = False  # it has come to its top since then
 
@@ -91,10 +121,13 @@ class Loop:
         return [place for place in given if place is not None]
 
     def nth(self, sampler: DistributedSampler) -> int:
-        """How many living samplers were made before it, of as many samples in the same order."""
-        samplers = self.samplers
-        before = samplers[: samplers.index(sampler)] if sampler in samplers else samplers
-        return sum(1 for one in before if one.is_of(sampler.data()))
+        """How many living samplers were made before it, of as many samples in the same order. One that is being made
+        takes the place of those that have trained.
+        """
+        samplers, data = self.samplers, sampler.data()
+        if sampler not in samplers:
+            return sum(1 for one in samplers if one.is_of(data) and not one.has_trained(data))
+        return sum(1 for one in samplers[: samplers.index(sampler)] if one.is_of(data))
 
     def keep(self, objects: dict[str, Any]) -> None:
         """Objects that have a state. In a program that goes on they get it at once.
@@ -113,6 +146,7 @@ class Loop:
                     "torch.save() yourself, and load it before the loop"
                 )
             self._objects[name] = thing
+            _schedulers.add(thing)
             if self._given is not None and name in self._given["objects"]:
                 thing.load_state_dict(self._given["objects"][name])
 
@@ -123,42 +157,46 @@ class Loop:
         self._generators, self._goes_on = None, True
         drew = [sampler for sampler in self.samplers if sampler.round_leaves(last=sampler is self.last)]
         self._training = [sampler for sampler in drew if sampler.trains] or self._training
+        for sampler in drew:
+            sampler.is_nth(self.nth(sampler))
         return self.now()
 
-    def round_leaves(self) -> None:
-        """Of any job."""
+    def round_leaves(self) -> list[Any]:
+        """Of any job. Where samplers are then."""
         self._left, self._topped = self.when_round_leaves(), False
-        self.leaves += 1
+        places: list[Any] = self._left["samplers"]
+        return places
 
-    @property
-    def now_left(self) -> dict[str, Any]:
-        """The state when the last round left."""
-        assert self._left is not None
-        return self._left
-
-    def reaches_top(self, draws: bool) -> Top | None:
-        """The loop is at its top. None: nothing has left since it was there last."""
+    def reaches_top(self, draws: bool) -> dict[str, Any] | None:
+        """Its state at a new top, or if it takes the last one again. draws: the batch is not taken yet."""
         left = self._left
         if not draws:
             self._left = None
         if left is None or (self._topped and not (draws and self.looks)):
             return None
-        self.tops += not self._topped
-        self._topped = True
-        loop = self.at_top(left, draws)
-        return Top(loop, self.same_epoch(left, loop))
+        self._comes_to_top()
+        return self.at_top(left, draws)
 
     def begins(self) -> None:
-        """Jobs are at their beginning together: that it is kept tells them apart when one of them is a round ahead."""
+        """Where it comes next is a new top: a job has begun here, of which the last one knows nothing."""
         self._left, self._topped = self.now(), False
 
     def ends(self) -> dict[str, Any] | None:
-        """The state at the end of the program, which is a top, too."""
+        """The state at the end of the program, which is a top, too. None: it is at the last one."""
         if self._left is None:
             return None
-        self.tops += not self._topped
-        self._topped = True
+        self._comes_to_top()
         return self.at_end(self._left)
+
+    def _comes_to_top(self) -> None:
+        self._tops += not self._topped
+        self._topped = True
+
+    def note_top(self, state: dict[str, Any], jobs: dict[str, dict[str, Any]]) -> None:
+        """From now on all that is kept names this top. jobs: what is each one's own."""
+        self.last_top = Top(self._tops, _plain.encoded(state, "what belongs to the place in the data"), jobs)
+        if self.last_top.begins and self.first_top is None:
+            self.first_top = self.last_top
 
     def now(self) -> dict[str, Any]:
         loaders = _plain.encoded(self._states(loaders=True), "a loader that is kept")
@@ -170,15 +208,6 @@ class Loop:
         looks = draws and not self.looks and any(sampler.begins for sampler in self.samplers)
         place = {**self._place(), "at_top": True} if draws else {}
         return {**before, **place, "objects": self._states(loaders=False), "looks": looks}
-
-    @staticmethod
-    def same_epoch(before: dict[str, Any], after: dict[str, Any]) -> bool:
-        """Whether no epoch ended between the two."""
-
-        def epochs(state: dict[str, Any]) -> list[Any]:
-            return [state["epoch"], *(place["turn"] for place in state["samplers"] if place is not None)]
-
-        return epochs(before) == epochs(after)
 
     def at_end(self, before: dict[str, Any]) -> dict[str, Any]:
         """The same at the end of the program, which has done what follows its last round."""
@@ -195,23 +224,22 @@ class Loop:
     def _states(self, loaders: bool) -> dict[str, Any]:
         return {name: thing.state_dict() for name, thing in self._objects.items() if _is_loader(thing) == loaders}
 
-    def go_on(self, kept: dict[str, Any], own: bool, reseed: Callable[[], None] | None = None) -> None:
-        """From a state that was kept.
+    def go_on(self, top: Top, own: bool, reseed: Callable[[], None] | None = None) -> None:
+        """From a top that was kept.
 
         Args:
-            kept: with the loop's, and which of the program's it was.
             own: by this rank, whose random generators those are.
             reseed: sets generators as a step() does; None: it does not.
         """
-        state = kept["loop"]
-        self.tops, self.leaves = kept["tops"], kept["leaves"]
+        self.last_top, self._tops = top, top.number
         self._left, self._topped = None, True
-        if kept.get("others") and not kept["top"]:  # what is at the next top tells jobs apart that are a round ahead
-            self._left, self._topped = state, False
+        state = _plain.decoded(top.loop)
         state = {**state, "objects": {**state["objects"], **_plain.decoded(state["loaders"])}}
         self._given = state
-        if self.epoch is None:  # a loop that goes back goes through epochs in one iteration
+        if not self._counts:
             self.epoch = state["epoch"]
+        elif state["epoch"] is not None:
+            self._next_epoch = state["epoch"] if state["epoch"] != self.epoch else None
         self._claimed = self._goes_on = False
         for sampler in self.samplers:
             sampler.go_on(self.place_of(sampler) or sampler.beginning)
@@ -222,6 +250,13 @@ class Loop:
             self._generators = generators()
         self.arrived = False
         self._set_generators()
+
+    def comes_to(self, places: list[Any]) -> None:
+        """It has gone through a round again, and samplers are where they were when it left."""
+        for sampler in self.samplers:
+            for place in places:
+                if place is not None and sampler.is_at(place):
+                    sampler.jump(place)
 
     def _load_objects(self) -> None:
         given = self._given["objects"] if self._given is not None else {}
@@ -259,13 +294,21 @@ class Loop:
             )
         self._passes_top()
 
+    @property
+    def changes_epoch(self) -> bool:
+        """Whether epochs() gives another epoch next than the one after this."""
+        return self._next_epoch is not None
+
     def epochs(self, count: int | None) -> Iterator[int]:
         self.told = True
         if self.epoch is None:
             self.epoch = next((one.open_epoch for one in self.samplers if one.open_epoch is not None), 0)
+        self._counts, self._next_epoch = True, None
         while count is None or self.epoch < count:
             yield self.epoch
-            self.epoch += 1
+            self.epoch = self.epoch + 1 if self._next_epoch is None else self._next_epoch
+            self._next_epoch = None
+        self._counts = False
 
 
 def _is_loader(thing: Any) -> bool:

@@ -122,9 +122,7 @@ class Program:
         self._failure = None
         if not self.loop.arrived:
             self.loop.passed_top(draws)
-        top = self.loop.reaches_top(draws)
-        for link in self.links:
-            link.at_top(draws, top)
+        self.jobs.at_top(self.loop, draws)
         for link in self.links:
             link.leave_if_stopped()
         self.loop.passed_top(draws)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from typing import Any
 
@@ -30,6 +29,12 @@ def _new(kind: type, *_: Any, **__: Any) -> Any:
 LRScheduler.__new__ = _new  # type: ignore[assignment,method-assign]
 
 
+def add(thing: Any) -> None:
+    """What a program keeps may be a scheduler of another kind (timm's): it has the optimizer whose rates it steps."""
+    if isinstance(getattr(thing, "optimizer", None), torch.optim.Optimizer) and not isinstance(thing, LRScheduler):
+        _made.append(weakref.ref(thing))
+
+
 class Schedulers:
     """Schedulers that step the rates of an optimizer.
 
@@ -39,10 +44,10 @@ class Schedulers:
 
     def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
         self._optimizers = optimizers
-        self._alive: list[Any] = []  # when the last round left: a function that made them may have returned
-        self._before: list[Any] = []  # their last_epoch then
-        self._a_gap: dict[int, int] = {}  # how often each was stepped between a step() and the next round
+        self._alive: list[Any] = []  # when the loop was looked at last: a function that made them may have returned
+        self._began = self._rates()  # what the program gave
         self._left_out: set[int] = set()
+        self._told_of_unknown = False
 
     def _found(self) -> list[Any]:
         """In the order in which they were made, without those that another one steps."""
@@ -55,25 +60,32 @@ class Schedulers:
         inner = {id(part) for scheduler in mine for part in getattr(scheduler, "_schedulers", [])}
         return [scheduler for scheduler in mine if id(scheduler) not in inner]
 
-    def round_leaves(self) -> None:
-        """A round's first gradient is about to be sent: later steps of schedulers belong to the gap after the round."""
+    def find(self) -> None:
+        """Those that there are now."""
         self._alive = self._found()
-        self._before = [getattr(scheduler, "last_epoch", None) for scheduler in self._alive]
+        if not self._alive and any("initial_lr" in group for group in self._optimizers[0].param_groups):
+            self._tell_of_unknown()
 
-    def next_round_begins(self) -> None:
-        """The gap is over, and no epoch ended in it."""
-        for scheduler, before in zip(self._alive, self._before):
-            now = getattr(scheduler, "last_epoch", None)
-            if isinstance(before, int) and isinstance(now, int):
-                self._a_gap[id(scheduler)] = max(0, now - before)
+    def _tell_of_unknown(self) -> None:
+        if not self._told_of_unknown:
+            logger.warning(
+                "the optimizer's groups have an initial_lr, which a scheduler gives them, and no scheduler is known: a "
+                "process that goes on would begin it anew. Give it to tributary.torch.keep(scheduler=...) before the "
+                "loop"
+            )
+        self._told_of_unknown = True
 
     def state(self) -> dict[str, Any]:
         return {
-            "rates": [float(group["lr"]) for group in self._optimizers[0].param_groups],
-            "schedulers": [self._state_of(scheduler, before) for scheduler, before in zip(self._alive, self._before)],
+            "began": self._began,
+            "rates": self._rates(),
+            "schedulers": [self._state_of(scheduler) for scheduler in self._alive],
         }
 
-    def _state_of(self, scheduler: Any, before: Any) -> dict[str, Any]:
+    def _rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self._optimizers[0].param_groups]
+
+    def _state_of(self, scheduler: Any) -> dict[str, Any]:
         name, data = type(scheduler).__name__, b""
         try:
             data = _plain.encoded(scheduler.state_dict(), f"the state of {name}")
@@ -81,17 +93,10 @@ class Schedulers:
             if id(scheduler) not in self._left_out:
                 self._left_out.add(id(scheduler))
                 logger.warning("%s, which cannot be kept: in a process that goes on, %s begins anew", error, name)
-        now = getattr(scheduler, "last_epoch", None)
-        done = now - before if isinstance(now, int) and isinstance(before, int) else 0
-        return {"name": name, "state": data, "gap": self._a_gap.get(id(scheduler)), "done": done}
+        return {"name": name, "state": data}
 
-    def load(self, state: dict[str, Any], in_gap: bool) -> None:
-        """Goes on as they were.
-
-        Args:
-            in_gap: the state is of the end of a step(), and the loop was lost before it came to the next batch: what it
-                does between them it has not done.
-        """
+    def load(self, state: dict[str, Any]) -> None:
+        """Goes on as they were."""
         found, given = self._found(), state["schedulers"]
         names = [type(scheduler).__name__ for scheduler in found]
         if names != [one["name"] for one in given]:
@@ -106,34 +111,19 @@ class Schedulers:
         for scheduler, one in zip(found, given):
             if one["state"]:
                 scheduler.load_state_dict(_plain.decoded(one["state"]))
-            if one["gap"] is not None:
-                self._a_gap[id(scheduler)] = one["gap"]
+        if state["began"] != self._began:
+            logger.warning(
+                "the optimizer's rates are %s in the program, and were %s when the job began: its schedulers go on "
+                "from those. For other rates give another name=, or `tributary run --fresh`",
+                self._began,
+                state["began"],
+            )
+            self._began = state["began"]
         for group, rate in zip(self._optimizers[0].param_groups, state["rates"]):
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(rate)
             else:
                 group["lr"] = rate
-        if in_gap:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that the optimizer has made no step: it has, in another process
-                self._step_gap(list(zip(found, given)))
-
-    @staticmethod
-    def _step_gap(states: list[tuple[Any, dict[str, Any]]]) -> None:
-        """Steps them as often as in the gap before, in turns: schedulers may follow each other's rates."""
-        unknown = [one["name"] for _, one in states if one["gap"] is None]
-        if unknown:
-            logger.warning(
-                "the loop was lost after its first round, before it was seen whether it steps %s after each: taken as "
-                "not stepped",
-                ", ".join(unknown),
-            )
-        left = [max(0, (one["gap"] or 0) - one["done"]) for _, one in states]
-        for turn in range(max(left)):
-            for (scheduler, _), steps in zip(states, left):
-                judges = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)  # what the loop measures
-                if turn < steps and not judges:
-                    scheduler.step()
 
 
 def _listed(names: list[str]) -> str:

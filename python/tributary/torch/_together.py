@@ -8,17 +8,18 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tributary._errors import Error, JobStopped, Unavailable
 from tributary.torch._launch import attach_patience_s
 from tributary.torch._log import logger
-from tributary.torch._place import Kept
 from tributary.torch._retries import Retries
 from tributary.torch._stop import StopSignal
 
 if TYPE_CHECKING:
     from tributary.torch._link import Link
+    from tributary.torch._loop import Loop, Top
+    from tributary.torch._place import Kept
 
 PAUSE_SLICE_S = 0.05
 LOOK_S = 0.05
@@ -28,8 +29,9 @@ class Together:
     """Whoever is lost is lost to all jobs. So all end their views, and attach again in the order in which the program
     made them, which is the same on all ranks.
 
-    A rank that is lost in an iteration of its loop comes back to the iteration's beginning. The jobs that had their
-    round in it are then *ahead*: their part is computed again, and nothing of it is sent (Link.ahead).
+    All go on from the last top of the loop. A rank that is lost in an iteration comes back to the iteration's
+    beginning. The jobs that had their round in it are then *ahead*: their part is computed again, and nothing of it is
+    sent (Link.ahead).
 
     Args:
         stop: says when the program is to stop.
@@ -60,7 +62,6 @@ class Together:
         """
         self.links[:] = self.open
         self.links.append(link)
-        link.place.others = lambda leaves: {one.name: one.place.part(leaves) for one in self.open if one is not link}
         try:
             with self._attaching_now(link):
                 self._attach_first(link)
@@ -85,11 +86,14 @@ class Together:
                 link.report.say(f"attaching again in {pause * 1000:.0f} ms: {error}")
                 self._pause(pause)
 
-    def attach_again(self, link: Link, reason: str) -> None:
-        """All jobs have new views after it: they are where they were, or this one went back (``link.skips``).
+    def attach_again(self, link: Link, reason: str) -> bool:
+        """All jobs have new views after it.
 
         Args:
             link: that lost its view.
+
+        Returns:
+            Whether they are where they were. Else they went back.
 
         Raises:
             Stopped: the program is to stop.
@@ -103,13 +107,14 @@ class Together:
         if all(one.is_where_it_was for one in self.open):
             for one in self.open:
                 one.push_again()
-        else:
-            for one in self.open:
-                one.goes_back(skips=len(self.open) > 1)
-            self._go_on(self.open)
-            for one in self.open:
-                if one is not link:
-                    one.clear()
+            return True
+        for one in self.open:
+            one.goes_back(skips=len(self.open) > 1)
+        self._go_on(self.open)
+        for one in self.open:
+            if one is not link:
+                one.clear()
+        return False
 
     def _try_to_attach(self, link: Link, reason: str) -> None:
         while True:
@@ -207,45 +212,58 @@ class Together:
         while self.stop.requested is None and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, PAUSE_SLICE_S))
 
-    # ---- going on
+    # ---- tops
+
+    def at_top(self, loop: Loop, draws: bool) -> None:
+        """The loop begins an iteration. draws: its batch is not taken yet."""
+        for one in self.open:
+            one.at_top(draws)
+        state = loop.reaches_top(draws)
+        if state is not None:
+            self._note_top(loop, state)
+            for one in self.open:
+                one.keep_top()
+
+    def at_end(self, link: Link) -> None:
+        """The program ends after the newest round of this job, without a top of the loop."""
+        loop = link.place.loop
+        if link.place.round == link.round and (state := loop.ends()) is not None:
+            self._note_top(loop, state)
+            link.keep_top()
+
+    def _note_top(self, loop: Loop, state: dict[str, Any]) -> None:
+        loop.note_top(state, {one.name: one.place.part() for one in self.open})
 
     def _go_on(self, links: list[Link]) -> None:
         """From the newest top of the loop that one of them has kept."""
-        kept = {one.name: one.place.found(one.attachment.session, one.attachment.began_after) for one in links}
-        known = {name: one for name, one in kept.items() if one is not None}
-        if not known:
-            for one in links:
-                one.goes_on(one.attachment.began_after)
-                one.begins_anew()
-            if len(self.open) > 1:
-                links[0].place.loop.begins()
-            return
-        name, entry = _entry(known)
-        last = entry.state["tops"]
+        loop = links[0].place.loop
+        found = {one.name: one.place.found(one.attachment.session, one.attachment.began_after) for one in links}
+        kept = {name: one for name, one in found.items() if one is not None}
+        name = max(kept, key=lambda name: (kept[name].top.number, kept[name].left is None), default=links[0].name)
+        top = kept[name].top if kept else None
+        if not any(one.attachment.began_after for one in links):
+            top = loop.first_top
         for one in links:
-            round = one.attachment.began_after
-            part = entry.part_of(one.name, mine=one.name == name)
-            mine = kept[one.name]
-            if part is None or (mine is None and round != part["round"]):  # the others know nothing of it
-                one.goes_on(round)
-                one.begins_anew()
-            elif round == part["round"]:
-                one.goes_on(round)
-                one.place.take(part, in_gap=not entry.state["top"])
-            elif round == part["round"] + 1 and mine is not None and mine.state["tops"] == last and entry.state["top"]:
-                one.goes_on(round - 1, ahead=mine.state)
-                one.place.take(part, in_gap=False)
-            else:
-                raise Error(
-                    f"job '{one.name}' is at round {round}, and it was at {part['round']} when '{name}' had the round "
-                    "that it is at: jobs of one program go on from the same iteration. Restore checkpoints of one "
-                    "iteration (tributary checkpoint restore), or begin anew with `tributary run --fresh`"
-                )
-        next(one for one in links if one.name == name).place.go_on_in_loop(entry)
+            self._go_on_from(top, one, kept.get(one.name), name)
+        if top is not None:
+            own = kept[name].mine if kept else True
+            next(one for one in links if one.name == name).place.go_on_in_loop(top, own)
+        if top is None or any(one.name not in top.jobs for one in self.open):
+            loop.begins()
 
-
-def _entry(known: dict[str, Kept]) -> tuple[str, Kept]:
-    """Which state is gone on from, and of which job: the last top's, else that of the round that left last."""
-    last = max(one.state["tops"] for one in known.values())
-    newest = [(name, one) for name, one in known.items() if one.state["tops"] == last]
-    return max(newest, key=lambda item: (item[1].state["top"], item[1].state["leaves"]))
+    @staticmethod
+    def _go_on_from(top: Top | None, one: Link, kept: Kept | None, name: str) -> None:
+        part = None if top is None else top.jobs.get(one.name)
+        round = one.attachment.began_after
+        if top is None or part is None or (kept is None and round != part["round"]):  # nothing is known of it
+            one.goes_on(None)
+        elif round == part["round"]:
+            one.goes_on(part)
+        elif round > part["round"] and kept is not None and kept.left is not None and kept.top.number == top.number:
+            one.goes_on(part, ahead=kept)
+        else:
+            raise Error(
+                f"job '{one.name}' is at round {round}, and it was at {part['round']} when '{name}' had the round that "
+                "it is at: jobs of one program go on from the same iteration. Restore checkpoints of one iteration "
+                "(tributary checkpoint restore), or begin anew with `tributary run --fresh`"
+            )

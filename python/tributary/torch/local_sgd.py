@@ -153,14 +153,16 @@ class DiLoCo:
         self._link.wait_pushed()
         blocked = time.monotonic_ns()
         compute_ns = blocked - self._began
+        trains = self._link.sends
         done = self._link.complete_round()
         samples = program.loop.samples - self._taken_before or self._steps
         if done:
             self._link.take_all()
+        if done and trains:
             self._link.report.round_done(self._link.round, samples, compute_ns, time.monotonic_ns() - blocked)
         self._clear()
         if not done:
-            error = Rewound(self._link.round, from_round=self._link.rewound_from)
+            error = Rewound(self._link.attachment.began_after, from_round=self._link.rewound_from)
             if self._on_rewind == "raise":
                 raise error
             logger.warning("rank %d: %s; training goes on from there", self._link.view.rank, error)

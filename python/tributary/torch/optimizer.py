@@ -179,8 +179,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
             batches=accumulate,
         )
         program.open(self._link)
-        if self._steps_here and self._link.round:
-            message = _complaints.mean_cannot_resume(self._job.name, self._link.round)
+        resumed = self._link.view.resume_round
+        if self._steps_here and resumed:
+            message = _complaints.mean_cannot_resume(self._job.name, resumed)
             self._link.fail(message)
             raise Error(message)
         for slot in self._slots:
@@ -336,17 +337,19 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._link.wait_pushed()
         blocked = time.monotonic_ns()
         compute_ns = blocked - self._open.began_ns
+        trains = self._link.sends
         done = self._link.complete_round()
-        if done:
+        if not done:
+            self._went_back()
+            return loss
+        if trains:
             if self._same_data.seen(self._link, self._slots, self._open.weight or 0):
                 logger.warning("%s", SAME_DATA)
             if self._steps_here:
                 self._step_here()
             samples = self._open.samples or program.loop.samples - self._taken_before or self._accumulate
             self._link.report.round_done(self._link.round, samples, compute_ns, time.monotonic_ns() - blocked)
-            self._end_round()
-        else:
-            self._went_back()
+        self._end_round()
         return loss
 
     def _send_rest(self) -> None:
@@ -412,8 +415,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _went_back(self) -> None:
         self._clear()
-        error = Rewound(self._link.round, from_round=self._link.rewound_from)
-        if self._steps_here:
+        error = Rewound(self._link.attachment.began_after, from_round=self._link.rewound_from)
+        if self._steps_here and error.round != error.from_round:
             message = f"{error}; and this process steps itself, so its parameters cannot go back"
             self._link.fail(message)
             raise Error(message)

@@ -20,12 +20,22 @@ class Turn:
         start: samples of the epoch that all ranks had taken before.
         until: the epoch that the iteration ends with.
         batches: that have reached the loop.
+        size: samples of a batch.
+        ends_short: a last round may have smaller batches.
         rounds: that were trained with batches of it.
         over: the loop knows that there is no batch any more.
     """
 
     def __init__(
-        self, number: int, epoch: int, start: int, size: int, per_round: int, until: int | None = None
+        self,
+        number: int,
+        epoch: int,
+        start: int,
+        size: int,
+        per_round: int,
+        *,
+        until: int | None = None,
+        ends_short: bool = False,
     ) -> None:
         self.number = number
         self.epoch = epoch
@@ -33,6 +43,7 @@ class Turn:
         self.until = epoch if until is None else until
         self.size = size
         self.per_round = per_round
+        self.ends_short = ends_short and per_round == 1
         self.world, self.rank = replicas(), replica()
         self.began = program.round
         self.batches = 0
@@ -40,20 +51,32 @@ class Turn:
         self.over = False
         self.skipped = False  # in an earlier process it was over
 
+    def then(self, number: int, epoch: int, start: int, until: int) -> Turn:
+        """What the same iteration goes on with."""
+        return Turn(number, epoch, start, self.size, self.per_round, until=until, ends_short=self.ends_short)
+
     def dealt(self, ahead: int) -> int:
         """Samples of the epoch that all ranks have taken, if the loop holds back so many batches."""
         return self.start + max(0, self.batches - (0 if self.over else ahead)) * self.size * self.world
 
     def count(self, length: int) -> int:
-        """Batches of this rank, of a data set of so many samples: all ranks make whole rounds."""
-        return max(0, length - self.start) // (self.size * self.world * self.per_round) * self.per_round
+        """Batches of this rank, of a data set of so many samples."""
+        whole, rest = self._rounds(length)
+        return whole * self.per_round + (rest > 0)
 
-    def places(self, batch: int) -> torch.Tensor:
+    def _rounds(self, length: int) -> tuple[int, int]:
+        """Whole rounds, and the samples of a batch in a smaller one, if the epoch began with other ranks or batches."""
+        round = self.size * self.world * self.per_round
+        whole, rest = divmod(max(0, length - self.start), round)
+        return whole, rest // self.world if self.ends_short and self.start % round else 0
+
+    def places(self, batch: int, length: int) -> torch.Tensor:
         """Where in the epoch's order a batch lies: a round's batches are those of neighbouring ranks."""
         round, part = divmod(batch, self.per_round)
+        whole, rest = self._rounds(length)
         ranks = self.world * self.per_round
-        place = (round * self.size + torch.arange(self.size)) * ranks + self.rank * self.per_round + part
-        return self.start + place
+        place = torch.arange(self.size if round < whole else rest) * ranks + self.rank * self.per_round + part
+        return self.start + round * self.size * ranks + place
 
 
 class DistributedSampler(Sampler[int]):
@@ -74,6 +97,7 @@ class DistributedSampler(Sampler[int]):
         seed: the same on all ranks.
         batch_size: of the batches that are made of the samples. None: what the ``DataLoader`` has.
         accumulate: batches a round. None: what the :class:`DistributedOptimizer` has.
+        ahead: batches that the loop draws before it trains the one before. Accelerate's is known.
 
     Raises:
         ValueError: the job goes on in data of another length, or of another seed.
@@ -87,11 +111,12 @@ class DistributedSampler(Sampler[int]):
         seed: int = 0,
         batch_size: int | None = None,
         accumulate: int | None = None,
+        ahead: int = 0,
     ) -> None:
         self.dataset = dataset
         self.shuffle = shuffle
         self.seed = seed
-        self.ahead = 0  # batches that the loader holds back
+        self.ahead = ahead
         self._batch_size = batch_size
         self._accumulate = accumulate
         self._epoch: int | None = None  # that set_epoch() said for the next iteration
@@ -101,6 +126,7 @@ class DistributedSampler(Sampler[int]):
         self._first: dict[str, Any] | None = None  # the place where this process began
         self._drawn = False  # a batch since the last round
         self._trains = False
+        self._has_trained = False  # rounds of this process
         self._rewinds = program.rewinds
         self._told_left = False
         self._nth = 0  # of those of the same data
@@ -133,7 +159,8 @@ class DistributedSampler(Sampler[int]):
     @property
     def beginning(self) -> dict[str, Any] | None:
         """The place of a job that goes back to its beginning; None: no round was trained with it."""
-        return {**self._first, "nth": self._nth, **self.data()} if self.trains and self._first is not None else None
+        first = self._first or {"turn": 0, "epoch": 0, "dealt": 0}  # an earlier process was there
+        return {**first, "nth": self._nth, **self.data()} if self.trains else None
 
     @property
     def begins(self) -> bool:
@@ -151,10 +178,14 @@ class DistributedSampler(Sampler[int]):
         drew, self._drawn = self._drawn, False
         if drew and self._turn is not None:
             self._turn.rounds += 1
+            self._has_trained = True
             # An evaluation is between two rounds, and has come to its end.
             self._trains = self._trains or self._turn.rounds > 1 or (last and not self._turn.over)
-            self._nth = program.loop.nth(self)
         return drew
+
+    def is_nth(self, nth: int) -> None:
+        """Of the living samplers of the same data; counted when a round leaves."""
+        self._nth = nth
 
     def place(self, ends: bool = False) -> dict[str, Any] | None:
         """What a process needs to go on; None: it begins anew.
@@ -183,10 +214,20 @@ class DistributedSampler(Sampler[int]):
 
     def has_trained(self, data: dict[str, Any]) -> bool:
         """Whether this process has trained rounds with its batches, and those are its data."""
-        return self._trains and self._turn is not None and self._turn.rounds > 0 and self.is_of(data)
+        return self._trains and self._has_trained and self.is_of(data)
 
     def is_of(self, place: dict[str, Any]) -> bool:
         return all(place[key] == value for key, value in self.data().items())
+
+    def is_at(self, place: dict[str, Any]) -> bool:
+        """Whether a place is of this sampler, and of the epoch that it is in."""
+        turn = self._turn
+        return self.is_of(place) and self._nth == place["nth"] and turn is not None and turn.number == place["turn"]
+
+    def jump(self, place: dict[str, Any]) -> None:
+        """To another place in the epoch, if it is another one."""
+        if self._turn is not None and self._turn.dealt(self.ahead) != place["dealt"]:
+            self._open, self._rewinds = place, -1
 
     def go_on(self, place: dict[str, Any] | None) -> None:
         """From a place that was kept."""
@@ -195,8 +236,8 @@ class DistributedSampler(Sampler[int]):
 
     # ---- iterations
 
-    def begin(self, size: int | None) -> Turn:
-        """The next iteration, in batches of so many samples.
+    def begin(self, size: int | None, drop_last: bool = False) -> Turn:
+        """The next iteration, in batches of so many samples. drop_last: smaller ones do not reach the loop.
 
         Raises:
             ValueError: the size is not known, there are too few samples, or the loop's epoch is not the job's.
@@ -214,6 +255,8 @@ class DistributedSampler(Sampler[int]):
                 f"DistributedSampler: {len(self.dataset)} samples make no round of {replicas()} ranks with "
                 f"{per_round} batches of {size}: choose smaller batches"
             )
+        if self._went_back() and program.loop.told and self._open is not None:
+            self._turn = None
         if self._turn is None and self._open is None and program.loop.samplers[0] is self:
             self._open = self._by_rounds(size, per_round)
         number, epoch, start = self._following()
@@ -235,7 +278,7 @@ class DistributedSampler(Sampler[int]):
                 )
             else:
                 epoch, start = place["epoch"], place["dealt"]
-        self._turn = Turn(number, epoch, start, size, per_round)
+        self._turn = Turn(number, epoch, start, size, per_round, ends_short=not drop_last)
         self._turn.skipped = skipped
         if self._first is None and place is None:
             self._first = {"turn": number, "epoch": epoch, "dealt": start}
@@ -278,20 +321,32 @@ class DistributedSampler(Sampler[int]):
         """Whether other batches come next than those of the turn: the job went back, or has other ranks."""
         return self._rewinds != program.rewinds or (turn.world, turn.rank) != (replicas(), replica())
 
-    def again(self, turn: Turn) -> Turn:
-        """What the iteration of a turn that moved goes on with."""
+    def again(self, turn: Turn) -> Turn | None:
+        """What the iteration of a turn that moved goes on with; None: the loop goes to another epoch."""
         number, epoch, start = turn.number, turn.epoch, turn.dealt(self.ahead)
-        if self._rewinds != program.rewinds:
-            self._rewinds = program.rewinds
-            if self._open is not None:
-                number, epoch, start = self._open["turn"], self._open["epoch"], self._open["dealt"]
-        self._turn = Turn(number, epoch, start, turn.size, turn.per_round, max(turn.until, epoch))
+        if self._went_back() and self._open is not None:
+            if program.loop.changes_epoch:
+                self._turn = None
+                return None
+            number, epoch, start = self._open["turn"], self._open["epoch"], self._open["dealt"]
+            if epoch < turn.epoch and not program.loop.told:
+                logger.warning(
+                    "the job went back over the end of epoch %d. What the loop does between epochs is not done again: "
+                    "count them with 'for epoch in tributary.torch.epochs(n)'",
+                    epoch,
+                )
+        self._turn = turn.then(number, epoch, start, max(turn.until, epoch))
         return self._turn
+
+    def _went_back(self) -> bool:
+        """Whether the job did since an iteration of this sampler looked last."""
+        before, self._rewinds = self._rewinds, program.rewinds
+        return before != self._rewinds
 
     def after(self, turn: Turn) -> Turn | None:
         """What the iteration goes on with when all of a turn has reached the loop; None: it is over."""
         if turn.epoch < turn.until:
-            self._turn = Turn(turn.number + 1, turn.epoch + 1, 0, turn.size, turn.per_round, turn.until)
+            self._turn = turn.then(turn.number + 1, turn.epoch + 1, 0, turn.until)
             return self._turn
         turn.over = True
         return None
@@ -307,7 +362,7 @@ class DistributedSampler(Sampler[int]):
         """Of each batch of a turn."""
         order = self._order(turn.epoch)
         for batch in range(turn.count(len(self.dataset))):
-            yield order[turn.places(batch)].tolist()
+            yield order[turn.places(batch, len(order))].tolist()
 
     def _order(self, epoch: int) -> torch.Tensor:
         if not self.shuffle:
@@ -317,12 +372,12 @@ class DistributedSampler(Sampler[int]):
         return torch.randperm(len(self.dataset), generator=generator)
 
     def for_loader(self, turn: Turn) -> None:
-        """The next iter() is a DataLoader's, which counts itself what reaches the loop, and makes all of the turn."""
+        """Until its first batch each iter() is a DataLoader's, which counts itself what reaches the loop."""
         self._next = turn
 
     def __iter__(self) -> Iterator[int]:
-        turn, self._next = self._next, None
-        if turn is not None:
+        turn = self._next
+        if turn is not None and turn is self._turn and turn.batches == 0:
             return (index for indices in self.indices(turn) for index in indices)
         return self._by_hand(self.begin(None))
 
