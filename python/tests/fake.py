@@ -7,6 +7,7 @@ import ctypes
 import math
 import mmap
 import time
+from collections.abc import Sequence
 from typing import Any, Callable
 from unittest import mock
 
@@ -14,7 +15,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tributary._errors import Error, JobStopped, Status, Unavailable
-from tributary._library import AttachOptions, FirstState, Gate, Leave, Stats, Step, View
+from tributary._library import AttachOptions, FirstState, Gate, Kept, Leave, Stats, Step, View
+
+NOTHING = Kept(b"", memoryview(b""), True)
 
 
 class FakeLibrary:
@@ -42,8 +45,9 @@ class FakeLibrary:
         self.pushes: list[dict[str, Any]] = []
         self.figures: list[tuple[int, str, float, int]] = []
         self.loss_scale = 1024.0
-        self.kept: dict[int, bytes] = {}  # by round
-        self.kept_by_first: dict[int, bytes] = {}
+        self.kept: dict[int, Kept] = {}  # by round
+        self.kept_by_first: dict[int, Kept] = {}
+        self.gives = False  # this rank gives the first state
         self.stream: FakeStream | None = None
 
     def keepsake(self) -> object:
@@ -95,8 +99,14 @@ class FakeSession:
         self.over: Step | None = None
         self.destroyed = False
 
+    @property
+    def first_state(self) -> FirstState:
+        if self.library.gives:
+            return FirstState.GIVEN
+        return FirstState.COMES if self.library.kept_by_first else FirstState.NONE
+
     def view(self) -> View:
-        return View(0, 1, 0, 1, 0, self.fresh, False, self.resumed, 1, FirstState.NONE)
+        return View(0, 1, 0, 1, 0, self.fresh, False, self.resumed, 1, self.first_state)
 
     def initial(self, tensor: int) -> Any:
         assert self.fresh
@@ -188,16 +198,20 @@ class FakeSession:
         self.round += 1
         self._answer()
 
-    def keep(self, round: int, state: bytes) -> None:
+    def keep(self, round: int, state: bytes, large: Sequence[tuple[int, int]] = (), whole: bool = True) -> None:
         assert round in (self.round, self.round + 1), "of the round that is complete, or that is open"
         assert not self.said, "before the open round's first gradient"
-        self.library.kept[round] = state
+        copied = b"".join(ctypes.string_at(address, size) for address, size in large)
+        self.library.kept[round] = Kept(state, memoryview(copied), whole)
 
-    def kept(self) -> bytes:
-        return self.library.kept.get(self.resumed, b"")
+    def wanted_round(self) -> int:
+        return 0
 
-    def kept_of_first(self) -> bytes:
-        return self.library.kept_by_first.get(self.resumed, b"")
+    def kept_state(self) -> Kept:
+        return self.library.kept.get(self.resumed, NOTHING)
+
+    def kept_state_of_first(self) -> Kept:
+        return self.library.kept_by_first.get(self.resumed, NOTHING)
 
     def gate(self, round: int) -> Gate | None:
         return Gate(False, 1.0, 1.0, self.library.loss_scale) if self.gated else None

@@ -21,7 +21,8 @@ from torch.utils.data import DataLoader
 from with_fake import TwoLayers, WithFake
 
 import tributary.torch as trib
-from tributary.torch import _plain
+from tributary._library import Kept
+from tributary.torch import _alike, _plain
 from tributary.torch._loop import Loop, Top
 from tributary.torch._program import program
 
@@ -303,6 +304,17 @@ def an_average(run: Run) -> None:
     del opt
 
 
+def steps_here(run: Run) -> None:
+    inner = torch.optim.RMSprop(run.test.net.parameters(), lr=0.01, momentum=0.9)
+    opt = run.optimizer(inner)
+    scheduler = lr_scheduler.StepLR(opt, 5, 0.5)
+    loader = run.loader()
+    for _ in range(EPOCHS):
+        for batch in loader:
+            run.train(batch)
+            scheduler.step()
+
+
 class OtherScheduler:
     """As timm's: none of torch's, with a step that is told the number of updates."""
 
@@ -335,6 +347,10 @@ def another_scheduler(run: Run) -> None:
             scheduler.step_update()
 
 
+def value_of(kept: Kept) -> Any:
+    return _plain.unpacked(_plain.Packed.of(kept.state, kept.large))
+
+
 class Loops(WithFake):
     def process(self, loop: Callable[[Run], None], end: Callable[[], None] | None = None, at: int = 0) -> Run:
         """One process, from its start."""
@@ -357,7 +373,8 @@ class Loops(WithFake):
         return [push["rates"][0] for push in self.library.pushes]
 
     def whole(self) -> list[torch.Tensor]:
-        return [*self.values(), *(b.clone().float() for b in self.net.buffers())]
+        mine = [*self.net.parameters(), *self.net.buffers()]
+        return [*self.values(), *(one.detach().clone().float() for one in mine)]
 
     def go_on(self, loop: Callable[[Run], None], end: Callable[[], None], at: int) -> None:
         """The calm run, and one that ends at a point and goes on."""
@@ -396,23 +413,33 @@ class Loops(WithFake):
 
         for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, warm_restarts,
                      plateau, held_passes, accumulated, an_average, a_loader_an_epoch, a_round_an_epoch,
-                     another_scheduler):  # fmt: skip
+                     another_scheduler, steps_here):  # fmt: skip
             for at in self.at_points(loop):
                 with self.subTest(loop.__name__, at=at):
                     self.go_on(loop, kill, at)
+
+    def test_killed_with_large_parts(self) -> None:
+        def kill() -> None:
+            raise Killed
+
+        with mock.patch.object(_plain, "LARGE", 4):
+            for loop in (steps_here, an_average):
+                for at in self.at_points(loop):
+                    with self.subTest(loop.__name__, at=at):
+                        self.go_on(loop, kill, at)
 
     def test_stopped(self) -> None:
         def stop() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
         for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, warm_restarts,
-                     plateau, held_passes, accumulated, an_average):  # fmt: skip
+                     plateau, held_passes, accumulated, an_average, steps_here):  # fmt: skip
             for at in self.at_points(loop):
                 with self.subTest(loop.__name__, at=at):
                     self.go_on(loop, stop, at)
 
     def test_a_living_process_goes_back_over_the_end_of_an_epoch(self) -> None:
-        for loop in (told_epochs, plateau, a_loader_an_epoch, endless, an_average):
+        for loop in (told_epochs, plateau, a_loader_an_epoch, endless, an_average, steps_here):
             run, _, values = self.calm(loop)
             for round, back in ((13, 5), (17, 0), (24, 8), (16, 7)):
                 with self.subTest(loop.__name__, round=round, back=back):
@@ -463,12 +490,54 @@ class Loops(WithFake):
 
 
 class Keeping(WithFake):
-    def test_what_is_too_large_is_told_once_and_left_out(self) -> None:
+    def test_what_is_large_goes_apart_and_comes_back(self) -> None:
+        self.net.register_buffer("large", torch.arange(100_000.0))
+        self.train(self.make(), 3)
+        kept = self.library.kept[3]
+        self.assertLess(len(kept.state), 64 << 10)
+        self.assertGreater(len(kept.large), 400_000)
+        self._leave()
+        self.net = TwoLayers()
         self.net.register_buffer("large", torch.zeros(100_000))
-        with self.assertLogs("tributary", "WARNING") as logs:
-            self.train(self.make(), 3)
-        self.assertEqual(len([line for line in logs.output if "390 KiB, and 255 are kept" in line]), 1)
-        self.assertLess(max(len(state) for state in self.library.kept.values()), 256 << 10)
+        self.train(self.make())
+        self.assertTrue(torch.equal(self.net.large, torch.arange(100_000.0)))
+
+    def test_buffers_and_frozen_parameters_begin_as_those_of_the_rank_that_gives_them(self) -> None:
+        def net(value: float) -> nn.Module:
+            made = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+            made[0].requires_grad_(False)
+            with torch.no_grad():
+                made[0].weight.fill_(value)
+                made[1].running_mean.fill_(value)
+            return made
+
+        def make() -> trib.DistributedOptimizer:
+            trained = [p for p in self.net.parameters() if p.requires_grad]
+            return trib.DistributedOptimizer(self.net, torch.optim.SGD(trained, lr=0.1), name="frozen")
+
+        self.library.gives = True
+        self.net = net(1.0)
+        make()
+        given = self.library.kept[0]
+        self._leave()
+        self.library.rounds.clear()
+        self.library.gives, self.library.kept_by_first = False, {0: given}
+        self.net = net(2.0)
+        make()
+        for values in (self.net[0].weight, self.net[1].running_mean):
+            self.assertTrue(torch.equal(values, torch.ones_like(values)))
+        self._leave()
+        self.library.rounds.clear()
+        self.net = net(2.0)
+        with mock.patch.object(_alike, "AT_BEGINNING", 8), self.assertRaisesRegex(ValueError, "frozen parameters .* are"):
+            self.library.kept_by_first = {}
+            self.library.gives = True
+            make()
+            self._leave()
+            self.library.rounds.clear()
+            self.library.gives, self.library.kept_by_first = False, {0: self.library.kept[0]}
+            self.net = net(3.0)
+            make()
 
     def test_schedulers_of_two_optimizers(self) -> None:
         def run(rounds: int) -> list[float]:
@@ -607,7 +676,7 @@ class Keeping(WithFake):
             for rank in range(world):
                 view = mock.Mock(rank=rank, world_size=world)
                 program.loop = Loop(program._passes_top)
-                program.loop.go_on(Top(**_plain.decoded(self.library.kept[3])["top"]), own=False)
+                program.loop.go_on(Top(**value_of(self.library.kept[3])["top"]), own=False)
                 with mock.patch.object(program.link.attachment, "_view", view):
                     sampler = trib.DistributedSampler(range(SAMPLES), seed=1, batch_size=size)
                     left += list(sampler)

@@ -339,9 +339,6 @@ class Session:
     def start(self) -> None:
         """Blocks until the parameters of the view's ``resume_round`` are there."""
         self._library.check(self._functions.tributary_start(self._open()))
-        view = self.view()
-        if view.first_state == FirstState.GIVEN and not self.kept():
-            self.keep(view.resume_round, b"")  # nothing, which the others are to know
 
     def gradient(self, tensor: int) -> Floats:
         """Where the tensor's gradient of its next round is to be written."""
@@ -382,14 +379,6 @@ class Session:
     def kept_state_of_first(self) -> Kept:
         """What one rank keeps of it for those that have nothing. Waits for it. Not for the rank that gives it."""
         return self._kept(self._functions.tributary_get_kept_of_first)
-
-    def kept(self) -> bytes:
-        return self.kept_state().state
-
-    def kept_of_first(self) -> bytes:
-        if self.view().first_state != FirstState.COMES or self.kept():
-            return b""
-        return self.kept_state_of_first().state
 
     def _kept(self, call: Any) -> Kept:
         kept = _abi.CKeptState(size=c.sizeof(_abi.CKeptState))

@@ -102,7 +102,7 @@ def slots_of(
         outside = [name for key, name in names.items() if key not in known]
         if say and (outside or frozen):
             logger.info(
-                "left out, because they are frozen or in no group: %s; every rank must give them the same values",
+                "left out, because they are frozen or in no group: %s; rank 0's are every rank's at the beginning",
                 listed(frozen + outside),
             )
     return in_order
@@ -144,6 +144,20 @@ def _check(name: str, parameter: torch.Tensor) -> None:
 def tensors_of(slots: list[Slot], grouped: bool) -> list[Tensor]:
     """Their declarations. grouped: the job has a group for each of the optimizer's."""
     return [Tensor(slot.name, tuple(slot.local().shape), slot.group if grouped else 0) for slot in slots]
+
+
+def frozen_of(model: Parameters, slots: list[Slot]) -> dict[str, torch.Tensor]:
+    """A model's parameters that the job does not train, by name."""
+    if not isinstance(model, torch.nn.Module):
+        return {}
+    trained = {id(slot.parameter) for slot in slots}
+    names = names_of(model)
+    tensors = {id(parameter): parameter for parameter in model.parameters()}
+    return {
+        name: tensors[key]
+        for key, name in names.items()
+        if key not in trained and tensors[key].numel() and not hasattr(tensors[key], "placements")
+    }
 
 
 def buffers_of(model: Parameters) -> Callable[[], dict[str, torch.Tensor]]:

@@ -225,6 +225,9 @@ def build(given: Given, name: str, formula: Formula, options: Sections) -> Job:
             f"{formula.name!r}: remove [optimizer] from it, or make the optimizer that it names"
         )
     given.complete("optimizer", {"name": named})
+    if named == MEAN and given.get("job", "mode", "sync") == "sync":
+        # The parameters are the ranks' alone: without what they kept nobody can go on.
+        given.complete("membership", {"on_state_lost": given.get("membership", "on_state_lost", "rewind")})
     groups = [] if named == MEAN else formula.groups
     wanted = max(0, len(groups) - 1)
     if given.groups not in (0, wanted):

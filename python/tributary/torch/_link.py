@@ -9,6 +9,7 @@ import torch
 
 from tributary._errors import Error, JobStopped, Unavailable
 from tributary._library import Gate, Leave, Step, View
+from tributary.torch import _complaints
 from tributary.torch._attachment import Attachment
 from tributary.torch._exceptions import Stopped
 from tributary.torch._log import logger
@@ -96,6 +97,7 @@ class Link:
         self._not_told = ""  # why it was not
         self._stops = False  # after the newest round, as all ranks of this replica agreed
         place.before = self._parameters_before
+        place.whole = self._keeps_whole
 
     # ---- this rank
 
@@ -131,7 +133,16 @@ class Link:
         return self.attachment.live.gate(round if self.ahead is None else self.ahead.round)
 
     def _parameters_before(self) -> list[torch.Tensor]:
+        if self._model.steps_here:  # what comes is the mean gradient
+            return []
         return [self.attachment.parameters(slot.index) for slot in self._model.slots]
+
+    def _keeps_whole(self) -> bool:
+        """A snapshot is to be of the newest round, or the job stops after it: one rank keeps all for it."""
+        live = self.attachment.live
+        if live is None or self.view.rank != 0:
+            return False
+        return self._stops or self._jobs.stop.requested is not None or live.wanted_round() == self.round
 
     # ---- attaching
 
@@ -225,7 +236,11 @@ class Link:
         self._ranks = (self.view.rank, self.view.world_size)
         self.round = self._began_at if part is None else part["round"]
         self.ahead, self.trained = ahead, False
-        if not (self._opened and self._model.steps_here):
+        if self._model.steps_here and self._began_at and not self._can_step(part, ahead):
+            message = _complaints.mean_cannot_resume(self.name, self._began_at)
+            self.fail(message)
+            raise Error(message)
+        if not self._model.steps_here or (self._began_at == 0 and not self._opened):
             self.take_all()
         self._opened = True
         if part is None:
@@ -236,6 +251,11 @@ class Link:
             for slot, values in zip(self._model.slots, ahead.before):
                 slot.put(values)
             self._model.clear()
+
+    @staticmethod
+    def _can_step(part: dict[str, Any] | None, ahead: Kept | None) -> bool:
+        """Whether an optimizer that steps here has what it goes on from: of the round before, at most."""
+        return part is not None and bool(part["alike"]) and (ahead is None or ahead.round == part["round"] + 1)
 
     def _begins_anew(self) -> None:
         self.place.begins(self.round)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 
 from tributary.torch import _plain, _schedulers
-from tributary.torch._plain import LIMIT
+from tributary.torch._plain import NOTHING, Packed
 from tributary.torch._seed import generators, set_generators
 
 if TYPE_CHECKING:
@@ -28,26 +28,29 @@ class Top:
 
     Attributes:
         number: of tops that the program came to before, also in earlier processes.
-        loop: its state, encoded.
+        loop: its state.
         jobs: what was each open job's own (Place.part).
     """
 
     number: int
-    loop: bytes
+    loop: Packed
     jobs: dict[str, dict[str, Any]]
 
     def plain(self, leaves: str = "") -> dict[str, Any]:
         """To be kept. leaves: a job whose round leaves, so that what it has of its own is another."""
-        jobs = {name: {**part, "own": b""} if name == leaves else part for name, part in self.jobs.items()}
+        jobs = {name: {**part, "own": NOTHING} if name == leaves else part for name, part in self.jobs.items()}
         return {"number": self.number, "loop": self.loop, "jobs": jobs}
-
-    def without_own(self) -> Top:
-        return replace(self, jobs={name: {**part, "own": b""} for name, part in self.jobs.items()})
 
     @property
     def size(self) -> int:
         """Bytes, about."""
-        return len(self.loop) + sum(len(part["own"]) for part in self.jobs.values())
+        own = [one for part in self.jobs.values() for one in (part["own"], part["alike"]) if one is not None]
+        return self.loop.size + sum(one.size for one in own)
+
+    @property
+    def whole(self) -> bool:
+        """With what all ranks have alike, of each job whose optimizer steps here."""
+        return all(part["alike"] is None or part["alike"] for part in self.jobs.values())
 
     @property
     def begins(self) -> bool:
@@ -69,7 +72,6 @@ class Loop:
         looks: the last batch was only looked at: the loop begins the same iteration again.
         last_top: which all that is kept names.
         first_top: that the jobs began at: without a snapshot they go back there.
-        own_fits: what only this rank has is kept.
     """
 
     def __init__(self, passes_top: Callable[[], None]) -> None:
@@ -92,7 +94,6 @@ class Loop:
         self.arrived = True
         self.last_top: Top | None = None
         self.first_top: Top | None = None
-        self.own_fits = True
         self._tops = 0
         self._left: dict[str, Any] | None = None  # when the last round did, until the next one's first gradient
         self._topped = False  # it has come to its top since then
@@ -139,12 +140,7 @@ class Loop:
             for method in ("state_dict", "load_state_dict"):
                 if not callable(getattr(thing, method, None)):
                     raise TypeError(f"keep({name}=...): a {type(thing).__name__} has no {method}()")
-            size = len(_plain.encoded(thing.state_dict(), f"keep({name}=...)"))
-            if size > LIMIT:
-                raise ValueError(
-                    f"keep({name}=...) has {size >> 10} KiB, and a rank keeps at most {LIMIT >> 10}: save it with "
-                    "torch.save() yourself, and load it before the loop"
-                )
+            _plain.packed(thing.state_dict(), f"keep({name}=...)")
             self._objects[name] = thing
             _schedulers.add(thing)
             if self._given is not None and name in self._given["objects"]:
@@ -194,12 +190,12 @@ class Loop:
 
     def note_top(self, state: dict[str, Any], jobs: dict[str, dict[str, Any]]) -> None:
         """From now on all that is kept names this top. jobs: what is each one's own."""
-        self.last_top = Top(self._tops, _plain.encoded(state, "what belongs to the place in the data"), jobs)
+        self.last_top = Top(self._tops, _plain.packed(state, "what belongs to the place in the data"), jobs)
         if self.last_top.begins and self.first_top is None:
             self.first_top = self.last_top
 
     def now(self) -> dict[str, Any]:
-        loaders = _plain.encoded(self._states(loaders=True), "a loader that is kept")
+        loaders = _plain.packed(self._states(loaders=True), "a loader that is kept")
         return {"objects": {}, **self._place(), "loaders": loaders, "looks": False, "at_top": False}
 
     def at_top(self, before: dict[str, Any], draws: bool) -> dict[str, Any]:
@@ -233,8 +229,8 @@ class Loop:
         """
         self.last_top, self._tops = top, top.number
         self._left, self._topped = None, True
-        state = _plain.decoded(top.loop)
-        state = {**state, "objects": {**state["objects"], **_plain.decoded(state["loaders"])}}
+        state = _plain.unpacked(top.loop)
+        state = {**state, "objects": {**state["objects"], **_plain.unpacked(state["loaders"])}}
         self._given = state
         if not self._counts:
             self.epoch = state["epoch"]

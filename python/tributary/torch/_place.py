@@ -7,16 +7,19 @@ from typing import Any, Callable
 
 import torch
 
-from tributary._errors import Error
-from tributary._library import Session
+from tributary._errors import Error, Unavailable
+from tributary._library import FirstState, Session
+from tributary._library import Kept as KeptBytes
 from tributary.torch import _plain, _state
+from tributary.torch._alike import Alike
 from tributary.torch._log import logger
 from tributary.torch._loop import Loop, Top
-from tributary.torch._plain import LIMIT
+from tributary.torch._plain import LIMIT, NOTHING, Packed
 from tributary.torch._schedulers import Schedulers
 
 WHAT = "what belongs to the place in the data"
-SPARE = 4096  # bytes: names and shapes of parameters
+FIRST = 1 << 20  # bytes of the job's beginning that go with each round
+BEFORE = 4 << 20  # bytes of the parameters that the open round began with
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Kept:
     round: int
     top: Top
     left: list[Any] | None
-    own: bytes
+    own: Packed
     before: list[torch.Tensor] | None
     mine: bool
 
@@ -53,11 +56,14 @@ class Place:
         tensors: says which this rank writes itself, by name: buffers.
         optimizer: whose state this rank has; None: servers have it.
         reseed: sets random generators for what follows a round, as the end of each step() does; None: it does not.
+        alike: what all ranks have alike; None: nothing is given to others.
 
     Attributes:
         round: that left last, or that the loop was at the top after.
         unknown: why nothing is known of the round that this rank goes on after.
+        stepped: the newest round that an optimizer which steps here has stepped.
         before: tells the parameters that the open round began with.
+        whole: whether what all ranks have alike is to go with the state, though it is large.
     """
 
     def __init__(
@@ -67,17 +73,22 @@ class Place:
         tensors: Callable[[], dict[str, torch.Tensor]] = dict,
         optimizer: torch.optim.Optimizer | None = None,
         reseed: Callable[[int], None] | None = None,
+        alike: Alike | None = None,
     ) -> None:
         self.loop = loop
         self.round = 0
         self.unknown = ""
+        self.stepped = 0
         self.before: Callable[[], list[torch.Tensor]] = list
+        self.whole: Callable[[], bool] = lambda: False
         self._reseed = reseed
         self._schedulers = schedulers
         self._tensors = tensors
         self._optimizer = optimizer
-        self._kept: dict[int, bytes] = {}  # of the last rounds
-        self._own = b""  # what only this rank has
+        self._alike = alike
+        self._beginning = NOTHING  # of the job, as this rank gave it
+        self._kept: dict[int, tuple[Packed, bool]] = {}  # of the last rounds, and whether they are whole
+        self._own = NOTHING  # what only this rank has
         self._copies: dict[str, Any] = {}  # the same of a GPU, when the round left
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
 
@@ -110,7 +121,22 @@ class Place:
         self._schedulers.find()
         if self._copies:
             self._encode_own(self._copies)
-        return {"round": self.round, "schedulers": self._schedulers.state(), "own": self._own}
+        return {
+            "round": self.round,
+            "schedulers": self._schedulers.state(),
+            "own": self._own,
+            "alike": self._alike_now(whole=self.whole()) if self.steps_here else None,
+        }
+
+    @property
+    def steps_here(self) -> bool:
+        return self._alike is not None and self._alike.steps_here
+
+    def _alike_now(self, whole: bool) -> Packed:
+        assert self._alike is not None
+        if not whole and not self._alike.goes_with_rounds:
+            return NOTHING
+        return _plain.packed(self._alike.state(), "the state of an optimizer that steps here")
 
     def keep_top(self, session: Session) -> None:
         """The loop is at its top after the round."""
@@ -119,25 +145,31 @@ class Place:
 
     def keep_again(self, session: Session, round: int) -> None:
         """In a view that begins after a round: what was kept when the one before had ended is nowhere else."""
-        self._kept = {of: data for of, data in self._kept.items() if of in (round, round + 1)}
-        for of, data in sorted(self._kept.items()):
-            session.keep(of, data)
+        self._kept = {of: kept for of, kept in self._kept.items() if of in (round, round + 1)}
+        gives = session.view().first_state == FirstState.GIVEN
+        if gives and self.steps_here and round in self._kept:
+            self._kept[round] = self._with_alike(self._kept[round][0])
+        for of in sorted(self._kept):
+            self._give(session, of, *self._kept[of])
+        if gives and round not in self._kept:
+            session.keep(round, b"")  # nothing is known, which the others are to hear
+
+    def _with_alike(self, kept: Packed) -> tuple[Packed, bool]:
+        """Since the top that it names this rank has not stepped."""
+        state = _plain.unpacked(kept)
+        for part in state["top"]["jobs"].values():
+            if part["alike"] is not None and not part["alike"] and part["round"] == self.stepped:
+                part["alike"] = self._alike_now(whole=True)
+        return _plain.packed(state, WHAT), _is_whole(state)
 
     def note_own(self) -> None:
         """Notes what only this rank has, because the next forward pass writes it. A GPU's tensors are copied there, and
         read at the loop's top, because reading holds the GPU up. Until then those of the round before count.
         """
-        if not self.loop.own_fits:
-            return
         tensors = self._tensors()
         own: dict[str, Any] = {"tensors": tensors}
         if self._optimizer is not None:
             own["optimizer"] = self._optimizer.state_dict()["state"]
-        arrays = [
-            *tensors.values(),
-            *(value for state in own.get("optimizer", {}).values() for value in state.values()),
-        ]
-        self._fit(sum(array.numel() * array.element_size() for array in arrays if isinstance(array, torch.Tensor)))
         if any(tensor.is_cuda for tensor in tensors.values()):
             own["tensors"] = {name: tensor.detach().clone() for name, tensor in tensors.items()}
             self._copies = own
@@ -146,76 +178,98 @@ class Place:
 
     def _encode_own(self, own: dict[str, Any]) -> None:
         self._copies = {}
-        self._own = _plain.encoded(own, "what only this rank has") if self.loop.own_fits else b""
-
-    def _fit(self, size: int) -> None:
-        if size <= LIMIT or not self.loop.own_fits:
-            return
-        self.loop.own_fits, self._copies, self._own = False, {}, b""
-        logger.warning(
-            "what this rank keeps beside the parameters has %d KiB, and %d are kept: buffers and the state of an "
-            "optimizer that steps here begin anew in a process that goes on",
-            size >> 10,
-            LIMIT >> 10,
-        )
+        self._own = _plain.packed(own, "what only this rank has")
 
     def _keep(self, session: Session, leaves: str, left: list[Any] | None) -> None:
         """leaves: the job, if its round does; and left: where samplers are then."""
-        data = self._encoded(leaves, left)
-        if len(data) > LIMIT and self.loop.own_fits:
-            self._fit(len(data))
-            assert self.loop.last_top is not None
-            self.loop.last_top = self.loop.last_top.without_own()
-            data = self._encoded(leaves, left)
+        first, top = self.loop.first_top, self.loop.last_top
+        assert top is not None
+        before = self.before() if leaves else []
+        kept = {
+            "round": self.round,
+            "top": top.plain(leaves),
+            "first": None if first is None or first.size > FIRST else first.plain(),
+            "left": left,
+            "own": self._own if leaves else NOTHING,
+            "before": before if sum(4 * values.numel() for values in before) <= BEFORE and before else None,
+            "frozen": "" if self._alike is None else self._alike.mark(),
+        }
         self._kept = {of: known for of, known in self._kept.items() if of >= self.round - 1}
-        self._kept[self.round] = data
+        self._kept[self.round] = _plain.packed(kept, WHAT), top.whole
+        self._give(session, self.round, *self._kept[self.round])
+
+    def _give(self, session: Session, round: int, kept: Packed, whole: bool) -> None:
+        data = kept.state()
         try:
-            session.keep(self.round, data)
+            session.keep(round, data, kept.pieces(), whole)
         except Error as error:
             if len(data) > LIMIT:
                 raise
-            logger.debug("round %d is not kept: %s", self.round, error)  # a view that is over; the next wait says why
-
-    def _encoded(self, leaves: str, left: list[Any] | None) -> bytes:
-        first, top = self.loop.first_top, self.loop.last_top
-        assert top is not None
-        if first is not None and first.size + top.size + len(self._own) > LIMIT // 2:
-            first = None
-        whole = {
-            "round": self.round,
-            "top": top.plain(leaves),
-            "first": None if first is None else first.plain(),
-            "left": left,
-            "own": self._own if leaves else b"",
-            "before": None,
-        }
-        data = _plain.encoded(whole, WHAT)
-        before = self.before() if leaves else []
-        if before and len(data) + 4 * sum(values.numel() for values in before) < LIMIT - SPARE:
-            data = _plain.encoded({**whole, "before": before}, WHAT)
-        return data
+            logger.debug("round %d is not kept: %s", round, error)  # a view that is over; the next wait says why
 
     # ---- going on
 
     def found(self, session: Session, round: int) -> Kept | None:
-        """What was kept of a round. None: nothing is known of it, and ``unknown`` says why if it is not the first."""
+        """What was kept of a round. None: nothing is known of it, and ``unknown`` says why if it is not the first.
+
+        Raises:
+            ValueError: the model is another than the job's.
+        """
         self._given, self.unknown = None, ""
         self.loop.batches_before = 0
-        self._kept = {of: data for of, data in self._kept.items() if of <= round}  # later ones are lost
+        self._kept = {of: kept for of, kept in self._kept.items() if of <= round}  # later ones are lost
         if not round:
+            self._begin_alike(session)
             return None
-        mine = self._kept.get(round) or session.kept()
-        data = mine or session.kept_of_first()
-        try:
-            state = _plain.decoded(data) if data else None
-        except ValueError as error:
-            state, self.unknown = None, str(error)
-        if state is None or state["round"] != round:
+        first_state = session.view().first_state
+        known = self._kept.get(round)
+        mine = self._state(self._read(session.kept_state) if known is None else known[0], round)
+        state = mine
+        if first_state == FirstState.COMES and (mine is None or not _is_whole(mine)):
+            state = _completed(mine, self._state(self._read(session.kept_state_of_first), round))
+        elif first_state == FirstState.GIVEN:
+            self._give_first(session, round, mine)
+        if state is None:
             self.unknown = self.unknown or f"nothing is kept of round {round}"
             return None
+        if self._alike is not None:
+            self._alike.check(state["frozen"])
         if mine and state["first"] is not None and self.loop.first_top is None:
             self.loop.first_top = Top(**state["first"])
-        return Kept(round, Top(**state["top"]), state["left"], state["own"], state["before"], mine=bool(mine))
+        return Kept(round, Top(**state["top"]), state["left"], state["own"], state["before"], mine=mine is not None)
+
+    def _read(self, call: Callable[[], KeptBytes]) -> Packed | None:
+        try:
+            kept = call()
+            return Packed.of(kept.state, kept.large) if kept.state else None
+        except (ValueError, Unavailable) as error:
+            self.unknown = str(error)
+            return None
+
+    def _state(self, kept: Packed | None, round: int) -> dict[str, Any] | None:
+        try:
+            state = None if kept is None else _plain.unpacked(kept)
+        except ValueError as error:
+            state, self.unknown = None, str(error)
+        return state if state is not None and state["round"] == round else None
+
+    def _give_first(self, session: Session, round: int, mine: dict[str, Any] | None) -> None:
+        """To those that have nothing, who wait for it. Empty: there is nothing."""
+        kept = NOTHING if mine is None else _plain.packed(mine, WHAT)
+        session.keep(round, kept.state() if kept else b"", kept.pieces(), mine is None or _is_whole(mine))
+
+    def _begin_alike(self, session: Session) -> None:
+        """As DDP's constructor does it: buffers and frozen parameters are those of one rank."""
+        first_state = session.view().first_state
+        if first_state == FirstState.GIVEN:
+            if self._alike is not None and not self._beginning:
+                self._beginning = _plain.packed({"round": 0, **self._alike.beginning()}, "the model's buffers")
+            beginning = self._beginning
+            session.keep(0, beginning.state() if beginning else b"", beginning.pieces())
+        elif first_state == FirstState.COMES and self._alike is not None:
+            given = self._state(self._read(session.kept_state_of_first), 0)
+            if given is not None:
+                self._alike.begin(given)
 
     def begins(self, round: int) -> None:
         """After a round of which nothing is known."""
@@ -226,15 +280,18 @@ class Place:
         """What was this job's own at a top."""
         self.round, self._given = part["round"], part["schedulers"]
         self.take_own(part["own"])
+        if part["alike"] and self._alike is not None:
+            self._alike.load(_plain.unpacked(part["alike"]))
+            self.stepped = self.round
 
-    def take_own(self, own: bytes) -> None:
+    def take_own(self, own: Packed) -> None:
         self._own, self._copies = own, {}
         self.take_own_again()
 
     def take_own_again(self) -> None:
         """The loop has changed it, in what is left of an iteration that is of no round."""
         if self._own:
-            self._load_own(_plain.decoded(self._own))
+            self._load_own(_plain.unpacked(self._own))
 
     def go_on_in_loop(self, top: Top, own: bool) -> None:
         """The program's loop goes on from a top, after this job's round."""
@@ -256,3 +313,17 @@ class Place:
             groups = self._optimizer.state_dict()["param_groups"]
             given = {"state": own["optimizer"], "param_groups": groups}
             _state.load(self._optimizer, self._optimizer.param_groups, given)
+
+
+def _is_whole(state: dict[str, Any]) -> bool:
+    return Top(**state["top"]).whole
+
+
+def _completed(mine: dict[str, Any] | None, first: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A state with what all ranks have alike, which the first rank keeps."""
+    if mine is None or first is None or mine["top"]["number"] != first["top"]["number"]:
+        return first
+    for name, part in mine["top"]["jobs"].items():
+        if part["alike"] is not None and not part["alike"] and name in first["top"]["jobs"]:
+            part["alike"] = first["top"]["jobs"][name]["alike"]
+    return mine

@@ -11,6 +11,7 @@ import torch
 
 from tributary._library import SCHEDULED_RATE
 from tributary.torch import _complaints, _declare, _job
+from tributary.torch._alike import Alike
 from tributary.torch._attachment import Attachment
 from tributary.torch._copies import copies_of
 from tributary.torch._exceptions import Rewound
@@ -105,7 +106,13 @@ class DiLoCo:
             ),
             Model(self._slots, lambda index: None, self._push, self._clear),
             program.jobs,
-            Place(program.loop, Schedulers(inner_optimizer), _declare.buffers_of(model), inner_optimizer),
+            Place(
+                program.loop,
+                Schedulers(inner_optimizer),
+                _declare.buffers_of(model),
+                inner_optimizer,
+                alike=Alike(_declare.frozen_of(model, self._slots), _declare.buffers_of(model)),
+            ),
             batches=sync_every,
         )
         program.open(self._link)

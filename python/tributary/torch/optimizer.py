@@ -15,6 +15,7 @@ import torch
 from tributary._errors import Error
 from tributary._library import SCHEDULED_RATE
 from tributary.torch import _complaints, _declare, _formula, _job, _state
+from tributary.torch._alike import Alike
 from tributary.torch._attachment import Attachment
 from tributary.torch._checks import Checks, who_steps
 from tributary.torch._copies import copies_of
@@ -152,6 +153,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         part = part_of(mesh, replicate)
         tensors = part.declare(self._slots, _declare.tensors_of(self._slots, grouped=not self._steps_here))
         self._slot_of = {slot.index: slot for slot in self._slots}
+        buffers = _declare.buffers_of(model_or_params)
+        alike = Alike(
+            _declare.frozen_of(model_or_params, self._slots),
+            buffers,
+            self._slots,
+            optimizer if self._steps_here else None,
+        )
         self._link = Link(
             Attachment(
                 self._job.name,
@@ -171,19 +179,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
             Place(
                 program.loop,
                 Schedulers(self, optimizer),
-                _declare.buffers_of(model_or_params),
+                buffers,
                 reseed=None if seed is None else lambda round: seed_round(seed, replica(), round),
+                alike=alike if mesh is None else None,
             ),
             part=part,
             accumulate=accumulate,
             batches=accumulate,
         )
         program.open(self._link)
-        resumed = self._link.view.resume_round
-        if self._steps_here and resumed:
-            message = _complaints.mean_cannot_resume(self._job.name, resumed)
-            self._link.fail(message)
-            raise Error(message)
         for slot in self._slots:
             self._register(slot)
         self._reseed()
@@ -342,11 +346,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if not done:
             self._went_back()
             return loss
+        if trains and self._same_data.seen(self._link, self._slots, self._open.weight or 0):
+            logger.warning("%s", SAME_DATA)
+        if self._steps_here:
+            self._step_here()
         if trains:
-            if self._same_data.seen(self._link, self._slots, self._open.weight or 0):
-                logger.warning("%s", SAME_DATA)
-            if self._steps_here:
-                self._step_here()
             samples = self._open.samples or program.loop.samples - self._taken_before or self._accumulate
             self._link.report.round_done(self._link.round, samples, compute_ns, time.monotonic_ns() - blocked)
         self._end_round()
@@ -389,6 +393,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             else:
                 grad.copy_(mean)
         self.wrapped.step()
+        self._link.place.stepped = self._link.round
 
     def _begin_round(self) -> None:
         """At the first gradient of a round, or in a step() without any."""
@@ -416,10 +421,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _went_back(self) -> None:
         self._clear()
         error = Rewound(self._link.attachment.began_after, from_round=self._link.rewound_from)
-        if self._steps_here and error.round != error.from_round:
-            message = f"{error}; and this process steps itself, so its parameters cannot go back"
-            self._link.fail(message)
-            raise Error(message)
         if self._on_rewind == "raise":
             raise error
         logger.warning("rank %d: %s; training goes on from there", self._link.view.rank, error)
