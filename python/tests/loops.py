@@ -20,6 +20,7 @@ from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
 import tributary.torch as trib
+from tributary.torch import _alike
 
 EPOCHS, BATCH, SAMPLES = 3, 8, 160
 PROCESSES = int(os.environ.get("TRIBUTARY_LOOPS_PROCESSES", "0"))
@@ -27,10 +28,12 @@ PAUSE_S = float(os.environ.get("TRIBUTARY_LOOPS_PAUSE", "0.02"))
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, width: int = 16) -> None:
         super().__init__()
         torch.manual_seed(3)
-        self.layers = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 1))
+        self.layers = nn.Sequential(
+            nn.Linear(8, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(width, 1)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x)
@@ -252,7 +255,48 @@ def gan() -> None:
     Said(net, opt.param_groups).end(1000 + opt.round)
 
 
-LOOPS = (per_epoch, one_cycle, max_steps, rate_by_hand, no_sync, accumulate, plateau, diloco, gan)
+def steps_here() -> None:
+    """An optimizer that only torch has, with more state than goes with messages."""
+    net = Net(4096)
+    opt = trib.DistributedOptimizer(
+        net,
+        torch.optim.RMSprop(net.parameters(), lr=0.001, momentum=0.9),
+        job={"snapshot": {"every_rounds": 5}},
+        on_rewind="raise",
+    )
+    scheduler = lr_scheduler.StepLR(opt, 7, 0.5)
+    said, batches = Said(net, opt.param_groups), loader()
+    for _ in trib.epochs(EPOCHS):
+        for batch in batches:
+            said.pass_of(batch, opt.round + 1)
+            try:
+                opt.step()
+            except trib.Rewound:
+                continue
+            opt.zero_grad()
+            scheduler.step()
+    said.end(opt.round)
+
+
+def steps_here_apart() -> None:
+    """The same as if it were too large to go with each round."""
+    _alike.EACH_ROUND = 0
+    steps_here()
+
+
+LOOPS = (
+    per_epoch,
+    one_cycle,
+    max_steps,
+    rate_by_hand,
+    no_sync,
+    accumulate,
+    plateau,
+    diloco,
+    gan,
+    steps_here,
+    steps_here_apart,
+)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
