@@ -49,6 +49,7 @@ class Run:
         self.at = at
         self.critics = critics
         self.points = 0
+        self.skips = -1  # a point at which it has no round of the judge this time
         self.said: dict[str, list[float]] = {}
         self.end: list[torch.Tensor] = []
 
@@ -81,9 +82,11 @@ class Run:
             judges.zero_grad()
             loss = (judge(real) - 1).square().mean() + judge(fake.detach()).square().mean()
             self.said[f"judge {judges.round + 1}"] = [loss.item(), judges.param_groups[0]["lr"] if self.draws else 0.0]
-            loss.backward()
+            if self.points != self.skips:
+                loss.backward()
             self.point()
-            judges.step()
+            if self.points != self.skips + 1:
+                judges.step()
             self.point()
             if judges.round % self.critics:
                 continue
@@ -138,6 +141,14 @@ class Together(WithFake):
         self.assertEqual(different, ["judge 3"])
         for first, second in zip(calm.end, killed.end):
             self.assertTrue(first.numel() > 1000 or torch.equal(first, second))
+
+    def test_a_loop_that_does_something_else_this_time(self) -> None:
+        calm = self.run_it(Run(draws=True))
+        run = Run(draws=True, at=10)  # the judge has its third round
+        run.skips = run.at
+        run = self.run_it(run)
+        self.assertEqual(len(self.libraries.of["judge"].rounds), ROUNDS + 1)
+        self.assertEqual(run.said.keys(), calm.said.keys())
 
     def test_rounds_of_different_iterations_are_refused(self) -> None:
         with mock.patch("tributary._library.load", return_value=Libraries()) as load:

@@ -56,7 +56,7 @@ class Place:
 
     Attributes:
         round: that left last, or that the loop was at the top after.
-        unknown: why nothing is known of the round that this rank goes on after.
+        unknown: why what was kept of the round that this rank goes on after cannot be read.
         before: tells the parameters that the open round began with.
     """
 
@@ -198,7 +198,7 @@ class Place:
     # ---- going on
 
     def found(self, session: Session, round: int) -> Kept | None:
-        """What was kept of a round. None: nothing is known of it, and ``unknown`` says why if it is not the first."""
+        """What was kept of a round. None: nothing is known of it."""
         self._given, self.unknown = None, ""
         self.loop.batches_before = 0
         self._kept = {of: data for of, data in self._kept.items() if of <= round}  # later ones are lost
@@ -211,7 +211,6 @@ class Place:
         except ValueError as error:
             state, self.unknown = None, str(error)
         if state is None or state["round"] != round:
-            self.unknown = self.unknown or f"nothing is kept of round {round}"
             return None
         if mine and state["first"] is not None and self.loop.first_top is None:
             self.loop.first_top = Top(**state["first"])
@@ -225,9 +224,15 @@ class Place:
     def take(self, part: dict[str, Any]) -> None:
         """What was this job's own at a top."""
         self.round, self._given = part["round"], part["schedulers"]
-        self.take_own(part["own"])
+        self._take_own(part["own"])
 
-    def take_own(self, own: bytes) -> None:
+    def come_to(self, kept: Kept) -> None:
+        """A round that the loop has gone through once more."""
+        self.round = kept.round
+        self._take_own(kept.own)
+        self.loop.comes_to(kept.left or [])
+
+    def _take_own(self, own: bytes) -> None:
         self._own, self._copies = own, {}
         self.take_own_again()
 
