@@ -80,7 +80,8 @@ class Kills(WithLoaders):
                 (cluster.folder / "rank-1.log").unlink()
                 ranks[1] = self.start(cluster, 1, step=0.1)
                 cluster.wait_for(1, "round loads ")
-                self.assertGreaterEqual(int(value_of(cluster.log_of(1), "resumed", "loads")), 8)
+                # It may go through round 8 once more: the loop was not at its top after it.
+                self.assertGreaterEqual(int(value_of(cluster.log_of(1), "resumed", "loads")), 7)
                 self.assertNotIn("is attached already", cluster.log_of(1))
             finally:
                 self.end(ranks)

@@ -110,7 +110,7 @@ class Place:
         self._schedulers.find()
         if self._copies:
             self._encode_own(self._copies)
-        return {"round": self.round, "schedulers": self._schedulers.state(), "own": self._own}
+        return {"round": self.round, "schedulers": self._schedulers.state(), "own": self._fitting}
 
     def keep_top(self, session: Session) -> None:
         """The loop is at its top after the round."""
@@ -147,6 +147,11 @@ class Place:
     def _encode_own(self, own: dict[str, Any]) -> None:
         self._copies = {}
         self._own = _plain.encoded(own, "what only this rank has") if self.loop.own_fits else b""
+
+    @property
+    def _fitting(self) -> bytes:
+        """What of its own is kept."""
+        return self._own if self.loop.own_fits else b""
 
     def _fit(self, size: int) -> None:
         if size <= LIMIT or not self.loop.own_fits:
@@ -186,7 +191,7 @@ class Place:
             "top": top.plain(leaves),
             "first": None if first is None else first.plain(),
             "left": left,
-            "own": self._own if leaves else b"",
+            "own": self._fitting if leaves else b"",
             "before": None,
         }
         data = _plain.encoded(whole, WHAT)
