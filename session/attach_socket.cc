@@ -96,7 +96,6 @@ Status AttachSocket::send(const AttachMessage& message, std::span<const int> fds
                                        " bytes is over the limit of " + std::to_string(kMaxAttachBytes) +
                                        "; declare fewer tensors or set a larger chunk_bytes in the job file");
   }
-  const auto deadline = Clock::now() + kSendTimeout;
   for (std::size_t offset = 0; offset < bytes.size(); offset += kMaxPiece) {
     PacketHeader header;
     header.message_bytes = static_cast<std::uint32_t>(bytes.size());
@@ -104,9 +103,12 @@ Status AttachSocket::send(const AttachMessage& message, std::span<const int> fds
     const iovec parts[2] = {
         {&header, sizeof header},
         {const_cast<std::byte*>(bytes.data() + offset), std::min(kMaxPiece, bytes.size() - offset)}};
+    const auto deadline = Clock::now() + kSendTimeout;  // each packet is progress
     while (const int problem = send_packet(fd_.get(), parts, offset == 0 ? fds : std::span<const int>())) {
       if (problem != EAGAIN) return tl::unexpected(closed_by_peer());
       if (!wait_for(fd_.get(), POLLOUT, deadline)) {
+        // What has begun and does not end would make the next message unreadable.
+        if (offset > 0) hang_up();
         return fail(ErrorCode::kTimeout, "the other side of the attach socket has not read for " +
                                              std::to_string(kSendTimeout.count()) + " ms");
       }

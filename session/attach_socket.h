@@ -33,7 +33,8 @@ class AttachSocket {
  public:
   static constexpr std::size_t kMaxFds = kMaxPacketFds;  // node region, gradient region, one eventfd per worker lane
   static constexpr std::size_t kMaxPiece = 64u << 10;
-  // How long a send may wait for a peer that does not read; then the peer is given up.
+  // How long a packet may wait for a peer that does not read; then the peer is given up, or, if nothing of the message
+  // has been sent, the message alone.
   static constexpr std::chrono::milliseconds kSendTimeout{2000};
 
   // kUnavailable if nobody listens on `path` (named), kInvalidArgument if it is too long for a Unix socket.

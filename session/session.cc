@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "common/base/assert.h"
+#include "common/base/checksum.h"
 #include "common/config/job_json.h"
 #include "session/attach_socket.h"
 #include "session/attach_wait.h"
@@ -50,22 +51,27 @@ struct Session::Impl {
   std::optional<AttachStopped> stopped;
   std::optional<Error> failure;
   std::shared_ptr<SessionKeepsake> keepsake;
-  std::vector<RankState> kept;  // of the last rounds, oldest first
-  std::vector<Round> given;     // of these, what the worker has: a stop may be after an earlier round than a snapshot
+  std::vector<KeptState> kept;          // of the last rounds, oldest first
+  std::optional<KeptState> own, first;  // that the worker has sent since the view began
+  std::vector<Round> given;  // of these, what the worker has: a stop may be after an earlier round than a snapshot
   FigureOutbox figures;
   TraceWriter trace;
   StopQuestion stops;
+  bool started = false;
   bool gone = false;  // the worker closed the socket
   bool detach_acknowledged = false;
   bool told_end = false;  // the worker has said, after the detach, what came of the job's state
 
   void find_lanes();
-  std::span<const std::byte> state_at_start() const;
+  KeptState state_at_start() const;
   // Of the tensor's last ready(); any thread.
   Round round_of(std::size_t tensor) const { return Round(memory.word(tensor).round.load(std::memory_order_relaxed)); }
   RegionState state() const { return static_cast<RegionState>(memory.node().state.load(std::memory_order_acquire)); }
-  Status hold(const RankState& state);
+  Status hold(const KeptState& state);
   Status give(const RankState& state);
+  Result<std::shared_ptr<const SealedBytes>> sealed(const State& state, LargePart& large) const;
+  void take_state(std::optional<KeptState>& into, const RankState& state, std::vector<FileDescriptor> fds);
+  Status await_state(const std::optional<KeptState>& state);
   Status give_for_snapshot();
   void read_socket();
   Status wait_chunks(std::uint32_t begin, std::uint32_t end, Round round);
@@ -90,23 +96,26 @@ void Session::Impl::find_lanes() {
   }
 }
 
-std::span<const std::byte> Session::Impl::state_at_start() const {
-  if (!reply.state.empty()) return reply.state;
-  if (!reply.held_state.empty() || !keepsake) return reply.held_state;
-  const auto mine = std::ranges::find(keepsake->states, reply.resume_round, &RankState::round);
-  return mine == keepsake->states.end() ? std::span<const std::byte>() : std::span<const std::byte>(mine->state);
+// What is known of this rank's state as the attach is answered; its large part may be on its way.
+KeptState Session::Impl::state_at_start() const {
+  if (!reply.state.empty()) return {{reply.resume_round, reply.state}};
+  if (!reply.held_state.empty() || !keepsake) return {{reply.resume_round, reply.held_state}};
+  const auto mine = std::ranges::find(keepsake->states, reply.resume_round, &KeptState::round);
+  return mine == keepsake->states.end() ? KeptState() : *mine;
 }
 
-// The worker has it when this trainer is gone. After the view nobody wants it.
-Status Session::Impl::hold(const RankState& state) {
+// The worker has it when this trainer is gone. After the view nobody wants it. (A worker that does not read in time lacks
+// this round's, and has the next one's.)
+Status Session::Impl::hold(const KeptState& state) {
   if (this->state() > RegionState::kStopRequested) return {};
-  if (auto sent = socket.send(HeldState{state}); !sent) return tl::unexpected(unavailable());
-  return {};
+  const std::vector<int> fds = state.large ? std::vector{state.large->fd()} : std::vector<int>();
+  const Status sent = socket.send(HeldState{state.state}, fds);
+  return sent || sent.error().code == ErrorCode::kTimeout ? Status{} : tl::unexpected(unavailable());
 }
 
 Status Session::Impl::give(const RankState& state) {
   if (std::ranges::find(given, state.round) != given.end()) return {};
-  std::erase_if(given, [this](Round round) { return round < kept.front().round; });
+  std::erase_if(given, [this](Round round) { return round < kept.front().round(); });
   given.push_back(state.round);
   if (auto sent = socket.send(state); !sent) return tl::unexpected(unavailable());
   return {};
@@ -116,8 +125,42 @@ Status Session::Impl::give(const RankState& state) {
 Status Session::Impl::give_for_snapshot() {
   const std::uint64_t round = memory.node().snapshot_round.load(std::memory_order_relaxed);
   if (round == 0 || state() > RegionState::kStopRequested) return {};
-  const auto wanted = std::ranges::find(kept, Round(round), &RankState::round);
-  return wanted == kept.end() ? Status{} : give(*wanted);
+  const auto wanted = std::ranges::find(kept, Round(round), &KeptState::round);
+  return wanted == kept.end() ? Status{} : give(wanted->state);
+}
+
+void Session::Impl::take_state(std::optional<KeptState>& into, const RankState& state,
+                               std::vector<FileDescriptor> fds) {
+  KeptState came{state, nullptr};
+  const LargePart large = came.head().large;
+  if (large && !fds.empty()) {
+    auto bytes = SealedBytes::received(std::move(fds.front()), large.bytes, "what a rank kept");
+    if (bytes) came.large = std::move(*bytes);
+  }
+  into = std::move(came);
+}
+
+// The worker sends it, with or without its large part, or the view ends.
+Status Session::Impl::await_state(const std::optional<KeptState>& state) {
+  while (!state) {
+    read_socket();
+    if (state) break;
+    if (gone) return tl::unexpected(failure ? *failure : unavailable());
+    if (this->state() > RegionState::kStopRequested) {
+      when_over();
+      if (failure) return tl::unexpected(*failure);
+      return fail(ErrorCode::kUnavailable, "the view ended before what was kept had come: " +
+                                               (stopped ? stopped->reason : std::string("a member was lost")));
+    }
+    stops.ask();
+    pollfd item{socket.fd(), POLLIN, 0};
+    ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
+  }
+  if (!state->complete()) {
+    return fail(ErrorCode::kUnavailable,
+                "the large part of what was kept of round " + std::to_string(state->round().value) + " is lost");
+  }
+  return {};
 }
 
 // Takes what the worker has sent, without waiting.
@@ -141,6 +184,11 @@ void Session::Impl::read_socket() {
       }
     }
     if (std::holds_alternative<DetachReply>((*got)->message)) detach_acknowledged = true;
+    if (const auto* mine = std::get_if<HeldState>(&(*got)->message)) {
+      take_state(own, mine->held, std::move((*got)->fds));
+    } else if (const auto* other = std::get_if<RankState>(&(*got)->message)) {
+      take_state(first, *other, std::move((*got)->fds));
+    }
   }
 }
 
@@ -220,7 +268,9 @@ Result<StepState> Session::Impl::after(const Status& waited) {
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 // Closing the socket tells the worker.
 Session::~Session() {
-  if (impl_->keepsake && !impl_->kept.empty()) impl_->keepsake->states = std::move(impl_->kept);
+  if (!impl_->keepsake) return;
+  if (!impl_->kept.empty()) impl_->keepsake->states = std::move(impl_->kept);
+  if (impl_->started) impl_->keepsake->lived_in = impl_->reply.job;
 }
 
 namespace {
@@ -282,6 +332,7 @@ Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& opti
   request.computes_with = options.computes_with;
   request.model_rank = options.model_rank;
   request.hears_waits = true;
+  if (options.keepsake) request.lived_in = options.keepsake->lived_in;
   // A worker that refuses at once may have closed already: its words are worth more than the failed send.
   std::vector<int> kept;
   if (options.keepsake && options.keepsake->memory) kept.push_back(options.keepsake->memory.get());
@@ -321,11 +372,13 @@ Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& opti
   const Status device = impl->memory.open_device(impl->reply);
   opened = device.has_value();
   // It is still wanted if the view ends before its first round is complete, or a snapshot is named for where it begins.
-  if (const std::span<const std::byte> begun = impl->state_at_start(); !begun.empty()) {
-    impl->kept.push_back({impl->reply.resume_round, {begun.begin(), begun.end()}});
-    // The snapshot lacks what this rank has in memory: it was slower than the snapshot, or its worker was lost first.
+  if (KeptState begun = impl->state_at_start(); begun.complete()) {
+    impl->kept.push_back(std::move(begun));
+    // The worker, or the snapshot, lacks what this rank has in memory: either was lost, or the rank was slower.
+    if (impl->reply.held_state.empty()) [[maybe_unused]]
+      const Status told = impl->hold(impl->kept.back());
     if (impl->reply.state.empty()) [[maybe_unused]]
-      const Status given = impl->give(impl->kept.back());
+      const Status given = impl->give(impl->kept.back().state);
   }
   std::unique_ptr<Session> session(new Session(std::move(impl)));
   if (device) return session;
@@ -371,6 +424,7 @@ Status Session::start() {
     if (auto sent = impl_->socket.send(InitialValues{}); !sent) return tl::unexpected(impl_->unavailable());
   }
   const Status waited = impl_->wait_chunks(0, static_cast<std::uint32_t>(impl_->layout().chunks()), resume_round());
+  impl_->started = waited.has_value();
   if (waited) return {};
   if (waited.error().code != ErrorCode::kStopped) return tl::unexpected(waited.error());
   const StepState over = impl_->when_over();
@@ -419,31 +473,83 @@ std::vector<std::span<std::byte>> Session::host_memory() const {
   return impl_->memory.host_memory();
 }
 
-Status Session::keep(Round round, std::span<const std::byte> state) {
-  if (state.size() > kMaxRankState) {
-    return fail(ErrorCode::kLimit, "a rank wants to keep " + std::to_string(state.size()) +
-                                       " bytes beside its parameters; at most " + std::to_string(kMaxRankState) +
-                                       " are kept with a snapshot");
+// The state's large part, and what it is known by. Bytes that the last state has as well are not copied again.
+Result<std::shared_ptr<const SealedBytes>> Session::Impl::sealed(const State& state, LargePart& large) const {
+  Checksum128 checksum;
+  for (const auto& part : state.large) {
+    checksum.add(part.data(), part.size());
+    large.bytes += part.size();
   }
-  std::vector<RankState>& kept = impl_->kept;
-  if (!kept.empty() && kept.back().round == round) {
+  if (!large) return nullptr;
+  const auto [high, low] = checksum.value();
+  large.high = high;
+  large.low = low;
+  const auto same =
+      std::ranges::find_if(kept, [&](const KeptState& one) { return one.large && one.head().large == large; });
+  return same == kept.end() ? SealedBytes::of(state.large, "what this rank keeps") : same->large;
+}
+
+Status Session::keep(Round round, const State& state) {
+  constexpr std::size_t kMost = kMaxRankState - StateHead::kBytes;
+  if (state.bytes.size() > kMost) {
+    return fail(ErrorCode::kLimit, "a rank wants to keep " + std::to_string(state.bytes.size()) +
+                                       " bytes beside its parameters; at most " + std::to_string(kMost) +
+                                       " are kept with a snapshot, and more as its large part");
+  }
+  StateHead head{{}, state.whole};
+  auto large = impl_->sealed(state, head.large);
+  if (!large) return tl::unexpected(large.error());
+  KeptState next{{round, head.before(state.bytes)}, std::move(*large)};
+  std::vector<KeptState>& kept = impl_->kept;
+  if (!kept.empty() && kept.back().round() == round) {
     std::erase(impl_->given, round);  // what was given is not the last of it
     kept.pop_back();
   }
-  if (kept.size() >= kRoundsKept) std::rotate(kept.begin(), kept.begin() + 1, kept.end());
-  if (kept.size() < kRoundsKept) kept.emplace_back();
-  kept.back().round = round;
-  kept.back().state.assign(state.begin(), state.end());
+  if (kept.size() >= kRoundsKept) kept.erase(kept.begin());
+  kept.push_back(std::move(next));
+  // A view begins at the last round or the one before: older large parts are of no use but to a snapshot that has them.
+  const auto recent = kept.end() - static_cast<std::ptrdiff_t>(std::min(kept.size(), kRoundsOfStop));
+  kept.erase(std::remove_if(kept.begin(), recent, [](const KeptState& one) { return one.large != nullptr; }), recent);
   if (Status held = impl_->hold(kept.back()); !held) return held;
+  // Who has nothing waits for it.
+  if (first_state() == FirstState::kGiven && round == resume_round()) return impl_->give(kept.back().state);
   return impl_->give_for_snapshot();
 }
 
-std::span<const std::byte> Session::kept() const {
-  return impl_->state_at_start();
+Round Session::wanted_round() const {
+  return Round(impl_->memory.node().snapshot_round.load(std::memory_order_relaxed));
 }
 
-std::span<const std::byte> Session::kept_of_first() const {
-  return impl_->reply.first_state;
+FirstState Session::first_state() const {
+  return impl_->reply.first;
+}
+
+namespace {
+
+Session::Kept kept_of(const KeptState& state) {
+  return {state.body(), state.large ? state.large->bytes() : std::span<const std::byte>(), state.head().whole};
+}
+
+}  // namespace
+
+Result<Session::Kept> Session::kept() {
+  if (!impl_->own) {
+    KeptState mine = impl_->state_at_start();
+    if (!mine.state.state.empty() && !mine.complete()) {
+      if (Status came = impl_->await_state(impl_->own); !came) return tl::unexpected(came.error());
+      if (impl_->kept.empty()) impl_->kept.push_back(*impl_->own);
+    } else {
+      impl_->own = std::move(mine);
+    }
+  }
+  return kept_of(*impl_->own);
+}
+
+Result<Session::Kept> Session::kept_of_first() {
+  TRIB_ASSERT(first_state() != FirstState::kGiven);
+  if (first_state() == FirstState::kNone) return Kept{};
+  if (Status came = impl_->await_state(impl_->first); !came) return tl::unexpected(came.error());
+  return kept_of(*impl_->first);
 }
 
 Status Session::log(Round round, std::string_view name, double mean, std::uint64_t samples) {
@@ -498,7 +604,7 @@ SessionStats Session::stats() const {
 Status Session::finish(LeaveKind kind, const std::string& message) {
   const std::size_t kept = kind == LeaveKind::kFailed ? 0 : impl_->kept.size();
   for (std::size_t i = kept - std::min(kept, kRoundsOfStop); i < kept; ++i) {
-    if (Status given = impl_->give(impl_->kept[i]); !given) return given;
+    if (Status given = impl_->give(impl_->kept[i].state); !given) return given;
   }
   impl_->figures.send(impl_->socket);
   if (auto sent = impl_->socket.send(Detach{kind, message}); !sent) return tl::unexpected(impl_->unavailable());

@@ -45,6 +45,7 @@
 #include "common/config/config.h"
 #include "common/config/step_runs.h"
 #include "common/wire/messages.h"
+#include "session/kept_state.h"
 #include "session/trainer_device.h"
 
 namespace tributary {
@@ -66,7 +67,8 @@ struct Topology {
 // (worker/reduce/redo_ring.h). A trainer that gives the same one to every attach of a job loses no round then.
 struct SessionKeepsake {
   FileDescriptor memory;
-  std::vector<RankState> states;    // what this rank last gave to keep()
+  std::vector<KeptState> states;    // what this rank last gave to keep()
+  JobId lived_in;                   // whose last view it has lived through
   bool opens_device_memory = true;  // false: this process could not, and does not ask for it any more
 };
 
@@ -157,16 +159,33 @@ class Session {
   // The mappings that gradients and parameters are in, whole pages: for who pins them. REQUIRES: not on_device().
   std::vector<std::span<std::byte>> host_memory() const;
   // What this rank needs beside the parameters to go on after `round`: generators of random numbers, a sampler of its
-  // own. At most kMaxRankState bytes. To be called in every round, before the next round's first ready(), and again if
-  // it has changed: the last one counts. The worker holds it for whoever takes this rank's place on the node, and it is
-  // kept with a snapshot or checkpoint of that round, also if that is named in one of the next two. kLimit: it is too
-  // large.
-  Status keep(Round round, std::span<const std::byte> state);
+  // own. To be called in every round, before the next round's first ready(), and again if it has changed: the last one
+  // counts. The worker holds it for whoever takes this rank's place on the node, and it is kept with a snapshot or
+  // checkpoint of that round, also if that is named in one of the next two. `bytes` are at most kMaxRankState less
+  // StateHead::kBytes; `large`, as many as memory holds, are copied, unless the last state had the same. kLimit: too
+  // much of either.
+  struct State {
+    std::span<const std::byte> bytes;
+    std::span<const std::span<const std::byte>> large = {};  // parts that belong one behind the other
+    bool whole = true;  // else whoever takes the rank's place needs what the first rank keeps, too
+  };
+  Status keep(Round round, const State& state);
+  Status keep(Round round, std::span<const std::byte> bytes) { return keep(round, State{bytes}); }
+  // Of the next snapshot, if it has been named: every rank's state of that round is to be whole. 0: none is.
+  Round wanted_round() const;
   // What this rank, or the one that was in its place on this node, gave for resume_round(). Empty: nothing is known of
-  // it. (Not there: modes ssp and async after a stop, all-reduce jobs.)
-  std::span<const std::byte> kept() const;
-  // The state of the job's first rank that gave one; for a rank of which nothing is known.
-  std::span<const std::byte> kept_of_first() const;
+  // it. (Not there: modes ssp and async after a stop, all-reduce jobs.) Waits for its large part. kUnavailable: that is
+  // lost, or the view is over. The spans live as long as the session.
+  struct Kept {
+    std::span<const std::byte> bytes, large;
+    bool whole = true;
+  };
+  Result<Kept> kept();
+  // What one rank keeps of resume_round() for all who have nothing (whole): in a fresh job rank 0, else the first rank
+  // that has it. Waits for it: kGiven ranks have to keep() a whole state of resume_round() before their first ready().
+  // Empty: nobody has any. REQUIRES: first_state() != kGiven.
+  Result<Kept> kept_of_first();
+  FirstState first_state() const;
   // A figure of a round: `mean` over `samples` of this rank. Status and metrics of the cluster show the mean over all
   // ranks, by samples, since they were told last, which is every kFigureInterval. kInvalidArgument: the name is no
   // UTF-8 text of 1 to kMaxFigureNameBytes. kLimit: more than kMaxFigures names. Any

@@ -86,17 +86,15 @@ Status check_running(const tributary_session* session, const char* call) {
   return {};
 }
 
-using KeptState = std::span<const std::byte> (tributary::Session::*)() const;
-
-Status give_state(const tributary_session* session, const void** state, size_t* size, const std::string& call,
-                  KeptState kept) {
-  if (Status there = not_null(session, "the session"); !there) return there;
-  if (Status there = not_null(state, ("where " + call + " is to put the state").c_str()); !there) return there;
-  if (Status there = not_null(size, ("where " + call + " is to put the state's size").c_str()); !there) return there;
-  const std::span<const std::byte> given = (session->session.get()->*kept)();
-  *state = given.data();
-  *size = given.size();
-  return {};
+Status write_kept(const Result<Session::Kept>& given, tributary_kept_state* kept) {
+  if (!given) return tl::unexpected(given.error());
+  const tributary_kept_state values{.size = 0,
+                                    .state = given->bytes.data(),
+                                    .state_size = given->bytes.size(),
+                                    .large = given->large.data(),
+                                    .large_size = given->large.size(),
+                                    .whole = given->whole ? 1 : 0};
+  return tributary::c::write_struct(values, sizeof values, "tributary_kept_state", kept);
 }
 
 // REQUIRES: this rank holds it.
@@ -227,7 +225,8 @@ tributary_status tributary_get_view(const tributary_session* session, tributary_
                                 .fresh = s.fresh(),
                                 .on_device = s.on_device(),
                                 .resume_round = s.resume_round().value,
-                                .job = s.job().value};
+                                .job = s.job().value,
+                                .first_state = static_cast<uint32_t>(s.first_state())};
     return tributary::c::write_struct(values, kLeastView, "tributary_view", view);
   });
 }
@@ -299,22 +298,65 @@ void tributary_release_parameters(tributary_parameter_memory* memory) {
 }
 
 tributary_status tributary_keep(tributary_session* session, uint64_t round, const void* state, size_t size) {
+  return tributary_keep_large(session, round, state, size, nullptr, 0, 1);
+}
+
+tributary_status tributary_keep_large(tributary_session* session, uint64_t round, const void* state, size_t size,
+                                      const tributary_piece* pieces, size_t count, int32_t whole) {
   return fenced([&]() -> Status {
     if (Status running = check_running(session, "tributary_keep()"); !running) return running;
     if (state == nullptr && size > 0) {
       return invalid("the state to keep is NULL, and its size " + std::to_string(size) + "; give a pointer to it");
     }
-    return session->session->keep(tributary::Round(round), {static_cast<const std::byte*>(state), size});
+    if (pieces == nullptr && count > 0) {
+      return invalid("the pieces to keep are NULL, and their number is " + std::to_string(count));
+    }
+    std::vector<std::span<const std::byte>> large;
+    for (const tributary_piece& piece : std::span(pieces, count)) {
+      if (piece.data == nullptr && piece.size > 0) {
+        return invalid("piece " + std::to_string(large.size()) + " of the state to keep is NULL, and its size " +
+                       std::to_string(piece.size));
+      }
+      large.emplace_back(static_cast<const std::byte*>(piece.data), piece.size);
+    }
+    return session->session->keep(tributary::Round(round),
+                                  {{static_cast<const std::byte*>(state), size}, large, whole != 0});
   });
 }
 
-tributary_status tributary_kept(const tributary_session* session, const void** state, size_t* size) {
-  return fenced([&] { return give_state(session, state, size, "tributary_kept()", &tributary::Session::kept); });
+uint64_t tributary_wanted_round(const tributary_session* session) {
+  return session ? session->session->wanted_round().value : 0;
 }
 
-tributary_status tributary_kept_of_first(const tributary_session* session, const void** state, size_t* size) {
-  return fenced([&] {
-    return give_state(session, state, size, "tributary_kept_of_first()", &tributary::Session::kept_of_first);
+tributary_status tributary_kept(const tributary_session* session, const void** state, size_t* size) {
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    if (Status there = not_null(state, "where tributary_kept() is to put the state"); !there) return there;
+    if (Status there = not_null(size, "where tributary_kept() is to put the state's size"); !there) return there;
+    const Result<Session::Kept> given = session->session->kept();
+    if (!given) return tl::unexpected(given.error());
+    *state = given->bytes.data();
+    *size = given->bytes.size();
+    return {};
+  });
+}
+
+tributary_status tributary_get_kept(const tributary_session* session, tributary_kept_state* kept) {
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    return write_kept(session->session->kept(), kept);
+  });
+}
+
+tributary_status tributary_get_kept_of_first(const tributary_session* session, tributary_kept_state* kept) {
+  return fenced([&]() -> Status {
+    if (Status there = not_null(session, "the session"); !there) return there;
+    if (session->session->first_state() == tributary::FirstState::kGiven) {
+      return invalid(
+          "tributary_get_kept_of_first() is for the other ranks: this one gives it "
+          "(tributary_view.first_state)");
+    }
+    return write_kept(session->session->kept_of_first(), kept);
   });
 }
 

@@ -132,7 +132,12 @@ typedef struct tributary_view {
   uint32_t on_device;    /* 1: gradients and parameters are memory of tributary_options.device */
   uint64_t resume_round; /* that the parameters belong to after tributary_start(); 0 for a fresh job */
   uint64_t job;          /* the coordinator's number for it */
+  uint32_t first_state;  /* TRIBUTARY_FIRST_: whether one rank's state comes to those that have none */
 } tributary_view;
+#define TRIBUTARY_FIRST_NONE 0  /* nobody has any */
+#define TRIBUTARY_FIRST_COMES 1 /* tributary_get_kept_of_first() waits for it */
+#define TRIBUTARY_FIRST_GIVEN \
+  2 /* this rank gives it: it keeps a whole state of resume_round before its first ready() */
 TRIBUTARY_API tributary_status tributary_get_view(const tributary_session* session, tributary_view* view);
 
 /* Host memory for a tensor's initial values. NULL: not fresh, another rank gives them, after tributary_start(), no such
@@ -156,15 +161,41 @@ TRIBUTARY_API tributary_parameter_memory* tributary_hold_parameters(tributary_se
 TRIBUTARY_API void tributary_release_parameters(tributary_parameter_memory* memory);
 
 /* What this rank needs beside the parameters to go on after `round`. The worker holds it for whoever takes this rank's
- * place on the node, and it is kept with a snapshot of the round. Before the next round's first tributary_ready(); said
- * again, the last one counts. TRIBUTARY_LIMIT: too large. */
+ * place on the node, and it is kept with a snapshot of the round. After tributary_start(), and before the next round's
+ * first tributary_ready(); said again, the last one counts. TRIBUTARY_LIMIT: more than 256 KiB less 32 bytes. */
 TRIBUTARY_API tributary_status tributary_keep(tributary_session* session, uint64_t round, const void* state,
                                               size_t size);
 /* What was kept of resume_round; *size 0: nothing is known of it. */
 TRIBUTARY_API tributary_status tributary_kept(const tributary_session* session, const void** state, size_t* size);
-/* The state of the job's first rank that kept one, for a rank of which nothing is known. */
-TRIBUTARY_API tributary_status tributary_kept_of_first(const tributary_session* session, const void** state,
-                                                       size_t* size);
+
+/* The same with a large part: pieces that belong one behind the other, as much as memory holds. They are copied, unless
+ * the rank kept the same before. whole 0: whoever takes this rank's place needs what the first rank keeps as well.
+ * TRIBUTARY_LIMIT: there is not so much memory. */
+typedef struct tributary_piece {
+  const void* data;
+  size_t size;
+} tributary_piece;
+TRIBUTARY_API tributary_status tributary_keep_large(tributary_session* session, uint64_t round, const void* state,
+                                                    size_t size, const tributary_piece* pieces, size_t count,
+                                                    int32_t whole);
+/* The round of the next snapshot, once that has been named: then every rank's state of it is to be whole. Else 0. */
+TRIBUTARY_API uint64_t tributary_wanted_round(const tributary_session* session);
+
+/* What was kept of resume_round, with its large part, which the call waits for. TRIBUTARY_UNAVAILABLE: that is lost, or
+ * the view is over. */
+typedef struct tributary_kept_state {
+  size_t size; /* sizeof(tributary_kept_state) */
+  const void* state;
+  size_t state_size; /* 0: nothing is known of it */
+  const void* large;
+  size_t large_size;
+  int32_t whole;
+} tributary_kept_state;
+TRIBUTARY_API tributary_status tributary_get_kept(const tributary_session* session, tributary_kept_state* kept);
+/* What one rank keeps of resume_round for all who have nothing whole: in a fresh job rank 0, else the first rank that
+ * has it (tributary_view.first_state). Waits for it. */
+TRIBUTARY_API tributary_status tributary_get_kept_of_first(const tributary_session* session,
+                                                           tributary_kept_state* kept);
 /* There is no round after this one. Every rank says so before its first tributary_ready() of that round. */
 TRIBUTARY_API tributary_status tributary_last_round(tributary_session* session, uint64_t round);
 

@@ -211,7 +211,7 @@ void AttachServer::handle(TrainerId trainer, Connection& connection, AttachRecei
   } else if (const auto* state = std::get_if<RankState>(&message)) {
     jobs_->rank_state(trainer, *state);
   } else if (const auto* given = std::get_if<HeldState>(&message)) {
-    jobs_->held_state(trainer, given->held, now_ms);
+    take_held(trainer, connection, *given, std::move(received.fds), now_ms);
   } else if (const auto* said = std::get_if<RankFigures>(&message)) {
     jobs_->figures(trainer, said->figures);
   } else if (const auto* detach = std::get_if<Detach>(&message)) {
@@ -220,6 +220,22 @@ void AttachServer::handle(TrainerId trainer, Connection& connection, AttachRecei
     send(trainer, AttachError{ErrorCode::kMalformed, "this message is one that only worker daemons send"}, {});
     connection.broken = true;
   }
+}
+
+void AttachServer::take_held(TrainerId trainer, Connection& connection, const HeldState& given,
+                             std::vector<FileDescriptor> fds, std::uint64_t now_ms) {
+  KeptState state{given.held, nullptr};
+  if (const LargePart large = state.head().large) {
+    auto memory = SealedBytes::received(fds.empty() ? FileDescriptor() : std::move(fds.front()), large.bytes,
+                                        "what a rank keeps");
+    if (!memory) {
+      send(trainer, AttachError{memory.error().code, memory.error().message}, {});
+      connection.broken = true;
+      return;
+    }
+    state.large = std::move(*memory);
+  }
+  jobs_->held_state(trainer, std::move(state), now_ms);
 }
 
 void AttachServer::send(TrainerId trainer, const AttachMessage& message, std::span<const int> fds) {

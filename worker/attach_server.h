@@ -93,6 +93,8 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   void receive(TrainerId trainer, Connection& connection, std::uint64_t now_ms);
   void receive_last(TrainerId trainer, Connection& connection, std::uint64_t now_ms);
   void handle(TrainerId trainer, Connection& connection, AttachReceived received, std::uint64_t now_ms);
+  void take_held(TrainerId trainer, Connection& connection, const HeldState& given, std::vector<FileDescriptor> fds,
+                 std::uint64_t now_ms);
   void close_broken(std::uint64_t now_ms);
   void send(TrainerId trainer, const AttachMessage& message, std::span<const int> fds) override;
   void refresh();

@@ -119,7 +119,13 @@ void AttachedJob::initial_values(std::uint32_t local_rank) {
 void AttachedJob::rank_state(std::uint32_t local_rank, const RankState& state) {
   if (!in<Running>() && !over()) return;
   const auto [job, view_id] = view();
-  if (view_id != ViewId()) context_.coordinator.send(NodeRankState{job, view_id, trainers_.node(), local_rank, state});
+  if (view_id == ViewId()) return;
+  context_.held.given(name(), local_rank, state.round);
+  context_.coordinator.send(NodeRankState{job, view_id, trainers_.node(), local_rank, state});
+}
+
+void AttachedJob::held_state(std::uint32_t local_rank, KeptState state, std::uint64_t now_ms) {
+  context_.held.hold(name(), local_rank, std::move(state), now_ms);
 }
 
 void AttachedJob::detach(std::uint32_t local_rank, const Detach& detach, std::uint64_t now_ms) {
@@ -162,6 +168,21 @@ void AttachedJob::gone(std::uint32_t local_rank, std::uint64_t now_ms) {
 
 void AttachedJob::on(const SnapshotAt& m, std::uint64_t) {
   if (const auto job = running()) job->header().snapshot_round.store(m.round.value, std::memory_order_relaxed);
+}
+
+// It is of the view's giver, here or on another node.
+void AttachedJob::on(const NodeRankState& m, std::uint64_t now_ms) {
+  if (Running* running = std::get_if<Running>(&phase_)) deliver_first(*running, m.kept, now_ms);
+}
+
+void AttachedJob::deliver_first(Running& running, const RankState& state, std::uint64_t now_ms) {
+  for (const auto& [local_rank, trainer] : trainers_) {
+    if (trainer.takes_part()) running.states.deliver(trainer.id, StateDelivery::Whose::kFirst, state, now_ms);
+  }
+}
+
+void AttachedJob::on(const StatePart& m, std::uint64_t now_ms) {
+  if (Running* running = std::get_if<Running>(&phase_)) running->states.on(m, now_ms);
 }
 
 void AttachedJob::on(const TraceRounds& m, std::uint64_t) {
@@ -424,6 +445,7 @@ void AttachedJob::tick(std::uint64_t now_ms) {
   if (trace_ && (trace_->job() != running() || trace_->over())) end_trace();
   const bool ran = in<Running>();
   if (Running* running = std::get_if<Running>(&phase_)) {
+    running->states.tick(now_ms);
     tick(*running, now_ms);
   } else if (const Joining* joining = std::get_if<Joining>(&phase_); joining && now_ms >= joining->next_ms) {
     join(now_ms);

@@ -73,6 +73,7 @@ class AttachedJob {
   void attach(TrainerId id, const AttachRequest& request, int peer_pid, FileDescriptor kept, std::uint64_t now_ms);
   void initial_values(std::uint32_t local_rank);
   void rank_state(std::uint32_t local_rank, const RankState& state);
+  void held_state(std::uint32_t local_rank, KeptState state, std::uint64_t now_ms);
   void figures(std::uint32_t local_rank, const Figures& figures) { trainers_.at(local_rank).figures.renew(figures); }
   void detach(std::uint32_t local_rank, const Detach& detach, std::uint64_t now_ms);
   void gone(std::uint32_t local_rank, std::uint64_t now_ms);
@@ -84,6 +85,8 @@ class AttachedJob {
   void waits(const JobWaits& m);                            // REQUIRES: joining()
   void on(const PeerAddress& m, std::uint64_t now_ms);
   void on(const SnapshotAt& m, std::uint64_t now_ms);
+  void on(const NodeRankState& m, std::uint64_t now_ms);
+  void on(const StatePart& m, std::uint64_t now_ms);
   void on(const StopRequest& m, std::uint64_t now_ms);
   void on(const TraceRounds& m, std::uint64_t now_ms);
   void on(const StopJob& m, std::uint64_t now_ms);
@@ -107,6 +110,7 @@ class AttachedJob {
   Status begin(const JobWelcome& m, std::uint64_t now_ms);
   Status run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now_ms);
   void decline(const JobWelcome& m, const Error& error);
+  void deliver_states(attached::Running& running, const JobWelcome& m, std::uint64_t now_ms);
 
   // attached_job.cc
   LeaveJob leave(LeaveKind kind, Round round, const std::string& message);
@@ -124,6 +128,8 @@ class AttachedJob {
   void tick(attached::Running& running, std::uint64_t now_ms);
   void tell_waits(std::uint64_t now_ms);
   void end_trace();
+  // What the view's first rank keeps, to those who have nothing.
+  void deliver_first(attached::Running& running, const RankState& state, std::uint64_t now_ms);
 
   NodeJobsContext& context_;
   const std::shared_ptr<const JobPlan> plan_;

@@ -29,6 +29,7 @@ void AttachedJob::join(std::uint64_t now_ms) {
   message.world_size = trainers_.world_size();
   message.model_ranks = trainers_.model_ranks();
   context_.held.describe(name(), message);
+  trainers_.describe_living(message);
   for (const auto& [local_rank, trainer] : trainers_) add_kind(message.computes_with, trainer.computes_with);
   message.on_devices = context_.options.devices && context_.options.devices->api() &&
                        trainers_.any(&LocalTrainer::on_device) && !have_holders(tensors_);
@@ -134,12 +135,13 @@ Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now
   const auto opened = open_view(context_, std::move(spec), m, trainers_.node(), trainers_, now_ms);
   if (!opened) return tl::unexpected(opened.error());
   const NodeJob& job = **opened;
-  phase_ = Running{.job = *opened};
+  Running& running = phase_.emplace<Running>(Running{.job = *opened, .states = StateDelivery(context_, m.job)});
   last_refusal_.clear();
   lent_ = job.spec().devices;
   if (!lent_) lent_ = job.spec().allreduce_devices;
   context_.held.begin(name(), m.job, m.resume_round, !m.resume, now_ms);
   trainers_.welcome(m, job, context_.lanes.doorbells(!plan_->on_servers()), context_.held, context_.trainers);
+  deliver_states(running, m, now_ms);
   context_.logger->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}", in_words(),
                         m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh", job.layout().chunks(),
                         job.budget_bytes() / 1'000'000,
@@ -151,6 +153,19 @@ Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now
                         : devices->plan().collectives() ? "NCCL"
                                                         : "nobody: there is one, on a device");
   return {};
+}
+
+// What the attach reply speaks of without having it: large parts of what the ranks kept, and what the first rank did.
+void AttachedJob::deliver_states(Running& running, const JobWelcome& m, std::uint64_t now_ms) {
+  for (const auto& [local_rank, trainer] : trainers_) {
+    const KeptState* held = context_.held.of(name(), local_rank, m.resume_round);
+    const bool saved = local_rank < m.rank_states.size() && !m.rank_states[local_rank].empty();
+    if (!saved && !held) continue;
+    RankState mine = saved ? RankState{m.resume_round, m.rank_states[local_rank]} : held->state;
+    if (!StateHead::of(mine.state).large) continue;
+    running.states.deliver(trainer.id, StateDelivery::Whose::kOwn, std::move(mine), now_ms);
+  }
+  if (!m.first_state.empty()) deliver_first(running, {m.resume_round, m.first_state}, now_ms);
 }
 
 }  // namespace tributary

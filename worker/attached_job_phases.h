@@ -20,6 +20,7 @@
 #include "common/wire/messages.h"
 #include "worker/device_agreement.h"
 #include "worker/node/job.h"
+#include "worker/state_delivery.h"
 
 namespace tributary::attached {
 
@@ -45,11 +46,12 @@ struct FoundOver {  // by a lane, and the coordinator has still to say why
 };
 struct Running {
   std::shared_ptr<NodeJob> job;
-  std::set<std::uint32_t> gave_values;  // local ranks whose initial values are there
-  std::string stopped_by;               // who asked for a stop, in words; empty: nobody, or not known
-  std::optional<OrderedStop> ordered;
-  std::optional<FoundOver> found;  // counts for nothing once a stop is ordered
-  std::optional<Status> outcome;   // as Over's, if it is heard before the last answers
+  StateDelivery states;
+  std::set<std::uint32_t> gave_values{};  // local ranks whose initial values are there
+  std::string stopped_by{};               // who asked for a stop, in words; empty: nobody, or not known
+  std::optional<OrderedStop> ordered{};
+  std::optional<FoundOver> found{};  // counts for nothing once a stop is ordered
+  std::optional<Status> outcome{};   // as Over's, if it is heard before the last answers
 
   Round reached() const { return Round(job->min_version().value); }
 };

@@ -47,6 +47,15 @@ std::vector<std::uint32_t> LocalTrainers::model_ranks() const {
   return ranks;
 }
 
+void LocalTrainers::describe_living(JoinJob& join) const {
+  for (const auto& [local_rank, trainer] : *this) {
+    if (join.held_job == JobId()) join.held_job = trainer.lived_in;
+    if (trainer.lived_in != JobId() && trainer.lived_in == join.held_job && local_rank < kMaxRankStates) {
+      join.living.push_back(local_rank);
+    }
+  }
+}
+
 Status LocalTrainers::admit(const AttachRequest& request, const std::string& job) const {
   if (request.node_rank != node_.value) {
     return fail(ErrorCode::kTopology,
@@ -73,8 +82,9 @@ Status LocalTrainers::admit(const AttachRequest& request, const std::string& job
 
 void LocalTrainers::add(TrainerId id, const AttachRequest& request, int peer_pid) {
   const std::int32_t pid = peer_pid > 0 ? peer_pid : request.pid;
-  emplace(request.local_rank, LocalTrainer{id, request.rank, pid, request.device, request.gradients_move,
-                                           request.computes_with, request.model_rank, request.hears_waits});
+  emplace(request.local_rank,
+          LocalTrainer{id, request.rank, pid, request.device, request.gradients_move, request.computes_with,
+                       request.model_rank, request.hears_waits, request.lived_in});
 }
 
 void LocalTrainers::welcome(const JobWelcome& m, const NodeJob& job, std::span<const int> doorbells,
@@ -97,13 +107,13 @@ void LocalTrainers::welcome(const JobWelcome& m, const NodeJob& job, std::span<c
   if (job.spec().gradients_in_ring) reply.ring = {ring->slots_offset(), ring->slot_bytes(), ring->slots()};
   for (auto& [local_rank, trainer] : *this) {
     reply.state = local_rank < m.rank_states.size() ? m.rank_states[local_rank] : std::vector<std::byte>();
-    const auto give = [](std::vector<std::byte>& to, std::span<const std::byte> from) {
-      to.assign(from.begin(), from.end());
-    };
-    give(reply.held_state, held.of(m.name, local_rank, m.resume_round));
-    give(reply.first_state, m.first_state);
-    if (m.first_state.empty()) give(reply.first_state, held.first(m.name, m.resume_round));
+    const KeptState* mine = held.of(m.name, local_rank, m.resume_round);
+    reply.held_state = mine ? mine->state.state : std::vector<std::byte>();
     reply.rank = trainer.rank = m.node.value * job.spec().ranks + local_rank;
+    reply.first = !m.first_state.empty()  ? FirstState::kComes
+                  : m.giver == kNobody    ? FirstState::kNone
+                  : m.giver == reply.rank ? FirstState::kGiven
+                                          : FirstState::kComes;
     if (const DeviceLender* lender = job.spec().lender()) {
       const DeviceLoan& loan = lender->loan(local_rank);
       reply.device = loan.uuid;

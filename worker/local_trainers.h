@@ -27,6 +27,7 @@ struct LocalTrainer {
   std::string computes_with;
   std::uint32_t model_rank = 0;
   bool hears_waits = false;  // AttachRequest::hears_waits
+  JobId lived_in{};          // AttachRequest::lived_in
   bool connected = true;
   std::optional<LeaveKind> left{};
   Figures figures{};  // that it said last
@@ -62,11 +63,13 @@ class LocalTrainers : private std::map<std::uint32_t, LocalTrainer> {
   void tell_waits(const std::string& missing, TrainerPort& port) const;
   std::vector<std::string> devices() const;
   std::vector<std::uint32_t> model_ranks() const;  // by local rank
+  // Fills in which ranks have lived through a view of join.held_job, or of the job that they say.
+  void describe_living(JoinJob& join) const;
 
   // Does it stand where these do, and is its local rank free? job: in words.
   Status admit(const AttachRequest& request, const std::string& job) const;
   void add(TrainerId id, const AttachRequest& request, int peer_pid);
-  // The view begins: each learns its rank in it, and gets what it shares with the worker.
+  // The view begins: each learns its rank in it, and gets what it shares with the worker, and what was kept of it.
   void welcome(const JobWelcome& m, const NodeJob& job, std::span<const int> doorbells, const HeldStates& held,
                TrainerPort& port);
   void send(const AttachMessage& message, TrainerPort& port) const;  // to those that take part

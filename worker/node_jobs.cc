@@ -114,8 +114,8 @@ void NodeJobs::rank_state(TrainerId trainer, const RankState& state) {
   if (const Found found = find(trainer)) found->first->rank_state(found->second, state);
 }
 
-void NodeJobs::held_state(TrainerId trainer, const RankState& state, std::uint64_t now_ms) {
-  if (const Found found = find(trainer)) context_.held.hold(found->first->name(), found->second, state, now_ms);
+void NodeJobs::held_state(TrainerId trainer, KeptState state, std::uint64_t now_ms) {
+  if (const Found found = find(trainer)) found->first->held_state(found->second, std::move(state), now_ms);
 }
 
 void NodeJobs::figures(TrainerId trainer, const Figures& figures) {
@@ -192,6 +192,20 @@ void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
 
 void NodeJobs::on(const JobWaits& m, std::uint64_t) {
   if (AttachedJob* job = open_job(m.name); job && job->joining()) job->waits(m);
+}
+
+// Of a large part that ranks of this node keep, or kept.
+void NodeJobs::on(const WantPart& m, std::uint64_t) {
+  StatePart answer{m, {}};
+  if (const auto memory = context_.held.large(m.large); memory && m.offset < memory->bytes().size()) {
+    const auto part = memory->bytes().subspan(m.offset);
+    answer.data.assign(part.begin(), part.begin() + std::min(part.size(), kPartBytes));
+  }
+  context_.coordinator.send(answer);
+}
+
+void NodeJobs::on(const StatePart& m, std::uint64_t now_ms) {
+  for (AttachedJob& job : jobs_) job.on(m, now_ms);
 }
 
 void NodeJobs::coordinator_restarted(std::uint64_t now_ms) {

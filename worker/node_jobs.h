@@ -37,7 +37,7 @@ class NodeJobs {
               FileDescriptor kept = {});
   void initial_values(TrainerId trainer);
   void rank_state(TrainerId trainer, const RankState& state);
-  void held_state(TrainerId trainer, const RankState& state, std::uint64_t now_ms);
+  void held_state(TrainerId trainer, KeptState state, std::uint64_t now_ms);
   void figures(TrainerId trainer, const Figures& figures);
   void detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms);
   void gone(TrainerId trainer, std::uint64_t now_ms);  // its connection is closed
@@ -76,6 +76,8 @@ class NodeJobs {
   void on(const SnapshotCommit& m, std::uint64_t now_ms);
   void on(const ControlError& m, std::uint64_t now_ms);
   void on(const JobWaits& m, std::uint64_t now_ms);
+  void on(const WantPart& m, std::uint64_t now_ms);
+  void on(const StatePart& m, std::uint64_t now_ms);
   void on(const DrainDone&, std::uint64_t) { drain_done_ = true; }
   void on(const auto& message, std::uint64_t now_ms);  // about a view, or not for workers
 

@@ -17,19 +17,6 @@ namespace {
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 constexpr std::uint64_t kUnknown = std::numeric_limits<std::uint64_t>::max();
 
-// What could be taken without swapping, in the kernel's estimate. A memfd has no limit of its own: asking for more than
-// the machine has would not be refused but would end in somebody being killed.
-std::uint64_t available_memory() {
-  std::ifstream in("/proc/meminfo");
-  std::string key, unit;
-  std::uint64_t kib = 0;
-  while (in >> key >> kib) {
-    if (key == "MemAvailable:") return kib * 1024;
-    std::getline(in, unit);
-  }
-  return kUnknown;
-}
-
 Result<FileDescriptor> create_sealed(std::size_t bytes, const std::string& purpose) {
   FileDescriptor fd(::memfd_create("tributary", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
@@ -43,6 +30,19 @@ Result<FileDescriptor> create_sealed(std::size_t bytes, const std::string& purpo
 }
 
 }  // namespace
+
+// A memfd has no limit of its own: asking for more than the machine has would not be refused, but would end in somebody
+// being killed.
+std::uint64_t available_memory() {
+  std::ifstream in("/proc/meminfo");
+  std::string key, unit;
+  std::uint64_t kib = 0;
+  while (in >> key >> kib) {
+    if (key == "MemAvailable:") return kib * 1024;
+    std::getline(in, unit);
+  }
+  return kUnknown;
+}
 
 Result<SharedMemory> SharedMemory::create(std::size_t bytes, const std::string& purpose) {
   const std::uint64_t available = available_memory();

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -14,6 +15,9 @@
 #include "common/base/result.h"
 
 namespace tributary {
+
+// What could be taken without swapping, in the kernel's estimate; all there can be if it says nothing.
+std::uint64_t available_memory();
 
 // A mapping of shared memory, read and write unless said.
 class SharedMemory {

@@ -13,6 +13,7 @@ constexpr std::uint64_t kPlain = 256;  // bytes of a message without anything la
 std::uint64_t bytes_of(const ControlMessage& message) {
   if (const auto* state = std::get_if<NodeRankState>(&message)) return kPlain + state->kept.state.size();
   if (const auto* address = std::get_if<PeerAddress>(&message)) return kPlain + address->value.size();
+  if (const auto* part = std::get_if<StatePart>(&message)) return kPlain + part->data.size();
   if (const auto* leave = std::get_if<LeaveJob>(&message)) return kPlain + leave->message.size();
   if (const auto* join = std::get_if<JoinJob>(&message)) {
     return kPlain + join->job_json.size() + kPlain * join->tensors.size();

@@ -44,6 +44,7 @@ std::span<const std::byte> StateHead::body(std::span<const std::byte> state) {
 }
 
 std::vector<std::byte> StateHead::before(std::span<const std::byte> body) const {
+  if (!large && whole && !has_head(body)) return {body.begin(), body.end()};
   const Written out{kMagic, whole ? 1u : 0u, large.bytes, large.high, large.low};
   std::vector<std::byte> state(kBytes + body.size());
   std::memcpy(state.data(), &out, sizeof out);

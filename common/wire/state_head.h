@@ -3,7 +3,7 @@
 //
 //     head := u32 kMagic | u32 whole | u64 bytes | u64 high | u64 low        little-endian
 //
-// Bytes without a head are whole, and have no large part.
+// Bytes without a head are whole, and have no large part: so are most, which are written without one.
 #pragma once
 
 #include <compare>
@@ -45,6 +45,7 @@ struct StateHead {
 
   static StateHead of(std::span<const std::byte> state);
   static std::span<const std::byte> body(std::span<const std::byte> state);
+  // The state that has this body.
   std::vector<std::byte> before(std::span<const std::byte> body) const;
 };
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tributary._errors import Error, JobStopped, Status, Unavailable
-from tributary._library import AttachOptions, Gate, Leave, Stats, Step, View
+from tributary._library import AttachOptions, FirstState, Gate, Leave, Stats, Step, View
 
 
 class FakeLibrary:
@@ -96,7 +96,7 @@ class FakeSession:
         self.destroyed = False
 
     def view(self) -> View:
-        return View(0, 1, 0, 1, 0, self.fresh, False, self.resumed, 1)
+        return View(0, 1, 0, 1, 0, self.fresh, False, self.resumed, 1, FirstState.NONE)
 
     def initial(self, tensor: int) -> Any:
         assert self.fresh

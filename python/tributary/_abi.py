@@ -58,6 +58,22 @@ class CView(c.Structure):
         ("on_device", c.c_uint32),
         ("resume_round", c.c_uint64),
         ("job", c.c_uint64),
+        ("first_state", c.c_uint32),
+    ]
+
+
+class CPiece(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("size", c.c_size_t)]
+
+
+class CKeptState(c.Structure):
+    _fields_ = [
+        ("size", c.c_size_t),
+        ("state", c.c_void_p),
+        ("state_size", c.c_size_t),
+        ("large", c.c_void_p),
+        ("large_size", c.c_size_t),
+        ("whole", c.c_int32),
     ]
 
 
@@ -100,9 +116,13 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "tributary_parameters": (c.c_void_p, [_session, c.c_size_t]),
     "tributary_hold_parameters": (c.c_void_p, [_session]),
     "tributary_release_parameters": (None, [c.c_void_p]),
-    "tributary_keep": (_status, [_session, c.c_uint64, c.c_char_p, c.c_size_t]),
-    "tributary_kept": (_status, [_session, c.POINTER(c.c_void_p), c.POINTER(c.c_size_t)]),
-    "tributary_kept_of_first": (_status, [_session, c.POINTER(c.c_void_p), c.POINTER(c.c_size_t)]),
+    "tributary_keep_large": (
+        _status,
+        [_session, c.c_uint64, c.c_char_p, c.c_size_t, c.POINTER(CPiece), c.c_size_t, c.c_int32],
+    ),
+    "tributary_wanted_round": (c.c_uint64, [_session]),
+    "tributary_get_kept": (_status, [_session, c.POINTER(CKeptState)]),
+    "tributary_get_kept_of_first": (_status, [_session, c.POINTER(CKeptState)]),
     "tributary_last_round": (_status, [_session, c.c_uint64]),
     "tributary_log": (_status, [_session, c.c_uint64, c.c_char_p, c.c_double, c.c_uint64]),
     "tributary_ready": (_status, [_session, c.c_size_t, c.c_uint64, c.c_double]),

@@ -86,6 +86,29 @@ class AttachOptions:
     holds_parameters: bool = False  # arrays of parameters can be read after the session, too
 
 
+class FirstState(enum.IntEnum):
+    """Whether what one rank keeps comes to those that have nothing."""
+
+    NONE = 0  # nobody has any
+    COMES = 1  # :meth:`Session.kept_of_first` waits for it
+    GIVEN = 2  # this rank gives it, before its first :meth:`Session.ready`
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What was kept of a round.
+
+    Attributes:
+        state: bytes; none: nothing is known.
+        large: the large part; valid until the session is destroyed.
+        whole: else what the first rank keeps belongs to it, too.
+    """
+
+    state: bytes
+    large: memoryview
+    whole: bool
+
+
 @dataclass(frozen=True)
 class View:
     """Where this rank stands in a session's view."""
@@ -99,6 +122,7 @@ class View:
     on_device: bool
     resume_round: int
     job: int
+    first_state: FirstState
 
 
 @dataclass(frozen=True)
@@ -294,6 +318,7 @@ class Session:
             bool(view.on_device),
             view.resume_round,
             view.job,
+            FirstState(view.first_state),
         )
 
     def _array(self, tensor: int, address: int | None, what: str) -> Floats:
@@ -314,6 +339,9 @@ class Session:
     def start(self) -> None:
         """Blocks until the parameters of the view's ``resume_round`` are there."""
         self._library.check(self._functions.tributary_start(self._open()))
+        view = self.view()
+        if view.first_state == FirstState.GIVEN and not self.kept():
+            self.keep(view.resume_round, b"")  # nothing, which the others are to know
 
     def gradient(self, tensor: int) -> Floats:
         """Where the tensor's gradient of its next round is to be written."""
@@ -328,24 +356,47 @@ class Session:
             array.memory = self._parameter_memory
         return array
 
-    def keep(self, round: int, state: bytes) -> None:
+    def keep(
+        self, round: int, state: bytes, large: Sequence[tuple[int, int]] = (), whole: bool = True
+    ) -> None:
         """Gives what this rank needs beside the parameters to go on after ``round``, before the next round's first
         :meth:`ready`; said again, the last one counts.
+
+        Args:
+            large: addresses and sizes, in bytes, of what else belongs to it, which is copied.
+            whole: False: who takes this rank's place needs what the first rank keeps, too.
         """
-        self._library.check(self._functions.tributary_keep(self._open(), round, state, len(state)))
+        pieces = (_abi.CPiece * len(large))(*(_abi.CPiece(address, size) for address, size in large))
+        self._library.check(
+            self._functions.tributary_keep_large(self._open(), round, state, len(state), pieces, len(large), whole)
+        )
+
+    def wanted_round(self) -> int:
+        """Of the next snapshot, once it has been named: states of it are to be whole. Else 0."""
+        return int(self._functions.tributary_wanted_round(self._open()))
+
+    def kept_state(self) -> Kept:
+        """What was kept of the view's ``resume_round``. Waits for its large part."""
+        return self._kept(self._functions.tributary_get_kept)
+
+    def kept_state_of_first(self) -> Kept:
+        """What one rank keeps of it for those that have nothing. Waits for it. Not for the rank that gives it."""
+        return self._kept(self._functions.tributary_get_kept_of_first)
 
     def kept(self) -> bytes:
-        """What was kept of the view's ``resume_round``; empty if nothing is known of it."""
-        return self._bytes(self._functions.tributary_kept)
+        return self.kept_state().state
 
     def kept_of_first(self) -> bytes:
-        """What the job's first rank kept that has kept something."""
-        return self._bytes(self._functions.tributary_kept_of_first)
+        if self.view().first_state != FirstState.COMES or self.kept():
+            return b""
+        return self.kept_state_of_first().state
 
-    def _bytes(self, call: Any) -> bytes:
-        state, size = c.c_void_p(), c.c_size_t()
-        self._library.check(call(self._open(), c.byref(state), c.byref(size)))
-        return c.string_at(state, size.value) if size.value else b""
+    def _kept(self, call: Any) -> Kept:
+        kept = _abi.CKeptState(size=c.sizeof(_abi.CKeptState))
+        self._library.check(call(self._open(), c.byref(kept)))
+        state = c.string_at(kept.state, kept.state_size) if kept.state_size else b""
+        large = (c.c_char * kept.large_size).from_address(kept.large) if kept.large_size else b""
+        return Kept(state, memoryview(large).cast("B"), bool(kept.whole))
 
     def last_round(self, round: int) -> None:
         """There is no round after this one. Every rank says so before its first :meth:`ready` of it."""

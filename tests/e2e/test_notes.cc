@@ -125,8 +125,8 @@ TEST_CASE("the commands of the notes for users do what they say, in their order"
   std::vector<bool> used(rules().size());
   int commands = 0;
   std::string text;
-  for (const char* file :
-       {"/docs/training.md", "/docs/machines.md", "/docs/clusters.md", "/docs/watching.md", "/docs/measuring.md"})
+  for (const char* file : {"/docs/training.md", "/docs/machines.md", "/docs/packages.md", "/docs/clusters.md",
+                           "/docs/watching.md", "/docs/measuring.md"})
     text += text_of(std::string(TRIBUTARY_SOURCE_DIR) + file) + "\n";
   for (const std::string& line : commands_of(text)) {
     ++commands;

@@ -151,6 +151,7 @@ class Run {
       stopped_ = true;
       return {};
     }
+    if (run_.interrupted() && left_alone(job.job())) cluster.tell_trainers();
     std::vector<std::string> killed = cluster.stop_training();
     job.ask(true);
     for (std::string& name : cluster.stop()) killed.push_back(std::move(name));

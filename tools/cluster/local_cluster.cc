@@ -428,8 +428,12 @@ std::vector<std::string> LocalCluster::stop() {
   return killed;
 }
 
-std::vector<std::string> LocalCluster::stop_now() {
+void LocalCluster::tell_trainers() {
   for (Trainer& t : trainers_) t.process.send_signal(SIGTERM);
+}
+
+std::vector<std::string> LocalCluster::stop_now() {
+  tell_trainers();
   wait_for_trainers(options_.trainer_grace);
   for (Trainer& t : trainers_) {
     t.process.terminate(milliseconds(0));

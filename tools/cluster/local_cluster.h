@@ -143,6 +143,8 @@ class LocalCluster {
   // servers. Whoever is the coordinator (server 0, or worker 0) goes last. Who does not end in time is killed. Names of
   // those; empty: all went well.
   std::vector<std::string> stop();
+  // Before it, for trainers that are in no view of the job, whom no worker tells.
+  void tell_trainers();
   // The first half of stop(): workers and trainers have ended then, servers still tell what became of the job.
   std::vector<std::string> stop_training();
   // For when something is lost anyway: trainers first, then as above.

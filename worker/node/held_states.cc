@@ -5,20 +5,33 @@
 
 namespace tributary {
 
-void HeldStates::hold(const std::string& job, std::uint32_t local_rank, const RankState& state, std::uint64_t now_ms) {
+void HeldStates::hold(const std::string& job, std::uint32_t local_rank, KeptState state, std::uint64_t now_ms) {
   if (!jobs_.contains(job) && jobs_.size() >= kMaxJobs) forget_oldest();
   Held& held = jobs_[job];
   held.seen_ms = now_ms;
-  auto& rounds = held.ranks[local_rank];
+  auto& rounds = held.ranks[local_rank].rounds;
   const auto drop = [&](auto at) {
-    held.bytes -= at->second.size();
-    rounds.erase(at);
+    held.bytes -= at->second.state.state.size();
+    return rounds.erase(at);
   };
-  if (const auto before = rounds.find(state.round); before != rounds.end()) drop(before);
+  if (const auto before = rounds.find(state.round()); before != rounds.end()) drop(before);
   while (rounds.size() >= kRounds) drop(rounds.begin());
-  if (held.bytes + state.state.size() > kMaxJobBytes) return;
-  held.bytes += state.state.size();
-  rounds[state.round] = state.state;
+  if (held.bytes + state.state.state.size() > kMaxJobBytes) return;
+  held.bytes += state.state.state.size();
+  rounds.emplace(state.round(), std::move(state));
+  std::size_t large = 0;
+  for (auto at = rounds.end(); at != rounds.begin();) {
+    --at;
+    if (at->second.large && ++large > kLargeRounds) at = drop(at);  // without it the rest is of no use
+  }
+}
+
+void HeldStates::given(const std::string& job, std::uint32_t local_rank, Round round) {
+  const KeptState* state = of(job, local_rank, round);
+  if (!state || !state->large) return;
+  auto& given = jobs_.at(job).ranks.at(local_rank).given;
+  given.insert_or_assign(round, KeptState{{round, state->head().before({})}, state->large});
+  if (given.size() > kLargeRounds) given.erase(given.begin());
 }
 
 void HeldStates::begin(const std::string& job, JobId id, Round round, bool anew, std::uint64_t now_ms) {
@@ -29,26 +42,27 @@ void HeldStates::begin(const std::string& job, JobId id, Round round, bool anew,
   }
   held->second.seen_ms = now_ms;
   anew = std::exchange(held->second.id, id) != id || anew;
-  for (auto& [rank, rounds] : held->second.ranks) {
-    std::erase_if(rounds, [&](const auto& one) {
+  for (auto& [rank, states] : held->second.ranks) {
+    std::erase_if(states.rounds, [&](const auto& one) {
       const bool goes = anew || one.first != round;
-      if (goes) held->second.bytes -= one.second.size();
+      if (goes) held->second.bytes -= one.second.state.state.size();
       return goes;
     });
+    std::erase_if(states.given, [&](const auto& one) { return anew || one.first > round; });
   }
 }
 
 void HeldStates::describe(const std::string& job, JoinJob& join) const {
   const auto held = jobs_.find(job);
   if (held == jobs_.end()) return;
-  for (const auto& [rank, rounds] : held->second.ranks) {
-    if (rounds.empty()) continue;
-    join.held_job = held->second.id;
-    for (const auto& [round, state] : rounds) {
+  join.held_job = held->second.id;
+  for (const auto& [rank, states] : held->second.ranks) {
+    if (rank >= kMaxRankStates) break;
+    for (const auto& [round, state] : states.rounds) {
+      if (!state.head().whole) continue;
       join.held_rounds.push_back(round);
-      join.held_states.push_back(state);
+      join.held_ranks.push_back(rank);
     }
-    return;
   }
 }
 
@@ -56,22 +70,26 @@ void HeldStates::forget_oldest() {
   jobs_.erase(std::ranges::min_element(jobs_, {}, [](const auto& entry) { return entry.second.seen_ms; }));
 }
 
-std::span<const std::byte> HeldStates::of(const std::string& job, std::uint32_t local_rank, Round round) const {
+const KeptState* HeldStates::of(const std::string& job, std::uint32_t local_rank, Round round) const {
   const auto held = jobs_.find(job);
-  if (held == jobs_.end()) return {};
+  if (held == jobs_.end()) return nullptr;
   const auto rank = held->second.ranks.find(local_rank);
-  if (rank == held->second.ranks.end()) return {};
-  const auto state = rank->second.find(round);
-  return state == rank->second.end() ? std::span<const std::byte>() : std::span<const std::byte>(state->second);
+  if (rank == held->second.ranks.end()) return nullptr;
+  const auto state = rank->second.rounds.find(round);
+  return state == rank->second.rounds.end() ? nullptr : &state->second;
 }
 
-std::span<const std::byte> HeldStates::first(const std::string& job, Round round) const {
-  const auto held = jobs_.find(job);
-  if (held == jobs_.end()) return {};
-  for (const auto& [rank, rounds] : held->second.ranks) {
-    if (const auto state = rounds.find(round); state != rounds.end()) return state->second;
+std::shared_ptr<const SealedBytes> HeldStates::large(const LargePart& large) const {
+  for (const auto& [name, held] : jobs_) {
+    for (const auto& [rank, states] : held.ranks) {
+      for (const auto* rounds : {&states.rounds, &states.given}) {
+        for (const auto& [round, state] : *rounds) {
+          if (state.large && state.head().large == large) return state.large;
+        }
+      }
+    }
   }
-  return {};
+  return nullptr;
 }
 
 void HeldStates::in_use(const std::string& job, std::uint64_t now_ms) {

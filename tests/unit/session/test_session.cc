@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "common/base/checksum.h"
 #include "tests/unit/worker/node_fixture.h"
 
 namespace tributary::session_test {
@@ -11,6 +12,12 @@ namespace {
 StepState state_of(const Result<StepState>& result) {
   REQUIRE_MESSAGE(result.has_value(), (result ? "" : result.error().message));
   return *result;
+}
+
+std::span<const std::byte> kept(Session& session) {
+  const auto kept = session.kept();
+  REQUIRE_MESSAGE(kept, kept.error().message);
+  return kept->bytes;
 }
 
 }  // namespace
@@ -98,7 +105,7 @@ TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot
   FakeNode node;
   node.run();
   auto sessions = node.sessions(2);
-  CHECK(sessions[1]->kept().empty());
+  CHECK(kept(*sessions[1]).empty());
   node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(2)});
   REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == 2; }));
   for (std::uint64_t round = 1; round <= 4; ++round) {
@@ -127,7 +134,7 @@ TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot
   node.welcome(2, Round(4), 1024, {state(4)});
   auto session = again.get();
   REQUIRE_MESSAGE(session, session.error().message);
-  CHECK(std::ranges::equal((*session)->kept(), state(4)));
+  CHECK(std::ranges::equal(kept(**session), state(4)));
   CHECK((*session)->keep(Round(5), std::vector<std::byte>(kMaxRankState + 1)).error().code == ErrorCode::kLimit);
 }
 
@@ -155,9 +162,142 @@ TEST_CASE("what a rank keeps is held for the trainer that takes its place, thoug
   auto first = again[0].get(), second = again[1].get();
   REQUIRE_MESSAGE(first, first.error().message);
   REQUIRE_MESSAGE(second, second.error().message);
-  CHECK(std::ranges::equal((*first)->kept(), state(12)));
-  CHECK((*second)->kept().empty());
-  CHECK(std::ranges::equal((*second)->kept_of_first(), state(12)));
+  CHECK(std::ranges::equal(kept(**first), state(12)));
+  CHECK(kept(**second).empty());
+}
+
+namespace {
+
+std::vector<std::byte> many(std::size_t bytes, int value) {
+  return std::vector<std::byte>(bytes, static_cast<std::byte>(value));
+}
+
+// Both ranks of a node, in a view that begins at this round; adjust(): changes the welcome to it.
+std::vector<std::unique_ptr<Session>> welcomed(FakeNode& node, std::uint32_t view, Round round, auto&& adjust) {
+  std::future<Result<std::unique_ptr<Session>>> attaching[] = {node.attach(node.session_options(0, 2)),
+                                                               node.attach(node.session_options(1, 2))};
+  node.coordinator.await<JoinJob>(view);
+  JobWelcome welcome = node.welcome_message(view, round);
+  adjust(welcome);
+  node.server->on_control(welcome);
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (auto& one : attaching) {
+    auto session = one.get();
+    REQUIRE_MESSAGE(session, session.error().message);
+    sessions.push_back(std::move(*session));
+  }
+  return sessions;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a large part is shared with the worker, held for whoever takes the rank's place, and sent when it is asked for") {
+  const std::vector<std::byte> a = many(3u << 20, 7), b = many(5, 8);
+  const std::span<const std::byte> pieces[] = {a, b};
+  std::vector<std::byte> all = a;
+  all.insert(all.end(), b.begin(), b.end());
+  FakeNode node;
+  node.run();
+  LargePart large;
+  {
+    auto sessions = node.sessions(2);
+    REQUIRE(sessions[1]->keep(Round(1), {many(2, 1), pieces}));
+    ready_all(*sessions[0]);
+    ready_all(*sessions[1]);
+    node.lanes.complete(Round(1));
+    for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+    node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(1)});
+    REQUIRE(eventually([&] { return sessions[1]->wanted_round() == Round(1); }));
+    REQUIRE(sessions[1]->keep(Round(1), {many(2, 2), pieces, false}));
+    const StateHead head = StateHead::of(node.coordinator.await<NodeRankState>().kept.state);
+    large = head.large;
+    CHECK(large.bytes == all.size());
+    CHECK_FALSE(head.whole);
+  }
+  node.coordinator.await<LeaveJob>();
+  auto sessions = welcomed(node, 2, Round(1), [](JobWelcome&) {});
+  CHECK(node.coordinator.await<JoinJob>(2).held_rounds.empty());  // it was not whole
+  const auto again = sessions[1]->kept();
+  REQUIRE_MESSAGE(again, again.error().message);
+  CHECK(std::ranges::equal(again->bytes, many(2, 2)));
+  CHECK(std::ranges::equal(again->large, all));
+  CHECK_FALSE(again->whole);
+  CHECK(kept(*sessions[0]).empty());
+
+  node.server->on_control(WantPart{JobId(99), large, 3u << 20});
+  const StatePart part = node.coordinator.await<StatePart>();
+  CHECK(std::ranges::equal(part.data, b));
+  LargePart another = large;
+  ++another.low;
+  node.server->on_control(WantPart{JobId(99), another, 0});
+  CHECK(node.coordinator.await<StatePart>(2).data.empty());
+}
+
+TEST_CASE("the giver's state comes to the ranks that have nothing, by way of the coordinator") {
+  const std::vector<std::byte> values = many(100'000, 3);
+  const std::span<const std::byte> pieces[] = {values};
+  FakeNode node;
+  node.run();
+  auto sessions = welcomed(node, 1, Round(), [](JobWelcome& welcome) { welcome.giver = 0; });
+  CHECK(sessions[0]->first_state() == FirstState::kGiven);
+  CHECK(sessions[1]->first_state() == FirstState::kComes);
+  auto waiting = std::async(std::launch::async, [&] { return sessions[1]->kept_of_first(); });
+  REQUIRE(sessions[0]->keep(Round(0), {many(1, 9), pieces}));
+  const NodeRankState given = node.coordinator.await<NodeRankState>();
+  CHECK(given.kept.round == Round(0));
+  CHECK(waiting.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
+  node.server->on_control(given);
+  const auto first = waiting.get();
+  REQUIRE_MESSAGE(first, first.error().message);
+  CHECK(std::ranges::equal(first->bytes, many(1, 9)));
+  CHECK(std::ranges::equal(first->large, values));
+  CHECK(node.coordinator.all<WantPart>().empty());  // the node has it
+}
+
+TEST_CASE("a large part that no rank of the node has comes from the coordinator, part by part") {
+  std::vector<std::byte> values = many((2u << 20) + 10, 4);
+  values.back() = std::byte{5};
+  Checksum128 checksum;
+  checksum.add(values.data(), values.size());
+  const LargePart large{values.size(), checksum.value().high, checksum.value().low};
+  FakeNode node;
+  node.run();
+  auto sessions = welcomed(node, 1, Round(6), [&](JobWelcome& welcome) {
+    welcome.first_state = StateHead{large, true}.before(many(1, 6));
+  });
+  CHECK(sessions[0]->first_state() == FirstState::kComes);
+  const auto answer = [&](std::byte change) {
+    for (const WantPart& want : node.coordinator.all<WantPart>()) {
+      const auto part =
+          std::span(values).subspan(want.offset).first(std::min<std::size_t>(kPartBytes, values.size() - want.offset));
+      StatePart message{want, {part.begin(), part.end()}};
+      message.data.front() ^= change;
+      node.server->on_control(message);
+    }
+  };
+  node.coordinator.await<WantPart>(3);
+  SUBCASE("and is there") {
+    answer({});
+    for (auto& session : sessions) {
+      const auto first = session->kept_of_first();
+      REQUIRE_MESSAGE(first, first.error().message);
+      CHECK(std::ranges::equal(first->large, values));
+    }
+  }
+  SUBCASE("and is another") {
+    answer(std::byte{1});
+    CHECK(contains(sessions[0]->kept_of_first().error().message, "is lost"));
+  }
+  SUBCASE("or is lost") {
+    node.server->on_control(StatePart{{JobId(99), large, 0}, {}});
+    CHECK(contains(sessions[0]->kept_of_first().error().message, "is lost"));
+  }
+  SUBCASE("or the view ends before") {
+    auto waiting = std::async(std::launch::async, [&] { return sessions[0]->kept_of_first(); });
+    node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(6), "somebody died"});
+    CHECK(contains(waiting.get().error().message, "somebody died"));
+  }
 }
 
 TEST_CASE("what a rank keeps is given for the round that it stops after, though a later one was given for a snapshot") {
@@ -336,8 +476,7 @@ TEST_CASE("after a lost member a rank finds what it kept itself, for the round t
     CHECK(sent.kept.round == Round(9));
     CHECK(sent.kept.state == std::vector<std::byte>(1, std::byte{9}));
   }
-  REQUIRE((*session)->kept().size() == 1);
-  CHECK((*session)->kept()[0] == std::byte{9});
+  CHECK(std::ranges::equal(kept(**session), std::vector<std::byte>(1, std::byte{9})));
 }
 
 TEST_CASE("ready rings the doorbells of exactly the lanes that own chunks of the tensor") {

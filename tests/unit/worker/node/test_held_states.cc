@@ -6,34 +6,60 @@
 namespace tributary::held_states_test {
 namespace {
 
-RankState state_of(std::uint64_t round, std::size_t bytes = 3) {
-  return {Round(round), std::vector<std::byte>(bytes, static_cast<std::byte>(round))};
+KeptState state_of(std::uint64_t round, std::size_t bytes = 3) {
+  return {{Round(round), std::vector<std::byte>(bytes, static_cast<std::byte>(round))}};
+}
+
+// Of so many bytes; 0: nothing is held.
+std::size_t size_of(const KeptState* state) {
+  return state ? state->state.state.size() : 0;
+}
+
+KeptState large_of(std::uint64_t round, bool whole = true) {
+  const std::vector<std::byte> values(8, static_cast<std::byte>(round));
+  const std::span<const std::byte> parts[] = {values};
+  return {{Round(round), StateHead{{8, 0, round}, whole}.before({})}, SealedBytes::of(parts, "a test").value()};
 }
 
 TEST_CASE("what a rank gave last for the round of a view is there, and nothing of rounds that are gone through again") {
   HeldStates held;
   for (std::uint64_t round = 1; round <= 5; ++round) held.hold("job", 1, state_of(round), 0);
   held.hold("job", 1, state_of(5, 7), 0);
-  CHECK(held.of("job", 1, Round(1)).empty());  // too old
-  CHECK(held.of("job", 1, Round(5)).size() == 7);
-  CHECK(held.of("job", 0, Round(5)).empty());
-  CHECK(held.of("other", 1, Round(5)).empty());
+  CHECK(!held.of("job", 1, Round(1)));  // too old
+  CHECK(size_of(held.of("job", 1, Round(5))) == 7);
+  CHECK(!held.of("job", 0, Round(5)));
+  CHECK(!held.of("other", 1, Round(5)));
 
   held.begin("job", JobId(), Round(4), false, 0);
-  CHECK(held.of("job", 1, Round(4)).size() == 3);
-  CHECK(held.of("job", 1, Round(5)).empty());
+  CHECK(size_of(held.of("job", 1, Round(4))) == 3);
+  CHECK(!held.of("job", 1, Round(5)));
 
   held.begin("job", JobId(), Round(4), true, 0);
-  CHECK(held.of("job", 1, Round(4)).empty());
+  CHECK(!held.of("job", 1, Round(4)));
 }
 
-TEST_CASE("a rank that gave nothing can have what the node's first gave") {
+TEST_CASE("large parts are held of two rounds, and of what was given for a snapshot though the rank is further") {
   HeldStates held;
-  held.hold("job", 2, state_of(9, 4), 0);
-  held.hold("job", 1, state_of(8, 2), 0);
-  CHECK(held.first("job", Round(9)).size() == 4);
-  CHECK(held.first("job", Round(8)).size() == 2);
-  CHECK(held.first("job", Round(7)).empty());
+  const auto there = [&](std::uint64_t round) { return held.large(LargePart{8, 0, round}) != nullptr; };
+  held.begin("job", JobId(7), Round(0), true, 0);
+  for (std::uint64_t round = 1; round <= 5; ++round) {
+    held.hold("job", 0, large_of(round, round != 4), 0);
+    if (round == 2) held.given("job", 0, Round(2));
+    if (round == 3) held.given("job", 0, Round(9));  // that is not here
+  }
+  CHECK_FALSE(there(1));
+  CHECK(there(2));
+  CHECK_FALSE(there(3));
+  CHECK((there(4) && there(5)));
+  CHECK_FALSE(held.of("job", 0, Round(3)));  // without its large part it is of no use
+  JoinJob join;
+  held.describe("job", join);
+  CHECK(join.held_rounds == std::vector{Round(5)});  // whole ones
+  CHECK(join.held_ranks == std::vector{0u});
+  held.begin("job", JobId(7), Round(4), false, 0);
+  CHECK((there(2) && there(4) && !there(5)));
+  held.begin("job", JobId(8), Round(0), true, 0);
+  CHECK_FALSE((there(2) || there(4)));
 }
 
 TEST_CASE("a job of the same name that has another id begins with nothing") {
@@ -44,10 +70,9 @@ TEST_CASE("a job of the same name that has another id begins with nothing") {
   held.describe("job", join);
   CHECK(join.held_job == JobId(7));
   CHECK(join.held_rounds == std::vector{Round(1)});
-  REQUIRE(join.held_states.size() == 1);
-  CHECK(join.held_states[0] == state_of(1).state);
+  CHECK(join.held_ranks == std::vector{0u});
   held.begin("job", JobId(8), Round(1), false, 0);
-  CHECK(held.of("job", 0, Round(1)).empty());
+  CHECK(!held.of("job", 0, Round(1)));
 }
 
 TEST_CASE("what is held has a bound: of a job in bytes, of jobs in number, and in time") {
@@ -55,22 +80,22 @@ TEST_CASE("what is held has a bound: of a job in bytes, of jobs in number, and i
   std::uint32_t fit = 0;
   while (true) {
     held.hold("large", fit, state_of(1, kMaxRankState), 0);
-    if (held.of("large", fit, Round(1)).empty()) break;
+    if (!held.of("large", fit, Round(1))) break;
     ++fit;
   }
   CHECK(fit == HeldStates::kMaxJobBytes / kMaxRankState);
   held.begin("large", JobId(), Round(2), false, 0);  // gives its bytes back
   held.hold("large", 0, state_of(2, kMaxRankState), 0);
-  CHECK_FALSE(held.of("large", 0, Round(2)).empty());
+  CHECK(held.of("large", 0, Round(2)));
 
   for (std::size_t job = 0; job < HeldStates::kMaxJobs; ++job) held.hold(std::to_string(job), 0, state_of(1), 1 + job);
-  CHECK(held.of("large", 0, Round(2)).empty());  // the one that was seen longest ago
-  CHECK_FALSE(held.of("0", 0, Round(1)).empty());
+  CHECK(!held.of("large", 0, Round(2)));  // the one that was seen longest ago
+  CHECK(held.of("0", 0, Round(1)));
 
   held.in_use("7", 5000);
   held.tick(4000 + HeldStates::kHoldMs);
-  CHECK(held.of("0", 0, Round(1)).empty());
-  CHECK_FALSE(held.of("7", 0, Round(1)).empty());
+  CHECK(!held.of("0", 0, Round(1)));
+  CHECK(held.of("7", 0, Round(1)));
 }
 
 }  // namespace
