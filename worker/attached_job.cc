@@ -121,7 +121,12 @@ void AttachedJob::rank_state(std::uint32_t local_rank, const RankState& state) {
   const auto [job, view_id] = view();
   if (view_id == ViewId()) return;
   context_.held.given(name(), local_rank, state.round);
-  context_.coordinator.send(NodeRankState{job, view_id, trainers_.node(), local_rank, state});
+  const NodeRankState said{job, view_id, trainers_.node(), local_rank, state};
+  context_.coordinator.send(said);
+  // Others wait for it: it may be lost on its way.
+  Running* running = std::get_if<Running>(&phase_);
+  const bool first = running && running->giver == trainers_.at(local_rank).rank;
+  if (first && state.round == running->begun) running->giving = Giving{said};
 }
 
 void AttachedJob::held_state(std::uint32_t local_rank, KeptState state, std::uint64_t now_ms) {
@@ -172,7 +177,10 @@ void AttachedJob::on(const SnapshotAt& m, std::uint64_t) {
 
 // It is of the view's giver, here or on another node.
 void AttachedJob::on(const NodeRankState& m, std::uint64_t now_ms) {
-  if (Running* running = std::get_if<Running>(&phase_)) deliver_first(*running, m.kept, now_ms);
+  Running* running = std::get_if<Running>(&phase_);
+  if (!running) return;
+  running->giving.reset();
+  deliver_first(*running, m.kept, now_ms);
 }
 
 void AttachedJob::deliver_first(Running& running, const RankState& state, std::uint64_t now_ms) {
@@ -446,6 +454,10 @@ void AttachedJob::tick(std::uint64_t now_ms) {
   const bool ran = in<Running>();
   if (Running* running = std::get_if<Running>(&phase_)) {
     running->states.tick(now_ms);
+    if (running->giving && now_ms >= running->giving->next_ms) {
+      if (running->giving->next_ms != 0) context_.coordinator.send(running->giving->said);
+      running->giving->next_ms = now_ms + kGiveRepeatMs;
+    }
     tick(*running, now_ms);
   } else if (const Joining* joining = std::get_if<Joining>(&phase_); joining && now_ms >= joining->next_ms) {
     join(now_ms);
