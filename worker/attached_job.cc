@@ -439,11 +439,14 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
     leave(LeaveKind::kFailed, reached, running.found->stop.reason);
     return end(running, running.found->stop);
   }
-  // Ranks that finished contribute nothing to a further round: one that began it would wait for ever.
-  const auto begins_another = [&](const auto& at) { return !at.second.left && running.job->beyond(at.first, reached); };
-  if (trainers_.any(&LocalTrainer::has_left) && std::ranges::any_of(trainers_, begins_another)) {
-    stop_others(running);
+  // A rank that finished contributes nothing to a further round than its last: one that began it would wait for ever.
+  // (Of a model that ranks hold together, each has rounds of its own parts: one may be ahead of what all have.)
+  std::optional<Round> last;
+  for (const auto& [local_rank, trainer] : trainers_) {
+    if (trainer.left) last = std::min(last.value_or(Round(~0ull)), running.job->said(local_rank));
   }
+  const auto begins_another = [&](const auto& at) { return !at.second.left && running.job->beyond(at.first, *last); };
+  if (last && std::ranges::any_of(trainers_, begins_another)) stop_others(running);
 }
 
 void AttachedJob::tick(std::uint64_t now_ms) {
