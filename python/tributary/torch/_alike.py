@@ -1,0 +1,128 @@
+"""What all ranks have alike beside the parameters that servers have: one rank gives it to those that have nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any, Callable
+
+import torch
+
+from tributary.torch import _state
+from tributary.torch._log import listed, logger
+from tributary.torch._slots import Slot
+
+AT_BEGINNING = 256 << 20  # bytes of buffers and frozen parameters that one rank gives to all
+EACH_ROUND = 16 << 20  # bytes that go with each round; more goes with snapshots, stops and losses
+SAMPLES = 256  # elements of a frozen tensor that are compared
+
+
+class Alike:
+    """Of one job.
+
+    Args:
+        frozen: parameters of the model that the job does not train, by name.
+        buffers: says the model's, by name, as they are then.
+        slots: what the job trains.
+        optimizer: steps here, and has state; None: servers have it, and the parameters.
+    """
+
+    def __init__(
+        self,
+        frozen: dict[str, torch.Tensor],
+        buffers: Callable[[], dict[str, torch.Tensor]] = dict,
+        slots: list[Slot] | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> None:
+        self._frozen = frozen
+        self._buffers = buffers
+        self._slots = slots or []
+        self._optimizer = optimizer
+        self._mark = ""
+
+    # ---- at the job's beginning
+
+    def beginning(self) -> dict[str, Any]:
+        """What one rank gives, as DDP's constructor does: buffers, and frozen parameters if they are not too large."""
+        tensors = {**self._buffers(), **self._frozen}
+        if _size(tensors.values()) > AT_BEGINNING:
+            logger.info(
+                "the model's %d frozen parameters are too large to be given to the other ranks: they are compared",
+                len(self._frozen),
+            )
+            tensors = self._buffers()
+        return {"tensors": tensors, "frozen": self.mark()}
+
+    @torch.no_grad()
+    def begin(self, given: dict[str, Any]) -> None:
+        """With what another rank gave.
+
+        Raises:
+            ValueError: the model has other tensors, or other frozen values that are too large to be sent.
+        """
+        there = {**self._buffers(), **self._frozen}
+        for name, values in given["tensors"].items():
+            if name not in there or there[name].shape != values.shape:
+                raise ValueError(
+                    f"the first rank's model has a tensor '{name}' of shape {tuple(values.shape)}, which this rank's "
+                    "has not: all ranks must make the same model"
+                )
+            there[name].data.copy_(values)
+        self._mark = ""
+        self.check(given["frozen"])
+
+    def mark(self) -> str:
+        """By which the frozen parameters are known: of samples, because there may be gigabytes."""
+        if not self._mark and self._frozen:
+            digest = hashlib.sha256()
+            for name, tensor in sorted(self._frozen.items()):
+                flat = tensor.detach().reshape(-1)
+                some = flat[:: max(1, flat.numel() // SAMPLES)].cpu().contiguous()
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+                digest.update(some.view(torch.uint8).numpy().tobytes())
+            self._mark = digest.hexdigest()
+        return self._mark
+
+    def check(self, mark: str) -> None:
+        """Raises if the job was begun with other frozen parameters."""
+        if mark and mark != self.mark():
+            raise ValueError(
+                f"the model's frozen parameters ({listed(list(self._frozen))}) are others than those that the job "
+                "began with: load them from the same file, or make them with the same seed, on all ranks and in each "
+                "start"
+            )
+
+    # ---- with rounds, if the optimizer steps here
+
+    @property
+    def steps_here(self) -> bool:
+        return self._optimizer is not None
+
+    @property
+    def goes_with_rounds(self) -> bool:
+        """Whether it is small enough."""
+        assert self._optimizer is not None
+        arrays = (value for state in self._optimizer.state.values() for value in state.values())
+        tensors = [*(slot.local() for slot in self._slots), *(one for one in arrays if isinstance(one, torch.Tensor))]
+        return _size(tensors) <= EACH_ROUND
+
+    def state(self) -> dict[str, Any]:
+        """Parameters, and the state of their optimizer, after a round."""
+        assert self._optimizer is not None
+        return {
+            "parameters": {slot.name: slot.local() for slot in self._slots},
+            "optimizer": self._optimizer.state_dict()["state"],
+        }
+
+    @torch.no_grad()
+    def load(self, given: dict[str, Any]) -> None:
+        """What state() gave, here or on another rank."""
+        assert self._optimizer is not None
+        for slot in self._slots:
+            slot.put(given["parameters"][slot.name])
+        groups = self._optimizer.state_dict()["param_groups"]
+        _state.load(self._optimizer, self._optimizer.param_groups, {"state": given["optimizer"], "param_groups": groups})
+
+
+def _size(tensors: Iterator[torch.Tensor] | Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
