@@ -121,7 +121,12 @@ void AttachedJob::rank_state(std::uint32_t local_rank, const RankState& state) {
   const auto [job, view_id] = view();
   if (view_id == ViewId()) return;
   context_.held.given(name(), local_rank, state.round);
-  context_.coordinator.send(NodeRankState{job, view_id, trainers_.node(), local_rank, state});
+  const NodeRankState said{job, view_id, trainers_.node(), local_rank, state};
+  context_.coordinator.send(said);
+  // Others wait for it: it may be lost on its way.
+  Running* running = std::get_if<Running>(&phase_);
+  const bool first = running && running->giver == trainers_.at(local_rank).rank;
+  if (first && state.round == running->begun) running->giving = Giving{said};
 }
 
 void AttachedJob::held_state(std::uint32_t local_rank, KeptState state, std::uint64_t now_ms) {
@@ -172,7 +177,10 @@ void AttachedJob::on(const SnapshotAt& m, std::uint64_t) {
 
 // It is of the view's giver, here or on another node.
 void AttachedJob::on(const NodeRankState& m, std::uint64_t now_ms) {
-  if (Running* running = std::get_if<Running>(&phase_)) deliver_first(*running, m.kept, now_ms);
+  Running* running = std::get_if<Running>(&phase_);
+  if (!running) return;
+  running->giving.reset();
+  deliver_first(*running, m.kept, now_ms);
 }
 
 void AttachedJob::deliver_first(Running& running, const RankState& state, std::uint64_t now_ms) {
@@ -431,11 +439,14 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
     leave(LeaveKind::kFailed, reached, running.found->stop.reason);
     return end(running, running.found->stop);
   }
-  // Ranks that finished contribute nothing to a further round: one that began it would wait for ever.
-  const auto begins_another = [&](const auto& at) { return !at.second.left && running.job->beyond(at.first, reached); };
-  if (trainers_.any(&LocalTrainer::has_left) && std::ranges::any_of(trainers_, begins_another)) {
-    stop_others(running);
+  // A rank that finished contributes nothing to a further round than its last: one that began it would wait for ever.
+  // (Of a model that ranks hold together, each has rounds of its own parts: one may be ahead of what all have.)
+  std::optional<Round> last;
+  for (const auto& [local_rank, trainer] : trainers_) {
+    if (trainer.left) last = std::min(last.value_or(Round(~0ull)), running.job->said(local_rank));
   }
+  const auto begins_another = [&](const auto& at) { return !at.second.left && running.job->beyond(at.first, *last); };
+  if (last && std::ranges::any_of(trainers_, begins_another)) stop_others(running);
 }
 
 void AttachedJob::tick(std::uint64_t now_ms) {
@@ -446,6 +457,10 @@ void AttachedJob::tick(std::uint64_t now_ms) {
   const bool ran = in<Running>();
   if (Running* running = std::get_if<Running>(&phase_)) {
     running->states.tick(now_ms);
+    if (running->giving && now_ms >= running->giving->next_ms) {
+      if (running->giving->next_ms != 0) context_.coordinator.send(running->giving->said);
+      running->giving->next_ms = now_ms + kGiveRepeatMs;
+    }
     tick(*running, now_ms);
   } else if (const Joining* joining = std::get_if<Joining>(&phase_); joining && now_ms >= joining->next_ms) {
     join(now_ms);

@@ -44,6 +44,7 @@ class AttachedJob {
   static constexpr std::uint64_t kJoinRetryMs = 500;        // after "not now" from the coordinator
   static constexpr std::uint64_t kTellWaitsMs = 2000;       // to trainers that attach: who is missing
   static constexpr std::uint64_t kJoinRepeatMs = 5000;      // while the coordinator says nothing
+  static constexpr std::uint64_t kGiveRepeatMs = 2000;      // until the first state comes back from the coordinator
   static constexpr std::uint64_t kLeaveRepeatMs = 5000;     // until the coordinator has said StopJob
   static constexpr std::uint64_t kCheckpointRetryMs = 100;  // while the last view's checkpoint is being written
   static constexpr std::uint64_t kRingRetryMs = 20;         // while a lane has not closed the last view

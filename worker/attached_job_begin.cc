@@ -135,7 +135,8 @@ Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now
   const auto opened = open_view(context_, std::move(spec), m, trainers_.node(), trainers_, now_ms);
   if (!opened) return tl::unexpected(opened.error());
   const NodeJob& job = **opened;
-  Running& running = phase_.emplace<Running>(Running{.job = *opened, .states = StateDelivery(context_, m.job)});
+  Running& running = phase_.emplace<Running>(
+      Running{.job = *opened, .states = StateDelivery(context_, m.job), .begun = m.resume_round, .giver = m.giver});
   last_refusal_.clear();
   lent_ = job.spec().devices;
   if (!lent_) lent_ = job.spec().allreduce_devices;

@@ -44,11 +44,18 @@ struct FoundOver {  // by a lane, and the coordinator has still to say why
   StopJob stop;
   std::uint64_t until_ms = 0;
 };
+struct Giving {  // what one of its ranks keeps for all who have nothing, until the coordinator sends it round
+  NodeRankState said;
+  std::uint64_t next_ms = 0;  // say it again then
+};
 struct Running {
   std::shared_ptr<NodeJob> job;
   StateDelivery states;
   std::set<std::uint32_t> gave_values{};  // local ranks whose initial values are there
   std::string stopped_by{};               // who asked for a stop, in words; empty: nobody, or not known
+  Round begun{};                          // the view, after this round
+  std::uint32_t giver = kNobody;          // JobWelcome::giver
+  std::optional<Giving> giving{};
   std::optional<OrderedStop> ordered{};
   std::optional<FoundOver> found{};  // counts for nothing once a stop is ordered
   std::optional<Status> outcome{};   // as Over's, if it is heard before the last answers

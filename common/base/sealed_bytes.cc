@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "common/base/shared_memory.h"
@@ -15,6 +17,8 @@ namespace tributary {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+constexpr int kTries = 500;
+constexpr std::chrono::milliseconds kPause{4};
 
 Error problem(const std::string& purpose, const std::string& what) {
   return {ErrorCode::kIo, what + " for " + purpose + ": " + std::strerror(errno)};
@@ -76,9 +80,11 @@ Status SealedWriter::write(std::span<const std::byte> bytes) {
   return {};
 }
 
+// The kernel refuses while somebody looks at a page: itself, when it moves pages or takes stock of them.
 Result<std::shared_ptr<const SealedBytes>> SealedWriter::seal() {
-  if (::fcntl(fd_.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) {
-    return tl::unexpected(problem(purpose_, "cannot seal memory"));
+  for (int left = kTries; ::fcntl(fd_.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0; --left) {
+    if (errno != EBUSY || left == 0) return tl::unexpected(problem(purpose_, "cannot seal memory"));
+    std::this_thread::sleep_for(kPause);
   }
   return SealedBytes::received(std::move(fd_), bytes_, purpose_);
 }

@@ -292,7 +292,7 @@ struct WantPart {
     field(m.offset, TRIB_WIRE(Offset));
   }
   void check() const {
-    if (large.bytes == 0 || large.bytes > kMaxLargePart || offset >= large.bytes)
+    if (large.bytes > kMaxLargePart || (offset != 0 && offset >= large.bytes))
       throw Malformed{"a part of a state lies outside of it"};
     if (offset % kPartBytes != 0) throw Malformed{"a part of a state begins within another"};
   }

@@ -125,7 +125,7 @@ class Survival(WithDaemons):
                 self.assertEqual(process.returncode, 0, logs[rank])
                 self.assertEqual(value_of(logs[rank], "digest", "kills"), calm, logs[rank])
             self.assertIn("attaching again in", logs[0])
-            self.assertIn("resumed kills 1", logs[1])
+            self.assertGreaterEqual(int(value_of(logs[1], "resumed", "kills")), 9)  # round 10 may come once more
 
     def test_a_signal_stops_all_and_the_same_command_goes_on(self) -> None:
         job = {"name": "stops", "optimizer": "adam", "rounds": 60, "pause": 0.02}

@@ -76,6 +76,7 @@ class Run:
         self.at = at
         self.points = 0
         self.batches: dict[int, list[int]] = {}  # by round
+        self.losses: dict[int, float] = {}
 
     def __call__(self) -> None:
         """A point of the loop."""
@@ -98,6 +99,7 @@ class Run:
         self.batches[self.opt.round + 1] += batch.tolist()
         self()
         loss = self.test.net(batch.float()[:, None] / SAMPLES).square().mean() * factor
+        self.losses[self.opt.round + 1] = loss.item()
         loss.backward()
         self()
         if step:
@@ -427,6 +429,21 @@ class Loops(WithFake):
                 for at in self.at_points(loop):
                     with self.subTest(loop.__name__, at=at):
                         self.go_on(loop, kill, at)
+
+    def test_a_round_that_is_complete_begins_again_with_its_parameters_of_before(self) -> None:
+        def kill() -> None:
+            raise Killed
+
+        calm = self.process(told_epochs)
+        for at in (8, 9):  # gradients of round 3 are there, it is complete
+            self._leave()
+            self.library.rounds.clear()
+            self.library.kept.clear()
+            with self.assertRaises(Killed):
+                self.process(told_epochs, kill, at)
+            self._leave()
+            again = self.process(told_epochs)
+            self.assertEqual(again.losses, {round: loss for round, loss in calm.losses.items() if round >= 3})
 
     def test_stopped(self) -> None:
         def stop() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 import unittest
 from pathlib import Path
 
-from cluster import Cluster, value_of
+from cluster import BIN, Cluster, value_of
 from test_cluster import WithDaemons
 
 # A loop over data of which a sample takes DATA seconds, with steps that take STEP.
@@ -80,7 +81,8 @@ class Kills(WithLoaders):
                 (cluster.folder / "rank-1.log").unlink()
                 ranks[1] = self.start(cluster, 1, step=0.1)
                 cluster.wait_for(1, "round loads ")
-                self.assertGreaterEqual(int(value_of(cluster.log_of(1), "resumed", "loads")), 8)
+                # It may go through round 8 once more: the loop was not at its top after it.
+                self.assertGreaterEqual(int(value_of(cluster.log_of(1), "resumed", "loads")), 7)
                 self.assertNotIn("is attached already", cluster.log_of(1))
             finally:
                 self.end(ranks)
@@ -119,6 +121,40 @@ class Groups(WithLoaders):
         # A loop that waits for its data, and one whose processes wait for it.
         self.assertEqual(self.sum_of(self.folder / "data", stops, data=0.02), calm)
         self.assertEqual(self.sum_of(self.folder / "steps", stops, step=0.1), calm)
+
+
+# Rank 1 is lost when the job is over, and rank 0 has still something to do.
+AT_THE_END = """
+import os, signal, sys, time
+import torch
+import tributary.torch as trib
+
+net = torch.nn.Linear(4, 1)
+opt = trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=0.01), name="ends")
+for step in trib.rounds(5):
+    net(torch.ones(2, 4)).square().mean().backward()
+    opt.step()
+    opt.zero_grad()
+rank = trib.rank()
+opt.finish()
+if rank == 1 and not os.path.exists(sys.argv[1]):
+    open(sys.argv[1], "w").close()
+    os.kill(os.getpid(), signal.SIGKILL)
+if rank == 0 and not os.path.exists(sys.argv[1] + "0"):
+    open(sys.argv[1] + "0", "w").close()
+    time.sleep(8)
+"""
+
+
+class Ends(WithDaemons):
+    def test_a_rank_that_is_lost_when_the_job_is_over_does_not_wait_for_the_others(self) -> None:
+        program = self.folder / "ends.py"
+        program.write_text(AT_THE_END)
+        run = [str(BIN / "tributary"), "run", "--nodes", "2", "--base-dir", str(self.folder / "run"), "--"]
+        run += [sys.executable, str(program), str(self.folder / "flag")]
+        ended = subprocess.run(run, capture_output=True, text=True, timeout=100, check=False)
+        self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
+        self.assertIn("they are started again", ended.stdout + ended.stderr)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,18 @@ void JobWatch::ask(bool now) {
   asked_ = Clock::now();
 }
 
+bool somebody_waits(LocalCluster& cluster) {
+  return std::ranges::any_of(cluster.workers(), [](Daemon& worker) {
+    const Json status = status_of(worker);
+    if (!status.is_object()) return false;
+    const Json jobs = status.value("jobs", Json::array());
+    return std::ranges::any_of(jobs, [](const Json& job) {
+      const std::string phase = job.value("phase", "");
+      return phase == "gathering" || phase == "joining";
+    });
+  });
+}
+
 Json node_traffic(LocalCluster& cluster) {
   Json nodes = Json::array();
   for (Daemon& worker : cluster.workers()) {

@@ -36,6 +36,9 @@ class JobWatch {
   nlohmann::ordered_json job_;
 };
 
+// Whether a trainer has attached to its worker and waits for others.
+bool somebody_waits(LocalCluster& cluster);
+
 // Payload of each node since its worker's last start: [{bytes_pushed, bytes_pulled}]; null for one that does not
 // answer.
 nlohmann::ordered_json node_traffic(LocalCluster& cluster);

@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::chrono::milliseconds kTogether{50};  // who is lost at once is found at once
 
+constexpr std::chrono::seconds kAskPause{1}, kWaits{3};
+constexpr std::uint32_t kMostBroughtBack = 3;
+
 std::string name_of(const Daemon& daemon) {
   return daemon.name;
 }
@@ -46,7 +49,7 @@ KeepAlive::Lost KeepAlive::lost() {
 }
 
 Status KeepAlive::look() {
-  if (lost().nobody()) return {};
+  if (lost().nobody()) return bring_back();
   std::this_thread::sleep_for(kTogether);
   const std::uint64_t rounds = rounds_();
   const bool training = cluster_.trainers_running();
@@ -66,6 +69,29 @@ Status KeepAlive::look() {
     if (status && status->ok()) who.trainers.push_back(i);
   }
   return start_again(who.trainers);
+}
+
+Status KeepAlive::bring_back() {
+  std::vector<std::uint32_t> ended;
+  for (std::uint32_t i = 0; i < cluster_.trainers().size(); ++i) {
+    const auto status = cluster_.trainers()[i].process.poll();
+    if (status && status->ok()) ended.push_back(i);
+  }
+  const Clock::time_point now = Clock::now();
+  if (ended.empty() || restarts_ == 0 || brought_back_ == kMostBroughtBack || now < asked_ + kAskPause) return {};
+  if (!cluster_.trainers_running()) return {};
+  asked_ = now;
+  if (!waits_()) {
+    waits_since_.reset();
+    return {};
+  }
+  if (!waits_since_) waits_since_ = now;
+  if (now < *waits_since_ + kWaits) return {};
+  waits_since_.reset();
+  ++brought_back_;
+  tell_("a rank that was started again waits for " + std::to_string(ended.size()) +
+        " that had come to the end; they are started again");
+  return start_again(ended);
 }
 
 template <class One>  // Daemon, Trainer

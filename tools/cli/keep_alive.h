@@ -2,6 +2,7 @@
 // `tributary run` owns it; one thread.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -17,10 +18,11 @@ namespace tributary::cli {
 
 class KeepAlive {
  public:
-  // rounds: completed since the run began; asked when somebody ended. tell: a line for people.
+  // rounds: completed since the run began; asked when somebody ended. waits: whether a trainer waits for others. tell: a
+  // line for people.
   KeepAlive(LocalCluster& cluster, std::uint32_t most, std::function<std::uint64_t()> rounds,
-            std::function<void(std::string_view)> tell)
-      : cluster_(cluster), rules_(most), rounds_(std::move(rounds)), tell_(std::move(tell)) {}
+            std::function<bool()> waits, std::function<void(std::string_view)> tell)
+      : cluster_(cluster), rules_(most), rounds_(std::move(rounds)), waits_(std::move(waits)), tell_(std::move(tell)) {}
 
   // kInvalidArgument: a trainer says that it is used wrongly. kUnavailable: somebody is not started again. Both with
   // how it ended, and why.
@@ -28,12 +30,16 @@ class KeepAlive {
   std::uint32_t restarts() const { return restarts_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   struct Lost {
     std::vector<std::uint32_t> trainers;
     std::vector<Daemon*> daemons;
     bool nobody() const { return trainers.empty() && daemons.empty(); }
   };
   Lost lost();
+  // Trainers that ended well, if one that was started again waits for them: it was lost as the job came to its end.
+  Status bring_back();
   template <class One>
   Status may_start(One& one, std::uint64_t rounds);
   Status start_again(std::vector<Daemon*> daemons);
@@ -42,7 +48,11 @@ class KeepAlive {
   LocalCluster& cluster_;
   RestartRules rules_;
   std::function<std::uint64_t()> rounds_;
+  std::function<bool()> waits_;
   std::function<void(std::string_view)> tell_;
+  std::optional<Clock::time_point> waits_since_;
+  Clock::time_point asked_{};
+  std::uint32_t brought_back_ = 0;
   std::uint32_t restarts_ = 0;
 };
 

@@ -105,7 +105,7 @@ class Run {
           job.ask(true);
           return job.rounds();
         },
-        tell);
+        [this] { return somebody_waits(run_.cluster()); }, tell);
     began_ = Clock::now();
     const auto port = free_port();  // for ranks that hold a part of the model each, and talk to each other
     if (!port) return tl::unexpected(port.error());

@@ -96,7 +96,8 @@ class Link:
         self._leaving = False  # it was told to finish, or that the job stops
         self._not_told = ""  # why it was not
         self._stops = False  # after the newest round, as all ranks of this replica agreed
-        place.before = self._parameters_before
+        if not model.steps_here:
+            place.before = self._parameters_before
         place.whole = self._keeps_whole
 
     # ---- this rank
@@ -133,8 +134,6 @@ class Link:
         return self.attachment.live.gate(round if self.ahead is None else self.ahead.round)
 
     def _parameters_before(self) -> list[torch.Tensor]:
-        if self._model.steps_here:  # what comes is the mean gradient
-            return []
         return [self.attachment.parameters(slot.index) for slot in self._model.slots]
 
     def _keeps_whole(self) -> bool:
@@ -265,7 +264,7 @@ class Link:
                 "rank %d: %s for this rank. Schedulers, random generators and what was given to keep() begin anew, and "
                 "a DistributedSampler goes on as if all rounds had taken as many batches",
                 self.view.rank,
-                self.place.unknown,
+                self.place.unknown or f"nothing is kept of round {self.round}",
             )
 
     # ---- rounds
@@ -334,18 +333,22 @@ class Link:
         if self.skips:
             return False
         if self.ahead is not None:
-            self._come_to_round(self.ahead)
+            self.round += 1
+            if self.round == self.ahead.round:  # else the loop makes several in an iteration
+                self._come_to(self.ahead)
             return True
         with self.attachment.copies.taking():
             return self._complete_round()
 
-    def _come_to_round(self, kept: Kept) -> None:
-        self.round += 1
-        if self.round < kept.round:  # the loop made more than one in an iteration
-            return
-        self.ahead = None
-        self.place.take_own(kept.own)
-        self.place.loop.comes_to(kept.left or [])
+    def catch_up(self) -> None:
+        """The loop has made an iteration. If it had no round of this job this time, the job is where it is."""
+        if self.ahead is not None and self.place.round == self.round:
+            self._come_to(self.ahead)
+            self._model.clear()
+
+    def _come_to(self, kept: Kept) -> None:
+        self.round, self.ahead = kept.round, None
+        self.place.come_to(kept)
         if not self._model.steps_here:
             self.take_all()
 

@@ -191,7 +191,7 @@ class Loop:
     def note_top(self, state: dict[str, Any], jobs: dict[str, dict[str, Any]]) -> None:
         """From now on all that is kept names this top. jobs: what is each one's own."""
         self.last_top = Top(self._tops, _plain.packed(state, "what belongs to the place in the data"), jobs)
-        if self.last_top.begins and self.first_top is None:
+        if self.last_top.begins:
             self.first_top = self.last_top
 
     def now(self) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Place:
 
     Attributes:
         round: that left last, or that the loop was at the top after.
-        unknown: why nothing is known of the round that this rank goes on after.
+        unknown: why what was kept of the round that this rank goes on after cannot be read.
         stepped: the newest round that an optimizer which steps here has stepped.
         before: tells the parameters that the open round began with.
         whole: whether what all ranks have alike is to go with the state, though it is large.
@@ -152,7 +152,7 @@ class Place:
         for of in sorted(self._kept):
             self._give(session, of, *self._kept[of])
         if gives and round not in self._kept:
-            session.keep(round, b"")  # nothing is known, which the others are to hear
+            self._give(session, round, NOTHING, True)  # which the others are to hear
 
     def _with_alike(self, kept: Packed) -> tuple[Packed, bool]:
         """Since the top that it names this rank has not stepped."""
@@ -199,7 +199,7 @@ class Place:
         self._give(session, self.round, *self._kept[self.round])
 
     def _give(self, session: Session, round: int, kept: Packed, whole: bool) -> None:
-        data = kept.state()
+        data = kept.state() if kept else b""
         try:
             session.keep(round, data, kept.pieces(), whole)
         except Error as error:
@@ -210,7 +210,7 @@ class Place:
     # ---- going on
 
     def found(self, session: Session, round: int) -> Kept | None:
-        """What was kept of a round. None: nothing is known of it, and ``unknown`` says why if it is not the first.
+        """What was kept of a round. None: nothing is known of it.
 
         Raises:
             ValueError: the model is another than the job's.
@@ -230,7 +230,6 @@ class Place:
         elif first_state == FirstState.GIVEN:
             self._give_first(session, round, mine)
         if state is None:
-            self.unknown = self.unknown or f"nothing is kept of round {round}"
             return None
         if self._alike is not None:
             self._alike.check(state["frozen"])
@@ -256,7 +255,7 @@ class Place:
     def _give_first(self, session: Session, round: int, mine: dict[str, Any] | None) -> None:
         """To those that have nothing, who wait for it. Empty: there is nothing."""
         kept = NOTHING if mine is None else _plain.packed(mine, WHAT)
-        session.keep(round, kept.state() if kept else b"", kept.pieces(), mine is None or _is_whole(mine))
+        self._give(session, round, kept, mine is None or _is_whole(mine))
 
     def _begin_alike(self, session: Session) -> None:
         """As DDP's constructor does it: buffers and frozen parameters are those of one rank."""
@@ -264,8 +263,7 @@ class Place:
         if first_state == FirstState.GIVEN:
             if self._alike is not None and not self._beginning:
                 self._beginning = _plain.packed({"round": 0, **self._alike.beginning()}, "the model's buffers")
-            beginning = self._beginning
-            session.keep(0, beginning.state() if beginning else b"", beginning.pieces())
+            self._give(session, 0, self._beginning, True)
         elif first_state == FirstState.COMES and self._alike is not None:
             given = self._state(self._read(session.kept_state_of_first), 0)
             if given is not None:
@@ -279,12 +277,18 @@ class Place:
     def take(self, part: dict[str, Any]) -> None:
         """What was this job's own at a top."""
         self.round, self._given = part["round"], part["schedulers"]
-        self.take_own(part["own"])
+        self._take_own(part["own"])
         if part["alike"] and self._alike is not None:
             self._alike.load(_plain.unpacked(part["alike"]))
             self.stepped = self.round
 
-    def take_own(self, own: Packed) -> None:
+    def come_to(self, kept: Kept) -> None:
+        """A round that the loop has gone through once more."""
+        self.round = kept.round
+        self._take_own(kept.own)
+        self.loop.comes_to(kept.left or [])
+
+    def _take_own(self, own: Packed) -> None:
         self._own, self._copies = own, {}
         self.take_own_again()
 

@@ -220,6 +220,8 @@ class Together:
             one.at_top(draws)
         state = loop.reaches_top(draws)
         if state is not None:
+            for one in self.open:
+                one.catch_up()
             self._note_top(loop, state)
             for one in self.open:
                 one.keep_top()
@@ -248,7 +250,8 @@ class Together:
         if top is not None:
             own = kept[name].mine if kept else True
             next(one for one in links if one.name == name).place.go_on_in_loop(top, own)
-        if top is None or any(one.name not in top.jobs for one in self.open):
+        known = top is not None and all(one.name in top.jobs for one in self.open)
+        if not known and not any(one.ahead for one in self.open):
             loop.begins()
 
     @staticmethod
