@@ -181,6 +181,12 @@ void JobRecordKeeper::fetch(Round round, std::uint64_t now_ms) {
   for (const LargePart& large : rank_states_.large_parts(round)) context_.parts.want(record_.job, large, now_ms);
 }
 
+bool JobRecordKeeper::comes(Round round) const {
+  return std::ranges::any_of(rank_states_.large_parts(round), [this](const LargePart& large) {
+    return large && !context_.parts.has(record_.job, large) && context_.parts.to_be_had(record_.job, large);
+  });
+}
+
 void JobRecordKeeper::drop_parts() {
   std::set<LargePart> wanted = rank_states_.large_parts({});
   for (const auto& [rank, state] : record_.rank_states) wanted.insert(StateHead::of(state).large);

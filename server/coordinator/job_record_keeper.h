@@ -64,6 +64,8 @@ class JobRecordKeeper {
   bool has_whole_state(Round round) const { return !first_whole(round).empty(); }
   // What ranks gave for this round is to be there soon.
   void fetch(Round round, std::uint64_t now_ms);
+  // Is some of that on its way, or to be had?
+  bool comes(Round round) const;
   // Grows while something of that comes.
   std::uint64_t taken() const { return given_ + context_.parts.taken(); }
   // A part that ranks of this view may still lack.

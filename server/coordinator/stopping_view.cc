@@ -25,7 +25,7 @@ StoppingView::Over StoppingView::on(std::uint16_t server, const SnapshotDone& m,
   done_.insert(server);
   if (!std::ranges::includes(done_, parts)) return std::nullopt;
   if (failed_) return end_unsaved();
-  if (!ledger_.lacks_state(round_, now_ms)) return commit(now_ms);
+  if (!waits(now_ms)) return commit(now_ms);
   if (!awaited_) awaited_.emplace(round_, now_ms);
   return std::nullopt;
 }
@@ -43,10 +43,11 @@ BetweenViews StoppingView::commit(std::uint64_t now_ms) {
 
 StoppingView::Over StoppingView::look_for_state(std::uint64_t now_ms) {
   if (!awaited_) return std::nullopt;
-  if (!ledger_.lacks_state(round_, now_ms)) return commit(now_ms);
+  if (!waits(now_ms)) return commit(now_ms);
   const bool nobody_left = std::ranges::none_of(
       view.members, [&](const auto& entry) { return ledger_.context.peers.worker(entry.second.worker); });
   if (!awaited_->over(ledger_, now_ms) && !nobody_left) return std::nullopt;
+  if (!ledger_.lacks_state(round_, now_ms)) return commit(now_ms);  // without what did not come
   ledger_.not_saved = awaited_->why();
   ledger_.context.peers.forget_snapshots(ledger_.record().job, [&](Round of) { return of == round_; });
   failed_ = true;
