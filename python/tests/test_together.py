@@ -16,6 +16,7 @@ from with_fake import WithFake
 import tributary.torch as trib
 from tributary import Error
 from tributary._library import AttachOptions
+from tributary.torch import _place
 from tributary.torch._log import logger
 from tributary.torch._program import program
 
@@ -141,10 +142,9 @@ class Together(WithFake):
 
     def test_what_is_too_large_to_be_kept_is_told(self) -> None:
         calm = self.run_it(Run(draws=True), width=20_000, rate=1e-6)
-        with self.assertLogs(logger, "WARNING") as logs:
-            killed = self.run_it(
-                Run(draws=True, at=10), width=20_000, rate=1e-6
-            )  # between the two rounds of the third iteration
+        with self.assertLogs(logger, "WARNING") as logs, mock.patch.object(_place, "BEFORE", 0):
+            # Between the two rounds of the third iteration.
+            killed = self.run_it(Run(draws=True, at=10), width=20_000, rate=1e-6)
         self.assertIn("job 'judge' went through round 3 once more", "\n".join(logs.output))
         different = [key for key in calm.said if calm.said[key] != killed.said[key]]
         self.assertEqual(different, ["judge 3"])

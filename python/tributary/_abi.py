@@ -116,6 +116,8 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "tributary_parameters": (c.c_void_p, [_session, c.c_size_t]),
     "tributary_hold_parameters": (c.c_void_p, [_session]),
     "tributary_release_parameters": (None, [c.c_void_p]),
+    "tributary_keep": (_status, [_session, c.c_uint64, c.c_char_p, c.c_size_t]),
+    "tributary_kept": (_status, [_session, c.POINTER(c.c_void_p), c.POINTER(c.c_size_t)]),
     "tributary_keep_large": (
         _status,
         [_session, c.c_uint64, c.c_char_p, c.c_size_t, c.POINTER(CPiece), c.c_size_t, c.c_int32],
