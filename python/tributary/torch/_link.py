@@ -29,14 +29,19 @@ class Model:
         arrived: told each tensor whose values have come in a round.
         push_again: pushes what was pushed of the open round, into a new view.
         clear: the job went back, and not in a step() of its own: the open round begins anew.
-        steps_here: its parameters are this rank's own, once it has begun.
+        step_here: its parameters are this rank's own, once it has begun, and this steps them with the mean gradient of the
+            newest round; rates: of the groups, if they are others than now. None: servers step.
     """
 
     slots: list[Slot]
     arrived: Callable[[int], None]
     push_again: Callable[[], None]
     clear: Callable[[], None] = lambda: None
-    steps_here: bool = False
+    step_here: Callable[[list[float] | None], None] | None = None
+
+    @property
+    def steps_here(self) -> bool:
+        return self.step_here is not None
 
 
 class Link:
@@ -137,11 +142,12 @@ class Link:
         return [self.attachment.parameters(slot.index) for slot in self._model.slots]
 
     def _keeps_whole(self) -> bool:
-        """A snapshot is to be of the newest round, or the job stops after it: one rank keeps all for it."""
+        """A snapshot is to be of the newest round, or the job ends with it: one rank keeps all for it."""
         live = self.attachment.live
         if live is None or self.view.rank != 0:
             return False
-        return self._stops or self._jobs.stop.requested is not None or live.wanted_round() == self.round
+        ends = self._ends or self._stops or self._jobs.stop.requested is not None
+        return ends or live.wanted_round() == self.round
 
     # ---- attaching
 
@@ -246,6 +252,8 @@ class Link:
             self._begins_anew()
         else:
             self.place.take(part)
+            if self._model.step_here is not None and self.place.stepped < self.round:
+                self._model.step_here(part.get("step_with"))
         if ahead is not None and ahead.before is not None:
             for slot, values in zip(self._model.slots, ahead.before):
                 slot.put(values)
@@ -254,7 +262,11 @@ class Link:
     @staticmethod
     def _can_step(part: dict[str, Any] | None, ahead: Kept | None) -> bool:
         """Whether an optimizer that steps here has what it goes on from: of the round before, at most."""
-        return part is not None and bool(part["alike"]) and (ahead is None or ahead.round == part["round"] + 1)
+        if part is None or not part["alike"]:
+            return False
+        # The mean gradient of one round is there: of the newest that is complete.
+        complete = part["round"] if ahead is None else ahead.round
+        return complete - 1 <= part.get("stepped", part["round"]) <= complete
 
     def _begins_anew(self) -> None:
         self.place.begins(self.round)
@@ -416,6 +428,8 @@ class Link:
         if self.closed or self._leaving:
             return
         self._leaving = True
+        if self.view.rank == 0 and self.attachment.live is not None:
+            self.place.keep_whole(self.attachment.live)
         try:
             self.attachment.session.finish(Leave.STOPPED, self._told)
         except Error as error:

@@ -154,6 +154,12 @@ class Place:
         if gives and round not in self._kept:
             self._give(session, round, NOTHING, True)  # which the others are to hear
 
+    def keep_whole(self, session: Session) -> None:
+        """The job stops after the round, which this rank hears when it has begun another one."""
+        kept = self._kept.get(self.stepped)
+        if self.steps_here and kept is not None and not kept[1]:
+            self._give(session, self.stepped, *self._with_alike(kept[0]))
+
     def _with_alike(self, kept: Packed) -> tuple[Packed, bool]:
         """Since the top that it names this rank has not stepped."""
         state = _plain.unpacked(kept)
@@ -280,7 +286,7 @@ class Place:
         self._take_own(part["own"])
         if part["alike"] and self._alike is not None:
             self._alike.load(_plain.unpacked(part["alike"]))
-            self.stepped = self.round
+            self.stepped = part.get("stepped", self.round)
 
     def come_to(self, kept: Kept) -> None:
         """A round that the loop has gone through once more."""
@@ -325,9 +331,12 @@ def _is_whole(state: dict[str, Any]) -> bool:
 
 def _completed(mine: dict[str, Any] | None, first: dict[str, Any] | None) -> dict[str, Any] | None:
     """A state with what all ranks have alike, which the first rank keeps."""
-    if mine is None or first is None or mine["top"]["number"] != first["top"]["number"]:
+    if mine is None or first is None:
         return first
     for name, part in mine["top"]["jobs"].items():
         if part["alike"] is not None and not part["alike"] and name in first["top"]["jobs"]:
-            part["alike"] = first["top"]["jobs"][name]["alike"]
+            given = first["top"]["jobs"][name]  # one of the two may have stepped what the other has still to step
+            part["alike"], part["stepped"] = given["alike"], given["round"]
+            if given["round"] < part["round"]:
+                part["step_with"] = given["schedulers"]["rates"]
     return mine

@@ -174,7 +174,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 shares=any(isinstance(slot, SharedSlot) for slot in self._slots),
                 attach_timeout=attach_timeout,
             ),
-            Model(self._slots, self._arrived, self._push_again, self._clear, self._steps_here),
+            Model(self._slots, self._arrived, self._push_again, self._clear, self._step_with if self._steps_here else None),
             program.jobs,
             Place(
                 program.loop,
@@ -348,7 +348,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             return loss
         if trains and self._same_data.seen(self._link, self._slots, self._open.weight or 0):
             logger.warning("%s", SAME_DATA)
-        if self._steps_here:
+        if self._steps_here and self._link.place.stepped < self._link.round:
             self._step_here()
         if trains:
             samples = self._open.samples or program.loop.samples - self._taken_before or self._accumulate
@@ -394,6 +394,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 grad.copy_(mean)
         self.wrapped.step()
         self._link.place.stepped = self._link.round
+
+    def _step_with(self, rates: list[float] | None) -> None:
+        now = [group["lr"] for group in self.param_groups]
+        for group, rate in zip(self.param_groups, rates or now):
+            group["lr"] = rate
+        self._step_here()
+        for group, rate in zip(self.param_groups, now):
+            group["lr"] = rate
+        self.zero_grad()
 
     def _begin_round(self) -> None:
         """At the first gradient of a round, or in a step() without any."""
