@@ -604,7 +604,14 @@ SessionStats Session::stats() const {
 Status Session::finish(LeaveKind kind, const std::string& message) {
   const std::size_t kept = kind == LeaveKind::kFailed ? 0 : impl_->kept.size();
   for (std::size_t i = kept - std::min(kept, kRoundsOfStop); i < kept; ++i) {
-    if (Status given = impl_->give(impl_->kept[i].state); !given) return given;
+    const KeptState& state = impl_->kept[i];
+    // What was kept when the view had ended the worker has not got yet.
+    if (state.large && impl_->state() > RegionState::kStopRequested) {
+      if (!impl_->socket.send(HeldState{state.state}, std::vector{state.large->fd()})) {
+        return tl::unexpected(impl_->unavailable());
+      }
+    }
+    if (Status given = impl_->give(state.state); !given) return given;
   }
   impl_->figures.send(impl_->socket);
   if (auto sent = impl_->socket.send(Detach{kind, message}); !sent) return tl::unexpected(impl_->unavailable());
