@@ -546,7 +546,10 @@ class Keeping(WithFake):
         self._leave()
         self.library.rounds.clear()
         self.net = net(2.0)
-        with mock.patch.object(_alike, "AT_BEGINNING", 8), self.assertRaisesRegex(ValueError, "frozen parameters .* are"):
+        with (
+            mock.patch.object(_alike, "AT_BEGINNING", 8),
+            self.assertRaisesRegex(ValueError, "frozen parameters .* are"),
+        ):
             self.library.kept_by_first = {}
             self.library.gives = True
             make()

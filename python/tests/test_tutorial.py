@@ -30,7 +30,9 @@ class Tutorial(unittest.TestCase):
         found = re.search(r"```python\n(.*?)```", text, re.DOTALL)
         assert found
         (self.folder / "train.py").write_text(found.group(1), encoding="utf-8")
-        self.commands = [line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+        self.commands = [
+            line for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL) for line in block.splitlines()
+        ]
         self.log = self.folder / "out.log"
 
     def start(self, command: str) -> subprocess.Popen[bytes]:

@@ -353,9 +353,7 @@ class Session:
             array.memory = self._parameter_memory
         return array
 
-    def keep(
-        self, round: int, state: bytes, large: Sequence[tuple[int, int]] = (), whole: bool = True
-    ) -> None:
+    def keep(self, round: int, state: bytes, large: Sequence[tuple[int, int]] = (), whole: bool = True) -> None:
         """Gives what this rank needs beside the parameters to go on after ``round``, before the next round's first
         :meth:`ready`; said again, the last one counts.
 

@@ -121,7 +121,9 @@ class Alike:
         for slot in self._slots:
             slot.put(given["parameters"][slot.name])
         groups = self._optimizer.state_dict()["param_groups"]
-        _state.load(self._optimizer, self._optimizer.param_groups, {"state": given["optimizer"], "param_groups": groups})
+        _state.load(
+            self._optimizer, self._optimizer.param_groups, {"state": given["optimizer"], "param_groups": groups}
+        )
 
 
 def _size(tensors: Iterator[torch.Tensor] | Any) -> int:

@@ -174,7 +174,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 shares=any(isinstance(slot, SharedSlot) for slot in self._slots),
                 attach_timeout=attach_timeout,
             ),
-            Model(self._slots, self._arrived, self._push_again, self._clear, self._step_with if self._steps_here else None),
+            Model(
+                self._slots, self._arrived, self._push_again, self._clear, self._step_with if self._steps_here else None
+            ),
             program.jobs,
             Place(
                 program.loop,
