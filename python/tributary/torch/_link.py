@@ -29,8 +29,8 @@ class Model:
         arrived: told each tensor whose values have come in a round.
         push_again: pushes what was pushed of the open round, into a new view.
         clear: the job went back, and not in a step() of its own: the open round begins anew.
-        step_here: its parameters are this rank's own, once it has begun, and this steps them with the mean gradient of the
-            newest round; rates: of the groups, if they are others than now. None: servers step.
+        step_here: its parameters are this rank's own, once it has begun, and this steps them with the mean gradient of
+            the newest round. Takes the groups' rates; None: those that they have. None: servers step.
     """
 
     slots: list[Slot]

@@ -12,7 +12,6 @@ from typing import Any, Callable
 
 import torch
 
-from tributary._errors import Error
 from tributary._library import SCHEDULED_RATE
 from tributary.torch import _complaints, _declare, _formula, _job, _state
 from tributary.torch._alike import Alike
