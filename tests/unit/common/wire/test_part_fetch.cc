@@ -95,7 +95,7 @@ TEST_CASE("pieces that lie outside, between the places of others, or have anothe
   CHECK(arrives(WantPart{kJob, large, 2 * kPartBytes}));
   CHECK_FALSE(arrives(WantPart{kJob, large, large.bytes}));
   CHECK_FALSE(arrives(WantPart{kJob, large, 5}));
-  CHECK_FALSE(arrives(WantPart{kJob, {0, 1, 2}, 0}));
+  CHECK(arrives(WantPart{kJob, {0, 1, 2}, 0}));  // of nothing, which nobody has
   CHECK_FALSE(arrives(WantPart{kJob, {kMaxLargePart + 1, 1, 2}, 0}));
   CHECK(arrives(StatePart{{kJob, large, 0}, {}}));
   CHECK(arrives(StatePart{{kJob, large, 2 * kPartBytes}, content(5)}));
