@@ -114,6 +114,11 @@ class Alike:
             "optimizer": self._optimizer.state_dict()["state"],
         }
 
+    def forget(self) -> None:
+        """The optimizer begins anew."""
+        assert self._optimizer is not None
+        self._optimizer.state.clear()
+
     @torch.no_grad()
     def load(self, given: dict[str, Any]) -> None:
         """What state() gave, here or on another rank."""

@@ -245,8 +245,10 @@ class Link:
             message = _complaints.mean_cannot_resume(self.name, self._began_at)
             self.fail(message)
             raise Error(message)
-        if not self._model.steps_here or (self._began_at == 0 and not self._opened):
+        if not self._model.steps_here or self._began_at == 0:
             self.take_all()
+        if self._began_at == 0 and self._opened:
+            self.place.step_anew()
         self._opened = True
         if part is None:
             self._begins_anew()

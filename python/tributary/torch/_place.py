@@ -288,6 +288,12 @@ class Place:
             self._alike.load(_plain.unpacked(part["alike"]))
             self.stepped = part.get("stepped", self.round)
 
+    def step_anew(self) -> None:
+        """The job is at its beginning once more: an optimizer that steps here has no state."""
+        if self._alike is not None and self._alike.steps_here:
+            self._alike.forget()
+            self.stepped = 0
+
     def come_to(self, kept: Kept) -> None:
         """A round that the loop has gone through once more."""
         self.round = kept.round
