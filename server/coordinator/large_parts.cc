@@ -159,9 +159,7 @@ bool LargeParts::finish(Fetches::iterator at, std::uint64_t now_ms) {
 
 void LargeParts::answer(std::uint64_t worker, const WantPart& m, std::uint64_t now_ms) {
   const Key key{m.job, m.large};
-  const auto coming = fetches_.find(key);
-  const bool come = store_ && coming != fetches_.end() && m.offset < coming->second.parts.taken();
-  if (come || has(m.job, m.large)) {
+  if (has(m.job, m.large)) {
     Result<std::vector<std::byte>> piece = store_->read(m.job, m.large, m.offset);
     if (!piece) {
       output_.log(in_words(key) + " cannot be read, and counts as lost: " + piece.error().message, LogLevel::kError);

@@ -203,6 +203,21 @@ TEST_CASE("what a worker lacks and another one has is fetched first") {
   CHECK(cluster.only<StatePart>(worker_peer(1))->data == large.bytes);
 }
 
+TEST_CASE("who asks for a piece while its part is on its way is not told that nobody has it") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  const LargeState large = large_state('a', 3 * kPartBytes);
+  give(cluster, 0, 0, large.state);
+  cluster.say(worker_peer(1), want(cluster, large));
+  cluster.say(worker_peer(0), StatePart{want(cluster, large), large.piece(0)});
+  cluster.say(worker_peer(1), want(cluster, large));  // a piece that has come
+  CHECK(cluster.count<StatePart>() == 0);
+  CHECK(deliver(cluster, 0, large) >= 2);
+  cluster.say(worker_peer(1), want(cluster, large));
+  CHECK(cluster.only<StatePart>(worker_peer(1))->data == large.piece(0));
+}
+
 TEST_CASE("parts go when no record and no rank of the view names them any more") {
   Cluster cluster;
   cluster.everybody(1);
