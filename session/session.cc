@@ -74,6 +74,7 @@ struct Session::Impl {
   Status await_state(const std::optional<KeptState>& state);
   Status give_for_snapshot();
   void read_socket();
+  void sleep_for_words() const;
   Status wait_chunks(std::uint32_t begin, std::uint32_t end, Round round);
   bool all_complete() const;
   Result<StepState> after(const Status& waited);
@@ -153,8 +154,7 @@ Status Session::Impl::await_state(const std::optional<KeptState>& state) {
                                                (stopped ? stopped->reason : std::string("a member was lost")));
     }
     stops.ask();
-    pollfd item{socket.fd(), POLLIN, 0};
-    ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
+    sleep_for_words();
   }
   if (!state->complete()) {
     return fail(ErrorCode::kUnavailable,
@@ -190,6 +190,12 @@ void Session::Impl::read_socket() {
       take_state(first, *other, std::move((*got)->fds));
     }
   }
+}
+
+// Sleeps until the worker has sent something, or the liveness interval is over. The caller reads.
+void Session::Impl::sleep_for_words() const {
+  pollfd item{socket.fd(), POLLIN, 0};
+  ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
 }
 
 // Sleeps until some chunk is published, the state changes or the liveness interval is over. The caller looks again.
@@ -238,8 +244,7 @@ StepState Session::Impl::when_over() {
   while (!stopped && !failure && !gone && Clock::now() < deadline) {
     read_socket();
     if (stopped || failure || gone) break;
-    pollfd item{socket.fd(), POLLIN, 0};
-    ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
+    sleep_for_words();
   }
   return state() == RegionState::kRestart ? StepState::kRestart : StepState::kStopped;
 }
@@ -625,8 +630,7 @@ Status Session::finish(LeaveKind kind, const std::string& message) {
                                            " did not take note of the detach within " +
                                            std::to_string(kReplyTimeout.count()) + " ms");
     }
-    pollfd item{impl_->socket.fd(), POLLIN, 0};
-    ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
+    impl_->sleep_for_words();
   }
 }
 
@@ -641,8 +645,7 @@ Status Session::saved() {
     if (impl_->told_end) return impl_->failure ? tl::unexpected(*impl_->failure) : Status();
     if (impl_->gone) return tl::unexpected(impl_->unavailable());
     impl_->stops.ask();
-    pollfd item{impl_->socket.fd(), POLLIN, 0};
-    ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
+    impl_->sleep_for_words();
   }
 }
 

@@ -125,10 +125,7 @@ class Alike:
         assert self._optimizer is not None
         for slot in self._slots:
             slot.put(given["parameters"][slot.name])
-        groups = self._optimizer.state_dict()["param_groups"]
-        _state.load(
-            self._optimizer, self._optimizer.param_groups, {"state": given["optimizer"], "param_groups": groups}
-        )
+        _state.load_arrays(self._optimizer, given["optimizer"])
 
 
 def _size(tensors: Iterator[torch.Tensor] | Any) -> int:

@@ -326,9 +326,7 @@ class Place:
                 )
             there.data.copy_(values)  # a job goes back when another's backward pass is still to come
         if self._optimizer is not None and "optimizer" in own:
-            groups = self._optimizer.state_dict()["param_groups"]
-            given = {"state": own["optimizer"], "param_groups": groups}
-            _state.load(self._optimizer, self._optimizer.param_groups, given)
+            _state.load_arrays(self._optimizer, own["optimizer"])
 
 
 def _is_whole(state: dict[str, Any]) -> bool:

@@ -39,6 +39,11 @@ def load(wrapped: torch.optim.Optimizer, groups: list[dict[str, Any]], given: di
     wrapped.param_groups = groups
 
 
+def load_arrays(wrapped: torch.optim.Optimizer, arrays: dict[int, dict[str, Any]]) -> None:
+    """Loads what an optimizer has of its parameters (``state_dict()["state"]``); its groups stay as they are."""
+    load(wrapped, wrapped.param_groups, {"state": arrays, "param_groups": wrapped.state_dict()["param_groups"]})
+
+
 def full_state_dict(
     model_or_params: _declare.Parameters, optimizer: torch.optim.Optimizer, exported: str | os.PathLike[str]
 ) -> dict[str, Any]:
