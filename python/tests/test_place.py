@@ -34,6 +34,10 @@ class Killed(BaseException):
     """In place of a signal that nobody sees."""
 
 
+def kill() -> None:
+    raise Killed
+
+
 class Net(nn.Module):
     """With a buffer and random numbers."""
 
@@ -410,9 +414,6 @@ class Loops(WithFake):
         return iter(range(2, self.calm(loop)[0].points + 1, 5))
 
     def test_killed(self) -> None:
-        def kill() -> None:
-            raise Killed
-
         for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, warm_restarts,
                      plateau, held_passes, accumulated, an_average, a_loader_an_epoch, a_round_an_epoch,
                      another_scheduler, steps_here):  # fmt: skip
@@ -421,9 +422,6 @@ class Loops(WithFake):
                     self.go_on(loop, kill, at)
 
     def test_killed_with_large_parts(self) -> None:
-        def kill() -> None:
-            raise Killed
-
         with mock.patch.object(_plain, "LARGE", 4):
             for loop in (steps_here, an_average):
                 for at in self.at_points(loop):
@@ -431,9 +429,6 @@ class Loops(WithFake):
                         self.go_on(loop, kill, at)
 
     def test_a_round_that_is_complete_begins_again_with_its_parameters_of_before(self) -> None:
-        def kill() -> None:
-            raise Killed
-
         calm = self.process(told_epochs)
         for at in (8, 9):  # gradients of round 3 are there, it is complete
             self._leave()
@@ -472,9 +467,6 @@ class Loops(WithFake):
                         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
     def test_a_process_that_began_later_goes_back_to_the_beginning(self) -> None:
-        def kill() -> None:
-            raise Killed
-
         for loop in (epochs_in_a_range, told_epochs, an_average, plateau):
             with self.subTest(loop.__name__):
                 run, rates, values = self.calm(loop)
@@ -499,9 +491,6 @@ class Loops(WithFake):
         self.assertIn("went back over the end of epoch 0. What the loop does between epochs", "\n".join(logs.output))
 
     def test_loaders_with_processes(self) -> None:
-        def kill() -> None:
-            raise Killed
-
         for at in (8, 41, 70):
             self.go_on(with_processes, kill, at)
 

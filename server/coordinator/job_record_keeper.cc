@@ -177,14 +177,12 @@ void JobRecordKeeper::part_is_there() {
   if (state_ == State::kSaved) state_ = State::kUnsaved;
 }
 
-void JobRecordKeeper::fetch(Round round, std::uint64_t now_ms) {
-  for (const LargePart& large : rank_states_.large_parts(round)) context_.parts.want(record_.job, large, now_ms);
-}
-
-bool JobRecordKeeper::comes(Round round) const {
-  return std::ranges::any_of(rank_states_.large_parts(round), [this](const LargePart& large) {
-    return large && !context_.parts.has(record_.job, large) && context_.parts.to_be_had(record_.job, large);
-  });
+bool JobRecordKeeper::fetch(Round round, std::uint64_t now_ms) {
+  bool comes = false;
+  for (const LargePart& large : rank_states_.large_parts(round)) {
+    comes |= !context_.parts.has(record_.job, large) && context_.parts.want(record_.job, large, now_ms);
+  }
+  return comes;
 }
 
 void JobRecordKeeper::drop_parts() {

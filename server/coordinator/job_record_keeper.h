@@ -62,10 +62,8 @@ class JobRecordKeeper {
   std::vector<std::byte> whole_state(const ViewStart& start) const;
   // Does anybody's whole state belong to the snapshot of this round, or would, if that were committed?
   bool has_whole_state(Round round) const { return !first_whole(round).empty(); }
-  // What ranks gave for this round is to be there soon.
-  void fetch(Round round, std::uint64_t now_ms);
-  // Is some of that on its way, or to be had?
-  bool comes(Round round) const;
+  // What ranks gave for this round is to be there soon. Is some of that on its way?
+  bool fetch(Round round, std::uint64_t now_ms);
   // Grows while something of that comes.
   std::uint64_t taken() const { return given_ + context_.parts.taken(); }
   // A part that ranks of this view may still lack.

@@ -30,13 +30,6 @@ StoppingView::Over StoppingView::on(std::uint16_t server, const SnapshotDone& m,
   return std::nullopt;
 }
 
-bool StoppingView::waits(std::uint64_t now_ms) {
-  if (ledger_.lacks_state(round_, now_ms)) return true;
-  if (!ledger_.keeper.comes(round_)) return false;
-  ledger_.keeper.fetch(round_, now_ms);
-  return true;
-}
-
 BetweenViews StoppingView::commit(std::uint64_t now_ms) {
   ledger_.commit(round_, kind_ == StopKind::kFinished, view.members, now_ms);
   if (!ledger_.keeper.saved()) {

@@ -36,7 +36,9 @@ class StoppingView {
 
  private:
   // For what ranks keep of the round: one whole state, if there must be one, and what else is on its way.
-  bool waits(std::uint64_t now_ms);
+  bool waits(std::uint64_t now_ms) {
+    return ledger_.lacks_state(round_, now_ms) || ledger_.keeper.fetch(round_, now_ms);
+  }
   BetweenViews commit(std::uint64_t now_ms);
   BetweenViews end_unsaved();
   void tell_saved(bool saved) const { ledger_.send(view.members, ledger_.outcome(round_, saved)); }
