@@ -508,6 +508,18 @@ class Keeping(WithFake):
         self.train(self.make())
         self.assertTrue(torch.equal(self.net.large, torch.arange(100_000.0)))
 
+    def test_an_optimizer_that_steps_here_begins_a_round_again_with_its_parameters(self) -> None:
+        def make() -> trib.DistributedOptimizer:
+            return self.make(torch.optim.RMSprop(self.net.parameters(), lr=0.01))
+
+        self.train(make(), 3)
+        self._leave()
+        self.net = TwoLayers()
+        opt = make()
+        with self.assertNoLogs("tributary", "WARNING"):
+            self.train(opt)  # once more
+        self.assertEqual((opt.round, len(self.library.pushes)), (3, 3))
+
     def test_buffers_and_frozen_parameters_begin_as_those_of_the_rank_that_gives_them(self) -> None:
         def net(value: float) -> nn.Module:
             made = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))

@@ -293,7 +293,8 @@ class Link:
         self.trained = True
         if self.skips:
             return
-        if self.ahead is not None and self.ahead.before is None:
+        later = not self._model.steps_here or self.place.stepped > self.round
+        if self.ahead is not None and self.ahead.before is None and later:
             logger.warning(
                 "rank %d: job '%s' went through round %d once more, which is complete. The parameters that it began "
                 "with are too large to be kept: what the loop computed of it (its loss) is of those after it. What is "
