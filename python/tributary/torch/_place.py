@@ -32,6 +32,7 @@ class Kept:
         own: what only the rank had then.
         before: parameters that the round began with, if they were kept.
         mine: this rank kept it.
+        dealt_alike: among as many ranks as there are now.
     """
 
     round: int
@@ -40,6 +41,12 @@ class Kept:
     own: Packed
     before: list[torch.Tensor] | None
     mine: bool
+    dealt_alike: bool
+
+    @property
+    def is_computed_alike(self) -> bool:
+        """Whether a loop that goes through the round once more computes what it did."""
+        return self.before is not None and self.dealt_alike
 
 
 class Place:
@@ -57,6 +64,7 @@ class Place:
         optimizer: whose state this rank has; None: servers have it.
         reseed: sets random generators for what follows a round, as the end of each step() does; None: it does not.
         alike: what all ranks have alike; None: nothing is given to others.
+        model_rank: which part of the model this rank holds. What only one rank had is of its part.
 
     Attributes:
         round: that left last, or that the loop was at the top after.
@@ -74,6 +82,7 @@ class Place:
         optimizer: torch.optim.Optimizer | None = None,
         reseed: Callable[[int], None] | None = None,
         alike: Alike | None = None,
+        model_rank: int = 0,
     ) -> None:
         self.loop = loop
         self.round = 0
@@ -86,6 +95,7 @@ class Place:
         self._tensors = tensors
         self._optimizer = optimizer
         self._alike = alike
+        self._model_rank = model_rank
         self._beginning = NOTHING  # of the job, as this rank gave it
         self._kept: dict[int, tuple[Packed, bool]] = {}  # of the last rounds, and whether they are whole
         self._own = NOTHING  # what only this rank has
@@ -173,7 +183,7 @@ class Place:
         read at the loop's top, because reading holds the GPU up. Until then those of the round before count.
         """
         tensors = self._tensors()
-        own: dict[str, Any] = {"tensors": tensors}
+        own: dict[str, Any] = {"model_rank": self._model_rank, "tensors": tensors}
         if self._optimizer is not None:
             own["optimizer"] = self._optimizer.state_dict()["state"]
         if any(tensor.is_cuda for tensor in tensors.values()):
@@ -198,6 +208,8 @@ class Place:
             "left": left,
             "own": self._own if leaves else NOTHING,
             "before": before if sum(4 * values.numel() for values in before) <= BEFORE and before else None,
+            "model_rank": self._model_rank,
+            "world_size": session.view().world_size,
             "frozen": "" if self._alike is None else self._alike.mark(),
         }
         self._kept = {of: known for of, known in self._kept.items() if of >= self.round - 1}
@@ -241,7 +253,15 @@ class Place:
             self._alike.check(state["frozen"])
         if mine and state["first"] is not None and self.loop.first_top is None:
             self.loop.first_top = Top(**state["first"])
-        return Kept(round, Top(**state["top"]), state["left"], state["own"], state["before"], mine=mine is not None)
+        return Kept(
+            round,
+            Top(**state["top"]),
+            state["left"],
+            state["own"],
+            state["before"] if state["model_rank"] == self._model_rank else None,
+            mine=mine is not None,
+            dealt_alike=state["world_size"] == session.view().world_size,
+        )
 
     def _read(self, call: Callable[[], KeptBytes]) -> Packed | None:
         try:
@@ -316,6 +336,8 @@ class Place:
 
     @torch.no_grad()
     def _load_own(self, own: dict[str, Any]) -> None:
+        if own["model_rank"] != self._model_rank:
+            return  # the job goes on with other ranks
         tensors = self._tensors()
         for name, values in own.get("tensors", {}).items():
             there = tensors.get(name)

@@ -183,6 +183,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 buffers,
                 reseed=None if seed is None else lambda round: seed_round(seed, replica(), round),
                 alike=alike if mesh is None else None,
+                model_rank=part.model_rank,
             ),
             part=part,
             accumulate=accumulate,
