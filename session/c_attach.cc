@@ -10,7 +10,6 @@
 
 #include "common/base/utf8.h"
 #include "common/config/config_toml.h"
-#include "common/config/job_json.h"
 #include "common/wire/compute_kinds.h"
 #include "session/c_boundary.h"
 
@@ -86,11 +85,7 @@ Result<JobConfig> job_of(const char* text) {
     return fail(ErrorCode::kConfig, "the job's text has more than " + std::to_string(kMaxConfigBytes) +
                                         " bytes; give TOML or JSON of a job, not a path or data");
   }
-  const std::size_t first = job.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos || job[first] != '{') return parse_job_config(job, "job");
-  auto config = job_from_json(job);
-  if (!config) return fail(ErrorCode::kConfig, std::move(config.error().message));
-  return config;
+  return parse_job_config(job, "job");
 }
 
 std::string socket_of(const char* given) {

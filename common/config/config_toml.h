@@ -1,4 +1,4 @@
-// Configuration files in TOML -> the structs of config.h, checked.
+// Configuration files in TOML, or the same tables in JSON -> the structs of config.h, checked.
 //
 // Whatever is wrong with a file is reported as kConfig with "FILE:LINE: section.key = value: what would be right"; of
 // several mistakes the one on the lowest line. Unknown sections and keys are refused (with the nearest known name),

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <utility>
 
+#include "common/config/json_tables.h"
 #include "common/config/retired_keys.h"
 #include "common/math/encoding.h"
 
@@ -126,7 +127,9 @@ Result<toml::table> parse_toml(std::string_view text, std::string_view source_na
 }  // namespace
 
 Result<TomlReader> TomlReader::parse(std::string_view text, std::string_view source_name) {
-  Result<toml::table> table = parse_toml(text, source_name);
+  const std::size_t first = text.find_first_not_of(" \t\r\n");
+  const bool is_json = first != std::string_view::npos && text[first] == '{';
+  Result<toml::table> table = is_json ? tables_of_json(text, source_name) : parse_toml(text, source_name);
   if (!table) return tl::unexpected(table.error());
   return TomlReader(std::move(*table), std::string(source_name));
 }
@@ -310,7 +313,9 @@ void TomlReader::add(const std::string& dotted, std::uint32_t line, const std::s
   if (const auto it = overridden_.find(dotted); it != overridden_.end()) {
     complaints_.push_back({true, static_cast<std::uint32_t>(it->second), overrides_[it->second] + ": " + text});
   } else {
-    complaints_.push_back({false, line, source_name_ + ":" + std::to_string(line) + ": " + text});
+    const bool has_lines = table_.source().begin.line > 0;  // JSON has none
+    complaints_.push_back(
+        {false, line, source_name_ + (has_lines ? ":" + std::to_string(line) : std::string()) + ": " + text});
   }
 }
 

@@ -20,7 +20,8 @@ namespace tributary {
 
 class TomlReader {
  public:
-  // kConfig with file, line and column if `text` is no TOML.
+  // kConfig with file, line and column if `text` is no TOML. If its first character is '{' it is the same tables as
+  // JSON, whose complaints have no lines.
   static Result<TomlReader> parse(std::string_view text, std::string_view source_name);
 
   // How many tables the array [[name]] has; from then on they are the sections "name[0]", "name[1]" ..., which

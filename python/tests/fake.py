@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import math
 import mmap
 import time
@@ -81,8 +82,9 @@ class FakeLibrary:
 class FakeSession:
     def __init__(self, library: FakeLibrary, options: AttachOptions) -> None:
         self.library = library
-        self.mean = 'name = "mean"' in options.job
-        self.gated = "[gate]" in options.job
+        job = json.loads(options.job)
+        self.mean = job.get("optimizer", {}).get("name") == "mean"
+        self.gated = "gate" in job
         self.elements = [tensor.elements for tensor in options.tensors]
         self.held = [not tensor.holders or options.model_rank in tensor.holders for tensor in options.tensors]
         self.fresh = not library.rounds

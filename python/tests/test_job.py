@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -29,38 +30,36 @@ def parameters() -> list[nn.Parameter]:
 
 
 class Formulas(unittest.TestCase):
-    def text(self, optimizer: torch.optim.Optimizer, given: Any = None, **options: Any) -> str:
+    def job(self, optimizer: torch.optim.Optimizer, given: Any = None, **options: Any) -> dict[str, Any]:
         formula = _formula.formula_of(optimizer)
-        return _job.build(_job.read(given), "mine", formula, options).text
+        job: dict[str, Any] = json.loads(_job.build(_job.read(given), "mine", formula, options).text)
+        return job
 
     def test_sgd(self) -> None:
-        text = self.text(torch.optim.SGD(parameters(), lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.1))
-        self.assertIn('[job]\nname = "mine"', text)
-        for line in ('name = "sgd"', "momentum = 0.9", "nesterov = true", "weight_decay = 0.1", "dampening = 0.0"):
-            self.assertIn(line, text)
-        self.assertNotIn("nesterov", self.text(torch.optim.SGD(parameters(), lr=0.5)))
+        job = self.job(torch.optim.SGD(parameters(), lr=0.5, momentum=0.9, nesterov=True, weight_decay=0.1))
+        self.assertEqual(job["job"], {"name": "mine"})
+        said = {"name": "sgd", "momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "dampening": 0.0}
+        self.assertEqual({key: job["optimizer"].get(key) for key in said}, said)
+        self.assertNotIn("nesterov", self.job(torch.optim.SGD(parameters(), lr=0.5))["optimizer"])
 
     def test_adam_and_its_twin(self) -> None:
-        self.assertIn('name = "adam"', self.text(torch.optim.Adam(parameters(), betas=(0.8, 0.9))))
-        self.assertIn('name = "adamw"', self.text(torch.optim.AdamW(parameters())))
+        adam = torch.optim.Adam(parameters(), betas=(0.8, 0.9))
+        self.assertEqual(self.job(adam)["optimizer"]["name"], "adam")
+        self.assertEqual(self.job(torch.optim.AdamW(parameters()))["optimizer"]["name"], "adamw")
         if "decoupled_weight_decay" in torch.optim.Adam(parameters()).defaults:
             decoupled = torch.optim.Adam(parameters(), decoupled_weight_decay=True)
-            self.assertIn('name = "adamw"', self.text(decoupled))
+            self.assertEqual(self.job(decoupled)["optimizer"]["name"], "adamw")
 
     def test_adagrad_and_lion(self) -> None:
-        text = self.text(torch.optim.Adagrad(parameters(), lr_decay=0.1, initial_accumulator_value=0.2))
-        self.assertIn("lr_decay = 0.1", text)
-        self.assertIn("initial_accumulator = 0.2", text)
-        self.assertIn('name = "lion"', self.text(Lion(parameters())))
+        adagrad = self.job(torch.optim.Adagrad(parameters(), lr_decay=0.1, initial_accumulator_value=0.2))["optimizer"]
+        self.assertEqual((adagrad["lr_decay"], adagrad["initial_accumulator"]), (0.1, 0.2))
+        self.assertEqual(self.job(Lion(parameters()))["optimizer"]["name"], "lion")
 
     def test_further_groups_have_what_differs(self) -> None:
         one, two = parameters()
         groups = [{"params": [one]}, {"params": [two], "weight_decay": 0.0, "betas": (0.9, 0.95)}]
-        text = self.text(torch.optim.AdamW(groups, weight_decay=0.1))
-        tail = text.split("[[groups]]")[1]
-        self.assertIn("weight_decay = 0.0", tail)
-        self.assertIn("beta2 = 0.95", tail)
-        self.assertNotIn("beta1", tail)
+        further = self.job(torch.optim.AdamW(groups, weight_decay=0.1))["groups"]
+        self.assertEqual(further, [{"weight_decay": 0.0, "beta2": 0.95}])
 
     def test_a_subclass_is_not_known(self) -> None:
         class Mine(torch.optim.AdamW):
@@ -92,13 +91,13 @@ class Files(unittest.TestCase):
     def test_what_is_given_stays(self) -> None:
         job = self.build('[job]\nname = "file"  # mine\n\n[snapshot]\nevery_s = 5\n', gate={"clip_norm": 1.0})
         self.assertEqual(job.name, "file")
-        self.assertEqual(job.text.count("name = "), 2)  # the job's and the optimizer's
-        self.assertIn("[gate]\nclip_norm = 1.0", job.text)
+        sections = json.loads(job.text)
+        self.assertEqual(sections["job"], {"name": "file"})
+        self.assertEqual(sections["gate"], {"clip_norm": 1.0})
 
     def test_a_section_is_completed_in_its_place(self) -> None:
         job = self.build('[encoding]\npull = "bf16"\n[snapshot]\nevery_s = 5\n', encoding={"push": "int8"})
-        self.assertIn('[encoding]\npull = "bf16"\npush = "int8"', job.text)
-        self.assertEqual(job.text.count("[encoding]"), 1)
+        self.assertEqual(json.loads(job.text)["encoding"], {"pull": "bf16", "push": "int8"})
 
     def test_contradictions(self) -> None:
         with self.assertRaisesRegex(ValueError, r"push='int8' contradicts encoding.push = 'bf16' of .*job.toml"):
@@ -112,8 +111,7 @@ class Files(unittest.TestCase):
 
     def test_the_files_optimizer(self) -> None:
         job = self.build('[optimizer]\nname = "adamw"\neps = 1e-8\n[schedule]\nname = "cosine"\ntotal_rounds = 9\n')
-        self.assertEqual(job.text.count("[optimizer]"), 1)
-        self.assertIn("beta1 = 0.9", job.text)
+        self.assertEqual(json.loads(job.text)["optimizer"]["beta1"], 0.9)
         self.assertTrue(job.scheduled)
         self.assertEqual(self.build('[optimizer]\nname = "mean"\n').optimizer, "mean")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 import unittest
 from typing import Any
 from unittest import mock
@@ -37,9 +37,8 @@ class Libraries:
         return object()
 
     def attach(self, options: AttachOptions) -> Any:
-        found = re.search(r'name = "(\w+)"', options.job)
-        assert found is not None
-        return self.of.setdefault(found[1], FakeLibrary()).attach(options)
+        name = json.loads(options.job)["job"]["name"]
+        return self.of.setdefault(name, FakeLibrary()).attach(options)
 
 
 class Run:

@@ -1,4 +1,4 @@
-// Configuration files in TOML: of a job, a server, a worker. Theirs is one parser, so each input is read as all three.
+// Configuration files in TOML, and JSON: of a job, a server, a worker. Theirs is one parser, so each input is read as all three.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -31,6 +31,7 @@ std::vector<Bytes> seeds() {
   }
   std::ranges::sort(all);
   all.push_back(bytes_of(std::string_view("[job]\n\u00e9 = 1\n")));
+  all.push_back(bytes_of(std::string_view(R"({"job": {"name": "j"}, "optimizer": {"lr": 1}, "groups": [{}]})")));
   return all;
 }
 

@@ -1,10 +1,10 @@
-"""A job's sections, from options and from what the user says of it, as the TOML that the library reads."""
+"""A job's sections, from options and from what the user says of it, as the JSON that the library reads."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ JobArgument = Union[None, str, "os.PathLike[str]", Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Job:
-    """A job's text, and what the front end has to know of it."""
+    """A job's sections as JSON, and what the front end has to know of it."""
 
     name: str
     text: str
@@ -81,13 +81,17 @@ class Given:
                 )
 
     def text(self) -> str:
-        """All of it as TOML."""
-        tables = []
+        """All of it as JSON, which has finite numbers only."""
+        tables: dict[str, Any] = {}
         for name, keys in self.sections.items():
-            header = "[[groups]]" if name.startswith("groups[") else f"[{_key(name)}]"
-            if keys or header == "[[groups]]":
-                tables.append("\n".join([header, *(f"{_key(key)} = {toml(value)}" for key, value in keys.items())]))
-        return "\n\n".join(tables) + "\n"
+            for key, value in keys.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise ValueError(f"{name}.{key} = {value} of {self.source}: must be a finite number")
+            if name.startswith("groups["):
+                tables.setdefault("groups", []).append(keys)
+            elif keys:
+                tables[name] = keys
+        return json.dumps(tables, ensure_ascii=False, default=str)  # dates of TOML, and paths
 
 
 def _group(number: int) -> str:
@@ -108,23 +112,6 @@ def _same(one: Any, other: Any) -> bool:
         return float(one) == float(other)
     except (TypeError, ValueError):
         return bool(one == other)
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml(key)
-
-
-def toml(value: Any) -> str:
-    """A value as TOML has it."""
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(key)} = {toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(toml, value)) + "]"
-    return repr(value)
 
 
 def read(job: JobArgument) -> Given:

@@ -205,7 +205,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @property
     def job(self) -> str:
-        """The job's text, as the servers have it."""
+        """The job's sections as JSON, as the servers have them."""
         return self._job.text
 
     # ---- gradients

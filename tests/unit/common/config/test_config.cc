@@ -47,6 +47,33 @@ std::string example(const std::string& name) {
 
 }  // namespace
 
+TEST_CASE("a job may be JSON, and is checked as its TOML would be") {
+  const auto job = parse_job_config(R"(
+    {"job": {"name": "j"}, "optimizer": {"name": "adamw", "lr": 1}, "train": {"hidden": [3, 4], "data_dir": "/d"},
+     "groups": [{"weight_decay": 0.5}, {}]})",
+                                    "job", {});
+  REQUIRE_MESSAGE(job, job.error().message);
+  CHECK(job->optimizer.lr == 1.0);
+  CHECK(job->train.hidden == std::vector<std::uint32_t>{3, 4});
+  CHECK(job->train.data_dir == "/d");
+  REQUIRE(job->groups.size() == 2);
+  CHECK(job->groups[0].weight_decay == 0.5);
+
+  const auto told = [](const std::string& sections) {
+    return refusal(parse_job_config("{\"job\": {\"name\": \"j\"}, " + sections + "}", "job"));
+  };
+  const std::string useless = told(R"("optimizer": {"name": "adamw", "momentum": 0.9})");
+  CHECK_MESSAGE(useless.starts_with("job: optimizer.momentum = 0.9: "), useless);
+  CHECK(contains(told(R"("optimizer": {"lr": -1})"), "job: optimizer.lr = -1: "));
+  CHECK(contains(told(R"("optimizer": {"lr": null})"), "optimizer.lr = 'null': must be a number, is a string"));
+  CHECK(contains(told(R"("optimiser": {"lr": 1})"), "did you mean [optimizer]?"));
+  CHECK(contains(told(R"("train": {"seed": 18446744073709551615})"), "train.seed = '18446744073709551615'"));
+  CHECK(contains(told(R"("groups": [{"lr": "x"}])"), "groups[0].lr = 'x': must be a number"));
+  CHECK(contains(told(R"("groups": [1])"), "'groups'"));
+  CHECK(contains(told(R"("train": {"seed": [[[[[[1]]]]]]})"), "must be a JSON object of sections"));
+  CHECK(contains(refusal(parse_job_config("{\"job\":", "job")), "job: not valid JSON: "));
+}
+
 TEST_CASE("the example files are accepted and say the defaults that they claim to say") {
   const auto server = load_server_config(example("server.toml"));
   REQUIRE_MESSAGE(server, server.error().message);

@@ -1,0 +1,69 @@
+#include "common/config/json_tables.h"
+
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+namespace tributary {
+namespace {
+
+using nlohmann::json;  // objects are std::map: keys come out sorted
+
+constexpr int kDeepest = 4;  // of nesting; a job has 3
+
+toml::table table_of(const json& object);
+
+toml::array array_of(const json& values);
+
+// Calls add(VALUE) with what a value is in TOML. Null, and whole numbers beyond TOML's, are words: no key takes them.
+template <class Add>
+void add_value(const json& value, Add&& add) {
+  if (value.is_object()) return add(table_of(value));
+  if (value.is_array()) return add(array_of(value));
+  if (value.is_string()) return add(value.get<std::string>());
+  if (value.is_boolean()) return add(value.get<bool>());
+  if (value.is_number_float()) return add(value.get<double>());
+  constexpr auto kLargest = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > kLargest) return add(value.dump());
+  if (value.is_number_integer()) return add(value.get<std::int64_t>());
+  add(std::string("null"));
+}
+
+toml::table table_of(const json& object) {
+  toml::table table;
+  for (const auto& [key, value] : object.items()) {
+    add_value(value, [&table, &key = key](auto&& node) { table.insert(key, std::move(node)); });
+  }
+  return table;
+}
+
+toml::array array_of(const json& values) {
+  toml::array array;
+  for (const json& value : values) {
+    add_value(value, [&array](auto&& node) { array.push_back(std::move(node)); });
+  }
+  return array;
+}
+
+}  // namespace
+
+// The library reports by exception; nothing above this function sees one.
+Result<toml::table> tables_of_json(std::string_view text, std::string_view source_name) {
+  bool too_deep = false;
+  const auto watch_depth = [&too_deep](int depth, json::parse_event_t, json&) {
+    too_deep = too_deep || depth > kDeepest;
+    return !too_deep;  // false: drops the value, and so keeps what is kept shallow
+  };
+  const std::string source(source_name);
+  try {
+    const json root = json::parse(text, watch_depth);
+    if (!too_deep && root.is_object()) return table_of(root);
+  } catch (const json::exception& error) {
+    return fail(ErrorCode::kConfig, source + ": not valid JSON: " + error.what());
+  }
+  return fail(ErrorCode::kConfig, source + ": must be a JSON object of sections, as in {\"optimizer\": {\"lr\": 0.1}}");
+}
+
+}  // namespace tributary
