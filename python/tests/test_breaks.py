@@ -759,7 +759,7 @@ class LocalSteps(WithFake):
             self.assertEqual(outer.round, 2)
         self.assertEqual(outer.round, 3)  # what was left
         self.assertEqual(json.loads(self.library.jobs[0])["job"]["mode"], "local_sgd")
-        self.assertIn("steps = 3", self.library.jobs[0])
+        self.assertEqual(json.loads(self.library.jobs[0])["local"], {"steps": 3})
         moved = torch.tensor(self.library.pushes[0]["gradients"][0])
         self.assertEqual(self.library.pushes[0]["weight"], 1)
         self.assertTrue(moved.abs().sum() > 0)

@@ -296,9 +296,9 @@ class Link:
         later = not self._model.steps_here or self.place.stepped > self.round
         if self.ahead is not None and not self.ahead.is_computed_alike and later:
             logger.warning(
-                "rank %d: job '%s' went through round %d once more, which is complete. This rank has not the parameters "
-                "and batches that it was trained with: what the loop computed of it (its loss) is of others. What is "
-                "trained is not",
+                "rank %d: job '%s' went through round %d once more, which is complete. This rank has not the "
+                "parameters and batches that it was trained with: what the loop computed of it (its loss) is of "
+                "others. What is trained is not",
                 self.view.rank,
                 self.name,
                 self.round + 1,
