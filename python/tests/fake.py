@@ -32,6 +32,9 @@ class FakeLibrary:
         alone: called by an attach that then waits, for somebody who is missing, until it is to stop.
         attaches: what they were told.
         stream: of the GPU that a program is on; None: it is on none.
+        others: what the ranks after this one give where this one gives so much.
+        answers: what calls came to, by their keys, for a process that asks once more.
+        gather_events: as ``events``, by how many calls were answered.
     """
 
     def __init__(self) -> None:
@@ -50,6 +53,11 @@ class FakeLibrary:
         self.kept_by_first: dict[int, Kept] = {}
         self.gives = False  # this rank gives the first state
         self.stream: FakeStream | None = None
+        self.others: Callable[[bytes], list[bytes]] = lambda data: []
+        self.answers: dict[tuple[int, int], list[bytes]] = {}
+        self.gathered: list[tuple[int, int, bytes]] = []
+        self.given_again: list[tuple[int, int, bytes]] = []
+        self.gather_events: dict[int, str] = {}
 
     def keepsake(self) -> object:
         return object()
@@ -214,6 +222,26 @@ class FakeSession:
 
     def kept_state_of_first(self) -> Kept:
         return self.library.kept_by_first.get(self.resumed, NOTHING)
+
+    def gather(self, round: int, number: int, data: bytes) -> list[bytes] | Step:
+        assert not self.destroyed
+        if self.over is not None:
+            return self.over
+        event = self.library.gather_events.pop(len(self.library.gathered), "")
+        if event == "gone":
+            raise Unavailable("the worker daemon is gone", Status.UNAVAILABLE)
+        if event == "lost":
+            return self._end(Step.RESTART, "node 1 was lost")
+        if event.startswith("back to "):
+            del self.library.rounds[int(event.split()[-1]) + 1 :]
+            return self._end(Step.RESTART, "all servers were lost")
+        if event == "stopped":
+            return self._end(Step.VIEW_STOPPED, "somebody asked for it")
+        self.library.gathered.append((round, number, data))
+        return self.library.answers.setdefault((round, number), [data, *self.library.others(data)])
+
+    def give(self, round: int, number: int, data: bytes) -> None:
+        self.library.given_again.append((round, number, data))
 
     def gate(self, round: int) -> Gate | None:
         return Gate(False, 1.0, 1.0, self.library.loss_scale) if self.gated else None

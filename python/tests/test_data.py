@@ -38,7 +38,7 @@ def batches(rank: int, world: int, samples: int = 50, size: int = 3, link: Any =
     with (
         mock.patch.dict(os.environ, {"RANK": str(rank), "WORLD_SIZE": str(world)}),
         mock.patch.object(program.jobs, "links", [link] if link else []),
-        mock.patch.object(program, "loop", Loop(program._passes_top)),
+        mock.patch.object(program, "loop", Loop(program._passes_top, program.values)),
     ):
         if link:
             link.view = mock.Mock(rank=rank, world_size=world)
@@ -96,7 +96,7 @@ class Sampling(unittest.TestCase):
     def test_what_accelerate_holds_back_is_not_taken(self) -> None:
         state = mock.Mock()
         with (
-            mock.patch.object(program, "loop", Loop(program._passes_top)),
+            mock.patch.object(program, "loop", Loop(program._passes_top, program.values)),
             mock.patch.dict(sys.modules, {"accelerate.state": state}),
         ):
             sampler = trib.DistributedSampler(range(12))
@@ -113,7 +113,7 @@ class Sampling(unittest.TestCase):
         self.assertEqual(dealt, [0, 0, 4, 8, 12])
 
     def test_a_loop_that_draws_ahead_says_so(self) -> None:
-        with mock.patch.object(program, "loop", Loop(program._passes_top)):
+        with mock.patch.object(program, "loop", Loop(program._passes_top, program.values)):
             sampler = trib.DistributedSampler(range(12), ahead=1)
             sampler._trains = True
             batches = iter(DataLoader(range(12), batch_size=4, sampler=sampler))
@@ -129,7 +129,7 @@ class Sampling(unittest.TestCase):
                 self.iterator = self._get_iterator()
                 return self.iterator
 
-        with mock.patch.object(program, "loop", Loop(program._passes_top)):
+        with mock.patch.object(program, "loop", Loop(program._passes_top, program.values)):
             sampler = trib.DistributedSampler(range(12))
             sampler._trains = True
             batches = iter(StatefulDataLoader(range(12), batch_size=2, sampler=sampler, num_workers=1))

@@ -23,7 +23,7 @@ from with_fake import TwoLayers, WithFake
 import tributary.torch as trib
 from tributary._library import Kept
 from tributary.torch import _alike, _plain
-from tributary.torch._loop import Loop, Top
+from tributary.torch._loop import Top
 from tributary.torch._program import program
 
 SAMPLES, BATCH = 16, 2
@@ -81,6 +81,7 @@ class Run:
         self.points = 0
         self.batches: dict[int, list[int]] = {}  # by round
         self.losses: dict[int, float] = {}
+        self.agreed: dict[tuple[str, int], float] = {}  # what all ranks have alike, by round or epoch
 
     def __call__(self) -> None:
         """A point of the loop."""
@@ -353,6 +354,35 @@ def another_scheduler(run: Run) -> None:
             scheduler.step_update()
 
 
+def by_values_of_all(run: Run) -> None:
+    opt = run.optimizer()
+    trib.barrier()
+    patience = trib.broadcast({"patience": 0})["patience"]
+    scheduler = lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=patience)
+    loader = run.loader()
+    for epoch in trib.epochs(EPOCHS):
+        for batch in loader:
+            run.agreed["largest", opt.round] = trib.all_reduce(batch.sum(), "max").item()
+            run()
+            run.train(batch)
+            trib.log(loss=run.losses.get(opt.round, 0.0))
+            run()
+            run.agreed["mean", opt.round] = trib.all_reduce(run.losses.get(opt.round, 0.0))
+            run()
+        run.agreed["loss", epoch] = trib.metric("loss")
+        run()
+        scheduler.step(run.agreed["loss", epoch])
+        trib.barrier()
+        run()
+
+
+def other_rank(data: bytes) -> bytes:
+    """As if another rank had twice as much of everything."""
+    call, value = _plain.decoded(data)
+    twice = tuple(2 * one for one in value) if isinstance(value, tuple) else value
+    return _plain.encoded((call, 2 * value if isinstance(value, torch.Tensor) else twice), "")
+
+
 def value_of(kept: Kept) -> Any:
     return _plain.unpacked(_plain.Packed.of(kept.state, kept.large))
 
@@ -372,6 +402,7 @@ class Loops(WithFake):
         self.library.rounds.clear()
         self.library.pushes.clear()
         self.library.kept.clear()
+        self.library.answers.clear()
         run = self.process(loop)
         return run, self.rates(), self.whole()
 
@@ -389,6 +420,7 @@ class Loops(WithFake):
         self.library.rounds.clear()
         self.library.pushes.clear()
         self.library.kept.clear()
+        self.library.answers.clear()
         batches: dict[int, list[int]] = {}
         try:
             first = Run(self, end, at)
@@ -405,6 +437,7 @@ class Loops(WithFake):
         where = f"{loop.__name__}, ended at point {at}"
         self.assertEqual(self.rates(), rates, where)
         self.assertEqual(batches, run.batches, where)
+        self.assertEqual({**first.agreed, **again.agreed}, run.agreed, where)
         for one, other in zip(self.whole(), values):
             torch.testing.assert_close(one, other, rtol=0, atol=0, msg=where)
         for one, other in zip(getattr(again, "average", []), getattr(run, "average", [])):
@@ -416,7 +449,8 @@ class Loops(WithFake):
     def test_killed(self) -> None:
         for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, warm_restarts,
                      plateau, held_passes, accumulated, an_average, a_loader_an_epoch, a_round_an_epoch,
-                     another_scheduler, steps_here):  # fmt: skip
+                     another_scheduler, steps_here, by_values_of_all):  # fmt: skip
+            self.library.others = lambda data: [other_rank(data)]
             for at in self.at_points(loop):
                 with self.subTest(loop.__name__, at=at):
                     self.go_on(loop, kill, at)
@@ -445,13 +479,13 @@ class Loops(WithFake):
             os.kill(os.getpid(), signal.SIGTERM)
 
         for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, warm_restarts,
-                     plateau, held_passes, accumulated, an_average, steps_here):  # fmt: skip
+                     plateau, held_passes, accumulated, an_average, steps_here, by_values_of_all):  # fmt: skip
             for at in self.at_points(loop):
                 with self.subTest(loop.__name__, at=at):
                     self.go_on(loop, stop, at)
 
     def test_a_living_process_goes_back_over_the_end_of_an_epoch(self) -> None:
-        for loop in (told_epochs, plateau, a_loader_an_epoch, endless, an_average, steps_here):
+        for loop in (told_epochs, plateau, a_loader_an_epoch, endless, an_average, steps_here, by_values_of_all):
             run, _, values = self.calm(loop)
             for round, back in ((13, 5), (17, 0), (24, 8), (16, 7)):
                 with self.subTest(loop.__name__, round=round, back=back):
@@ -465,6 +499,22 @@ class Loops(WithFake):
                         torch.testing.assert_close(one, other, rtol=0, atol=0)
                     for one, other in zip(getattr(again, "average", []), getattr(run, "average", [])):
                         torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+    def test_a_living_process_goes_back_in_a_call(self) -> None:
+        run, _, values = self.calm(by_values_of_all)
+        for calls, back in ((20, 7), (21, 7), (36, 10), (37, 3), (39, 0)):
+            with self.subTest(calls=calls, back=back):
+                self._leave()
+                self.library.rounds.clear()
+                self.library.kept.clear()
+                self.library.answers.clear()
+                self.library.gathered.clear()
+                self.library.gather_events[calls] = f"back to {back}"
+                again = self.process(by_values_of_all)
+                self.assertEqual(self.library.gather_events, {})
+                self.assertEqual(again.batches, run.batches)
+                for one, other in zip(self.whole(), values):
+                    torch.testing.assert_close(one, other, rtol=0, atol=0)
 
     def test_a_process_that_began_later_goes_back_to_the_beginning(self) -> None:
         for loop in (epochs_in_a_range, told_epochs, an_average, plateau):
@@ -696,7 +746,7 @@ class Keeping(WithFake):
             left = []
             for rank in range(world):
                 view = mock.Mock(rank=rank, world_size=world)
-                program.loop = Loop(program._passes_top)
+                program.begin_loop()
                 program.loop.go_on(Top(**value_of(self.library.kept[3])["top"]), own=False)
                 with mock.patch.object(program.link.attachment, "_view", view):
                     sampler = trib.DistributedSampler(range(SAMPLES), seed=1, batch_size=size)

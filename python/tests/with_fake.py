@@ -11,7 +11,6 @@ from fake import FakeLibrary
 from torch import nn
 
 import tributary.torch as trib
-from tributary.torch._loop import Loop
 from tributary.torch._program import program
 
 
@@ -42,7 +41,7 @@ class WithFake(unittest.TestCase):
         for link in program.links:
             link.fail("the test is over")
         program.links.clear()
-        program.loop = Loop(program._passes_top)
+        program.begin_loop()
         program.names.clear()
         program._leads = None
         program.stop.disarm()

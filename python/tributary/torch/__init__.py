@@ -31,6 +31,7 @@ from tributary.torch import _log
 from tributary.torch._exceptions import Rewound, Stopped
 from tributary.torch._program import epochs, finish, keep, log, rank, rounds, world_size
 from tributary.torch._state import full_state_dict
+from tributary.torch.collectives import all_reduce, barrier, broadcast, is_main, metric
 from tributary.torch.lion import Lion
 from tributary.torch.local_sgd import DiLoCo
 from tributary.torch.optimizer import DistributedOptimizer
@@ -47,11 +48,16 @@ __all__ = [
     "Lion",
     "Rewound",
     "Stopped",
+    "all_reduce",
+    "barrier",
+    "broadcast",
     "epochs",
     "finish",
     "full_state_dict",
+    "is_main",
     "keep",
     "log",
+    "metric",
     "rank",
     "rounds",
     "world_size",

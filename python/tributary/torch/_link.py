@@ -314,6 +314,21 @@ class Link:
             self.attachment.push(index, source, factor, weight, rate)
             self._order.append(index)
 
+    def gather(self, round: int, number: int, data: bytes) -> list[bytes] | None:
+        """All ranks' values of a call of the loop. None: the job went back."""
+        while True:
+            try:
+                found = self.attachment.session.gather(round, number, data)
+                if not isinstance(found, Step):
+                    return found
+                step, reason = found, self.attachment.session.stop_reason()
+            except Unavailable as error:
+                step, reason = Step.RESTART, str(error)
+            if step == Step.VIEW_STOPPED:
+                self.leave_stopped(reason)
+            if not self._jobs.attach_again(self, reason, in_step=False):
+                return None
+
     def wait_pushed(self) -> None:
         """Blocks until the copies of what was pushed are done."""
         self.attachment.copies.wait_given()

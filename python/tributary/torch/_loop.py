@@ -19,6 +19,7 @@ from tributary.torch._plain import NOTHING, Packed
 from tributary.torch._seed import generators, set_generators
 
 if TYPE_CHECKING:
+    from tributary.torch._values import Values
     from tributary.torch.sampler import DistributedSampler
 
 
@@ -63,6 +64,7 @@ class Loop:
 
     Args:
         passes_top: what jobs do when the loop takes a batch.
+        values: that ranks gather.
 
     Attributes:
         told: the loop begins where the job is, because it asked where that is (epochs(), rounds()).
@@ -74,7 +76,7 @@ class Loop:
         first_top: that the jobs began at: without a snapshot they go back there.
     """
 
-    def __init__(self, passes_top: Callable[[], None]) -> None:
+    def __init__(self, passes_top: Callable[[], None], values: Values) -> None:
         self.told = False
         self.epoch: int | None = None
         self._counts = False  # epochs() is in one
@@ -85,7 +87,7 @@ class Loop:
         self._samplers: list[weakref.ref[DistributedSampler]] = []
         self.last: DistributedSampler | None = None  # that a batch was taken from
         self._training: list[DistributedSampler] = []  # at the program's end their function may have returned
-        self._objects: dict[str, Any] = {}
+        self._objects: dict[str, Any] = {"values of all ranks": values}
         self._given: dict[str, Any] | None = None  # what the program goes on from
         self._claimed = False  # a place of that: a sampler has it
         self._goes_on = False  # a round has left since: there are other places now
@@ -99,6 +101,11 @@ class Loop:
         self._topped = False  # it has come to its top since then
 
     # ---- what it has
+
+    @property
+    def draws(self) -> bool:
+        """Whether it takes batches from samplers of ours."""
+        return any(one.trains for one in self.samplers)
 
     def add_sampler(self, sampler: DistributedSampler) -> None:
         self._samplers.append(weakref.ref(sampler))
@@ -235,7 +242,8 @@ class Loop:
         if not self._counts:
             self.epoch = state["epoch"]
         elif state["epoch"] is not None:
-            self._next_epoch = state["epoch"] if state["epoch"] != self.epoch else None
+            over = state["epoch"] != self.epoch or any(one.trains and one.is_over for one in self.samplers)
+            self._next_epoch = state["epoch"] if over else None
         self._claimed = self._goes_on = False
         for sampler in self.samplers:
             sampler.go_on(self.place_of(sampler) or sampler.beginning)

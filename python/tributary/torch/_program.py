@@ -21,6 +21,7 @@ from tributary.torch._loop import Loop
 from tributary.torch._names import default_name
 from tributary.torch._stop import StopSignal, let_loaders_end
 from tributary.torch._together import Together
+from tributary.torch._values import Values
 
 
 class Program:
@@ -30,12 +31,17 @@ class Program:
         self.stop = StopSignal()
         self.jobs = Together(self.stop)
         self.names: list[str] = []  # of all jobs that there were
-        self.loop = Loop(self._passes_top)
+        self.begin_loop()
         self.scaled_losses = 0  # by GradScalers
         self._leads: Link | None = None  # whose round comes first in an iteration of the loop
         self._failure: str | None = None
         self._stopped = False  # by a signal, which took something that the loop cannot go on without
         self._hooked = False
+
+    def begin_loop(self) -> None:
+        """The program has nothing yet of what its loop goes on from."""
+        self.values = self.jobs.values = Values(self.jobs)
+        self.loop = Loop(self._passes_top, self.values)
 
     @property
     def links(self) -> list[Link]:
@@ -115,11 +121,13 @@ class Program:
         """Of a job's round: the top of a loop that takes no batches from samplers, if the job's rounds come first."""
         if self._leads is None or self._leads.closed:
             self._leads = link
-        if link is self._leads:
+        void = link.skips and self.loop.draws  # the top is where the next batch is taken
+        if link is self._leads and not void:
             self._at_top(draws=False)
 
     def _at_top(self, draws: bool) -> None:
         self._failure = None
+        self.values.passes_top()
         if not self.loop.arrived:
             self.loop.passed_top(draws)
         self.jobs.at_top(self.loop, draws)
@@ -249,7 +257,8 @@ def log(**figures: Any) -> None:
     """
     link = program.link
     if link is not None:
-        link.report.progress.log(figures)
+        values = link.report.progress.log(figures)
+        program.values.log(values)
 
 
 def keep(**objects: Any) -> None:

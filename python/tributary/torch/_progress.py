@@ -58,11 +58,14 @@ class Progress:
         self._pending: RoundReport | None = None
         self.last: dict[str, float] = {}
 
-    def log(self, figures: dict[str, Any]) -> None:
+    def log(self, figures: dict[str, Any]) -> dict[str, float]:
         """Takes the loop's figures of the newest round: ``loss``, ``accuracy``, ``samples``, or others.
 
         Args:
             figures: numbers, or tensors of one element.
+
+        Returns:
+            They as numbers.
         """
         values = {key: _number(value) for key, value in figures.items() if value is not None}
         for name in values:
@@ -76,6 +79,7 @@ class Progress:
         self._figures = values
         if self._pending is not None:
             self._send()
+        return values
 
     def round_done(self, report: RoundReport) -> None:
         """The round's parameters are there."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tributary.torch._link import Link
     from tributary.torch._loop import Loop, Top
     from tributary.torch._place import Kept
+    from tributary.torch._values import Values
 
 PAUSE_SLICE_S = 0.05
 LOOK_S = 0.05
@@ -38,7 +39,10 @@ class Together:
 
     Attributes:
         links: the jobs.
+        values: that their ranks gather.
     """
+
+    values: Values
 
     def __init__(self, stop: StopSignal) -> None:
         self.stop = stop
@@ -86,11 +90,12 @@ class Together:
                 link.report.say(f"attaching again in {pause * 1000:.0f} ms: {error}")
                 self._pause(pause)
 
-    def attach_again(self, link: Link, reason: str) -> bool:
+    def attach_again(self, link: Link, reason: str, in_step: bool = True) -> bool:
         """All jobs have new views after it.
 
         Args:
             link: that lost its view.
+            in_step: it is about to complete a round.
 
         Returns:
             Whether they are where they were. Else they went back.
@@ -107,12 +112,14 @@ class Together:
         if all(one.is_where_it_was for one in self.open):
             for one in self.open:
                 one.push_again()
+            self.values.give_again(own=True)
             return True
+        self.values.goes_back()
         for one in self.open:
-            one.goes_back(skips=len(self.open) > 1)
+            one.goes_back(skips=len(self.open) > 1 or not in_step)
         self._go_on(self.open)
         for one in self.open:
-            if one is not link:
+            if one is not link or not in_step:
                 one.clear()
         return False
 
@@ -223,6 +230,7 @@ class Together:
             for one in self.open:
                 one.catch_up()
             self._note_top(loop, state)
+            self.values.comes_to_new_top()
             for one in self.open:
                 one.keep_top()
 
@@ -250,6 +258,9 @@ class Together:
         if top is not None:
             own = kept[name].mine if kept else True
             next(one for one in links if one.name == name).place.go_on_in_loop(top, own)
+            self.values.give_again(own)
+        if any(one.ahead is not None and not one.ahead.dealt_alike for one in links):
+            self.values.goes_alone()
         known = top is not None and all(one.name in top.jobs for one in self.open)
         if not known and not any(one.ahead for one in self.open):
             loop.begins()

@@ -168,6 +168,11 @@ class DistributedSampler(Sampler[int]):
         return self._turn is not None and self._turn.batches == 0
 
     @property
+    def is_over(self) -> bool:
+        """Whether all batches of its turn have reached the loop, which has asked for another one."""
+        return self._turn is not None and self._turn.over
+
+    @property
     def open_epoch(self) -> int | None:
         """The epoch that the loop is in; None: it is in none."""
         place = self.place()

@@ -1,0 +1,148 @@
+"""Values that ranks gather: what a loop asks a process group for, alive after losses as the job is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tributary._errors import Error
+from tributary.torch import _plain
+from tributary.torch._log import logger
+
+if TYPE_CHECKING:
+    from tributary.torch._link import Link
+    from tributary.torch._together import Together
+
+LIMIT = 64 << 10  # bytes of a rank's value (common/wire/attach_messages.h: kMaxRankValue)
+BEFORE_LOOP = 1 << 31  # is added to the number of a call that comes before the process' first top
+REMEMBERED = 4096  # values of an iteration that are given again
+
+
+class Values:
+    """Of a program, whose ranks all make the same calls. A call is known by the newest complete round and by its number
+    since then. A rank that goes through its loop once more gets what the call came to.
+
+    After the loss of all daemons nobody knows that any more. Some ranks may then go on from the top after a round, and
+    others from the top before it. So each rank gives again what it gave in its last iteration, for those that ask.
+
+    Args:
+        jobs: of the program.
+    """
+
+    def __init__(self, jobs: Together) -> None:
+        self._jobs = jobs
+        self._round = 0
+        self._number = 0  # of the next call, since that round
+        self._before_loop = 0  # calls before the first top
+        self._looped = False  # the loop has come to a top in this process
+        self._given: list[tuple[int, int, bytes]] = []  # since the last top
+        self._given_before: list[tuple[int, int, bytes]] = []  # in the iteration before
+        self._alone = 0  # so many tops must come before other ranks make the same calls again
+        self._sums: dict[str, tuple[float, float]] = {}  # of what metric() is asked for, and their weights
+
+    # ---- calls
+
+    def gather(self, call: str, value: Any) -> list[Any]:
+        """All ranks' values, by rank. Blocks until they are there.
+
+        Args:
+            call: that the loop makes, for messages.
+            value: as keep() takes it.
+
+        Returns:
+            This rank's alone while the loop is in an iteration of no round, because the job went back.
+
+        Raises:
+            Stopped: the job stops.
+            tributary.Error: there is no open job, or a rank has made other calls.
+            ValueError: another rank makes another call, or the value is too large.
+        """
+        data = _plain.encoded((call, value), call)
+        if len(data) > LIMIT:
+            raise ValueError(f"{call}: a value of {len(data)} bytes; a rank's value has at most {LIMIT}")
+        found = None if self._alone else self._gather(data)
+        if found is None:
+            logger.warning("%s: the job went back; this rank has its own value alone until the loop's top", call)
+            return [value]
+        values = []
+        for rank, given in enumerate(found):
+            other, value = _plain.decoded(given)
+            if other != call:
+                raise ValueError(f"this rank calls {call}, and rank {rank} calls {other}: make the same calls on all")
+            values.append(value)
+        return values
+
+    def _gather(self, data: bytes) -> list[bytes] | None:
+        link = self._link()
+        if not self._looped:
+            found = link.gather(0, BEFORE_LOOP + self._before_loop, data)
+            self._before_loop += 1
+            return found
+        if link.round != self._round:
+            self._round, self._number = link.round, 0
+        found = link.gather(self._round, self._number, data)
+        if found is not None:
+            self._given.append((self._round, self._number, data))
+            del self._given[:-REMEMBERED]
+            self._number += 1
+        return found
+
+    def _link(self) -> Link:
+        """The job whose ranks they are."""
+        for link in self._jobs.open:
+            if link.attached:
+                return link
+        raise Error("only ranks of a job gather values: make the DistributedOptimizer before, and finish() after it")
+
+    # ---- figures
+
+    def log(self, figures: dict[str, float]) -> None:
+        """What metric() is asked for later."""
+        weight = figures.get("samples", 1.0)
+        for name, value in figures.items():
+            if name != "samples":
+                total, weights = self._sums.get(name, (0.0, 0.0))
+                self._sums[name] = (total + value * weight, weights + weight)
+
+    def metric(self, name: str) -> float:
+        """The mean over all ranks of what each has logged since this was asked last; NaN: nothing."""
+        given = self.gather(f"metric({name!r})", self._sums.pop(name, (0.0, 0.0)))
+        weights = sum(weight for _, weight in given)
+        return sum(total for total, _ in given) / weights if weights else float("nan")
+
+    # ---- the loop
+
+    def passes_top(self) -> None:
+        self._looped = True
+        self._alone = max(0, self._alone - 1)
+
+    def comes_to_new_top(self) -> None:
+        """Its state has been noted."""
+        self._given_before, self._given = self._given, []
+
+    def goes_back(self) -> None:
+        """What is left of the iteration is of no round."""
+        self._alone = int(self._looped)
+
+    def goes_alone(self) -> None:
+        """The loop goes through a round again that other ranks made."""
+        self._alone = 2
+
+    def give_again(self, own: bool) -> None:
+        """In a new view, what other ranks may ask for. own: this rank gave it."""
+        if not own:
+            self._given, self._given_before = [], []
+        session = self._link().attachment.session
+        for round, number, data in [*self._given_before, *self._given]:
+            session.give(round, number, data)
+
+    # ---- its state, at a top
+
+    def state_dict(self) -> dict[str, Any]:
+        round = self._link().round if self._jobs.open else self._round
+        number = self._number if round == self._round and self._looped else 0
+        return {"round": round, "number": number, "given": self._given, "sums": self._sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._round, self._number = state["round"], state["number"]
+        self._given, self._given_before = [], state["given"]
+        self._sums = dict(state["sums"])
