@@ -56,7 +56,6 @@ class FakeLibrary:
         self.others: Callable[[bytes], list[bytes]] = lambda data: []
         self.answers: dict[tuple[int, int], list[bytes]] = {}
         self.gathered: list[tuple[int, int, bytes]] = []
-        self.given_again: list[tuple[int, int, bytes]] = []
         self.gather_events: dict[int, str] = {}
 
     def keepsake(self) -> object:
@@ -240,8 +239,8 @@ class FakeSession:
         self.library.gathered.append((round, number, data))
         return self.library.answers.setdefault((round, number), [data, *self.library.others(data)])
 
-    def give(self, round: int, number: int, data: bytes) -> None:
-        self.library.given_again.append((round, number, data))
+    def know(self, round: int, number: int, values: list[bytes]) -> None:
+        self.library.answers.setdefault((round, number), values)
 
     def gate(self, round: int) -> Gate | None:
         return Gate(False, 1.0, 1.0, self.library.loss_scale) if self.gated else None

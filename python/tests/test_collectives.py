@@ -85,15 +85,25 @@ class Collectives(WithFake):
         trib.barrier()
         self.assertEqual([key[:2] for key in self.library.gathered], [(0, BEFORE_LOOP), (1, 0), (1, 1), (2, 0)])
 
-    def test_what_was_given_is_given_again_in_a_new_view(self) -> None:
-        self.train(self.opt)
+    def test_a_view_that_ends_in_a_call(self) -> None:
+        self.train(self.opt, 2)
+        self.library.gather_events[0] = "lost"
         trib.barrier()
+        self.assertEqual([key[:2] for key in self.library.gathered], [(2, 0)])
         self.train(self.opt)
-        self.library.gather_events[1] = "lost"
-        trib.barrier()
-        self.assertEqual([key[:2] for key in self.library.gathered], [(1, 0), (2, 0)])
-        self.assertEqual([key[:2] for key in self.library.given_again], [(1, 0)])
-        self.assertEqual(self.opt.round, 2)
+        self.assertEqual(self.opt.round, 3)
+
+    def test_what_calls_of_the_last_iteration_came_to_is_known_to_those_that_ask(self) -> None:
+        for iteration in range(3):
+            self.train(self.opt)
+            self.library.others = giving(torch.tensor(float(iteration)))
+            trib.all_reduce(1.0)
+        self.train(self.opt)
+        answers = dict(self.library.answers)
+        self._leave()
+        self.library.answers.clear()  # all daemons were lost
+        self.opt = self.make()
+        self.assertEqual(self.library.answers, {(3, 0): answers[3, 0]})
 
     def test_a_job_that_goes_back_in_a_call(self) -> None:
         self.train(self.opt, 3)

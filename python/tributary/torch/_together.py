@@ -112,7 +112,6 @@ class Together:
         if all(one.is_where_it_was for one in self.open):
             for one in self.open:
                 one.push_again()
-            self.values.give_again(own=True)
             return True
         self.values.goes_back()
         for one in self.open:
@@ -258,7 +257,7 @@ class Together:
         if top is not None:
             own = kept[name].mine if kept else True
             next(one for one in links if one.name == name).place.go_on_in_loop(top, own)
-            self.values.give_again(own)
+            self.values.say_known()
         if any(one.ahead is not None and not one.ahead.dealt_alike for one in links):
             self.values.goes_alone()
         known = top is not None and all(one.name in top.jobs for one in self.open)

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 LIMIT = 64 << 10  # bytes of a rank's value (common/wire/attach_messages.h: kMaxRankValue)
 BEFORE_LOOP = 1 << 31  # is added to the number of a call that comes before the process' first top
-REMEMBERED = 4096  # values of an iteration that are given again
+REMEMBERED = 64 << 10  # bytes of an iteration's answers that go with the loop's state
 
 
 class Values:
     """Of a program, whose ranks all make the same calls. A call is known by the newest complete round and by its number
-    since then. A rank that goes through its loop once more gets what the call came to.
+    since then. A rank that goes through its loop once more gets what the call came to (docs/values.md).
 
-    After the loss of all daemons nobody knows that any more. Some ranks may then go on from the top after a round, and
-    others from the top before it. So each rank gives again what it gave in its last iteration, for those that ask.
+    In a job that goes on from a snapshot some ranks may go on from the top after a round, and others from the top
+    before it. So what calls of an iteration came to is kept with the top after it, for ranks that ask.
 
     Args:
         jobs: of the program.
@@ -34,8 +34,8 @@ class Values:
         self._number = 0  # of the next call, since that round
         self._before_loop = 0  # calls before the first top
         self._looped = False  # the loop has come to a top in this process
-        self._given: list[tuple[int, int, bytes]] = []  # since the last top
-        self._given_before: list[tuple[int, int, bytes]] = []  # in the iteration before
+        self._answers: list[tuple[int, int, list[bytes]]] = []  # since the last top
+        self._known: list[tuple[int, int, list[bytes]]] = []  # of the iteration before the top that this goes on from
         self._alone = 0  # so many tops must come before other ranks make the same calls again
         self._sums: dict[str, tuple[float, float]] = {}  # of what metric() is asked for, and their weights
 
@@ -81,8 +81,9 @@ class Values:
             self._round, self._number = link.round, 0
         found = link.gather(self._round, self._number, data)
         if found is not None:
-            self._given.append((self._round, self._number, data))
-            del self._given[:-REMEMBERED]
+            self._answers.append((self._round, self._number, found))
+            while sum(len(data) for *_, answer in self._answers for data in answer) > REMEMBERED:
+                del self._answers[0]
             self._number += 1
         return found
 
@@ -117,7 +118,7 @@ class Values:
 
     def comes_to_new_top(self) -> None:
         """Its state has been noted."""
-        self._given_before, self._given = self._given, []
+        self._answers = []
 
     def goes_back(self) -> None:
         """What is left of the iteration is of no round."""
@@ -127,22 +128,20 @@ class Values:
         """The loop goes through a round again that other ranks made."""
         self._alone = 2
 
-    def give_again(self, own: bool) -> None:
-        """In a new view, what other ranks may ask for. own: this rank gave it."""
-        if not own:
-            self._given, self._given_before = [], []
-        session = self._link().attachment.session
-        for round, number, data in [*self._given_before, *self._given]:
-            session.give(round, number, data)
+    def say_known(self) -> None:
+        """In the first view of a process that goes on."""
+        known, self._known = self._known, []
+        for round, number, answer in known:
+            self._link().attachment.session.know(round, number, answer)
 
     # ---- its state, at a top
 
     def state_dict(self) -> dict[str, Any]:
         round = self._link().round if self._jobs.open else self._round
         number = self._number if round == self._round and self._looped else 0
-        return {"round": round, "number": number, "given": self._given, "sums": self._sums}
+        return {"round": round, "number": number, "answers": self._answers, "sums": self._sums}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._round, self._number = state["round"], state["number"]
-        self._given, self._given_before = [], state["given"]
+        self._answers, self._known = [], state["answers"]
         self._sums = dict(state["sums"])
