@@ -39,11 +39,6 @@ class Error(RuntimeError):
         except ValueError:
             self.status = status
 
-    @property
-    def may_come_back(self) -> bool:
-        """Whether attaching again may help, because somebody is gone who may be back."""
-        return isinstance(self, Unavailable)
-
 
 class ConfigError(Error):
     """The job's text is wrong, or differs from that of the job with this name."""

@@ -25,7 +25,6 @@ class Job:
     text: str
     optimizer: str  # of [optimizer]
     scheduled: bool  # the job's own [schedule] says the rates
-    mode: str
     loss_scale: str  # of [gate]; empty: there is none
 
 
@@ -170,7 +169,6 @@ def _job(given: Given) -> Job:
         text=given.text(),
         optimizer=given.get("optimizer", "name", "sgd"),
         scheduled="schedule" in given.sections,
-        mode=given.get("job", "mode", "sync"),
         loss_scale="" if scale == "none" else scale,
     )
 

@@ -29,7 +29,6 @@ class SameData:
 
     def __init__(self, *, mean: bool, norm: bool) -> None:
         self._mean = mean
-        self._norm = norm
         self._left = _ROUNDS if mean or norm else 0
 
     def seen(self, link: Link, slots: list[Slot], weight: int) -> bool:
