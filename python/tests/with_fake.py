@@ -39,7 +39,7 @@ class WithFake(unittest.TestCase):
 
     def _leave(self) -> None:
         for link in program.links:
-            link.fail("the test is over")
+            link.leaving.fail("the test is over")
         program.links.clear()
         program.begin_loop()
         program.names.clear()

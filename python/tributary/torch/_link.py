@@ -1,17 +1,17 @@
-"""A job as this process takes part in it: its rounds, whatever is lost meanwhile, and how it is left."""
+"""A job as this process takes part in it: its rounds, whatever is lost meanwhile."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, NoReturn
+from typing import Any, Callable
 
 import torch
 
 from tributary._errors import Error, JobStopped, Unavailable
-from tributary._library import Gate, Leave, Step, View
+from tributary._library import Gate, Step, View
 from tributary.torch import _complaints
 from tributary.torch._attachment import Attachment
-from tributary.torch._exceptions import Stopped
+from tributary.torch._leaving import Leaving
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
 from tributary.torch._place import Kept, Place
@@ -87,20 +87,14 @@ class Link:
         self.ahead: Kept | None = None
         self.rewinds = 0  # how often the job went back
         self.rewound_from = 0  # round that the job had when it last did
-        self.closed = False
-        self.stopped: Stopped | None = None  # how it was left, if it was stopped
-        self.before_leaving: Callable[[], None] = lambda: None
+        self.leaving = Leaving(self, jobs)
+        self.began_at = 0  # round that was complete when this process went on
         self._model = model
         self._jobs = jobs
         self._batches = batches
         self._opened = False
-        self._ends = False
-        self._began_at = 0  # round that was complete when this process went on
         self._ranks = (0, 0)  # this one and how many, when the open round's samples were dealt
         self._order: list[int] = []  # tensors of the open round, as they were pushed
-        self._leaving = False  # it was told to finish, or that the job stops
-        self._not_told = ""  # why it was not
-        self._stops = False  # after the newest round, as all ranks of this replica agreed
         if not model.steps_here:
             place.before = self._parameters_before
         place.whole = self._keeps_whole
@@ -113,9 +107,19 @@ class Link:
         return self.attachment.attached
 
     @property
+    def closed(self) -> bool:
+        """Whether it was left."""
+        return self.leaving.closed
+
+    @property
     def view(self) -> View:
         """The newest."""
         return self.attachment.view
+
+    @property
+    def has_pushed(self) -> bool:
+        """Whether gradients of the open round have left."""
+        return bool(self._order)
 
     @property
     def waits(self) -> bool:
@@ -146,8 +150,7 @@ class Link:
         live = self.attachment.live
         if live is None or self.view.rank != 0:
             return False
-        ends = self._ends or self._stops or self._jobs.stop.requested is not None
-        return ends or live.wanted_round() == self.round
+        return self.leaving.is_near or live.wanted_round() == self.round
 
     # ---- attaching
 
@@ -155,16 +158,16 @@ class Link:
         """The first attach, which must work within its time-out. The model has the job's parameters then."""
         self.part.watch(self._jobs.peer_has_ended)
         armed = self._jobs.stop.arm()
-        self._jobs.stop.listen(self._answer)
+        self._jobs.stop.listen(self.leaving.answer)
         try:
             self._jobs.add(self)
         except BaseException as error:
-            self._close()
+            self.leaving.close()
             if armed:
                 self._jobs.stop.disarm()
             if not isinstance(error, JobStopped):
                 raise
-            raise self.ended_stopped(str(error)) from None
+            raise self.leaving.was_stopped(str(error)) from None
         if self.view.rank != 0:
             return
         if self.attachment.copies.device >= 0:
@@ -172,23 +175,10 @@ class Link:
             path = "stay on the GPU" if on_device else "go through memory of the host, where the worker sums"
             self.report.say(f"gradients {path}")
         self.report.say(
-            f"job '{self.name}' goes on after round {self._began_at}"
-            if self._began_at
+            f"job '{self.name}' goes on after round {self.began_at}"
+            if self.began_at
             else f"job '{self.name}' starts at round 0: no state of it is saved"
         )
-
-    def _answer(self, signal_name: str) -> None:
-        """To the first signal, in a thread that sees it at once. An attach ends by itself, and says why."""
-        if self.closed or self.attachment.live is None:
-            return
-        round = self.report.watch.awaited
-        if self._leaving:
-            when = "the job's state is saved"
-        elif round is not None:
-            when = f"the parameters of round {round} are there (`tributary status` says why they are not)"
-        else:
-            when = f"round {self.round + 1} is complete"
-        self.report.say(f"{signal_name}: stops when {when}; a second Ctrl-C ends this rank at once")
 
     @property
     def _complete(self) -> int:
@@ -210,7 +200,7 @@ class Link:
 
     def push_again(self) -> None:
         """What was pushed of the open round, into a new view that begins before it."""
-        self._leaving = False
+        self.leaving.begins_anew()
         self._ranks = (self.view.rank, self.view.world_size)
         self.place.keep_again(self.attachment.session, self.attachment.began_after)
         if self._order and self.attachment.began_after == self._complete:
@@ -223,7 +213,8 @@ class Link:
         """
         self.rewound_from = self.round
         self.rewinds += 1
-        self._leaving, self.skips = False, skips
+        self.leaving.begins_anew()
+        self.skips = skips
         self._order = []
 
     def clear(self) -> None:
@@ -237,17 +228,17 @@ class Link:
             part: what was the job's own at the top that the program goes on from. None: nothing is known of it.
             ahead: what was kept of a round after it, which is complete.
         """
-        self._began_at = self.attachment.began_after
+        self.began_at = self.attachment.began_after
         self._ranks = (self.view.rank, self.view.world_size)
-        self.round = self._began_at if part is None else part["round"]
+        self.round = self.began_at if part is None else part["round"]
         self.ahead, self.trained = ahead, False
-        if self._model.steps_here and self._began_at and not self._can_step(part, ahead):
-            message = _complaints.mean_cannot_resume(self.name, self._began_at)
-            self.fail(message)
+        if self._model.steps_here and self.began_at and not self._can_step(part, ahead):
+            message = _complaints.mean_cannot_resume(self.name, self.began_at)
+            self.leaving.fail(message)
             raise Error(message)
-        if not self._model.steps_here or self._began_at == 0:
+        if not self._model.steps_here or self.began_at == 0:
             self.take_all()
-        if self._began_at == 0 and self._opened:
+        if self.began_at == 0 and self._opened:
             self.place.step_anew()
         self._opened = True
         if part is None:
@@ -325,7 +316,7 @@ class Link:
             except Unavailable as error:
                 step, reason = Step.RESTART, str(error)
             if step == Step.VIEW_STOPPED:
-                self.leave_stopped(reason)
+                self.leaving.as_stopped(reason)
             if not self._jobs.attach_again(self, reason, in_step=False):
                 return None
 
@@ -395,7 +386,7 @@ class Link:
                     complete = True
                     stops = self.part.agree(wanted, self._is_to_stop(step), self._view_is_cut)
                     if stops is not None:
-                        self.round, self._stops, self._order = wanted, stops, []
+                        self.round, self.leaving.stops, self._order = wanted, stops, []
                         self.attachment.pushed = False
                         self._jobs.round_done()
                         return True
@@ -404,7 +395,7 @@ class Link:
             except Unavailable as error:
                 step, reason = Step.RESTART, str(error)
             if step == Step.VIEW_STOPPED:
-                self.leave_stopped(reason)
+                self.leaving.as_stopped(reason)
             if not self._jobs.attach_again(self, reason):
                 return False
             complete = self.attachment.began_after == wanted
@@ -433,137 +424,3 @@ class Link:
         # Only when all of the round is there a stop is said.
         step = session.wait()
         return Step.STOP_REQUESTED if asked and step == Step.CONTINUE else step
-
-    # ---- leaving
-
-    def leave_if_stopped(self) -> None:
-        """Leaves the job if a rank of this replica was told to stop when the newest round was complete."""
-        if self._stops and not self.closed:
-            self.leave_stopped()
-
-    def say_stopped(self) -> None:
-        """Leaves the job as one that stops, without waiting for what comes of it."""
-        if self.closed or self._leaving:
-            return
-        self._leaving = True
-        if self.view.rank == 0 and self.attachment.live is not None:
-            self.place.keep_whole(self.attachment.live)
-        try:
-            self.attachment.session.finish(Leave.STOPPED, self._told)
-        except Error as error:
-            self._not_told = str(error)
-
-    def leave_stopped(self, reason: str = "") -> NoReturn:
-        """Leaves a job that stops after this round. Always raises :class:`Stopped`."""
-        self.before_leaving()
-        self.say_stopped()
-        session, not_saved = self.attachment.session, self._not_told
-        if not not_saved:
-            try:
-                session.saved()
-            except Error as error:
-                not_saved = str(error)
-        why = reason or session.stop_reason() or self._told or "the job was asked to stop"
-        stopped = self.ended_stopped(why, not_saved)
-        self.part.leave()
-        raise stopped
-
-    @property
-    def _told(self) -> str:
-        name = self._jobs.stop.requested
-        return f"rank {self.view.rank} was told to stop ({name})" if name else ""
-
-    def ended_stopped(self, why: str, not_saved: str = "") -> Stopped:
-        """Closes the job as one that has stopped; what is to be raised."""
-        self.report.say(f"stopped after round {self.round}: {why}" if self.attachment.attached else f"stopped: {why}")
-        if not_saved:
-            self.report.say(f"not saved: {not_saved}")
-        self._close()
-        self.stopped = Stopped(why, self.round)
-        return self.stopped
-
-    def ends(self) -> None:
-        """The program has come to its end, or to that of this job."""
-        if self._ends or self.closed:
-            return
-        self._ends = True
-        if self.round and self.round == self._began_at and not self.rewinds and self.view.rank == 0:
-            logger.warning(
-                "job '%s' was at round %d when this program began, and no round was trained: to train on, give the "
-                "program more epochs; to begin anew, another name= or `tributary run --fresh`",
-                self.name,
-                self.round,
-            )
-        if self._order:
-            logger.warning(
-                "job '%s': gradients of round %d have left, and no step() followed: what is saved may have that round "
-                "in it, or not. Call backward() after the last step() only if the job is finish()ed before",
-                self.name,
-                self.round + 1,
-            )
-        if self.attachment.live is not None:
-            self._jobs.at_end(self)
-
-    def say_finished(self) -> None:
-        """Training is complete. Without waiting for what comes of it.
-
-        Raises:
-            tributary.Error: nobody could be told.
-        """
-        if self.closed or self._leaving or self._stops:
-            return
-        self._leaving = True
-        try:
-            self.attachment.session.finish(Leave.FINISHED)
-        except Error:
-            self._leaving = False
-            raise
-
-    def finish(self) -> None:
-        """Training is complete. Blocks until the final state is saved. The job is left, whatever is raised.
-
-        Raises:
-            tributary.NotSaved: it is not.
-            Stopped: the last rounds were lost; the same command goes on.
-        """
-        if self.closed:
-            return
-        self.ends()
-        self.leave_if_stopped()
-        try:
-            self._finish()
-        except Error:
-            self._close()
-            raise
-        self._close()
-        self.part.leave()
-
-    def _finish(self) -> None:
-        while True:
-            try:
-                self.say_finished()
-                self.attachment.session.saved()
-                return
-            except Unavailable as error:
-                here = self.round
-                self._jobs.attach_again(self, str(error))
-                if (round := self.attachment.began_after) < here:
-                    lost = f"the rounds after {round} were lost when the program was at its end"
-                    self.leave_stopped(f"{lost}; run it again to go on")
-
-    def fail(self, message: str) -> None:
-        """This rank cannot go on; the others are told why. Never raises."""
-        if self.closed:
-            return
-        try:
-            if self.attachment.live is not None:
-                self.attachment.live.finish(Leave.FAILED, message)
-        except Error as error:
-            self.report.say(f"the worker could not be told that this rank failed: {error}")
-        self._close()
-
-    def _close(self) -> None:
-        self.closed = True
-        self._jobs.stop.forget(self._answer)
-        self.report.close()
-        self.attachment.close()

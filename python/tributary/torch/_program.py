@@ -60,7 +60,7 @@ class Program:
                 f"job '{link.name}' is open in this program: finish() it before it goes on with another optimizer, or "
                 "give another name="
             )
-        link.before_leaving = self._say_stopped
+        link.leaving.before_stopped = self._say_stopped
         self._hook()
         link.open()
         self.names.append(link.name)
@@ -104,14 +104,14 @@ class Program:
         """In the child: the jobs are its parent's."""
         self.stop.forked()
         for link in self.links:
-            link.closed = True
+            link.leaving.closed = True
         self.links.clear()
 
     def _say_stopped(self) -> None:
         """A job stops, and so all do: whoever waits for this rank in another one hears it before this one waits."""
         let_loaders_end()
         for link in self.links:
-            link.say_stopped()
+            link.leaving.say_stopped()
 
     def _passes_top(self) -> None:
         """A batch is taken: what was done belongs to the rounds that are complete, and a stop is after them."""
@@ -132,7 +132,7 @@ class Program:
             self.loop.passed_top(draws)
         self.jobs.at_top(self.loop, draws)
         for link in self.links:
-            link.leave_if_stopped()
+            link.leaving.if_stopped()
         self.loop.passed_top(draws)
 
     @property
@@ -164,19 +164,19 @@ class Program:
         """Leaves all jobs as finished; what comes of them is raised."""
         self._say_finished()
         for link in self.links:
-            link.finish()
+            link.leaving.finish()
 
     def _say_finished(self) -> None:
         """Before anybody waits: who is lost then has all jobs before it, or none."""
         for link in self.links:
-            link.ends()
+            link.leaving.ends()
         for link in self.links:
             with contextlib.suppress(Error):  # it is told again, and waited for
-                link.say_finished()
+                link.leaving.say_finished()
 
     def end(self) -> None:
         """At the end of the program, which can only say what went wrong by its exit status."""
-        stopped = self._stopped or any(link.stopped for link in self.links)
+        stopped = self._stopped or any(link.leaving.stopped for link in self.links)
         status = 0
         if self._failure is None and not stopped and not any(link.waits for link in self.links):
             self._say_finished()
@@ -186,12 +186,12 @@ class Program:
                 status = 1
                 continue
             if self._failure is not None:
-                link.fail(self._failure)
+                link.leaving.fail(self._failure)
                 continue
             try:
                 if stopped and not link.closed:
-                    link.leave_stopped("" if self._stopped else "another job of this program stopped")
-                link.finish()
+                    link.leaving.as_stopped("" if self._stopped else "another job of this program stopped")
+                link.leaving.finish()
             except Stopped as error:
                 logger.error("job '%s': %s", link.name, error)
                 status = int(str(error.code))

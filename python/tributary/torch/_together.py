@@ -126,7 +126,7 @@ class Together:
         while True:
             if self.stop.requested is not None:
                 # Nothing can be said about the parameters: this rank has no complete round in its hands.
-                raise link.ended_stopped(reason)
+                raise link.leaving.was_stopped(reason)
             pause = self._retries.pause()
             if pause is None:
                 raise Unavailable(
@@ -141,7 +141,7 @@ class Together:
                 self._attach_missing(link.attachment.timeout_ms)
                 return
             except JobStopped as error:
-                raise link.ended_stopped(str(error)) from None
+                raise link.leaving.was_stopped(str(error)) from None
             except Unavailable as error:
                 reason = str(error)
 

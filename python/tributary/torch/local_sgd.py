@@ -189,7 +189,7 @@ class DiLoCo:
 
     def finish(self) -> None:
         """As :meth:`tributary.torch.DistributedOptimizer.finish`."""
-        self._link.finish()
+        self._link.leaving.finish()
 
 
 def _number(value: Any) -> Value:

@@ -416,7 +416,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _end_round(self) -> None:
         self._next_round()
         if self._link.part.watches:  # the others that hold the model do not come to the top without this rank
-            self._link.leave_if_stopped()
+            self._link.leaving.if_stopped()
 
     def _clear(self) -> None:
         """The job went back: the open round begins anew."""
@@ -510,7 +510,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             tributary.NotSaved: the final state is not durable, and why.
         """
-        self._link.finish()
+        self._link.leaving.finish()
         for slot in self._slots:
             if slot.hook is not None:
                 slot.hook.remove()
