@@ -58,6 +58,7 @@ class Said:
     def __init__(self, net: nn.Module, groups: Any) -> None:
         self.net, self.groups = net, groups
         self.file = open(Path(os.environ["TRIBUTARY_LOOPS"]) / f"rank-{trib.rank()}", "a")  # noqa: SIM115
+        self.values: dict[str, float] = {}
 
     def pass_of(self, batch: Any, round: int, factor: float = 1.0) -> torch.Tensor:
         x, y, index = batch
@@ -71,6 +72,12 @@ class Said:
         samples = ",".join(map(str, index.tolist()))
         rate = f"{self.groups[0]['lr']:.9f}"
         self.file.write(f"{word} {round} rate {rate} samples {samples} loss {loss.item():.9f}\n")
+        self.file.flush()
+
+    def value(self, of: str, number: int, value: float) -> None:
+        """That all ranks have alike."""
+        self.values[of] = value
+        self.file.write(f"{of} {number} {value!r}\n")
         self.file.flush()
 
     def end(self, round: int) -> None:
@@ -191,17 +198,29 @@ def accumulate() -> None:
 
 
 def plateau() -> None:
+    """By values that ranks gather, at its beginning, in each iteration, and between epochs."""
     net = Net()
-    opt = trib.DistributedOptimizer(net, sgd(net))
-    scheduler = lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0)
+    opt = trib.DistributedOptimizer(net, sgd(net), on_rewind="raise")
+    patience = trib.broadcast(0 if trib.is_main() else None)
+    scheduler = lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=patience, threshold=0.5)
     said, batches, judged = Said(net, opt.param_groups), loader(), loader()
-    for _ in trib.epochs(EPOCHS):
+    for epoch in trib.epochs(EPOCHS):
         for batch in batches:
-            said.pass_of(batch, opt.round + 1)
-            opt.step()
-            opt.zero_grad()
+            try:
+                said.value("samples", opt.round, trib.all_reduce(batch[2].sum(), "max").item())
+                loss = said.pass_of(batch, opt.round + 1)
+                opt.step()
+                opt.zero_grad()
+                trib.log(loss=loss)
+                said.value("mean", opt.round, trib.all_reduce(loss.item()))
+            except trib.Rewound:
+                pass  # what is left of the iteration is of no round
         assert sum(len(x) for x, _, _ in judged) == SAMPLES // trib.world_size()
-        scheduler.step(1.0)  # the same on all ranks
+        try:
+            said.value("epoch", epoch, trib.metric("loss"))
+        except trib.Rewound:
+            continue
+        scheduler.step(said.values["epoch"])
     said.end(opt.round)
 
 

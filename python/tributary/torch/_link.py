@@ -11,6 +11,7 @@ from tributary._errors import Error, JobStopped, Unavailable
 from tributary._library import Gate, Step, View
 from tributary.torch import _complaints
 from tributary.torch._attachment import Attachment
+from tributary.torch._exceptions import Rewound
 from tributary.torch._leaving import Leaving
 from tributary.torch._log import logger
 from tributary.torch._parallel import Part
@@ -55,6 +56,7 @@ class Link:
         part: of the model that this rank holds.
         accumulate: backward passes a round, whose batches are those of so many ranks.
         batches: of each rank in a round.
+        on_rewind: "raise" or "warn", where the loop is when the job went back.
 
     Attributes:
         round: the newest whose parameters are here.
@@ -74,6 +76,7 @@ class Link:
         part: Part = Part(),  # noqa: B008, it has no state
         accumulate: int = 1,
         batches: int = 1,
+        on_rewind: str = "warn",
     ) -> None:
         self.name = attachment.name
         self.attachment = attachment
@@ -92,6 +95,7 @@ class Link:
         self._model = model
         self._jobs = jobs
         self._batches = batches
+        self._on_rewind = on_rewind
         self._opened = False
         self._ranks = (0, 0)  # this one and how many, when the open round's samples were dealt
         self._order: list[int] = []  # tensors of the open round, as they were pushed
@@ -217,6 +221,17 @@ class Link:
         self.skips = skips
         self._order = []
 
+    def tell_rewound(self) -> None:
+        """To the loop.
+
+        Raises:
+            Rewound: as it was asked for.
+        """
+        error = Rewound(self.attachment.began_after, from_round=self.rewound_from)
+        if self._on_rewind == "raise":
+            raise error
+        logger.warning("rank %d: %s; training goes on from there", self.view.rank, error)
+
     def clear(self) -> None:
         """The same in the model, which was not in a step of this job."""
         self._model.clear()
@@ -318,6 +333,7 @@ class Link:
             if step == Step.VIEW_STOPPED:
                 self.leaving.as_stopped(reason)
             if not self._jobs.attach_again(self, reason, in_step=False):
+                self.tell_rewound()
                 return None
 
     def wait_pushed(self) -> None:

@@ -52,6 +52,7 @@ class Values:
             This rank's alone while the loop is in an iteration of no round, because the job went back.
 
         Raises:
+            Rewound: the job goes back, with ``on_rewind="raise"``.
             Stopped: the job stops.
             tributary.Error: there is no open job, or a rank has made other calls.
             ValueError: another rank makes another call, or the value is too large.

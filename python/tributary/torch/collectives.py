@@ -24,7 +24,7 @@ def barrier() -> None:
     """Waits until all ranks of the job are here.
 
     Raises:
-        Stopped, tributary.Error, ValueError: as :func:`all_reduce`.
+        Rewound, Stopped, tributary.Error, ValueError: as :func:`all_reduce`.
     """
     program.values.gather("barrier()", None)
 
@@ -43,6 +43,7 @@ def all_reduce(value: Any, op: str = "mean") -> Any:
         A number for a number, a tensor on the same device for a tensor.
 
     Raises:
+        Rewound: the job went back, with ``on_rewind="raise"``.
         Stopped: the job stops.
         tributary.Error: there is no open job, or a rank has made other calls.
         ValueError: ranks differ in call, shape or dtype; a mean of whole numbers in a tensor; an unknown op.
@@ -78,7 +79,7 @@ def broadcast(value: Any = None, source: int = 0) -> Any:
 
     Raises:
         TypeError: the value is of another kind.
-        Stopped, tributary.Error, ValueError: as :func:`all_reduce`.
+        Rewound, Stopped, tributary.Error, ValueError: as :func:`all_reduce`.
     """
     given = program.values.gather(f"broadcast(source={source})", value if rank() == source else None)
     if len(given) == 1:
@@ -93,6 +94,6 @@ def metric(name: str) -> float:
     logged with ``samples=`` counts so much, everything else once. NaN: no rank has logged it.
 
     Raises:
-        Stopped, tributary.Error, ValueError: as :func:`all_reduce`.
+        Rewound, Stopped, tributary.Error, ValueError: as :func:`all_reduce`.
     """
     return program.values.metric(name)

@@ -14,10 +14,8 @@ from tributary.torch import _complaints, _declare, _job
 from tributary.torch._alike import Alike
 from tributary.torch._attachment import Attachment
 from tributary.torch._copies import copies_of
-from tributary.torch._exceptions import Rewound
 from tributary.torch._formula import Value
 from tributary.torch._link import Link, Model
-from tributary.torch._log import logger
 from tributary.torch._parallel import Part
 from tributary.torch._place import Place
 from tributary.torch._program import program
@@ -77,7 +75,6 @@ class DiLoCo:
             model = list(model)  # type: ignore[assignment]
         self.inner = inner_optimizer
         self.sync_every = sync_every
-        self._on_rewind = on_rewind
         self._slots = _declare.slots_of(model, inner_optimizer)
         self._job = _job.build_local(
             _job.read(job),
@@ -114,6 +111,7 @@ class DiLoCo:
                 alike=Alike(_declare.frozen_of(model, self._slots), _declare.buffers_of(model)),
             ),
             batches=sync_every,
+            on_rewind=on_rewind,
         )
         program.open(self._link)
 
@@ -169,10 +167,7 @@ class DiLoCo:
             self._link.report.round_done(self._link.round, samples, compute_ns, time.monotonic_ns() - blocked)
         self._clear()
         if not done:
-            error = Rewound(self._link.attachment.began_after, from_round=self._link.rewound_from)
-            if self._on_rewind == "raise":
-                raise error
-            logger.warning("rank %d: %s; training goes on from there", self._link.view.rank, error)
+            self._link.tell_rewound()
 
     def _clear(self) -> None:
         """A round begins."""

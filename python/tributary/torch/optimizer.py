@@ -18,7 +18,6 @@ from tributary.torch._alike import Alike
 from tributary.torch._attachment import Attachment
 from tributary.torch._checks import Checks, who_steps
 from tributary.torch._copies import copies_of
-from tributary.torch._exceptions import Rewound
 from tributary.torch._link import Link, Model
 from tributary.torch._log import listed, logger
 from tributary.torch._parallel import part_of
@@ -139,7 +138,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._average = average
         self._overlap = overlap
         self._seed = seed
-        self._on_rewind = on_rewind
         self._checks = Checks(self.param_groups, self._slots, self._job, accumulate, overlap)
         self._holding = False  # inside no_sync()
         self._rounds = 0  # of this process
@@ -186,6 +184,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 model_rank=part.model_rank,
             ),
             part=part,
+            on_rewind=on_rewind,
             accumulate=accumulate,
             batches=accumulate,
         )
@@ -431,10 +430,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _went_back(self) -> None:
         self._clear()
-        error = Rewound(self._link.attachment.began_after, from_round=self._link.rewound_from)
-        if self._on_rewind == "raise":
-            raise error
-        logger.warning("rank %d: %s; training goes on from there", self._link.view.rank, error)
+        self._link.tell_rewound()
 
     def _begin_watch(self) -> None:
         """A round begins, with the parameters of the one before."""
