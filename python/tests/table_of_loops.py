@@ -138,7 +138,7 @@ def main() -> None:
         for loop in wanted:
             # Without a snapshot a lost server sends the job to its beginning. A loop that counts epochs itself does not
             # do again what it did at an epoch's end: it is in its first one.
-            last = {"diloco": 5, "per_epoch": 9}.get(loop, 28)
+            last = {"diloco": 5, "per_epoch": 9, "no_sync": 14, "accumulate": 14}.get(loop, 28)
             for processes in (0, 2):
                 cells = []
                 for how in HOW[1:]:
