@@ -77,7 +77,7 @@ struct Session::Impl {
   Status give_for_snapshot();
   void say_answers();
   void take_answer(SharedValues answer);
-  Status await_answer(const SharedValues& own);
+  Status await_answer(const SharedValues& value);
   void read_socket();
   void sleep_for_words() const;
   Status wait_chunks(std::uint32_t begin, std::uint32_t end, Round round);
@@ -211,15 +211,15 @@ void Session::Impl::take_answer(SharedValues answer) {
   if (!answer.complete || asked != answer.key()) return;
   asked.reset();
   if (keepsake) [[maybe_unused]]
-    const bool kept = keepsake->answers.add(answer);
+    const bool added = keepsake->answers.add(answer);
   gathered = std::move(answer);
 }
 
-Status Session::Impl::await_answer(const SharedValues& own) {
+Status Session::Impl::await_answer(const SharedValues& value) {
   bool sent = false;
   while (asked) {
     if (!sent) {
-      const Status said = socket.send(own);
+      const Status said = socket.send(value);
       if (!said && said.error().code != ErrorCode::kTimeout) return tl::unexpected(failure ? *failure : unavailable());
       sent = said.has_value();
     }
@@ -228,7 +228,7 @@ Status Session::Impl::await_answer(const SharedValues& own) {
     if (state() > RegionState::kStopRequested) return fail(ErrorCode::kStopped, {});
     if (gone || failure) return tl::unexpected(failure ? *failure : unavailable());
     // Others may wait for a snapshot that waits for what this rank keeps.
-    if (Status given = give_for_snapshot(); !given) return given;
+    if (Status told = give_for_snapshot(); !told) return told;
     stops.ask();
     sleep_for_words();
   }
@@ -649,10 +649,10 @@ Result<Session::Gathered> Session::gather(Round round, std::uint32_t index, std:
                                        std::to_string(round.value) + "; between two rounds there are at most " +
                                        std::to_string(kMaxValueIndex) + ", which count from 0");
   }
-  const SharedValues own{round, index, false, {{topology().rank, {value.begin(), value.end()}}}};
+  const SharedValues mine{round, index, false, {{topology().rank, {value.begin(), value.end()}}}};
   impl_->gathered.reset();
-  impl_->asked = own.key();
-  const Status waited = impl_->await_answer(own);
+  impl_->asked = mine.key();
+  const Status waited = impl_->await_answer(mine);
   impl_->asked.reset();
   if (impl_->gathered) return Gathered{StepState::kContinue, impl_->gathered->values};
   const Result<StepState> over = impl_->after(waited);
