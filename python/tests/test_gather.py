@@ -1,4 +1,4 @@
-"""Values that ranks give each other, with real daemons that are killed: each is what it was, and nobody waits for ever."""
+"""Values that ranks give each other, with daemons that are killed: each is what it was, and nobody waits for ever."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 #include "server/coordinator/job_values.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/printed.h"
@@ -88,10 +89,9 @@ std::optional<Error> JobValues::mistake(std::uint64_t now_ms) const {
   const auto& [key, open] = *old[0];
   const auto& [other_key, other] = *old[1];
   const std::uint32_t rank = open.values.begin()->first;
-  std::uint32_t another = other.values.begin()->first;
-  for (const auto& [one, data] : other.values) {
-    if (!open.values.contains(one)) another = one;
-  }
+  const auto elsewhere =
+      std::ranges::find_if(other.values, [&](const auto& value) { return !open.values.contains(value.first); });
+  const std::uint32_t another = (elsewhere == other.values.end() ? other.values.begin() : elsewhere)->first;
   return Error{ErrorCode::kInvalidArgument, rank_in_words(rank) + " is at " + key.in_words() + ", " +
                                                 rank_in_words(another) + " at " + other_key.in_words() +
                                                 ": all ranks make the same calls, in the same order"};
