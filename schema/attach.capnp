@@ -21,6 +21,7 @@ struct AttachMessage {
     figures @9 :Control.Figures;  # trainer -> worker: of its rounds since it said some last
     waits @10 :AttachWaits;
     heldState @11 :RankState;  # of every round, for whoever takes the rank's place on this node
+    sharedValues @12 :SharedValues;
   }
 }
 
@@ -89,6 +90,14 @@ struct AttachWaits {  # worker -> trainer, now and then while it attaches: who i
 struct RankState {
   round @0 :UInt64;
   state @1 :Data;
+}
+
+# trainer -> worker: the rank's own value under a key, and, after an attach, answers that it knows. worker -> trainer: an answer.
+struct SharedValues {
+  round @0 :UInt64;
+  index @1 :UInt32;
+  complete @2 :Bool;  # the values of all ranks, by rank
+  values @3 :List(Control.RankValue);
 }
 
 struct Detach {  # trainer -> worker

@@ -46,6 +46,7 @@ struct ControlMessage {
     examined @36 :Examined;
     wantPart @37 :WantPart;
     statePart @38 :StatePart;
+    rankValues @39 :RankValues;
   }
 }
 
@@ -260,6 +261,24 @@ struct StatePart {  # worker <-> coordinator: the bytes at the offset
   large @1 :LargePart;
   offset @2 :UInt64;
   data @3 :Data;  # empty: it is not there (any more)
+}
+
+struct RankValue {
+  rank @0 :UInt32;  # in its view
+  data @1 :Data;
+}
+
+# Worker -> coordinator: what ranks of its node gave under a key, and answers that it knows. Coordinator -> workers: an answer, or, with
+# a message, why there can be none.
+struct RankValues {
+  job @0 :UInt64;
+  view @1 :UInt32;
+  round @2 :UInt64;
+  index @3 :UInt32;
+  complete @4 :Bool;  # the values of all ranks, by rank
+  values @5 :List(RankValue);
+  code @6 :UInt16;  # ErrorCode, if there is a message
+  message @7 :Text;
 }
 
 struct PrepareSnapshot {  # coordinator -> servers: get memory for the copy-on-write of the next snapshot

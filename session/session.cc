@@ -57,6 +57,8 @@ struct Session::Impl {
   FigureOutbox figures;
   TraceWriter trace;
   StopQuestion stops;
+  std::optional<ValueKey> asked;         // of gather()
+  std::optional<SharedValues> gathered;  // the last answer
   bool started = false;
   bool gone = false;  // the worker closed the socket
   bool detach_acknowledged = false;
@@ -73,6 +75,9 @@ struct Session::Impl {
   void take_state(std::optional<KeptState>& into, const RankState& state, std::vector<FileDescriptor> fds);
   Status await_state(const std::optional<KeptState>& state);
   Status give_for_snapshot();
+  void say_answers();
+  void take_answer(SharedValues answer);
+  Status await_answer(const SharedValues& value);
   void read_socket();
   void sleep_for_words() const;
   Status wait_chunks(std::uint32_t begin, std::uint32_t end, Round round);
@@ -177,7 +182,7 @@ void Session::Impl::read_socket() {
       told_end = detach_acknowledged;
     }
     if (auto* message = std::get_if<AttachError>(&(*got)->message)) {
-      if (message->code == ErrorCode::kUnknownKind) {
+      if (message->code == ErrorCode::kUnknownKind && !asked) {
         figures.give_up();
       } else {
         failure = Error{message->code, message->message};
@@ -189,7 +194,45 @@ void Session::Impl::read_socket() {
     } else if (const auto* other = std::get_if<RankState>(&(*got)->message)) {
       take_state(first, *other, std::move((*got)->fds));
     }
+    if (auto* answer = std::get_if<SharedValues>(&(*got)->message)) take_answer(std::move(*answer));
   }
+}
+
+// In a view all hear what any rank knows of keys that it has passed, before it gives another value.
+void Session::Impl::say_answers() {
+  if (!keepsake) return;
+  keepsake->answers.begin(reply.job, reply.resume_round);
+  for (const SharedValues* answer : keepsake->answers.all()) {
+    if (!socket.send(*answer)) return;  // the worker is gone, which the next wait finds
+  }
+}
+
+void Session::Impl::take_answer(SharedValues answer) {
+  if (!answer.complete || asked != answer.key()) return;
+  asked.reset();
+  if (keepsake) [[maybe_unused]]
+    const bool added = keepsake->answers.add(answer);
+  gathered = std::move(answer);
+}
+
+Status Session::Impl::await_answer(const SharedValues& value) {
+  bool sent = false;
+  while (asked) {
+    if (!sent) {
+      const Status said = socket.send(value);
+      if (!said && said.error().code != ErrorCode::kTimeout) return tl::unexpected(failure ? *failure : unavailable());
+      sent = said.has_value();
+    }
+    read_socket();
+    if (!asked) break;
+    if (state() > RegionState::kStopRequested) return fail(ErrorCode::kStopped, {});
+    if (gone || failure) return tl::unexpected(failure ? *failure : unavailable());
+    // Others may wait for a snapshot that waits for what this rank keeps.
+    if (Status told = give_for_snapshot(); !told) return told;
+    stops.ask();
+    sleep_for_words();
+  }
+  return {};
 }
 
 // Sleeps until the worker has sent something, or the liveness interval is over. The caller reads.
@@ -385,6 +428,7 @@ Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& opti
     if (impl->reply.state.empty()) [[maybe_unused]]
       const Status given = impl->give(impl->kept.back().state);
   }
+  impl->say_answers();
   std::unique_ptr<Session> session(new Session(std::move(impl)));
   if (device) return session;
   // The worker has taken note when this returns: the same rank can attach again at once, without a device.
@@ -593,6 +637,27 @@ Result<StepState> Session::wait() {
 
 GateDecision Session::gate(Round round) const {
   return impl_->memory.node().gate[round.value % kGateWords].read(round.value);
+}
+
+Result<Session::Gathered> Session::gather(Round round, std::uint32_t index, std::span<const std::byte> value) {
+  if (value.size() > kMaxValueBytes) {
+    return fail(ErrorCode::kLimit, "a rank gives a value of " + std::to_string(value.size()) + " bytes; at most " +
+                                       std::to_string(kMaxValueBytes) + " can be given at once");
+  }
+  if (index >= kMaxValueIndex) {
+    return fail(ErrorCode::kLimit, "a rank gives value " + std::to_string(index) + " after round " +
+                                       std::to_string(round.value) + "; between two rounds there are at most " +
+                                       std::to_string(kMaxValueIndex) + ", which count from 0");
+  }
+  const SharedValues mine{round, index, false, {{topology().rank, {value.begin(), value.end()}}}};
+  impl_->gathered.reset();
+  impl_->asked = mine.key();
+  const Status waited = impl_->await_answer(mine);
+  impl_->asked.reset();
+  if (impl_->gathered) return Gathered{StepState::kContinue, impl_->gathered->values};
+  const Result<StepState> over = impl_->after(waited);
+  if (!over) return tl::unexpected(over.error());
+  return Gathered{*over, {}};
 }
 
 std::string Session::stop_reason() const {

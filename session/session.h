@@ -45,6 +45,7 @@
 #include "common/config/config.h"
 #include "common/config/step_runs.h"
 #include "common/wire/messages.h"
+#include "common/wire/value_answers.h"
 #include "session/kept_state.h"
 #include "session/trainer_device.h"
 
@@ -68,6 +69,7 @@ struct Topology {
 struct SessionKeepsake {
   FileDescriptor memory;
   std::vector<KeptState> states;    // what this rank last gave to keep()
+  ValueAnswers answers;             // to gather() that this rank has had
   JobId lived_in;                   // whose last view it has lived through
   bool opens_device_memory = true;  // false: this process could not, and does not ask for it any more
 };
@@ -208,6 +210,17 @@ class Session {
   // kUnavailable: the worker daemon is gone. Other errors: the worker's words (a push was refused, ...).
   Result<StepState> wait(std::size_t tensor);
   Result<StepState> wait();
+
+  // A small value of every rank, given to all: each gives its own under the same key, and waits for those of all.
+  // round: after which the program is, the newest that is complete for it; index: of the calls since that round. A rank
+  // that begins again at an earlier call asks again, and gets the same bytes without the others. What a call returns is
+  // valid until the next one. Started sessions only. kLimit: the value is of more than kMaxValueBytes, or the index not
+  // below kMaxValueIndex. Ends as wait() does; kInvalidArgument: ranks wait for different keys, or give too much.
+  struct Gathered {
+    StepState step = StepState::kContinue;
+    std::span<const RankValue> values;  // by rank, if step is kContinue
+  };
+  Result<Gathered> gather(Round round, std::uint32_t index, std::span<const std::byte> value);
 
   // The worker's reason after kStopped / kRestart.
   std::string stop_reason() const;

@@ -42,6 +42,7 @@ struct tributary_session {
   std::vector<unsigned char> awaiting;  // per tensor, a byte, because threads write several: ready, and not waited for
   bool start_called = false, started = false, finished = false;
   std::string reason;
+  std::vector<tributary_value> values;  // of the last tributary_gather()
 };
 
 namespace {
@@ -428,6 +429,30 @@ tributary_status tributary_wait(tributary_session* session, size_t tensor, tribu
     } else {
       session->awaiting[tensor] = 0;
     }
+    return {};
+  });
+}
+
+tributary_status tributary_gather(tributary_session* session, uint64_t round, uint32_t index, const void* data,
+                                  size_t size, const tributary_value** values, size_t* count, tributary_step* step) {
+  return fenced([&]() -> Status {
+    if (Status running = check_running(session, "tributary_gather()"); !running) return running;
+    if (Status there = not_null(values, "where tributary_gather() is to put the values"); !there) return there;
+    if (Status there = not_null(count, "where tributary_gather() is to put how many there are"); !there) return there;
+    if (Status there = not_null(step, "where tributary_gather() is to put the step"); !there) return there;
+    if (data == nullptr && size > 0) {
+      return invalid("the value to give is NULL, and its size " + std::to_string(size) + "; give a pointer to it");
+    }
+    const auto gathered =
+        session->session->gather(tributary::Round(round), index, {static_cast<const std::byte*>(data), size});
+    if (!gathered) return tl::unexpected(gathered.error());
+    session->values.clear();
+    for (const tributary::RankValue& value : gathered->values) {
+      session->values.push_back({value.data.data(), value.data.size()});
+    }
+    *values = session->values.data();
+    *count = session->values.size();
+    *step = step_of(gathered->step);
     return {};
   });
 }

@@ -227,6 +227,22 @@ typedef enum tributary_step {
 /* Blocks until the answer to the last tributary_ready() of the tensor, or of all, is there. */
 TRIBUTARY_API tributary_status tributary_wait(tributary_session* session, size_t tensor, tributary_step* step);
 
+/* A small value of every rank, given to all: all ranks call it with the same round and index, each with its own bytes,
+ * at most 64 KiB, and get those of all ranks: values[r] is rank r's, valid until the session's next call. Blocks until
+ * they are there.
+ * round: the newest that is complete for the program. index: of its calls since that round, from 0 to 4095. A rank that
+ * begins again at an earlier call, because its process or its view was lost, asks again, and gets the same bytes without
+ * the others; of an elastic job then, those of the ranks that there were. With another step than TRIBUTARY_CONTINUE
+ * there are no values. TRIBUTARY_LIMIT: too many bytes, of this rank or (4 MiB) of all. TRIBUTARY_INVALID_ARGUMENT:
+ * ranks wait for different values. */
+typedef struct tributary_value {
+  const void* data;
+  size_t size;
+} tributary_value;
+TRIBUTARY_API tributary_status tributary_gather(tributary_session* session, uint64_t round, uint32_t index,
+                                                const void* data, size_t size, const tributary_value** values,
+                                                size_t* count, tributary_step* step);
+
 /* Jobs with a gate: what was decided about a round. */
 typedef struct tributary_gate {
   size_t size;        /* sizeof(tributary_gate) */

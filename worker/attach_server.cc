@@ -214,6 +214,8 @@ void AttachServer::handle(TrainerId trainer, Connection& connection, AttachRecei
     take_held(trainer, connection, *given, std::move(received.fds), now_ms);
   } else if (const auto* said = std::get_if<RankFigures>(&message)) {
     jobs_->figures(trainer, said->figures);
+  } else if (const auto* values = std::get_if<SharedValues>(&message)) {
+    jobs_->values(trainer, *values, now_ms);
   } else if (const auto* detach = std::get_if<Detach>(&message)) {
     jobs_->detach(trainer, *detach, now_ms);
   } else {

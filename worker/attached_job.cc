@@ -133,6 +133,30 @@ void AttachedJob::held_state(std::uint32_t local_rank, KeptState state, std::uin
   context_.held.hold(name(), local_rank, std::move(state), now_ms);
 }
 
+void AttachedJob::values(std::uint32_t local_rank, const SharedValues& said, std::uint64_t now_ms) {
+  Running* running = std::get_if<Running>(&phase_);
+  if (!running || !trainers_.at(local_rank).takes_part()) return;
+  const Result<NodeValues::Actions> actions = running->values.on(local_rank, said, now_ms);
+  if (actions) return carry_out(*actions);
+  const Error& error = actions.error();
+  context_.refuse(trainers_.at(local_rank).id, error);
+  lose(*running, local_rank, "broke the rules: " + error.message);
+}
+
+void AttachedJob::carry_out(const NodeValues::Actions& actions) {
+  for (const RankValues& said : actions.say) context_.coordinator.send(said);
+  for (const std::uint32_t local_rank : actions.answered) {
+    const LocalTrainer& trainer = trainers_.at(local_rank);
+    if (trainer.takes_part()) context_.trainers.send(trainer.id, actions.answer);
+  }
+}
+
+void AttachedJob::say_values() {
+  const Running* running = std::get_if<Running>(&phase_);
+  if (!running) return;
+  for (const RankValues& said : running->values.all()) context_.coordinator.send(said);
+}
+
 void AttachedJob::detach(std::uint32_t local_rank, const Detach& detach, std::uint64_t now_ms) {
   LocalTrainer& trainer = trainers_.at(local_rank);
   Running* running = std::get_if<Running>(&phase_);
@@ -191,6 +215,14 @@ void AttachedJob::deliver_first(Running& running, const RankState& state, std::u
 
 void AttachedJob::on(const StatePart& m, std::uint64_t now_ms) {
   if (Running* running = std::get_if<Running>(&phase_)) running->states.on(m, now_ms);
+}
+
+void AttachedJob::on(const RankValues& m, std::uint64_t) {
+  Running* running = std::get_if<Running>(&phase_);
+  if (!running) return;
+  if (m.message.empty()) return carry_out(running->values.on(m.shared));
+  leave(LeaveKind::kFailed, running->reached(), m.message);
+  fail_with({m.code, m.message});
 }
 
 void AttachedJob::on(const TraceRounds& m, std::uint64_t) {
@@ -446,17 +478,23 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
     if (trainer.left) last = std::min(last.value_or(Round(~0ull)), running.job->said(local_rank));
   }
   const auto begins_another = [&](const auto& at) { return !at.second.left && running.job->beyond(at.first, *last); };
-  if (last && std::ranges::any_of(trainers_, begins_another)) stop_others(running);
+  // Nor does it give another value.
+  const auto is_missed = [&](const auto& at) { return at.second.left && running.values.waits_for(at.first, now_ms); };
+  if (last && (std::ranges::any_of(trainers_, begins_another) || std::ranges::any_of(trainers_, is_missed))) {
+    stop_others(running);
+  }
 }
 
 void AttachedJob::tick(std::uint64_t now_ms) {
   context_.redo.in_use(name(), now_ms);
   context_.held.in_use(name(), now_ms);
+  context_.answers.in_use(name(), now_ms);
   tell_waits(now_ms);
   if (trace_ && (trace_->job() != running() || trace_->over())) end_trace();
   const bool ran = in<Running>();
   if (Running* running = std::get_if<Running>(&phase_)) {
     running->states.tick(now_ms);
+    for (const RankValues& said : running->values.tick(now_ms)) context_.coordinator.send(said);
     if (running->giving && now_ms >= running->giving->next_ms) {
       if (running->giving->next_ms != 0) context_.coordinator.send(running->giving->said);
       running->giving->next_ms = now_ms + kGiveRepeatMs;

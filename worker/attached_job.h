@@ -75,6 +75,7 @@ class AttachedJob {
   void initial_values(std::uint32_t local_rank);
   void rank_state(std::uint32_t local_rank, const RankState& state);
   void held_state(std::uint32_t local_rank, KeptState state, std::uint64_t now_ms);
+  void values(std::uint32_t local_rank, const SharedValues& said, std::uint64_t now_ms);
   void figures(std::uint32_t local_rank, const Figures& figures) { trainers_.at(local_rank).figures.renew(figures); }
   void detach(std::uint32_t local_rank, const Detach& detach, std::uint64_t now_ms);
   void gone(std::uint32_t local_rank, std::uint64_t now_ms);
@@ -88,11 +89,13 @@ class AttachedJob {
   void on(const SnapshotAt& m, std::uint64_t now_ms);
   void on(const NodeRankState& m, std::uint64_t now_ms);
   void on(const StatePart& m, std::uint64_t now_ms);
+  void on(const RankValues& m, std::uint64_t now_ms);
   void on(const StopRequest& m, std::uint64_t now_ms);
   void on(const TraceRounds& m, std::uint64_t now_ms);
   void on(const StopJob& m, std::uint64_t now_ms);
   void on(const SnapshotDone& m, std::uint64_t now_ms);
   void coordinator_restarted(std::uint64_t now_ms);
+  void say_values();  // all that the coordinator may not have heard
 
   void lane_failed(const LaneFailure& failure, std::uint64_t now_ms);  // REQUIRES: running()
   void tick(std::uint64_t now_ms);
@@ -129,6 +132,7 @@ class AttachedJob {
   void tick(attached::Running& running, std::uint64_t now_ms);
   void tell_waits(std::uint64_t now_ms);
   void end_trace();
+  void carry_out(const NodeValues::Actions& actions);
   // What the view's first rank keeps, to those who have nothing.
   void deliver_first(attached::Running& running, const RankState& state, std::uint64_t now_ms);
 

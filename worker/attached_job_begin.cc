@@ -136,13 +136,19 @@ Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now
   if (!opened) return tl::unexpected(opened.error());
   const NodeJob& job = **opened;
   Running& running = phase_.emplace<Running>(
-      Running{.job = *opened, .states = StateDelivery(context_, m.job), .begun = m.resume_round, .giver = m.giver});
+      Running{.job = *opened,
+              .states = StateDelivery(context_, m.job),
+              .values = NodeValues(m.job, m.view, m.node.value * job.spec().ranks, job.spec().ranks,
+                                   context_.answers.begin(name(), m.job, m.resume_round, now_ms)),
+              .begun = m.resume_round,
+              .giver = m.giver});
   last_refusal_.clear();
   lent_ = job.spec().devices;
   if (!lent_) lent_ = job.spec().allreduce_devices;
   context_.held.begin(name(), m.job, m.resume_round, !m.resume, now_ms);
   trainers_.welcome(m, job, context_.lanes.doorbells(!plan_->on_servers()), context_.held, context_.trainers);
   deliver_states(running, m, now_ms);
+  say_values();
   context_.logger->info("{}: view {} begins at round {} ({}), {} chunks, {} MB of memory, reduced on {}", in_words(),
                         m.view.value, m.resume_round.value, m.resume ? "resumed" : "fresh", job.layout().chunks(),
                         job.budget_bytes() / 1'000'000,

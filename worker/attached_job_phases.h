@@ -20,6 +20,7 @@
 #include "common/wire/messages.h"
 #include "worker/device_agreement.h"
 #include "worker/node/job.h"
+#include "worker/node/node_values.h"
 #include "worker/state_delivery.h"
 
 namespace tributary::attached {
@@ -51,6 +52,7 @@ struct Giving {  // what one of its ranks keeps for all who have nothing, until 
 struct Running {
   std::shared_ptr<NodeJob> job;
   StateDelivery states;
+  NodeValues values;
   std::set<std::uint32_t> gave_values{};  // local ranks whose initial values are there
   std::string stopped_by{};               // who asked for a stop, in words; empty: nobody, or not known
   Round begun{};                          // the view, after this round

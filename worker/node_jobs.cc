@@ -125,6 +125,10 @@ void NodeJobs::figures(TrainerId trainer, const Figures& figures) {
   if (const Found found = find(trainer)) found->first->figures(found->second, figures);
 }
 
+void NodeJobs::values(TrainerId trainer, const SharedValues& said, std::uint64_t now_ms) {
+  if (const Found found = find(trainer)) found->first->values(found->second, said, now_ms);
+}
+
 void NodeJobs::detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms) {
   context_.trainers.send(trainer, DetachReply{});
   if (const Found found = find(trainer)) found->first->detach(found->second, detach, now_ms);
@@ -156,8 +160,11 @@ void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
 
 void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
   // Said again, because nobody knew whether it had arrived, or what was said since.
-  const AttachedJob* said = job_of(m);
-  if (said && !said->over()) return on(SnapshotCommit{m.job, m.committed}, now_ms);
+  AttachedJob* said = job_of(m);
+  if (said && !said->over()) {
+    said->say_values();
+    return on(SnapshotCommit{m.job, m.committed}, now_ms);
+  }
   AttachedJob* job = open_job(m.name);
   const JoinRecord& record = context_.join_record(m.name);
   if (record.has_begun(m)) {
@@ -232,6 +239,7 @@ void NodeJobs::tick(std::uint64_t now_ms) {
   context_.checkpoints.tick(now_ms);
   context_.redo.tick(now_ms);
   context_.held.tick(now_ms);
+  context_.answers.tick(now_ms);
   if (!parts_wanted_) asked_ms_ = now_ms;
   parts_wanted_ = parts_wanted_ && now_ms < asked_ms_ + kAskedMs;
   erase_finished();

@@ -39,6 +39,7 @@ class NodeJobs {
   void rank_state(TrainerId trainer, const RankState& state);
   void held_state(TrainerId trainer, KeptState state, std::uint64_t now_ms);
   void figures(TrainerId trainer, const Figures& figures);
+  void values(TrainerId trainer, const SharedValues& said, std::uint64_t now_ms);
   void detach(TrainerId trainer, const Detach& detach, std::uint64_t now_ms);
   void gone(TrainerId trainer, std::uint64_t now_ms);  // its connection is closed
   bool known(TrainerId trainer) { return find(trainer).has_value(); }

@@ -17,6 +17,7 @@
 #include "worker/node/held_states.h"
 #include "worker/node/job.h"
 #include "worker/node/node_devices.h"
+#include "worker/node/node_values.h"
 #include "worker/node/redo_keeper.h"
 
 namespace tributary {
@@ -116,6 +117,7 @@ struct NodeJobsContext {
   std::shared_ptr<MemoryBudget> budget = std::make_shared<MemoryBudget>(options.max_memory);
   RedoKeeper redo{budget, options.max_redo_rounds, logger};
   HeldStates held{};
+  KeptAnswers answers{};
   CheckpointReports checkpoints{coordinator};
   std::map<std::string, JoinRecord> joins{};  // by job name; at most kMaxJoins
 

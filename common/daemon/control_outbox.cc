@@ -14,6 +14,7 @@ std::uint64_t bytes_of(const ControlMessage& message) {
   if (const auto* state = std::get_if<NodeRankState>(&message)) return kPlain + state->kept.state.size();
   if (const auto* address = std::get_if<PeerAddress>(&message)) return kPlain + address->value.size();
   if (const auto* part = std::get_if<StatePart>(&message)) return kPlain + part->data.size();
+  if (const auto* values = std::get_if<RankValues>(&message)) return kPlain + values->shared.bytes();
   if (const auto* leave = std::get_if<LeaveJob>(&message)) return kPlain + leave->message.size();
   if (const auto* join = std::get_if<JoinJob>(&message)) {
     return kPlain + join->job_json.size() + kPlain * join->tensors.size();
@@ -30,6 +31,8 @@ std::string in_words(const ControlMessage& message) {
           return "what rank " + std::to_string(m.local_rank) + " of node " + std::to_string(m.node.value) +
                  " keeps for round " + std::to_string(m.kept.round.value) + " of the job with id " +
                  std::to_string(m.job.value);
+        } else if constexpr (std::is_same_v<M, RankValues>) {
+          return m.shared.key().in_words() + " of ranks of the job with id " + std::to_string(m.job.value);
         } else if constexpr (std::is_same_v<M, LeaveJob>) {
           return "that node " + std::to_string(m.node.value) + " leaves job '" + m.name + "'";
         } else if constexpr (std::is_same_v<M, JoinJob>) {
@@ -51,6 +54,7 @@ bool same_rank(const NodeRankState& a, const NodeRankState& b) {
 
 std::string ControlOutbox::push(const ControlMessage& message) {
   if (const auto* state = std::get_if<NodeRankState>(&message)) supersede(*state);
+  if (const auto* values = std::get_if<RankValues>(&message)) supersede(*values);
   const std::uint64_t bytes = bytes_of(message);
   waiting_.push_back({++last_number_, message, bytes});
   bytes_ += bytes;
@@ -64,6 +68,15 @@ void ControlOutbox::supersede(const NodeRankState& state) {
     if (other && same_rank(*other, state)) older.push_back(at);
   }
   for (std::size_t i = 0; i + kStatesARank <= older.size(); ++i) erase(older[i]);
+}
+
+void ControlOutbox::supersede(const RankValues& values) {
+  const auto same = std::ranges::find_if(waiting_, [&](const Waiting& one) {
+    const auto* other = std::get_if<RankValues>(&one.message);
+    return other && other->job == values.job && other->view == values.view &&
+           other->shared.key() == values.shared.key();
+  });
+  if (same != waiting_.end()) erase(same);
 }
 
 std::string ControlOutbox::make_room() {

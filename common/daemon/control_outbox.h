@@ -40,6 +40,7 @@ class ControlOutbox {
   using Place = std::list<Waiting>::iterator;
   void erase(Place place);
   void supersede(const NodeRankState& state);
+  void supersede(const RankValues& values);  // said again, with more of them or as many
   std::string make_room();
 
   std::list<Waiting> waiting_;

@@ -12,6 +12,7 @@
 #include "common/base/message_fields.h"
 #include "common/math/figures.h"
 #include "common/wire/compute_kinds.h"
+#include "common/wire/rank_values.h"
 #include "common/wire/state_head.h"
 
 namespace tributary {
@@ -216,7 +217,7 @@ struct AttachWaits {  // worker -> trainer, now and then while it attaches: who 
 
 // In the order of the union in schema/attach.capnp.
 using AttachMessage = std::variant<AttachRequest, AttachReply, InitialValues, Detach, DetachReply, AttachStopped,
-                                   AttachError, RankState, RankFigures, AttachWaits, HeldState>;
+                                   AttachError, RankState, RankFigures, AttachWaits, HeldState, SharedValues>;
 
 inline constexpr std::size_t kMaxAttachBytes = 8u << 20;
 

@@ -19,6 +19,7 @@
 #include "common/wire/data_messages.h"
 #include "common/wire/doctor_messages.h"
 #include "common/wire/peer_messages.h"
+#include "common/wire/rank_values.h"
 #include "common/wire/trace_messages.h"
 
 namespace tributary {
@@ -476,7 +477,8 @@ using ControlVariant =
                  JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
                  DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
-                 TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Examine, Examined, WantPart, StatePart>;
+                 TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Examine, Examined, WantPart, StatePart,
+                 RankValues>;
 
 // One of them. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for all
 // alternatives, which every file that has a message would compile.

@@ -77,6 +77,10 @@ class CKeptState(c.Structure):
     ]
 
 
+class CValue(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("size", c.c_size_t)]
+
+
 class CGate(c.Structure):
     _fields_ = [
         ("size", c.c_size_t),
@@ -130,6 +134,19 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "tributary_ready": (_status, [_session, c.c_size_t, c.c_uint64, c.c_double]),
     "tributary_ready_after": (_status, [_session, c.c_size_t, c.c_uint64, c.c_double, c.c_void_p]),
     "tributary_wait": (_status, [_session, c.c_size_t, c.POINTER(c.c_int)]),
+    "tributary_gather": (
+        _status,
+        [
+            _session,
+            c.c_uint64,
+            c.c_uint32,
+            c.c_char_p,
+            c.c_size_t,
+            c.POINTER(c.POINTER(CValue)),
+            c.POINTER(c.c_size_t),
+            c.POINTER(c.c_int),
+        ],
+    ),
     "tributary_get_gate": (_status, [_session, c.c_uint64, c.POINTER(CGate)]),
     "tributary_stop_reason": (c.c_char_p, [_session]),
     "tributary_get_stats": (_status, [_session, c.POINTER(CStats)]),

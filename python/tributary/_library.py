@@ -25,7 +25,7 @@ Floats = Any  # ctypes.Array[ctypes.c_float]
 
 
 class Step(enum.IntEnum):
-    """What :meth:`Session.wait` found."""
+    """What :meth:`Session.wait`, or :meth:`Session.gather`, found."""
 
     CONTINUE = 0
     STOP_REQUESTED = 1
@@ -412,6 +412,30 @@ class Session:
         if status:
             self._library.check(status)
         return Step(step.value)
+
+    def gather(self, round: int, index: int, data: bytes) -> list[bytes] | Step:
+        """Gives this rank's value to all ranks, and blocks until those of all are there, which it returns by rank. All
+        ranks make the same calls.
+
+        Args:
+            round: the newest that is complete for the program.
+            index: of its calls since that round, from 0. Asked again, a call that was complete has the same values.
+            data: at most 64 KiB.
+
+        Returns:
+            The values, or a step other than ``CONTINUE``: the view is over, as :meth:`wait` says it.
+        """
+        values = c.POINTER(_abi.CValue)()
+        count = c.c_size_t()
+        step = c.c_int()
+        self._library.check(
+            self._functions.tributary_gather(
+                self._open(), round, index, data, len(data), c.byref(values), c.byref(count), c.byref(step)
+            )
+        )
+        if step.value != Step.CONTINUE:
+            return Step(step.value)
+        return [c.string_at(values[rank].data, values[rank].size) for rank in range(count.value)]
 
     def gate(self, round: int) -> Gate | None:
         """What was decided about a round; None if nothing is known, or the job has no gate."""

@@ -14,7 +14,7 @@ constexpr bool said_by(Role role) {
   if (kOneOf<M, Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Examined>)
     return role != Role::kAdmin;
   if (kOneOf<M, ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone>) return role == Role::kServer;
-  if (kOneOf<M, WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, WantPart, StatePart>)
+  if (kOneOf<M, WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, WantPart, StatePart, RankValues>)
     return role == Role::kWorker;
   return false;  // what only the coordinator says
 }

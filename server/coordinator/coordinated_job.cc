@@ -149,6 +149,10 @@ void CoordinatedJob::on(const Peers::Worker& worker, const NodeRankState& m, std
   look_for_state(now_ms);
 }
 
+void CoordinatedJob::on(const Peers::Worker& worker, const RankValues& m, std::uint64_t now_ms) {
+  if (RunningView* running = std::get_if<RunningView>(&phase_)) running->on(worker, m, now_ms);  // else it ends
+}
+
 void CoordinatedJob::part_is_there(std::uint64_t now_ms) {
   ledger_.keeper.part_is_there();
   look_for_state(now_ms);

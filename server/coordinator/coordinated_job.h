@@ -96,6 +96,7 @@ class CoordinatedJob {
   void on_progress(std::uint32_t maker, const JobProgress& progress, std::uint64_t now_ms);
   void on(const Peers::Worker& worker, const PeerAddress& m);
   void on(const Peers::Worker& worker, const NodeRankState& m, std::uint64_t now_ms);
+  void on(const Peers::Worker& worker, const RankValues& m, std::uint64_t now_ms);
   // A large part of what ranks keep is there.
   void part_is_there(std::uint64_t now_ms);
   void on(const Peers::Worker& worker, const LeaveJob& m, std::uint64_t now_ms);

@@ -86,6 +86,10 @@ void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
     const Peers::Worker* worker = peers.worker_at(from);
     CoordinatedJob* job = job_with(m.job);
     if (worker && job) job->on(*worker, m, now_ms);
+  } else if constexpr (std::is_same_v<Message, RankValues>) {
+    const Peers::Worker* worker = peers.worker_at(from);
+    CoordinatedJob* job = job_in_view(m.job, m.view);
+    if (worker && job) job->on(*worker, m, now_ms);
   } else if constexpr (std::is_same_v<Message, WantPart>) {
     const Peers::Worker* worker = peers.worker_at(from);
     const CoordinatedJob* job = job_with(m.job);

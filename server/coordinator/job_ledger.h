@@ -14,6 +14,7 @@
 #include "server/coordinator/job_figures.h"
 #include "server/coordinator/job_paces.h"
 #include "server/coordinator/job_record_keeper.h"
+#include "server/coordinator/job_values.h"
 #include "server/coordinator/job_view.h"
 #include "server/coordinator/stall_watch.h"
 #include "server/coordinator/state_home.h"
@@ -69,6 +70,7 @@ class JobLedger {
   JobPaces paces;
   JobFigures figures;
   StallWatch stalls;
+  JobValues values;
   std::uint64_t redo_due_ms = 0;          // no snapshot is named for rings' sake before
   StopKind ended = StopKind::kRestart;    // how the last view did
   std::string last_stop;                  // why

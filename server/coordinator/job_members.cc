@@ -33,6 +33,12 @@ std::vector<std::uint32_t> nodes_of(const JobMembers& members) {
   return nodes;
 }
 
+std::uint32_t ranks_of(const JobMembers& members) {
+  std::uint32_t ranks = 0;
+  for (const auto& [node, member] : members) ranks += member.join.local_world_size;
+  return ranks;
+}
+
 std::uint32_t nodes_said(const JobMembers& members) {
   std::uint32_t nodes = 0;
   for (const auto& [node, member] : members) nodes = std::max(nodes, member.join.nodes);

@@ -51,6 +51,7 @@ RunningView::RunningView(JobLedger& ledger, JobView opened, std::uint64_t now_ms
       snapshots_(ledger.config().snapshot, bytes_to_prepare(ledger), now_ms),
       stragglers_(has_deadline(ledger.config())) {
   ledger_.stalls.begin_view(view.start.round, now_ms);
+  ledger_.values.begin(ledger_.record().job, ledger_.record().view, view.start.round, ranks_of(view.members));
   const auto keeps_none = std::ranges::find_if(
       view.members, [](const auto& entry) { return entry.second.join.redo_capacity < kMinRedoRounds; });
   if (!has_rounds(ledger_.config()) || keeps_none == view.members.end()) return;
@@ -144,6 +145,28 @@ void RunningView::on(const Peers::Worker& worker, const NodeRankState& m) {
   ledger_.send(view.members, m);
 }
 
+void RunningView::on(const Peers::Worker& worker, const RankValues& m, std::uint64_t now_ms) {
+  const auto author = member_of(view.members, worker.hello.incarnation);
+  if (author == view.members.end()) {
+    return ledger_.context.refuse(worker.peer,
+                                  {ErrorCode::kInvalidArgument, "worker " + worker.hello.name + " has no part in " +
+                                                                    ledger_.in_words() + " and no values to give"});
+  }
+  const std::uint32_t ranks = author->second.join.local_world_size;
+  const Status fits = JobValues::check(m.shared, rank_in_view(view.members, author->first, 0), ranks);
+  if (!fits) return ledger_.context.refuse(worker.peer, fits.error());
+  const Result<JobValues::Reply> reply = ledger_.values.on(m.shared, now_ms);
+  if (!reply) return fail_values(reply.error());
+  if (reply->to_author) ledger_.context.send_worker(worker.hello.incarnation, *reply->to_author);
+  if (reply->to_all) ledger_.send(view.members, *reply->to_all);
+}
+
+// Every rank hears it from its worker, which leaves then.
+void RunningView::fail_values(const Error& why) {
+  ledger_.log("ranks of " + ledger_.in_words() + " cannot go on: " + why.message, LogLevel::kWarning);
+  ledger_.send(view.members, ledger_.values.give_up(why));
+}
+
 void RunningView::welcome(std::uint32_t node) const {
   const std::uint64_t worker = view.members.at(node).worker;
   ledger_.context.send_worker(worker, welcome_message(ledger_, view, node));
@@ -187,6 +210,7 @@ StallWatch::Facts RunningView::facts() const {
     facts.peers.push_back({"server " + std::to_string(index), server->second.heard_ms});
     facts.servers.push_back({index, ledger_.paces.min_version(index)});
   }
+  facts.values = ledger_.values.waits();
   facts.snapshot = snapshot();
   facts.snapshot_waits = snapshot_waits();
   facts.durable = ledger_.record().committed;
@@ -218,6 +242,12 @@ std::optional<RunningView::LeftBehind> RunningView::left_behind(const LeaveJob& 
                           std::to_string(first.round.value) + ", and ";
   if (!lagging_) lagging_.emplace(kLagPatienceMs, now_ms);
   if (lagging_->over(answers, now_ms)) return LeftBehind{stop_round(first.round), who + "others did not follow"};
+  for (const auto& [node, member] : view.members) {
+    if (!member.left) continue;
+    const std::uint32_t ranks = member.join.local_world_size;
+    const auto waits = ledger_.values.waits_for(rank_in_view(view.members, node, 0), ranks, now_ms);
+    if (waits) return LeftBehind{stop_round(first.round), who + *waits};
+  }
   // Where nodes have clocks they make as many rounds as they like.
   const auto beyond = has_rounds(ledger_.config()) ? node_beyond(first.round) : std::nullopt;
   if (!beyond) return std::nullopt;
@@ -229,6 +259,7 @@ std::optional<RunningView::LeftBehind> RunningView::left_behind(const LeaveJob& 
 
 std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
   look_for_stall(now_ms);
+  if (const auto why = ledger_.values.mistake(now_ms)) fail_values(*why);
   if (const JobMember* finished = one_that_left(view.members)) return left_behind(*finished->left, now_ms);
   if (ledger_.servers() == 0) return std::nullopt;
   look_for_state(now_ms);

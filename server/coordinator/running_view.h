@@ -30,6 +30,8 @@ class RunningView {
   void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
   // What a rank keeps, of this view.
   void on(const Peers::Worker& worker, const NodeRankState& m);
+  // What ranks give each other. An error to all of them may end the view.
+  void on(const Peers::Worker& worker, const RankValues& m, std::uint64_t now_ms);
   // What a snapshot may wait for has come.
   void look_for_state(std::uint64_t now_ms);
   // Some nodes have finished and push no more, and the others did not follow: where it is to stop.
@@ -67,6 +69,7 @@ class RunningView {
   void commit(Round round, std::uint64_t now_ms);
   void look_for_stall(std::uint64_t now_ms);
   std::optional<LeftBehind> left_behind(const LeaveJob& first, std::uint64_t now_ms);
+  void fail_values(const Error& why);
   // A node that has not left, and has begun a round after this one.
   std::optional<std::uint32_t> node_beyond(Round round) const;
   StallWatch::Facts facts() const;

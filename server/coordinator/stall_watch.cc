@@ -45,6 +45,11 @@ std::optional<StallWatch::Stall> StallWatch::look(const Facts& facts, std::uint6
     return stall;
   }
 
+  if (!facts.values.empty()) {
+    stall.why = facts.values;
+    return stall;
+  }
+
   std::vector<std::string> late;
   for (const Rank& rank : facts.ranks) {
     if (rank.said < open) late.push_back("rank " + std::to_string(rank.rank) + " (" + rank.node + ")");

@@ -3,8 +3,8 @@
 // a view knows how long rounds took before.
 //
 // A job is looked at when it has had no round for longer than it usually takes, several times over. The first of these
-// that is true is the answer: somebody is not heard; ranks have not given their gradients, and others have; nodes keep
-// no more pushes until a snapshot is written; a server is behind; nothing of these, so that bytes are under way.
+// that is true is the answer: somebody is not heard; a rank waits for values that others have not given; ranks have not
+// given their gradients, and others have; nodes keep no more pushes until a snapshot is written; a server is behind; nothing of these, so that bytes are under way.
 #pragma once
 
 #include <algorithm>
@@ -53,6 +53,7 @@ class StallWatch {
     std::vector<Peer> peers;
     std::vector<Rank> ranks;
     std::vector<Server> servers;
+    std::string values;  // for whose values others wait; empty: nobody does
     // Nodes keep so many rounds, and what is behind the last durable one.
     std::uint64_t kept_most = 0;  // 0: they keep none, or all that comes
     Round durable;

@@ -54,6 +54,7 @@ enum class Move : std::uint8_t {
   kLargeState,
   kWantPart,
   kStatePart,
+  kValues,
   kEnd
 };
 
@@ -276,6 +277,13 @@ class Run final : private CoordinatorOutput {
         const Bytes data(input_.flag() ? part.bytes : 0, static_cast<std::byte>(part.bytes));
         return say(worker(which), StatePart{{job(), part, 0}, data});
       }
+      case Move::kValues: {
+        SharedValues values{Round(round()), input_.number() % 3u, (which & 0x40u) != 0, {}};
+        for (std::uint32_t rank = (which & 0x20u) != 0 ? 0 : which % 3u; rank < which % 4u; ++rank) {
+          values.values.push_back({rank, Bytes(input_.number() % 4, static_cast<std::byte>(which))});
+        }
+        return say(worker(which), RankValues{job(), view(), values, {}, ""});
+      }
       case Move::kEnd:
         return;
     }
@@ -330,6 +338,7 @@ Bytes training(std::uint8_t job) {
     say(Move::kLargeState, {round, 0, 0, round});
     say(Move::kStatePart, {round, round, 1, 0});
     say(Move::kWantPart, {0, 0, round});
+    for (const unsigned which : {9u, 10u}) say(Move::kValues, {which, round, 0, 1, 0, 0});  // of one rank each
     for (const unsigned index : {0u, 1u}) say(Move::kSnapshotDone, {index, 1, 0, 0, round});
   }
   // A third node, which only elastic jobs let in.

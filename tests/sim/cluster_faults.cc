@@ -32,6 +32,7 @@ void ClusterWorld::kill_server(std::uint32_t index, std::uint64_t for_ns) {
   if (index >= servers_now_) return;
   Server& server = servers_[index];
   if (server.process) judge.server_died();
+  values_judge.daemon_died();
   server.process.reset();
   clock.after(for_ns, [this, index, plan = ++server.starts] {
     if (servers_[index].starts == plan) start_server(index);
@@ -49,6 +50,7 @@ void ClusterWorld::kill(std::uint32_t who, std::uint64_t for_ns) {
   if (!node.here) return;
   if (is_worker) {
     node.worker.reset();
+    values_judge.daemon_died();
   } else {
     node.trainers[rank].reset();
     if (operator_.keeps_trainers()) return;
@@ -224,6 +226,7 @@ void ClusterWorld::replace_servers() {
   for (std::uint32_t index = 0; index < servers_now_; ++index) {
     ++servers_[index].starts;
     judge.server_died();
+    values_judge.daemon_died();
     servers_[index].process.reset();
     disks_[index] = {};
   }

@@ -57,6 +57,7 @@ void ClusterWorld::gone(std::uint32_t index) {
   say("FAULT", "node " + std::to_string(index) + " is gone");
   node.here = false;
   node.worker.reset();
+  values_judge.daemon_died();
   for (auto& trainer : node.trainers) trainer.reset();
   for (std::uint64_t& plan : node.starts) ++plan;
 }

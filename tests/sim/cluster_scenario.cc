@@ -359,7 +359,12 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   if (s.mode != Mode::kAllreduce) order_checkpoints(s, span);
   split_model(s);
   keep_large_states(s);
+  s.gathers = Random(seed ^ 0x7a1e5ull).chance(0.5);
   return s;
+}
+
+std::uint32_t ClusterScenario::values_after(Round round) const {
+  return gathers ? static_cast<std::uint32_t>(Random(seed ^ (round.value * 0x9e37ull)).below(4)) : 0;
 }
 
 std::vector<std::uint32_t> ClusterScenario::model_ranks() const {
@@ -409,6 +414,7 @@ std::string ClusterScenario::describe() const {
   if (mode == Mode::kSsp) text += " with staleness " + std::to_string(staleness);
   if (deadline) text += ", work-weighted rounds";
   if (large_states) text += rewinds ? ", large states, which it goes back for" : ", large states";
+  if (gathers) text += ", values between rounds";
   if (says_rates) text += ", rates from the trainers";
   if (split != Split::kWhole) text += split == Split::kSlices ? ", two slices" : ", two stages";
   if (elastic) {

@@ -14,7 +14,7 @@
 // own pushes in, or, in elastic jobs, those of the nodes of each round's view, under a decision that follows from them
 // (with model parallelism of the ranks that hold each tensor);
 // no node takes part in a view that has other nodes, or repeats what it pushed before one; a rank gets back
-// the state that it kept for the round that its view begins at; each push is applied once; versions grow by one, and a
+// the state that it kept for the round that its view begins at; ranks get the same values of all of them under a key; each push is applied once; versions grow by one, and a
 // view begins no earlier than what was durable, or, where pushes are kept, than the round that was open; no view is
 // given out twice; no job begins anew while a store has something of it, or with parts of snapshots of different views;
 // queues keep their bounds; what a worker reads where it was told is what was answered, however late; snapshots have
@@ -41,6 +41,9 @@ struct ClusterScenario {
   // Ranks keep states with large parts, some of them need what the first rank keeps as well, and who has nothing waits
   // for that. rewinds: membership.on_state_lost = "rewind".
   bool large_states = false, rewinds = false;
+  // Ranks give each other values between rounds: that many after one.
+  bool gathers = false;
+  std::uint32_t values_after(Round round) const;
   bool deadline = false;  // sync: ranks sum up what they manage, which is something else every time
   // Tensors are of two groups in turns, with another weight decay each, whose learning rates the trainers say.
   bool says_rates = false;
@@ -131,6 +134,7 @@ struct ClusterOutcome {
   std::uint64_t saved = 0, not_saved = 0, brought_back = 0;  // checkpoints; jobs out of one
   std::uint64_t inherited = 0;  // rounds that were decided about in an earlier view (elastic, with a gate)
   std::uint64_t gathered = 0;   // chunks whose residuals went to another number of nodes
+  std::uint64_t values = 0, values_again = 0;  // answers that ranks got, and of these in another view than the first
 };
 
 ClusterScenario cluster_scenario_of(std::uint64_t seed);

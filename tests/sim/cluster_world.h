@@ -21,6 +21,7 @@
 #include "tests/sim/replica_lane_sim.h"
 #include "tests/sim/server_sim.h"
 #include "tests/sim/trainer_sim.h"
+#include "tests/sim/values_judge.h"
 #include "tests/sim/virtual_clock.h"
 #include "tests/sim/wires.h"
 #include "tests/sim/worker_sim.h"
@@ -118,6 +119,7 @@ class ClusterWorld {
  public:
   ReplicasJudge replicas_judge;
   ClusterJudge judge;
+  ValuesJudge values_judge;
   CheckpointFiles checkpoints;
   const CheckpointsJudge checkpoints_judge;
 

@@ -13,6 +13,7 @@ enum class Mutation {
   kFirstScale,        // elastic, with a gate: ranks that attach begin with the job's first loss scale
   kLostResiduals,     // elastic: what another number of nodes had not said yet is dropped
   kForgottenWords,    // a node begins a view as if it had said all that it had to say
+  kForgottenAnswers,  // nobody says, when a view begins, what ranks gave each other in the one before
   kMixedStates,       // what the ranks of a node keep is mixed up
   kFailedDrop,        // a view opens on a server that could not drop what an earlier view has left
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one

@@ -87,6 +87,10 @@ TEST_CASE("ranks that get each other's state back are found") {
   CHECK(first_seed_that_finds(Mutation::kMixedStates) < kSeedsForMutation);
 }
 
+TEST_CASE("values of ranks that nobody knows any more in the next view are missed") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenAnswers) < kSeedsForMutation);
+}
+
 TEST_CASE("a view that opens on a server with what it could not drop of an earlier one is found") {
   CHECK(first_seed_that_finds(Mutation::kFailedDrop) < kSeedsForMutation);
 }

@@ -37,6 +37,8 @@ void run_seeds(std::uint64_t first) {
     total.gathered += outcome.gathered;
     total.resends += outcome.resends;
     total.states += outcome.states;
+    total.values += outcome.values;
+    total.values_again += outcome.values_again;
     total.large_parts += outcome.large_parts;
     total.first_states += outcome.first_states;
     total.saved += outcome.saved;
@@ -52,6 +54,8 @@ void run_seeds(std::uint64_t first) {
   CHECK(total.memberships > 0);
   CHECK(total.resends > 0);
   CHECK(total.states > 0);
+  CHECK(total.values > kSeedsPerCase);
+  CHECK(total.values_again > 0);
   CHECK(total.large_parts > 0);
   CHECK(total.first_states > 0);
   if (kSeedsPerCase < 1000) return;  // too few for what is rare

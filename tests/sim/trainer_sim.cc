@@ -123,6 +123,7 @@ void TrainerSim::hear(TrainerId connection, AttachMessage message, std::shared_p
     if (const auto* reply = std::get_if<AttachReply>(&message)) return on(*reply, memory);
     if (const auto* own = std::get_if<HeldState>(&message)) return on(*own, memory);
     if (const auto* first = std::get_if<RankState>(&message)) return on(*first, memory);
+    if (const auto* answer = std::get_if<SharedValues>(&message)) return on(*answer);
     const auto* error = std::get_if<AttachError>(&message);
     if (error && phase_ == Phase::kSaving) not_saved_ = Error{error->code, error->message};
     if (error && phase_ != Phase::kSaving) return on(*error);
@@ -150,6 +151,7 @@ void TrainerSim::on(const AttachReply& reply, const std::shared_ptr<FileDescript
   if (!job_) return attach_again("the view is over already");
   resume_ = reply.resume_round;
   begin_states(reply);
+  begin_values(reply);
   phase_ = Phase::kStarting;
   const Layout& layout = job_->layout();
   for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
@@ -267,9 +269,13 @@ void TrainerSim::wake() {
 }
 
 void TrainerSim::look() {
-  if (!job_ || (phase_ != Phase::kStarting && phase_ != Phase::kWaiting)) return;
+  if (!job_ || (phase_ != Phase::kStarting && phase_ != Phase::kWaiting && phase_ != Phase::kGathering)) return;
   const auto state = static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire));
   if (state <= RegionState::kStopRequested) give_for_snapshot();
+  if (phase_ == Phase::kGathering) {
+    if (state > RegionState::kStopRequested) over();
+    return;
+  }
   const bool there = all_at(phase_ == Phase::kStarting ? resume_ : ready_);
   if (state == RegionState::kFailed || state == RegionState::kRestart) return over();
   if (phase_ == Phase::kStarting && (coming_ || awaits_first_) && state <= RegionState::kStopRequested) return;
@@ -289,7 +295,8 @@ void TrainerSim::look() {
     if (!stopped_) return;  // the worker's words are under way
     if (stopped_->kind != StopKind::kFinished) return finish(LeaveKind::kStopped);
   }
-  next();
+  if (phase_ == Phase::kWaiting) ask_after(complete_);
+  gather();
 }
 
 // The view has ended, in whatever order.
@@ -402,6 +409,54 @@ void TrainerSim::computed(std::uint64_t round, std::size_t tensor) {
   after(world_.random.below(1'000'000), [this, round, tensor, job = job_] {
     if (job == job_) compute(round, tensor);
   });
+}
+
+// ---- Values (Session::gather()) ----
+
+// As Session does. A program goes on from its loop's last top, which may be a round before; what it has passed since,
+// and knows, a rank that has lived does not ask again.
+void TrainerSim::begin_values(const AttachReply& reply) {
+  asks_.clear();
+  answers_.begin(reply.job, reply.resume_round);
+  world_.values_judge.begins(reply.job, reply.view, reply.resume_round);
+  for (const SharedValues* answer : answers_.all()) {
+    // Who was away, of an elastic job, may have others of rounds that nobody asks for any more.
+    if (answer->round.next() >= resume_) world_.values_judge.gets(reply.job, reply.view, *answer);
+    say([&clock = world_.clock, answer = *answer](NodeJobs& jobs, TrainerId id) {
+      jobs.values(id, answer, clock.now_ns() / 1'000'000);
+    });
+  }
+  if (reply.resume_round.value > 0) ask_after(Round(reply.resume_round.value - 1));
+  ask_after(reply.resume_round);
+}
+
+void TrainerSim::ask_after(Round round) {
+  const std::uint32_t count = world_.scenario.values_after(round);
+  for (std::uint32_t index = 0; index < count; ++index) {
+    if (!answers_.of({round, index})) asks_.push_back({round, index});
+  }
+}
+
+// What it gives is another thing whenever it is asked.
+void TrainerSim::gather() {
+  if (asks_.empty()) return next();
+  phase_ = Phase::kGathering;
+  const ValueKey key = asks_.front();
+  const std::uint64_t number = Random(world_.clock.now_ns() ^ rank_).next();
+  std::vector<std::byte> data(number % 20);
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(number >> (8 * (i % 8)));
+  const SharedValues value{key.round, key.index, false, {{view_rank_, std::move(data)}}};
+  say([&clock = world_.clock, value](NodeJobs& jobs, TrainerId id) {
+    jobs.values(id, value, clock.now_ns() / 1'000'000);
+  });
+}
+
+void TrainerSim::on(const SharedValues& answer) {
+  if (phase_ != Phase::kGathering || !job_ || answer.key() != asks_.front()) return;
+  asks_.pop_front();
+  world_.values_judge.gets(job_->view().job, job_->view().view, answer);
+  [[maybe_unused]] const bool kept = answers_.add(answer);
+  gather();
 }
 
 // Session::keep(), and what it does with it.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -37,7 +38,18 @@ class TrainerSim final : public Process {
   std::string name() const;
 
  private:
-  enum class Phase { kPausing, kAttaching, kStarting, kComputing, kWaiting, kOver, kFinishing, kSaving, kDone };
+  enum class Phase {
+    kPausing,
+    kAttaching,
+    kStarting,
+    kGathering,
+    kComputing,
+    kWaiting,
+    kOver,
+    kFinishing,
+    kSaving,
+    kDone
+  };
 
   void attach();
   void attach_again(const std::string& why);
@@ -51,6 +63,10 @@ class TrainerSim final : public Process {
   bool all_at(Round round) const;
   void over();
   void next();
+  void begin_values(const AttachReply& reply);
+  void ask_after(Round round);
+  void gather();
+  void on(const SharedValues& answer);
   std::uint64_t samples_of(std::uint64_t round) const;
   void await_replica(std::uint64_t round);
   std::pair<std::uint64_t, std::uint64_t> elements_of(std::size_t tensor) const;
@@ -87,6 +103,8 @@ class TrainerSim final : public Process {
   std::optional<Round> knows_;  // own_states_ has that of this round
   std::set<Round> given_;       // of states_, what the worker has
   std::optional<AttachStopped> stopped_;
+  ValueAnswers answers_;       // SessionKeepsake
+  std::deque<ValueKey> asks_;  // in turn; the first is under way
   LeaveKind left_ = LeaveKind::kFinished;
   std::optional<Error> not_saved_;
   std::optional<Error> failure_;

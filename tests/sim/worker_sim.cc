@@ -85,6 +85,8 @@ bool WorkerSim::transmit(const ControlMessage& message) {
 
 void WorkerSim::send(const ControlMessage& message) {
   if (!dealer_) return;  // it is being killed
+  const auto* values = std::get_if<RankValues>(&message);
+  if (values && values->shared.complete && world_.mutation == Mutation::kForgottenAnswers) return;
   if (outbox_.size() >= kWorkerOutbox) return world_.broken("a worker has too much to say to the coordinator");
   outbox_.push_back(message);
   after(0, [this] { flush(); });

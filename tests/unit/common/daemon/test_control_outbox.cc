@@ -46,6 +46,23 @@ TEST_CASE("of what a rank keeps the newest wait, and nothing is said of the othe
   CHECK(std::get<NodeRankState>(outbox.next()->message).kept.round == Round(51 - ControlOutbox::kStatesARank));
 }
 
+TEST_CASE("values of ranks that are said again take the place of what was said before") {
+  ControlOutbox outbox;
+  const auto values_of = [](std::uint32_t index, std::size_t ranks) {
+    RankValues said{JobId(9), ViewId(1), {Round(3), index, false, {}}, {}, ""};
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) said.shared.values.push_back({rank, {std::byte(1)}});
+    return said;
+  };
+  CHECK(outbox.push(values_of(0, 1)).empty());
+  CHECK(outbox.push(values_of(1, 1)).empty());
+  for (int i = 0; i < 50; ++i) CHECK(outbox.push(values_of(0, 2)).empty());
+  CHECK(outbox.size() == 2);
+  outbox.sent(outbox.next()->number);
+  CHECK(std::get<RankValues>(outbox.next()->message).shared.values.size() == 2);
+  outbox.sent(outbox.next()->number);
+  CHECK(outbox.bytes() == 0);
+}
+
 TEST_CASE("what ranks keep gives way first, in words, and never a message about another job's life") {
   ControlOutbox outbox;
   CHECK(outbox.push(leave_of("other")).empty());

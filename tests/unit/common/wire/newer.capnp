@@ -65,9 +65,10 @@ struct ControlMessage {
     examined @36 :AnyPointer;
     wantPart @37 :AnyPointer;
     statePart @38 :AnyPointer;
-    praise @39 :StopRequest;
+    rankValues @39 :AnyPointer;
+    praise @40 :StopRequest;
   }
-  sent @40 :UInt64;
+  sent @41 :UInt64;
 }
 
 struct AttachMessage {
@@ -84,7 +85,8 @@ struct AttachMessage {
     figures @9 :AnyPointer;
     waits @10 :AnyPointer;
     heldState @11 :AnyPointer;
-    praise @12 :Text;
+    sharedValues @12 :AnyPointer;
+    praise @13 :Text;
   }
 }
 

@@ -66,6 +66,13 @@ void randomise(Random& random, T& value) {
     randomise(random, value.part);
     value.part.large.bytes = value.part.offset + 1 + below(random, 100);
     value.data.assign(value.part.large.bytes - value.part.offset, static_cast<std::byte>(random()));
+  } else if constexpr (std::is_same_v<T, SharedValues>) {
+    randomise(random, value.round);
+    value.index = static_cast<std::uint32_t>(below(random, kMaxValueIndex));
+    randomise(random, value.complete);
+    randomise(random, value.values);
+    if (value.complete && value.values.empty()) value.values.resize(1);
+    for (std::uint32_t i = 0; i < value.values.size() && value.complete; ++i) value.values[i].rank = i;
   } else if constexpr (std::is_same_v<T, Figure>) {
     value.name = std::string(1 + below(random, kMaxFigureNameBytes), 'f');
     randomise(random, value.mean);

@@ -39,7 +39,7 @@ TEST_CASE("every kind of message is one role's, both's, or nobody's") {
     CHECK_FALSE(may(kAdmin));
   }
   CHECK(servers == 5);  // ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone
-  CHECK(workers == 7);  // WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, WantPart, StatePart
+  CHECK(workers == 8);  // WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, WantPart, StatePart, RankValues
   CHECK(both == 7);     // Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Examined
 }
 

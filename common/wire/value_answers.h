@@ -1,0 +1,65 @@
+// ValueAnswers: the answers to a job's newest keys (common/wire/rank_values.h), from view to view. Whoever goes on from
+// a loop's last top asks again, and gets the same bytes. The coordinator has one, each worker, and each trainer in its
+// keepsake: whoever has passed a key knows its answer, and says it in the next view before all else. Pure.
+//
+// Invariants: at most kRounds rounds, the newest that have answers; of a round at most kMaxRoundBytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "common/wire/rank_values.h"
+
+namespace tributary {
+
+class ValueAnswers {
+ public:
+  static constexpr std::size_t kRounds = 4;                // as kMaxHeldRounds: a view may begin at each of them
+  static constexpr std::size_t kMaxRoundBytes = 8u << 20;  // as SharedValues::bytes() counts
+
+  // A view of the job begins after this round. What is of later ones, or of another job, is void.
+  void begin(JobId job, Round round) {
+    if (job != job_) rounds_.clear();
+    job_ = job;
+    rounds_.erase(rounds_.upper_bound(round), rounds_.end());
+  }
+  // null: it is not known.
+  const SharedValues* of(ValueKey key) const {
+    const auto round = rounds_.find(key.round);
+    if (round == rounds_.end()) return nullptr;
+    const auto answer = round->second.answers.find(key.index);
+    return answer == round->second.answers.end() ? nullptr : &answer->second;
+  }
+  // Takes the place of another one. False: the round's are too many bytes with it.
+  bool add(SharedValues answer) {
+    const std::size_t bytes = answer.bytes();
+    Answers& round = rounds_[answer.round];
+    const auto at = round.answers.find(answer.index);
+    const std::size_t before = at == round.answers.end() ? 0 : at->second.bytes();
+    if (round.bytes - before + bytes > kMaxRoundBytes) return false;  // one alone is never too much
+    round.bytes += bytes - before;
+    round.answers.insert_or_assign(answer.index, std::move(answer));
+    while (rounds_.size() > kRounds) rounds_.erase(rounds_.begin());
+    return true;
+  }
+  std::vector<const SharedValues*> all() const {  // by key
+    std::vector<const SharedValues*> all;
+    for (const auto& [number, round] : rounds_) {
+      for (const auto& [index, answer] : round.answers) all.push_back(&answer);
+    }
+    return all;
+  }
+
+ private:
+  struct Answers {
+    std::map<std::uint32_t, SharedValues> answers;
+    std::size_t bytes = 0;
+  };
+  JobId job_;
+  std::map<Round, Answers> rounds_;
+};
+
+}  // namespace tributary
