@@ -210,8 +210,7 @@ void Session::Impl::say_answers() {
 void Session::Impl::take_answer(SharedValues answer) {
   if (!answer.complete || asked != answer.key()) return;
   asked.reset();
-  if (keepsake) [[maybe_unused]]
-    const bool added = keepsake->answers.add(answer);
+  if (keepsake) keepsake->answers.add(answer);
   gathered = std::move(answer);
 }
 
@@ -644,11 +643,6 @@ Result<Session::Gathered> Session::gather(Round round, std::uint32_t index, std:
     return fail(ErrorCode::kLimit, "a rank gives a value of " + std::to_string(value.size()) + " bytes; at most " +
                                        std::to_string(kMaxValueBytes) + " can be given at once");
   }
-  if (index >= kMaxValueIndex) {
-    return fail(ErrorCode::kLimit, "a rank gives value " + std::to_string(index) + " after round " +
-                                       std::to_string(round.value) + "; between two rounds there are at most " +
-                                       std::to_string(kMaxValueIndex) + ", which count from 0");
-  }
   const SharedValues mine{round, index, false, {{topology().rank, {value.begin(), value.end()}}}};
   impl_->gathered.reset();
   impl_->asked = mine.key();
@@ -658,6 +652,17 @@ Result<Session::Gathered> Session::gather(Round round, std::uint32_t index, std:
   const Result<StepState> over = impl_->after(waited);
   if (!over) return tl::unexpected(over.error());
   return Gathered{*over, {}};
+}
+
+Status Session::gathered(SharedValues answer) {
+  answer.complete = true;
+  if (answer.bytes() > kMaxAnswerBytes) {
+    return fail(ErrorCode::kLimit, answer.key().in_words() + " has " + std::to_string(answer.bytes()) +
+                                       " bytes; at most " + std::to_string(kMaxAnswerBytes) + " of all ranks are kept");
+  }
+  if (!impl_->socket.send(answer)) return tl::unexpected(unavailable());
+  if (impl_->keepsake) impl_->keepsake->answers.add(std::move(answer));
+  return {};
 }
 
 std::string Session::stop_reason() const {

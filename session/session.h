@@ -214,13 +214,15 @@ class Session {
   // A small value of every rank, given to all: each gives its own under the same key, and waits for those of all.
   // round: after which the program is, the newest that is complete for it; index: of the calls since that round. A rank
   // that begins again at an earlier call asks again, and gets the same bytes without the others. What a call returns is
-  // valid until the next one. Started sessions only. kLimit: the value is of more than kMaxValueBytes, or the index not
-  // below kMaxValueIndex. Ends as wait() does; kInvalidArgument: ranks wait for different keys, or give too much.
+  // valid until the next one. Started sessions only. kLimit: the value is of more than kMaxValueBytes. Ends as wait() does; kInvalidArgument: ranks wait for different keys, or give too much.
   struct Gathered {
     StepState step = StepState::kContinue;
     std::span<const RankValue> values;  // by rank, if step is kContinue
   };
   Result<Gathered> gather(Round round, std::uint32_t index, std::span<const std::byte> value);
+
+  // The values of all ranks that gather() returned in an earlier process, for ranks that ask again.
+  Status gathered(SharedValues answer);
 
   // The worker's reason after kStopped / kRestart.
   std::string stop_reason() const;

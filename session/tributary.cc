@@ -457,6 +457,28 @@ tributary_status tributary_gather(tributary_session* session, uint64_t round, ui
   });
 }
 
+tributary_status tributary_gathered(tributary_session* session, uint64_t round, uint32_t index,
+                                    const tributary_value* values, size_t count) {
+  return fenced([&]() -> Status {
+    if (Status running = check_running(session, "tributary_gathered()"); !running) return running;
+    if (values == nullptr || count == 0 || count > tributary::kMaxValues) {
+      return invalid("what a gather came to has " + std::to_string(count) +
+                     " values; give an array with one for each rank, at most " + std::to_string(tributary::kMaxValues));
+    }
+    tributary::SharedValues answer{tributary::Round(round), index, true, {}};
+    for (std::uint32_t rank = 0; rank < count; ++rank) {
+      const auto& [data, size] = values[rank];
+      if (size > tributary::kMaxValueBytes || (data == nullptr && size > 0)) {
+        return invalid("the value of rank " + std::to_string(rank) + " is NULL, or has more than " +
+                       std::to_string(tributary::kMaxValueBytes) + " bytes (" + std::to_string(size) + ")");
+      }
+      const auto* bytes = static_cast<const std::byte*>(data);
+      answer.values.push_back({rank, {bytes, bytes + size}});
+    }
+    return session->session->gathered(std::move(answer));
+  });
+}
+
 tributary_status tributary_get_gate(const tributary_session* session, uint64_t round, tributary_gate* gate) {
   return fenced([&]() -> Status {
     if (Status there = not_null(session, "the session"); !there) return there;

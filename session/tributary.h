@@ -230,7 +230,7 @@ TRIBUTARY_API tributary_status tributary_wait(tributary_session* session, size_t
 /* A small value of every rank, given to all: all ranks call it with the same round and index, each with its own bytes,
  * at most 64 KiB, and get those of all ranks: values[r] is rank r's, valid until the session's next call. Blocks until
  * they are there.
- * round: the newest that is complete for the program. index: of its calls since that round, from 0 to 4095. A rank that
+ * round: the newest that is complete for the program. index: of its calls since that round. A rank that
  * begins again at an earlier call, because its process or its view was lost, asks again, and gets the same bytes without
  * the others; of an elastic job then, those of the ranks that there were. With another step than TRIBUTARY_CONTINUE
  * there are no values. TRIBUTARY_LIMIT: too many bytes, of this rank or (4 MiB) of all. TRIBUTARY_INVALID_ARGUMENT:
@@ -242,6 +242,12 @@ typedef struct tributary_value {
 TRIBUTARY_API tributary_status tributary_gather(tributary_session* session, uint64_t round, uint32_t index,
                                                 const void* data, size_t size, const tributary_value** values,
                                                 size_t* count, tributary_step* step);
+
+/* Tells what a gather came to in an earlier process of this rank, as that process kept it: values[r] is rank r's. The
+ * answers to the newest rounds are known as long as a daemon or a trainer of the job lives. After that, ranks that begin
+ * at an earlier call than this one may ask for it. After tributary_start(). */
+TRIBUTARY_API tributary_status tributary_gathered(tributary_session* session, uint64_t round, uint32_t index,
+                                                  const tributary_value* values, size_t count);
 
 /* Jobs with a gate: what was decided about a round. */
 typedef struct tributary_gate {

@@ -15,7 +15,6 @@ namespace tributary {
 
 inline constexpr std::size_t kMaxValueBytes = 64u << 10;  // of one rank
 inline constexpr std::size_t kMaxAnswerBytes = 4u << 20;  // of all ranks of a key, as bytes_of() counts
-inline constexpr std::uint32_t kMaxValueIndex = 4096;     // of the values between two rounds
 inline constexpr std::size_t kMaxValues = 1u << 16;       // of a key: as many as ranks
 
 // The index-th value that the program asks for after that round.
@@ -65,7 +64,6 @@ struct SharedValues {
     field(m.values, TRIB_WIRE(Values), AtMost{kMaxValues, "the list of ranks' values"});
   }
   void check() const {
-    if (index >= kMaxValueIndex) throw Malformed{"a value between two rounds has an index of 4096 or more"};
     if (bytes() > kMaxAnswerBytes) throw Malformed{"the values of all ranks are more than 4 MiB together"};
     for (std::size_t i = 0; i < values.size() && complete; ++i) {
       if (values[i].rank != i) throw Malformed{"an answer with all ranks' values leaves out a rank"};

@@ -2,11 +2,13 @@
 // a loop's last top asks again, and gets the same bytes. The coordinator has one, each worker, and each trainer in its
 // keepsake: whoever has passed a key knows its answer, and says it in the next view before all else. Pure.
 //
-// Invariants: at most kRounds rounds, the newest that have answers; of a round at most kMaxRoundBytes.
+// Invariants: at most kRounds rounds, the newest that have answers, and round 0, whose first calls a process makes again
+// whenever it starts; of a round at most kMaxRoundBytes, those of its last calls.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <utility>
 #include <vector>
@@ -33,17 +35,15 @@ class ValueAnswers {
     const auto answer = round->second.answers.find(key.index);
     return answer == round->second.answers.end() ? nullptr : &answer->second;
   }
-  // Takes the place of another one. False: the round's are too many bytes with it.
-  bool add(SharedValues answer) {
-    const std::size_t bytes = answer.bytes();
+  // Takes the place of another one.
+  void add(SharedValues answer) {
     Answers& round = rounds_[answer.round];
-    const auto at = round.answers.find(answer.index);
-    const std::size_t before = at == round.answers.end() ? 0 : at->second.bytes();
-    if (round.bytes - before + bytes > kMaxRoundBytes) return false;  // one alone is never too much
-    round.bytes += bytes - before;
-    round.answers.insert_or_assign(answer.index, std::move(answer));
-    while (rounds_.size() > kRounds) rounds_.erase(rounds_.begin());
-    return true;
+    if (const auto at = round.answers.find(answer.index); at != round.answers.end()) round.erase(at);
+    round.bytes += answer.bytes();
+    round.answers.emplace(answer.index, std::move(answer));
+    while (round.bytes > kMaxRoundBytes) round.erase(round.answers.begin());  // one alone is never too much
+    const auto later = rounds_.upper_bound(Round(0));
+    if (static_cast<std::size_t>(std::distance(later, rounds_.end())) > kRounds) rounds_.erase(later);
   }
   std::vector<const SharedValues*> all() const {  // by key
     std::vector<const SharedValues*> all;
@@ -57,6 +57,11 @@ class ValueAnswers {
   struct Answers {
     std::map<std::uint32_t, SharedValues> answers;
     std::size_t bytes = 0;
+
+    void erase(std::map<std::uint32_t, SharedValues>::iterator at) {
+      bytes -= at->second.bytes();
+      answers.erase(at);
+    }
   };
   JobId job_;
   std::map<Round, Answers> rounds_;

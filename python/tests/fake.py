@@ -239,7 +239,7 @@ class FakeSession:
         self.library.gathered.append((round, number, data))
         return self.library.answers.setdefault((round, number), [data, *self.library.others(data)])
 
-    def know(self, round: int, number: int, values: list[bytes]) -> None:
+    def gathered(self, round: int, number: int, values: list[bytes]) -> None:
         self.library.answers.setdefault((round, number), values)
 
     def gate(self, round: int) -> Gate | None:

@@ -147,6 +147,7 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
             c.POINTER(c.c_int),
         ],
     ),
+    "tributary_gathered": (_status, [_session, c.c_uint64, c.c_uint32, c.POINTER(CValue), c.c_size_t]),
     "tributary_get_gate": (_status, [_session, c.c_uint64, c.POINTER(CGate)]),
     "tributary_stop_reason": (c.c_char_p, [_session]),
     "tributary_get_stats": (_status, [_session, c.POINTER(CStats)]),

@@ -437,6 +437,14 @@ class Session:
             return Step(step.value)
         return [c.string_at(values[rank].data, values[rank].size) for rank in range(count.value)]
 
+    def gathered(self, round: int, index: int, values: Sequence[bytes]) -> None:
+        """Tells what a :meth:`gather` came to in an earlier process of this rank, for ranks that ask again."""
+        held = [c.c_char_p(value) for value in values]
+        array = (_abi.CValue * len(values))()
+        for place, value, address in zip(array, values, held):
+            place.data, place.size = c.cast(address, c.c_void_p), len(value)
+        self._library.check(self._functions.tributary_gathered(self._open(), round, index, array, len(values)))
+
     def gate(self, round: int) -> Gate | None:
         """What was decided about a round; None if nothing is known, or the job has no gate."""
         gate = _abi.CGate(size=c.sizeof(_abi.CGate))

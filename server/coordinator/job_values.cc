@@ -53,13 +53,8 @@ Result<JobValues::Reply> JobValues::on(const SharedValues& said, std::uint64_t n
 }
 
 Result<JobValues::Reply> JobValues::take_answer(const SharedValues& said) {
-  const ValueKey key = said.key();
-  if (!answers_.add(said)) {
-    return fail(ErrorCode::kLimit, "the values after round " + std::to_string(key.round.value) +
-                                       " are more than 8 MiB together with " + key.in_words() +
-                                       ": give less between two rounds");
-  }
-  if (open_.erase(key) == 0) return Reply();
+  answers_.add(said);
+  if (open_.erase(said.key()) == 0) return Reply();
   return Reply{.to_author = {}, .to_all = answer_of(said)};
 }
 

@@ -455,7 +455,7 @@ void TrainerSim::on(const SharedValues& answer) {
   if (phase_ != Phase::kGathering || !job_ || answer.key() != asks_.front()) return;
   asks_.pop_front();
   world_.values_judge.gets(job_->view().job, job_->view().view, answer);
-  [[maybe_unused]] const bool kept = answers_.add(answer);
+  answers_.add(answer);
   gather();
 }
 

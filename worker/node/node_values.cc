@@ -54,9 +54,9 @@ NodeValues::Actions NodeValues::on(const SharedValues& answer) {
   return answer.complete ? answer_all(answer) : Actions();
 }
 
-// To those that wait for it, also if it is of more bytes than are kept.
+// To those that wait for it.
 NodeValues::Actions NodeValues::answer_all(const SharedValues& answer) {
-  [[maybe_unused]] const bool kept = answers_->add(answer);
+  answers_->add(answer);
   Actions actions{.say = {}, .answered = {}, .answer = answer};
   const auto open = open_.find(answer.key());
   if (open == open_.end()) return actions;

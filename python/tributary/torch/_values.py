@@ -133,7 +133,7 @@ class Values:
         """In the first view of a process that goes on."""
         known, self._known = self._known, []
         for round, number, answer in known:
-            self._link().attachment.session.know(round, number, answer)
+            self._link().attachment.session.gathered(round, number, answer)
 
     # ---- its state, at a top
 

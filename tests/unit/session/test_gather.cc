@@ -66,6 +66,23 @@ TEST_CASE("ranks give, the node says it to the coordinator, and all get the answ
   CHECK(node.coordinator.all<RankValues>().size() == 3);
 }
 
+TEST_CASE("what a gather came to in an earlier process is told to those that ask again") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(2);
+  CHECK(sessions[0]->gathered(answer(7, 3).shared));
+  const RankValues said = node.coordinator.await<RankValues>();
+  CHECK(said.shared == answer(7, 3).shared);
+  CHECK(said.shared.complete);
+  CHECK(values_of(give(*sessions[1], 7, 3, "another")) == answer(7, 3).shared.values);
+  SharedValues large = answer(7, 4).shared;
+  large.values.assign(65, {0, std::vector<std::byte>(kMaxValueBytes)});
+  const Status refused = sessions[0]->gathered(large);
+  REQUIRE_FALSE(refused);
+  CHECK(contains(refused.error().message, "value 4 after round 7 has 4261"));
+  CHECK(node.coordinator.all<RankValues>().size() == 1);
+}
+
 TEST_CASE("what cannot be given is refused before anybody hears of it") {
   FakeNode node;
   node.run();
@@ -74,13 +91,9 @@ TEST_CASE("what cannot be given is refused before anybody hears of it") {
   REQUIRE_FALSE(large);
   CHECK(large.error().code == ErrorCode::kLimit);
   CHECK(contains(large.error().message, "a value of 65537 bytes; at most 65536"));
-  const auto many = sessions[0]->gather(Round(3), kMaxValueIndex, {});
-  REQUIRE_FALSE(many);
-  CHECK(many.error().code == ErrorCode::kLimit);
-  CHECK(contains(many.error().message, "value 4096 after round 3"));
   CHECK(node.coordinator.all<RankValues>().empty());
   // The largest goes through.
-  Given most = give(*sessions[0], 0, kMaxValueIndex - 1, std::string(kMaxValueBytes, 'm'));
+  Given most = give(*sessions[0], 0, ~0u, std::string(kMaxValueBytes, 'm'));
   RankValues said = node.coordinator.await<RankValues>();
   said.shared.complete = true;
   node.server->on_control(said);

@@ -68,7 +68,7 @@ void randomise(Random& random, T& value) {
     value.data.assign(value.part.large.bytes - value.part.offset, static_cast<std::byte>(random()));
   } else if constexpr (std::is_same_v<T, SharedValues>) {
     randomise(random, value.round);
-    value.index = static_cast<std::uint32_t>(below(random, kMaxValueIndex));
+    value.index = static_cast<std::uint32_t>(below(random, 1u << 31));
     randomise(random, value.complete);
     randomise(random, value.values);
     if (value.complete && value.values.empty()) value.values.resize(1);

@@ -29,22 +29,23 @@ TEST_CASE("of the newest rounds that have answers all are kept, and one is given
   answers.begin(JobId(9), Round(0));
   CHECK(answers.all().empty());
   for (std::uint64_t round = 0; round < 60; round += 10) {
-    CHECK(answers.add(answer_of(round, 0)));
-    CHECK(answers.add(answer_of(round, 7)));
+    answers.add(answer_of(round, 0));
+    answers.add(answer_of(round, 7));
   }
-  CHECK(answers.all().size() == 2 * ValueAnswers::kRounds);
+  CHECK(answers.all().size() == 2 * (1 + ValueAnswers::kRounds));
+  CHECK(answers.of({Round(0), 7}));  // a process that starts asks for it
   CHECK(answers.of({Round(10), 0}) == nullptr);
   REQUIRE(answers.of({Round(20), 7}));
   CHECK(*answers.of({Round(20), 7}) == answer_of(20, 7));
   CHECK(answers.of({Round(20), 1}) == nullptr);
-  CHECK(answers.add(answer_of(3, 0)));  // older than all of them: nobody asks for it
+  answers.add(answer_of(3, 0));  // older than all of them: nobody asks for it
   CHECK(answers.of({Round(3), 0}) == nullptr);
 }
 
 TEST_CASE("a view that begins after an earlier round makes later answers void, and another job all of them") {
   ValueAnswers answers;
   answers.begin(JobId(9), Round(0));
-  for (std::uint64_t round = 10; round < 13; ++round) CHECK(answers.add(answer_of(round, 0)));
+  for (std::uint64_t round = 10; round < 13; ++round) answers.add(answer_of(round, 0));
   SUBCASE("the same round, and a later one, keep all") {
     answers.begin(JobId(9), Round(12));
     answers.begin(JobId(9), Round(14));
@@ -65,19 +66,21 @@ TEST_CASE("a view that begins after an earlier round makes later answers void, a
 TEST_CASE("the answers of a round are bounded") {
   ValueAnswers answers;
   answers.begin(JobId(9), Round(0));
-  std::uint32_t fit = 0;
-  while (answers.add(answer_of(5, fit, kMaxValueBytes, 32))) ++fit;
-  CHECK(fit == ValueAnswers::kMaxRoundBytes / (32 * (kMaxValueBytes + 16)));
+  const std::uint32_t fit = ValueAnswers::kMaxRoundBytes / (32 * (kMaxValueBytes + 16));
+  for (std::uint32_t index = 0; index < 2 * fit; ++index) answers.add(answer_of(5, index, kMaxValueBytes, 32));
   CHECK(answers.all().size() == fit);
-  CHECK(answers.add(answer_of(5, 0)));  // in place of a larger one
-  CHECK(answers.add(answer_of(5, fit, kMaxValueBytes, 20)));
+  CHECK(answers.of({Round(5), fit - 1}) == nullptr);
+  CHECK(answers.of({Round(5), fit}));
+  answers.add(answer_of(5, fit));  // in place of a larger one
+  answers.add(answer_of(5, 2 * fit, kMaxValueBytes, 20));
+  CHECK(answers.of({Round(5), fit}));
+  CHECK(answers.all().size() == fit + 1);
 }
 
 TEST_CASE("values that nobody may give are not understood") {
-  CHECK(arrives({Round(3), kMaxValueIndex - 1, false, {{7, std::vector<std::byte>(kMaxValueBytes)}}}));
+  CHECK(arrives({Round(3), ~0u, false, {{7, std::vector<std::byte>(kMaxValueBytes)}}}));
   CHECK(arrives(answer_of(3, 0)));
   CHECK(arrives({Round(3), 0, false, {}}));
-  CHECK_FALSE(arrives({Round(3), kMaxValueIndex, false, {}}));
   CHECK_FALSE(arrives({Round(3), 0, false, {{7, std::vector<std::byte>(kMaxValueBytes + 1)}}}));
   CHECK_FALSE(arrives(answer_of(3, 0, kMaxValueBytes, 64)));  // with what each takes beside
   CHECK_FALSE(arrives({Round(3), 0, true, {}}));

@@ -178,24 +178,6 @@ TEST_CASE("values that are too many are refused with what is too much") {
     const std::string why = values.refused(said);
     CHECK(has(why, "value 0 after round 5 of 64 ranks takes 4195328 bytes, over the limit of 4194304"));
   }
-  SUBCASE("of a round") {
-    std::uint32_t index = 0;
-    for (; index < 41; ++index) {
-      CHECK(values
-                .on(given(5, index,
-                          {{0, std::string(kMaxValueBytes, 'a')},
-                           {1, std::string(kMaxValueBytes, 'b')},
-                           {2, std::string(kMaxValueBytes, 'c')}}))
-                .to_all);
-    }
-    CHECK(values.nothing(given(5, 42, {{0, std::string(kMaxValueBytes, 'a')}, {1, std::string(kMaxValueBytes, 'b')}})));
-    CHECK(values.on(given(5, 42, {{2, std::string(kMaxValueBytes, 'c')}})).to_all);
-    const std::string why = values.refused(given(5, 43,
-                                                 {{0, std::string(kMaxValueBytes, 'a')},
-                                                  {1, std::string(kMaxValueBytes, 'b')},
-                                                  {2, std::string(kMaxValueBytes, 'c')}}));
-    CHECK(has(why, "the values after round 5 are more than 8 MiB together with value 43 after round 5"));
-  }
   SUBCASE("keys that are open") {
     for (std::uint32_t index = 0; index < JobValues::kMaxOpen; ++index) {
       CHECK(values.nothing(given(5, index, {{0, "a"}})));
