@@ -369,6 +369,7 @@ struct SealCheckpoint {  # coordinator -> server 0: all parts are there; make th
   directory @1 :Text;
   target @2 :Text;
   manifest @3 :Text;
+  job @4 :UInt64;  # whose large parts, which the manifest names, go into it
 }
 
 struct LoadCheckpoint {  # coordinator -> server: the chunks that you own become a snapshot of this job in your store

@@ -28,6 +28,11 @@ std::vector<JobId> LargeParts::jobs() const {
   return jobs;
 }
 
+void LargeParts::restored(JobId job) {
+  LargePartStore::Complete there = store_ ? store_->complete() : LargePartStore::Complete();
+  if (const auto of_job = there.find(job); of_job != there.end()) complete_.insert(there.extract(of_job));
+}
+
 std::string LargeParts::in_words(const Key& key) const {
   const auto announced = announced_.find(key);
   return "a large part of what ranks of " +

@@ -38,6 +38,8 @@ class LargeParts {
   // Or a worker that is there says that it has it.
   bool to_be_had(JobId job, const LargePart& large) const;
   std::vector<JobId> jobs() const;
+  // Of a job that was restored: what came into the store past this.
+  void restored(JobId job);
   std::uint64_t taken() const { return taken_; }  // bytes, of all jobs: grows while something comes
 
   // ---- What is wanted ----

@@ -282,37 +282,6 @@ TEST_CASE("a job that is removed takes its parts with it") {
   CHECK(cluster.parts.parts.empty());
 }
 
-TEST_CASE("a checkpoint has no large parts, nor states that need them, and says so") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
-  const LargeState large = large_state('a');
-  give(cluster, 0, 40, large.state, 0);
-  SUBCASE("beside a whole one") {
-    give(cluster, 0, 40, bytes_of("small and whole"), 1);
-  }
-  SUBCASE("beside one that needs the first rank's") {
-    give(cluster, 0, 40, StateHead{{}, false}.before(bytes_of("small")), 1);
-  }
-  deliver(cluster, 0, large);
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
-  const bool whole = committed(cluster).at({0, 1}) == bytes_of("small and whole");
-  const auto id = cluster.core.save_checkpoint({"mnist", "/shared", "2030-01-02T03:04:05Z", true}, cluster.now);
-  REQUIRE(id);
-  for (std::uint16_t i = 0; i < 2; ++i) {
-    for (const WriteCheckpoint& write : cluster.to<WriteCheckpoint>(server_peer(i))) {
-      cluster.say(server_peer(i), CheckpointDone{write.operation, true, {}, {}, 100, std::string(32, 'c')});
-    }
-  }
-  const auto seal = cluster.only<SealCheckpoint>(server_peer(0));
-  REQUIRE(seal);
-  const Result<Manifest> manifest = manifest_from_json(seal->manifest);
-  REQUIRE(manifest);
-  CHECK(manifest->rank_states.size() == (whole ? 1 : 0));
-  CHECK(cluster.core.checkpoint(*id)->lacks.find("of 2 ranks keep") != std::string::npos);
-}
-
 TEST_CASE("a part that cannot be read any more counts as lost") {
   Cluster cluster;
   cluster.everybody(1);
