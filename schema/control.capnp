@@ -259,7 +259,8 @@ struct StatePart {  # worker <-> coordinator: the bytes at the offset
   job @0 :UInt64;
   large @1 :LargePart;
   offset @2 :UInt64;
-  data @3 :Data;  # empty: it is not there (any more)
+  data @3 :Data;  # empty: it is not there (any more), or
+  comes @4 :Bool;  # it is on its way: ask again
 }
 
 struct PrepareSnapshot {  # coordinator -> servers: get memory for the copy-on-write of the next snapshot
