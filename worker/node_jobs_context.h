@@ -115,7 +115,7 @@ struct NodeJobsContext {
   Logger logger;
   std::shared_ptr<MemoryBudget> budget = std::make_shared<MemoryBudget>(options.max_memory);
   RedoKeeper redo{budget, options.max_redo_rounds, logger};
-  HeldStates held{};
+  HeldStates held{budget};
   CheckpointReports checkpoints{coordinator};
   std::map<std::string, JoinRecord> joins{};  // by job name; at most kMaxJoins
 
