@@ -260,7 +260,8 @@ struct StatePart {  # worker <-> coordinator: the bytes at the offset
   job @0 :UInt64;
   large @1 :LargePart;
   offset @2 :UInt64;
-  data @3 :Data;  # empty: it is not there (any more)
+  data @3 :Data;  # empty: it is not there (any more), or
+  comes @4 :Bool;  # it is on its way: ask again
 }
 
 struct RankValue {
@@ -388,6 +389,7 @@ struct SealCheckpoint {  # coordinator -> server 0: all parts are there; make th
   directory @1 :Text;
   target @2 :Text;
   manifest @3 :Text;
+  job @4 :UInt64;  # whose large parts, which the manifest names, go into it
 }
 
 struct LoadCheckpoint {  # coordinator -> server: the chunks that you own become a snapshot of this job in your store

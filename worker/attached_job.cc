@@ -130,7 +130,9 @@ void AttachedJob::rank_state(std::uint32_t local_rank, const RankState& state) {
 }
 
 void AttachedJob::held_state(std::uint32_t local_rank, KeptState state, std::uint64_t now_ms) {
-  context_.held.hold(name(), local_rank, std::move(state), now_ms);
+  const Status held = context_.held.hold(name(), local_rank, std::move(state), now_ms);
+  if (held || std::exchange(told_of_held_, true)) return;
+  context_.logger->warn("{}", held.error().message);
 }
 
 void AttachedJob::values(std::uint32_t local_rank, const SharedValues& said, std::uint64_t now_ms) {

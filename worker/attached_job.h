@@ -148,6 +148,7 @@ class AttachedJob {
   std::string last_refusal_;             // of a join, until a view runs
   std::uint64_t waits_told_ms_ = 0;
   bool told_of_redo_ = false;  // that nothing is kept for lost servers
+  bool told_of_held_ = false;  // that what a rank keeps is not held
   // Device memory may be freed only when no trainer has it open any more.
   std::shared_ptr<DeviceLender> lent_;
 };

@@ -116,7 +116,7 @@ struct NodeJobsContext {
   Logger logger;
   std::shared_ptr<MemoryBudget> budget = std::make_shared<MemoryBudget>(options.max_memory);
   RedoKeeper redo{budget, options.max_redo_rounds, logger};
-  HeldStates held{};
+  HeldStates held{budget};
   KeptAnswers answers{};
   CheckpointReports checkpoints{coordinator};
   std::map<std::string, JoinRecord> joins{};  // by job name; at most kMaxJoins

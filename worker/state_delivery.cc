@@ -44,7 +44,9 @@ void StateDelivery::on(const StatePart& m, std::uint64_t now_ms) {
   const LargePart large = m.part.large;
   std::string why_not;
   std::shared_ptr<const SealedBytes> memory;
-  if (m.data.empty()) {
+  if (m.comes) {
+    return coming_->fetch.comes(now_ms);
+  } else if (m.data.empty()) {
     why_not = "nobody has it any more";
   } else if (!coming_->fetch.take(m, now_ms)) {
     return;

@@ -2,6 +2,7 @@
 //
 //   NAME-round-R/manifest.json   this
 //                shard-K.bin     the chunks of shard K (server/checkpoint/checkpoint_file.h)
+//                part-SUM.bin    a large part of what ranks keep (server/checkpoint/checkpoint_parts.h)
 //                COMPLETE        the checksum of manifest.json, written last: without it the checkpoint is half of one
 #pragma once
 
@@ -9,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "common/base/result.h"
 #include "common/config/config.h"
 #include "common/wire/compute_kinds.h"
+#include "common/wire/state_head.h"
 
 namespace tributary {
 
@@ -44,6 +47,14 @@ struct RankKey {
 // What ranks gave to be kept with the state (Session::keep).
 using RankStates = std::map<RankKey, std::vector<std::byte>>;
 inline constexpr std::size_t kMaxRankStatesBytes = 16u << 20;  // of a job, all ranks together
+// What they name.
+inline std::set<LargePart> large_parts_of(const RankStates& states) {
+  std::set<LargePart> parts;
+  for (const auto& [rank, state] : states) {
+    if (const LargePart large = StateHead::of(state).large) parts.insert(large);
+  }
+  return parts;
+}
 
 struct Manifest {
   std::string created;   // UTC, ISO 8601

@@ -29,15 +29,18 @@ struct WriteCheckpoint {
     field(m.directory, TRIB_WIRE(Directory), AtMost{kMaxPathBytes, "a checkpoint's path"});
   }
 };
-// To server 0: all parts are there; make them the checkpoint `target`.
+// To server 0: all parts are there; add the large parts of what ranks of the job keep, which the manifest names, and
+// make it the checkpoint `target`.
 struct SealCheckpoint {
   std::uint64_t operation = 0;
+  JobId job;
   std::string directory, target;
   std::string manifest;
 
   static constexpr auto kWire = TRIB_WIRE(SealCheckpoint);
   static void fields(auto& m, auto&& field) {
     field(m.operation, TRIB_WIRE(Operation));
+    field(m.job, TRIB_WIRE(Job));
     field(m.directory, TRIB_WIRE(Directory), AtMost{kMaxPathBytes, "a checkpoint's path"});
     field(m.target, TRIB_WIRE(Target), AtMost{kMaxPathBytes, "a checkpoint's path"});
     field(m.manifest, TRIB_WIRE(Manifest), AtMost{kMaxControlBytes, "a checkpoint's manifest"});

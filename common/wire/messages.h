@@ -298,18 +298,21 @@ struct WantPart {
     if (offset % kPartBytes != 0) throw Malformed{"a part of a state begins within another"};
   }
 };
-// The answer: empty if it is not there (any more).
+// The answer: empty if it is not there (any more), or on its way to who was asked.
 struct StatePart {
   WantPart part;
   std::vector<std::byte> data;
+  bool comes = false;  // the latter: ask again
 
   static constexpr auto kWire = TRIB_WIRE(StatePart);
   static void fields(auto& m, auto&& field) {
     WantPart::fields(m.part, field);
     field(m.data, TRIB_WIRE(Data), AtMost{kPartBytes, "a part of a state"});
+    field(m.comes, TRIB_WIRE(Comes));
   }
   void check() const {
     part.check();
+    if (comes && !data.empty()) throw Malformed{"a part of a state is there, and on its way"};
     if (!data.empty() && data.size() != std::min<std::uint64_t>(kPartBytes, part.large.bytes - part.offset))
       throw Malformed{"a part of a state has another size than was asked for"};
   }

@@ -18,7 +18,7 @@ class PartFetch {
  public:
   static constexpr std::uint64_t kWindow = 4;
   static constexpr std::uint64_t kRepeatMs = 2'000;     // without a part: asked for again
-  static constexpr std::uint64_t kPatienceMs = 30'000;  // without a part: given up
+  static constexpr std::uint64_t kPatienceMs = 30'000;  // without a part, or a word that it comes: given up
 
   PartFetch(JobId job, const LargePart& large, std::uint64_t now_ms);
 
@@ -28,6 +28,8 @@ class PartFetch {
   std::vector<WantPart> wants(std::uint64_t now_ms);
   // Whether this is the next part: its bytes then belong at part.offset.
   bool take(const StatePart& part, std::uint64_t now_ms);
+  // Who was asked has yet to get it, and gives up by itself.
+  void comes(std::uint64_t now_ms) { patience_.renew(now_ms); }
   std::uint64_t taken() const { return taken_; }  // bytes
   bool ended() const { return taken_ == large_.bytes; }
   bool right() const;  // its checksum is. REQUIRES: ended()

@@ -10,6 +10,7 @@
 
 #include "common/base/checksum.h"
 #include "common/files/durable_file.h"
+#include "server/checkpoint/checkpoint_parts.h"
 #include "server/checkpoint/checkpoint_reader.h"
 
 namespace tributary {
@@ -67,11 +68,19 @@ std::string in_words(const std::string& path) {
   return "checkpoint '" + path + "': ";
 }
 
+// Beside its manifest.
+std::set<std::string> files_of(const Manifest& manifest) {
+  std::set<std::string> files;
+  for (const ManifestShard& shard : manifest.shards) files.insert(shard.file);
+  for (const LargePart& large : large_parts_of(manifest.rank_states)) files.insert(part_file_name(large));
+  return files;
+}
+
 // A server whose file in the older checkpoint is whole has linked it, else written the same state anew: that takes the
 // place of the damaged file.
-Status take_over(const Manifest& manifest, const std::string& partial, const std::string& target) {
-  for (const ManifestShard& shard : manifest.shards) {
-    const std::string fresh = in_directory(partial, shard.file), older = in_directory(target, shard.file);
+Status take_over(const std::set<std::string>& files, const std::string& partial, const std::string& target) {
+  for (const std::string& file : files) {
+    const std::string fresh = in_directory(partial, file), older = in_directory(target, file);
     std::error_code ignored;
     if (fs::equivalent(fresh, older, ignored)) continue;
     if (Status renamed = rename_durably(fresh, older); !renamed) return renamed;
@@ -82,6 +91,14 @@ Status take_over(const Manifest& manifest, const std::string& partial, const std
 bool same_state(const Manifest& a, const Manifest& b) {
   return a.shards == b.shards && a.round == b.round && a.tensors == b.tensors && a.chunk_elements == b.chunk_elements &&
          a.chunk_shards == b.chunk_shards && a.job_json == b.job_json;
+}
+
+// A rank that only the first of two keeps something of; none: there is no such rank.
+std::optional<RankKey> lacking_rank(const Manifest& fresh, const Manifest& older) {
+  for (const auto& [rank, state] : fresh.rank_states) {
+    if (!older.rank_states.contains(rank)) return rank;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -185,14 +202,20 @@ Verification verify_checkpoint(const std::string& path) {
     return result.findings.size() < kMaxFindings ? Status{} : fail(ErrorCode::kLimit, "enough");
   };
   (void)read_checkpoint(path, *manifest, shards_of(*manifest), visitor);  // what is wrong is in the findings
+  for (const LargePart& large : large_parts_of(manifest->rank_states)) {
+    if (result.findings.size() >= kMaxFindings) break;
+    if (Status whole = read_part_file(path, large, [](auto, auto) { return Status(); }); !whole) {
+      result.findings.push_back(whole.error().message);
+      continue;
+    }
+    ++result.large_parts;
+    result.bytes += large.bytes;
+  }
   return result;
 }
 
-Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json) {
-  const Result<Manifest> manifest = manifest_from_json(manifest_json);
-  if (!manifest) return fail(manifest.error().code, "the manifest of '" + target + "': " + manifest.error().message);
-  std::set<std::string> files;
-  for (const ManifestShard& shard : manifest->shards) {
+Status see_shard_files(const std::string& partial, const Manifest& manifest) {
+  for (const ManifestShard& shard : manifest.shards) {
     const std::string path = in_directory(partial, shard.file);
     if (file_size(path) != shard.bytes) {
       return fail(ErrorCode::kNotFound, "server " + std::to_string(shard.shard.value) + " wrote '" + path +
@@ -200,8 +223,15 @@ Result<bool> seal_checkpoint(const std::string& partial, const std::string& targ
                                             std::to_string(shard.bytes) +
                                             " bytes; save into a directory that all servers share");
     }
-    files.insert(shard.file);
   }
+  return {};
+}
+
+Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json) {
+  const Result<Manifest> manifest = manifest_from_json(manifest_json);
+  if (!manifest) return fail(manifest.error().code, "the manifest of '" + target + "': " + manifest.error().message);
+  if (Status seen = see_shard_files(partial, *manifest); !seen) return tl::unexpected(seen.error());
+  std::set<std::string> files = files_of(*manifest);
   std::error_code error;
   if (exists(target)) {
     const Result<Manifest> other = open_checkpoint(target);
@@ -211,7 +241,13 @@ Result<bool> seal_checkpoint(const std::string& partial, const std::string& targ
                                                 : "is no whole checkpoint: " + other.error().message) +
                                          "; move it away, or save into another directory");
     }
-    if (Status mended = take_over(*manifest, partial, target); !mended) return tl::unexpected(mended.error());
+    if (const auto rank = lacking_rank(*manifest, *other)) {
+      return fail(ErrorCode::kStore, "'" + target + "' is there already, without what node " +
+                                         std::to_string(rank->node) + " rank " + std::to_string(rank->local_rank) +
+                                         " keeps, which has come since; move it away, or save into another directory");
+    }
+    std::erase_if(files, [theirs = files_of(*other)](const std::string& file) { return !theirs.contains(file); });
+    if (Status mended = take_over(files, partial, target); !mended) return tl::unexpected(mended.error());
     fs::remove_all(partial, error);
     return true;
   }

@@ -36,15 +36,18 @@ Result<std::vector<CheckpointSummary>> list_checkpoints(const std::string& direc
 bool is_checkpoint(const std::string& path);
 
 struct Verification {
-  std::vector<std::string> findings;    // empty: all is well
-  std::uint64_t chunks = 0, bytes = 0;  // that are whole
+  std::vector<std::string> findings;                     // empty: all is well
+  std::uint64_t chunks = 0, large_parts = 0, bytes = 0;  // that are whole
 };
 // Reads every byte (server/checkpoint/checkpoint_reader.h). Goes on after a finding as long as that makes sense.
 Verification verify_checkpoint(const std::string& path);
 
+// Is every shard's file where this process looks? kNotFound names the one that is not.
+Status see_shard_files(const std::string& partial, const Manifest& manifest);
+
 // Makes `partial`, in which all shard files are written, the checkpoint `target` (both in one directory). True: target
-// was there already with the same contents, and partial is gone. kStore: another checkpoint is there; kNotFound: a
-// shard's file is not where this process looks.
+// was there already with the same contents, and partial is gone. kStore: another checkpoint is there; kNotFound: as
+// see_shard_files(). REQUIRES: this process wrote the files of large parts.
 Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json);
 
 }  // namespace tributary

@@ -1,13 +1,7 @@
 #include "server/checkpoint/checkpoint_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <utility>
 
 #include "common/base/layout.h"
@@ -16,8 +10,6 @@ namespace tributary {
 namespace {
 
 constexpr char kMagic[8] = {'T', 'R', 'I', 'B', 'C', 'K', 'P', 'T'};
-constexpr std::size_t kBufferBytes = 1u << 20;  // of one write
-constexpr std::size_t kDirectAlign = 4096;      // that files want which are written past the page cache
 
 struct FileHeader {
   char magic[8] = {};
@@ -62,85 +54,30 @@ Error damaged(const std::string& path, const std::string& flaw) {
 
 }  // namespace
 
-CheckpointFileWriter::CheckpointFileWriter(std::string path, FileDescriptor file)
-    : path_(std::move(path)),
-      file_(std::move(file)),
-      buffer_(static_cast<std::byte*>(std::aligned_alloc(kDirectAlign, kBufferBytes))) {
-  if (!buffer_) throw std::bad_alloc();
-  // Best effort: what cannot is written through the page cache.
-  const int flags = ::fcntl(file_.get(), F_GETFL);
-  if (flags >= 0) ::fcntl(file_.get(), F_SETFL, flags | O_DIRECT);
-}
-
-void CheckpointFileWriter::Free::operator()(std::byte* memory) const {
-  std::free(memory);
-}
-
 Result<std::unique_ptr<CheckpointFileWriter>> CheckpointFileWriter::create(std::string path,
                                                                            const CheckpointFileInfo& info) {
-  Result<FileDescriptor> file = open_to_write(path);
+  Result<std::unique_ptr<UncachedFileWriter>> file = UncachedFileWriter::create(std::move(path));
   if (!file) return tl::unexpected(file.error());
-  std::unique_ptr<CheckpointFileWriter> writer(new CheckpointFileWriter(std::move(path), std::move(*file)));
   FileHeader header;
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   header.shard = info.shard.value;
   header.round = info.round.value;
   header.layout_hash = info.layout_hash;
   header.checksum = checksum_of(header);
-  if (Status written = writer->put(&header, sizeof header); !written) return tl::unexpected(written.error());
-  return writer;
-}
-
-Status CheckpointFileWriter::put(const void* data, std::size_t bytes) {
-  checksum_.add(data, bytes);
-  bytes_ += bytes;
-  const auto* at = static_cast<const std::byte*>(data);
-  while (bytes > 0) {
-    const std::size_t piece = std::min(bytes, kBufferBytes - buffered_);
-    std::memcpy(buffer_.get() + buffered_, at, piece);
-    buffered_ += piece;
-    at += piece;
-    bytes -= piece;
-    if (buffered_ < kBufferBytes) continue;
-    if (Status written = write_buffer(kBufferBytes); !written) return written;
-    buffered_ = 0;
-  }
-  return {};
-}
-
-Status CheckpointFileWriter::write_buffer(std::size_t bytes) {
-  Status written = write_all(file_, path_, buffer_.get(), bytes);
-  const int flags = ::fcntl(file_.get(), F_GETFL);
-  if (!written && (flags & O_DIRECT) != 0 && ::fcntl(file_.get(), F_SETFL, flags & ~O_DIRECT) == 0) {
-    // It may be the alignment that this device wants. A full disk says so again.
-    if (::lseek(file_.get(), static_cast<off_t>(written_), SEEK_SET) >= 0)
-      written = write_all(file_, path_, buffer_.get(), bytes);
-  }
-  if (written) written_ += bytes;
-  return written;
+  if (Status written = (*file)->put(&header, sizeof header); !written) return tl::unexpected(written.error());
+  return std::unique_ptr<CheckpointFileWriter>(new CheckpointFileWriter(std::move(*file)));
 }
 
 Status CheckpointFileWriter::add(const StoredChunk& chunk) {
   for (const StoredEntry& entry : chunk.entries) {
     EntryHeader header{static_cast<std::uint32_t>(entry.key.size()), 0, entry.value.size(), 0};
     header.checksum = checksum_of(header, entry.key, entry.value);
-    Status written = put(&header, sizeof header);
-    if (written) written = put(entry.key.data(), entry.key.size());
-    if (written) written = put(entry.value.data(), entry.value.size());
+    Status written = file_->put(&header, sizeof header);
+    if (written) written = file_->put(entry.key.data(), entry.key.size());
+    if (written) written = file_->put(entry.value.data(), entry.value.size());
     if (!written) return written;
   }
   return {};
-}
-
-Status CheckpointFileWriter::finish() {
-  // A direct write has a multiple of the alignment; what is too much is cut off again.
-  const std::size_t rest = (buffered_ + kDirectAlign - 1) / kDirectAlign * kDirectAlign;
-  std::memset(buffer_.get() + buffered_, 0, rest - buffered_);
-  buffered_ = 0;
-  if (Status written = write_buffer(rest); !written) return written;
-  if (::ftruncate(file_.get(), static_cast<off_t>(bytes_)) != 0)
-    return tl::unexpected(file_error("set the size of", path_, errno));
-  return sync(file_, path_);
 }
 
 CheckpointFile::CheckpointFile(std::string path, FileDescriptor file)

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/checksum.h"
@@ -19,6 +20,7 @@
 #include "common/base/layout.h"
 #include "common/base/result.h"
 #include "common/files/durable_file.h"
+#include "server/checkpoint/uncached_file.h"
 #include "server/chunk/stored_chunk.h"
 
 namespace tributary {
@@ -36,28 +38,16 @@ class CheckpointFileWriter {
  public:
   // A file of that name is replaced.
   static Result<std::unique_ptr<CheckpointFileWriter>> create(std::string path, const CheckpointFileInfo& info);
-  // Chunks ascending. Written past the page cache, where the file system can: its copies and its writing back, in
-  // bursts and on threads of normal priority, is what rounds of a training beside it would feel.
-  Status add(const StoredChunk& chunk);
-  Status finish();  // durable when it returns
+  Status add(const StoredChunk& chunk);        // chunks ascending
+  Status finish() { return file_->finish(); }  // durable when it returns
 
-  std::uint64_t bytes() const { return bytes_; }
-  std::string checksum() const { return checksum_.hex(); }
+  std::uint64_t bytes() const { return file_->bytes(); }
+  std::string checksum() const { return file_->checksum(); }
 
  private:
-  CheckpointFileWriter(std::string path, FileDescriptor file);
-  Status put(const void* data, std::size_t bytes);
-  Status write_buffer(std::size_t bytes);
+  explicit CheckpointFileWriter(std::unique_ptr<UncachedFileWriter> file) : file_(std::move(file)) {}
 
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
-  const std::string path_;
-  FileDescriptor file_;
-  Checksum128 checksum_;
-  std::unique_ptr<std::byte[], Free> buffer_;  // aligned
-  std::size_t buffered_ = 0;
-  std::uint64_t bytes_ = 0, written_ = 0;
+  const std::unique_ptr<UncachedFileWriter> file_;
 };
 
 class CheckpointFile {

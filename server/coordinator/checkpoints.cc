@@ -1,6 +1,7 @@
 #include "server/coordinator/checkpoints.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -18,16 +19,19 @@ std::string partial_of(const CheckpointStatus& status) {
   return status.path + kPartialSuffix;
 }
 
-// Large parts are in snapshots only, and a state is of no use without its own. What is left out, in words.
-std::string leave_out_large_parts(RankStates& states) {
+// A state is of no use without its large part. What is left out, in words.
+std::string leave_out_lost(RankStates& states, const std::function<bool(const LargePart&)>& has) {
   const std::size_t all = states.size();
-  std::erase_if(states, [](const auto& entry) { return bool{StateHead::of(entry.second).large}; });
+  std::erase_if(states, [&](const auto& entry) {
+    const LargePart large = StateHead::of(entry.second).large;
+    return large && !has(large);
+  });
   if (states.size() == all) return {};
   const bool whole = std::ranges::any_of(states, [](const auto& entry) { return StateHead::of(entry.second).whole; });
   if (!whole) states.clear();  // the others need one
   return "what " + std::to_string(all - states.size()) + " of " + std::to_string(all) +
-         " ranks keep: it has a large part (optimizer state of trainers, buffers), which only snapshots have; a job "
-         "that is restored from it begins that anew";
+         " ranks keep: its large part (optimizer state of trainers, buffers) is not in server 0's store any more (its "
+         "log says why); a job that is restored from it begins that anew. Save a later round to have it";
 }
 
 bool waits(const CheckpointStatus& status, const std::string& job) {
@@ -87,6 +91,7 @@ Result<std::uint64_t> Checkpoints::restore(const RestoreOrder& order, const JobR
   checkpoint.status.round = record.committed;
   checkpoint.status.path = order.directory;
   for (const ChunkOwner owner : record.owners) checkpoint.status.awaited.insert(owner.shard.value);
+  if (!large_parts_of(record.rank_states).empty()) checkpoint.status.awaited.insert(0);
   const Result<Checkpoint*> begun = begin(std::move(checkpoint), now_ms);
   if (!begun) return tl::unexpected(begun.error());
   const CheckpointStatus& status = (*begun)->status;
@@ -127,6 +132,27 @@ void Checkpoints::write(const std::string& job, const JobRecord& record, std::ui
   }
 }
 
+std::set<LargePart> Checkpoints::large_parts(JobId job) const {
+  std::set<LargePart> parts;
+  for (const auto& [id, checkpoint] : checkpoints_) {
+    const CheckpointStep step = checkpoint.status.step;
+    if (checkpoint.record.job != job || (step != CheckpointStep::kWriting && step != CheckpointStep::kSealing))
+      continue;
+    parts.merge(large_parts_of(checkpoint.record.rank_states));
+  }
+  return parts;
+}
+
+// What ranks keep may come after the snapshot was committed, and before the next one is.
+void Checkpoints::look_for_parts(Checkpoint& checkpoint, std::uint64_t now_ms) {
+  const JobRecord* now = jobs_.record_of(checkpoint.status.job);
+  if (now && now->job == checkpoint.record.job && now->committed == checkpoint.record.committed) {
+    checkpoint.record.rank_states = now->rank_states;
+    if (jobs_.parts_come(checkpoint.status.job, now_ms)) return;
+  }
+  seal(checkpoint, now_ms);
+}
+
 void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
   CheckpointStatus& status = checkpoint.status;
   const Peers::Server* sealer = peers_.alive(0);
@@ -140,11 +166,9 @@ void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
   manifest.nodes = checkpoint.nodes;
   manifest.world_size = record.world_size;
   manifest.tensors = record.tensors;
-  // What ranks keep may have come after the snapshot was committed.
-  const JobRecord* now = jobs_.record_of(status.job);
-  const bool current = now && now->job == record.job && now->committed == record.committed;
-  manifest.rank_states = current ? now->rank_states : record.rank_states;
-  status.lacks = leave_out_large_parts(manifest.rank_states);
+  manifest.rank_states = record.rank_states;
+  status.lacks =
+      leave_out_lost(manifest.rank_states, [&](const LargePart& large) { return jobs_.has_part(record.job, large); });
   if (!status.lacks.empty()) {
     output_.log("the checkpoint of job '" + status.job + "' lacks " + status.lacks, LogLevel::kWarning);
   }
@@ -155,7 +179,7 @@ void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
   manifest.shards = checkpoint.shards;
   status.step = CheckpointStep::kSealing;
   status.awaited = {0};
-  output_.send(sealer->peer, SealCheckpoint{status.id, partial_of(status), status.path, to_json(manifest)});
+  output_.send(sealer->peer, SealCheckpoint{status.id, record.job, partial_of(status), status.path, to_json(manifest)});
 }
 
 void Checkpoints::on(ShardIndex shard, const CheckpointDone& m, std::uint64_t now_ms) {
@@ -170,7 +194,7 @@ void Checkpoints::on(ShardIndex shard, const CheckpointDone& m, std::uint64_t no
     const auto chunks = std::ranges::count(checkpoint.record.owners, shard, &ChunkOwner::shard);
     checkpoint.shards.push_back(
         {shard_file_name(shard), shard, static_cast<std::uint32_t>(chunks), m.bytes, m.checksum});
-    if (status.awaited.empty()) seal(checkpoint, now_ms);
+    if (status.awaited.empty()) look_for_parts(checkpoint, now_ms);
   } else if (status.step == CheckpointStep::kSealing) {
     status.unchanged = m.unchanged;
     end(checkpoint, {}, now_ms);
@@ -224,6 +248,8 @@ void Checkpoints::tick(std::uint64_t now_ms) {
     const CheckpointStatus& status = checkpoint.status;
     if (status.over()) continue;
     const bool waiting = status.step == CheckpointStep::kWaiting;
+    if (status.step == CheckpointStep::kWriting && status.awaited.empty()) look_for_parts(checkpoint, now_ms);
+    if (status.over()) continue;
     if (now_ms <= status.begun_ms + (waiting ? kWaitingPatienceMs : kWorkingPatienceMs)) continue;
     if (waiting && jobs_.takes_snapshot(status.job)) continue;
     end(checkpoint,

@@ -1,9 +1,11 @@
 // Checkpoints: saves and restores that people have ordered, under way and over. Pure. Lives in the coordinator.
 //
 // save:     a snapshot is named soon (the job trains on), or the newest committed one is taken
-//           -> WriteCheckpoint to the job's shards -> SealCheckpoint to server 0 -> done
+//           -> WriteCheckpoint to the job's shards -> SealCheckpoint to server 0, whose store has the large parts of
+//           what ranks keep -> done
 // restore:  the chunks are dealt to the servers that there are -> LoadCheckpoint to all of them, which makes a snapshot
-//           of a new job id in their stores -> the job's record -> done. From then on it is like any stopped job.
+//           of a new job id in their stores, and large parts in server 0's -> the job's record -> done. From then on it
+//           is like any stopped job.
 //
 // Whatever fails leaves the jobs as they were; what was written for it is dropped. Invariant: at most one is under way
 // for a job, and kMaxUnderWay in all.
@@ -30,6 +32,9 @@ class CheckpointJobs {
   // As it is now; nullptr: there is no such job.
   virtual const JobRecord* record_of(const std::string& job) const = 0;
   virtual bool takes_snapshot(const std::string& job) const = 0;
+  // Is a large part of what its ranks keep in the store? Are some on their way that belong to its committed snapshot?
+  virtual bool has_part(JobId job, const LargePart& large) const = 0;
+  virtual bool parts_come(const std::string& job, std::uint64_t now_ms) = 0;
   // All servers have loaded it.
   virtual Status restored(const std::string& job, const JobRecord& record) = 0;
   virtual void not_restored(const std::string& job) = 0;
@@ -55,6 +60,8 @@ class Checkpoints {
   // The job's committed snapshot is what its saves waited for. nodes: that made it. shards: that have a part of it.
   void write(const std::string& job, const JobRecord& record, std::uint32_t nodes,
              const std::set<std::uint16_t>& shards, std::uint64_t now_ms);
+  // Large parts that saves which are being written name: they stay in the store until then.
+  std::set<LargePart> large_parts(JobId job) const;
   // The view ended, and no snapshot of it will be committed any more.
   void view_over(const std::string& job, const std::string& why, std::uint64_t now_ms);
   // What was asked of this server will not be answered.
@@ -70,6 +77,8 @@ class Checkpoints {
     std::vector<ManifestShard> shards;  // save: written
   };
   Result<Checkpoint*> begin(Checkpoint checkpoint, std::uint64_t now_ms);
+  // All shards have written it: sealed when nothing that ranks kept with it is on its way any more.
+  void look_for_parts(Checkpoint& checkpoint, std::uint64_t now_ms);
   void seal(Checkpoint& checkpoint, std::uint64_t now_ms);
   // failure: why; empty: it is done.
   void end(Checkpoint& checkpoint, const std::string& failure, std::uint64_t now_ms);

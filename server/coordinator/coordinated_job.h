@@ -72,6 +72,8 @@ class CoordinatedJob {
   bool in_view() const { return view() != nullptr; }
   bool in_view(ViewId id) const { return in_view() && record().view == id; }
   bool takes_snapshot() const;
+  // Are large parts on their way that ranks gave for the committed snapshot? Asks for them.
+  bool parts_come(std::uint64_t now_ms) { return ledger_.keeper.fetch(record().committed, now_ms); }
   bool kept_by_servers() const;
   // Its nodes left before it had an id: nothing of it is anywhere.
   bool never_opened() const;

@@ -42,7 +42,7 @@ void CoordinatorCore::drop_parts_but_of(const std::vector<JobRecord>& registry) 
   std::map<JobId, std::set<LargePart>> named;
   for (const JobId job : context_.parts.jobs()) named[job];
   for (const JobRecord& record : registry) {
-    for (const auto& [rank, state] : record.rank_states) named[record.job].insert(StateHead::of(state).large);
+    named[record.job].merge(large_parts_of(record.rank_states));
   }
   for (const auto& [job, parts] : named) context_.parts.keep_only(job, parts);
 }

@@ -104,6 +104,8 @@ class CoordinatorCore : private CheckpointJobs {
   // coordinator_orders.cc
   const JobRecord* record_of(const std::string& job) const override;
   bool takes_snapshot(const std::string& job) const override;
+  bool has_part(JobId job, const LargePart& large) const override;
+  bool parts_come(const std::string& job, std::uint64_t now_ms) override;
   Status restored(const std::string& job, const JobRecord& record) override;
   void not_restored(const std::string& job) override;
   Result<JobRecord> record_to_restore(const Manifest& manifest, const JobConfig& config) const;

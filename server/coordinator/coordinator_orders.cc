@@ -139,10 +139,20 @@ bool CoordinatorCore::takes_snapshot(const std::string& job) const {
   return found != jobs_.end() && found->second.takes_snapshot();
 }
 
+bool CoordinatorCore::has_part(JobId job, const LargePart& large) const {
+  return context_.parts.has(job, large);
+}
+
+bool CoordinatorCore::parts_come(const std::string& job, std::uint64_t now_ms) {
+  const auto found = jobs_.find(job);
+  return found != jobs_.end() && found->second.parts_come(now_ms);
+}
+
 Status CoordinatorCore::restored(const std::string& name, const JobRecord& record) {
   if (const Status saved = context_.output.save(record); !saved) {
     return fail(saved.error().code, "cannot record the job: " + saved.error().message);
   }
+  context_.parts.restored(record.job);
   const auto before = jobs_.find(name);
   std::set<JobId> older = strangers(name);
   older.merge(before->second.ids());

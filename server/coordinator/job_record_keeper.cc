@@ -187,7 +187,8 @@ bool JobRecordKeeper::fetch(Round round, std::uint64_t now_ms) {
 
 void JobRecordKeeper::drop_parts() {
   std::set<LargePart> wanted = rank_states_.large_parts({});
-  for (const auto& [rank, state] : record_.rank_states) wanted.insert(StateHead::of(state).large);
+  wanted.merge(context_.checkpoints.large_parts(record_.job));
+  wanted.merge(large_parts_of(record_.rank_states));
   wanted.insert(held_);
   context_.parts.keep_only(record_.job, wanted);
 }

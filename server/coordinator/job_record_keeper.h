@@ -86,7 +86,7 @@ class JobRecordKeeper {
   void commit_rank_states(Round round);
   std::vector<std::byte> first_whole(Round round) const;
   PendingRankStates::There there() const;
-  // Large parts that no record and no rank of the view names go.
+  // Large parts that no record, no rank of the view and no save names go.
   void drop_parts();
 
   CoordinatorContext& context_;

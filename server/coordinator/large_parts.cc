@@ -28,6 +28,11 @@ std::vector<JobId> LargeParts::jobs() const {
   return jobs;
 }
 
+void LargeParts::restored(JobId job) {
+  LargePartStore::Complete there = store_ ? store_->complete() : LargePartStore::Complete();
+  if (const auto of_job = there.find(job); of_job != there.end()) complete_.insert(there.extract(of_job));
+}
+
 std::string LargeParts::in_words(const Key& key) const {
   const auto announced = announced_.find(key);
   return "a large part of what ranks of " +
@@ -120,6 +125,7 @@ void LargeParts::lost(Fetches::iterator at, const std::string& why, std::uint64_
 
 bool LargeParts::take(std::uint64_t worker, const StatePart& m, std::uint64_t now_ms) {
   const Key key{m.part.job, m.part.large};
+  if (m.comes) return false;  // nobody asks a worker for what it has yet to get
   pass_on(worker, m);
   const auto at = fetches_.find(key);
   if (at == fetches_.end() || at->second.worker != worker) return false;  // of a fetch that is over
@@ -169,7 +175,9 @@ void LargeParts::answer(std::uint64_t worker, const WantPart& m, std::uint64_t n
   }
   if (!to_be_had(m.job, m.large)) return send(worker, StatePart{m, {}});
   if (!store_) return ask_for_another(m, worker, now_ms);
-  want(m.job, m.large, now_ms);
+  const bool comes = want(m.job, m.large, now_ms);
+  if (!comes && to_be_had(m.job, m.large)) return;  // too many wait: the asker's patience is the bound
+  send(worker, StatePart{m, {}, comes});
 }
 
 // Those that ask while it is under way wait for the same answer. The asker's patience bounds all of it.

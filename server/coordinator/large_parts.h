@@ -38,6 +38,8 @@ class LargeParts {
   // Or a worker that is there says that it has it.
   bool to_be_had(JobId job, const LargePart& large) const;
   std::vector<JobId> jobs() const;
+  // Of a job that was restored: what came into the store past this.
+  void restored(JobId job);
   std::uint64_t taken() const { return taken_; }  // bytes, of all jobs: grows while something comes
 
   // ---- What is wanted ----
@@ -49,8 +51,8 @@ class LargeParts {
   void keep_only(JobId job, const std::set<LargePart>& wanted);
 
   // ---- What workers say ----
-  // A worker lacks a piece. It gets it, or an empty answer if nobody has it. As long as it may come it gets none, and
-  // asks again by itself.
+  // A worker lacks a piece. It gets it, or an empty answer if nobody has it. As long as it comes it is told so, and asks
+  // again by itself: how long that may take is measured here, by what comes from who has it.
   void answer(std::uint64_t worker, const WantPart& m, std::uint64_t now_ms);
   // A piece from a worker. Whether that completes something.
   bool take(std::uint64_t worker, const StatePart& m, std::uint64_t now_ms);

@@ -100,8 +100,12 @@ void RunningView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t 
     return snapshots_.missed(now_ms);
   }
   if (!snapshots_.wrote(server, m.bytes, parts) || awaited_) return;
-  if (!ledger_.lacks_state(m.round, now_ms)) return commit(m.round, now_ms);
+  if (!waits(m.round, now_ms)) return commit(m.round, now_ms);
   awaited_.emplace(m.round, now_ms);
+}
+
+bool RunningView::waits(Round round, std::uint64_t now_ms) {
+  return ledger_.lacks_state(round, now_ms) || (saves() && ledger_.keeper.fetch(round, now_ms));
 }
 
 void RunningView::commit(Round round, std::uint64_t now_ms) {
@@ -112,11 +116,12 @@ void RunningView::commit(Round round, std::uint64_t now_ms) {
 void RunningView::look_for_state(std::uint64_t now_ms) {
   if (!awaited_) return;
   const Round round = awaited_->round;
-  if (!ledger_.lacks_state(round, now_ms)) {
+  const bool waiting = waits(round, now_ms);
+  if (waiting && !awaited_->over(ledger_, now_ms)) return;
+  if (!waiting || !ledger_.lacks_state(round, now_ms)) {  // with, or without, what did not come
     awaited_.reset();
     return commit(round, now_ms);
   }
-  if (!awaited_->over(ledger_, now_ms)) return;
   ledger_.not_saved = awaited_->why();
   ledger_.log("snapshot of round " + std::to_string(round.value) + " of " + ledger_.in_words() +
                   " is given up: " + ledger_.not_saved,
@@ -274,8 +279,7 @@ std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
   if (stop_requested_) return std::nullopt;
   const JobRecord& record = ledger_.record();
   SnapshotSchedule::Wishes wishes;
-  wishes.awaited = (joins_after_ && record.committed <= *joins_after_) ||
-                   ledger_.context.checkpoints.awaits_snapshot(ledger_.config().name);
+  wishes.awaited = (joins_after_ && record.committed <= *joins_after_) || saves();
   if (now_ms >= ledger_.redo_due_ms && keeps_redo(ledger_.config(), view.members, ledger_.context.peers)) {
     wishes.redo_from = redo_snapshot_from(view, record, ledger_.paces);
   }

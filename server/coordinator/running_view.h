@@ -66,6 +66,9 @@ class RunningView {
   std::optional<SnapshotDone> node_zero_kept;  // all-reduce: what node 0 said of its last checkpoint
 
  private:
+  // For what ranks keep of the round: one whole state, if there must be one, and for a checkpoint what is on its way.
+  bool waits(Round round, std::uint64_t now_ms);
+  bool saves() const { return ledger_.context.checkpoints.awaits_snapshot(ledger_.config().name); }
   void commit(Round round, std::uint64_t now_ms);
   void look_for_stall(std::uint64_t now_ms);
   std::optional<LeftBehind> left_behind(const LeaveJob& first, std::uint64_t now_ms);

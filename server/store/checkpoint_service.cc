@@ -14,6 +14,7 @@
 #include "common/files/durable_file.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/checkpoint_file.h"
+#include "server/checkpoint/checkpoint_parts.h"
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/chunk/chunk_record.h"
 #include "server/store/disk_space.h"
@@ -80,12 +81,7 @@ void CheckpointService::write(const WriteCheckpoint& order) {
 }
 
 void CheckpointService::seal(const SealCheckpoint& order) {
-  queue(order.operation, [order](CheckpointDone& done) -> Status {
-    const Result<bool> unchanged = seal_checkpoint(order.directory, order.target, order.manifest);
-    if (!unchanged) return tl::unexpected(unchanged.error());
-    done.unchanged = *unchanged;
-    return {};
-  });
+  queue(order.operation, [this, order](CheckpointDone& done) { return seal_parts(order, done); });
 }
 
 void CheckpointService::load(const LoadCheckpoint& order) {
@@ -99,7 +95,9 @@ void CheckpointService::drop(const DropCheckpoint& order) {
       fs::remove(fs::path(order.directory) / shard_file_name(options_.shard), ignored);
       fs::remove(order.directory, ignored);  // by the last of the servers: it is empty then
     }
-    return order.job.value == 0 ? Status{} : store_.drop_job(order.job);
+    if (order.job.value == 0) return {};
+    const Status dropped = store_.drop_job(order.job);
+    return dropped ? store_.large_parts().drop(order.job, {}) : dropped;
   });
 }
 
@@ -241,6 +239,52 @@ bool CheckpointService::link_unchanged(const WriteCheckpoint& order, const Pinne
   return true;
 }
 
+Status CheckpointService::seal_parts(const SealCheckpoint& order, CheckpointDone& done) {
+  const Result<Manifest> manifest = manifest_from_json(order.manifest);
+  if (!manifest) {
+    return fail(manifest.error().code, "the manifest of '" + order.target + "': " + manifest.error().message);
+  }
+  if (Status seen = see_shard_files(order.directory, *manifest); !seen) return seen;
+  const std::set<LargePart> parts = large_parts_of(manifest->rank_states);
+  const auto seal = [&]() -> Result<bool> {
+    for (const LargePart& large : parts) {
+      if (Status written = write_part(order, large); !written) return tl::unexpected(written.error());
+      done.bytes += large.bytes;
+    }
+    return seal_checkpoint(order.directory, order.target, order.manifest);
+  };
+  const Result<bool> unchanged = seal();
+  if (unchanged) {
+    done.unchanged = *unchanged;
+    return {};
+  }
+  std::error_code ignored;  // the shards' files go when the coordinator has heard of it
+  for (const LargePart& large : parts) fs::remove(fs::path(order.directory) / part_file_name(large), ignored);
+  return tl::unexpected(unchanged.error());
+}
+
+// A checkpoint of this round may have it already: then its file becomes ours, if that is whole.
+Status CheckpointService::write_part(const SealCheckpoint& order, const LargePart& large) {
+  const std::string file = part_file_name(large);
+  const auto paced = [this](std::uint64_t, std::span<const std::byte> piece) { return pace(piece.size()); };
+  if (read_part_file(order.target, large, paced)) {
+    const fs::path ours = fs::path(order.directory) / file;
+    std::error_code error;
+    fs::remove(ours, error);
+    fs::create_hard_link(fs::path(order.target) / file, ours, error);
+    if (!error) return {};
+  }
+  const Status written =
+      write_part_file(order.directory, large, [&](std::uint64_t offset) -> Result<std::vector<std::byte>> {
+        // It may be the store's disk, which is needed more.
+        Status may = room_on_disk(order.directory, kPartBytes + kSpareBytes);
+        if (may) may = pace(kPartBytes);
+        if (!may) return tl::unexpected(may.error());
+        return store_.large_parts().read(order.job, large, offset);
+      });
+  return written ? written : fail(written.error().code, "server 0: " + written.error().message);
+}
+
 Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone& done) {
   const std::uint64_t started = steady_ns();
   const std::string me = "server " + std::to_string(options_.shard.value) + ": ";
@@ -259,6 +303,9 @@ Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone
   if (!layout) return tl::unexpected(layout.error());
   SnapshotInfo info{order.job, order.name, manifest->round, layout->hash(), job_of(*manifest).optimizer.name, 0};
   for (const ChunkOwner owner : layout->owners()) info.chunks += owner.shard == options_.shard ? 1 : 0;
+  if (options_.shard.value == 0) {
+    if (Status loaded = load_parts(order, *manifest, done); !loaded) return loaded;
+  }
   if (info.chunks == 0) return {};
 
   auto writer = store_.begin(info);
@@ -286,6 +333,24 @@ Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone
   log_("loaded '" + order.directory + "' as the " + describe(info) +
        printed(": %u chunks, %.1f MB in %.2f s", info.chunks, static_cast<double>(done.bytes) * 1e-6,
                static_cast<double>(steady_ns() - started) * 1e-9));
+  return {};
+}
+
+// What is loaded of a restore that fails goes when the coordinator says so (DropCheckpoint), or at its next start.
+Status CheckpointService::load_parts(const LoadCheckpoint& order, const Manifest& manifest, CheckpointDone& done) {
+  LargePartStore& parts = store_.large_parts();
+  for (const LargePart& large : large_parts_of(manifest.rank_states)) {
+    Status loaded = parts.begin(order.job, large);
+    if (loaded) {
+      loaded = read_part_file(order.directory, large, [&](std::uint64_t offset, std::span<const std::byte> piece) {
+        done.bytes += piece.size();
+        Status added = parts.add(order.job, large, offset, piece);
+        return added ? go_on() : added;
+      });
+    }
+    if (loaded) loaded = parts.finish(order.job, large);
+    if (!loaded) return fail(loaded.error().code, "server 0: " + loaded.error().message);
+  }
   return {};
 }
 

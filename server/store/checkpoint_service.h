@@ -2,8 +2,8 @@
 // that neither a lane nor the control thread ever waits for that disk.
 //
 //   write: a committed snapshot becomes the shard's file, within the store's budget. Training and snapshots go on.
-//   seal:  (server 0) when all shards' files are there: manifest, COMPLETE, the final name.
-//   load:  the files of a checkpoint become a complete snapshot of a job in this store.
+//   seal:  (server 0) when all shards' files are there: large parts, manifest, COMPLETE, the final name.
+//   load:  the files of a checkpoint become a complete snapshot of a job in this store; on server 0 also large parts.
 //   drop:  what nobody needs any more.
 //
 // Orders are carried out one after the other. Every one but drop() ends in exactly one call of Done, on this thread or
@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "common/base/result.h"
+#include "common/files/checkpoint_manifest.h"
 #include "common/wire/messages.h"
 #include "server/store/store.h"
 #include "server/store/token_bucket.h"
@@ -58,7 +59,10 @@ class CheckpointService {
   Status write_shard(const WriteCheckpoint& order, const PinnedSnapshot& snapshot, CheckpointDone& done);
   bool link_unchanged(const WriteCheckpoint& order, const PinnedSnapshot& snapshot, const std::string& file,
                       CheckpointDone& done);
+  Status seal_parts(const SealCheckpoint& order, CheckpointDone& done);
+  Status write_part(const SealCheckpoint& order, const LargePart& large);
   Status load_shard(const LoadCheckpoint& order, CheckpointDone& done);
+  Status load_parts(const LoadCheckpoint& order, const Manifest& manifest, CheckpointDone& done);
   Status pace(std::uint64_t bytes);
   Status go_on();
 

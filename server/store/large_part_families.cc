@@ -75,6 +75,7 @@ Status LargePartFamilies::find(std::map<std::string, Family>& families) {
 }
 
 LargePartStore::Complete LargePartFamilies::complete() const {
+  const std::lock_guard lock(mutex_);
   Complete all;
   for (const auto& [key, part] : parts_) {
     if (part.complete) all[key.first].insert(key.second);
@@ -82,7 +83,14 @@ LargePartStore::Complete LargePartFamilies::complete() const {
   return all;
 }
 
+LargePartFamilies::Family LargePartFamilies::family(JobId job, const LargePart& large, bool complete) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = parts_.find({job, large});
+  return at == parts_.end() || at->second.complete != complete ? nullptr : at->second.family;
+}
+
 Status LargePartFamilies::begin(JobId job, const LargePart& large) {
+  const std::lock_guard lock(mutex_);
   if (const auto before = parts_.find({job, large}); before != parts_.end()) {
     if (Status dropped = drop(before); !dropped) return dropped;
   }
@@ -99,42 +107,43 @@ Status LargePartFamilies::begin(JobId job, const LargePart& large) {
 
 Status LargePartFamilies::add(JobId job, const LargePart& large, std::uint64_t offset,
                               std::span<const std::byte> piece) {
-  const auto at = parts_.find({job, large});
-  TRIB_ASSERT(at != parts_.end() && !at->second.complete);
+  const Family into = family(job, large, false);
+  TRIB_ASSERT(into);
   const std::string doing = "keep " + in_words(large);
   if (Status room = owner_.room(doing, 2 * kBufferBytes + kSpareBytes); !room) return room;
   rocksdb::WriteOptions past_the_log;
   past_the_log.disableWAL = true;
   const rocksdb::Slice value(reinterpret_cast<const char*>(piece.data()), piece.size());
-  const auto status = owner_.db.Put(past_the_log, at->second.family.get(), piece_key(offset), value);
+  const auto status = owner_.db.Put(past_the_log, into.get(), piece_key(offset), value);
   if (!status.ok()) return tl::unexpected<Error>(error(doing, status));
   return {};
 }
 
 Status LargePartFamilies::finish(JobId job, const LargePart& large) {
-  const auto at = parts_.find({job, large});
-  TRIB_ASSERT(at != parts_.end() && !at->second.complete);
+  const Family whole = family(job, large, false);
+  TRIB_ASSERT(whole);
   const std::string doing = "complete " + in_words(large);
   if (Status room = owner_.room(doing, 2 * kBufferBytes + kSpareBytes); !room) return room;
-  auto status = owner_.db.Flush(rocksdb::FlushOptions(), at->second.family.get());  // synced
+  auto status = owner_.db.Flush(rocksdb::FlushOptions(), whole.get());  // synced
   rocksdb::WriteOptions synced;
   synced.sync = true;
   if (status.ok()) status = owner_.db.Put(synced, kRecordPrefix + name_of(job, large), kRecord);
   if (!status.ok()) return tl::unexpected<Error>(error(doing, status));
-  at->second.complete = true;
+  const std::lock_guard lock(mutex_);
+  if (const auto at = parts_.find({job, large}); at != parts_.end()) at->second.complete = true;
   return {};
 }
 
 Result<std::vector<std::byte>> LargePartFamilies::read(JobId job, const LargePart& large, std::uint64_t offset) const {
-  const auto at = parts_.find({job, large});
-  if (at == parts_.end() || !at->second.complete) {
+  const Family of = family(job, large, true);
+  if (!of) {
     return fail(ErrorCode::kNotFound, "store " + owner_.path + " does not have " + in_words(large) + " (any more)");
   }
   rocksdb::PinnableSlice value;
   rocksdb::ReadOptions options;
   options.verify_checksums = true;
   options.fill_cache = false;
-  const auto status = owner_.db.Get(options, at->second.family.get(), piece_key(offset), &value);
+  const auto status = owner_.db.Get(options, of.get(), piece_key(offset), &value);
   if (!status.ok()) {
     return tl::unexpected<Error>(error("read " + in_words(large) + " at " + std::to_string(offset), status));
   }
@@ -143,6 +152,7 @@ Result<std::vector<std::byte>> LargePartFamilies::read(JobId job, const LargePar
 }
 
 Status LargePartFamilies::drop(JobId job, const std::set<LargePart>& but_these) {
+  const std::lock_guard lock(mutex_);
   for (auto at = parts_.lower_bound({job, LargePart()}); at != parts_.end() && at->first.first == job;) {
     const auto next = std::next(at);
     if (!but_these.contains(at->first.second)) {

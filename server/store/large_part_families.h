@@ -5,13 +5,15 @@
 // megabytes. When all are there and on the disk, a synced record in the family "default" makes the part complete. One
 // without that record is a leftover of a crash and is dropped at open.
 //
-// Thread rule: the coordinator's thread. The database may be written by others meanwhile.
+// Thread rule: any thread, but each part has one author at a time: the coordinator's thread, or that of checkpoints,
+// which loads the parts of jobs that the coordinator does not know yet.
 #pragma once
 
 #include <rocksdb/db.h>
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -57,10 +59,13 @@ class LargePartFamilies final : public LargePartStore {
 
   Error error(const std::string& doing, const rocksdb::Status& status) const;
   Family own(rocksdb::ColumnFamilyHandle* handle) const;
-  // Its record, then its family.
+  // Of a part that is (not) complete; null: there is none. Outlives a drop.
+  Family family(JobId job, const LargePart& large, bool complete) const;
+  // Its record, then its family. REQUIRES: mutex_ held.
   Status drop(Parts::iterator at);
 
   const Owner owner_;
+  mutable std::mutex mutex_;  // parts_
   Parts parts_;
 };
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "server/chunk/chunk_record.h"
+#include "tests/sim/cluster_judge.h"
 #include "tests/sim/judge.h"
 
 namespace tributary::sim {
@@ -16,10 +17,18 @@ void CheckpointsJudge::saved(const CheckpointStatus& status, const CheckpointFil
   for (std::uint32_t c = 0; c < manifest->chunk_shards.size(); ++c) check_chunk(*manifest, *directory, ChunkIndex(c));
   for (const auto& [key, state] : manifest->rank_states) {
     std::uint64_t words[3] = {};
-    if (state.size() == sizeof words) std::memcpy(words, state.data(), sizeof words);
+    const std::span<const std::byte> body = StateHead::body(state);
+    if (body.size() == sizeof words) std::memcpy(words, body.data(), sizeof words);
     if (words[0] != key.node * scenario_.ranks + key.local_rank || words[1] != manifest->round.value) {
       broken_("'" + status.path + "' has what rank " + std::to_string(words[0]) + " kept after round " +
               std::to_string(words[1]));
+    }
+    const LargePart large = StateHead::of(state).large;
+    if (!large) continue;
+    const auto part = directory->large_parts.find(large);
+    if (part == directory->large_parts.end() ||
+        part->second != ClusterJudge::large_of(static_cast<std::uint32_t>(words[0]), manifest->round)) {
+      broken_("'" + status.path + "' has not the large part that rank " + std::to_string(words[0]) + " kept");
     }
   }
 }

@@ -135,6 +135,12 @@ Status CheckpointsSim::seal(const SealCheckpoint& order, CheckpointDone& done) {
     if (!file || file->bytes() != shard.bytes) return fail(ErrorCode::kNotFound, "a shard's file is not there");
     files[shard.file] = *file;
   }
+  std::map<LargePart, std::vector<std::byte>> parts;
+  for (const LargePart& large : large_parts_of(manifest->rank_states)) {
+    Result<std::vector<std::byte>> bytes = large_part(order.job, large);
+    if (!bytes) return tl::unexpected(bytes.error());
+    parts.emplace(large, std::move(*bytes));
+  }
   files_.directories.erase(partial);
   if (const auto* there = files_.whole(order.target)) {
     const bool same = std::ranges::equal(files, there->files, [](const auto& a, const auto& b) {
@@ -143,8 +149,18 @@ Status CheckpointsSim::seal(const SealCheckpoint& order, CheckpointDone& done) {
     done.unchanged = same;
     return same ? Status() : fail(ErrorCode::kStore, "'" + order.target + "' holds another state of that round");
   }
-  files_.directories[order.target] = {std::move(files), order.manifest, true};
+  files_.directories[order.target] = {std::move(files), order.manifest, std::move(parts), true};
   return {};
+}
+
+Result<std::vector<std::byte>> CheckpointsSim::large_part(JobId job, const LargePart& large) const {
+  std::vector<std::byte> bytes;
+  while (bytes.size() < large.bytes) {
+    const auto piece = store_.large_parts().read(job, large, bytes.size());
+    if (!piece) return tl::unexpected(piece.error());
+    bytes.insert(bytes.end(), piece->begin(), piece->end());
+  }
+  return bytes;
 }
 
 // The chunks of one shard out of a checkpoint's files.
@@ -172,10 +188,26 @@ class CheckpointsSim::Loading {
     for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
       if (layout->owner(ChunkIndex(c)).shard == shard_) chunks_.emplace_back(c);
     }
+    if (shard_.value == 0) {
+      if (Status loaded = load_parts(*directory); !loaded) return loaded;
+    }
     if (chunks_.empty()) return Status();
     handle_ = store_.create({order_.job, order_.name, manifest_.round, layout->hash(), job_of(manifest_).optimizer.name,
                              static_cast<std::uint32_t>(chunks_.size())});
     return std::nullopt;
+  }
+
+  Status load_parts(const CheckpointFiles::Directory& directory) {
+    LargePartStore& parts = store_.large_parts();
+    for (const auto& [large, bytes] : directory.large_parts) {
+      if (Status room = parts.begin(order_.job, large); !room) return room;
+      for (std::uint64_t at = 0; at < bytes.size(); at += kPartBytes) {
+        const auto piece = std::span(bytes).subspan(at, std::min<std::size_t>(kPartBytes, bytes.size() - at));
+        if (Status added = parts.add(order_.job, large, at, piece); !added) return added;
+      }
+      if (Status whole = parts.finish(order_.job, large); !whole) return whole;
+    }
+    return {};
   }
 
   std::optional<Status> go_on(CheckpointDone& done) {
@@ -217,7 +249,9 @@ void CheckpointsSim::drop(const DropCheckpoint& order) {
       in->second.files.erase(shard_file_name(shard_));
       if (in->second.files.empty()) files_.directories.erase(in);
     }
-    return order.job.value == 0 ? Status() : store_.drop_job(order.job);
+    if (order.job.value == 0) return Status();
+    const Status dropped = store_.drop_job(order.job);
+    return dropped ? store_.large_parts().drop(order.job, {}) : dropped;
   });
 }
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/wire/messages.h"
 #include "tests/sim/disk_sim.h"
@@ -24,6 +25,7 @@ struct CheckpointFiles {
   struct Directory {
     std::map<std::string, File> files;
     std::string manifest;
+    std::map<LargePart, std::vector<std::byte>> large_parts;
     bool complete = false;
   };
   const Directory* whole(const std::string& path) const;  // null: there is no complete checkpoint
@@ -56,6 +58,8 @@ class CheckpointsSim {
   std::optional<Status> write_on(const WriteCheckpoint& order, const PinnedSnapshot& snapshot,
                                  CheckpointFiles::File& written, CheckpointDone& done);
   Status seal(const SealCheckpoint& order, CheckpointDone& done);
+  // Of the job in the store.
+  Result<std::vector<std::byte>> large_part(JobId job, const LargePart& large) const;
 
   Process& owner_;
   StoreSim& store_;

@@ -132,6 +132,7 @@ struct ClusterOutcome {
   std::uint64_t large_parts = 0, first_states = 0;           // of those, and of the first rank, that ranks got
   std::uint64_t memberships = 0;                             // views that begin with other nodes than the one before
   std::uint64_t saved = 0, not_saved = 0, brought_back = 0;  // checkpoints; jobs out of one
+  std::uint64_t saved_parts = 0;                             // large parts that checkpoints have
   std::uint64_t inherited = 0;  // rounds that were decided about in an earlier view (elastic, with a gate)
   std::uint64_t gathered = 0;   // chunks whose residuals went to another number of nodes
   std::uint64_t values = 0, values_again = 0;  // answers that ranks got, and of these in another view than the first

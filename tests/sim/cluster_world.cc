@@ -378,6 +378,7 @@ ClusterOutcome ClusterWorld::run() {
   outcome_.packets = wires.packets();
   outcome_.resends = resends;
   outcome_.saved = operator_.saved();
+  outcome_.saved_parts = operator_.saved_parts();
   outcome_.not_saved = operator_.failed();
   outcome_.brought_back = operator_.restored();
   return outcome_;

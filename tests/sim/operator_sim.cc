@@ -82,6 +82,7 @@ bool OperatorSim::look_at(Order& save) {
     ++saved_;
     world_.say("operator", "has '" + status->path + "'");
     world_.checkpoints_judge.saved(*status, world_.checkpoints);
+    if (const auto* directory = world_.checkpoints.whole(status->path)) saved_parts_ += directory->large_parts.size();
     newest_ = status->path;
   } else {
     ++failed_;

@@ -30,6 +30,7 @@ class OperatorSim {
   bool idle() const { return saves_.empty() && !restoring_; }
   bool keeps_trainers() const { return restoring_ && *restoring_ != Restoring::kNoCheckpoint; }
   std::uint64_t saved() const { return saved_; }
+  std::uint64_t saved_parts() const { return saved_parts_; }  // large ones, of what ranks keep
   std::uint64_t failed() const { return failed_; }
   std::uint64_t restored() const { return restored_; }
 
@@ -59,7 +60,7 @@ class OperatorSim {
   Order restore_;
   std::string newest_;  // checkpoint
   std::string refused_;
-  std::uint64_t saved_ = 0, failed_ = 0, restored_ = 0;
+  std::uint64_t saved_ = 0, saved_parts_ = 0, failed_ = 0, restored_ = 0;
 };
 
 }  // namespace tributary::sim

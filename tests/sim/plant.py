@@ -103,8 +103,8 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
     "checkpoints.cc": [
         (
             "kSealedEarly",
-            "    if (status.awaited.empty()) seal(checkpoint, now_ms);",
-            "    if (status.awaited.empty() || BUG) seal(checkpoint, now_ms);",
+            "    if (status.awaited.empty()) look_for_parts(checkpoint, now_ms);",
+            "    if (status.awaited.empty() || BUG) look_for_parts(checkpoint, now_ms);",
         ),
     ],
     "coordinator_orders.cc": [

@@ -215,11 +215,15 @@ int verify(const std::string& path, bool json) {
                    {"ok", result.findings.empty()},
                    {"findings", result.findings},
                    {"chunks", result.chunks},
+                   {"large_parts", result.large_parts},
                    {"bytes", result.bytes}});
     if (json) continue;
     if (result.findings.empty()) {
-      std::printf("%s: whole (%llu chunks, %s)\n", checkpoint.c_str(), static_cast<unsigned long long>(result.chunks),
-                  megabytes(result.bytes).c_str());
+      const std::string parts = result.large_parts == 0   ? std::string()
+                                : result.large_parts == 1 ? "1 large part, "
+                                                          : std::to_string(result.large_parts) + " large parts, ";
+      std::printf("%s: whole (%llu chunks, %s%s)\n", checkpoint.c_str(), static_cast<unsigned long long>(result.chunks),
+                  parts.c_str(), megabytes(result.bytes).c_str());
     }
     for (const std::string& finding : result.findings) std::printf("%s: %s\n", checkpoint.c_str(), finding.c_str());
   }
@@ -256,8 +260,9 @@ void add_checkpoint(CliCommand app, int& exit_status) {
       "  tributary checkpoint verify /shared/checkpoints/mnist-round-400\n"
       "  tributary checkpoint restore /shared/checkpoints/mnist-round-400 --coordinator-admin 10.0.0.1:7071\n"
       "  tributary checkpoint export /shared/checkpoints/mnist-round-400 mnist.safetensors\n\n"
-      "A checkpoint is the state of all shards at one round: parameters, optimizer state, residuals. Any number of\n"
-      "servers can take it; the job then goes on at that round with the same command, to the same bits.\n"
+      "A checkpoint is the state of all shards at one round: parameters, optimizer state, residuals, and what ranks\n"
+      "keep beside. Any number of servers can take it; the job then goes on at that round with the same command, to\n"
+      "the same bits.\n"
       "Exit status: 0 done, 1 failed or damaged, 2 wrong usage.");
   checkpoint->require_subcommand(1);
   add_save(*checkpoint, exit_status);

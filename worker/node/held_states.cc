@@ -5,32 +5,55 @@
 
 namespace tributary {
 
-void HeldStates::hold(const std::string& job, std::uint32_t local_rank, KeptState state, std::uint64_t now_ms) {
+Status HeldStates::hold(const std::string& job, std::uint32_t local_rank, KeptState state, std::uint64_t now_ms) {
   if (!jobs_.contains(job) && jobs_.size() >= kMaxJobs) forget_oldest();
   Held& held = jobs_[job];
   held.seen_ms = now_ms;
   auto& rounds = held.ranks[local_rank].rounds;
   const auto drop = [&](auto at) {
-    held.bytes -= at->second.state.state.size();
+    held.bytes -= at->second.state.state.state.size();
     return rounds.erase(at);
   };
   if (const auto before = rounds.find(state.round()); before != rounds.end()) drop(before);
   while (rounds.size() >= kRounds) drop(rounds.begin());
-  if (held.bytes + state.state.state.size() > kMaxJobBytes) return;
-  held.bytes += state.state.state.size();
-  rounds.emplace(state.round(), std::move(state));
-  std::size_t large = 0;
+  std::size_t large = state.large ? 1 : 0;
   for (auto at = rounds.end(); at != rounds.begin();) {
     --at;
-    if (at->second.large && ++large > kLargeRounds) at = drop(at);  // without it the rest is of no use
+    if (at->second.state.large && ++large > kLargeRounds) at = drop(at);  // without it the rest is of no use
   }
+  const std::size_t small = state.state.state.size();
+  const std::uint64_t bytes = small + (state.large ? state.large->bytes().size() : 0);
+  const auto refused = [&](const std::string& why) {
+    return fail(ErrorCode::kLimit, job_in_words(job) + ": what local rank " + std::to_string(local_rank) +
+                                       " keeps of round " + std::to_string(state.round().value) + " (" +
+                                       std::to_string(bytes) +
+                                       " bytes) is not held for whoever takes its place: " + why);
+  };
+  if (held.bytes + small > kMaxJobBytes) {
+    return refused(std::to_string(held.bytes) + " of " + std::to_string(kMaxJobBytes) +
+                   " bytes a job are taken beside large parts; keep less, or use fewer ranks per node");
+  }
+  auto share = BudgetShare::take(budget_, bytes);
+  if (!share) {
+    return refused(std::to_string(budget_->used()) + " of " + std::to_string(budget_->limit()) +
+                   " are taken; raise [limits] max_shared_memory in worker.toml, or keep less");
+  }
+  held.bytes += small;
+  const Round round = state.round();
+  rounds.emplace(round, Counted{std::move(state), std::move(share)});
+  return {};
 }
 
 void HeldStates::given(const std::string& job, std::uint32_t local_rank, Round round) {
-  const KeptState* state = of(job, local_rank, round);
-  if (!state || !state->large) return;
-  auto& given = jobs_.at(job).ranks.at(local_rank).given;
-  given.insert_or_assign(round, KeptState{{round, state->head().before({})}, state->large});
+  const auto held = jobs_.find(job);
+  if (held == jobs_.end()) return;
+  const auto rank = held->second.ranks.find(local_rank);
+  if (rank == held->second.ranks.end()) return;
+  const auto at = rank->second.rounds.find(round);
+  if (at == rank->second.rounds.end() || !at->second.state.large) return;
+  auto& given = rank->second.given;
+  const KeptState& state = at->second.state;
+  given.insert_or_assign(round, Counted{{{round, state.head().before({})}, state.large}, at->second.share});
   if (given.size() > kLargeRounds) given.erase(given.begin());
 }
 
@@ -45,7 +68,7 @@ void HeldStates::begin(const std::string& job, JobId id, Round round, bool anew,
   for (auto& [rank, states] : held->second.ranks) {
     std::erase_if(states.rounds, [&](const auto& one) {
       const bool goes = anew || one.first != round;
-      if (goes) held->second.bytes -= one.second.state.state.size();
+      if (goes) held->second.bytes -= one.second.state.state.state.size();
       return goes;
     });
     std::erase_if(states.given, [&](const auto& one) { return anew || one.first > round; });
@@ -58,8 +81,8 @@ void HeldStates::describe(const std::string& job, JoinJob& join) const {
   join.held_job = held->second.id;
   for (const auto& [rank, states] : held->second.ranks) {
     if (rank >= kMaxRankStates) break;
-    for (const auto& [round, state] : states.rounds) {
-      if (!state.head().whole) continue;
+    for (const auto& [round, counted] : states.rounds) {
+      if (!counted.state.head().whole) continue;
       join.held_rounds.push_back(round);
       join.held_ranks.push_back(rank);
     }
@@ -76,15 +99,15 @@ const KeptState* HeldStates::of(const std::string& job, std::uint32_t local_rank
   const auto rank = held->second.ranks.find(local_rank);
   if (rank == held->second.ranks.end()) return nullptr;
   const auto state = rank->second.rounds.find(round);
-  return state == rank->second.rounds.end() ? nullptr : &state->second;
+  return state == rank->second.rounds.end() ? nullptr : &state->second.state;
 }
 
 std::shared_ptr<const SealedBytes> HeldStates::large(const LargePart& large) const {
   for (const auto& [name, held] : jobs_) {
     for (const auto& [rank, states] : held.ranks) {
       for (const auto* rounds : {&states.rounds, &states.given}) {
-        for (const auto& [round, state] : *rounds) {
-          if (state.large && state.head().large == large) return state.large;
+        for (const auto& [round, counted] : *rounds) {
+          if (counted.state.large && counted.state.head().large == large) return counted.state.large;
         }
       }
     }

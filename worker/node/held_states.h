@@ -2,7 +2,8 @@
 // that is killed costs nothing then, though no snapshot has its round. Lives in the worker, from view to view.
 //
 // Large parts are memory that trainers made and share. Those of states that were given for a snapshot (RankState) stay
-// until the coordinator has had the time to fetch them, though the rank is rounds further then.
+// until the coordinator has had the time to fetch them, though the rank is rounds further then. All of it counts against
+// the worker's memory.
 //
 // Invariants: of a rank there are at most kRounds rounds, of which the newest kLargeRounds have large parts; of a job at
 // most kMaxJobBytes beside large parts; of jobs at most kMaxJobs. A view that begins at a round leaves what is of that
@@ -14,9 +15,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "common/wire/messages.h"
 #include "session/kept_state.h"
+#include "worker/node/job.h"
 
 namespace tributary {
 
@@ -27,7 +30,10 @@ class HeldStates {
   static constexpr std::size_t kMaxJobBytes = 64u << 20, kMaxJobs = 256;
   static constexpr std::uint64_t kHoldMs = 600'000;  // without a view
 
-  void hold(const std::string& job, std::uint32_t local_rank, KeptState state, std::uint64_t now_ms);
+  explicit HeldStates(std::shared_ptr<MemoryBudget> budget) : budget_(std::move(budget)) {}
+
+  // kLimit: there is no room for it. The rank's rounds before may be held still.
+  Status hold(const std::string& job, std::uint32_t local_rank, KeptState state, std::uint64_t now_ms);
   // The rank gave the state of this round to the coordinator, which may fetch its large part.
   void given(const std::string& job, std::uint32_t local_rank, Round round);
   // A view of the job begins after this round; anew: with nothing that there is, as if the job has another id.
@@ -44,9 +50,13 @@ class HeldStates {
  private:
   void forget_oldest();
 
+  struct Counted {
+    KeptState state;
+    std::shared_ptr<const BudgetShare> share;
+  };
   struct Rank {
-    std::map<Round, KeptState> rounds;
-    std::map<Round, KeptState> given;  // without the bytes: for their large parts
+    std::map<Round, Counted> rounds;
+    std::map<Round, Counted> given;  // without the bytes: for their large parts
   };
   struct Held {
     JobId id;
@@ -54,6 +64,7 @@ class HeldStates {
     std::size_t bytes = 0;
     std::uint64_t seen_ms = 0;
   };
+  const std::shared_ptr<MemoryBudget> budget_;
   std::map<std::string, Held> jobs_;
 };
 

@@ -17,6 +17,11 @@ bool MemoryBudget::take(std::uint64_t bytes) {
   return true;
 }
 
+std::shared_ptr<const BudgetShare> BudgetShare::take(std::shared_ptr<MemoryBudget> budget, std::uint64_t bytes) {
+  if (!budget->take(bytes)) return nullptr;
+  return std::shared_ptr<const BudgetShare>(new BudgetShare(std::move(budget), bytes));
+}
+
 bool NodeJobSpec::gives_values(std::uint32_t local_rank) const {
   const std::uint32_t rank = node.value * ranks + local_rank;
   return !view->resumes && std::ranges::any_of(view->layout->tensors(), [&](const TensorSpec& tensor) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/result.h"
@@ -29,7 +30,7 @@ inline std::string job_in_words(const std::string& name) {
   return "job '" + name + "'";
 }
 
-// Bytes of shared memory and reduction frames that all jobs of a worker hold, against its limit.
+// Bytes of shared memory, reduction frames and what ranks keep that all jobs of a worker hold, against its limit.
 class MemoryBudget {
  public:
   explicit MemoryBudget(std::uint64_t limit) : limit_(limit) {}
@@ -41,6 +42,22 @@ class MemoryBudget {
  private:
   const std::uint64_t limit_;
   std::atomic<std::uint64_t> used_{0};
+};
+
+// Bytes of a budget, until it goes.
+class BudgetShare {
+ public:
+  // Null: there is no room.
+  static std::shared_ptr<const BudgetShare> take(std::shared_ptr<MemoryBudget> budget, std::uint64_t bytes);
+  ~BudgetShare() { budget_->give_back(bytes_); }
+  BudgetShare(const BudgetShare&) = delete;
+  BudgetShare& operator=(const BudgetShare&) = delete;
+
+ private:
+  BudgetShare(std::shared_ptr<MemoryBudget> budget, std::uint64_t bytes) : budget_(std::move(budget)), bytes_(bytes) {}
+
+  const std::shared_ptr<MemoryBudget> budget_;
+  const std::uint64_t bytes_;
 };
 
 // This node's part of a view.

@@ -279,6 +279,9 @@ TEST_CASE("a large part that no rank of the node has comes from the coordinator,
   };
   node.coordinator.await<WantPart>(3);
   SUBCASE("and is there") {
+    for (const WantPart& want : node.coordinator.all<WantPart>()) {
+      node.server->on_control(StatePart{want, {}, true});  // it comes there, too
+    }
     answer({});
     for (auto& session : sessions) {
       const auto first = session->kept_of_first();

@@ -65,7 +65,8 @@ void randomise(Random& random, T& value) {
   } else if constexpr (std::is_same_v<T, StatePart>) {
     randomise(random, value.part);
     value.part.large.bytes = value.part.offset + 1 + below(random, 100);
-    value.data.assign(value.part.large.bytes - value.part.offset, static_cast<std::byte>(random()));
+    value.comes = below(random, 4) == 0;
+    if (!value.comes) value.data.assign(value.part.large.bytes - value.part.offset, static_cast<std::byte>(random()));
   } else if constexpr (std::is_same_v<T, SharedValues>) {
     randomise(random, value.round);
     value.index = static_cast<std::uint32_t>(below(random, 1u << 31));

@@ -87,6 +87,20 @@ TEST_CASE("what does not come is asked for again, and given up when nothing come
   CHECK(fetch.given_up(20'001 + PartFetch::kPatienceMs));
 }
 
+TEST_CASE("as long as who was asked says that it comes, it is waited for") {
+  const std::vector<std::byte> bytes = content(kPartBytes);
+  const LargePart large = large_of(bytes);
+  PartFetch fetch(kJob, large, 0);
+  std::uint64_t now = 0;
+  for (int i = 0; i < 10; ++i) {
+    fetch.comes(now += PartFetch::kPatienceMs - 1);
+    CHECK_FALSE(fetch.given_up(now));
+    CHECK(fetch.wants(now).size() == 1);
+  }
+  CHECK_FALSE(fetch.given_up(now + PartFetch::kPatienceMs));
+  CHECK(fetch.given_up(now + PartFetch::kPatienceMs + 1));
+}
+
 TEST_CASE("pieces that lie outside, between the places of others, or have another size are malformed") {
   const LargePart large{2 * kPartBytes + 5, 1, 2};
   const auto arrives = [](const ControlMessage& message) {
@@ -98,6 +112,8 @@ TEST_CASE("pieces that lie outside, between the places of others, or have anothe
   CHECK(arrives(WantPart{kJob, {0, 1, 2}, 0}));  // of nothing, which nobody has
   CHECK_FALSE(arrives(WantPart{kJob, {kMaxLargePart + 1, 1, 2}, 0}));
   CHECK(arrives(StatePart{{kJob, large, 0}, {}}));
+  CHECK(arrives(StatePart{{kJob, large, 0}, {}, true}));
+  CHECK_FALSE(arrives(StatePart{{kJob, large, 2 * kPartBytes}, content(5), true}));
   CHECK(arrives(StatePart{{kJob, large, 2 * kPartBytes}, content(5)}));
   CHECK_FALSE(arrives(StatePart{{kJob, large, 2 * kPartBytes}, content(6)}));
   CHECK_FALSE(arrives(StatePart{{kJob, large, 0}, content(5)}));

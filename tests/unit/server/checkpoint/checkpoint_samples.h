@@ -6,12 +6,14 @@
 
 #include <cstdint>
 #include <fstream>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "common/config/job_json.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/checkpoint_file.h"
+#include "server/checkpoint/checkpoint_parts.h"
 #include "server/store/records.h"
 #include "tests/unit/temp_dir.h"
 
@@ -87,6 +89,29 @@ inline void write_shards(const std::string& partial, Manifest& manifest, int run
     REQUIRE((*writer)->finish());
     manifest.shards.push_back({shard_file_name(shard), shard, chunks, (*writer)->bytes(), (*writer)->checksum()});
   }
+}
+
+// What a rank keeps, with a large part; and its file's pieces.
+struct SampleState {
+  std::string bytes;  // of the large part
+  LargePart large;
+  std::vector<std::byte> state;
+
+  Result<std::vector<std::byte>> piece(std::uint64_t offset) const {
+    const auto* at = reinterpret_cast<const std::byte*>(bytes.data()) + offset;
+    return std::vector<std::byte>(at, at + std::min<std::size_t>(kPartBytes, bytes.size() - offset));
+  }
+  void write_to(const std::string& folder) const {
+    REQUIRE(write_part_file(folder, large, [this](std::uint64_t offset) { return piece(offset); }));
+  }
+};
+inline SampleState sample_state(char content, std::size_t size) {
+  SampleState made;
+  for (std::size_t i = 0; i < size; ++i) made.bytes += static_cast<char>(i * 31 + i / 4096 + content);
+  const auto [high, low] = Checksum128().add(made.bytes.data(), size).value();
+  made.large = {size, high, low};
+  made.state = StateHead{made.large, true}.before(std::as_bytes(std::span("small", 5)));
+  return made;
 }
 
 // A complete checkpoint in `folder`; its path.

@@ -86,6 +86,70 @@ TEST_CASE("every flipped bit is found") {
   CHECK(all(verify_checkpoint(path)) == "");
 }
 
+TEST_CASE("large parts of what ranks keep are read with the rest, and each flaw is told with its cure") {
+  const TempDir dir;
+  const std::string target = dir / "mlp-round-7", partial = target + kPartialSuffix;
+  Manifest manifest = sample_manifest();
+  const SampleState state = sample_state('a', 2 * kPartBytes + 77);
+  for (std::uint32_t node = 0; node < 2; ++node) manifest.rank_states[{node, 0}] = state.state;  // kept alike
+  write_shards(partial, manifest);
+  state.write_to(partial);
+  sample_state('b', 100).write_to(partial);  // of an earlier attempt
+  REQUIRE(seal_checkpoint(partial, target, to_json(manifest)));
+  const std::string file = target + "/" + part_file_name(state.large);
+  REQUIRE(fs::file_size(file) == state.large.bytes);
+  CHECK_FALSE(fs::exists(target + "/" + part_file_name(sample_state('b', 100).large)));
+  const Verification whole = verify_checkpoint(target);
+  CHECK(all(whole) == "");
+  CHECK(whole.large_parts == 1);
+  std::string read;
+  REQUIRE(read_part_file(target, state.large, [&](std::uint64_t offset, std::span<const std::byte> piece) -> Status {
+    CHECK(offset == read.size());
+    read.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    return {};
+  }));
+  CHECK((read == state.bytes));
+  const std::string cure = "; copy the checkpoint again from where it is whole, or take another one";
+  std::string flaw;
+  SUBCASE("a flipped bit") {
+    flip_bit(file, kPartBytes + 5);
+    flaw = ", not that of its name: it is damaged" + cure;
+  }
+  SUBCASE("cut short") {
+    fs::resize_file(file, 500);
+    flaw = " has 500 bytes, the manifest says 2097229" + cure;
+  }
+  SUBCASE("missing") {
+    fs::remove(file);
+    flaw = " is missing" + cure;
+  }
+  const Verification found = verify_checkpoint(target);
+  CHECK(found.findings.size() == 1);
+  CHECK(contains(all(found), "'" + file + "', a large part of what ranks keep,"));
+  CHECK(contains(all(found), flaw));
+  CHECK(found.chunks == 4);
+}
+
+TEST_CASE("bytes that are not the large part's become no file") {
+  const TempDir dir;
+  const SampleState state = sample_state('a', 100), other = sample_state('b', 100);
+  const Status refused = write_part_file(dir.path(), state.large, [&](std::uint64_t at) { return other.piece(at); });
+  REQUIRE_FALSE(refused);
+  CHECK(contains(refused.error().message, "the store's copy is damaged; save a later round"));
+  CHECK(fs::is_empty(dir.path()));
+}
+
+TEST_CASE("what a rank keeps that has come since an earlier save of the round is not left out in silence") {
+  const TempDir dir;
+  const std::string target = write_sample(dir / "all"), partial = target + kPartialSuffix;
+  Manifest manifest = sample_manifest();
+  manifest.rank_states[{3, 1}] = sample_state('a', 100).state;
+  write_shards(partial, manifest);
+  const auto refused = seal_checkpoint(partial, target, to_json(manifest));
+  REQUIRE_FALSE(refused);
+  CHECK(contains(refused.error().message, "without what node 3 rank 1 keeps, which has come since; move it away"));
+}
+
 TEST_CASE("findings name the file, the chunk, the tensors and the array") {
   const TempDir dir;
   const std::string path = write_sample(dir / "all");

@@ -197,13 +197,13 @@ TEST_CASE("what a worker lacks and another one has is fetched first") {
   give(cluster, 0, 0, large.state);  // of the round that the view begins at: no snapshot will have it
   CHECK(cluster.count<WantPart>() == 0);
   cluster.say(worker_peer(1), want(cluster, large));
-  CHECK(cluster.count<StatePart>() == 0);
+  CHECK(cluster.only<StatePart>(worker_peer(1))->comes);
   CHECK(deliver(cluster, 0, large) == 1);
   cluster.say(worker_peer(1), want(cluster, large));
-  CHECK(cluster.only<StatePart>(worker_peer(1))->data == large.bytes);
+  CHECK(cluster.to<StatePart>(worker_peer(1)).back().data == large.bytes);
 }
 
-TEST_CASE("who asks for a piece while its part is on its way is not told that nobody has it") {
+TEST_CASE("who asks for a piece while its part is on its way is told so, until it is there or nobody has it any more") {
   Cluster cluster;
   cluster.everybody(2);
   cluster.run(2);
@@ -212,10 +212,31 @@ TEST_CASE("who asks for a piece while its part is on its way is not told that no
   cluster.say(worker_peer(1), want(cluster, large));
   cluster.say(worker_peer(0), StatePart{want(cluster, large), large.piece(0)});
   cluster.say(worker_peer(1), want(cluster, large));  // a piece that has come
-  CHECK(cluster.count<StatePart>() == 0);
-  CHECK(deliver(cluster, 0, large) >= 2);
+  for (const StatePart& answer : cluster.to<StatePart>(worker_peer(1))) CHECK(answer.comes);
+  cluster.sent.clear();
+  std::vector<std::byte> last;
+  SUBCASE("it is there") {
+    for (const std::uint64_t offset : {1, 2}) {
+      cluster.say(worker_peer(0),
+                  StatePart{want(cluster, large, offset * kPartBytes), large.piece(offset * kPartBytes)});
+    }
+    last = large.piece(0);
+  }
+  SUBCASE("its source is silent") {
+    cluster.pass(PartFetch::kPatienceMs + 2000, 2);
+  }
+  SUBCASE("its source has it no more") {
+    cluster.say(worker_peer(0), StatePart{want(cluster, large, kPartBytes), {}});
+  }
+  SUBCASE("its source says that it comes, which is no answer of a source") {
+    cluster.say(worker_peer(0), StatePart{want(cluster, large, kPartBytes), {}, true});
+    cluster.pass(PartFetch::kPatienceMs + 2000, 2);
+  }
   cluster.say(worker_peer(1), want(cluster, large));
-  CHECK(cluster.only<StatePart>(worker_peer(1))->data == large.piece(0));
+  const auto answer = cluster.only<StatePart>(worker_peer(1));
+  REQUIRE(answer);
+  CHECK_FALSE(answer->comes);
+  CHECK(answer->data == last);
 }
 
 TEST_CASE("parts go when no record and no rank of the view names them any more") {
@@ -280,37 +301,6 @@ TEST_CASE("a job that is removed takes its parts with it") {
   CHECK(cluster.parts.parts.size() == 1);
   REQUIRE(cluster.core.remove_job("mnist"));
   CHECK(cluster.parts.parts.empty());
-}
-
-TEST_CASE("a checkpoint has no large parts, nor states that need them, and says so") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
-  const LargeState large = large_state('a');
-  give(cluster, 0, 40, large.state, 0);
-  SUBCASE("beside a whole one") {
-    give(cluster, 0, 40, bytes_of("small and whole"), 1);
-  }
-  SUBCASE("beside one that needs the first rank's") {
-    give(cluster, 0, 40, StateHead{{}, false}.before(bytes_of("small")), 1);
-  }
-  deliver(cluster, 0, large);
-  cluster.leave(0, LeaveKind::kStopped, 40);
-  cluster.all_done(40);
-  const bool whole = committed(cluster).at({0, 1}) == bytes_of("small and whole");
-  const auto id = cluster.core.save_checkpoint({"mnist", "/shared", "2030-01-02T03:04:05Z", true}, cluster.now);
-  REQUIRE(id);
-  for (std::uint16_t i = 0; i < 2; ++i) {
-    for (const WriteCheckpoint& write : cluster.to<WriteCheckpoint>(server_peer(i))) {
-      cluster.say(server_peer(i), CheckpointDone{write.operation, true, {}, {}, 100, std::string(32, 'c')});
-    }
-  }
-  const auto seal = cluster.only<SealCheckpoint>(server_peer(0));
-  REQUIRE(seal);
-  const Result<Manifest> manifest = manifest_from_json(seal->manifest);
-  REQUIRE(manifest);
-  CHECK(manifest->rank_states.size() == (whole ? 1 : 0));
-  CHECK(cluster.core.checkpoint(*id)->lacks.find("of 2 ranks keep") != std::string::npos);
 }
 
 TEST_CASE("a part that cannot be read any more counts as lost") {

@@ -103,7 +103,7 @@ TEST_CASE("what two stores hold is written, sealed, and loaded by three, value f
     manifest.shards.push_back(
         {shard_file_name(ShardIndex(s)), ShardIndex(s), s == 0 ? 5u : 4u, done.bytes, done.checksum});
     if (s == 0) continue;
-    shard.service.seal({2, partial, target, to_json(manifest)});
+    shard.service.seal({2, kJob, partial, target, to_json(manifest)});
     CHECK(shard.next().ok);
   }
   CHECK(verify_checkpoint(target).findings.empty());
@@ -169,12 +169,113 @@ TEST_CASE("a file that a whole checkpoint of the round has is linked, not writte
       first = done;
       manifest.shards = {{"shard-0.bin", ShardIndex(0), 4, done.bytes, done.checksum}};
     }
-    shard.service.seal({2, partial, target, to_json(manifest)});
+    shard.service.seal({2, kJob, partial, target, to_json(manifest)});
     const CheckpointDone sealed = shard.next();
     REQUIRE_MESSAGE(sealed.ok, sealed.message);
     CHECK(sealed.unchanged == again);
   }
   CHECK(verify_checkpoint(target).findings.empty());
+}
+
+// A store with a snapshot and a large part, and the checkpoint that is made of it.
+struct SavedWithPart {
+  SavedWithPart() {
+    keep(shard, layout, 0, Round(7));
+    LargePartStore& parts = shard.store->large_parts();
+    REQUIRE(parts.begin(kJob, state.large));
+    for (std::uint64_t at = 0; at < state.bytes.size(); at += kPartBytes) {
+      REQUIRE(parts.add(kJob, state.large, at, *state.piece(at)));
+    }
+    REQUIRE(parts.finish(kJob, state.large));
+    manifest.rank_states = {{{0, 0}, state.state}, {{1, 0}, state.state}};
+  }
+  CheckpointDone save() {
+    shard.service.write({1, kJob, Round(7), partial});
+    const CheckpointDone done = shard.next();
+    REQUIRE_MESSAGE(done.ok, done.message);
+    manifest.shards = {{"shard-0.bin", ShardIndex(0), 4, done.bytes, done.checksum}};
+    shard.service.seal({2, kJob, partial, target, to_json(manifest)});
+    return shard.next();
+  }
+  LoadCheckpoint order(std::uint16_t servers) const {
+    return {3, JobId(99), "moved", manifest_checksum(target).value(), target, dealt(4, servers)};
+  }
+  bool has(Shard& where, JobId job) const {
+    for (std::uint64_t at = 0; at < state.bytes.size(); at += kPartBytes) {
+      const auto piece = where.store->large_parts().read(job, state.large, at);
+      if (!piece || *piece != *state.piece(at)) return false;
+    }
+    return true;
+  }
+
+  const TempDir dir;
+  const std::string target = dir / "mlp-round-7", partial = target + kPartialSuffix;
+  const Layout layout = Layout::with_owners({{"w", {4096}}}, 1024, dealt(4, 1)).value();
+  const SampleState state = sample_state('a', 2 * kPartBytes + 77);
+  const std::string file = target + "/" + part_file_name(state.large);
+  Manifest manifest = manifest_of_layout(layout, Round(7));
+  Shard shard{dir / "store", 0};
+};
+
+TEST_CASE("what ranks keep of any size is saved by server 0, and loaded by the server 0 of another cluster") {
+  SavedWithPart it;
+  const CheckpointDone saved = it.save();
+  REQUIRE_MESSAGE(saved.ok, saved.message);
+  CHECK(saved.bytes == it.state.large.bytes);
+  CHECK(verify_checkpoint(it.target).findings.empty());
+  for (std::uint16_t s = 0; s < 2; ++s) {
+    Shard shard(it.dir / ("to-" + std::to_string(s)), s);
+    shard.service.load(it.order(2));
+    const CheckpointDone done = shard.next();
+    REQUIRE_MESSAGE(done.ok, done.message);
+    CHECK(it.has(shard, JobId(99)) == (s == 0));
+    shard.service.drop({JobId(99), {}});
+    shard.service.write({4, kJob, Round(7), it.partial});  // when this is answered, that is done
+    CHECK_FALSE(shard.next().ok);
+    CHECK(shard.store->large_parts().complete().empty());
+  }
+}
+
+TEST_CASE("a large part that a whole checkpoint of the round has is linked, a damaged one is mended") {
+  SavedWithPart it;
+  REQUIRE(it.save().ok);
+  bool damaged = false;
+  SUBCASE("whole") {}
+  SUBCASE("damaged") {
+    damaged = true;
+    flip_bit(it.file, 5);
+  }
+  const auto before = fs::last_write_time(it.file);
+  const CheckpointDone again = it.save();
+  REQUIRE_MESSAGE(again.ok, again.message);
+  CHECK(again.unchanged);
+  CHECK((fs::last_write_time(it.file) == before) == !damaged);
+  CHECK(verify_checkpoint(it.target).findings.empty());
+  CHECK_FALSE(fs::exists(it.partial));
+}
+
+TEST_CASE("a large part that is damaged is not loaded, and one that the store lost not saved") {
+  SavedWithPart it;
+  SUBCASE("saved") {
+    REQUIRE(it.shard.store->large_parts().drop(kJob, {}));
+    const CheckpointDone done = it.save();
+    CHECK_FALSE(done.ok);
+    CHECK(contains(done.message, "server 0: store "));
+    CHECK(contains(done.message, "does not have a large part of what ranks keep (2097229 bytes"));
+    CHECK_FALSE(fs::exists(it.target));
+    CHECK_FALSE(fs::exists(it.partial + "/" + part_file_name(it.state.large)));
+  }
+  SUBCASE("loaded") {
+    REQUIRE(it.save().ok);
+    flip_bit(it.file, it.state.large.bytes - 1);
+    Shard shard(it.dir / "to", 0);
+    shard.service.load(it.order(1));
+    const CheckpointDone done = shard.next();
+    CHECK_FALSE(done.ok);
+    CHECK(contains(done.message, "server 0: '" + it.file + "', a large part of what ranks keep, has the checksum"));
+    CHECK(shard.store->jobs().empty());
+    CHECK(shard.store->large_parts().complete().empty());
+  }
 }
 
 TEST_CASE("orders that cannot be carried out are answered with the reason") {

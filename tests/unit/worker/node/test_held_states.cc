@@ -21,10 +21,14 @@ KeptState large_of(std::uint64_t round, bool whole = true) {
   return {{Round(round), StateHead{{8, 0, round}, whole}.before({})}, SealedBytes::of(parts, "a test").value()};
 }
 
+std::shared_ptr<MemoryBudget> budget_of(std::uint64_t bytes) {
+  return std::make_shared<MemoryBudget>(bytes);
+}
+
 TEST_CASE("what a rank gave last for the round of a view is there, and nothing of rounds that are gone through again") {
-  HeldStates held;
-  for (std::uint64_t round = 1; round <= 5; ++round) held.hold("job", 1, state_of(round), 0);
-  held.hold("job", 1, state_of(5, 7), 0);
+  HeldStates held(budget_of(1u << 30));
+  for (std::uint64_t round = 1; round <= 5; ++round) CHECK(held.hold("job", 1, state_of(round), 0));
+  CHECK(held.hold("job", 1, state_of(5, 7), 0));
   CHECK(!held.of("job", 1, Round(1)));  // too old
   CHECK(size_of(held.of("job", 1, Round(5))) == 7);
   CHECK(!held.of("job", 0, Round(5)));
@@ -39,11 +43,11 @@ TEST_CASE("what a rank gave last for the round of a view is there, and nothing o
 }
 
 TEST_CASE("large parts are held of two rounds, and of what was given for a snapshot though the rank is further") {
-  HeldStates held;
+  HeldStates held(budget_of(1u << 30));
   const auto there = [&](std::uint64_t round) { return held.large(LargePart{8, 0, round}) != nullptr; };
   held.begin("job", JobId(7), Round(0), true, 0);
   for (std::uint64_t round = 1; round <= 5; ++round) {
-    held.hold("job", 0, large_of(round, round != 4), 0);
+    CHECK(held.hold("job", 0, large_of(round, round != 4), 0));
     if (round == 2) held.given("job", 0, Round(2));
     if (round == 3) held.given("job", 0, Round(9));  // that is not here
   }
@@ -63,9 +67,9 @@ TEST_CASE("large parts are held of two rounds, and of what was given for a snaps
 }
 
 TEST_CASE("a job of the same name that has another id begins with nothing") {
-  HeldStates held;
+  HeldStates held(budget_of(1u << 30));
   held.begin("job", JobId(7), Round(0), true, 0);
-  held.hold("job", 0, state_of(1), 0);
+  CHECK(held.hold("job", 0, state_of(1), 0));
   JoinJob join;
   held.describe("job", join);
   CHECK(join.held_job == JobId(7));
@@ -76,19 +80,17 @@ TEST_CASE("a job of the same name that has another id begins with nothing") {
 }
 
 TEST_CASE("what is held has a bound: of a job in bytes, of jobs in number, and in time") {
-  HeldStates held;
+  HeldStates held(budget_of(1u << 30));
   std::uint32_t fit = 0;
-  while (true) {
-    held.hold("large", fit, state_of(1, kMaxRankState), 0);
-    if (!held.of("large", fit, Round(1))) break;
-    ++fit;
-  }
+  while (held.hold("large", fit, state_of(1, kMaxRankState), 0)) ++fit;
+  CHECK(!held.of("large", fit, Round(1)));
   CHECK(fit == HeldStates::kMaxJobBytes / kMaxRankState);
   held.begin("large", JobId(), Round(2), false, 0);  // gives its bytes back
-  held.hold("large", 0, state_of(2, kMaxRankState), 0);
+  CHECK(held.hold("large", 0, state_of(2, kMaxRankState), 0));
   CHECK(held.of("large", 0, Round(2)));
 
-  for (std::size_t job = 0; job < HeldStates::kMaxJobs; ++job) held.hold(std::to_string(job), 0, state_of(1), 1 + job);
+  for (std::size_t job = 0; job < HeldStates::kMaxJobs; ++job)
+    CHECK(held.hold(std::to_string(job), 0, state_of(1), 1 + job));
   CHECK(!held.of("large", 0, Round(2)));  // the one that was seen longest ago
   CHECK(held.of("0", 0, Round(1)));
 
@@ -96,6 +98,29 @@ TEST_CASE("what is held has a bound: of a job in bytes, of jobs in number, and i
   held.tick(4000 + HeldStates::kHoldMs);
   CHECK(!held.of("0", 0, Round(1)));
   CHECK(held.of("7", 0, Round(1)));
+}
+
+TEST_CASE("what is held counts against the worker's memory, once, and what it has no room for is refused in words") {
+  const auto budget = budget_of(100);
+  const std::uint64_t one = StateHead::kBytes + 8;
+  HeldStates held(budget);
+  CHECK(held.hold("job", 0, large_of(1), 0));
+  held.given("job", 0, Round(1));
+  CHECK(budget->used() == one);
+  CHECK(held.hold("job", 0, large_of(2), 0));
+  CHECK(budget->used() == 2 * one);
+  const Status refused = held.hold("job", 3, large_of(2), 0);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kLimit);
+  CHECK(
+      refused.error().message ==
+      "job 'job': what local rank 3 keeps of round 2 (40 bytes) is not held for whoever takes its place: 80 of 100 are "
+      "taken; raise [limits] max_shared_memory in worker.toml, or keep less");
+  CHECK_FALSE(held.of("job", 3, Round(2)));
+  CHECK_FALSE(held.hold("job", 0, large_of(3), 0));  // the first one is still to be fetched
+  CHECK(held.of("job", 0, Round(2)));
+  held.begin("job", JobId(8), Round(0), true, 0);
+  CHECK(budget->used() == 0);
 }
 
 }  // namespace
