@@ -135,13 +135,13 @@ Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now
   const auto opened = open_view(context_, std::move(spec), m, trainers_.node(), trainers_, now_ms);
   if (!opened) return tl::unexpected(opened.error());
   const NodeJob& job = **opened;
-  Running& running = phase_.emplace<Running>(
-      Running{.job = *opened,
-              .states = StateDelivery(context_, m.job),
-              .values = NodeValues(m.job, m.view, m.node.value * job.spec().ranks, job.spec().ranks,
-                                   context_.answers.begin(name(), m.job, m.resume_round, now_ms)),
-              .begun = m.resume_round,
-              .giver = m.giver});
+  Running& running = phase_.emplace<Running>(Running{
+      .job = *opened,
+      .states = StateDelivery(context_, m.job),
+      .values = NodeValues(m.job, m.view, m.node.value * job.spec().ranks, job.spec().ranks, is_elastic(plan_->config),
+                           context_.answers.begin(name(), m.job, m.resume_round, now_ms)),
+      .begun = m.resume_round,
+      .giver = m.giver});
   last_refusal_.clear();
   lent_ = job.spec().devices;
   if (!lent_) lent_ = job.spec().allreduce_devices;

@@ -1,8 +1,8 @@
 """A rank that gives values between rounds, straight through the library: what ``test_gather.py`` runs.
 
-The argument is JSON: ``rounds``; ``holds``, rounds between whose two values rank 1 waits for a file ``go-ROUND`` in
-``folder``; ``skips``, a round after which rank 1 leaves its first value out; ``leaves``, one after which it finishes.
-A line "values ROUND INDEX [...]" tells of each answer.
+The argument is JSON: ``rounds``; ``pause``, seconds a round; ``holds``, rounds between whose two values rank 1 waits
+for a file ``go-ROUND`` in ``folder``; ``skips``, a round after which rank 1 leaves its first value out; ``leaves``, one
+after which it finishes without another value. A line "values ROUND INDEX [...]" tells of each answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Rank:
         self.folder = Path(settings["folder"])
         self.library = _library.load()
         self.keepsake = self.library.keepsake()
-        self.known: set[tuple[int, int]] = set()  # that this process need not ask any more
+        # That this process need not ask any more: of as many rounds as answers are kept of, so that others can ask.
+        self.known: set[tuple[int, int]] = set()
 
     def attach(self) -> Session:
         options = AttachOptions(JOB, [Tensor("w", (1000,))], keepsake=self.keepsake)
@@ -71,7 +72,8 @@ class Rank:
     def train(self, session: Session) -> Step:
         """As long as the view goes."""
         round = session.view().resume_round
-        self.known = {key for key in self.known if key[0] <= round}
+        kept = sorted({key[0] for key in self.known})[-4:]
+        self.known = {key for key in self.known if key[0] in kept and key[0] <= round}
         step = self.gather(session, round - 1) if round > 0 else Step.CONTINUE
         while step == Step.CONTINUE:
             if RANK == 1 and round == self.settings.get("leaves"):
@@ -83,6 +85,7 @@ class Rank:
             gradient[:] = [1.0] * 1000
             session.ready(0, 1)
             step = session.wait()
+            time.sleep(self.settings.get("pause", 0))
             round += 1
         return step
 

@@ -39,7 +39,7 @@ class Gathers(unittest.TestCase):
         return values
 
     def test_ranks_and_daemons_that_are_killed_between_two_values(self) -> None:
-        settings = {"rounds": 14, "holds": [3, 6, 9, 12]}
+        settings = {"rounds": 44, "holds": [3, 6, 30, 40], "pause": 0.05}
         first, second = self.start(0, **settings), self.start(1, **settings)
 
         self.cluster.wait_for(1, "holds 3")
@@ -54,34 +54,36 @@ class Gathers(unittest.TestCase):
         (self.folder / "go-6").touch()
         self.cluster.start_worker(1)
 
-        self.cluster.wait_for(1, "holds 9")
+        self.cluster.wait_for(1, "holds 30")
+        # Else the job begins anew.
+        self.assertIn("wrote the snapshot", (self.folder / "server-0.log").read_text())
         self.cluster.kill("server-0")
-        (self.folder / "go-9").touch()
+        (self.folder / "go-30").touch()
         self.cluster.start_server(0)
 
-        self.cluster.wait_for(1, "holds 12")
-        for name in ("server-0", "worker-1"):
+        self.cluster.wait_for(1, "holds 40")
+        for name in ("server-0", "worker-0"):
             self.cluster.kill(name)
         second.kill()
         second.wait()
-        (self.folder / "go-12").touch()
+        (self.folder / "go-40").touch()
         self.cluster.start_server(0)
-        self.cluster.start_worker(1)
+        self.cluster.start_worker(0)
         third = self.start(1, **settings)
 
         wait_all([first, third], 120)
         logs = "\n".join(self.cluster.log_of(rank) for rank in range(RANKS))
         self.assertEqual((first.returncode, third.returncode), (0, 0), logs)
         values = self.values()
-        self.assertEqual(sorted(values), [(round, index) for round in range(15) for index in range(2)])
+        self.assertEqual(sorted(values), [(round, index) for round in range(45) for index in range(2)])
         for (round, index), given in values.items():
             for rank, value in enumerate(given):
                 self.assertRegex(value, f"^{rank}:[0-9]+:{round}:{index}$")
         # What was complete before its process was killed is not asked anew, what was not is.
         self.assertEqual(values[3, 0][1], f"1:{old}:3:0")
         self.assertNotEqual(values[3, 1][1], f"1:{old}:3:1")
-        self.assertEqual(values[12, 0][1], f"1:{second.pid}:12:0")
-        self.assertEqual(values[12, 1][1], f"1:{third.pid}:12:1")
+        self.assertEqual(values[40, 0][1], f"1:{second.pid}:40:0")
+        self.assertEqual(values[40, 1][1], f"1:{third.pid}:40:1")
 
     def test_a_rank_that_skips_a_call_ends_the_job_for_all(self) -> None:
         ranks = [self.start(rank, rounds=9, skips=4) for rank in range(RANKS)]

@@ -143,7 +143,7 @@ ClusterWorld::ClusterWorld(const ClusterScenario& scenario_in, Mutation mutation
           },
           [this](const std::string& what) { broken(what); },
           scenario_in.mode == Mode::kAllreduce ? &replicas_judge : nullptr),
-      values_judge(outcome_, [this](const std::string& what) { broken(what); }),
+      values_judge(outcome_, scenario_in.elastic, [this](const std::string& what) { broken(what); }),
       checkpoints_judge(
           scenario, [this](ViewId view, ChunkIndex chunk, Round version) { return judge.right(view, chunk, version); },
           [this](const std::string& what) { broken(what); }),

@@ -420,8 +420,8 @@ void TrainerSim::begin_values(const AttachReply& reply) {
   answers_.begin(reply.job, reply.resume_round);
   world_.values_judge.begins(reply.job, reply.view, reply.resume_round);
   for (const SharedValues* answer : answers_.all()) {
-    // Who was away, of an elastic job, may have others of rounds that nobody asks for any more.
-    if (answer->round.next() >= resume_) world_.values_judge.gets(reply.job, reply.view, *answer);
+    // Who was away, of an elastic job, may have others than those who went on.
+    if (!world_.scenario.elastic) world_.values_judge.gets(reply.job, reply.view, *answer);
     say([&clock = world_.clock, answer = *answer](NodeJobs& jobs, TrainerId id) {
       jobs.values(id, answer, clock.now_ns() / 1'000'000);
     });

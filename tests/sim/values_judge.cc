@@ -5,7 +5,7 @@ namespace tributary::sim {
 void ValuesJudge::begins(JobId job, ViewId view, Round round) {
   if (job == job_ && view <= view_) return;
   const bool far = !answers_.empty() && answers_.rbegin()->first.round > round.next();
-  if (job != job_ || far || daemon_died_) answers_.clear();
+  if (job != job_ || far || daemon_died_ || elastic_) answers_.clear();
   daemon_died_ = false;
   job_ = job;
   view_ = view;

@@ -15,16 +15,11 @@ Status broken(std::string why) {
 Result<NodeValues::Actions> NodeValues::on(std::uint32_t local_rank, const SharedValues& said, std::uint64_t now_ms) {
   const ValueKey key = said.key();
   const SharedValues* known = answers_->of(key);
-  if (said.complete) {
-    if (known) return Actions();
-    Actions actions = answer_all(said);
-    actions.say.push_back({job_, view_, said, {}, {}});
-    return actions;
-  }
-  if (known) return Actions{.say = {}, .answered = {local_rank}, .answer = *known};
+  if (said.complete) return known ? Actions() : learn(said);
+  if (known && !elastic_) return Actions{.say = {}, .answered = {local_rank}, .answer = *known};
   if (Status given = give(local_rank, said, now_ms); !given) return tl::unexpected(given.error());
   const Open& open = open_.at(key);
-  if (open.values.size() < ranks_) return Actions();
+  if (open.values.size() < ranks_ && !known) return Actions();
   return Actions{.say = {said_of(key, open)}, .answered = {}, .answer = {}};
 }
 
@@ -48,6 +43,20 @@ Status NodeValues::give(std::uint32_t local_rank, const SharedValues& said, std:
   const Open fresh{.values = {}, .since_ms = now_ms, .next_ms = now_ms + kRepeatMs};
   open_.try_emplace(said.key(), fresh).first->second.values.try_emplace(local_rank, said.values.front().data);
   return {};
+}
+
+// A trainer brings it: the coordinator is to know it, too.
+NodeValues::Actions NodeValues::learn(const SharedValues& answer) {
+  const RankValues said{job_, view_, answer, {}, {}};
+  Actions actions;
+  if (!elastic_) actions = answer_all(answer);
+  actions.say.push_back(said);
+  if (!elastic_) return actions;
+  [[maybe_unused]] const bool kept = answers_->add(answer);
+  if (const auto open = open_.find(answer.key()); open != open_.end()) {
+    actions.say.push_back(said_of(open->first, open->second));
+  }
+  return actions;
 }
 
 NodeValues::Actions NodeValues::on(const SharedValues& answer) {

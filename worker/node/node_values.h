@@ -22,10 +22,16 @@ class NodeValues {
   static constexpr std::uint64_t kRepeatMs = 2000;    // until the answer comes: what there is is said again
   static constexpr std::uint64_t kPatienceMs = 5000;  // with ranks that have left
 
-  // first_rank: of its ranks in the view.
-  NodeValues(JobId job, ViewId view, std::uint32_t first_rank, std::uint32_t ranks,
+  // first_rank: of its ranks in the view. elastic: the node may have been away while others went on, so that only the
+  // coordinator says which answer counts; else what is known here is answered here.
+  NodeValues(JobId job, ViewId view, std::uint32_t first_rank, std::uint32_t ranks, bool elastic,
              std::shared_ptr<ValueAnswers> answers)
-      : job_(job), view_(view), first_rank_(first_rank), ranks_(ranks), answers_(std::move(answers)) {}
+      : job_(job),
+        view_(view),
+        first_rank_(first_rank),
+        ranks_(ranks),
+        elastic_(elastic),
+        answers_(std::move(answers)) {}
 
   // What follows for the coordinator, and for local ranks.
   struct Actions {
@@ -49,12 +55,14 @@ class NodeValues {
     std::uint64_t since_ms = 0, next_ms = 0;
   };
   RankValues said_of(ValueKey key, const Open& open) const;
+  Actions learn(const SharedValues& answer);
   Actions answer_all(const SharedValues& answer);
   Status give(std::uint32_t local_rank, const SharedValues& said, std::uint64_t now_ms);
 
   const JobId job_;
   const ViewId view_;
   const std::uint32_t first_rank_, ranks_;
+  const bool elastic_;
   const std::shared_ptr<ValueAnswers> answers_;
   std::map<ValueKey, Open> open_;
 };

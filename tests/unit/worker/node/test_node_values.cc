@@ -23,8 +23,8 @@ SharedValues answer(std::uint64_t round, std::uint32_t index, const std::string&
 
 // Ranks 2 and 3 of a job.
 struct Node {
-  NodeValues view(std::uint32_t number, std::uint64_t round) {
-    return NodeValues(JobId(9), ViewId(number), 2, 2, kept.begin("a", JobId(9), Round(round), 0));
+  NodeValues view(std::uint32_t number, std::uint64_t round, bool elastic = false) {
+    return NodeValues(JobId(9), ViewId(number), 2, 2, elastic, kept.begin("a", JobId(9), Round(round), 0));
   }
   KeptAnswers kept;
 };
@@ -118,6 +118,24 @@ TEST_CASE("an answer that a trainer brings is told to the coordinator and to ran
   // The coordinator's counts, if it has another one: of an elastic job, in which others have gone on.
   values.on(answer(5, 0, "theirs"));
   CHECK(on(values, 1, value(5, 0, "b")).answer == answer(5, 0, "theirs"));
+}
+
+TEST_CASE("in an elastic job the coordinator alone answers, and is asked at once for what may be known") {
+  Node node;
+  NodeValues values = node.view(3, 5, true);
+  CHECK(nothing(on(values, 1, value(5, 0, "b"))));
+  const auto brought = on(values, 0, answer(5, 0));
+  CHECK(brought.answered.empty());
+  REQUIRE(brought.say.size() == 2);
+  CHECK(brought.say[0].shared == answer(5, 0));
+  CHECK(brought.say[1].shared.values == std::vector<RankValue>{{3, bytes_of("b")}});
+  const auto asked = on(values, 0, value(5, 0, "a"));
+  CHECK(asked.answered.empty());
+  CHECK(asked.say.size() == 1);
+  const auto told = values.on(answer(5, 0, "theirs"));
+  CHECK(told.answered == std::vector<std::uint32_t>{0, 1});
+  CHECK(told.answer == answer(5, 0, "theirs"));
+  CHECK(values.all()[0].shared == answer(5, 0, "theirs"));
 }
 
 TEST_CASE("a trainer that does not wait for its answer, or gives two, breaks the rules") {
