@@ -660,7 +660,7 @@ Status Session::gathered(SharedValues answer) {
     return fail(ErrorCode::kLimit, answer.key().in_words() + " has " + std::to_string(answer.bytes()) +
                                        " bytes; at most " + std::to_string(kMaxAnswerBytes) + " of all ranks are kept");
   }
-  if (!impl_->socket.send(answer)) return tl::unexpected(unavailable());
+  if (!impl_->socket.send(answer)) return tl::unexpected(impl_->unavailable());
   if (impl_->keepsake) impl_->keepsake->answers.add(std::move(answer));
   return {};
 }

@@ -52,7 +52,7 @@ NodeValues::Actions NodeValues::learn(const SharedValues& answer) {
   if (!elastic_) actions = answer_all(answer);
   actions.say.push_back(said);
   if (!elastic_) return actions;
-  [[maybe_unused]] const bool kept = answers_->add(answer);
+  answers_->add(answer);
   if (const auto open = open_.find(answer.key()); open != open_.end()) {
     actions.say.push_back(said_of(open->first, open->second));
   }
