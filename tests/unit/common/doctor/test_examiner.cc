@@ -19,10 +19,6 @@ namespace {
 
 using std::chrono::seconds;
 
-Logger quiet_logger() {
-  return quiet_logger();
-}
-
 // What was told, as it comes.
 class Told {
  public:
