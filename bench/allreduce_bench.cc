@@ -5,7 +5,6 @@
 // A node is a lane and a thread for each trainer, all in this process. Trainers do no computing: all gradients of a
 // round are ready at once, last tensor first, and the round is over when every node has all new parameters. So nothing
 // is hidden behind a backward pass or behind the next round: what is compared is the exchange.
-#include <spdlog/sinks/null_sink.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -214,7 +213,7 @@ class Lanes final : private WorkerLaneListener {
   }
 
   const AllreduceBenchOptions options_;
-  const Logger logger_ = std::make_shared<spdlog::logger>("bench", std::make_shared<spdlog::sinks::null_sink_mt>());
+  const Logger logger_ = quiet_logger();
   std::shared_ptr<const Layout> layout_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::uint64_t round_ = 0;

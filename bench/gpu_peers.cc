@@ -33,7 +33,7 @@ using std::chrono::milliseconds;
 
 constexpr const char* kWho = "CUDA";
 constexpr std::size_t kShared = 256u << 20;  // bytes that are lent: enough to be seen when they come back
-constexpr std::size_t kSmall = 1024;         // floats of a launch that costs nothing but itself
+constexpr std::size_t kFew = 1024;           // floats of a launch that costs nothing but itself
 constexpr unsigned kLaunches = 200;
 constexpr milliseconds kPeerBegins{20'000};  // to set up its context, and to say so
 constexpr milliseconds kFaultTold{5'000};    // for a fault to be told
@@ -103,7 +103,7 @@ int fault(GpuScope& scope, int device) {
   // Nobody has memory there.
   auto* nowhere = reinterpret_cast<float*>(std::uintptr_t{1} << 46);
   const auto begin = Clock::now();
-  kernels::cuda::scale(nowhere, kSmall, 1.0f, stream);
+  kernels::cuda::scale(nowhere, kFew, 1.0f, stream);
   (void)cudaLaunchHostFunc(
       stream, [](void*) { ran = true; }, nullptr);
   cudaError_t error = cudaErrorNotReady;
@@ -160,7 +160,7 @@ class Peers {
   Result<Json> run() {
     scope_.select(device_);
     stream_ = scope_.stream();
-    values_ = static_cast<float*>(scope_.memory(kSmall * sizeof(float)));
+    values_ = static_cast<float*>(scope_.memory(kFew * sizeof(float)));
     Json out;
     out["time_slicing"] = time_slicing();
     out["ipc"] = ipc();
@@ -213,7 +213,7 @@ class Peers {
     std::vector<double> times;
     for (unsigned i = 0; i < kLaunches && scope_.status(); ++i) {
       const auto begin = Clock::now();
-      kernels::cuda::scale(values_, kSmall, 1.0f, stream_);
+      kernels::cuda::scale(values_, kFew, 1.0f, stream_);
       scope_.check(cudaGetLastError(), "a launch");
       scope_.check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
       times.push_back(1e3 * ms_since(begin));
@@ -280,7 +280,7 @@ class Peers {
     if (!peer.problem.empty()) return {{"problem", peer.problem}};
     Json out = Json::parse(peer.said, nullptr, false);
     if (out.is_discarded()) out = {{"problem", "it said: " + peer.said}};
-    kernels::cuda::scale(values_, kSmall, 1.0f, stream_);
+    kernels::cuda::scale(values_, kFew, 1.0f, stream_);
     cudaError_t here = cudaGetLastError();
     if (here == cudaSuccess) here = cudaStreamSynchronize(stream_);
     out["here"] = in_words(here);

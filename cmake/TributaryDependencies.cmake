@@ -18,7 +18,7 @@ pkg_check_modules(OPENBLAS REQUIRED IMPORTED_TARGET openblas)
 find_package(ZLIB REQUIRED)
 find_path(TL_EXPECTED_INCLUDE tl/expected.hpp REQUIRED)
 
-# toml++ is compiled into the library that reads configurations (TOML_IMPLEMENTATION in one of its sources): libtributary.so
+# toml++ is compiled into the library that reads configurations (TOML_IMPLEMENTATION in toml_reader.cc): libtributary.so
 # carries it.
 get_target_property(toml_include tomlplusplus::tomlplusplus INTERFACE_INCLUDE_DIRECTORIES)
 add_library(tributary_toml INTERFACE)

@@ -83,7 +83,7 @@ endforeach()
 
 # Gloo's headers for what is compiled with it.
 function(tributary_portable_headers)
-  foreach(target tributary_allreduce tributary_bench)
+  foreach(target tributary_worker_lanes tributary_bench)
     if(TARGET ${target})
       target_include_directories(${target} SYSTEM BEFORE PRIVATE ${TRIBUTARY_PORTABLE_PARTS}/gloo)
     endif()

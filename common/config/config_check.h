@@ -25,6 +25,11 @@ struct Fault {
   std::string message;
 };
 
+// "optimizer.lr", of "optimizer" and "lr".
+inline std::string dotted_key(std::string_view section, std::string_view key) {
+  return std::string(section) + "." + std::string(key);
+}
+
 std::vector<Fault> faults_of(const JobConfig& config);
 std::vector<Fault> faults_of(const ServerConfig& config);
 std::vector<Fault> faults_of(const WorkerConfig& config);

@@ -25,10 +25,6 @@ bool local_only(std::string_view section, std::string_view key) {
   return section == "train" && key == "data_dir";
 }
 
-std::string dotted_key(std::string_view section, std::string_view key) {
-  return std::string(section) + "." + std::string(key);
-}
-
 // Never throws on odd bytes: bytes that are no UTF-8 are replaced.
 std::string compact(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -1,3 +1,4 @@
+#define TOML_IMPLEMENTATION  // before the first include of toml++
 #include "common/config/toml_reader.h"
 
 #include <algorithm>
@@ -15,10 +16,6 @@ namespace tributary {
 namespace {
 
 constexpr std::size_t kShownValue = 80;  // characters of a value in a message
-
-std::string dotted_key(std::string_view section, std::string_view key) {
-  return std::string(section) + "." + std::string(key);
-}
 
 std::string value_text(const toml::node& node) {
   std::string text;

@@ -31,10 +31,10 @@ int report(const std::string& program, const Error& error) {
   return usage ? kExitUsage : kExitFailed;
 }
 
-void say(spdlog::logger& logger, const std::string& line) {
+void say(Log& logger, const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
-  logger.info("{}", line);
+  logger.info(line);
 }
 
 // Waits for a signal of the set for at most `ms`; 0 if none came.
@@ -102,7 +102,7 @@ int serve(const std::string& program, const std::function<Result<Daemon>()>& sta
   seed_routing_ids();
   const Result<Daemon> daemon = start();
   if (!daemon) return report(program, daemon.error());
-  spdlog::logger& logger = *daemon->logger;
+  Log& logger = *daemon->logger;
   const Result<int> interrupted = wait_until_serving(*daemon, signals);
   if (!interrupted) {
     logger.error("cannot serve: {}", interrupted.error().message);

@@ -72,7 +72,7 @@ Result<Logger> make_logger(const LogConfig& config, const std::string& name) {
     return fail(ErrorCode::kIo, "log.file = \"" + config.file + "\": cannot be opened (" + e.what() +
                                     "); make its folder writable or choose another file");
   }
-  auto logger = std::make_shared<spdlog::logger>(name, std::move(sink));
+  auto logger = std::make_shared<Log>(name, std::move(sink));
   logger->set_level(*level);
   auto lines = std::make_unique<spdlog::pattern_formatter>();
   if (config.format == LogFormat::kJson) {
@@ -83,6 +83,10 @@ Result<Logger> make_logger(const LogConfig& config, const std::string& name) {
   logger->set_formatter(std::move(lines));
   logger->flush_on(spdlog::level::trace);
   return logger;
+}
+
+Logger quiet_logger() {
+  return std::make_shared<Log>("quiet");
 }
 
 RateLimitedLog::RateLimitedLog(Logger logger, std::uint32_t lines, std::uint64_t interval_ms)
@@ -104,7 +108,7 @@ void RateLimitedLog::log(spdlog::level::level_enum level, std::string_view line,
   roll(now_ms);
   if (written_ < lines_) {
     ++written_;
-    logger_->log(level, "{}", line);
+    logger_->line(level, line);
   } else {
     ++suppressed_;
     ++suppressed_total_;

@@ -7,13 +7,45 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/base/result.h"
 #include "common/config/config.h"
 
 namespace tributary {
 
-using Logger = std::shared_ptr<spdlog::logger>;
+// spdlog's logger. fmt's library formats its lines: spdlog's own functions would compile half of fmt in each source.
+class Log final : public spdlog::logger {
+ public:
+  using Level = spdlog::level::level_enum;
+  using spdlog::logger::logger;
+
+  template <typename... Args>
+  void log(Level level, fmt::format_string<Args...> format, Args&&... args) {
+    if (should_log(level)) line(level, fmt::vformat(format, fmt::make_format_args(args...)));
+  }
+  template <typename... Args>
+  void info(fmt::format_string<Args...> format, Args&&... args) {
+    log(Level::info, format, std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  void warn(fmt::format_string<Args...> format, Args&&... args) {
+    log(Level::warn, format, std::forward<Args>(args)...);
+  }
+  template <typename... Args>
+  void error(fmt::format_string<Args...> format, Args&&... args) {
+    log(Level::err, format, std::forward<Args>(args)...);
+  }
+  void info(std::string_view text) { line(Level::info, text); }
+  void warn(std::string_view text) { line(Level::warn, text); }
+  void error(std::string_view text) { line(Level::err, text); }
+  void line(Level level, std::string_view text) { logger::log(level, spdlog::string_view_t(text.data(), text.size())); }
+};
+
+using Logger = std::shared_ptr<Log>;
+
+// Writes nothing.
+Logger quiet_logger();
 
 // A logger of its own (spdlog's global registry is not used). Lines: "2024-05-01T12:00:00.123+02:00 info  [name] text",
 // or JSON (common/daemon/log_line.h).

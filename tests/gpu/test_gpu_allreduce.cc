@@ -102,7 +102,7 @@ TEST_CASE("a communicator that nobody else joins is given up in time, and the de
   auto devices =
       AllreduceDevices::create(api, plan, static_cast<std::uint32_t>(view->plan->optimizer->slots()), 500'000'000);
   REQUIRE(devices);
-  auto logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  auto logger = quiet_logger();
   {
     DeviceExchange exchange(*devices, *view, output, logger);
     Addresses addresses;

@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 #include <poll.h>
-#include <spdlog/sinks/null_sink.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,6 +15,7 @@
 #include <string>
 #include <thread>
 
+#include "common/daemon/log.h"
 #include "kernels/cuda_copy.h"
 #include "session/trainer_device.h"
 #include "tests/fake_device/fake_device_api.h"
@@ -165,7 +165,7 @@ void reduce_on_device(std::uint32_t ranks, EncodingSpec push, EncodingSpec pull,
   plan.always_collectives = always;
   plan.devices = {DeviceIndex(0)};
   plan.position_of_rank.assign(ranks, 0);
-  const auto logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  const auto logger = quiet_logger();
   const auto reduction = need(DeviceReduction::create(api, std::move(plan), {}, logger));
   Frames lane, host;
   auto reducer = need(DeviceReducer::create(reduction, chunks, lane));

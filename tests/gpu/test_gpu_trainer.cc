@@ -2,7 +2,6 @@
 // CUDA IPC. Without a device every case fails and says why. (tests/emulation/test_device_trainer.cc has the same
 // without a device: bits, orders, and a rank that cannot open what it is lent.)
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
 
 #include <cmath>
 #include <cstdio>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/daemon/log.h"
 #include "tests/unit/temp_dir.h"
 #include "tests/unit/train/synthetic_images.h"
 #include "tests/unit/worker/node/worker_lane_fixture.h"
@@ -31,7 +31,7 @@ using testing::WelcomingNode;
 std::shared_ptr<NodeDevices> worker_on(const std::string& reduction) {
   WorkerConfig config;
   config.node_reduction = choice_of<NodeReduction>(reduction).value();
-  const auto logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  const auto logger = quiet_logger();
   if (reduction == "host") return std::make_shared<NodeDevices>(config, nullptr, "not asked for", logger);
   static const auto api = make_cuda_device_api();
   REQUIRE_MESSAGE(api.has_value(), (api ? "" : api.error().message));

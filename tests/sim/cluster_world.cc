@@ -197,7 +197,7 @@ void ClusterWorld::say_message(const std::string& who, const std::string& other,
 }
 
 Logger ClusterWorld::logger(const std::string& who) {
-  auto logger = std::make_shared<spdlog::logger>(who);
+  auto logger = std::make_shared<Log>(who);
   if (trace_) logger->sinks().push_back(std::make_shared<TraceSink>(*this, who));
   logger->set_level(trace_ ? spdlog::level::info : spdlog::level::off);
   return logger;

@@ -15,7 +15,7 @@ using SortedJson = nlohmann::json;
 
 constexpr std::chrono::milliseconds kMeasureTimeout{3000};
 // Rates that differ by less are taken for those of equal links.
-constexpr double kAlike = 0.9;
+constexpr double kSameBandwidth = 0.9;
 constexpr double kLeastLatency = 10e-6;  // where the payload's time hides it
 
 double number(const SortedJson& object, const char* key) {
@@ -167,7 +167,7 @@ void use_measured(const Measured& m, Scenario& s) {
   std::ranges::sort(sorted);
   s.network.bandwidth = sorted[sorted.size() / 2];
   s.node_bandwidths.clear();
-  if (sorted.front() < kAlike * sorted.back()) s.node_bandwidths = rates;
+  if (sorted.front() < kSameBandwidth * sorted.back()) s.node_bandwidths = rates;
   // The shortest round trip was at the beginning of a round, when the first transfers to all servers left together: the
   // time of their payload, the way there, and that of a receipt back.
   const double payload = m.daemons * m.chunk_bytes * m.wire.push / s.network.bandwidth;

@@ -101,7 +101,7 @@ Status Checkpointer::write(Round round, const ReplicaArrays& state) {
 void Checkpointer::run() {
   // Linux: of this thread alone. Failing to be nice is no reason not to write.
   if (setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness) != 0)
-    logger_->debug("the checkpoint writer keeps its priority: {}", std::strerror(errno));
+    logger_->log(Log::Level::debug, "the checkpoint writer keeps its priority: {}", std::strerror(errno));
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || (capturing_.value != 0 && left_ == 0); });

@@ -36,7 +36,7 @@ constexpr std::size_t kMaxAddress = 192;
 struct Aborted {};  // thrown through Gloo's ring by the buffers it waits on
 
 // Waits of a collective: see GlooRing.
-struct Patience {
+struct RingPatience {
   milliseconds others = kForever;
   milliseconds network{0};
 };
@@ -46,7 +46,7 @@ class RingBuffer;
 // Stands between Gloo's collective and its TCP transport: hands out buffers that can be woken.
 class RingTransport final : public gloo::transport::Context {
  public:
-  RingTransport(std::shared_ptr<gloo::transport::Context> inner, Patience patience)
+  RingTransport(std::shared_ptr<gloo::transport::Context> inner, RingPatience patience)
       : gloo::transport::Context(inner->rank, inner->size), patience_(patience), inner_(std::move(inner)) {}
 
   std::unique_ptr<gloo::transport::Pair>& getPair(int member) override { return inner_->getPair(member); }
@@ -57,13 +57,13 @@ class RingTransport final : public gloo::transport::Context {
   void check() const {
     if (aborted_.load(std::memory_order_acquire)) throw Aborted();
   }
-  const Patience& patience() const { return patience_; }
+  const RingPatience& patience() const { return patience_; }
   gloo::transport::Context& inner() { return *inner_; }
   void add(RingBuffer* buffer);
   void remove(RingBuffer* buffer);
 
  private:
-  const Patience patience_;
+  const RingPatience patience_;
   const std::shared_ptr<gloo::transport::Context> inner_;
   std::atomic<bool> aborted_{false};
   std::mutex mutex_;  // guards live_
@@ -284,7 +284,7 @@ Result<std::unique_ptr<GlooRing>> GlooRing::create(std::shared_ptr<GlooDevice> d
     if (ring->next() != ring->previous()) parts.tcp->createPair(static_cast<int>(ring->next()));
     parts.address_for_previous = packed(parts.tcp->getPair(static_cast<int>(ring->previous()))->address().bytes());
     parts.address_for_next = packed(parts.tcp->getPair(static_cast<int>(ring->next()))->address().bytes());
-    Patience patience{options.patience.count() == 0 ? kForever : options.patience, options.timeout};
+    RingPatience patience{options.patience.count() == 0 ? kForever : options.patience, options.timeout};
     parts.transport = std::make_shared<RingTransport>(parts.tcp, patience);
     parts.context = std::make_shared<RingContext>(rank, size, gloo_device, parts.transport);
     return ring;

@@ -1,6 +1,5 @@
 // ControlJobs without lanes, threads or disks: what is said twice, and views that end while they open.
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
 
 #include <algorithm>
 #include <memory>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "common/config/job_json.h"
+#include "common/daemon/log.h"
 #include "server/control_jobs.h"
 #include "tests/sim/disk_sim.h"
 
@@ -84,9 +84,7 @@ struct Server final : ControlJobsOutput {
   sim::Disk disk;
   sim::StoreSim store{disk, true};
   std::vector<ControlMessage> sent;
-  ControlJobs jobs{ServerConfig{}, &store,
-                   std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()),
-                   static_cast<ControlJobsOutput&>(*this)};
+  ControlJobs jobs{ServerConfig{}, &store, quiet_logger(), static_cast<ControlJobsOutput&>(*this)};
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
 // What a process makes of its stop signals. Each case runs in a child of its own, since that is what a signal ends.
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include "common/base/assert.h"
 #include "common/base/clock.h"
 #include "common/daemon/daemon_main.h"
+#include "common/daemon/log.h"
 #include "train/stop_signal.h"
 
 namespace tributary::stop_signals_test {
@@ -46,7 +46,7 @@ int in_child(const std::function<int(int ready)>& body, const std::function<void
 int serve(int ready, milliseconds drain_time, int again) {
   std::uint64_t drained_at = 0;
   return run_daemon("test", [&]() -> Result<Daemon> {
-    return Daemon{.logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()),
+    return Daemon{.logger = quiet_logger(),
                   .stop_timeout_s = 30,
                   .jobs = "jobs",
                   .ready_line =
@@ -95,7 +95,7 @@ TEST_CASE("a daemon that cannot go on says why, gives up what it does and ends f
     std::uint64_t broken_at = 0;
     const int code = run_daemon("test", [&]() -> Result<Daemon> {
       Daemon daemon;
-      daemon.logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+      daemon.logger = quiet_logger();
       daemon.ready_line = [&] {
         broken_at = steady_ms() + 100;
         return std::string("ready");

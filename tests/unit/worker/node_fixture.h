@@ -3,7 +3,6 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
 
 #include <chrono>
 #include <future>
@@ -13,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/daemon/log.h"
 #include "session/session.h"
 #include "tests/gradient_place.h"
 #include "tests/unit/expect.h"
@@ -223,7 +223,7 @@ struct FakeNode {
   }
 
   TempDir directory;
-  Logger logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  Logger logger = quiet_logger();
   FakeCoordinator coordinator;
   FakeLanes lanes;
   std::unique_ptr<AttachServer> server;  // last: it uses the others

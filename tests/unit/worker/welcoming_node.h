@@ -4,7 +4,6 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
 
 #include <cstdint>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "common/config/job_json.h"
+#include "common/daemon/log.h"
 #include "tests/unit/temp_dir.h"
 #include "worker/allreduce/allreduce_lane.h"
 #include "worker/attach_server.h"
@@ -95,7 +95,7 @@ class WelcomingNode final : public LanePort, public CoordinatorPort, private All
 
   const std::string endpoint_;
   TempDir directory_;
-  Logger logger_ = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  Logger logger_ = quiet_logger();
   std::uint32_t views_ = 0;
   std::unique_ptr<AttachServer> attach_;
   std::unique_ptr<WorkerLane> lane_;

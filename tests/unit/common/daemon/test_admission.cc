@@ -29,7 +29,7 @@ KeyPair pair_of(const std::string& name) {
 // A ROUTER that lets in the keys of a set.
 struct Host {
   explicit Host(bool with_admission = true) : socket(context, zmq::socket_type::router) {
-    logger = std::make_shared<spdlog::logger>("host", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines));
+    logger = std::make_shared<Log>("host", std::make_shared<spdlog::sinks::ostream_sink_mt>(lines));
     if (with_admission) {
       const auto decide = [this](const Admission::Shown& shown) -> Result<std::string> {
         const std::lock_guard lock(mutex);

@@ -21,7 +21,7 @@ using testing::contains;
 // A logger whose lines are the bare texts.
 struct Captured {
   std::ostringstream out;
-  Logger logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_st>(out));
+  Logger logger = std::make_shared<Log>("test", std::make_shared<spdlog::sinks::ostream_sink_st>(out));
   Captured() { logger->set_pattern("%v"); }
 };
 

@@ -1,7 +1,5 @@
 // The thread on which a daemon looks at itself.
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <chrono>
@@ -13,16 +11,13 @@
 #include <thread>
 #include <vector>
 
+#include "common/daemon/log.h"
 #include "common/doctor/examiner.h"
 
 namespace tributary::examiner_test {
 namespace {
 
 using std::chrono::seconds;
-
-Logger quiet_logger() {
-  return std::make_shared<spdlog::logger>("quiet", std::make_shared<spdlog::sinks::null_sink_mt>());
-}
 
 // What was told, as it comes.
 class Told {

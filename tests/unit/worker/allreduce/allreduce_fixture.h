@@ -3,7 +3,6 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -18,6 +17,7 @@
 
 #include "common/config/job_optimizer.h"
 #include "common/config/schedule.h"
+#include "common/daemon/log.h"
 #include "common/math/fused_step.h"
 #include "tests/unit/expect.h"
 #include "worker/allreduce/allreduce_lane.h"
@@ -289,7 +289,7 @@ class AllreduceCluster {
   static void copy_here(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 
   const ClusterOptions options_;
-  Logger logger_ = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  Logger logger_ = quiet_logger();
   std::shared_ptr<MemoryBudget> budget_ = std::make_shared<MemoryBudget>(64u << 20);
   std::vector<std::unique_ptr<Node>> nodes_;
 };

@@ -280,9 +280,7 @@ TEST_CASE("an address that is none of this machine's is refused with what to set
   WorkerConfig config;
   for (const char* address : {"192.0.2.1", "no such name"}) {
     config.address = address;
-    auto lane =
-        AllreduceLane::start(config, failures, nobody,
-                             std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()));
+    auto lane = AllreduceLane::start(config, failures, nobody, quiet_logger());
     REQUIRE(lane);
     NodeJobSpec spec;
     spec.view = cluster_view(options);

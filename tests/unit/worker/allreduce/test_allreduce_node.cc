@@ -45,8 +45,7 @@ TEST_CASE("what became of a last checkpoint is told to the coordinator until it 
   } trainers;
   FakeCoordinator coordinator;
   FakeLanes lanes(1);
-  NodeJobs jobs({}, trainers, coordinator, lanes,
-                std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()));
+  NodeJobs jobs({}, trainers, coordinator, lanes, quiet_logger());
   const auto said = [&] { return coordinator.all<SnapshotDone>().size(); };
   std::uint64_t now = 1000;
   const auto pass = [&] { jobs.tick(now += CheckpointReports::kRepeatMs); };

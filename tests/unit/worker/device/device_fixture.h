@@ -3,7 +3,6 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
 
 #include <bit>
 #include <cstring>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "common/daemon/log.h"
 #include "kernels/tree_sum.h"
 #include "tests/fake_device/fake_device_api.h"
 #include "worker/device/device_reducer.h"
@@ -208,7 +208,7 @@ class DeviceNode {
   std::map<std::uint32_t, std::vector<float>> gradients_;
   std::vector<Reduced> reduced_;
   std::vector<std::pair<ChunkIndex, Version>> delivered_;
-  Logger logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  Logger logger = quiet_logger();
 };
 
 }  // namespace tributary::testing

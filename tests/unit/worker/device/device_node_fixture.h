@@ -2,7 +2,6 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/daemon/log.h"
 #include "session/trainer_device.h"
 #include "tests/fake_device/fake_device_api.h"
 #include "worker/node/node_devices.h"
@@ -87,7 +87,7 @@ struct Devices {
   std::shared_ptr<FakeTrainerDevice> opener(std::uint32_t device) {
     return std::make_shared<FakeTrainerDevice>(api, device);
   }
-  Logger logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  Logger logger = quiet_logger();
   std::shared_ptr<FakeDeviceApi> api;
   std::shared_ptr<NodeDevices> node;
 };

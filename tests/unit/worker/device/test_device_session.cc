@@ -305,7 +305,7 @@ TEST_CASE("a device that is lost ends the view, not the job: the next daemon goe
   CHECK(failure.error.code == ErrorCode::kUnavailable);
   CHECK(failure.error.message.find("an illegal memory access was encountered") != std::string::npos);
   CHECK(node.memory_comes_back());
-  NodeDevices devices(WorkerConfig(), api, "", std::make_shared<spdlog::logger>("test"));
+  NodeDevices devices(WorkerConfig(), api, "", quiet_logger());
   CHECK(devices.lost().find("an illegal memory access was encountered") != std::string::npos);
 }
 

@@ -12,13 +12,6 @@
 
 namespace tributary::testing {
 
-inline Logger quiet_logger() {
-  LogConfig config;
-  config.level = "error";
-  config.file = "/dev/null";
-  return *make_logger(config, "test");
-}
-
 // Collects what a lane reports; every wait ends after 10 s.
 class Listener final : public LaneListener {
  public:

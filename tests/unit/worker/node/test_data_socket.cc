@@ -49,7 +49,7 @@ struct Host {
   const KeyPair node = make_key_pair("node-0", Role::kWorker).value();
   const std::shared_ptr<const KeyPair> own =
       std::make_shared<const KeyPair>(make_key_pair("server-0", Role::kServer).value());
-  Logger logger = std::make_shared<spdlog::logger>("host");
+  Logger logger = quiet_logger();
   AdmittedNodes admitted{own};
   zmq::context_t context{1};
   std::unique_ptr<Admission> admission;

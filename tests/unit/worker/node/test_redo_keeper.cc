@@ -1,11 +1,11 @@
 // RedoKeeper: how long what a node pushed is kept.
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
 
 #include <algorithm>
 #include <memory>
 #include <string>
 
+#include "common/daemon/log.h"
 #include "common/wire/redo_plan.h"
 #include "worker/node/redo_keeper.h"
 
@@ -17,8 +17,7 @@ struct Keeper {
     config.name = "job";
     welcome.job = JobId(7);
     welcome.redo = true;
-    keeper.emplace(budget, 20,
-                   std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>()));
+    keeper.emplace(budget, 20, quiet_logger());
   }
   std::shared_ptr<RedoRing> begin() { return keeper->begin(config, NodeRank(0), *layout, welcome, now_ms).value(); }
   static void push(RedoRing& ring, std::uint64_t round) {

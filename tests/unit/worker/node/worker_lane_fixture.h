@@ -2,7 +2,6 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
 
 #include <atomic>
 #include <chrono>
@@ -12,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "common/daemon/log.h"
 #include "common/wire/codec.h"
 #include "common/wire/zmq_util.h"
 #include "tests/unit/expect.h"
@@ -223,7 +223,7 @@ struct LaneNode {
   EncodingSpec push, pull;                   // of the jobs opened from now on
   std::function<void(NodeJobSpec&)> adjust;  // called with each before it begins
   DeviceReductionOptions device_options;
-  Logger logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
+  Logger logger = quiet_logger();
   std::shared_ptr<MemoryBudget> budget = std::make_shared<MemoryBudget>(256u << 20);
   Failures failures;
   std::vector<std::unique_ptr<WorkerLane>> lanes;
