@@ -180,6 +180,12 @@ class RoundsThatDoNotComplete(unittest.TestCase):
         self.assertLessEqual(len(self.said), 3)  # at 0.2, 0.4 and 0.8 s
         self.assertGreaterEqual(len(self.said), 2)
 
+    def test_other_waits_are_told_too(self) -> None:
+        with self.watch.waiting_for("values of the other ranks"):
+            self.assertIsNone(self.watch.awaited)
+            time.sleep(0.35)
+        self.assertIn("no values of the other ranks for", self.said[0])
+
     def test_rounds_that_usually_take_long_are_given_time(self) -> None:
         for round in range(1, 5):
             self.wait(round, 0.15)

@@ -324,7 +324,8 @@ class Link:
         """All ranks' values of a call of the loop. None: the job went back."""
         while True:
             try:
-                found = self.attachment.session.gather(round, number, data)
+                with self.report.watch.waiting_for("values of the other ranks"):
+                    found = self.attachment.session.gather(round, number, data)
                 if not isinstance(found, Step):
                     return found
                 step, reason = found, self.attachment.session.stop_reason()
