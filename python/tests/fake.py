@@ -47,6 +47,7 @@ class FakeLibrary:
         self.figures: list[tuple[int, str, float, int]] = []
         self.loss_scale = 1024.0
         self.kept: dict[int, Kept] = {}  # by round
+        self.values: dict[tuple[int, int], list[bytes]] = {}  # of gather(), by round and index
         self.kept_by_first: dict[int, Kept] = {}
         self.gives = False  # this rank gives the first state
         self.stream: FakeStream | None = None
@@ -158,6 +159,11 @@ class FakeSession:
             return self._complete()
         return Step.CONTINUE
 
+    def gather(self, round: int, index: int, data: bytes) -> list[bytes] | Step:
+        if self.over is not None:
+            return self.over
+        return self.library.values.setdefault((round, index), [data])
+
     def _complete(self) -> Step:
         event = self.library.events.pop(self.round + 1, "")
         if event == "gone":
@@ -166,6 +172,8 @@ class FakeSession:
             return self._end(Step.RESTART, "node 1 was lost")
         if event.startswith("back to "):
             del self.library.rounds[int(event.split()[-1]) + 1 :]
+            for key in [key for key in self.library.values if key[0] > int(event.split()[-1])]:
+                del self.library.values[key]
             return self._end(Step.RESTART, "all servers were lost")
         if event == "stopped":
             return self._end(Step.VIEW_STOPPED, "somebody asked for it")
