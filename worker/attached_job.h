@@ -116,6 +116,9 @@ class AttachedJob {
   void decline(const JobWelcome& m, const Error& error);
   void deliver_states(attached::Running& running, const JobWelcome& m, std::uint64_t now_ms);
 
+  // attached_job_values.cc
+  void carry_out(const NodeValues::Actions& actions);
+
   // attached_job.cc
   LeaveJob leave(LeaveKind kind, Round round, const std::string& message);
   void leave_if_all_detached(attached::Running& running, std::uint64_t now_ms);
@@ -132,7 +135,6 @@ class AttachedJob {
   void tick(attached::Running& running, std::uint64_t now_ms);
   void tell_waits(std::uint64_t now_ms);
   void end_trace();
-  void carry_out(const NodeValues::Actions& actions);
   // What the view's first rank keeps, to those who have nothing.
   void deliver_first(attached::Running& running, const RankState& state, std::uint64_t now_ms);
 

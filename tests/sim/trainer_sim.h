@@ -63,10 +63,6 @@ class TrainerSim final : public Process {
   bool all_at(Round round) const;
   void over();
   void next();
-  void begin_values(const AttachReply& reply);
-  void ask_after(Round round);
-  void gather();
-  void on(const SharedValues& answer);
   std::uint64_t samples_of(std::uint64_t round) const;
   void await_replica(std::uint64_t round);
   std::pair<std::uint64_t, std::uint64_t> elements_of(std::size_t tensor) const;
@@ -82,6 +78,11 @@ class TrainerSim final : public Process {
   void hold(const KeptState& state);
   void give(const KeptState& state);
   void say(std::function<void(NodeJobs&, TrainerId)> what);
+  // trainer_values.cc
+  void begin_values(const AttachReply& reply);
+  void ask_after(Round round);
+  void gather();
+  void on(const SharedValues& answer);
 
   ClusterWorld& world_;
   const std::uint32_t node_, local_rank_, rank_;

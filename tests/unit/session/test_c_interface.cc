@@ -132,6 +132,55 @@ TEST_CASE("two ranks attach, give initial values, train and finish") {
   CHECK(failed_with(tributary_wait(sessions[0].get(), 0, &step), TRIBUTARY_INVALID_ARGUMENT, "after tributary_finish"));
 }
 
+TEST_CASE("a rank gets the values of all ranks, by rank, or a step") {
+  FakeNode node;
+  node.run();
+  const auto sessions = attach(node);
+  tributary_session* s = sessions[0].get();
+  const tributary_value* values = nullptr;
+  size_t count = 7;
+  tributary_step step = TRIBUTARY_RESTART;
+  CHECK(failed_with(tributary_gather(s, 0, 0, "a", 1, &values, &count, &step), TRIBUTARY_INVALID_ARGUMENT,
+                    "before tributary_start()"));
+  REQUIRE(tributary_start(s) == TRIBUTARY_OK);
+  CHECK(failed_with(tributary_gather(s, 0, 0, nullptr, 1, &values, &count, &step), TRIBUTARY_INVALID_ARGUMENT,
+                    "the value to give is NULL, and its size 1"));
+  CHECK(failed_with(tributary_gather(s, 0, 0, "a", 1, nullptr, &count, &step), TRIBUTARY_INVALID_ARGUMENT, "NULL"));
+  CHECK(failed_with(tributary_gather(s, 0, 0, "a", 1, &values, nullptr, &step), TRIBUTARY_INVALID_ARGUMENT, "NULL"));
+  CHECK(failed_with(tributary_gather(s, 0, 0, "a", 1, &values, &count, nullptr), TRIBUTARY_INVALID_ARGUMENT, "NULL"));
+  const std::string large(kMaxValueBytes + 1, 'x');
+  CHECK(failed_with(tributary_gather(s, 0, 0, large.data(), large.size(), &values, &count, &step), TRIBUTARY_LIMIT,
+                    "65537 bytes"));
+  const tributary_value known[2] = {{"a", 1}, {nullptr, 0}};
+  CHECK(failed_with(tributary_gathered(s, 0, 7, nullptr, 2), TRIBUTARY_INVALID_ARGUMENT, "with one for each rank"));
+  CHECK(failed_with(tributary_gathered(s, 0, 7, known, 0), TRIBUTARY_INVALID_ARGUMENT, "has 0 values"));
+  const tributary_value wrong{nullptr, 1};
+  CHECK(failed_with(tributary_gathered(s, 0, 7, &wrong, 1), TRIBUTARY_INVALID_ARGUMENT, "rank 0 is NULL"));
+
+  auto gathered =
+      std::async(std::launch::async, [&] { return tributary_gather(s, 0, 0, nullptr, 0, &values, &count, &step); });
+  RankValues said = node.coordinator.await<RankValues>();
+  said.shared.complete = true;
+  said.shared.values.push_back({1, {std::byte('b'), std::byte('c')}});
+  node.server->on_control(said);
+  CHECK(gathered.get() == TRIBUTARY_OK);
+  CHECK(step == TRIBUTARY_CONTINUE);
+  REQUIRE(count == 2);
+  CHECK(values[0].size == 0);
+  CHECK(std::string(static_cast<const char*>(values[1].data), values[1].size) == "bc");
+
+  CHECK(tributary_gathered(s, 0, 7, known, 2) == TRIBUTARY_OK);
+  CHECK(node.coordinator.await<RankValues>(2).shared.values.size() == 2);
+
+  gathered = std::async(std::launch::async, [&] { return tributary_gather(s, 0, 1, "a", 1, &values, &count, &step); });
+  node.coordinator.await<RankValues>(3);
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "node 1 is lost"});
+  CHECK(gathered.get() == TRIBUTARY_OK);
+  CHECK(step == TRIBUTARY_RESTART);
+  CHECK(count == 0);
+  CHECK(std::string(tributary_stop_reason(s)) == "node 1 is lost");
+}
+
 TEST_CASE("calls before the start, or out of order in a round, are refused and change nothing") {
   FakeNode node;
   node.run();

@@ -95,6 +95,8 @@ TEST_CASE("null pointers are refused by every function") {
   CHECK(failed_with(tributary_wait(nullptr, TRIBUTARY_ALL_TENSORS, &step), TRIBUTARY_INVALID_ARGUMENT, null));
   tributary_gate gate{.size = sizeof gate};
   CHECK(failed_with(tributary_get_gate(nullptr, 1, &gate), TRIBUTARY_INVALID_ARGUMENT, null));
+  CHECK(failed_with(tributary_gather(nullptr, 1, 0, "a", 1, nullptr, nullptr, nullptr), TRIBUTARY_INVALID_ARGUMENT,
+                    null));
   tributary_stats stats{.size = sizeof stats};
   CHECK(failed_with(tributary_get_stats(nullptr, &stats), TRIBUTARY_INVALID_ARGUMENT, null));
   CHECK(failed_with(tributary_finish(nullptr, TRIBUTARY_FINISHED, nullptr), TRIBUTARY_INVALID_ARGUMENT, null));
