@@ -119,8 +119,11 @@ function(tributary_cold)
 endfunction()
 
 # tributary_simulated(TARGET...): the simulator runs these for thousands of seeds. A sanitizer build (-O0 in CMakePresets.json,
-# half the compiler's time) optimizes them.
+# half the compiler's time) optimizes them, where it runs the simulator.
 function(tributary_simulated)
+  if(TRIBUTARY_SANITIZE MATCHES thread)
+    return()
+  endif()
   foreach(name ${ARGN})
     target_compile_options(${name} PRIVATE $<$<AND:$<CONFIG:RelWithDebInfo>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
     set_target_properties(${name} PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)  # which have -O0
