@@ -1,7 +1,5 @@
 // StateDelivery: a large part that no rank of the node has, on its way from the coordinator. The time is the test's.
 #include <doctest/doctest.h>
-#include <spdlog/sinks/null_sink.h>
-
 #include "tests/unit/worker/node_fixture.h"
 #include "worker/state_delivery.h"
 
@@ -21,12 +19,8 @@ struct Node {
   Trainers trainers;
   FakeCoordinator coordinator;
   FakeLanes lanes{1};
-  NodeJobsContext context{{}, trainers, coordinator, lanes, null_logger()};
+  NodeJobsContext context{{}, trainers, coordinator, lanes, quiet_logger()};
   StateDelivery delivery{context, JobId(7)};
-
-  static Logger null_logger() {
-    return std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::null_sink_mt>());
-  }
 };
 
 TEST_CASE("a part that the coordinator is getting is waited for as long as it says so") {

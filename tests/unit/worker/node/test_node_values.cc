@@ -161,7 +161,7 @@ TEST_CASE("a rank that has left is not waited for") {
 
 TEST_CASE("answers go with a job that has had no view for long, or that others push out") {
   KeptAnswers kept;
-  CHECK(kept.begin("a", JobId(9), Round(5), 0)->add(answer(5, 0)));
+  kept.begin("a", JobId(9), Round(5), 0)->add(answer(5, 0));
   kept.in_use("a", 1000);
   kept.tick(1000 + KeptAnswers::kKeepMs);
   CHECK(kept.begin("a", JobId(9), Round(5), 1000)->all().size() == 1);
