@@ -1,5 +1,6 @@
 // StateDelivery: a large part that no rank of the node has, on its way from the coordinator. The time is the test's.
 #include <doctest/doctest.h>
+
 #include "tests/unit/worker/node_fixture.h"
 #include "worker/state_delivery.h"
 
