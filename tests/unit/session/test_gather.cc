@@ -79,7 +79,7 @@ TEST_CASE("what a gather came to in an earlier process is told to those that ask
   large.values.assign(65, {0, std::vector<std::byte>(kMaxValueBytes)});
   const Status refused = sessions[0]->gathered(large);
   REQUIRE_FALSE(refused);
-  CHECK(contains(refused.error().message, "value 4 after round 7 has 4261"));
+  CHECK(contains(refused.error().message, "value 4 after round 7 has 4260880 bytes"));
   CHECK(node.coordinator.all<RankValues>().size() == 1);
 }
 
