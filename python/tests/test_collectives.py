@@ -118,6 +118,19 @@ class Collectives(WithFake):
         self.assertEqual(self.opt.round, 2)
         self.assertEqual(trib.all_reduce(1.0), 3.0)
 
+    def test_a_loop_that_wants_to_be_told_gets_no_value_of_its_own(self) -> None:
+        self._leave()
+        self.library.rounds.clear()
+        self.opt = self.make(on_rewind="raise")
+        self.train(self.opt, 3)
+        self.library.gather_events[0] = "back to 1"
+        for _ in range(2):
+            with self.assertRaisesRegex(trib.Rewound, "went back from round 3 to round 1"):
+                trib.barrier()
+        self.train(self.opt)
+        trib.barrier()
+        self.assertEqual(self.opt.round, 2)
+
     def test_a_job_that_stops_in_a_call(self) -> None:
         self.train(self.opt)
         self.library.gather_events[0] = "stopped"

@@ -222,15 +222,22 @@ class Link:
         self._order = []
 
     def tell_rewound(self) -> None:
-        """To the loop.
+        """To the loop, in a line of the log.
 
         Raises:
             Rewound: as it was asked for.
         """
-        error = Rewound(self.attachment.began_after, from_round=self.rewound_from)
+        self.raise_rewound()
+        logger.warning("rank %d: %s; training goes on from there", self.view.rank, self._rewound)
+
+    def raise_rewound(self) -> None:
+        """If it was asked for."""
         if self._on_rewind == "raise":
-            raise error
-        logger.warning("rank %d: %s; training goes on from there", self.view.rank, error)
+            raise self._rewound
+
+    @property
+    def _rewound(self) -> Rewound:
+        return Rewound(self.attachment.began_after, from_round=self.rewound_from)
 
     def clear(self) -> None:
         """The same in the model, which was not in a step of this job."""

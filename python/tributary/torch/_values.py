@@ -37,6 +37,7 @@ class Values:
         self._answers: list[tuple[int, int, list[bytes]]] = []  # since the last top
         self._known: list[tuple[int, int, list[bytes]]] = []  # of the iteration before the top that this goes on from
         self._alone = 0  # so many tops must come before other ranks make the same calls again
+        self._back = False  # because the job went back
         self._sums: dict[str, tuple[float, float]] = {}  # of what metric() is asked for, and their weights
 
     # ---- calls
@@ -52,7 +53,7 @@ class Values:
             This rank's alone while the loop is in an iteration of no round, because the job went back.
 
         Raises:
-            Rewound: the job goes back, with ``on_rewind="raise"``.
+            Rewound: the job goes back, or has done so in this iteration, with ``on_rewind="raise"``.
             Stopped: the job stops.
             tributary.Error: there is no open job, or a rank has made other calls.
             ValueError: another rank makes another call, or the value is too large.
@@ -60,6 +61,8 @@ class Values:
         data = _plain.encoded((call, value), call)
         if len(data) > LIMIT:
             raise ValueError(f"{call}: a value of {len(data)} bytes; a rank's value has at most {LIMIT}")
+        if self._back:
+            self._link().raise_rewound()
         found = None if self._alone else self._gather(data)
         if found is None:
             logger.warning("%s: the job went back; this rank has its own value alone until the loop's top", call)
@@ -116,6 +119,7 @@ class Values:
     def passes_top(self) -> None:
         self._looped = True
         self._alone = max(0, self._alone - 1)
+        self._back = False
 
     def comes_to_new_top(self) -> None:
         """Its state has been noted."""
@@ -123,7 +127,7 @@ class Values:
 
     def goes_back(self) -> None:
         """What is left of the iteration is of no round."""
-        self._alone = int(self._looped)
+        self._alone, self._back = int(self._looped), self._looped
 
     def goes_alone(self) -> None:
         """The loop goes through a round again that other ranks made."""

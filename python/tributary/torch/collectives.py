@@ -43,7 +43,7 @@ def all_reduce(value: Any, op: str = "mean") -> Any:
         A number for a number, a tensor on the same device for a tensor.
 
     Raises:
-        Rewound: the job went back, with ``on_rewind="raise"``.
+        Rewound: the job went back in this iteration, with ``on_rewind="raise"``.
         Stopped: the job stops.
         tributary.Error: there is no open job, or a rank has made other calls.
         ValueError: ranks differ in call, shape or dtype; a mean of whole numbers in a tensor; an unknown op.
