@@ -108,9 +108,11 @@ bool ShardRounds::refuse(PeerId from, const ShardChunk& chunk, const Push& push)
   for (const NodeRank node : chunk.nodes) {
     const Contribution& other = pushes[node.value];
     if (!other.present || node == push.key.node || std::ranges::equal(other.rates, push.rates)) continue;
-    return no(ErrorCode::kConfigMismatch, ": its learning rate " + in_words(push.rates) + " differs from node " +
+    return no(ErrorCode::kConfigMismatch, ": node " + std::to_string(push.key.node.value) + "'s learning rate " +
+                                              in_words(push.rates) + " differs from node " +
                                               std::to_string(node.value) + "'s " + in_words(other.rates) +
-                                              "; all ranks must set the same rates in a round");
+                                              "; all ranks must set the same rates in a round, by figures that they " +
+                                              "have alike (tributary_gather(), in PyTorch trib.all_reduce())");
   }
   const bool last = !pushes[push.key.node.value].present && open_[chunk.position].arrived + 1 == chunk.nodes.size();
   if (!last || chunk.copies == 1) return false;

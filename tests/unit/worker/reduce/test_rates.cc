@@ -136,7 +136,7 @@ TEST_CASE("nodes that say different rates are told so by the server, and the rou
   REQUIRE(shard.out.errors.size() == 1);
   CHECK(shard.out.errors[0].first == peer_of(0));
   CHECK(shard.out.errors[0].second.code == ErrorCode::kConfigMismatch);
-  CHECK(contains(shard.out.errors[0].second.message, "its learning rate 0.25 differs from node 1's 0.5"));
+  CHECK(contains(shard.out.errors[0].second.message, "'s learning rate 0.25 differs from node 1's 0.5"));
   push(shard, 0, 1, {});
   REQUIRE(shard.out.errors.size() == 2);
   CHECK(contains(shard.out.errors[1].second.message, "of the schedule"));
