@@ -34,7 +34,7 @@ void add_value(const json& value, Add&& add) {
 toml::table table_of(const json& object) {
   toml::table table;
   for (const auto& [key, value] : object.items()) {
-    add_value(value, [&table, &key = key](auto&& node) { table.insert(key, std::move(node)); });
+    add_value(value, [&table, &name = key](auto&& node) { table.insert(name, std::move(node)); });
   }
   return table;
 }
