@@ -173,8 +173,6 @@ class FakeSession:
             return self._end(Step.RESTART, "node 1 was lost")
         if event.startswith("back to "):
             del self.library.rounds[int(event.split()[-1]) + 1 :]
-            for key in [key for key in self.library.values if key[0] > int(event.split()[-1])]:
-                del self.library.values[key]
             return self._end(Step.RESTART, "all servers were lost")
         if event == "stopped":
             return self._end(Step.VIEW_STOPPED, "somebody asked for it")

@@ -24,14 +24,13 @@ class FakeLink:
         self.accumulate = accumulate
         self.closed = False
         self.attached = True
+        self.leaving = mock.Mock()
         self.view = mock.Mock(rank=int(os.environ.get("RANK", "0")), world_size=int(os.environ.get("WORLD_SIZE", "1")))
         self.part: Any = Part()
 
     def at_top(self, draws: bool) -> None:
         pass
 
-    def leave_if_stopped(self) -> None:
-        pass
 
 
 def batches(rank: int, world: int, samples: int = 50, size: int = 3, link: Any = None, **options: Any) -> list[Any]:
