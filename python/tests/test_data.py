@@ -32,7 +32,6 @@ class FakeLink:
         pass
 
 
-
 def batches(rank: int, world: int, samples: int = 50, size: int = 3, link: Any = None, **options: Any) -> list[Any]:
     with (
         mock.patch.dict(os.environ, {"RANK": str(rank), "WORLD_SIZE": str(world)}),

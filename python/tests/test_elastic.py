@@ -23,9 +23,9 @@ scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.9)
 sampler = trib.DistributedSampler(data, seed=1)
 for epoch in trib.epochs({EPOCHS}):
     for number, (x, index) in enumerate(DataLoader(data, batch_size={BATCH}, sampler=sampler)):
-        net(x).square().mean().backward()
         said = [opt.round + 1, trib.world_size(), epoch, scheduler.last_epoch, index.tolist()]
-        print("batch", json.dumps(said), flush=True)
+        print("batch", json.dumps(said), flush=True)  # before the round can be complete without this rank
+        net(x).square().mean().backward()
         opt.step()
         print("round elastic", opt.round, flush=True)
         scheduler.step()
