@@ -151,7 +151,8 @@ class Cluster:
         """Of a program that writes lines "round NAME ROUND" (``trainer.py`` with a pause)."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            rounds = [line for line in self.log_of(rank).splitlines() if line.startswith(f"round {name} ")]
+            whole = self.log_of(rank).rpartition("\n")[0]  # the last line may be a part of one
+            rounds = [line for line in whole.splitlines() if line.startswith(f"round {name} ")]
             if rounds and int(rounds[-1].split()[-1]) >= round:
                 return
             time.sleep(0.02)
