@@ -167,6 +167,20 @@ class FakeSession:
 
     def _complete(self) -> Step:
         event = self.library.events.pop(self.round + 1, "")
+        over = self._over_by(event)
+        if over is not None:
+            return over
+        self._step()
+        if event == "late":
+            return self._end(Step.RESTART, "server 0 was lost")
+        self.said.clear()
+        if event == "torn":
+            self._end(Step.RESTART, "server 0 was lost")
+            return Step.CONTINUE
+        return Step.STOP_REQUESTED if event == "stop" else Step.CONTINUE
+
+    def _over_by(self, event: str) -> Step | None:
+        """The view ends by it; None: it does not."""
         if event == "gone":
             raise Unavailable("the worker daemon is gone", Status.UNAVAILABLE)
         if event == "lost":
@@ -176,14 +190,7 @@ class FakeSession:
             return self._end(Step.RESTART, "all servers were lost")
         if event == "stopped":
             return self._end(Step.VIEW_STOPPED, "somebody asked for it")
-        self._step()
-        if event == "late":
-            return self._end(Step.RESTART, "server 0 was lost")
-        self.said.clear()
-        if event == "torn":
-            self._end(Step.RESTART, "server 0 was lost")
-            return Step.CONTINUE
-        return Step.STOP_REQUESTED if event == "stop" else Step.CONTINUE
+        return None
 
     def _end(self, step: Step, reason: str) -> Step:
         self.over, self.reason = step, reason
@@ -226,16 +233,9 @@ class FakeSession:
         assert not self.destroyed
         if self.over is not None:
             return self.over
-        event = self.library.gather_events.pop(len(self.library.gathered), "")
-        if event == "gone":
-            raise Unavailable("the worker daemon is gone", Status.UNAVAILABLE)
-        if event == "lost":
-            return self._end(Step.RESTART, "node 1 was lost")
-        if event.startswith("back to "):
-            del self.library.rounds[int(event.split()[-1]) + 1 :]
-            return self._end(Step.RESTART, "all servers were lost")
-        if event == "stopped":
-            return self._end(Step.VIEW_STOPPED, "somebody asked for it")
+        over = self._over_by(self.library.gather_events.pop(len(self.library.gathered), ""))
+        if over is not None:
+            return over
         self.library.gathered.append((round, number, data))
         return self.library.answers.setdefault((round, number), [data, *self.library.others(data)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from tributary._errors import Error
@@ -34,7 +35,8 @@ class Values:
         self._number = 0  # of the next call, since that round
         self._before_loop = 0  # calls before the first top
         self._looped = False  # the loop has come to a top in this process
-        self._answers: list[tuple[int, int, list[bytes]]] = []  # since the last top
+        self._answers: deque[tuple[int, int, list[bytes]]] = deque()  # since the last top
+        self._bytes = 0  # of them
         self._known: list[tuple[int, int, list[bytes]]] = []  # of the iteration before the top that this goes on from
         self._alone = 0  # so many tops must come before other ranks make the same calls again
         self._back = False  # because the job went back
@@ -65,7 +67,11 @@ class Values:
             self._link().raise_rewound()
         found = None if self._alone else self._gather(data)
         if found is None:
-            logger.warning("%s: the job went back; this rank has its own value alone until the loop's top", call)
+            logger.warning(
+                "%s: other ranks make no such call, because this iteration is of no round, or of one that other ranks "
+                "made: this rank has its own value alone until the loop's top",
+                call,
+            )
             return [value]
         values = []
         for rank, given in enumerate(found):
@@ -85,11 +91,15 @@ class Values:
             self._round, self._number = link.round, 0
         found = link.gather(self._round, self._number, data)
         if found is not None:
-            self._answers.append((self._round, self._number, found))
-            while sum(len(data) for *_, answer in self._answers for data in answer) > REMEMBERED:
-                del self._answers[0]
+            self._remember((self._round, self._number, found))
             self._number += 1
         return found
+
+    def _remember(self, answer: tuple[int, int, list[bytes]]) -> None:
+        self._answers.append(answer)
+        self._bytes += _size(answer)
+        while self._bytes > REMEMBERED:
+            self._bytes -= _size(self._answers.popleft())
 
     def _link(self) -> Link:
         """The job whose ranks they are."""
@@ -123,7 +133,8 @@ class Values:
 
     def comes_to_new_top(self) -> None:
         """Its state has been noted."""
-        self._answers = []
+        self._answers.clear()
+        self._bytes = 0
 
     def goes_back(self) -> None:
         """What is left of the iteration is of no round."""
@@ -144,9 +155,14 @@ class Values:
     def state_dict(self) -> dict[str, Any]:
         round = self._link().round if self._jobs.open else self._round
         number = self._number if round == self._round and self._looped else 0
-        return {"round": round, "number": number, "answers": self._answers, "sums": self._sums}
+        return {"round": round, "number": number, "answers": list(self._answers), "sums": self._sums}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._round, self._number = state["round"], state["number"]
-        self._answers, self._known = [], state["answers"]
+        self.comes_to_new_top()
+        self._known = state["answers"]
         self._sums = dict(state["sums"])
+
+
+def _size(answer: tuple[int, int, list[bytes]]) -> int:
+    return sum(len(data) for data in answer[2])
