@@ -10,6 +10,7 @@
 #include "common/config/config_check.h"
 #include "common/config/job_fields.h"
 #include "common/config/retired_keys.h"
+#include "common/config/shallow_json.h"
 #include "common/math/encoding.h"
 
 namespace tributary {
@@ -18,7 +19,6 @@ namespace {
 using nlohmann::json;  // objects are std::map: keys come out sorted
 
 constexpr std::size_t kShown = 80;  // characters of a peer's value in a message
-constexpr int kMaxDepth = 4;        // of nesting; a job has 3. The library prints and compares values recursively
 
 // The machine's key, which never travels.
 bool local_only(std::string_view section, std::string_view key) {
@@ -212,18 +212,13 @@ Result<JobConfig> job_from_json(std::string_view text) {
     return fail(ErrorCode::kMalformed, "a job configuration of " + std::to_string(text.size()) +
                                            " bytes; the limit is " + std::to_string(kMaxJobJson));
   }
-  bool too_deep = false;
-  const auto watch_depth = [&too_deep](int depth, json::parse_event_t, json&) {
-    too_deep = too_deep || depth > kMaxDepth;
-    return !too_deep;  // false: drops the value, and so keeps what is kept shallow
-  };
-  const json root = json::parse(text, watch_depth, /*allow_exceptions=*/false);
-  if (too_deep || !root.is_object()) {
+  const Result<json> root = shallow_json_object(text);
+  if (!root) {
     return fail(ErrorCode::kMalformed,
                 "a job configuration that is no JSON object; it must be what to_canonical_json() writes");
   }
   JobConfig config;
-  Reader reader(root);
+  Reader reader(*root);
   visit_job_fields(config, reader);
   if (const std::optional<std::string> complaint = reader.complaint()) {
     return fail(ErrorCode::kConfig, "job configuration: " + *complaint);

@@ -6,12 +6,12 @@
 #include <string>
 #include <utility>
 
+#include "common/config/shallow_json.h"
+
 namespace tributary {
 namespace {
 
 using nlohmann::json;  // objects are std::map: keys come out sorted
-
-constexpr int kDeepest = 4;  // of nesting; a job has 3
 
 toml::table table_of(const json& object);
 
@@ -49,21 +49,10 @@ toml::array array_of(const json& values) {
 
 }  // namespace
 
-// The library reports by exception; nothing above this function sees one.
 Result<toml::table> tables_of_json(std::string_view text, std::string_view source_name) {
-  bool too_deep = false;
-  const auto watch_depth = [&too_deep](int depth, json::parse_event_t, json&) {
-    too_deep = too_deep || depth > kDeepest;
-    return !too_deep;  // false: drops the value, and so keeps what is kept shallow
-  };
-  const std::string source(source_name);
-  try {
-    const json root = json::parse(text, watch_depth);
-    if (!too_deep && root.is_object()) return table_of(root);
-  } catch (const json::exception& error) {
-    return fail(ErrorCode::kConfig, source + ": not valid JSON: " + error.what());
-  }
-  return fail(ErrorCode::kConfig, source + ": must be a JSON object of sections, as in {\"optimizer\": {\"lr\": 0.1}}");
+  const Result<json> root = shallow_json_object(text);
+  if (!root) return fail(root.error().code, std::string(source_name) + ": " + root.error().message);
+  return table_of(*root);
 }
 
 }  // namespace tributary

@@ -214,6 +214,8 @@ Verification verify_checkpoint(const std::string& path) {
   return result;
 }
 
+namespace {
+
 Status see_shard_files(const std::string& partial, const Manifest& manifest) {
   for (const ManifestShard& shard : manifest.shards) {
     const std::string path = in_directory(partial, shard.file);
@@ -227,21 +229,20 @@ Status see_shard_files(const std::string& partial, const Manifest& manifest) {
   return {};
 }
 
-Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json) {
-  const Result<Manifest> manifest = manifest_from_json(manifest_json);
-  if (!manifest) return fail(manifest.error().code, "the manifest of '" + target + "': " + manifest.error().message);
-  if (Status seen = see_shard_files(partial, *manifest); !seen) return tl::unexpected(seen.error());
-  std::set<std::string> files = files_of(*manifest);
+// All files but the manifest are there.
+Result<bool> seal_files(const std::string& partial, const std::string& target, const Manifest& manifest,
+                        const std::string& manifest_json) {
+  std::set<std::string> files = files_of(manifest);
   std::error_code error;
   if (exists(target)) {
     const Result<Manifest> other = open_checkpoint(target);
-    if (!other || !same_state(*manifest, *other)) {
+    if (!other || !same_state(manifest, *other)) {
       return fail(ErrorCode::kStore, "'" + target + "' is there already and " +
                                          (other ? std::string("holds another state of that round")
                                                 : "is no whole checkpoint: " + other.error().message) +
                                          "; move it away, or save into another directory");
     }
-    if (const auto rank = lacking_rank(*manifest, *other)) {
+    if (const auto rank = lacking_rank(manifest, *other)) {
       return fail(ErrorCode::kStore, "'" + target + "' is there already, without what node " +
                                          std::to_string(rank->node) + " rank " + std::to_string(rank->local_rank) +
                                          " keeps, which has come since; move it away, or save into another directory");
@@ -263,6 +264,25 @@ Result<bool> seal_checkpoint(const std::string& partial, const std::string& targ
   if (done) done = rename_durably(partial, target);
   if (!done) return tl::unexpected(done.error());
   return false;
+}
+
+}  // namespace
+
+Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json,
+                             const WritePart& write_part) {
+  const Result<Manifest> manifest = manifest_from_json(manifest_json);
+  if (!manifest) return fail(manifest.error().code, "the manifest of '" + target + "': " + manifest.error().message);
+  Status ready = see_shard_files(partial, *manifest);
+  if (!ready) return tl::unexpected(ready.error());
+  if (!write_part) return seal_files(partial, target, *manifest, manifest_json);
+  const std::set<LargePart> parts = large_parts_of(manifest->rank_states);
+  for (auto part = parts.begin(); ready && part != parts.end(); ++part) ready = write_part(*part);
+  Result<bool> sealed = ready.and_then([&] { return seal_files(partial, target, *manifest, manifest_json); });
+  std::error_code ignored;  // the shards' files go when the coordinator has heard of it
+  for (const LargePart& large : parts) {
+    if (!sealed) fs::remove(in_directory(partial, part_file_name(large)), ignored);
+  }
+  return sealed;
 }
 
 }  // namespace tributary

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -42,12 +43,12 @@ struct Verification {
 // Reads every byte (server/checkpoint/checkpoint_reader.h). Goes on after a finding as long as that makes sense.
 Verification verify_checkpoint(const std::string& path);
 
-// Is every shard's file where this process looks? kNotFound names the one that is not.
-Status see_shard_files(const std::string& partial, const Manifest& manifest);
-
 // Makes `partial`, in which all shard files are written, the checkpoint `target` (both in one directory). True: target
-// was there already with the same contents, and partial is gone. kStore: another checkpoint is there; kNotFound: as
-// see_shard_files(). REQUIRES: this process wrote the files of large parts.
-Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json);
+// was there already with the same contents, and partial is gone. kStore: another checkpoint is there; kNotFound: a shard's
+// file is not where this process looks. write_part: writes the file of a large part that the manifest names, when all
+// shard files are seen; if it is not sealed then, these files go. None: they are there.
+using WritePart = std::function<Status(const LargePart& large)>;
+Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json,
+                             const WritePart& write_part = {});
 
 }  // namespace tributary

@@ -240,27 +240,15 @@ bool CheckpointService::link_unchanged(const WriteCheckpoint& order, const Pinne
 }
 
 Status CheckpointService::seal_parts(const SealCheckpoint& order, CheckpointDone& done) {
-  const Result<Manifest> manifest = manifest_from_json(order.manifest);
-  if (!manifest) {
-    return fail(manifest.error().code, "the manifest of '" + order.target + "': " + manifest.error().message);
-  }
-  if (Status seen = see_shard_files(order.directory, *manifest); !seen) return seen;
-  const std::set<LargePart> parts = large_parts_of(manifest->rank_states);
-  const auto seal = [&]() -> Result<bool> {
-    for (const LargePart& large : parts) {
-      if (Status written = write_part(order, large); !written) return tl::unexpected(written.error());
-      done.bytes += large.bytes;
-    }
-    return seal_checkpoint(order.directory, order.target, order.manifest);
-  };
-  const Result<bool> unchanged = seal();
-  if (unchanged) {
-    done.unchanged = *unchanged;
-    return {};
-  }
-  std::error_code ignored;  // the shards' files go when the coordinator has heard of it
-  for (const LargePart& large : parts) fs::remove(fs::path(order.directory) / part_file_name(large), ignored);
-  return tl::unexpected(unchanged.error());
+  const Result<bool> unchanged =
+      seal_checkpoint(order.directory, order.target, order.manifest, [&](const LargePart& large) {
+        Status written = write_part(order, large);
+        if (written) done.bytes += large.bytes;
+        return written;
+      });
+  if (!unchanged) return tl::unexpected(unchanged.error());
+  done.unchanged = *unchanged;
+  return {};
 }
 
 // A checkpoint of this round may have it already: then its file becomes ours, if that is whole.
