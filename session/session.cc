@@ -110,8 +110,8 @@ KeptState Session::Impl::state_at_start() const {
   return mine == keepsake->states.end() ? KeptState() : *mine;
 }
 
-// The worker has it when this trainer is gone. After the view nobody wants it. (A worker that does not read in time lacks
-// this round's, and has the next one's.)
+// The worker has it when this trainer is gone. After the view nobody wants it. (A worker that does not read in time
+// lacks this round's, and has the next one's.)
 Status Session::Impl::hold(const KeptState& state) {
   if (this->state() > RegionState::kStopRequested) return {};
   const std::vector<int> fds = state.large ? std::vector{state.large->fd()} : std::vector<int>();

@@ -214,7 +214,8 @@ class Session {
   // A small value of every rank, given to all: each gives its own under the same key, and waits for those of all.
   // round: after which the program is, the newest that is complete for it; index: of the calls since that round. A rank
   // that begins again at an earlier call asks again, and gets the same bytes without the others. What a call returns is
-  // valid until the next one. Started sessions only. kLimit: the value is of more than kMaxValueBytes. Ends as wait() does; kInvalidArgument: ranks wait for different keys, or give too much.
+  // valid until the next one. Started sessions only. kLimit: the value is of more than kMaxValueBytes. Ends as wait()
+  // does; kInvalidArgument: ranks wait for different keys, or give too much.
   struct Gathered {
     StepState step = StepState::kContinue;
     std::span<const RankValue> values;  // by rank, if step is kContinue

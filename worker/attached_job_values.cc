@@ -1,5 +1,5 @@
-// What the ranks of this node give each other and all others (docs/values.md): between trainers, the view's values, and
-// the coordinator.
+// Values that the ranks of this node give each other and all others (docs/values.md): between trainers, the view's
+// values, and the coordinator.
 #include "worker/attached_job.h"
 
 namespace tributary {

@@ -19,7 +19,7 @@ class Patience {
     }
     return now_ms > since_ms_ + limit_ms_;
   }
-  // What it waits for comes, and somebody else measures how.
+  // The thing waited for comes, and somebody else measures how.
   void renew(std::uint64_t now_ms) { since_ms_ = now_ms; }
   std::uint64_t limit_ms() const { return limit_ms_; }
 

@@ -8,8 +8,8 @@
 
 namespace tributary {
 
-// An object of sections, whose keys come out sorted. kConfig, without a source: `text` is none, or is nested more deeply
-// than any job: the library prints and compares values recursively.
+// An object of sections, whose keys come out sorted. kConfig, without a source: `text` is none, or is nested more
+// deeply than any job: the library prints and compares values recursively.
 Result<nlohmann::json> shallow_json_object(std::string_view text);
 
 }  // namespace tributary

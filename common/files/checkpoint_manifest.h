@@ -47,7 +47,7 @@ struct RankKey {
 // What ranks gave to be kept with the state (Session::keep).
 using RankStates = std::map<RankKey, std::vector<std::byte>>;
 inline constexpr std::size_t kMaxRankStatesBytes = 16u << 20;  // of a job, all ranks together
-// What they name.
+// Named by them.
 inline std::set<LargePart> large_parts_of(const RankStates& states) {
   std::set<LargePart> parts;
   for (const auto& [rank, state] : states) {

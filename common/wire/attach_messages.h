@@ -96,8 +96,8 @@ constexpr KnownValues known_values(FirstState) {
   return {static_cast<std::uint16_t>(FirstState::kGiven), "whether the first rank's state comes"};
 }
 
-// File descriptors travel with it (SCM_RIGHTS), in this order: node region, gradient region, one eventfd per lane, `redo`,
-// the large part of its state.
+// File descriptors travel with it (SCM_RIGHTS), in this order: node region, gradient region, one eventfd per lane,
+// `redo`, the large part of its state.
 struct AttachReply {
   JobId job;
   ViewId view;

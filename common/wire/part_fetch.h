@@ -28,7 +28,7 @@ class PartFetch {
   std::vector<WantPart> wants(std::uint64_t now_ms);
   // Whether this is the next part: its bytes then belong at part.offset.
   bool take(const StatePart& part, std::uint64_t now_ms);
-  // Who was asked has yet to get it, and gives up by itself.
+  // The one that was asked has yet to get it, and gives up by itself.
   void comes(std::uint64_t now_ms) { patience_.renew(now_ms); }
   std::uint64_t taken() const { return taken_; }  // bytes
   bool ended() const { return taken_ == large_.bytes; }

@@ -1,5 +1,5 @@
-// What ranks give each other through the coordinator (docs/values.md): a small value of every rank under a key, and
-// the answer, which has the values of all.
+// Values that ranks give each other through the coordinator (docs/values.md): a small one of every rank under a key,
+// and the answer, which has the values of all.
 #pragma once
 
 #include <compare>
@@ -47,7 +47,7 @@ struct SharedValues {
   std::vector<RankValue> values;  // else some of them
 
   ValueKey key() const { return {round, index}; }
-  // What it takes to keep and to send.
+  // Bytes to keep and to send.
   std::size_t bytes() const {
     std::size_t sum = 0;
     for (const RankValue& value : values) sum += bytes_of(value);

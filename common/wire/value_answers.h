@@ -2,8 +2,8 @@
 // a loop's last top asks again, and gets the same bytes. The coordinator has one, each worker, and each trainer in its
 // keepsake: whoever has passed a key knows its answer, and says it in the next view before all else. Pure.
 //
-// Invariants: at most kRounds rounds, the newest that have answers, and round 0, whose first calls a process makes again
-// whenever it starts; of a round at most kMaxRoundBytes, those of its last calls.
+// Invariants: at most kRounds rounds, the newest that have answers, and round 0, whose first calls a process makes
+// again whenever it starts; of a round at most kMaxRoundBytes, those of its last calls.
 #pragma once
 
 #include <cstddef>

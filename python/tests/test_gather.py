@@ -79,7 +79,7 @@ class Gathers(unittest.TestCase):
         for (round, index), given in values.items():
             for rank, value in enumerate(given):
                 self.assertRegex(value, f"^{rank}:[0-9]+:{round}:{index}$")
-        # What was complete before its process was killed is not asked anew, what was not is.
+        # Calls that were complete before its process was killed are not asked anew; others are.
         self.assertEqual(values[3, 0][1], f"1:{old}:3:0")
         self.assertNotEqual(values[3, 1][1], f"1:{old}:3:1")
         self.assertEqual(values[40, 0][1], f"1:{second.pid}:40:0")

@@ -1,6 +1,6 @@
-// The large parts of what ranks keep (common/wire/state_head.h) in a checkpoint: a file each, with its bytes and nothing
-// else, named by their checksum. Which there are follows from the states in the manifest (large_parts_of()), which name them by
-// size and checksum; so a file says by its name what must be in it.
+// The large parts of what ranks keep (common/wire/state_head.h) in a checkpoint: a file each, with its bytes and
+// nothing else, named by their checksum. Which there are follows from the states in the manifest (large_parts_of()),
+// which name them by size and checksum; so a file says by its name what must be in it.
 #pragma once
 
 #include <cstddef>

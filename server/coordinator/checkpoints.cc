@@ -143,7 +143,7 @@ std::set<LargePart> Checkpoints::large_parts(JobId job) const {
   return parts;
 }
 
-// What ranks keep may come after the snapshot was committed, and before the next one is.
+// A rank's state may come after the snapshot was committed, and before the next one is.
 void Checkpoints::look_for_parts(Checkpoint& checkpoint, std::uint64_t now_ms) {
   const JobRecord* now = jobs_.record_of(checkpoint.status.job);
   if (now && now->job == checkpoint.record.job && now->committed == checkpoint.record.committed) {

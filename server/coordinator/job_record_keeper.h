@@ -3,8 +3,8 @@
 //
 // Invariants: a view's number is saved before anybody hears of it. That a snapshot is committed is told only when the
 // record that says so is saved: until then nothing that came before may be dropped. (The snapshots themselves are
-// durable: they are found after a restart.) The large parts that a record names are in the store before it is saved, and
-// until no saved record names them.
+// durable: they are found after a restart.) The large parts that a record names are in the store before it is saved,
+// and until no saved record names them.
 #pragma once
 
 #include <cstdint>
@@ -62,7 +62,7 @@ class JobRecordKeeper {
   std::vector<std::byte> whole_state(const ViewStart& start) const;
   // Does anybody's whole state belong to the snapshot of this round, or would, if that were committed?
   bool has_whole_state(Round round) const { return !first_whole(round).empty(); }
-  // What ranks gave for this round is to be there soon. Is some of that on its way?
+  // Asked when the states that ranks gave for this round are to be there soon: is one of them on its way?
   bool fetch(Round round, std::uint64_t now_ms);
   // Grows while something of that comes.
   std::uint64_t taken() const { return given_ + context_.parts.taken(); }

@@ -27,7 +27,7 @@ class JobValues {
   // May the node with these ranks say so?
   static Status check(const SharedValues& said, std::uint32_t first_rank, std::uint32_t ranks);
 
-  // What follows: an answer to its author, or to all nodes of the view.
+  // Consequences: an answer to its author, or to all nodes of the view.
   struct Reply {
     std::optional<RankValues> to_author, to_all;
   };

@@ -1,6 +1,6 @@
-// LargeParts: the large parts of what ranks keep (common/wire/state_head.h) in the coordinator: fetched from the workers
-// that have them into server 0's store, and sent from there to the workers that lack them. Pure: messages and ticks in,
-// messages and records out. Lives in the coordinator's context; jobs say which they want.
+// LargeParts: the large parts of what ranks keep (common/wire/state_head.h) in the coordinator: fetched from the
+// workers that have them into server 0's store, and sent from there to the workers that lack them. Pure: messages and
+// ticks in, messages and records out. Lives in the coordinator's context; jobs say which they want.
 //
 // A large part is known by its size and checksum: ranks that keep the same thing keep it once. Whoever of them is lost,
 // or has it no more, another one is asked. Where there is no store, parts are passed on from worker to worker.
@@ -38,7 +38,7 @@ class LargeParts {
   // Or a worker that is there says that it has it.
   bool to_be_had(JobId job, const LargePart& large) const;
   std::vector<JobId> jobs() const;
-  // Of a job that was restored: what came into the store past this.
+  // Looks for the parts of a restored job, which came into the store past this.
   void restored(JobId job);
   std::uint64_t taken() const { return taken_; }  // bytes, of all jobs: grows while something comes
 
@@ -51,8 +51,8 @@ class LargeParts {
   void keep_only(JobId job, const std::set<LargePart>& wanted);
 
   // ---- What workers say ----
-  // A worker lacks a piece. It gets it, or an empty answer if nobody has it. As long as it comes it is told so, and asks
-  // again by itself: how long that may take is measured here, by what comes from who has it.
+  // A worker lacks a piece. It gets it, or an empty answer if nobody has it. As long as it comes it is told so, and
+  // asks again by itself: how long that may take is measured here, by what comes from who has it.
   void answer(std::uint64_t worker, const WantPart& m, std::uint64_t now_ms);
   // A piece from a worker. Whether that completes something.
   bool take(std::uint64_t worker, const StatePart& m, std::uint64_t now_ms);

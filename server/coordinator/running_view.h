@@ -30,7 +30,7 @@ class RunningView {
   void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
   // What a rank keeps, of this view.
   void on(const Peers::Worker& worker, const NodeRankState& m);
-  // What ranks give each other. An error to all of them may end the view.
+  // Values that ranks give each other. An error to all of them may end the view.
   void on(const Peers::Worker& worker, const RankValues& m, std::uint64_t now_ms);
   // What a snapshot may wait for has come.
   void look_for_state(std::uint64_t now_ms);

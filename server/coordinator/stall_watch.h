@@ -4,7 +4,8 @@
 //
 // A job is looked at when it has had no round for longer than it usually takes, several times over. The first of these
 // that is true is the answer: somebody is not heard; a rank waits for values that others have not given; ranks have not
-// given their gradients, and others have; nodes keep no more pushes until a snapshot is written; a server is behind; nothing of these, so that bytes are under way.
+// given their gradients, and others have; nodes keep no more pushes until a snapshot is written; a server is behind;
+// nothing of these, so that bytes are under way.
 #pragma once
 
 #include <algorithm>

@@ -324,7 +324,7 @@ Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone
   return {};
 }
 
-// What is loaded of a restore that fails goes when the coordinator says so (DropCheckpoint), or at its next start.
+// Parts of a restore that fails go when the coordinator says so (DropCheckpoint), or at its next start.
 Status CheckpointService::load_parts(const LoadCheckpoint& order, const Manifest& manifest, CheckpointDone& done) {
   LargePartStore& parts = store_.large_parts();
   for (const LargePart& large : large_parts_of(manifest.rank_states)) {

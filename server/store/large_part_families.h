@@ -59,7 +59,7 @@ class LargePartFamilies final : public LargePartStore {
 
   Error error(const std::string& doing, const rocksdb::Status& status) const;
   Family own(rocksdb::ColumnFamilyHandle* handle) const;
-  // Of a part that is (not) complete; null: there is none. Outlives a drop.
+  // The family of a part that is (not) complete; null: there is none. Outlives a drop.
   Family family(JobId job, const LargePart& large, bool complete) const;
   // Its record, then its family. REQUIRES: mutex_ held.
   Status drop(Parts::iterator at);

@@ -1,4 +1,5 @@
-// Configuration files in TOML, and JSON: of a job, a server, a worker. Theirs is one parser, so each input is read as all three.
+// Configuration files in TOML, and JSON: of a job, a server, a worker. Theirs is one parser, so each input is read as
+// all three.
 #include <filesystem>
 #include <fstream>
 #include <iterator>

@@ -58,7 +58,7 @@ class CheckpointsSim {
   std::optional<Status> write_on(const WriteCheckpoint& order, const PinnedSnapshot& snapshot,
                                  CheckpointFiles::File& written, CheckpointDone& done);
   Status seal(const SealCheckpoint& order, CheckpointDone& done);
-  // Of the job in the store.
+  // Parts of the job in the store.
   Result<std::vector<std::byte>> large_part(JobId job, const LargePart& large) const;
 
   Process& owner_;

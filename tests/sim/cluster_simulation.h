@@ -14,11 +14,12 @@
 // own pushes in, or, in elastic jobs, those of the nodes of each round's view, under a decision that follows from them
 // (with model parallelism of the ranks that hold each tensor);
 // no node takes part in a view that has other nodes, or repeats what it pushed before one; a rank gets back
-// the state that it kept for the round that its view begins at; ranks get the same values of all of them under a key; each push is applied once; versions grow by one, and a
-// view begins no earlier than what was durable, or, where pushes are kept, than the round that was open; no view is
-// given out twice; no job begins anew while a store has something of it, or with parts of snapshots of different views;
-// queues keep their bounds; what a worker reads where it was told is what was answered, however late; snapshots have
-// the bits that they had; and when the faults are over, the training goes on soon and comes to its end.
+// the state that it kept for the round that its view begins at; ranks get the same values of all of them under a key;
+// each push is applied once; versions grow by one, and a view begins no earlier than what was durable, or, where pushes
+// are kept, than the round that was open; no view is given out twice; no job begins anew while a store has something of
+// it, or with parts of snapshots of different views; queues keep their bounds; what a worker reads where it was told is
+// what was answered, however late; snapshots have the bits that they had; and when the faults are over, the training
+// goes on soon and comes to its end.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a simulated trainer gives to all ranks, and gets (Session::gather()).
+// Values that a simulated trainer gives to all ranks, and gets (Session::gather()).
 #include "tests/sim/cluster_world.h"
 #include "tests/sim/trainer_sim.h"
 
@@ -11,7 +11,7 @@ void TrainerSim::begin_values(const AttachReply& reply) {
   answers_.begin(reply.job, reply.resume_round);
   world_.values_judge.begins(reply.job, reply.view, reply.resume_round);
   for (const SharedValues* answer : answers_.all()) {
-    // Who was away, of an elastic job, may have others than those who went on.
+    // A node of an elastic job that was away may have others than those that went on.
     if (!world_.scenario.elastic) world_.values_judge.gets(reply.job, reply.view, *answer);
     say([&clock = world_.clock, answer = *answer](NodeJobs& jobs, TrainerId id) {
       jobs.values(id, answer, clock.now_ns() / 1'000'000);
@@ -28,7 +28,7 @@ void TrainerSim::ask_after(Round round) {
   }
 }
 
-// What it gives is another thing whenever it is asked.
+// Its value is another one whenever it is asked.
 void TrainerSim::gather() {
   if (asks_.empty()) return next();
   phase_ = Phase::kGathering;

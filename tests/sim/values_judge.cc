@@ -12,7 +12,7 @@ void ValuesJudge::begins(JobId job, ViewId view, Round round) {
   std::erase_if(answers_, [&](const auto& entry) { return entry.first.round > round; });
 }
 
-// What comes in a view that is over is of no use to anybody.
+// An answer in a view that is over is of no use to anybody.
 void ValuesJudge::gets(JobId job, ViewId view, const SharedValues& answer) {
   if (job != job_ || view != view_) return;
   const auto [at, first] = answers_.try_emplace(answer.key(), Answer{answer, view});

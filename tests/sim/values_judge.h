@@ -1,7 +1,7 @@
-// What ranks of a simulated job give each other. In a view whoever gets the answer to a key gets the same bytes, and
-// the same as ranks that have lived know from the view before. Without a daemon that has died it is the same from view
-// to view, whoever of the ranks has lived; but not if a view begins so many rounds before that nobody keeps them. In
-// elastic jobs it is the same in a view.
+// Judges the values that ranks of a simulated job give each other. In a view whoever gets the answer to a key gets the
+// same bytes, and the same as ranks that have lived know from the view before. Without a daemon that has died it is the
+// same from view to view, whoever of the ranks has lived; but not if a view begins so many rounds before that nobody
+// keeps them. In elastic jobs it is the same in a view.
 #pragma once
 
 #include <functional>

@@ -2,12 +2,12 @@
 // that is killed costs nothing then, though no snapshot has its round. Lives in the worker, from view to view.
 //
 // Large parts are memory that trainers made and share. Those of states that were given for a snapshot (RankState) stay
-// until the coordinator has had the time to fetch them, though the rank is rounds further then. All of it counts against
-// the worker's memory.
+// until the coordinator has had the time to fetch them, though the rank is rounds further then. All of it counts
+// against the worker's memory.
 //
-// Invariants: of a rank there are at most kRounds rounds, of which the newest kLargeRounds have large parts; of a job at
-// most kMaxJobBytes beside large parts; of jobs at most kMaxJobs. A view that begins at a round leaves what is of that
-// round.
+// Invariants: of a rank there are at most kRounds rounds, of which the newest kLargeRounds have large parts; of a job
+// at most kMaxJobBytes beside large parts; of jobs at most kMaxJobs. A view that begins at a round leaves what is of
+// that round.
 #pragma once
 
 #include <cstddef>

@@ -33,7 +33,7 @@ class NodeValues {
         elastic_(elastic),
         answers_(std::move(answers)) {}
 
-  // What follows for the coordinator, and for local ranks.
+  // Consequences for the coordinator, and for local ranks.
   struct Actions {
     std::vector<RankValues> say;
     std::vector<std::uint32_t> answered;  // local ranks that wait for `answer`
@@ -43,7 +43,7 @@ class NodeValues {
   Result<Actions> on(std::uint32_t local_rank, const SharedValues& said, std::uint64_t now_ms);
   // The coordinator's answer.
   Actions on(const SharedValues& answer);
-  // What the coordinator may not have heard: the answers that are known, then what is open.
+  // All that the coordinator may not have heard: the answers that are known, then what is open.
   std::vector<RankValues> all() const;
   std::vector<RankValues> tick(std::uint64_t now_ms);
   // Local ranks wait, and have for long, for a value of this one, which has left.

@@ -1,6 +1,6 @@
 // A whole worker daemon but for its control connection: the real attach server and lanes, on whatever devices it is
-// given, between trainers and a small server of the test's (tests/unit/worker/node/worker_lane_fixture.h). All-reduce jobs it has
-// for itself.
+// given, between trainers and a small server of the test's (tests/unit/worker/node/worker_lane_fixture.h). All-reduce
+// jobs it has for itself.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -91,7 +91,7 @@ inline void write_shards(const std::string& partial, Manifest& manifest, int run
   }
 }
 
-// What a rank keeps, with a large part; and its file's pieces.
+// A rank's state with a large part; and its file's pieces.
 struct SampleState {
   std::string bytes;  // of the large part
   LargePart large;

@@ -10,7 +10,7 @@ using namespace testing;
 
 namespace {
 
-// Of both ranks of node w.
+// Values of both ranks of node w.
 void give(Cluster& cluster, std::uint32_t w, std::uint64_t round, std::uint32_t index, std::uint32_t view_of = 0) {
   SharedValues said{Round(round), index, false, {}};
   for (std::uint32_t rank = 2 * w; rank < 2 * w + 2; ++rank) said.values.push_back({rank, {std::byte(rank)}});
