@@ -244,10 +244,10 @@ void AttachServer::send(TrainerId trainer, const AttachMessage& message, std::sp
   const auto at = connections_.find(trainer);
   if (at == connections_.end() || at->second.broken) return;
   if (std::holds_alternative<AttachError>(message)) refused_.fetch_add(1, std::memory_order_relaxed);
-  if (Status sent = at->second.socket.send(message, fds); !sent) {
-    if (sent.error().code != ErrorCode::kUnavailable) logger_->warn("gave up a trainer: {}", sent.error().message);
-    at->second.broken = true;  // NodeJobs hears of it when this event is done
-  }
+  const Status sent = at->second.socket.send(message, fds);
+  if (sent || sent.error().code == ErrorCode::kUnavailable) return;  // its end is read behind its last words
+  logger_->warn("gave up a trainer: {}", sent.error().message);
+  at->second.broken = true;  // NodeJobs hears of it when this event is done
 }
 
 void AttachServer::close_broken(std::uint64_t now_ms) {
