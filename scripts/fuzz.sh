@@ -17,14 +17,12 @@ for package in clang-19 libclang-rt-19-dev; do
   exit 2
 done
 cmake --preset fuzz >/dev/null
+cmake --build --preset fuzz
+targets=("$@")
 if [ $# -eq 0 ]; then
-  cmake --build --preset fuzz
   targets=(tests/fuzz/fuzz_*.cc)
   targets=("${targets[@]#tests/fuzz/fuzz_}")
   targets=("${targets[@]%.cc}")
-else
-  targets=("$@")
-  cmake --build build/fuzz --target "${targets[@]/#/fuzz_}"
 fi
 
 # Of every allocation only two callers: unwinding all of them takes a third of the time.
@@ -35,7 +33,7 @@ for target in "${targets[@]}"; do
   mkdir -p "$corpus" "$findings"
   status=0
   # An input of some kilobytes must not make a parser take 256 MiB, nor 20 seconds.
-  nice -n 19 "build/fuzz/bin/fuzz_$target" -max_total_time="$seconds" -max_len=20000 -malloc_limit_mb=256 -timeout=20 \
+  nice -n 19 build/fuzz/bin/fuzz "$target" -max_total_time="$seconds" -max_len=20000 -malloc_limit_mb=256 -timeout=20 \
     -print_final_stats=1 -artifact_prefix="$findings/" "$corpus" >"$log" 2>&1 || status=$?
   awk -v target="$target" -v status=$status '
     /stat::number_of_executed_units/ { runs = $2 }

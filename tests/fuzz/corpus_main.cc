@@ -1,8 +1,8 @@
 // Drives a fuzz target where there is no fuzzer: its seeds, and mutations of each, which are the same in every run.
-// What it dies of is a finding: the input is kept in the working directory.
+// The input of which the target dies is a finding, and is kept in the working directory.
 //
-//   fuzz_NAME         all of them, in a child process
-//   fuzz_NAME FILE    one input, in this process, for a debugger
+//   fuzz NAME         all of them, in a child process
+//   fuzz NAME FILE    one input, in this process, for a debugger
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -30,21 +30,21 @@ struct Tried {
   std::byte bytes[kLargest];
 };
 
-void attempt(Tried& tried, std::span<const std::byte> input) {
+void attempt(const Target& target, Tried& tried, std::span<const std::byte> input) {
   tried.size = std::min(input.size(), kLargest);
   std::ranges::copy(input.first(tried.size), tried.bytes);
   // Of its own, exactly: a sanitizer sees who reads past its end.
   const Bytes exact(tried.bytes, tried.bytes + tried.size);
-  LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(exact.data()), exact.size());
+  target.run(exact);
 }
 
-void run(Tried& tried, const std::vector<Bytes>& from) {
-  attempt(tried, {});
+void run(const Target& target, Tried& tried, const std::vector<Bytes>& from) {
+  attempt(target, tried, {});
   for (std::size_t i = 0; i < from.size(); ++i) {
-    attempt(tried, from[i]);
+    attempt(target, tried, from[i]);
     for (std::size_t m = 0; m < kMutations; ++m) {
       Mutations mutations(i * kMutations + m);
-      attempt(tried, mutations.of(from[i], from[mutations.below(from.size())]));
+      attempt(target, tried, mutations.of(from[i], from[mutations.below(from.size())]));
     }
   }
 }
@@ -54,7 +54,9 @@ void run(Tried& tried, const std::vector<Bytes>& from) {
 
 int main(int argc, char** argv) {
   using namespace tributary::fuzz;
-  const std::string name = std::filesystem::path(argv[0]).filename();
+  const Target* const target = named_target(argc, argv);
+  if (target == nullptr) return 2;
+  const std::string name(target->name);
   void* const shared = ::mmap(nullptr, sizeof(Tried), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) {
     std::cerr << "no memory for an input\n";
@@ -67,14 +69,14 @@ int main(int argc, char** argv) {
       std::cerr << "cannot read " << argv[1] << "\n";
       return 1;
     }
-    attempt(*tried, bytes_of(std::string(std::istreambuf_iterator<char>(file), {})));
+    attempt(*target, *tried, bytes_of(std::string(std::istreambuf_iterator<char>(file), {})));
     return 0;
   }
-  const std::vector<Bytes> from = seeds();
+  const std::vector<Bytes> from = target->seeds();
   const pid_t parent = ::getpid(), child = ::fork();
   if (child == 0) {
     if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::getppid() != parent) return 1;
-    run(*tried, from);
+    run(*target, *tried, from);
     return 0;
   }
   int status = 0;

@@ -4,7 +4,7 @@
 #include "tests/unit/server/shard/core_fixture.h"
 #include "worker/node/client_core.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::client {
 namespace {
 
 constexpr std::uint32_t kChunks = 3;
@@ -161,10 +161,12 @@ std::vector<Bytes> seeds() {
   return all;
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary::fuzz;
-  Run(Choices(bytes_of(data, size))).all();
-  return 0;
+void run(std::span<const std::byte> bytes) {
+  Run(Choices(bytes)).all();
 }
+
+Target target() {
+  return {"client", seeds, run};
+}
+
+}  // namespace tributary::fuzz::client

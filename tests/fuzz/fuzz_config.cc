@@ -8,7 +8,7 @@
 #include "common/config/job_json.h"
 #include "tests/fuzz/fuzz_target.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::config {
 namespace {
 
 constexpr std::string_view kName = "it.toml";
@@ -36,12 +36,8 @@ std::vector<Bytes> seeds() {
   return all;
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary;
-  using namespace tributary::fuzz;
-  const std::string_view text = text_of(fuzz::bytes_of(data, size));
+void run(std::span<const std::byte> bytes) {
+  const std::string_view text = text_of(bytes);
   must_be_told_where(parse_server_config(text, kName));
   must_be_told_where(parse_worker_config(text, kName));
   const Result<JobConfig> job = parse_job_config(text, kName);
@@ -49,9 +45,14 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // The first line again, as what is given to --set.
   const std::string overridden[] = {std::string(text.substr(0, text.find('\n')))};
   (void)parse_job_config(text, kName, overridden);
-  if (!job) return 0;
+  if (!job) return;
   const Result<JobConfig> travelled = job_from_json(to_canonical_json(*job));
   require(travelled.has_value(), "a job that a file has can travel");
   require(describe_any_config_difference(*job, *travelled).empty(), "it arrives as it was");
-  return 0;
 }
+
+Target target() {
+  return {"config", seeds, run};
+}
+
+}  // namespace tributary::fuzz::config

@@ -2,12 +2,18 @@
 #include "common/wire/codec.h"
 #include "tests/fuzz/said_again.h"
 
-std::vector<tributary::fuzz::Bytes> tributary::fuzz::seeds() {
+namespace tributary::fuzz::control {
+
+std::vector<Bytes> seeds() {
   return encoded(encode_control);
 }
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary;
-  fuzz::must_say_again(fuzz::bytes_of(data, size), decode_control, encode_control);
-  return 0;
+void run(std::span<const std::byte> bytes) {
+  fuzz::must_say_again(bytes, decode_control, encode_control);
 }
+
+Target target() {
+  return {"control", seeds, run};
+}
+
+}  // namespace tributary::fuzz::control

@@ -11,7 +11,7 @@
 #include "tests/unit/common/wire/random_message.h"
 #include "tests/unit/server/coordinator/parts_in_memory.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::coordinator {
 namespace {
 
 constexpr std::uint16_t kServers = 2;
@@ -81,7 +81,8 @@ class Run final : private CoordinatorOutput {
   }
   Status save(const JobRecord& record) override {
     if (disk_full_) return fail(ErrorCode::kStore, "the disk is full");
-    require(records::unseal_job(records::seal(record), "it").has_value(), "what is recorded can be read");
+    require(tributary::records::unseal_job(tributary::records::seal(record), "it").has_value(),
+            "what is recorded can be read");
     registry_[record.job] = record;
     return {};
   }
@@ -361,10 +362,12 @@ std::vector<Bytes> seeds() {
   return all;
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary::fuzz;
-  Run(Choices(bytes_of(data, size))).all();
-  return 0;
+void run(std::span<const std::byte> bytes) {
+  Run(Choices(bytes)).all();
 }
+
+Target target() {
+  return {"coordinator", seeds, run};
+}
+
+}  // namespace tributary::fuzz::coordinator

@@ -3,7 +3,7 @@
 #include "common/wire/local_link.h"
 #include "tests/fuzz/said_again.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::data {
 namespace {
 
 // A message with its place.
@@ -43,19 +43,20 @@ std::vector<Bytes> seeds() {
   return all;
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary;
-  const auto bytes = fuzz::bytes_of(data, size);
-  fuzz::must_say_again(bytes, fuzz::decode, fuzz::encode);
-  if (const Result<fuzz::Placed> placed = fuzz::decode(bytes)) {
-    const SharedMemory& memory = fuzz::memory();
-    if (const auto payload = payload_in(memory, placed->place)) {
-      fuzz::require(payload->data() >= memory.data() && payload->size() == placed->place.bytes &&
-                        payload->data() + payload->size() <= memory.data() + memory.size(),
+void run(std::span<const std::byte> bytes) {
+  fuzz::must_say_again(bytes, decode, encode);
+  if (const Result<Placed> placed = decode(bytes)) {
+    const SharedMemory& shared = memory();
+    if (const auto payload = payload_in(shared, placed->place)) {
+      fuzz::require(payload->data() >= shared.data() && payload->size() == placed->place.bytes &&
+                        payload->data() + payload->size() <= shared.data() + shared.size(),
                     "a payload lies in the memory that is shared");
     }
   }
-  return 0;
 }
+
+Target target() {
+  return {"data", seeds, run};
+}
+
+}  // namespace tributary::fuzz::data

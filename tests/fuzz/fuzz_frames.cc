@@ -6,7 +6,7 @@
 #include "common/math/encoding.h"
 #include "tests/fuzz/fuzz_target.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::frames {
 namespace {
 
 constexpr std::string_view kEncodings[] = {"fp32",      "bf16",   "fp16",   "int8",
@@ -51,12 +51,8 @@ std::vector<Bytes> seeds() {
   return all;
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary;
-  using namespace tributary::fuzz;
-  Choices input(fuzz::bytes_of(data, size));
+void run(std::span<const std::byte> given) {
+  Choices input(given);
   const auto head = input.number<Head>();
   const auto encoding = make_encoding(*parse_encoding(kEncodings[head.encoding % std::size(kEncodings)]));
   const std::size_t elements = 1 + head.elements % kMostElements, shift = head.alignment % sizeof(float);
@@ -65,7 +61,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Bytes memory(shift + bytes);
   std::byte* const frame = memory.data() + shift;
   std::ranges::copy(input.take(bytes), frame);
-  if (!encoding->valid(frame, elements)) return 0;
+  if (!encoding->valid(frame, elements)) return;
 
   std::vector<float> whole(elements), parts(elements);
   decode_push(*encoding, frame, head.weight, elements, 0, elements, whole.data());
@@ -76,5 +72,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   require(std::memcmp(whole.data(), parts.data(), elements * sizeof(float)) == 0, "parts have the bits of the whole");
   std::vector<float> parameters(elements, 1.0f);
   encoding->apply(frame, elements, parameters.data());
-  return 0;
 }
+
+Target target() {
+  return {"frames", seeds, run};
+}
+
+}  // namespace tributary::fuzz::frames

@@ -7,11 +7,10 @@
 #include "server/orders/order_body.h"
 #include "tests/fuzz/fuzz_target.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::http {
 namespace {
 
 namespace beast = boost::beast;
-namespace http = boost::beast::http;
 using boost::system::error_code;
 
 const std::string kToken(40, 't');
@@ -75,7 +74,7 @@ void must_be_http(AdminResponse response) {
   response.prepare_payload();
   std::ostringstream out;
   out << response;
-  http::response_parser<http::string_body> parser;
+  beast::http::response_parser<beast::http::string_body> parser;
   error_code error;
   parser.put(boost::asio::buffer(out.str()), error);
   require(!error && parser.get().result() == response.result(), "an answer is HTTP");
@@ -102,21 +101,17 @@ std::vector<Bytes> seeds() {
                "\r\n\r\n")};
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary;
-  using namespace tributary::fuzz;
+void run(std::span<const std::byte> bytes) {
   bool ordered = false;
   const AdminHttp::Handlers handles = handlers(ordered);
   const AdminGuard guard({kToken, false, {"x"}});
-  Received received(fuzz::bytes_of(data, size));
+  Received received(bytes);
   beast::flat_buffer buffer{kAdminBuffer};
   for (bool more = true; more;) {
     AdminParser parser;
     begin_request(parser, handles);
     error_code error;
-    http::read(received, buffer, parser, error);
+    beast::http::read(received, buffer, parser, error);
     if (error) {
       if (const auto refusal = refusal_of(error)) must_be_http(*refusal);
       break;
@@ -124,9 +119,14 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     ordered = false;
     const AdminMessage& request = parser.get();
     must_be_http(answer_to(request, guard, handles));
-    require(!ordered || request[http::field::authorization] == "Bearer " + kToken, "no order without the token");
+    require(!ordered || request[beast::http::field::authorization] == "Bearer " + kToken, "no order without the token");
     require(request.body().size() <= AdminHttp::kMaxOrderBytes, "a body has its bound");
     more = request.keep_alive();
   }
-  return 0;
 }
+
+Target target() {
+  return {"http", seeds, run};
+}
+
+}  // namespace tributary::fuzz::http

@@ -3,7 +3,9 @@
 #include "common/math/encoding.h"
 #include "tests/fuzz/fuzz_target.h"
 
-std::vector<tributary::fuzz::Bytes> tributary::fuzz::seeds() {
+namespace tributary::fuzz::job_json {
+
+std::vector<Bytes> seeds() {
   JobConfig plain, other;
   plain.name = other.name = "mlp";
   other.mode = Mode::kSync;
@@ -13,17 +15,20 @@ std::vector<tributary::fuzz::Bytes> tributary::fuzz::seeds() {
   return {bytes_of(to_canonical_json(plain)), bytes_of(to_canonical_json(other)), bytes_of(std::string_view("{}"))};
 }
 
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary;
-  using namespace tributary::fuzz;
-  const std::string_view text = text_of(fuzz::bytes_of(data, size));
+void run(std::span<const std::byte> bytes) {
+  const std::string_view text = text_of(bytes);
   const Result<JobConfig> job = job_from_json(text);
-  if (!job) return 0;
+  if (!job) return;
   const std::string canonical = to_canonical_json(*job);
   const Result<JobConfig> again = job_from_json(canonical);
   require(again.has_value(), "what was read is read when it is written again");
   require(to_canonical_json(*again) == canonical, "what is written again is the same");
   require(describe_any_config_difference(*job, *again).empty(), "nothing differs");
   require(same_training(text, canonical), "it is the same training");
-  return 0;
 }
+
+Target target() {
+  return {"job_json", seeds, run};
+}
+
+}  // namespace tributary::fuzz::job_json

@@ -3,7 +3,7 @@
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::keys {
 namespace {
 
 void must_be_sound(const Identity& identity) {
@@ -22,13 +22,9 @@ std::vector<Bytes> seeds() {
           bytes_of(std::string(64, 'f') + "\n")};
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary;
-  using namespace tributary::fuzz;
+void run(std::span<const std::byte> bytes) {
   static MemoryFile file;
-  file.write(fuzz::bytes_of(data, size));
+  file.write(bytes);
   const Result<KeyPair> pair = read_key_pair(file.path());
   const Result<Identity> identity = read_identity(file.path());
   require(!pair || !identity, "a file with a secret is no public one");
@@ -38,5 +34,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (const Result<std::string> token = read_token(file.path())) {
     require(token->find_first_of("\r\n ") == std::string::npos, "a token can be in a header");
   }
-  return 0;
 }
+
+Target target() {
+  return {"keys", seeds, run};
+}
+
+}  // namespace tributary::fuzz::keys

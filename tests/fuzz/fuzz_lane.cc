@@ -10,7 +10,7 @@
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/unit/server/shard/core_fixture.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::lane {
 namespace {
 
 constexpr std::uint32_t kNodes = 2;
@@ -273,10 +273,12 @@ std::vector<Bytes> seeds() {
   return all;
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary::fuzz;
-  Run(Choices(bytes_of(data, size))).all();
-  return 0;
+void run(std::span<const std::byte> bytes) {
+  Run(Choices(bytes)).all();
 }
+
+Target target() {
+  return {"lane", seeds, run};
+}
+
+}  // namespace tributary::fuzz::lane

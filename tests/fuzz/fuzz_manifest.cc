@@ -3,7 +3,7 @@
 #include "common/files/checkpoint_manifest.h"
 #include "tests/fuzz/fuzz_target.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::manifest {
 namespace {
 
 // A manifest whose tensors are not those of its hash is refused. Mutations would not find the right one: it stands in
@@ -41,13 +41,9 @@ std::vector<Bytes> seeds() {
   return {bytes_of(to_json(manifest))};
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary;
-  using namespace tributary::fuzz;
-  const Result<Manifest> manifest = read(std::string(text_of(fuzz::bytes_of(data, size))));
-  if (!manifest) return 0;
+void run(std::span<const std::byte> bytes) {
+  const Result<Manifest> manifest = read(std::string(text_of(bytes)));
+  if (!manifest) return;
   const std::string written = to_json(*manifest);
   const Result<Manifest> again = manifest_from_json(written);
   require(again.has_value(), "what was read is read when it is written again");
@@ -55,5 +51,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const Layout layout = layout_of(*manifest);
   require(layout.chunks() == manifest->chunk_shards.size(), "each chunk has a shard");
   (void)tributary::bytes_of(*manifest);
-  return 0;
 }
+
+Target target() {
+  return {"manifest", seeds, run};
+}
+
+}  // namespace tributary::fuzz::manifest

@@ -7,7 +7,7 @@
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/unit/common/wire/random_message.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::packets {
 namespace {
 
 struct Pair {
@@ -54,12 +54,8 @@ std::vector<Bytes> seeds() {
   return all;
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary;
-  using namespace tributary::fuzz;
-  Choices input(fuzz::bytes_of(data, size));
+void run(std::span<const std::byte> bytes) {
+  Choices input(bytes);
   const auto reader = static_cast<Reader>(input.number() % static_cast<unsigned>(Reader::kEnd));
   Pair pair;
   AttachSocket attached = AttachSocket::adopt(std::move(pair.near));
@@ -70,5 +66,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (reader == Reader::kRequest && !receive_link_request(attached.fd())) break;
     if (reader == Reader::kReply && !receive_link_reply(attached.fd())) break;
   }
-  return 0;
 }
+
+Target target() {
+  return {"packets", seeds, run};
+}
+
+}  // namespace tributary::fuzz::packets

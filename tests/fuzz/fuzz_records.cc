@@ -4,10 +4,10 @@
 #include "server/store/records.h"
 #include "tests/fuzz/fuzz_target.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::records {
 namespace {
 
-using namespace records;
+using namespace tributary::records;
 
 constexpr std::size_t kKinds = 4;
 
@@ -60,11 +60,8 @@ std::vector<Bytes> seeds() {
           input_of(3, seal(StoreIdentity{1}))};
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary::fuzz;
-  Choices input(bytes_of(data, size));
+void run(std::span<const std::byte> bytes) {
+  Choices input(bytes);
   const std::size_t kind = input.number() % kKinds;
   const std::string body(text_of(input.rest()));
   const std::uint64_t checksum = XXH3_64bits(body.data(), body.size());
@@ -73,5 +70,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (kind == 1) must_seal_again(sealed, unseal_job);
   if (kind == 2) must_seal_again(sealed, unseal_snapshot);
   if (kind == 3) must_seal_again(sealed, unseal_identity);
-  return 0;
 }
+
+Target target() {
+  return {"records", seeds, run};
+}
+
+}  // namespace tributary::fuzz::records

@@ -8,7 +8,7 @@
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"
 
-namespace tributary::fuzz {
+namespace tributary::fuzz::shard_file {
 namespace {
 
 // As server/checkpoint/checkpoint_file.h says.
@@ -91,18 +91,13 @@ std::vector<Bytes> seeds() {
   return {file};
 }
 
-}  // namespace tributary::fuzz
-
-int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace tributary;
-  using namespace tributary::fuzz;
+void run(std::span<const std::byte> input) {
   static MemoryFile memory;
-  const auto input = fuzz::bytes_of(data, size);
   Bytes bytes(input.begin(), input.end());
   mend(bytes);
   memory.write(bytes);
   const auto file = CheckpointFile::open(memory.path());
-  if (!file || !(*file)->find_chunks(layout())) return 0;
+  if (!file || !(*file)->find_chunks(layout())) return;
   for (const auto& [chunk, place] : (*file)->chunks()) {
     const Result<StoredChunk> stored = (*file)->read(chunk);
     if (!stored) continue;
@@ -118,5 +113,10 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
                 std::ranges::equal(arrays, written, {}, &StoredEntry::value, &StoredEntry::value),
             "what was read is written as it was");
   }
-  return 0;
 }
+
+Target target() {
+  return {"shard_file", seeds, run};
+}
+
+}  // namespace tributary::fuzz::shard_file

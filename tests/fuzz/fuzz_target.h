@@ -1,7 +1,7 @@
 // A fuzz target: fuzz_NAME.cc, which gives bytes to one parser of what comes from others, and says what must hold
-// whatever they are. Beside LLVMFuzzerTestOneInput it has the inputs to begin with, made by the program's own encoders.
+// whatever they are. It has the inputs to begin with, made by the program's own encoders.
 //
-// corpus_main.cc drives a target in every build, libFuzzer in the preset `fuzz` (scripts/fuzz.sh; docs/tests.md).
+// corpus_main.cc drives targets in every build, libFuzzer in the preset `fuzz` (scripts/fuzz.sh; docs/tests.md).
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,20 @@
 #include <string_view>
 #include <vector>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
-
 namespace tributary::fuzz {
 
 using Bytes = std::vector<std::byte>;
 
-// That the parser accepts, most of them: mutations of what is refused at once find little. And what was found once.
-std::vector<Bytes> seeds();
+struct Target {
+  std::string_view name;
+  // Inputs that the parser accepts, most of them: mutations of what is refused at once find little. And what was found
+  // once.
+  std::vector<Bytes> (*seeds)();
+  void (*run)(std::span<const std::byte> bytes);
+};
+
+// The target that a command line names first, and takes out of it. None: it says which there are.
+const Target* named_target(int& argc, char** argv);
 
 // A finding if not.
 inline void require(bool holds, std::string_view what) {
@@ -30,9 +36,6 @@ inline void require(bool holds, std::string_view what) {
   std::abort();
 }
 
-inline std::span<const std::byte> bytes_of(const std::uint8_t* data, std::size_t size) {
-  return std::as_bytes(std::span(data, size));
-}
 inline std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
