@@ -340,6 +340,7 @@ enum LeaveKind {
   finished @0;  # training is complete
   stopped @1;  # asked to stop; may come back
   failed @2;  # a trainer or the node is lost
+  finishesAll @3;  # training is complete, for those that have not left, too
 }
 
 struct LeaveJob {  # worker -> coordinator
@@ -354,7 +355,7 @@ struct LeaveJob {  # worker -> coordinator
 }
 
 enum StopKind {
-  finished @0;  # every node finished: keep the final state as a snapshot
+  finished @0;  # every node finished, or one for all: keep the final state as a snapshot
   stopped @1;  # stopped at a round boundary: likewise
   restart @2;  # a member was lost: drop what is open
 }

@@ -288,7 +288,8 @@ StepState Session::Impl::when_over() {
     if (stopped || failure || gone) break;
     sleep_for_words();
   }
-  return state() == RegionState::kRestart ? StepState::kRestart : StepState::kStopped;
+  if (state() == RegionState::kRestart) return StepState::kRestart;
+  return stopped && stopped->kind == StopKind::kFinished ? StepState::kFinished : StepState::kStopped;
 }
 
 Result<StepState> Session::Impl::after(const Status& waited) {
@@ -306,10 +307,9 @@ Result<StepState> Session::Impl::after(const Status& waited) {
   if (!waited) return tl::unexpected(waited.error());
   if (now == RegionState::kRunning || !all_complete()) return StepState::kContinue;
   if (now == RegionState::kStopRequested) return StepState::kStopRequested;
-  // The view ended in good order at this very round. If everybody finished, this rank is about to; otherwise it should
-  // stop here.
-  when_over();
-  return stopped && stopped->kind == StopKind::kFinished ? StepState::kContinue : StepState::kStopRequested;
+  // The view ended in good order at this very round. If training is complete this rank is about to finish, or its next
+  // wait says so; otherwise it should stop here.
+  return when_over() == StepState::kFinished ? StepState::kContinue : StepState::kStopRequested;
 }
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

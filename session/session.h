@@ -103,6 +103,7 @@ enum class StepState {
   kStopRequested,  // this round is complete: finish(LeaveKind::kStopped) and exit; the job can be resumed
   kStopped,        // the view ended in good order; what this rank contributed since the last complete round is void
   kRestart,        // a member was lost: destroy the session, attach again, go on from resume_round()
+  kFinished,       // as kStopped, because another rank finished for all: finish(LeaveKind::kFinished)
 };
 
 struct SessionStats {  // totals of this node since the attach

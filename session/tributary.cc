@@ -152,6 +152,8 @@ tributary_step step_of(StepState state) {
       return TRIBUTARY_STOP_REQUESTED;
     case StepState::kStopped:
       return TRIBUTARY_VIEW_STOPPED;
+    case StepState::kFinished:
+      return TRIBUTARY_TRAINED;
     case StepState::kRestart:
       break;
   }
@@ -423,7 +425,7 @@ tributary_status tributary_wait(tributary_session* session, size_t tensor, tribu
     if (!state) return tl::unexpected(state.error());
     *step = step_of(*state);
     // Of a view that is over nothing can be ready any more.
-    if (*step == TRIBUTARY_VIEW_STOPPED || *step == TRIBUTARY_RESTART) return {};
+    if (*step != TRIBUTARY_CONTINUE && *step != TRIBUTARY_STOP_REQUESTED) return {};
     if (all) {
       std::ranges::fill(session->awaiting, 0);
     } else {
@@ -531,9 +533,13 @@ tributary_status tributary_finish(tributary_session* session, tributary_leave le
       case TRIBUTARY_LEAVES_FAILED:
         kind = tributary::LeaveKind::kFailed;
         break;
+      case TRIBUTARY_FINISHES_ALL:
+        kind = tributary::LeaveKind::kFinishesAll;
+        break;
       default:
-        return invalid("tributary_finish() was told to leave as " + std::to_string(static_cast<int>(leave)) +
-                       "; give TRIBUTARY_FINISHED, TRIBUTARY_LEAVES_STOPPED or TRIBUTARY_LEAVES_FAILED");
+        return invalid(
+            "tributary_finish() was told to leave as " + std::to_string(static_cast<int>(leave)) +
+            "; give TRIBUTARY_FINISHED, TRIBUTARY_LEAVES_STOPPED, TRIBUTARY_LEAVES_FAILED or TRIBUTARY_FINISHES_ALL");
     }
     const std::string why = message ? message : "";
     if (!tributary::is_utf8(why)) return invalid("the message of tributary_finish() is no UTF-8 text; give it as such");

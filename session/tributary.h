@@ -222,7 +222,8 @@ typedef enum tributary_step {
   TRIBUTARY_CONTINUE = 0,
   TRIBUTARY_STOP_REQUESTED = 1, /* this round is complete: finish with TRIBUTARY_LEAVES_STOPPED; it can go on later */
   TRIBUTARY_VIEW_STOPPED = 2,   /* ended in good order; what came since the last complete round is void */
-  TRIBUTARY_RESTART = 3         /* a member was lost: destroy the session, attach again, go on from resume_round */
+  TRIBUTARY_RESTART = 3,        /* a member was lost: destroy the session, attach again, go on from resume_round */
+  TRIBUTARY_TRAINED = 4         /* as VIEW_STOPPED, because a rank finished for all: finish with TRIBUTARY_FINISHED */
 } tributary_step;
 /* Blocks until the answer to the last tributary_ready() of the tensor, or of all, is there. */
 TRIBUTARY_API tributary_status tributary_wait(tributary_session* session, size_t tensor, tributary_step* step);
@@ -275,7 +276,8 @@ TRIBUTARY_API tributary_status tributary_get_stats(const tributary_session* sess
 typedef enum tributary_leave {
   TRIBUTARY_FINISHED = 0,       /* training is complete */
   TRIBUTARY_LEAVES_STOPPED = 1, /* asked to stop; may come back */
-  TRIBUTARY_LEAVES_FAILED = 2
+  TRIBUTARY_LEAVES_FAILED = 2,
+  TRIBUTARY_FINISHES_ALL = 3 /* training is complete, for ranks that have not left, too: they get TRIBUTARY_TRAINED */
 } tributary_leave;
 /* Blocks until the worker has taken note. message: why, which every rank is told; NULL: nothing. */
 TRIBUTARY_API tributary_status tributary_finish(tributary_session* session, tributary_leave leave, const char* message);

@@ -144,7 +144,7 @@ void AttachedJob::detach(std::uint32_t local_rank, const Detach& detach, std::ui
   }
   trainer.left = detach.kind;
   if (running) {
-    if (detach.kind == LeaveKind::kStopped && running->stopped_by.empty()) running->stopped_by = detach.message;
+    if ((trainer.stopped() || trainer.ended()) && running->stopped_by.empty()) running->stopped_by = detach.message;
     leave_if_all_detached(*running, now_ms);
   } else if (const Over* over = std::get_if<Over>(&phase_)) {
     tell_outcome(*over, trainer);
@@ -297,15 +297,15 @@ LeaveJob AttachedJob::leave(LeaveKind kind, Round round, const std::string& mess
 
 // Called when a rank has detached in good order.
 void AttachedJob::leave_if_all_detached(Running& running, std::uint64_t now_ms) {
-  const bool stopped = trainers_.any(&LocalTrainer::stopped);
+  const bool stopped = trainers_.any(&LocalTrainer::stopped), ended = trainers_.any(&LocalTrainer::ended);
   if (trainers_.any(&LocalTrainer::stays)) {
     // Without the rank that stopped no further round can be complete here: the others end at this one.
-    if (stopped) stop_others(running);
+    if (stopped || ended) stop_others(running, ended ? StopKind::kFinished : StopKind::kStopped);
     return;
   }
-  // One rank that stopped instead of finishing means that the job is to be resumed.
-  const LeaveJob said = leave(stopped ? LeaveKind::kStopped : LeaveKind::kFinished, running.reached(),
-                              stopped ? running.stopped_by : std::string());
+  // One rank that stopped instead of finishing means that the job is to be resumed, unless another one ended it.
+  const LeaveKind kind = ended ? LeaveKind::kFinishesAll : stopped ? LeaveKind::kStopped : LeaveKind::kFinished;
+  const LeaveJob said = leave(kind, running.reached(), stopped || ended ? running.stopped_by : std::string());
   context_.logger->info("{}: all ranks of this node left at round {}", in_words(), said.round.value);
   context_.lanes.close(running.job, true);
   const std::uint64_t next_ms = now_ms + kLeaveRepeatMs;
@@ -316,11 +316,11 @@ void AttachedJob::leave_if_all_detached(Running& running, std::uint64_t now_ms) 
   }
 }
 
-void AttachedJob::stop_others(Running& running) {
+void AttachedJob::stop_others(Running& running, StopKind kind) {
   const std::uint32_t state = running.job->header().state.load(std::memory_order_relaxed);
   if (state >= static_cast<std::uint32_t>(RegionState::kStopped)) return;
   const Round round = running.reached();
-  AttachStopped message{StopKind::kStopped, round, running.stopped_by};
+  AttachStopped message{kind, round, running.stopped_by};
   if (message.reason.empty()) message.reason = trainers_.who_left() + " after round " + std::to_string(round.value);
   trainers_.send(message, context_.trainers);
   running.job->set_state(RegionState::kStopped);

@@ -122,7 +122,7 @@ class AttachedJob {
   // attached_job.cc
   LeaveJob leave(LeaveKind kind, Round round, const std::string& message);
   void leave_if_all_detached(attached::Running& running, std::uint64_t now_ms);
-  void stop_others(attached::Running& running);
+  void stop_others(attached::Running& running, StopKind kind);
   void lose(attached::Running& running, std::uint32_t local_rank, const std::string& what);
   void cut(attached::Running& running, const std::string& reason);
   StopJob cut_message(Round round = {}, const std::string& reason = {}) const;

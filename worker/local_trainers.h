@@ -35,6 +35,7 @@ struct LocalTrainer {
   bool stays() const { return !left; }
   bool has_left() const { return left.has_value(); }
   bool stopped() const { return left == LeaveKind::kStopped; }
+  bool ended() const { return left == LeaveKind::kFinishesAll; }
   bool takes_part() const { return connected && !left; }
   bool waits() const { return connected && left; }  // for the outcome
   bool on_device() const { return !device.empty(); }

@@ -18,16 +18,17 @@
 namespace tributary {
 
 enum class LeaveKind : std::uint8_t {
-  kFinished = 0,  // training is complete
-  kStopped = 1,   // asked to stop; may come back
-  kFailed = 2,    // a trainer or the node is lost
+  kFinished = 0,     // training is complete
+  kStopped = 1,      // asked to stop; may come back
+  kFailed = 2,       // a trainer or the node is lost
+  kFinishesAll = 3,  // training is complete, for those that have not left, too
 };
 constexpr KnownValues known_values(LeaveKind) {
-  return {static_cast<std::uint16_t>(LeaveKind::kFailed), "the kind of leave"};
+  return {static_cast<std::uint16_t>(LeaveKind::kFinishesAll), "the kind of leave"};
 }
 
 enum class StopKind : std::uint8_t {
-  kFinished = 0,  // every node finished: keep the final state as a snapshot of `round`
+  kFinished = 0,  // every node finished, or one for all: keep the final state as a snapshot of `round`
   kStopped = 1,   // stopped at a round boundary: likewise
   kRestart = 2,   // a member was lost: drop what is open; members may attach again and go on from the last snapshot
 };

@@ -8,6 +8,7 @@ namespace {
 static_assert(static_cast<int>(wire::LeaveKind::FINISHED) == static_cast<int>(LeaveKind::kFinished));
 static_assert(static_cast<int>(wire::LeaveKind::STOPPED) == static_cast<int>(LeaveKind::kStopped));
 static_assert(static_cast<int>(wire::LeaveKind::FAILED) == static_cast<int>(LeaveKind::kFailed));
+static_assert(static_cast<int>(wire::LeaveKind::FINISHES_ALL) == static_cast<int>(LeaveKind::kFinishesAll));
 static_assert(static_cast<int>(wire::StopKind::FINISHED) == static_cast<int>(StopKind::kFinished));
 static_assert(static_cast<int>(wire::StopKind::STOPPED) == static_cast<int>(StopKind::kStopped));
 static_assert(static_cast<int>(wire::StopKind::RESTART) == static_cast<int>(StopKind::kRestart));

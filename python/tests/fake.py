@@ -27,7 +27,8 @@ class FakeLibrary:
     Attributes:
         events: what happens instead of the answer to a round, once: ``"lost"`` (the round is, and a view goes on before
             it), ``"late"`` (the view ends when the round is complete), ``"torn"`` (when one of its tensors has
-            arrived), ``"gone"`` (the worker is), ``"back to R"``, ``"stop"``, ``"stopped"``.
+            arrived), ``"gone"`` (the worker is), ``"back to R"``, ``"stop"``, ``"stopped"``,
+            ``"trained"`` (another rank has ended training).
         refuse: errors of the next attaches.
         alone: called by an attach that then waits, for somebody who is missing, until it is to stop.
         attaches: what they were told.
@@ -190,6 +191,8 @@ class FakeSession:
             return self._end(Step.RESTART, "all servers were lost")
         if event == "stopped":
             return self._end(Step.VIEW_STOPPED, "somebody asked for it")
+        if event == "trained":
+            return self._end(Step.TRAINED, "rank 1 ended training: it is good enough")
         return None
 
     def _end(self, step: Step, reason: str) -> Step:

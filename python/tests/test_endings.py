@@ -36,6 +36,63 @@ class Ends(WithFake):
         with self.assertRaisesRegex(RuntimeError, "is finished"):
             opt.step()
 
+    def test_one_rank_ends_training_for_all(self) -> None:
+        data = torch.utils.data.TensorDataset(torch.randn(40, 4))
+        evaluation = DataLoader(data, batch_size=8, sampler=trib.DistributedSampler(data, shuffle=False))
+        for own_word in (True, False):  # this rank's, or another's
+            with self.subTest(own_word=own_word):
+                self._leave()
+                self.library.rounds.clear()
+                if not own_word:
+                    self.library.events[3] = "trained"
+                opt = self.make()
+                session = self.library.session
+                loader = DataLoader(data, batch_size=8, sampler=trib.DistributedSampler(data, seed=1))
+                epochs, passes = [], 0
+                for epoch in trib.epochs(10):
+                    epochs.append(epoch)
+                    for (x,) in loader:
+                        self.net(x).square().mean().backward()
+                        opt.step()
+                        opt.zero_grad()
+                        passes += 1
+                        if own_word and opt.round == 2:
+                            trib.stop("it is good enough")
+                            self.assertIsNone(session.left)  # its calls are still answered in this iteration
+                            self.assertEqual(trib.all_reduce(2.0), 2.0)
+                self.assertEqual((epochs, opt.round), ([0], 2))
+                self.assertEqual(passes, 2 if own_word else 3)
+                says = (Leave.FINISHES_ALL, "rank 0 ended training: it is good enough")
+                self.assertEqual(session.left, says if own_word else (Leave.FINISHED, ""))
+                self.assertTrue(session.was_saved and session.destroyed)
+                torch.testing.assert_close(self.values()[0].flatten(), torch.tensor(self.library.last[0]))
+                self.assertEqual(list(loader), [])
+                self.assertEqual(list(trib.rounds(10)), [])
+                self.assertEqual(len(list(evaluation)), 5)
+                with self.assertRaises(trib.Stopped) as caught:
+                    opt.step()
+                self.assertEqual(caught.exception.code, 0)
+
+    def test_a_loop_without_our_sampler_is_ended_by_its_next_step(self) -> None:
+        opt = self.make()
+        self.train(opt, 2)
+        trib.stop("enough")
+        with self.assertRaises(trib.Stopped) as caught:
+            self.train(opt)
+        self.assertEqual((caught.exception.code, opt.round, len(self.library.pushes)), (0, 2, 2))
+
+    def test_a_program_that_ends_first_says_so_for_all(self) -> None:
+        opt = self.make()
+        session = self.library.session
+        self.train(opt)
+        trib.stop("enough")
+        opt.finish()
+        self.assertEqual(session.left, (Leave.FINISHES_ALL, "rank 0 ended training: enough"))
+
+    def test_only_ranks_of_a_job_end_it(self) -> None:
+        with self.assertRaisesRegex(RuntimeError, "no open job"):
+            trib.stop("enough")
+
     def test_an_exception_ends_the_job_as_failed(self) -> None:
         self.make()
         session = self.library.session

@@ -31,6 +31,7 @@ class Step(enum.IntEnum):
     STOP_REQUESTED = 1
     VIEW_STOPPED = 2
     RESTART = 3
+    TRAINED = 4  # as VIEW_STOPPED, because a rank finished for all
 
 
 class Leave(enum.IntEnum):
@@ -39,6 +40,7 @@ class Leave(enum.IntEnum):
     FINISHED = 0
     STOPPED = 1
     FAILED = 2
+    FINISHES_ALL = 3  # for ranks that have not left, too
 
 
 @dataclass(frozen=True)

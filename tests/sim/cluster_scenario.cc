@@ -360,6 +360,8 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   split_model(s);
   keep_large_states(s);
   s.gathers = Random(seed ^ 0x7a1e5ull).chance(0.5);
+  const bool together = s.mode != Mode::kSsp && s.mode != Mode::kAsync && s.model_ranks().empty();
+  s.one_ends = together && !s.elastic && Random(seed ^ 0xe4d5ull).chance(0.3);
   return s;
 }
 
@@ -415,6 +417,7 @@ std::string ClusterScenario::describe() const {
   if (deadline) text += ", work-weighted rounds";
   if (large_states) text += rewinds ? ", large states, which it goes back for" : ", large states";
   if (gathers) text += ", values between rounds";
+  if (one_ends) text += ", ended by rank 0";
   if (says_rates) text += ", rates from the trainers";
   if (split != Split::kWhole) text += split == Split::kSlices ? ", two slices" : ", two stages";
   if (elastic) {

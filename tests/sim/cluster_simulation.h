@@ -43,6 +43,7 @@ struct ClusterScenario {
   // for that. rewinds: membership.on_state_lost = "rewind".
   bool large_states = false, rewinds = false;
   // Ranks give each other values between rounds: that many after one.
+  bool one_ends = false;  // rank 0 alone knows the last round, and finishes for all
   bool gathers = false;
   std::uint32_t values_after(Round round) const;
   bool deadline = false;  // sync: ranks sum up what they manage, which is something else every time

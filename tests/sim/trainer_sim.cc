@@ -284,7 +284,9 @@ void TrainerSim::look() {
     return;
   }
   if (phase_ == Phase::kStarting) {
-    job_->header().last_round.store(world_.scenario.rounds, std::memory_order_relaxed);
+    if (!world_.scenario.one_ends) {
+      job_->header().last_round.store(world_.scenario.rounds, std::memory_order_relaxed);
+    }
     pushed_ = ready_ = resume_;
     lived_in_ = job_->spec().view->job;
   }
@@ -302,6 +304,10 @@ void TrainerSim::look() {
 // The view has ended, in whatever order.
 void TrainerSim::over() {
   const auto state = static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire));
+  if (state == RegionState::kStopped && world_.scenario.one_ends) {
+    if (!stopped_) return;  // the worker's words are under way
+    if (stopped_->kind == StopKind::kFinished) return end(LeaveKind::kFinished);
+  }
   if (state == RegionState::kStopped) return finish(LeaveKind::kStopped);
   if (state == RegionState::kRestart) return attach_again(stopped_ ? stopped_->reason : "the view is over");
   phase_ = Phase::kOver;  // the worker says why
@@ -312,8 +318,8 @@ void TrainerSim::over() {
 
 void TrainerSim::next() {
   if (complete_.value >= world_.scenario.rounds) {
-    world_.judge.trained(node_, local_rank_, job_->spec(), {job_->parameters(), job_->layout().flat_elements()});
-    return finish(LeaveKind::kFinished);
+    if (!world_.scenario.one_ends) return end(LeaveKind::kFinished);
+    if (rank_ == 0) return end(LeaveKind::kFinishesAll);
   }
   phase_ = Phase::kComputing;
   std::uint64_t work = world_.scenario.work_ns * world_.scenario.slowness(node_);
@@ -453,11 +459,16 @@ void TrainerSim::give(const KeptState& state) {
 // Session::saved(), and what the built-in trainer makes of it.
 void TrainerSim::saved() {
   world_.replicas_judge.told(stopped_->round, not_saved_);
-  const bool again = left_ == LeaveKind::kFinished && not_saved_ && may_come_back(*not_saved_);
+  const bool again = left_ != LeaveKind::kStopped && not_saved_ && may_come_back(*not_saved_);
   if (again) return attach_again(not_saved_->message);
   if (not_saved_) world_.say(name(), "is not saved: " + not_saved_->message);
   close();
   phase_ = Phase::kDone;
+}
+
+void TrainerSim::end(LeaveKind kind) {
+  world_.judge.trained(node_, local_rank_, job_->spec(), {job_->parameters(), job_->layout().flat_elements()});
+  finish(kind);
 }
 
 void TrainerSim::finish(LeaveKind kind) {

@@ -70,6 +70,7 @@ class TrainerSim final : public Process {
   bool holds(std::size_t tensor) const;
   void compute(std::uint64_t round, std::size_t tensors_left);
   void computed(std::uint64_t round, std::size_t tensor);
+  void end(LeaveKind kind);  // training is complete
   void finish(LeaveKind kind);
   void saved();
   void keep(Round round);

@@ -1,6 +1,7 @@
 // LocalCluster's trainers.
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -68,7 +69,8 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
                            {"TRIBUTARY_LOCAL_WORLD_SIZE", std::to_string(local)},
                            {"TRIBUTARY_GROUP_RANK", std::to_string(node)},
                            {"TRIBUTARY_SOCKET", worker.socket},
-                           {"TRIBUTARY_PROGRESS", options.progress_socket}};
+                           {"TRIBUTARY_PROGRESS", options.progress_socket},
+                           {"TRIBUTARY_BASE_DIR", std::filesystem::absolute(options_.base_dir).string()}};
     if (options_.attach_timeout_s > 0) {
       trainer.environment.emplace_back("TRIBUTARY_ATTACH_TIMEOUT", std::to_string(options_.attach_timeout_s));
     }

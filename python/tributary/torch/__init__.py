@@ -29,8 +29,9 @@ else:
 from tributary.torch import _batches as _batches
 from tributary.torch import _log
 from tributary.torch._exceptions import Rewound, Stopped
-from tributary.torch._program import epochs, finish, keep, log, rank, rounds, world_size
+from tributary.torch._program import epochs, finish, keep, log, rank, rounds, stop, world_size
 from tributary.torch._state import full_state_dict
+from tributary.torch.checkpoints import load_checkpoint, save_checkpoint
 from tributary.torch.collectives import all_reduce, barrier, broadcast, is_main, metric
 from tributary.torch.lion import Lion
 from tributary.torch.local_sgd import DiLoCo
@@ -56,9 +57,12 @@ __all__ = [
     "full_state_dict",
     "is_main",
     "keep",
+    "load_checkpoint",
     "log",
     "metric",
     "rank",
     "rounds",
+    "save_checkpoint",
+    "stop",
     "world_size",
 ]

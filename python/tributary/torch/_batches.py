@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 from torch.utils.data import DataLoader
 
+from tributary.torch._program import program
 from tributary.torch.sampler import DistributedSampler, Turn
 
 _NONE = object()
@@ -54,6 +55,8 @@ class Batches(Iterator[Any]):
 
     def _why_empty(self) -> str:
         """For a loop that calls next() itself, and is ended by it."""
+        if program.loop.ended is not None:
+            return f"training has ended: {program.loop.ended}"
         if not self._turn.skipped:
             return ""
         return (

@@ -105,6 +105,14 @@ def mean_cannot_resume(name: str, round: int) -> str:
     )
 
 
+def state_is_elsewhere(name: str) -> str:
+    return (
+        f"state_dict(): the servers of job '{name}' have the optimizer's state, and this dict has none, so that an "
+        "optimizer which loads it begins anew. The job itself goes on where it was. To train on without it, take "
+        "tributary.torch.save_checkpoint() and full_state_dict(); or pass step_on='trainers'. Said once"
+    )
+
+
 def hyper_parameters(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The values of groups that the servers were told: all but rates, and what no formula has."""
     keys = ("momentum", "dampening", "nesterov", "weight_decay", "betas", "eps", "lr_decay", "amsgrad", "maximize")

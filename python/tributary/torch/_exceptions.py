@@ -26,10 +26,13 @@ class Rewound(RuntimeError):
 
 
 class Stopped(SystemExit):
-    """The job was stopped in good order. Ends the program with exit status 75; the same command goes on."""
+    """The job was stopped in good order. Ends the program with exit status 75; the same command goes on.
 
-    def __init__(self, reason: str, round: int) -> None:
-        super().__init__(EXIT_STOPPED)
+    After :func:`tributary.torch.stop` training is complete, and the status is 0.
+    """
+
+    def __init__(self, reason: str, round: int, status: int = EXIT_STOPPED) -> None:
+        super().__init__(status)
         self.reason = reason
         self.round = round
 

@@ -16,6 +16,8 @@ from tributary.torch._formula import MEAN, Formula, Keys, Value
 Sections = dict[str, Keys]
 JobArgument = Union[None, str, "os.PathLike[str]", Mapping[str, Any]]
 
+NO_CLIPPING = 3.4e38  # a clip_norm of [gate] that no norm in fp32 exceeds: the norm is measured
+
 
 @dataclass(frozen=True)
 class Job:
@@ -150,7 +152,7 @@ def gate(max_grad_norm: float | None, loss_scale: str | float | None) -> Keys:
     """The keys of ``[gate]``."""
     keys: Keys = {}
     if max_grad_norm is not None:
-        keys["clip_norm"] = float(max_grad_norm)
+        keys["clip_norm"] = min(float(max_grad_norm), NO_CLIPPING)
     if loss_scale is not None:
         keys["loss_scale"] = loss_scale if isinstance(loss_scale, str) else f"{float(loss_scale):.17g}"
     return keys

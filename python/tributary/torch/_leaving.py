@@ -25,6 +25,7 @@ class Leaving:
         closed: nothing is attached any more.
         stopped: how the job was left, if it was stopped.
         stops: after the newest round, as all ranks of this replica agreed.
+        for_all: why this rank ends the others' training with its own; empty: it does not.
         before_stopped: called before this rank waits for the end of a job that stops.
     """
 
@@ -32,6 +33,7 @@ class Leaving:
         self.closed = False
         self.stopped: Stopped | None = None
         self.stops = False
+        self.for_all = ""
         self.before_stopped: Callable[[], None] = lambda: None
         self._link = link
         self._jobs = jobs
@@ -147,10 +149,42 @@ class Leaving:
             return
         self._said = True
         try:
-            self._link.attachment.session.finish(Leave.FINISHED)
+            self._link.attachment.session.finish(*self._how_finished)
         except Error:
             self._said = False
             raise
+
+    @property
+    def _how_finished(self) -> tuple[Leave, str]:
+        if not self.for_all:
+            return Leave.FINISHED, ""
+        return Leave.FINISHES_ALL, f"rank {self._link.view.rank} ended training: {self.for_all}"
+
+    def as_trained(self, reason: str) -> None:
+        """Another rank has finished for all: what was computed since the newest round is of none.
+
+        Raises:
+            tributary.NotSaved, Stopped: as :meth:`finish`.
+        """
+        self._link.place.loop.ended = reason
+        self._link.report.say(f"training has ended with round {self._link.round}: {reason}")
+        for one in self._jobs.open:
+            one.place.take_own_again()
+        for one in self._jobs.open:
+            one.leaving.finish()
+
+    def check_open(self) -> None:
+        """Before a step.
+
+        Raises:
+            Stopped: a rank has ended training.
+            RuntimeError: the job is finished.
+        """
+        if not self.closed:
+            return
+        if (reason := self._link.place.loop.ended) is not None:
+            raise Stopped(reason, self._link.round, status=0)
+        raise RuntimeError(f"job '{self._link.name}' is finished: step() cannot follow that")
 
     def finish(self) -> None:
         """Training is complete. Blocks until the final state is saved. The job is left, whatever is raised.

@@ -222,11 +222,13 @@ class Link:
         self._order = []
 
     def tell_rewound(self) -> None:
-        """To the loop, in a line of the log.
+        """To the loop, in a line of the log; if training goes on.
 
         Raises:
             Rewound: as it was asked for.
         """
+        if self.closed:
+            return
         self.raise_rewound()
         logger.warning("rank %d: %s; training goes on from there", self.view.rank, self._rewound)
 
@@ -340,6 +342,9 @@ class Link:
                 step, reason = Step.RESTART, str(error)
             if step == Step.VIEW_STOPPED:
                 self.leaving.as_stopped(reason)
+            if step == Step.TRAINED:
+                self._is_trained(reason)
+                return None
             if not self._jobs.attach_again(self, reason, in_step=False):
                 self.tell_rewound()
                 return None
@@ -420,6 +425,9 @@ class Link:
                 step, reason = Step.RESTART, str(error)
             if step == Step.VIEW_STOPPED:
                 self.leaving.as_stopped(reason)
+            if step == Step.TRAINED:
+                self._is_trained(reason)
+                return False
             if not self._jobs.attach_again(self, reason):
                 return False
             complete = self.attachment.began_after == wanted
@@ -427,6 +435,10 @@ class Link:
                 for index in self.attachment.held:
                     self._model.arrived(index)
                 self.report.say(f"round {wanted} is complete")
+
+    def _is_trained(self, reason: str) -> None:
+        self._order = []
+        self.leaving.as_trained(reason)
 
     def _is_to_stop(self, step: Step) -> bool:
         return step == Step.STOP_REQUESTED or self._jobs.stop.requested is not None

@@ -74,10 +74,12 @@ class Loop:
         looks: the last batch was only looked at: the loop begins the same iteration again.
         last_top: which all that is kept names.
         first_top: that the jobs began at: without a snapshot they go back there.
+        ended: why training ends before the loop does, because a rank said so; None: it does not.
     """
 
     def __init__(self, passes_top: Callable[[], None], values: Values) -> None:
         self.told = False
+        self.ended: str | None = None
         self.epoch: int | None = None
         self._counts = False  # epochs() is in one
         self._next_epoch: int | None = None  # that epochs() is to give, because the job went there
@@ -308,7 +310,7 @@ class Loop:
         if self.epoch is None:
             self.epoch = next((one.open_epoch for one in self.samplers if one.open_epoch is not None), 0)
         self._counts, self._next_epoch = True, None
-        while count is None or self.epoch < count:
+        while self.ended is None and (count is None or self.epoch < count):
             yield self.epoch
             self.epoch = self.epoch + 1 if self._next_epoch is None else self._next_epoch
             self._next_epoch = None

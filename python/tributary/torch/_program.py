@@ -33,6 +33,7 @@ class Program:
         self.names: list[str] = []  # of all jobs that there were
         self.begin_loop()
         self.scaled_losses = 0  # by GradScalers
+        self.awaits: list[threading.Thread] = []  # that the end waits for, when the jobs are left
         self._leads: Link | None = None  # whose round comes first in an iteration of the loop
         self._failure: str | None = None
         self._stopped = False  # by a signal, which took something that the loop cannot go on without
@@ -134,6 +135,8 @@ class Program:
         for link in self.links:
             link.leaving.if_stopped()
         self.loop.passed_top(draws)
+        if self.loop.ended is not None:
+            self.finish()
 
     @property
     def round(self) -> int:
@@ -165,6 +168,11 @@ class Program:
         self._say_finished()
         for link in self.links:
             link.leaving.finish()
+        self._wait_for_others()
+
+    def _wait_for_others(self) -> None:
+        while self.awaits:
+            self.awaits.pop().join()
 
     def _say_finished(self) -> None:
         """Before anybody waits: who is lost then has all jobs before it, or none."""
@@ -198,6 +206,8 @@ class Program:
             except Error as error:
                 logger.error("job '%s': %s", link.name, error)
                 status = 1
+        if self._failure is None:
+            self._wait_for_others()
         watches = any(link.part.watches for link in self.links)
         if status or watches:
             sys.stdout.flush()
@@ -297,7 +307,37 @@ def rounds(count: int) -> Iterator[int]:
     if link is None:
         raise RuntimeError("rounds(): make the DistributedOptimizer first; it knows where the job is")
     program.loop.told = True
-    return iter(lambda: link.round if link.round < count else None, None)
+    return iter(lambda: link.round if link.round < count and program.loop.ended is None else None, None)
+
+
+def stop(reason: str) -> None:
+    """Ends training on all ranks, on the word of this one: by a figure of its own, say.
+
+    This rank's training ends where its loop takes the next batch, or begins the next round. The other ranks' training
+    ends with the same round. On all of them :func:`epochs`, :func:`rounds` and a :class:`DistributedSampler` that
+    trains give nothing more, the job is finished and saved, and what follows the loop runs. A ``step()`` after that
+    raises :class:`Stopped`, with exit status 0.
+
+    Args:
+        reason: which all ranks log.
+
+    Raises:
+        ValueError: no reason.
+        RuntimeError: there is no open job, or ranks hold the model together: they have to leave the loop alike, by
+            :func:`all_reduce`.
+    """
+    if not reason:
+        raise ValueError("stop(reason): say why, which all ranks log")
+    if not program.jobs.open:
+        raise RuntimeError("stop(): there is no open job")
+    if any(link.part.replica is not None for link in program.jobs.open):
+        raise RuntimeError(
+            "stop(): ranks hold the model together (mesh=), and one alone cannot leave the others: let all break off "
+            "by a figure that they agree on (tributary.torch.all_reduce)"
+        )
+    program.loop.ended = reason
+    for link in program.jobs.open:
+        link.leaving.for_all = reason
 
 
 def finish() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import Any
 
 import torch
 
+from tributary import _tool
 from tributary.torch import _declare
 from tributary.torch._log import listed
 from tributary.torch.lion import Lion
@@ -49,17 +51,19 @@ def full_state_dict(
 ) -> dict[str, Any]:
     """The state of an optimizer that stepped on the servers, as torch's own would have it.
 
-    A checkpoint has the state; ``tributary checkpoint export CHECKPOINT FILE --optimizer`` writes it into a file, next
-    to the parameters (``safetensors.torch.load_file``). Needs no daemon, so that a model can be trained on without any:
+    A checkpoint has the state (:func:`tributary.torch.save_checkpoint`). ``tributary checkpoint export CHECKPOINT FILE
+    --optimizer`` writes the state into a file, next to the parameters (``safetensors.torch.load_file``). Needs no
+    daemon, so that a model can be trained on without any:
     ``optimizer.load_state_dict(full_state_dict(model, optimizer, FILE))``.
 
     Args:
         model_or_params: as :class:`tributary.torch.DistributedOptimizer` was given it.
         optimizer: torch's, over those parameters, with the same groups.
-        exported: the file, in the safetensors format.
+        exported: the file, in the safetensors format; or a checkpoint's folder.
 
     Raises:
         ImportError: the package ``safetensors`` is not installed.
+        tributary.Error: the checkpoint cannot be exported.
         ValueError: the file lacks a parameter, or the optimizer's state.
     """
     slots = _declare.slots_of(model_or_params, optimizer, say=False)
@@ -70,6 +74,11 @@ def of_file(
     parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, exported: str | os.PathLike[str]
 ) -> dict[str, Any]:
     """:func:`full_state_dict` of parameters by the names that the job's tensors have."""
+    if os.path.isdir(exported):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "state.safetensors")
+            _tool.answer(["checkpoint", "export", os.fspath(exported), file, "--optimizer", "--json"])
+            return of_file(parameters, optimizer, file)
     try:
         from safetensors import safe_open
     except ImportError as error:

@@ -53,7 +53,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         name: of the job, which goes on where a job of this name stopped. Default: the program's name.
         job: path of a job file, or its sections as dicts. The rest follows from the torch optimizer and the other
             arguments; what contradicts them is an error.
-        max_grad_norm: clips the global norm of the mean gradient, as ``clip_grad_norm_``.
+        max_grad_norm: clips the global norm of the mean gradient, as ``clip_grad_norm_``; infinite: measures it.
         loss_scale: ``"dynamic"`` for :class:`tributary.torch.GradScaler`, or a constant power of two.
         push: encoding of gradients: fp32, bf16, fp16, int8, ``topk:R``, onebit.
         pull: encoding of parameters: fp32, bf16, fp16, int8-delta.
@@ -203,6 +203,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return self._link.round
 
     @property
+    def grad_norm(self) -> float | None:
+        """The global norm of the newest round's mean gradient, before clipping, unscaled: the same on all ranks. NaN or
+        infinite: the round was skipped. None: no round yet, or the job has neither ``max_grad_norm`` nor
+        ``loss_scale``.
+        """
+        gate = self._link.gate(self._link.round)
+        return None if gate is None else gate.norm
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the newest round changed nothing, because a gradient was not finite. The same on all ranks."""
+        gate = self._link.gate(self._link.round)
+        return gate is not None and gate.skipped
+
+    @property
     def job(self) -> str:
         """The job's sections as JSON, as the servers have them."""
         return self._job.text
@@ -224,6 +239,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # With overlap="step" it may be what another net's pass leaves.
         if self._overlap == "backward" or not (program.loop.arrived or self._link.skips):
             self._begin_round()
+        if self._link.closed:  # training has ended at the round's beginning
+            return
         if slot.sent:
             raise RuntimeError(_complaints.gradient_came_twice(slot.name, self._link.round + 1, self._accumulate))
         self._open.backward()
@@ -326,11 +343,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._link.closed:
-            raise RuntimeError(f"job '{self._job.name}' is finished: step() cannot follow that")
+        self._link.leaving.check_open()
         if hasattr(self, "grad_scale") or hasattr(self, "found_inf"):  # what torch's GradScaler hands over
             raise RuntimeError(_complaints.TORCHS_SCALER)
         self._begin_round()
+        self._link.leaving.check_open()
         if self._link.skips:
             self._link.skip()
             self._went_back()
@@ -468,8 +485,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """In torch's layout: groups, and the state that this process holds (none, where the servers step).
 
-        ``"tributary"`` has the job's name and the newest round.
+        ``"tributary"`` has the job's name and the newest round. torch's optimizer begins anew with a state that has
+        none, as a warning says once.
         """
+        if not self._steps_here and self._link.round:
+            self._checks.warn_once("state", _complaints.state_is_elsewhere(self._job.name))
         state = dict(self.wrapped.state_dict())
         state["tributary"] = {"job": self._job.name, "round": self._link.round}
         return state

@@ -283,6 +283,8 @@ class DistributedSampler(Sampler[int]):
                 )
             else:
                 epoch, start = place["epoch"], place["dealt"]
+        if program.loop.ended is not None and self.trains:
+            start, skipped = len(self.dataset), True
         self._turn = Turn(number, epoch, start, size, per_round, ends_short=not drop_last)
         self._turn.skipped = skipped
         if self._first is None and place is None:
@@ -305,7 +307,7 @@ class DistributedSampler(Sampler[int]):
         if not last.over and last.began == program.round and not last.skipped:
             program.loop.looks = True
             return last.number, last.epoch, last.start
-        if not last.over and self._trains and not self._told_left:
+        if not last.over and self._trains and not self._told_left and program.loop.ended is None:
             self._told_left = True
             logger.warning(
                 "epoch %d was left after %d of %d batches. A process that goes on takes what is left of an open epoch, "
@@ -323,12 +325,17 @@ class DistributedSampler(Sampler[int]):
             program.loop.top(self)
 
     def moved(self, turn: Turn) -> bool:
-        """Whether other batches come next than those of the turn: the job went back, or has other ranks."""
+        """Whether other batches come next than those of the turn: the job went back, has other ranks, or has ended."""
+        if program.loop.ended is not None and self.trains:
+            return True
         return self._rewinds != program.rewinds or (turn.world, turn.rank) != (replicas(), replica())
 
     def again(self, turn: Turn) -> Turn | None:
         """What the iteration of a turn that moved goes on with; None: the loop goes to another epoch."""
         number, epoch, start = turn.number, turn.epoch, turn.dealt(self.ahead)
+        if program.loop.ended is not None:
+            program.loop.top(self)
+            return None
         if self._went_back() and self._open is not None:
             if program.loop.changes_epoch:
                 self._turn = None

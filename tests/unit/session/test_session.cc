@@ -554,6 +554,28 @@ TEST_CASE(
   CHECK(leave.round == Round(1));
 }
 
+TEST_CASE("a rank that finishes for all ends the rounds of the node's others") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(3);
+  for (auto& session : sessions) ready_all(*session);
+  node.lanes.complete(Round(1));
+  CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
+  CHECK(state_of(sessions[1]->wait()) == StepState::kContinue);
+  ready_all(*sessions[1]);  // round 2, which rank 0 will not see
+  CHECK(sessions[0]->finish(LeaveKind::kFinishesAll, "rank 0 ended training: enough"));
+  CHECK(state_of(sessions[1]->wait()) == StepState::kFinished);
+  CHECK(sessions[1]->stop_reason() == "rank 0 ended training: enough");
+  CHECK(state_of(sessions[2]->wait()) == StepState::kContinue);  // round 1 is complete
+  ready_all(*sessions[2]);
+  CHECK(state_of(sessions[2]->wait()) == StepState::kFinished);
+  for (std::size_t rank : {1, 2}) CHECK(sessions[rank]->finish(LeaveKind::kFinished));
+  const LeaveJob leave = node.coordinator.await<LeaveJob>();
+  CHECK(leave.kind == LeaveKind::kFinishesAll);
+  CHECK(leave.round == Round(1));
+  CHECK(leave.message == "rank 0 ended training: enough");
+}
+
 TEST_CASE("all ranks that finish make the node finish, one that stopped instead makes it a stop") {
   for (const LeaveKind second : {LeaveKind::kFinished, LeaveKind::kStopped}) {
     FakeNode node;

@@ -46,6 +46,23 @@ TEST_CASE("nodes are told what came of the state that a job ended with") {
   CHECK(again->ok == ok);
 }
 
+TEST_CASE("a node that finishes for all ends training on the others") {
+  Cluster cluster(1);
+  cluster.everybody(2);
+  cluster.run(2);
+  cluster.leave(0, LeaveKind::kFinishesAll, 12, "rank 1 ended training: it is good enough");
+  const auto stop = cluster.only<StopJob>(worker_peer(1));
+  REQUIRE(stop);
+  CHECK(stop->kind == StopKind::kFinished);
+  CHECK(stop->round == Round(12));
+  CHECK(stop->reason == "rank 1 ended training: it is good enough");
+  cluster.leave(1, LeaveKind::kFinished, 12);
+  cluster.done(0, 12);
+  CHECK(cluster.phase() == "idle");
+  CHECK(cluster.job().record.finished);
+  CHECK(cluster.job().record.committed == Round(12));
+}
+
 TEST_CASE("a snapshot that cannot be recorded is not saved") {
   Cluster cluster(1);
   cluster.everybody(1);
