@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import tributary.torch as trib
 from tributary.torch import _alike
@@ -303,6 +303,33 @@ def steps_here_apart() -> None:
     steps_here()
 
 
+def uneven() -> None:
+    """Each rank has data of its own, rank 0 more of them, in an order that it draws."""
+    torch.manual_seed(3)
+    net = nn.Linear(8, 1)
+    opt = trib.DistributedOptimizer(net, sgd(net))
+    torch.manual_seed(11 + trib.rank())
+    said = Said(net, opt.param_groups)
+    mine = Subset(data(), shard(trib.rank()))
+    batches = DataLoader(mine, batch_size=BATCH, shuffle=True, num_workers=PROCESSES)
+    for _ in trib.epochs(EPOCHS):
+        for x, y, index in (given := trib.batches(batches)):
+            loss = F.mse_loss(net(x), y)
+            if given.counts:
+                said.line("round", opt.round + 1, loss, index)
+            loss.backward()
+            time.sleep(PAUSE_S)
+            opt.step()
+            opt.zero_grad()
+            said.value("norm", opt.round, net.weight.norm().item())
+    said.end(opt.round)
+
+
+def shard(rank: int) -> range:
+    """Of 10 batches, or of 7."""
+    return range(80) if rank == 0 else range(80, 80 + 7 * BATCH)
+
+
 LOOPS = (
     per_epoch,
     one_cycle,
@@ -315,6 +342,7 @@ LOOPS = (
     gan,
     steps_here,
     steps_here_apart,
+    uneven,
 )
 
 if __name__ == "__main__":

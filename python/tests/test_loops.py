@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 
+import torch
 from cluster import not_built
-from table_of_loops import compare
+from loops import data, sgd
+from table_of_loops import Run, compare
+from torch.nn import functional as F
 
 
 @unittest.skipIf(not_built(), not_built())
@@ -25,6 +29,32 @@ class Loops(unittest.TestCase):
             ):
                 with self.subTest(loop, processes=processes, how=how):
                     self.assertEqual(compare(Path(folder), loop, processes, how, round), "")
+
+    def test_ranks_with_unequal_data_end_together(self) -> None:
+        """In a rank's last rounds the mean is of those that have data; also when a rank is lost there."""
+        with tempfile.TemporaryDirectory() as folder:
+            for how, round in (("rank", 9), ("server", 15), ("Ctrl-C", 19)):
+                with self.subTest(how=how):
+                    self.assertEqual(compare(Path(folder), "uneven", 0, how, round), "")
+            said = Run(Path(folder) / "uneven-0-calm", "uneven", 0).rounds()
+            norms = [float(said[0, f"norm {round}"][0]) for round in range(1, 31)]
+        for norm, wanted in zip(norms, self.uneven_norms(said), strict=True):
+            self.assertAlmostEqual(norm, wanted, places=5)
+
+    def uneven_norms(self, said: dict[tuple[int, str], list[str]]) -> Iterator[float]:
+        """After each round, of the same batches in one process."""
+        torch.manual_seed(3)
+        net = torch.nn.Linear(8, 1)
+        opt = sgd(net)
+        x, y, _ = data().tensors
+        for round in range(1, 31):
+            lines = [said.get((rank, f"round {round}")) for rank in range(2)]
+            self.assertEqual([line is not None for line in lines], [True, (round - 1) % 10 < 7])
+            opt.zero_grad()
+            given = [[int(n) for n in line[0].split()[3].split(",")] for line in lines if line]
+            torch.stack([F.mse_loss(net(x[index]), y[index]) for index in given]).mean().backward()
+            opt.step()
+            yield net.weight.norm().item()
 
     def test_jobs_of_one_program_go_on_together(self) -> None:
         """Between two of their rounds, one of them is ahead of the iteration that the rank comes back to."""

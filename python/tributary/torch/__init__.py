@@ -37,6 +37,7 @@ from tributary.torch.local_sgd import DiLoCo
 from tributary.torch.optimizer import DistributedOptimizer
 from tributary.torch.sampler import DistributedSampler
 from tributary.torch.scaler import GradScaler
+from tributary.torch.stream import batches
 
 _log.show_by_default()
 
@@ -50,6 +51,7 @@ __all__ = [
     "Stopped",
     "all_reduce",
     "barrier",
+    "batches",
     "broadcast",
     "epochs",
     "finish",

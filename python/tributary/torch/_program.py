@@ -250,13 +250,13 @@ def log(**figures: Any) -> None:
         figures: ``loss``, ``accuracy`` (a share), ``samples`` (how many they are means of; by default what is known of
             the round), ``test_loss``, ``test_accuracy``, or others, at most 32. Numbers, or tensors of one element.
             `tributary run` shows ``loss``, ``accuracy`` and ``test_accuracy``; `tributary status` and the metrics of
-            server 0 show all.
+            server 0 show all. Those of a batch that counts nothing (:func:`batches`) are left out.
 
     Raises:
         ValueError: there are too many.
     """
     link = program.link
-    if link is not None:
+    if link is not None and not program.loop.is_void:
         values = link.report.progress.log(figures)
         program.values.log(values)
 

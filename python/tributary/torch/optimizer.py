@@ -352,7 +352,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._steps_here and self._link.place.stepped < self._link.round:
             self._step_here()
         if trains:
-            samples = self._open.samples or program.loop.samples - self._taken_before or self._accumulate
+            taken = self._open.samples or program.loop.samples - self._taken_before or self._accumulate
+            samples = taken if self._open.weight else 0
             self._link.report.round_done(self._link.round, samples, compute_ns, time.monotonic_ns() - blocked)
         self._end_round()
         return loss
@@ -434,7 +435,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _begin_watch(self) -> None:
         """A round begins, with the parameters of the one before."""
-        self._open = OpenRound(self._average)
+        self._open = OpenRound(self._average, lambda: not program.loop.is_void)
         self._begun = self._left = False
         self._taken_before = program.loop.samples
         self._watches = self._rounds < WATCHED or self._rounds % WATCHED_THEN == 0
