@@ -29,7 +29,7 @@ else:
 from tributary.torch import _batches as _batches
 from tributary.torch import _log
 from tributary.torch._exceptions import Rewound, Stopped
-from tributary.torch._program import epochs, finish, keep, log, rank, rounds, world_size
+from tributary.torch._program import epochs, finish, init, keep, log, rank, rounds, world_size
 from tributary.torch._state import full_state_dict
 from tributary.torch.collectives import all_reduce, barrier, broadcast, is_main, metric
 from tributary.torch.lion import Lion
@@ -56,6 +56,7 @@ __all__ = [
     "epochs",
     "finish",
     "full_state_dict",
+    "init",
     "is_main",
     "keep",
     "log",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import multiprocessing.util
 import os
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any, Callable, NoReturn
 
 from tributary._errors import Error
 from tributary.torch._exceptions import EXIT_STOPPED, Stopped
+from tributary.torch._launch import say_topology
 from tributary.torch._link import Link
 from tributary.torch._log import logger
 from tributary.torch._loop import Loop
@@ -71,6 +73,8 @@ class Program:
         self._hooked = True
         atexit.register(self.end)
         os.register_at_fork(after_in_child=self._forked)
+        if multiprocessing.parent_process() is not None:  # a process that it has forked runs no atexit functions
+            multiprocessing.util.Finalize(None, self._end_as_child, exitpriority=0)
         before = sys.excepthook
 
         def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -99,6 +103,13 @@ class Program:
             leave(code)
 
         return noted
+
+    def _end_as_child(self) -> None:
+        """At the end of a process of multiprocessing, which shows no hook the exception that ends it."""
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, SystemExit):
+            self._failure = traceback.format_exception_only(type(error), error)[-1].strip()
+        self.end()
 
     def _forked(self) -> None:
         """In the child: the jobs are its parent's."""
@@ -206,6 +217,26 @@ class Program:
 
 
 program = Program()
+
+
+def init(rank: int, world_size: int, local_world_size: int | None = None) -> None:
+    """Says what rank this process is, in a program that starts its ranks itself (``mp.spawn``). A launcher (torchrun,
+    ``tributary run``) says so without this call.
+
+    To be called in each rank's process, before :func:`rank`, a sampler or an optimizer is made.
+
+    Args:
+        rank: among all ranks of the job, from 0. Those of a node follow one another.
+        world_size: how many ranks there are.
+        local_world_size: how many each node has; default: ``LOCAL_WORLD_SIZE`` of the environment, else all.
+
+    Raises:
+        ValueError: there are no such ranks, or a launcher has said something else.
+        RuntimeError: this process is a rank of a job already.
+    """
+    if program.link is not None:
+        raise RuntimeError("init(): call it before the first optimizer is made; this process is a rank of a job")
+    say_topology(rank, world_size, local_world_size)
 
 
 def rank() -> int:
