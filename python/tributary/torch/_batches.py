@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 from torch.utils.data import DataLoader
 
+from tributary.torch._program import program
 from tributary.torch.sampler import DistributedSampler, Turn
 
 _NONE = object()
@@ -76,6 +77,7 @@ def _count(kind: type[DataLoader[Any]]) -> None:
         source: Any = loader.batch_sampler if loader.batch_sampler is not None else loader
         sampler = getattr(source, "sampler", None)
         if not isinstance(sampler, DistributedSampler):
+            program.loop.has_other_loaders = True
             return iterate(loader)
         if _held_back(loader):
             sampler.ahead = 1

@@ -73,6 +73,7 @@ class Loop:
         samples: that this rank has taken from samplers.
         arrived: the loop has passed its top since it went on from a state.
         streams: whose batches it takes, by name.
+        has_other_loaders: the loop has taken batches of a DataLoader that no sampler of ours deals out.
         looks: the last batch was only looked at: the loop begins the same iteration again.
         last_top: which all that is kept names.
         first_top: that the jobs began at: without a snapshot they go back there.
@@ -86,6 +87,7 @@ class Loop:
         self.samples = 0
         self.looks = False
         self.streams: dict[str, Stream] = {}
+        self.has_other_loaders = False
         self._passes_top = passes_top
         self._samplers: list[weakref.ref[DistributedSampler]] = []
         self.last: DistributedSampler | None = None  # that a batch was taken from
@@ -113,6 +115,12 @@ class Loop:
     @property
     def _sources(self) -> list[DistributedSampler | Stream]:
         return [*self.samplers, *self.streams.values()]
+
+    @property
+    def begins_data_anew(self) -> bool:
+        """Whether a process that goes on takes batches from the beginning of its data."""
+        knows = self.draws or any(_is_loader(thing) for thing in self._objects.values())
+        return self.has_other_loaders and not knows and (self._counts or not self.told)
 
     @property
     def is_void(self) -> bool:

@@ -44,6 +44,7 @@ class Program:
         """The program has nothing yet of what its loop goes on from."""
         self.values = self.jobs.values = Values(self.jobs)
         self.loop = Loop(self._passes_top, self.values)
+        self._said_anew = False
 
     @property
     def links(self) -> list[Link]:
@@ -132,6 +133,15 @@ class Program:
         """Of a job's round: the top of a loop that takes no batches from samplers, if the job's rounds come first."""
         if self._leads is None or self._leads.closed:
             self._leads = link
+        if link.began_at and not self._said_anew and self.loop.begins_data_anew:
+            self._said_anew = True
+            logger.warning(
+                "rank %d: job '%s' goes on after round %d, but the loop's DataLoader begins its data anew: iterate "
+                "tributary.torch.batches(loader), or give it sampler=tributary.torch.DistributedSampler(dataset)",
+                link.view.rank,
+                link.name,
+                link.began_at,
+            )
         void = link.skips and self.loop.draws  # the top is where the next batch is taken
         if link is self._leads and not void:
             self._at_top(draws=False)

@@ -67,6 +67,10 @@ class OpenRound:
         """That were said of all its passes; 0: nothing was."""
         return sum(self._samples)
 
+    def seen(self, drawn: int) -> int:
+        """Samples of the round, of which the loop has drawn so many."""
+        return (self.samples or drawn) if self.weight else 0
+
     @property
     def factor(self) -> int:
         """What gradients of the pass under way are multiplied by: a mean over samples becomes a sum."""

@@ -138,7 +138,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._average = average
         self._overlap = overlap
         self._seed = seed
-        self._checks = Checks(self.param_groups, self._slots, self._job, accumulate, overlap)
+        self._checks = Checks(optimizer, self._slots, self._job, accumulate, overlap)
         self._holding = False  # inside no_sync()
         self._rounds = 0  # of this process
         self._begun = False  # a gradient of the open round is there
@@ -221,6 +221,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _gradient_is_there(self, slot: Slot) -> None:
         if self._link.closed:
             return
+        self._checks.check_capture(slot)
         # With overlap="step" it may be what another net's pass leaves.
         if self._overlap == "backward" or not (program.loop.arrived or self._link.skips):
             self._begin_round()
@@ -352,8 +353,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._steps_here and self._link.place.stepped < self._link.round:
             self._step_here()
         if trains:
-            taken = self._open.samples or program.loop.samples - self._taken_before or self._accumulate
-            samples = taken if self._open.weight else 0
+            samples = self._open.seen(program.loop.samples - self._taken_before or self._accumulate)
             self._link.report.round_done(self._link.round, samples, compute_ns, time.monotonic_ns() - blocked)
         self._end_round()
         return loss
