@@ -23,6 +23,7 @@ import tributary.torch as trib
 from tributary.torch import _alike
 
 EPOCHS, BATCH, SAMPLES = 3, 8, 160
+CLIP = 0.1
 PROCESSES = int(os.environ.get("TRIBUTARY_LOOPS_PROCESSES", "0"))
 PAUSE_S = float(os.environ.get("TRIBUTARY_LOOPS_PAUSE", "0.02"))
 
@@ -325,6 +326,23 @@ def uneven() -> None:
     said.end(opt.round)
 
 
+def clipped_here() -> None:
+    """By value, and the mean over ranks."""
+    torch.manual_seed(3)
+    net = nn.Linear(8, 1)
+    inner = sgd(net)
+    inner.register_step_pre_hook(lambda *_: nn.utils.clip_grad_value_(net.parameters(), CLIP))
+    opt = trib.DistributedOptimizer(net, inner, step_on="trainers")
+    said, batches = Said(net, opt.param_groups), loader()
+    for _ in trib.epochs(EPOCHS):
+        for batch in batches:
+            said.pass_of(batch, opt.round + 1)
+            opt.step()
+            opt.zero_grad()
+            said.value("norm", opt.round, net.weight.norm().item())
+    said.end(opt.round)
+
+
 def shard(rank: int) -> range:
     """Of 10 batches, or of 7."""
     return range(80) if rank == 0 else range(80, 80 + 7 * BATCH)
@@ -343,6 +361,7 @@ LOOPS = (
     steps_here,
     steps_here_apart,
     uneven,
+    clipped_here,
 )
 
 if __name__ == "__main__":

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import tempfile
 import unittest
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from cluster import not_built
-from loops import data, sgd
+from loops import CLIP, data, sgd
 from table_of_loops import Run, compare
 from torch.nn import functional as F
 
@@ -37,24 +36,31 @@ class Loops(unittest.TestCase):
                 with self.subTest(how=how):
                     self.assertEqual(compare(Path(folder), "uneven", 0, how, round), "")
             said = Run(Path(folder) / "uneven-0-calm", "uneven", 0).rounds()
-            norms = [float(said[0, f"norm {round}"][0]) for round in range(1, 31)]
-        for norm, wanted in zip(norms, self.uneven_norms(said), strict=True):
-            self.assertAlmostEqual(norm, wanted, places=5)
+        for round in range(1, 31):
+            there = [f"round {round}" in {key for of, key in said if of == rank} for rank in range(2)]
+            self.assertEqual(there, [True, (round - 1) % 10 < 7])
+        self.check_norms(said)
 
-    def uneven_norms(self, said: dict[tuple[int, str], list[str]]) -> Iterator[float]:
-        """After each round, of the same batches in one process."""
+    def test_the_mean_is_clipped_by_value(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(compare(Path(folder), "clipped_here", 0, "rank", 9), "")
+            said = Run(Path(folder) / "clipped_here-0-calm", "clipped_here", 0).rounds()
+        self.check_norms(said, clip=CLIP)
+
+    def check_norms(self, said: dict[tuple[int, str], list[str]], clip: float = float("inf")) -> None:
+        """After each round they are those of one process, which takes the mean over ranks that have samples."""
         torch.manual_seed(3)
         net = torch.nn.Linear(8, 1)
         opt = sgd(net)
         x, y, _ = data().tensors
         for round in range(1, 31):
-            lines = [said.get((rank, f"round {round}")) for rank in range(2)]
-            self.assertEqual([line is not None for line in lines], [True, (round - 1) % 10 < 7])
+            lines = [said[rank, f"round {round}"] for rank in range(2) if (rank, f"round {round}") in said]
+            given = [[int(n) for n in line[0].split()[3].split(",")] for line in lines]
             opt.zero_grad()
-            given = [[int(n) for n in line[0].split()[3].split(",")] for line in lines if line]
             torch.stack([F.mse_loss(net(x[index]), y[index]) for index in given]).mean().backward()
+            torch.nn.utils.clip_grad_value_(net.parameters(), clip)
             opt.step()
-            yield net.weight.norm().item()
+            self.assertAlmostEqual(float(said[0, f"norm {round}"][0]), net.weight.norm().item(), places=5)
 
     def test_jobs_of_one_program_go_on_together(self) -> None:
         """Between two of their rounds, one of them is ahead of the iteration that the rank comes back to."""
