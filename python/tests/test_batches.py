@@ -18,33 +18,47 @@ from tributary.torch._log import logger
 
 
 class Stateful:
-    """A loader with a state, as torchdata's: what is loaded is for its next iteration."""
+    """A loader with a state, as torchdata's: what is loaded is for its next iteration, and whoever asks for the state
+    before that makes it, with random numbers.
+    """
 
     def __init__(self, order: Callable[[int], list[int]] = lambda epoch: list(range(SAMPLES))) -> None:
         self.order = order
-        self.epoch = -1
-        self.given = 0
-        self.next: dict[str, int] | None = None
-        self.whole = False  # an iteration has come to its end
+        self.place = {"epoch": 0, "given": 0, "whole": False}
+        self.made = False  # an iteration
+        self.waits = False  # it is the next one
+
+    def make(self) -> None:
+        self.made = True
+        torch.rand(())
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        place, self.next = self.next, None
-        self.epoch, self.given = (self.epoch + 1, 0) if place is None else (place["epoch"], place["given"])
-        self.whole = False
-        order = torch.tensor(self.order(self.epoch)).split(BATCH)
-        for batch in order[self.given :]:
-            self.given += 1
-            yield batch
-        self.whole = True
+        again = self.made and not self.waits
+        if not self.waits:
+            self.make()
+        if self.place["whole"] and not again:  # what was loaded is over
+            self.make()
+        self.waits = False
+        if again or self.place["whole"]:
+            self.place = {"epoch": self.place["epoch"] + 1, "given": 0, "whole": False}
+        return self.iterate()
 
-    def state_dict(self) -> dict[str, int]:
-        if self.next is not None:
-            return self.next
-        begins = self.whole or self.epoch < 0
-        return {"epoch": self.epoch + begins, "given": 0 if begins else self.given}
+    def iterate(self) -> Iterator[torch.Tensor]:
+        batches = torch.tensor(self.order(self.place["epoch"])).split(BATCH)
+        while self.place["given"] < len(batches):
+            self.place["given"] += 1
+            yield batches[self.place["given"] - 1]
+        self.place["whole"] = True
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.next = dict(state)
+    def state_dict(self) -> dict[str, Any]:
+        if not self.made:
+            self.make()
+            self.waits = True
+        return dict(self.place)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.place = dict(state)
+        self.made = self.waits = False
 
 
 class Shard(IterableDataset[int]):
@@ -140,6 +154,7 @@ def kept_by_hand(run: Run) -> None:
     """Of a loop whose top is a round's first gradient."""
     opt = run.optimizer()
     loader = Stateful(lambda epoch: torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(epoch)).tolist())
+    loader.make = lambda: None  # type: ignore[method-assign]  # random numbers are not put back
     trib.keep(loader=loader)
     for _ in trib.epochs(EPOCHS):
         for batch in loader:
@@ -352,6 +367,9 @@ class Uneven(WithEnds):
     def test_what_cannot_be(self) -> None:
         with self.assertRaisesRegex(ValueError, "until='any': must be 'all' or 'first' or 'own'"):
             trib.batches([], until="any")
+        mine = DataLoader(range(4), sampler=trib.DistributedSampler(range(4)))
+        with self.assertRaisesRegex(ValueError, "has a DistributedSampler, which knows its place"):
+            trib.batches(mine)
         self.library.others = OtherRank(2)
         self.make()
         with self.assertRaisesRegex(RuntimeError, r"rank 0 has no batch at all.*until='first'"):

@@ -306,8 +306,8 @@ def keep(**objects: Any) -> None:
     """Objects whose state belongs to the place in the data. It is kept with each round. A process that goes on gets it
     in this call.
 
-    What can be iterated (a data loader) is asked in the backward pass. Everything else (a moving average) is asked
-    when the loop begins the next round. To be called before the loop, on every rank.
+    What can be iterated is asked in the backward pass (the loader of a loop: :func:`batches`). Everything else (a
+    moving average) is asked when the loop begins the next round. To be called before the loop, on every rank.
 
     Args:
         objects: with ``state_dict()`` and ``load_state_dict()``; of numbers, text, tensors, arrays and containers of

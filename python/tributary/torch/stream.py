@@ -8,10 +8,12 @@ from typing import Any
 import torch
 
 from tributary.torch import _complaints
+from tributary.torch._batches import sampler_of
 from tributary.torch._exceptions import Rewound
 from tributary.torch._log import logger
 from tributary.torch._program import program, rank
 from tributary.torch._seed import generators, set_generators
+from tributary.torch.sampler import DistributedSampler
 
 _NONE = object()
 
@@ -38,7 +40,7 @@ class Stream:
         self._began: dict[str, Any] | None = None  # random generators when the turn did
         self._batches: Iterator[Any] | None = None
         self._place: dict[str, Any] | None = None  # where the next iteration goes on
-        self._came_from: dict[str, Any] | None = None  # the last such place
+        self._goes_on = False  # in an earlier process it had batches
         self._spare: Any = _NONE
         self._void = _Void()
 
@@ -72,7 +74,10 @@ class Stream:
         state = {"turn": max(0, self._turn), "taken": self._taken, "ended": self._ended, "generators": self._began}
         if self._over:
             state = {"turn": self._turn + 1, "taken": 0, "ended": False, "generators": None}
-        return {**state, "loader": self.loader.state_dict() if self._has_state else None}  # type: ignore[attr-defined]
+        return {**state, "loader": self._state_of_loader()}
+
+    def _state_of_loader(self) -> Any:
+        return self.loader.state_dict() if self._has_state else None  # type: ignore[attr-defined]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The next batch is the one after that place."""
@@ -137,30 +142,34 @@ class Stream:
         """The loader's batches from the place on. Whoever goes on has the generators of the loop's top."""
         place, self._place = self._place, None
         here = generators()
-        if place is None:
-            place = {"turn": self._turn, "generators": None}
-        if place["turn"] < self._turn and not program.loop.told:
+        if place is not None:
+            self._turn = place["turn"]
+            self._state_of_loader()  # for which torchdata's makes an iterator, with random numbers
+            set_generators(here)
+        if place is None or place["generators"] is None:  # the turn begins
+            self._taken, self._ended, self._began = 0, False, here
+            return iter(self.loader)
+        if self._turn < self._last and not program.loop.told:
             logger.warning(
                 "the job went back over the end of iteration %d of batches(). What the loop does between epochs is not "
                 "done again: count them with 'for epoch in tributary.torch.epochs(n)'",
-                place["turn"],
+                self._turn,
             )
-        self._turn = place["turn"]
-        if place["generators"] is None:  # the turn's beginning
-            self._taken, self._ended, self._began = 0, False, here
-            return iter(self.loader)
-        self._came_from = place
+        self._goes_on = True
         self._taken, self._ended, self._began = place["taken"], place["ended"], place["generators"]
-        if self._ended:
-            return iter(())
-        if not self._has_state:
-            set_generators(place["generators"])
-        batches = iter(self.loader)
-        if not self._has_state and self._taken:
-            logger.info("rank %d: goes through %d batches of its loader again, to its place", rank(), self._taken)
-            for _ in range(self._taken):
-                next(batches, None)
+        batches = iter(()) if self._ended else iter(self.loader) if self._has_state else self._gone_through()
         set_generators(here)
+        return batches
+
+    def _gone_through(self) -> Iterator[Any]:
+        """The loader's batches after those that the loop has had."""
+        assert self._began is not None
+        set_generators(self._began)
+        batches = iter(self.loader)
+        if self._taken:
+            logger.info("rank %d: goes through %d batches of its loader again, to its place", rank(), self._taken)
+        for _ in range(self._taken):
+            next(batches, None)
         return batches
 
     def _agreed(self, has_batch: bool) -> bool | None:
@@ -178,11 +187,11 @@ class Stream:
 
     def _given_again(self) -> Any:
         """A batch that counts nothing."""
-        if self._spare is _NONE and self._came_from is not None:
-            here = generators()
+        if self._spare is _NONE and self._goes_on:
+            here, state = generators(), self._state_of_loader()
             self._spare = next(iter(self.loader), _NONE)
-            if self._has_state and self._came_from["loader"] is not None:
-                self.loader.load_state_dict(self._came_from["loader"])  # type: ignore[attr-defined]
+            if state is not None:
+                self.loader.load_state_dict(state)  # type: ignore[attr-defined]
             set_generators(here)
         if self._spare is _NONE:
             raise RuntimeError(
@@ -250,11 +259,13 @@ def batches(loader: Iterable[Any], *, until: str = "all", name: str = "batches")
         :func:`metric` leave that out by themselves.
 
     Raises:
-        ValueError: an unknown ``until``.
+        ValueError: an unknown ``until``; the loader has a :class:`DistributedSampler`.
         RuntimeError: while iterated: this rank has never had a batch.
         tributary.Error, Stopped: while iterated: as :func:`all_reduce`.
     """
     _complaints.one_of("until", until, ("all", "first", "own"))
+    if isinstance(sampler_of(loader), DistributedSampler):
+        raise ValueError("batches(): the loader has a DistributedSampler, which knows its place: iterate the loader")
     before = program.loop.streams.get(name)
     if before is not None and before.loader is loader:
         before.until = until
