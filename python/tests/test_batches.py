@@ -381,7 +381,7 @@ class Uneven(WithEnds):
         self._leave()
         with self.assertLogs(logger, "INFO") as logs:
             self.process(shuffled)
-        self.assertIn("goes through 2 batches of its loader again, to its place", "\n".join(logs.output))
+        self.assertIn("goes through its loader again, to its place after batch 2", "\n".join(logs.output))
 
 
 if __name__ == "__main__":

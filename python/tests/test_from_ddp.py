@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import unittest
 from typing import Any, Callable
 from unittest import mock
 
 import torch
+from cluster import REPOSITORY
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import DataLoader, Subset, TensorDataset, WeightedRandomSampler
@@ -178,8 +180,33 @@ class Kept(WithFake):
             torch.testing.assert_close(one, other, rtol=0, atol=0)
         self.assertEqual(theirs, schedule)
 
+    def test_a_scaler_of_local_steps(self) -> None:
+        def scale(steps: int) -> float:
+            self.net = TwoLayers()
+            inner = torch.optim.SGD(self.net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+            with trib.DiLoCo(self.net, inner, sync_every=2):
+                trib.keep(scaler=scaler)
+                scaler.scale(torch.ones(()))
+                for _ in range(steps):
+                    scaler.scale(self.net(torch.ones(1, 4)).sum()).backward()
+                    scaler.step(inner)
+                    scaler.update()
+                    inner.zero_grad()
+            return scaler.get_scale()
+
+        self.assertEqual(scale(4), 16.0)
+        trib.finish()
+        self._leave()
+        self.assertEqual(scale(2), 32.0)
+
 
 class Data(WithFake):
+    def test_a_process_group_that_is_not_there(self) -> None:
+        self.make()
+        with self.assertRaisesRegex(ValueError, "Default process group has not been initialized"):
+            torch.distributed.all_reduce(torch.ones(1))
+
     def goes_on(self, loader: Any, batches: Callable[[Any], Any] = lambda loader: loader) -> None:
         """In a process whose job has had a round."""
         self.train(self.make())
@@ -245,6 +272,20 @@ class Data(WithFake):
             again = run()
             self.assertEqual([*first[:stops], *again[-(8 - stops) :]], whole)
             self.assertLessEqual(len(first) + len(again), 8 + 1)  # its last round once more
+
+
+class Table(unittest.TestCase):
+    def test_each_row_has_a_test(self) -> None:
+        """Of docs/loops.md: a test that there is."""
+        text = (REPOSITORY / "docs" / "loops.md").read_text()
+        rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
+        self.assertGreater(len(rows), 30)
+        for row in rows:
+            names = re.findall(r"`(test_\w+)\.(test_\w+)`", row.rsplit("|", 2)[1])
+            self.assertTrue(names, row)
+            for module, name in names:
+                source = (REPOSITORY / "python" / "tests" / f"{module}.py").read_text()
+                self.assertIn(f"    def {name}(self", source, row)
 
 
 if __name__ == "__main__":

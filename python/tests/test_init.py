@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from with_fake import WithFake
 import tributary.torch as trib
 from tributary import Error
 from tributary._errors import Status
+from tributary._library import Leave
+from tributary.torch._program import program
 
 PROGRAM = """
 import os, sys
@@ -135,6 +138,26 @@ class Init(WithFake):
         self.make()
         with self.assertRaisesRegex(RuntimeError, "before the first optimizer"):
             trib.init(0, 1)
+
+    def test_an_exception_in_a_process_of_ones_own(self) -> None:
+        """As multiprocessing runs it: mp.spawn makes an exit of the exception."""
+        for ends, left in (
+            (lambda: None, (Leave.FINISHED, "")),
+            (lambda: 1 / 0, (Leave.FAILED, "ZeroDivisionError: division by zero")),
+        ):
+            self._leave()
+            self.library.rounds.clear()
+            self.train(self.make())
+            with contextlib.suppress(SystemExit):
+                try:
+                    try:
+                        ends()
+                    except ArithmeticError:
+                        sys.exit(1)
+                finally:
+                    program._end_as_child()
+            self.assertEqual(self.library.session.left, left)
+            program._failure = None
 
     def test_a_second_rank_that_nobody_launched(self) -> None:
         self.library.refuse = [Error("local_rank 0 of job 'a' is attached already, by pid 7", Status.TOPOLOGY)]

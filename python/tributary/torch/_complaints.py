@@ -114,7 +114,8 @@ def rate_changed(group: int, before: float, now: float) -> str:
 
 def hooks_of_steps(optimizer: torch.optim.Optimizer) -> int:
     """How many functions of the program its step() calls."""
-    return len(optimizer._optimizer_step_pre_hooks) + len(optimizer._optimizer_step_post_hooks)
+    kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    return sum(len(getattr(optimizer, kind, ())) for kind in kinds)
 
 
 def hooks_without_steps(optimizer: torch.optim.Optimizer) -> str:

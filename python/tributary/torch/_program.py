@@ -108,7 +108,9 @@ class Program:
     def _end_as_child(self) -> None:
         """At the end of a process of multiprocessing, which shows no hook the exception that ends it."""
         error = sys.exc_info()[1]
-        if error is not None and not isinstance(error, SystemExit):
+        if isinstance(error, SystemExit):  # mp.spawn makes one of an exception
+            error = error.__context__ if self._failure is not None else None
+        if error is not None:
             self._failure = traceback.format_exception_only(type(error), error)[-1].strip()
         self.end()
 

@@ -167,7 +167,7 @@ class Stream:
         set_generators(self._began)
         batches = iter(self.loader)
         if self._taken:
-            logger.info("rank %d: goes through %d batches of its loader again, to its place", rank(), self._taken)
+            logger.info("rank %d: goes through its loader again, to its place after batch %d", rank(), self._taken)
         for _ in range(self._taken):
             next(batches, None)
         return batches
@@ -215,7 +215,7 @@ class _Void:
         self._generators = generators()
         for link in program.jobs.open:
             link.place.hold_own()
-            self._hooks += [p.register_hook(torch.zeros_like) for p in link.parameters]
+            self._hooks += [p.register_hook(torch.zeros_like) for p in link.parameters if p.requires_grad]
         self.is_open = True
 
     def close(self) -> None:
