@@ -240,7 +240,9 @@ class FakeSession:
         if over is not None:
             return over
         self.library.gathered.append((round, number, data))
-        return self.library.answers.setdefault((round, number), [data, *self.library.others(data)])
+        if (round, number) not in self.library.answers:
+            self.library.answers[round, number] = [data, *self.library.others(data)]
+        return self.library.answers[round, number]
 
     def gathered(self, round: int, number: int, values: list[bytes]) -> None:
         self.library.answers.setdefault((round, number), values)

@@ -17,12 +17,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import lr_scheduler
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import tributary.torch as trib
 from tributary.torch import _alike
 
 EPOCHS, BATCH, SAMPLES = 3, 8, 160
+CLIP = 0.1
 PROCESSES = int(os.environ.get("TRIBUTARY_LOOPS_PROCESSES", "0"))
 PAUSE_S = float(os.environ.get("TRIBUTARY_LOOPS_PAUSE", "0.02"))
 
@@ -303,6 +304,50 @@ def steps_here_apart() -> None:
     steps_here()
 
 
+def uneven() -> None:
+    """Each rank has data of its own, rank 0 more of them, in an order that it draws."""
+    torch.manual_seed(3)
+    net = nn.Linear(8, 1)
+    opt = trib.DistributedOptimizer(net, sgd(net))
+    torch.manual_seed(11 + trib.rank())
+    said = Said(net, opt.param_groups)
+    mine = Subset(data(), shard(trib.rank()))
+    batches = DataLoader(mine, batch_size=BATCH, shuffle=True, num_workers=PROCESSES)
+    for _ in trib.epochs(EPOCHS):
+        for x, y, index in (given := trib.batches(batches)):
+            loss = F.mse_loss(net(x), y)
+            if given.counts:
+                said.line("round", opt.round + 1, loss, index)
+            loss.backward()
+            time.sleep(PAUSE_S)
+            opt.step()
+            opt.zero_grad()
+            said.value("norm", opt.round, net.weight.norm().item())
+    said.end(opt.round)
+
+
+def clipped_here() -> None:
+    """By value, and the mean over ranks."""
+    torch.manual_seed(3)
+    net = nn.Linear(8, 1)
+    inner = sgd(net)
+    inner.register_step_pre_hook(lambda *_: nn.utils.clip_grad_value_(net.parameters(), CLIP))
+    opt = trib.DistributedOptimizer(net, inner, step_on="trainers")
+    said, batches = Said(net, opt.param_groups), loader()
+    for _ in trib.epochs(EPOCHS):
+        for batch in batches:
+            said.pass_of(batch, opt.round + 1)
+            opt.step()
+            opt.zero_grad()
+            said.value("norm", opt.round, net.weight.norm().item())
+    said.end(opt.round)
+
+
+def shard(rank: int) -> range:
+    """Of 10 batches, or of 7."""
+    return range(80) if rank == 0 else range(80, 80 + 7 * BATCH)
+
+
 LOOPS = (
     per_epoch,
     one_cycle,
@@ -315,6 +360,8 @@ LOOPS = (
     gan,
     steps_here,
     steps_here_apart,
+    uneven,
+    clipped_here,
 )
 
 if __name__ == "__main__":

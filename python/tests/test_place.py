@@ -8,9 +8,8 @@ import pickle
 import signal
 import unittest
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 from unittest import mock
 
 import torch
@@ -18,6 +17,7 @@ from fake import FakeLibrary
 from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader
+from with_ends import BATCH, EPOCHS, ROUNDS, SAMPLES, Killed, Run, WithEnds, kill, other_rank
 from with_fake import TwoLayers, WithFake
 
 import tributary.torch as trib
@@ -25,29 +25,6 @@ from tributary._library import Kept
 from tributary.torch import _alike, _plain
 from tributary.torch._loop import Top
 from tributary.torch._program import program
-
-SAMPLES, BATCH = 16, 2
-EPOCHS, ROUNDS = 3, 24
-
-
-class Killed(BaseException):
-    """In place of a signal that nobody sees."""
-
-
-def kill() -> None:
-    raise Killed
-
-
-class Net(nn.Module):
-    """With a buffer and random numbers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.net = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Dropout(0.3), nn.Linear(4, 1))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.net(x)
 
 
 class Average:
@@ -69,51 +46,6 @@ class Average:
         self.count = state["count"]
         for value, given in zip(self.values, state["values"]):
             value.copy_(given)
-
-
-class Run:
-    """What loops below share: the process, and what came of it."""
-
-    def __init__(self, test: WithFake, end: Callable[[], None] | None, at: int) -> None:
-        self.test = test
-        self.end = end
-        self.at = at
-        self.points = 0
-        self.batches: dict[int, list[int]] = {}  # by round
-        self.losses: dict[int, float] = {}
-        self.agreed: dict[tuple[str, int], float] = {}  # what all ranks have alike, by round or epoch
-
-    def __call__(self) -> None:
-        """A point of the loop."""
-        self.points += 1
-        if self.end is not None and self.points == self.at:
-            self.end()
-
-    def optimizer(self, inner: torch.optim.Optimizer | None = None, **options: Any) -> trib.DistributedOptimizer:
-        self.opt = self.test.make(inner, **options)
-        return self.opt
-
-    def loader(self, workers: int = 0, **options: Any) -> DataLoader[Any]:
-        sampler = trib.DistributedSampler(range(SAMPLES), seed=1)
-        return DataLoader(range(SAMPLES), batch_size=BATCH, sampler=sampler, num_workers=workers, **options)
-
-    def train(self, batch: torch.Tensor, step: bool = True, factor: float = 1.0) -> None:
-        self.batches.setdefault(self.opt.round + 1, [])
-        if self.fresh_round():
-            self.batches[self.opt.round + 1] = []
-        self.batches[self.opt.round + 1] += batch.tolist()
-        self()
-        loss = self.test.net(batch.float()[:, None] / SAMPLES).square().mean() * factor
-        self.losses[self.opt.round + 1] = loss.item()
-        loss.backward()
-        self()
-        if step:
-            self.opt.step()
-            self()
-            self.opt.zero_grad()
-
-    def fresh_round(self) -> bool:
-        return all(p.grad is None for p in self.test.net.parameters())
 
 
 def epochs_in_a_range(run: Run) -> None:
@@ -376,76 +308,11 @@ def by_values_of_all(run: Run) -> None:
         run()
 
 
-def other_rank(data: bytes) -> bytes:
-    """As if another rank had twice as much of everything."""
-    call, value = _plain.decoded(data)
-    twice = tuple(2 * one for one in value) if isinstance(value, tuple) else value
-    return _plain.encoded((call, 2 * value if isinstance(value, torch.Tensor) else twice), "")
-
-
 def value_of(kept: Kept) -> Any:
     return _plain.unpacked(_plain.Packed.of(kept.state, kept.large))
 
 
-class Loops(WithFake):
-    def process(self, loop: Callable[[Run], None], end: Callable[[], None] | None = None, at: int = 0) -> Run:
-        """One process, from its start."""
-        torch.manual_seed(99)
-        self.net = Net()
-        run = Run(self, end, at)
-        loop(run)
-        trib.finish()
-        return run
-
-    def calm(self, loop: Callable[[Run], None]) -> tuple[Run, list[float], list[torch.Tensor]]:
-        self._leave()
-        self.library.rounds.clear()
-        self.library.pushes.clear()
-        self.library.kept.clear()
-        self.library.answers.clear()
-        run = self.process(loop)
-        return run, self.rates(), self.whole()
-
-    def rates(self) -> list[float]:
-        return [push["rates"][0] for push in self.library.pushes]
-
-    def whole(self) -> list[torch.Tensor]:
-        mine = [*self.net.parameters(), *self.net.buffers()]
-        return [*self.values(), *(one.detach().clone().float() for one in mine)]
-
-    def go_on(self, loop: Callable[[Run], None], end: Callable[[], None], at: int) -> None:
-        """The calm run, and one that ends at a point and goes on."""
-        run, rates, values = self.calm(loop)
-        self._leave()
-        self.library.rounds.clear()
-        self.library.pushes.clear()
-        self.library.kept.clear()
-        self.library.answers.clear()
-        batches: dict[int, list[int]] = {}
-        try:
-            first = Run(self, end, at)
-            torch.manual_seed(99)
-            self.net = Net()
-            loop(first)
-            trib.finish()
-        except (Killed, trib.Stopped):
-            pass
-        batches.update(first.batches)
-        self._leave()
-        again = self.process(loop)
-        batches.update(again.batches)
-        where = f"{loop.__name__}, ended at point {at}"
-        self.assertEqual(self.rates(), rates, where)
-        self.assertEqual(batches, run.batches, where)
-        self.assertEqual({**first.agreed, **again.agreed}, run.agreed, where)
-        for one, other in zip(self.whole(), values):
-            torch.testing.assert_close(one, other, rtol=0, atol=0, msg=where)
-        for one, other in zip(getattr(again, "average", []), getattr(run, "average", [])):
-            torch.testing.assert_close(one, other, rtol=0, atol=0, msg=where)
-
-    def at_points(self, loop: Callable[[Run], None]) -> Iterator[int]:
-        return iter(range(2, self.calm(loop)[0].points + 1, 5))
-
+class Loops(WithEnds):
     def test_killed(self) -> None:
         for loop in (epochs_in_a_range, a_step_an_epoch, told_epochs, endless, chained, in_sequence, warm_restarts,
                      plateau, held_passes, accumulated, an_average, a_loader_an_epoch, a_round_an_epoch,

@@ -96,5 +96,41 @@ class Tutorial(unittest.TestCase):
         self.assertEqual(self.digest(), digest)
 
 
+class FromDdp(unittest.TestCase):
+    """The diff of docs/from-ddp.md: the program before it, and the one after it."""
+
+    def run_program(self, command: list[str], program: str) -> list[float]:
+        """Its accuracies."""
+        text = (ROOT / "docs/from-ddp.md").read_text(encoding="utf-8")
+        found = re.search(r"```diff\n(.*?)```", text, re.DOTALL)
+        assert found
+        left_out = "+" if program == "before.py" else "-"
+        lines = [line[1:] for line in found.group(1).splitlines() if not line.startswith(left_out)]
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / program).write_text("\n".join(lines), encoding="utf-8")
+            ended = subprocess.run(
+                [*command, program],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=200,
+                text=True,
+                check=False,
+            )
+            self.assertEqual(ended.returncode, 0, ended.stdout)
+            self.assertTrue((Path(folder) / "model.pt").exists())
+        return [float(value) for value in re.findall(r"epoch \d: accuracy ([\d.]+)", ended.stdout)]
+
+    def test_both_programs_learn_the_same(self) -> None:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        run = [str(TRIBUTARY), "run", "--servers", "1", "--nodes", "2", "--fresh", "--", sys.executable]
+        before, after = self.run_program(torchrun, "before.py"), self.run_program(run, "after.py")
+        self.assertEqual((len(before), len(after)), (5, 5))
+        for one, other in zip(before, after):
+            self.assertAlmostEqual(one, other, delta=0.03)
+        self.assertGreater(min(before[-1], after[-1]), 0.95)
+
+
 if __name__ == "__main__":
     unittest.main()

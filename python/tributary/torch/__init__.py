@@ -29,7 +29,7 @@ else:
 from tributary.torch import _batches as _batches
 from tributary.torch import _log
 from tributary.torch._exceptions import Rewound, Stopped
-from tributary.torch._program import epochs, finish, keep, log, rank, rounds, stop, world_size
+from tributary.torch._program import epochs, finish, init, keep, log, rank, rounds, stop, world_size
 from tributary.torch._state import full_state_dict
 from tributary.torch.checkpoints import load_checkpoint, save_checkpoint
 from tributary.torch.collectives import all_reduce, barrier, broadcast, is_main, metric
@@ -38,6 +38,7 @@ from tributary.torch.local_sgd import DiLoCo
 from tributary.torch.optimizer import DistributedOptimizer
 from tributary.torch.sampler import DistributedSampler
 from tributary.torch.scaler import GradScaler
+from tributary.torch.stream import batches
 
 _log.show_by_default()
 
@@ -51,10 +52,12 @@ __all__ = [
     "Stopped",
     "all_reduce",
     "barrier",
+    "batches",
     "broadcast",
     "epochs",
     "finish",
     "full_state_dict",
+    "init",
     "is_main",
     "keep",
     "load_checkpoint",

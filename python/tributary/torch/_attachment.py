@@ -14,7 +14,7 @@ from tributary._errors import Error, Status, Unavailable
 from tributary._library import AttachOptions, Floats, Session, Step, Tensor, View
 from tributary.torch._copies import Copies
 from tributary.torch._initial import InitialValues
-from tributary.torch._launch import attach_timeout_ms, topology_of_environment
+from tributary.torch._launch import NOT_LAUNCHED, attach_timeout_ms, topology_of_environment
 
 
 class Attachment:
@@ -120,6 +120,8 @@ class Attachment:
         try:
             return self._library.attach(options)
         except Error as error:
+            if error.status == Status.TOPOLOGY and options.topology is not None:
+                raise Error(f"{error}; {NOT_LAUNCHED}", error.status) from None
             if error.status != Status.NO_DEVICE or self.copies.device < 0:
                 raise
             if options.note is not None:

@@ -71,18 +71,29 @@ class Batches(Iterator[Any]):
         return getattr(self._batches, name)
 
 
+def _source(loader: Any) -> Any:
+    """Of its batches."""
+    batches = getattr(loader, "batch_sampler", None)
+    return loader if batches is None else batches
+
+
+def sampler_of(loader: Any) -> Any:
+    """None: it has none."""
+    return getattr(_source(loader), "sampler", None)
+
+
 def _count(kind: type[DataLoader[Any]]) -> None:
     """From now on iterators of such loaders count."""
     iterate = kind.__iter__
 
     def iterator(loader: DataLoader[Any]) -> Iterator[Any]:
-        source: Any = loader.batch_sampler if loader.batch_sampler is not None else loader
-        sampler = getattr(source, "sampler", None)
+        sampler = sampler_of(loader)
         if not isinstance(sampler, DistributedSampler):
+            program.loop.has_other_loaders = True
             return iterate(loader)
         if _held_back(loader):
             sampler.ahead = 1
-        return Batches(source, sampler, lambda: iterate(loader))
+        return Batches(_source(loader), sampler, lambda: iterate(loader))
 
     kind.__iter__ = iterator  # type: ignore[assignment,method-assign]
 

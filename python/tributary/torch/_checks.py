@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from tributary.torch import _complaints, _declare, _formula, _job
@@ -18,9 +16,11 @@ def who_steps(
     """Before the first round: says what is not as with the optimizer alone.
 
     Raises:
-        ValueError: the optimizer has state that servers would have to have.
+        ValueError: the optimizer has state that servers would have to have, or hooks that nobody would call.
     """
     if not steps_here:
+        if _complaints.hooks_of_steps(optimizer):
+            raise ValueError(_complaints.hooks_without_steps(optimizer))
         if _formula.has_steps(optimizer):
             raise ValueError(
                 f"the {type(optimizer).__name__} has made steps already, whose state the servers do not have: wrap "
@@ -39,15 +39,17 @@ class Checks:
     """Of one job.
 
     Args:
-        groups: of the optimizer, as they are to stay but for rates.
+        optimizer: whose groups are to stay as they are but for rates.
         accumulate: backward passes a round.
         overlap: as the optimizer's.
     """
 
     def __init__(
-        self, groups: list[dict[str, Any]], slots: list[Slot], job: _job.Job, accumulate: int, overlap: str
+        self, optimizer: torch.optim.Optimizer, slots: list[Slot], job: _job.Job, accumulate: int, overlap: str
     ) -> None:
-        self._groups = groups
+        self._optimizer = optimizer
+        self._hooks = _complaints.hooks_of_steps(optimizer)
+        self._groups = groups = optimizer.param_groups
         self._slots = slots
         self._job = job
         self._steps_here = job.optimizer == _formula.MEAN
@@ -61,6 +63,16 @@ class Checks:
 
     def round_begins(self) -> None:
         self._scaled_before = program.scaled_losses
+
+    @staticmethod
+    def check_capture(slot: Slot) -> None:
+        """In backward.
+
+        Raises:
+            RuntimeError: a graph is being captured.
+        """
+        if slot.parameter.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError(_complaints.CAPTURED)
 
     def check(self, round: int) -> None:
         """Before the round is complete.
@@ -78,6 +90,9 @@ class Checks:
             if parameter.requires_grad and parameter.grad is not None:
                 what = f"a frozen parameter of shape {tuple(parameter.shape)} was unfrozen"
                 raise RuntimeError(_complaints.LAYOUT_IS_FIXED.format(what=what))
+        if _complaints.hooks_of_steps(self._optimizer) > self._hooks:
+            late = _complaints.hooks_came_late if self._steps_here else _complaints.hooks_without_steps
+            raise RuntimeError(late(self._optimizer))
         if not self._steps_here:
             _complaints.check_hyper_parameters(self._groups, self._fixed)
         if passes and self._job.loss_scale and program.scaled_losses == self._scaled_before:

@@ -19,6 +19,18 @@ SHARED_STEPS_HERE = (
 )
 
 
+# Where the mean over ranks can be changed.
+CLIP_HERE = (
+    "To clip by value, by group or by another norm, pass step_on='trainers', and clip in a function that "
+    "register_step_pre_hook() of the torch optimizer has before it is wrapped: the gradients are the mean there"
+)
+
+CAPTURED = (
+    "a CUDA graph is captured around backward(), and nothing would be sent when it is replayed: capture the model "
+    "alone (torch.cuda.make_graphed_callables), and call backward() and step() outside of graphs"
+)
+
+
 def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise ValueError(f"{name}={value!r}: must be {' or '.join(repr(word) for word in allowed)}")
@@ -35,8 +47,10 @@ def gradient_came_twice(name: str, round: int, accumulate: int) -> str:
     return (
         f"the gradient of '{name}' came twice in round {round}, and was sent after the first time: there were two "
         "backward passes without step() between them, or one that gives gradients in parts. For k passes a step pass "
-        "accumulate=k, or run all but the last inside no_sync(). For a GAN, where the pass of one net leaves gradients "
-        "in the other, pass overlap='step', which sends what p.grad has in step(). For torch.utils.checkpoint pass "
+        "accumulate=k, or run all but the last inside no_sync() (model.require_backward_grad_sync is for "
+        "DistributedDataParallel alone). For a GAN, where the pass of one net leaves gradients "
+        "in the other, pass overlap='step', which sends what p.grad has in step(). For SAM pass that and "
+        "step_on='trainers', and give parameters their values back before step(). For torch.utils.checkpoint pass "
         "use_reentrant=False to it, or overlap='step' here"
     )
 
@@ -68,7 +82,7 @@ def gradient_rewritten(name: str, round: int) -> str:
         f"the gradient of '{name}' was written between backward and step() of round {round}: it is this rank's own, "
         "before the mean over ranks. DistributedDataParallel's clip_grad_norm_ clips the mean: to do so pass "
         "max_grad_norm= to DistributedOptimizer, and clip nowhere else (Trainer: max_grad_norm=0; Lightning: "
-        "gradient_clip_val=None). Said once"
+        f"gradient_clip_val=None). {CLIP_HERE}. Said once"
     )
 
 
@@ -76,9 +90,9 @@ def gradient_changed(name: str, round: int) -> str:
     return (
         f"the gradient of '{name}' was changed after it was sent in round {round} (clip_grad_norm_, "
         "torch.amp.GradScaler.unscale_, model.zero_grad(set_to_none=False), a write through .data, or your own code), "
-        "so the servers have another one. To clip, pass max_grad_norm= to DistributedOptimizer; for a loss scale use "
-        "tributary.torch.GradScaler; zero gradients after step(); for anything else pass overlap='step', which sends "
-        "this rank's own gradients in step()"
+        "so the servers have another one. To clip, pass max_grad_norm= to DistributedOptimizer. "
+        f"{CLIP_HERE}. For a loss scale use tributary.torch.GradScaler; zero gradients after step(); for anything else "
+        "pass overlap='step', which sends this rank's own gradients in step()"
     )
 
 
@@ -95,6 +109,27 @@ def rate_changed(group: int, before: float, now: float) -> str:
     return (
         f"the learning rate of group {group} changed from {before!r} to {now!r} between backward and step(), when "
         "gradients had left with the first one: step schedulers after opt.step()"
+    )
+
+
+def hooks_of_steps(optimizer: torch.optim.Optimizer) -> int:
+    """How many functions of the program its step() calls."""
+    kinds = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    return sum(len(getattr(optimizer, kind, ())) for kind in kinds)
+
+
+def hooks_without_steps(optimizer: torch.optim.Optimizer) -> str:
+    return (
+        f"the {type(optimizer).__name__} has hooks (register_step_pre_hook, register_step_post_hook), and it makes no "
+        "steps while the servers do: pass step_on='trainers', or register them at the DistributedOptimizer"
+    )
+
+
+def hooks_came_late(optimizer: torch.optim.Optimizer) -> str:
+    return (
+        f"the {type(optimizer).__name__} got a hook (register_step_pre_hook, register_step_post_hook) after it was "
+        "wrapped: register it before the DistributedOptimizer is made, which makes the open step in a process that "
+        "goes on"
     )
 
 

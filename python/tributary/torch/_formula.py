@@ -106,7 +106,10 @@ def formula_of(optimizer: torch.optim.Optimizer, *, on_servers: bool = True) -> 
         ValueError: no job can do what the optimizer does.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("LBFGS evaluates its closure several times a step, which a job of rounds cannot do")
+        raise ValueError(
+            "LBFGS evaluates its closure several times a step, and a job has one mean gradient a round: take an "
+            "optimizer that evaluates it once, or train in one process"
+        )
     if isinstance(optimizer, torch.optim.SparseAdam):
         raise ValueError(
             "SparseAdam takes sparse gradients only, and the mean over ranks is dense: take Adam or AdamW, which step "

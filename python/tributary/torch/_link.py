@@ -130,6 +130,11 @@ class Link:
         """Whether a thread waits for a round. Any thread."""
         return self.report.watch.awaited is not None
 
+    @property
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """What is trained here."""
+        return [slot.parameter for slot in self._model.slots]
+
     def take_all(self) -> None:
         """Writes the job's values into the model, of a round that is complete."""
         with self.attachment.copies.taking():

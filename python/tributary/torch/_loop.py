@@ -21,6 +21,7 @@ from tributary.torch._seed import generators, set_generators
 if TYPE_CHECKING:
     from tributary.torch._values import Values
     from tributary.torch.sampler import DistributedSampler
+    from tributary.torch.stream import Stream
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class Loop:
         epoch: of epochs().
         samples: that this rank has taken from samplers.
         arrived: the loop has passed its top since it went on from a state.
+        streams: whose batches it takes, by name.
+        has_other_loaders: the loop has taken batches of a DataLoader that no sampler of ours deals out.
         looks: the last batch was only looked at: the loop begins the same iteration again.
         last_top: which all that is kept names.
         first_top: that the jobs began at: without a snapshot they go back there.
@@ -85,6 +88,8 @@ class Loop:
         self._next_epoch: int | None = None  # that epochs() is to give, because the job went there
         self.samples = 0
         self.looks = False
+        self.streams: dict[str, Stream] = {}
+        self.has_other_loaders = False
         self._passes_top = passes_top
         self._samplers: list[weakref.ref[DistributedSampler]] = []
         self.last: DistributedSampler | None = None  # that a batch was taken from
@@ -106,8 +111,34 @@ class Loop:
 
     @property
     def draws(self) -> bool:
-        """Whether it takes batches from samplers of ours."""
-        return any(one.trains for one in self.samplers)
+        """Whether it takes batches from samplers or streams of ours."""
+        return any(one.trains for one in self._sources)
+
+    @property
+    def _sources(self) -> list[DistributedSampler | Stream]:
+        return [*self.samplers, *self.streams.values()]
+
+    @property
+    def begins_data_anew(self) -> bool:
+        """Whether a process that goes on takes batches from the beginning of its data."""
+        knows = self.draws or any(_is_loader(thing) for thing in self._objects.values())
+        return self.has_other_loaders and not knows and (self._counts or not self.told)
+
+    @property
+    def is_void(self) -> bool:
+        """Whether it has a batch that counts nothing."""
+        return not all(one.counts for one in self.streams.values())
+
+    def add_stream(self, name: str, stream: Stream) -> None:
+        """In place of the one of that name that there was."""
+        key, before = f"batches {name}", self.streams.get(name)
+        self._objects[key] = self.streams[name] = stream
+        if before is not None:
+            stream.follow(before)
+        elif self._given is not None and not self._goes_on and key in self._given["objects"]:
+            stream.load_state_dict(self._given["objects"][key])
+        if self._left is not None and not self._topped:
+            self._left = {**self._left, "loaders": self._loaders()}
 
     def add_sampler(self, sampler: DistributedSampler) -> None:
         self._samplers.append(weakref.ref(sampler))
@@ -204,8 +235,7 @@ class Loop:
             self.first_top = self.last_top
 
     def now(self) -> dict[str, Any]:
-        loaders = _plain.packed(self._states(loaders=True), "a loader that is kept")
-        return {"objects": {}, **self._place(), "loaders": loaders, "looks": False, "at_top": False}
+        return {"objects": {}, **self._place(), "loaders": self._loaders(), "looks": False, "at_top": False}
 
     def at_top(self, before: dict[str, Any], draws: bool) -> dict[str, Any]:
         """The same at the top. draws: the next batch is not taken yet."""
@@ -216,7 +246,7 @@ class Loop:
 
     def at_end(self, before: dict[str, Any]) -> dict[str, Any]:
         """The same at the end of the program, which has done what follows its last round."""
-        place = {**self._place(ends=True), "at_top": True}
+        place = {**self._place(ends=True), "loaders": self._loaders(), "at_top": True}
         return {**before, **place, "objects": self._states(loaders=False), "looks": False}
 
     def _place(self, ends: bool = False) -> dict[str, Any]:
@@ -225,6 +255,9 @@ class Loop:
             "generators": generators(),
             "samplers": [sampler.place(ends) for sampler in self.samplers],
         }
+
+    def _loaders(self) -> Packed:
+        return _plain.packed(self._states(loaders=True), "a loader that is kept")
 
     def _states(self, loaders: bool) -> dict[str, Any]:
         return {name: thing.state_dict() for name, thing in self._objects.items() if _is_loader(thing) == loaders}
@@ -244,12 +277,13 @@ class Loop:
         if not self._counts:
             self.epoch = state["epoch"]
         elif state["epoch"] is not None:
-            over = state["epoch"] != self.epoch or any(one.trains and one.is_over for one in self.samplers)
+            over = state["epoch"] != self.epoch or any(one.trains and one.is_over for one in self._sources)
             self._next_epoch = state["epoch"] if over else None
         self._claimed = self._goes_on = False
         for sampler in self.samplers:
             sampler.go_on(self.place_of(sampler) or sampler.beginning)
         self._load_objects()
+        self._load_objects(loaders=True)
         self._generators = state["generators"] if own else None
         if reseed is not None and not (own and state.get("at_top")):  # else they are of before the end of step()
             reseed()
@@ -264,10 +298,11 @@ class Loop:
                 if place is not None and sampler.is_at(place):
                     sampler.jump(place)
 
-    def _load_objects(self) -> None:
+    def _load_objects(self, loaders: bool = False) -> None:
+        """Loaders once only: whoever draws from one has moved it."""
         given = self._given["objects"] if self._given is not None else {}
         for name, thing in self._objects.items():
-            if name in given:
+            if name in given and _is_loader(thing) == loaders:
                 thing.load_state_dict(given[name])
 
     def _set_generators(self) -> None:
@@ -290,7 +325,7 @@ class Loop:
 
     def top(self, sampler: DistributedSampler) -> None:
         """The loop takes a batch of this sampler. One of an evaluation belongs to the round before."""
-        if not sampler.trains and any(one.trains for one in self.samplers):
+        if not sampler.trains and self.draws:
             return
         if not self.arrived and not self._claimed and (places := self._places()):
             raise ValueError(
@@ -298,6 +333,10 @@ class Loop:
                 f"(seed {places[0]['seed']}), and the loop takes a batch of {len(sampler.dataset)} (seed "
                 f"{sampler.seed}): give the same data and seed, or start another job with name="
             )
+        self._passes_top()
+
+    def stream_top(self) -> None:
+        """The loop takes a batch of a stream."""
         self._passes_top()
 
     @property

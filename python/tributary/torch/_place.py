@@ -180,8 +180,11 @@ class Place:
 
     def note_own(self) -> None:
         """Notes what only this rank has, because the next forward pass writes it. A GPU's tensors are copied there, and
-        read at the loop's top, because reading holds the GPU up. Until then those of the round before count.
+        read at the loop's top, because reading holds the GPU up. Until then those of the round before count. A batch
+        that counts nothing changes nothing.
         """
+        if self.loop.is_void:
+            return
         tensors = self._tensors()
         own: dict[str, Any] = {"model_rank": self._model_rank, "tensors": tensors}
         if self._optimizer is not None:
@@ -191,6 +194,18 @@ class Place:
             self._copies = own
         else:
             self._encode_own(own)
+
+    def hold_own(self) -> None:
+        """Before a batch that counts nothing."""
+        self.note_own()
+        if self._copies:
+            self._encode_own(self._copies)
+
+    def undo(self) -> None:
+        """After it: what only this rank has is as before, and so are generators, if each round sets them."""
+        self.take_own_again()
+        if self._reseed is not None:
+            self._reseed(self.round)
 
     def _encode_own(self, own: dict[str, Any]) -> None:
         self._copies = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
+import multiprocessing.util
 import os
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any, Callable, NoReturn
 
 from tributary._errors import Error
 from tributary.torch._exceptions import EXIT_STOPPED, Stopped
+from tributary.torch._launch import say_topology
 from tributary.torch._link import Link
 from tributary.torch._log import logger
 from tributary.torch._loop import Loop
@@ -43,6 +45,7 @@ class Program:
         """The program has nothing yet of what its loop goes on from."""
         self.values = self.jobs.values = Values(self.jobs)
         self.loop = Loop(self._passes_top, self.values)
+        self._said_anew = False
 
     @property
     def links(self) -> list[Link]:
@@ -72,6 +75,8 @@ class Program:
         self._hooked = True
         atexit.register(self.end)
         os.register_at_fork(after_in_child=self._forked)
+        if multiprocessing.parent_process() is not None:  # a process that it has forked runs no atexit functions
+            multiprocessing.util.Finalize(None, self._end_as_child, exitpriority=0)
         before = sys.excepthook
 
         def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -101,6 +106,15 @@ class Program:
 
         return noted
 
+    def _end_as_child(self) -> None:
+        """At the end of a process of multiprocessing, which shows no hook the exception that ends it."""
+        error = sys.exc_info()[1]
+        if isinstance(error, SystemExit):  # mp.spawn makes one of an exception
+            error = error.__context__ if self._failure is not None else None
+        if error is not None:
+            self._failure = traceback.format_exception_only(type(error), error)[-1].strip()
+        self.end()
+
     def _forked(self) -> None:
         """In the child: the jobs are its parent's."""
         self.stop.forked()
@@ -122,6 +136,15 @@ class Program:
         """Of a job's round: the top of a loop that takes no batches from samplers, if the job's rounds come first."""
         if self._leads is None or self._leads.closed:
             self._leads = link
+        if link.began_at and not self._said_anew and self.loop.begins_data_anew:
+            self._said_anew = True
+            logger.warning(
+                "rank %d: job '%s' goes on after round %d, but the loop's DataLoader begins its data anew: iterate "
+                "tributary.torch.batches(loader), or give it sampler=tributary.torch.DistributedSampler(dataset)",
+                link.view.rank,
+                link.name,
+                link.began_at,
+            )
         void = link.skips and self.loop.draws  # the top is where the next batch is taken
         if link is self._leads and not void:
             self._at_top(draws=False)
@@ -218,6 +241,26 @@ class Program:
 program = Program()
 
 
+def init(rank: int, world_size: int, local_world_size: int | None = None) -> None:
+    """Says what rank this process is, in a program that starts its ranks itself (``mp.spawn``). A launcher (torchrun,
+    ``tributary run``) says so without this call.
+
+    To be called in each rank's process, before :func:`rank`, a sampler or an optimizer is made.
+
+    Args:
+        rank: among all ranks of the job, from 0. Those of a node follow one another.
+        world_size: how many ranks there are.
+        local_world_size: how many each node has; default: ``LOCAL_WORLD_SIZE`` of the environment, else all.
+
+    Raises:
+        ValueError: there are no such ranks, or a launcher has said something else.
+        RuntimeError: this process is a rank of a job already.
+    """
+    if program.link is not None:
+        raise RuntimeError("init(): call it before the first optimizer is made; this process is a rank of a job")
+    say_topology(rank, world_size, local_world_size)
+
+
 def rank() -> int:
     """This process' rank among all of the job."""
     link = program.link
@@ -260,13 +303,13 @@ def log(**figures: Any) -> None:
         figures: ``loss``, ``accuracy`` (a share), ``samples`` (how many they are means of; by default what is known of
             the round), ``test_loss``, ``test_accuracy``, or others, at most 32. Numbers, or tensors of one element.
             `tributary run` shows ``loss``, ``accuracy`` and ``test_accuracy``; `tributary status` and the metrics of
-            server 0 show all.
+            server 0 show all. Those of a batch that counts nothing (:func:`batches`) are left out.
 
     Raises:
         ValueError: there are too many.
     """
     link = program.link
-    if link is not None:
+    if link is not None and not program.loop.is_void:
         values = link.report.progress.log(figures)
         program.values.log(values)
 
@@ -275,8 +318,8 @@ def keep(**objects: Any) -> None:
     """Objects whose state belongs to the place in the data. It is kept with each round. A process that goes on gets it
     in this call.
 
-    What can be iterated (a data loader) is asked in the backward pass. Everything else (a moving average) is asked
-    when the loop begins the next round. To be called before the loop, on every rank.
+    What can be iterated is asked in the backward pass (the loader of a loop: :func:`batches`). Everything else (a
+    moving average) is asked when the loop begins the next round. To be called before the loop, on every rank.
 
     Args:
         objects: with ``state_dict()`` and ``load_state_dict()``; of numbers, text, tensors, arrays and containers of

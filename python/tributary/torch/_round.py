@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Callable
 
 import torch
 
@@ -15,6 +16,7 @@ class OpenRound:
 
     Args:
         average: the gradient is the mean over backward passes; else their sum.
+        counts: whether the loop has a batch that counts. Asked in each pass; gradients of the others are zeros.
 
     Attributes:
         weight: that its gradients are said with; None before the first.
@@ -23,14 +25,16 @@ class OpenRound:
         began_ns: of ``time.monotonic_ns()``.
     """
 
-    def __init__(self, average: bool = False) -> None:
+    def __init__(self, average: bool = False, counts: Callable[[], bool] = lambda: True) -> None:
         self._average = average
+        self._counts = counts
         self.weight: int | None = None
         self.rates: dict[int, float] = {}
         self.order: list[int] = []
         self.began_ns = time.monotonic_ns()
         self._samples: list[int] = []  # of the passes
         self._tasks: list[int] = []  # autograd's numbers of the passes, ascending
+        self._void: set[int] = set()  # of those that count nothing
         self._under_way: int | None = None  # the one whose pass is not over
 
     def backward(self) -> None:
@@ -44,6 +48,8 @@ class OpenRound:
         while self._tasks and self._tasks[-1] >= task:
             self._tasks.pop()
         self._tasks.append(task)
+        if not self._counts():
+            self._void.add(task)
         if not _is_compiled():  # it has no tasks inside a pass, and would not call back
             self._under_way = task
             torch.autograd.Variable._execution_engine.queue_callback(self._pass_is_over)
@@ -61,6 +67,10 @@ class OpenRound:
         """That were said of all its passes; 0: nothing was."""
         return sum(self._samples)
 
+    def seen(self, drawn: int) -> int:
+        """Samples of the round, of which the loop has drawn so many."""
+        return (self.samples or drawn) if self.weight else 0
+
     @property
     def factor(self) -> int:
         """What gradients of the pass under way are multiplied by: a mean over samples becomes a sum."""
@@ -77,17 +87,19 @@ class OpenRound:
             raise ValueError(f"samples({count}): must be 0 or more")
         if self.weight is not None:
             raise RuntimeError("samples() came after gradients of the round were sent: call it before backward")
-        self._samples.append(count)
+        self._samples.append(count if self._counts() else 0)
 
     def weigh(self, all_in_step: bool) -> int:
         """The round's weight, which is decided at the first gradient that is sent.
 
         A rank counts 1, whatever its passes are, as in DistributedDataParallel. Passes that are averaged count 1 each,
-        so that ranks with more of them count more. Samples count 1 each where they were said.
+        so that ranks with more of them count more. Samples count 1 each where they were said. A rank of which no pass
+        counts has no weight.
         """
         if self.weight is not None:
             return self.weight
         passes = max(1, self.passes)
+        counted = passes - len(self._void.intersection(self._tasks)) if self._tasks else int(self._counts())
         if self._samples and len(self._samples) != passes:
             raise RuntimeError(
                 f"samples() was called {len(self._samples)} times in a round of {passes} backward passes: call it "
@@ -95,7 +107,7 @@ class OpenRound:
             )
         if self._samples and all_in_step and passes > 1:
             raise RuntimeError("samples() with several backward passes a round needs overlap='backward'")
-        self.weight = self.samples if self._samples else passes if self._average else 1
+        self.weight = self.samples if self._samples else counted if self._average else min(1, counted)
         return self.weight
 
     def rate(self, group: int, now: float) -> float:

@@ -87,6 +87,7 @@ class DiLoCo:
             },
         )
         self._steps = 0  # inner ones since the last round
+        self._counted = 0  # of them, with batches that count
         self._handle: torch.utils.hooks.RemovableHandle | None = None
         self._began = time.monotonic_ns()
         self._taken_before = program.loop.samples
@@ -145,6 +146,7 @@ class DiLoCo:
 
     def _stepped(self, *_: Any) -> None:
         self._steps += 1
+        self._counted += not program.loop.is_void
         if self._steps >= self.sync_every:
             self._synchronise()
 
@@ -172,15 +174,16 @@ class DiLoCo:
     def _clear(self) -> None:
         """A round begins."""
         self._taken_before = program.loop.samples
-        self._steps = 0
+        self._steps = self._counted = 0
         self._began = time.monotonic_ns()
 
     def _push(self) -> None:
         """By how much the steps moved the parameters, before minus after: a gradient for the outer optimizer."""
+        weight = min(1, self._counted)
         for slot in reversed(self._slots):
             now = slot.local().to(torch.float32)
             before = self._link.attachment.parameters(slot.index).to(now.device)
-            self._link.push(slot.index, before - now, 1, 1, SCHEDULED_RATE)
+            self._link.push(slot.index, before - now if weight else None, 1, weight, SCHEDULED_RATE)
 
     def finish(self) -> None:
         """As :meth:`tributary.torch.DistributedOptimizer.finish`."""

@@ -138,7 +138,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._average = average
         self._overlap = overlap
         self._seed = seed
-        self._checks = Checks(self.param_groups, self._slots, self._job, accumulate, overlap)
+        self._checks = Checks(optimizer, self._slots, self._job, accumulate, overlap)
         self._holding = False  # inside no_sync()
         self._rounds = 0  # of this process
         self._begun = False  # a gradient of the open round is there
@@ -236,6 +236,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _gradient_is_there(self, slot: Slot) -> None:
         if self._link.closed:
             return
+        self._checks.check_capture(slot)
         # With overlap="step" it may be what another net's pass leaves.
         if self._overlap == "backward" or not (program.loop.arrived or self._link.skips):
             self._begin_round()
@@ -369,7 +370,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._steps_here and self._link.place.stepped < self._link.round:
             self._step_here()
         if trains:
-            samples = self._open.samples or program.loop.samples - self._taken_before or self._accumulate
+            samples = self._open.seen(program.loop.samples - self._taken_before or self._accumulate)
             self._link.report.round_done(self._link.round, samples, compute_ns, time.monotonic_ns() - blocked)
         self._end_round()
         return loss
@@ -451,7 +452,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _begin_watch(self) -> None:
         """A round begins, with the parameters of the one before."""
-        self._open = OpenRound(self._average)
+        self._open = OpenRound(self._average, lambda: not program.loop.is_void)
         self._begun = self._left = False
         self._taken_before = program.loop.samples
         self._watches = self._rounds < WATCHED or self._rounds % WATCHED_THEN == 0
