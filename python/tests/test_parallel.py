@@ -246,5 +246,5 @@ class Mistakes(WithDaemons):
             self.assertIn("w[tp=0]", told[rank]["right"])
             self.assertIn("holders=(1,)", told[rank]["right"])
             # The slice is given by its rank; of the bias, which both have, only the first gives its gradient.
-            self.assertIn(f"[({2 * rank}, True), (1, {rank == 0})", told[rank]["right"])
-            self.assertIn("(0, True)", told[rank]["tied"])
+            self.assertIn(f"[({2 * rank}, 1.0), (1, {1.0 - rank})", told[rank]["right"])
+            self.assertIn("(0, 1.0)", told[rank]["tied"])

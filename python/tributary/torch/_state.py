@@ -9,6 +9,7 @@ import torch
 
 from tributary.torch import _declare
 from tributary.torch._log import listed
+from tributary.torch._slots import is_split
 from tributary.torch.lion import Lion
 
 # Their names are torch's (kernels/*.h: kState). Whoever counts steps has them beside.
@@ -87,7 +88,7 @@ def of_file(
         if missing:
             raise ValueError(f"{os.fspath(exported)}: has no {listed(missing)}: it is another model's")
         for name, parameter in parameters.items():
-            if hasattr(parameter, "placements"):
+            if is_split(parameter):
                 raise ValueError(
                     f"{name} is a DTensor: the state of a model that ranks hold together cannot be read back"
                 )
