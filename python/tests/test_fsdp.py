@@ -13,9 +13,9 @@ import unittest
 from collections.abc import Iterator
 from pathlib import Path
 
-import test_parallel
 from cluster import BIN, environment, free_port, processes_of
 from test_cluster import WithDaemons, say
+from test_parallel import Runs
 
 HERE = Path(__file__).parent
 
@@ -47,11 +47,14 @@ class Ranks(unittest.TestCase):
                     self.assertEqual(outcome, "ok")
 
 
-class Curve(test_parallel.Parallel):
-    def test_the_example_follows_one_process(self) -> None:
+class Curve(Runs):
+    def test_the_example_follows_one_process_with_a_rank_killed(self) -> None:
         size, rounds = 40_000, 18
         with self.run_of("fsdp", size, 2, 2) as process:
+            self.await_round(process, 8)
+            self.kill("losses_of.py")
             self.assertEqual(process.wait(150), 0, self.output.read_text())
+        self.assertIn("was killed by signal 9", self.output.read_text())
         self.check("fully_shard 2 x 2", {rounds: 4}, size)
 
 

@@ -57,7 +57,9 @@ class Reference:
         return losses.detach().view(BATCH, replicas).mean(0).tolist()
 
 
-class Parallel(WithDaemons):
+class Runs(WithDaemons):
+    """Of an example, whose losses are those of one process."""
+
     def setUp(self) -> None:
         super().setUp()
         self.text = self.folder / "text"
@@ -116,6 +118,8 @@ class Parallel(WithDaemons):
         say(f"fidelity {what}, {first - 1} rounds, worst relative error of a loss {worst:.1e}")
         self.assertLess(worst, 1e-4)
 
+
+class Parallel(Runs):
     def test_a_pipeline_with_a_kill_of_each_kind(self) -> None:
         size, rounds = 60_000, 50
         with self.run_of("pipeline", size, 2, 2) as process:
