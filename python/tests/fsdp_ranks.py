@@ -335,6 +335,16 @@ def no_mesh() -> None:
     refused("give DistributedOptimizer the mesh", lambda: trib.DistributedOptimizer(case.net, optimizer))
 
 
+def no_model() -> None:
+    case = sharded()
+    optimizer = torch.optim.SGD(case.net.parameters(), lr=0.1)
+    given: dict[str, Any] = {"mesh": case.mesh, "replicate": "dp"}
+    refused(
+        "give DistributedOptimizer the model itself",
+        lambda: trib.DistributedOptimizer(case.net.named_parameters(), optimizer, **given),
+    )
+
+
 def flat() -> None:
     case = Case({"dp": 4})
     case.net = FullyShardedDataParallel(case.net, device_id=torch.device("cpu"))
@@ -360,6 +370,7 @@ CASES: dict[str, Callable[[], None]] = {
     "all ranks": all_ranks,
     "other mesh": other_mesh,
     "no mesh": no_mesh,
+    "no model": no_model,
     "flat": flat,
 }
 

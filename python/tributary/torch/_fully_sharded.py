@@ -6,17 +6,30 @@ from typing import Any
 
 import torch
 
+from tributary.torch._slots import is_split
+
 
 def dimensions_of(model: Any) -> list[str]:
-    """Their names, of all modules of the model that are fully sharded; of what is no module: none.
+    """Their names, of all modules of the model that are fully sharded.
 
     Ranks along them see data of their own, and ``fully_shard`` takes the mean of their gradients.
 
+    Args:
+        model: or its parameters, if none is a DTensor.
+
     Raises:
-        TypeError: a module was sharded over a mesh whose dimensions have no names.
+        TypeError: a module was sharded over a mesh whose dimensions have no names; or who split a parameter cannot be
+            known without its module.
     """
+    if not isinstance(model, torch.nn.Module):
+        if any(is_split(item if torch.is_tensor(item) else item[1]) for item in model):
+            raise TypeError(
+                "parameters that are DTensors came without their modules, which say whether fully_shard() has split "
+                "them: give DistributedOptimizer the model itself (several models: as one torch.nn.ModuleDict)"
+            )
+        return []
     found: list[str] = []
-    for name, module in model.named_modules() if isinstance(model, torch.nn.Module) else ():
+    for name, module in model.named_modules():
         for mesh_info in _mesh_infos(module):
             said = getattr(mesh_info, "dp_mesh_dims", None)  # else the mesh has no other dimensions
             names = mesh_info.mesh.mesh_dim_names if said is None else (*said.replicate_names, *said.shard_names)

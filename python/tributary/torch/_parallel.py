@@ -358,11 +358,12 @@ def _check_sharded(sharded: Sequence[str], names: Sequence[str], replicate: str)
         )
 
 
-def part_of(mesh: Any, replicate: str | None, model: Any = None) -> Part:
+def part_of(mesh: Any, replicate: str | None, model: Any = ()) -> Part:
     """This rank's part, from the optimizer's arguments.
 
     Raises:
-        ValueError: only one of them is given, or they do not fit each other.
+        ValueError: only one of mesh and replicate is given, or they do not fit each other, or the model.
+        TypeError: as :func:`dimensions_of`.
     """
     if (mesh is None) != (replicate is None):
         raise ValueError("mesh= and replicate= go together: the device mesh, and its data-parallel dimension's name")
