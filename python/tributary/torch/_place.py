@@ -109,6 +109,7 @@ class Place:
         self._model_rank = model_rank
         self._beginning = NOTHING  # of the job, as this rank gave it
         self._kept: dict[int, tuple[Packed, bool]] = {}  # of the last rounds, and whether they are whole
+        self._left = (0, NOTHING)  # a round, and what was kept when it left
         self._own = NOTHING  # what only this rank has
         self._copies: dict[str, Any] = {}  # the same of a GPU, when the round left
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
@@ -222,20 +223,18 @@ class Place:
             "model_rank": self._model_rank,
             "world_size": session.view().world_size,
             "frozen": "" if self._alike is None else self._alike.mark(),
-            "earlier": NOTHING if leaves else self._as_it_left(),
+            "earlier": NOTHING if leaves or self._left[0] != self.round else self._left[1],
         }
         self._kept = {of: known for of, known in self._kept.items() if of >= self.round - 1}
         self._kept[self.round] = _plain.packed(kept, WHAT), top.whole
+        if leaves:
+            self._note_left(self.round, self._kept[self.round][0])
         self._give(session, self.round, *self._kept[self.round])
 
-    def _as_it_left(self) -> Packed:
-        """What was kept when the newest round left, where ranks that hold a model together go on together."""
-        known = self._kept.get(self.round)
-        if known is None or self._alike is None or not self._alike.is_part:
-            return NOTHING
-        state = _plain.unpacked(known[0])
-        earlier: Packed = state["earlier"] if state["left"] is None else known[0]
-        return earlier
+    def _note_left(self, round: int, kept: Packed) -> None:
+        """What was kept when a round left, for ranks that hold a model together."""
+        if self._alike is not None and self._alike.is_part:
+            self._left = round, kept
 
     def _give(self, session: Session, round: int, kept: Packed, whole: bool) -> None:
         data = kept.state() if kept else b""
@@ -262,8 +261,11 @@ class Place:
             return None
         first_state = session.view().first_state
         known = self._kept.get(round)
-        mine = self._state(self._read(session.kept_state) if known is None else known[0], round)
+        kept = self._read(session.kept_state) if known is None else known[0]
+        mine = self._state(kept, round)
         state = mine
+        if mine is not None and kept is not None:
+            self._note_left(round, mine["earlier"] if mine["left"] is None else kept)
         if first_state == FirstState.COMES and (mine is None or not _is_whole(mine)):
             state = _completed(mine, self._state_of_first(session, round))
         elif first_state == FirstState.GIVEN:
