@@ -6,6 +6,7 @@ Four ranks, by RANK and WORLD_SIZE. Prints a line "case NAME: ok", or what is wr
 from __future__ import annotations
 
 import os
+import tempfile
 import traceback
 from typing import Any, Callable
 from unittest import mock
@@ -13,6 +14,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from fake import FakeLibrary
+from safetensors.torch import save_file
 from torch import nn
 from torch.distributed._tensor import Replicate, Shard
 from torch.distributed.device_mesh import init_device_mesh
@@ -26,6 +28,7 @@ from tributary.torch._slots import as_slice
 
 SAMPLES = 64
 BATCH = 3
+ARRAYS = ("exp_avg", "exp_avg_sq")  # of AdamW
 DATA = TensorDataset(
     torch.randn(SAMPLES, 6, generator=torch.Generator().manual_seed(1)),
     torch.randn(SAMPLES, 2, generator=torch.Generator().manual_seed(2)),
@@ -279,6 +282,40 @@ def steps_here(kind: type[torch.optim.Optimizer]) -> None:
     check_same(again.net, alone.net)
 
 
+def state_of_servers() -> None:
+    """Out of an exported checkpoint: torch's optimizer goes on over the slices."""
+
+    def fresh() -> tuple[Case, torch.optim.Optimizer]:
+        case = Case({"dp": 1, "fsdp": 4})
+        fully_shard(case.net, mesh=case.mesh["fsdp"])
+        return case, torch.optim.AdamW(case.net.parameters(), lr=0.01)
+
+    def train(net: nn.Module, opt: torch.optim.Optimizer, rounds: range) -> None:
+        for round in rounds:
+            opt.zero_grad()
+            loss_of(net, *DATA[round * 8 : round * 8 + 8]).backward()
+            opt.step()
+
+    alone, wanted = fresh()
+    train(alone.net, wanted, range(3))
+    exported, place = {}, f"[fsdp={dist.get_rank()}]"
+    for name, parameter in alone.net.named_parameters():
+        for key, value in (("", parameter), *((f".{key}", wanted.state[parameter][key]) for key in ARRAYS)):
+            exported[f"{name}{place}{key}"] = value.to_local().detach().clone()
+    again, optimizer = fresh()
+    opt = again.make(torch.optim.AdamW(again.net.parameters(), lr=0.01))
+    with tempfile.NamedTemporaryFile() as file:
+        save_file(exported, file.name, {"tributary.step": "3"})
+        optimizer.load_state_dict(opt.full_state_dict(file.name))
+        refused("call the DistributedOptimizer's", lambda: trib.full_state_dict(again.net, optimizer, file.name))
+    opt.finish()
+    for mine, other in zip(again.net.parameters(), alone.net.parameters()):
+        mine.data.copy_(other.data)
+    for net, torchs in ((alone.net, wanted), (again.net, optimizer)):
+        train(net, torchs, range(3, 5))
+    check_same(again.net, alone.net)
+
+
 def tops() -> None:
     """A rank is killed before its loop comes to a top that the others come to: all go on from the one before."""
     makes: list[Case] = []
@@ -392,6 +429,7 @@ CASES: dict[str, Callable[[], None]] = {
     "sequence step": lambda: sequence_parallel(overlap="step"),
     "rmsprop": lambda: steps_here(torch.optim.RMSprop),
     "muon": lambda: steps_here(torch.optim.Muon),
+    "state of servers": state_of_servers,
     "tops": tops,
     "mixed precision": mixed_precision,
     "hybrid inside": hybrid_inside,

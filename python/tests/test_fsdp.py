@@ -41,7 +41,7 @@ class Ranks(unittest.TestCase):
         for rank, output in enumerate(outputs):
             self.assertEqual(processes[rank].returncode, 0, output)
             said = dict(line.split(": ", 1) for line in output.splitlines() if line.startswith("case "))
-            self.assertEqual(len(said), 22, output)
+            self.assertEqual(len(said), 23, output)
             for case, outcome in said.items():
                 with self.subTest(case, rank=rank):
                     self.assertEqual(outcome, "ok")
