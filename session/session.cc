@@ -518,7 +518,7 @@ Result<std::shared_ptr<const void>> Session::hold_parameters() {
 
 std::vector<std::span<std::byte>> Session::host_memory() const {
   TRIB_ASSERT(!on_device());
-  return impl_->memory.host_memory();
+  return impl_->memory.host_memory(impl_->layout(), impl_->held->tensors());
 }
 
 // The state's large part, and what it is known by. Bytes that the last state has as well are not copied again.

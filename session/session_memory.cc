@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "session/rank_region.h"
+
 namespace tributary {
 namespace {
 
@@ -116,7 +118,8 @@ void SessionMemory::ring(std::uint16_t lane) const {
   [[maybe_unused]] const auto written = ::write(doorbells_[lane].get(), &one, sizeof one);
 }
 
-std::vector<std::span<std::byte>> SessionMemory::host_memory() const {
+std::vector<std::span<std::byte>> SessionMemory::host_memory(const Layout& layout,
+                                                             std::span<const std::size_t> held) const {
   const auto whole_pages = [](std::byte* begin, std::size_t bytes) {
     const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     const std::size_t before = reinterpret_cast<std::uintptr_t>(begin) % page;
@@ -124,7 +127,9 @@ std::vector<std::span<std::byte>> SessionMemory::host_memory() const {
   };
   std::vector<std::span<std::byte>> mappings{whole_pages(node_memory_.data(), node_memory_.size())};
   if (places_.slots == 0) {
-    mappings.push_back(whole_pages(rank_memory_.data(), rank_memory_.size()));
+    for (const RegionPart& part : rank_region_parts(layout, held)) {
+      mappings.push_back(whole_pages(rank_memory_.data() + part.begin, part.bytes()));
+    }
   } else {
     mappings.push_back(whole_pages(ring_memory_.data() + places_.offset, places_.slots * places_.slot_bytes));
   }

@@ -1,6 +1,8 @@
 #include "worker/node_jobs.h"
 
 #include <algorithm>
+#include <optional>
+#include <span>
 
 #include "common/base/printed.h"
 #include "common/base/utf8.h"
@@ -77,8 +79,13 @@ Status NodeJobs::admit(const AttachedJob* job, const AttachRequest& request, con
   const auto layout = Layout::unowned(request.tensors);
   if (!layout) return tl::unexpected(layout.error());
   if (Status known = check_groups(config, request.tensors); !known) return known;
-  const std::uint64_t bytes = NodeJob::bytes_needed(*layout, request.local_world_size, config.push);
-  // On devices it takes less; NodeJob::create() has the last word.
+  // On devices it takes less, and ranks that hold a part each take more; NodeJob::create() has the last word.
+  const std::span mine(&request.model_rank, 1);
+  const bool in_parts =
+      std::ranges::any_of(request.tensors, [](const TensorSpec& one) { return !one.holders.empty(); });
+  const std::optional<Layout> part = in_parts ? layout->part(mine) : *layout;
+  const std::uint64_t bytes =
+      part ? NodeJob::bytes_needed(*part, in_parts ? 1 : request.local_world_size, {}, config.push) : 0;
   const bool on_devices = devices && devices->api() && !request.device.empty();
   if (bytes > budget().limit() && !on_devices) {
     return fail(ErrorCode::kLimit,

@@ -21,6 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxFileName = 255;
+constexpr std::size_t kMaxHolders = 1u << 16;  // ranks of a view: kMaxRanks of common/wire/attach_messages.h
 
 // What is wrong, thrown within manifest_from_json() only.
 struct Flaw {
@@ -92,12 +93,23 @@ std::vector<TensorSpec> read_tensors(const Fields& layout, std::vector<std::uint
   for (const Json& entry : layout.list("tensors", kMaxTensors)) {
     const Fields fields(entry, "layout.tensors[" + std::to_string(tensors.size()) + "].");
     TensorSpec tensor{fields.text("name"), {}};
-    for (const Json& dimension : fields.list("shape", 64)) {
-      if (!dimension.is_number_unsigned()) {
-        throw Flaw{ErrorCode::kMalformed,
-                   "the shape of tensor '" + tensor.name + "' is " + Fields::shown(fields.at("shape"))};
+    const auto numbers = [&](const char* key, std::size_t most) {
+      std::vector<std::uint64_t> read;
+      for (const Json& number : fields.list(key, most)) {
+        if (!number.is_number_unsigned()) {
+          throw Flaw{ErrorCode::kMalformed, std::string("the ") + key + " of tensor '" + tensor.name + "' is " +
+                                                Fields::shown(fields.at(key))};
+        }
+        read.push_back(number.get<std::uint64_t>());
       }
-      tensor.shape.push_back(dimension.get<std::uint64_t>());
+      return read;
+    };
+    tensor.shape = numbers("shape", 64);
+    if (fields.has("holders")) {
+      for (const std::uint64_t holder : numbers("holders", kMaxHolders)) {
+        if (holder >= kMaxHolders) contradiction("tensor '" + tensor.name + "' has holder " + std::to_string(holder));
+        tensor.holders.push_back(static_cast<std::uint32_t>(holder));
+      }
     }
     if (fields.has("group")) tensor.group = static_cast<std::uint32_t>(fields.number("group", kMaxGroups - 1));
     offsets.push_back(fields.number("offset"));
@@ -288,6 +300,7 @@ std::string to_json(const Manifest& manifest) {
     const TensorSpec& tensor = manifest.tensors[t];
     tensors.push_back({{"name", tensor.name}, {"shape", tensor.shape}, {"offset", layout.tensor_offset(t)}});
     if (tensor.group != 0) tensors.back()["group"] = tensor.group;
+    if (!tensor.holders.empty()) tensors.back()["holders"] = tensor.holders;
   }
   Json chunk_shards = Json::array();
   for (const ShardIndex shard : manifest.chunk_shards) chunk_shards.push_back(shard.value);

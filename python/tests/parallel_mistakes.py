@@ -15,7 +15,7 @@ def declared(parameters: dict[str, torch.Tensor], mesh: object, replicate: str |
     optimizer = torch.optim.SGD(list(parameters.values()), lr=0.1)
     slots = _declare.slots_of(parameters.items(), optimizer)
     tensors = _parallel.part_of(mesh, replicate).declare(slots, _declare.tensors_of(slots, grouped=True))
-    return [(slot.index, slot.gives) for slot in slots] + list(tensors)
+    return [(slot.index, slot.share) for slot in slots] + list(tensors)
 
 
 def main() -> None:

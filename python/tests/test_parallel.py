@@ -57,7 +57,9 @@ class Reference:
         return losses.detach().view(BATCH, replicas).mean(0).tolist()
 
 
-class Parallel(WithDaemons):
+class Runs(WithDaemons):
+    """Of an example, whose losses are those of one process."""
+
     def setUp(self) -> None:
         super().setUp()
         self.text = self.folder / "text"
@@ -116,6 +118,8 @@ class Parallel(WithDaemons):
         say(f"fidelity {what}, {first - 1} rounds, worst relative error of a loss {worst:.1e}")
         self.assertLess(worst, 1e-4)
 
+
+class Parallel(Runs):
     def test_a_pipeline_with_a_kill_of_each_kind(self) -> None:
         size, rounds = 60_000, 50
         with self.run_of("pipeline", size, 2, 2) as process:
@@ -246,5 +250,5 @@ class Mistakes(WithDaemons):
             self.assertIn("w[tp=0]", told[rank]["right"])
             self.assertIn("holders=(1,)", told[rank]["right"])
             # The slice is given by its rank; of the bias, which both have, only the first gives its gradient.
-            self.assertIn(f"[({2 * rank}, True), (1, {rank == 0})", told[rank]["right"])
-            self.assertIn("(0, True)", told[rank]["tied"])
+            self.assertIn(f"[({2 * rank}, 1.0), (1, {1.0 - rank})", told[rank]["right"])
+            self.assertIn("(0, 1.0)", told[rank]["tied"])

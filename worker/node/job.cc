@@ -5,6 +5,7 @@
 
 #include "common/base/assert.h"
 #include "session/futex.h"
+#include "session/rank_region.h"
 #include "worker/reduce/host_reducer.h"
 
 namespace tributary {
@@ -36,11 +37,44 @@ bool NodeJobSpec::init() const {
   return false;
 }
 
-std::uint64_t NodeJob::bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingSpec push) {
-  const std::uint64_t flat_bytes = layout.flat_elements() * sizeof(float);
-  return node_parameters_offset(layout.chunks()) + flat_bytes +
-         ranks * (rank_gradients_offset(layout.tensors().size()) + flat_bytes) +
-         HostReducer::frame_bytes_for(layout, ranks, push);
+namespace {
+
+std::vector<RegionPart> parts_of(const Layout& layout, std::span<const std::uint32_t> model_ranks, std::uint32_t rank) {
+  std::vector<std::size_t> held;
+  for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+    if (layout.tensors()[t].held_at(model_ranks, rank)) held.push_back(t);
+  }
+  return rank_region_parts(layout, held);
+}
+
+std::uint64_t bytes_of(const std::vector<RegionPart>& parts) {
+  std::uint64_t bytes = 0;
+  for (const RegionPart& part : parts) bytes += part.bytes();
+  return bytes;
+}
+
+// Memory in the parts of a region.
+Result<SharedMemory> create_parts(std::size_t bytes, const std::vector<RegionPart>& parts, const std::string& purpose) {
+  const std::uint64_t wanted = bytes_of(parts), available = available_memory();
+  if (wanted == bytes) return SharedMemory::create(bytes, purpose);
+  auto region = SharedMemory::create_sparse(bytes, purpose);
+  if (!region) return region;
+  const bool is_there = wanted <= available && std::ranges::all_of(parts, [&](const RegionPart& part) {
+                          return region->reserve(part.begin, part.bytes());
+                        });
+  if (is_there) return region;
+  return fail(ErrorCode::kLimit, "cannot reserve " + std::to_string(wanted) + " bytes of shared memory for " + purpose +
+                                     "; free memory, or use a smaller model");
+}
+
+}  // namespace
+
+std::uint64_t NodeJob::bytes_needed(const Layout& layout, std::uint32_t ranks,
+                                    std::span<const std::uint32_t> model_ranks, EncodingSpec push) {
+  std::uint64_t bytes = node_parameters_offset(layout.chunks()) + layout.flat_elements() * sizeof(float) +
+                        HostReducer::frame_bytes_for(layout, ranks, push);
+  for (std::uint32_t rank = 0; rank < ranks; ++rank) bytes += bytes_of(parts_of(layout, model_ranks, rank));
+  return bytes;
 }
 
 Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t lanes,
@@ -58,8 +92,8 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
           ? node_parameters_offset(layout.chunks()) + flat_bytes +
                 job->spec_.ranks * rank_gradients_offset(layout.tensors().size()) +
                 job->spec_.lender()->pinned_bytes() + job->spec_.lane_memory
-          : bytes_needed(layout, job->spec_.ranks, job->plan().config.push) + job->spec_.lane_memory -
-                (in_ring ? flat_bytes : 0) -
+          : bytes_needed(layout, job->spec_.ranks, job->spec_.model_ranks(), job->plan().config.push) +
+                job->spec_.lane_memory - (in_ring ? flat_bytes : 0) -
                 (job->spec_.redo ? HostReducer::frame_bytes_for(layout, job->spec_.ranks, job->plan().config.push) : 0);
   if (!budget->take(bytes)) {
     return fail(ErrorCode::kLimit,
@@ -83,7 +117,10 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
 
   for (std::uint32_t rank = 0; rank < job->spec_.ranks; ++rank) {
     const std::size_t tensors = layout.tensors().size();
-    auto region = SharedMemory::create(rank_gradients_offset(tensors) + gradient_bytes, purpose);
+    const std::size_t region_bytes = rank_gradients_offset(tensors) + gradient_bytes;
+    auto region = gradient_bytes == 0
+                      ? SharedMemory::create(region_bytes, purpose)
+                      : create_parts(region_bytes, parts_of(layout, job->spec_.model_ranks(), rank), purpose);
     if (!region) return tl::unexpected(region.error());
     std::byte* at = region->data();
     auto* header = new (at) RankHeader;

@@ -97,8 +97,9 @@ class NodeJob {
   NodeJob(const NodeJob&) = delete;
   NodeJob& operator=(const NodeJob&) = delete;
 
-  // What create() would take from the budget, without devices.
-  static std::uint64_t bytes_needed(const Layout& layout, std::uint32_t ranks, EncodingSpec push);
+  // What create() would take from the budget, without devices, of ranks with these model ranks; none: each holds all.
+  static std::uint64_t bytes_needed(const Layout& layout, std::uint32_t ranks,
+                                    std::span<const std::uint32_t> model_ranks, EncodingSpec push);
 
   const NodeJobSpec& spec() const { return spec_; }
   const ViewPlan& view() const { return *spec_.view; }

@@ -8,9 +8,9 @@ from typing import Any, Callable
 
 import torch
 
-from tributary.torch import _state
+from tributary.torch import _declare, _state
 from tributary.torch._log import listed, logger
-from tributary.torch._slots import Slot
+from tributary.torch._slots import Slot, as_slice, is_split, slice_of
 
 AT_BEGINNING = 256 << 20  # bytes of buffers and frozen parameters that one rank gives to all
 EACH_ROUND = 16 << 20  # bytes that go with each round; more goes with snapshots, stops and losses
@@ -25,6 +25,7 @@ class Alike:
         buffers: says the model's, by name, as they are then.
         slots: what the job trains.
         optimizer: steps here, and has state; None: servers have it, and the parameters.
+        is_part: this rank holds a part of the model, and so do the others, of which most hold another one.
     """
 
     def __init__(
@@ -33,12 +34,15 @@ class Alike:
         buffers: Callable[[], dict[str, torch.Tensor]] = dict,
         slots: list[Slot] | None = None,
         optimizer: torch.optim.Optimizer | None = None,
+        is_part: bool = False,
     ) -> None:
         self._frozen = frozen
         self._buffers = buffers
         self._slots = slots or []
         self._optimizer = optimizer
         self._mark = ""
+        self.is_part = is_part
+        self._warns = is_part
 
     # ---- at the job's beginning
 
@@ -103,16 +107,37 @@ class Alike:
         """Whether it is small enough."""
         assert self._optimizer is not None
         arrays = (value for state in self._optimizer.state.values() for value in state.values())
-        tensors = [*(slot.local() for slot in self._slots), *(one for one in arrays if isinstance(one, torch.Tensor))]
-        return _size(tensors) <= EACH_ROUND
+        tensors = [one for one in arrays if isinstance(one, torch.Tensor)]
+        size = _size([*(slot.local() for slot in self._slots), *map(slice_of, tensors)])
+        if size > EACH_ROUND and self._warns:
+            self._warns = False
+            logger.warning(
+                "%s steps on the trainers, and %d MiB of parameters and state are of this rank's part of the model. At "
+                "most %d MiB are kept with a round, so a lost rank ends the job: save checkpoints of your own, or take "
+                "an optimizer that steps on the servers",
+                type(self._optimizer).__name__,
+                size >> 20,
+                EACH_ROUND >> 20,
+            )
+        return size <= EACH_ROUND
 
+    @torch.no_grad()
     def state(self) -> dict[str, Any]:
         """Parameters, and the state of their optimizer, after a round."""
         assert self._optimizer is not None
+        parameters = self._parameters()
         return {
             "parameters": {slot.name: slot.local() for slot in self._slots},
-            "optimizer": self._optimizer.state_dict()["state"],
+            "optimizer": {
+                number: {key: _kept_as(value, parameters[number]) for key, value in arrays.items()}
+                for number, arrays in self._optimizer.state_dict()["state"].items()
+            },
         }
+
+    def _parameters(self) -> list[torch.Tensor]:
+        """By the optimizer's numbers."""
+        assert self._optimizer is not None
+        return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 
     def forget(self) -> None:
         """The optimizer begins anew."""
@@ -125,7 +150,43 @@ class Alike:
         assert self._optimizer is not None
         for slot in self._slots:
             slot.put(given["parameters"][slot.name])
-        _state.load_arrays(self._optimizer, given["optimizer"])
+        parameters = self._parameters()
+        arrays = {
+            number: {key: _as_it_was(value, parameters[number]) for key, value in arrays.items()}
+            for number, arrays in given["optimizer"].items()
+        }
+        _state.load_arrays(self._optimizer, arrays)
+
+
+def alike_of(
+    model: _declare.Parameters, slots: list[Slot], optimizer: torch.optim.Optimizer | None, is_part: bool
+) -> Alike:
+    """What a model's ranks have alike; of ranks that hold a part of it each: nothing but what the optimizer steps."""
+    if is_part:
+        return Alike({}, slots=slots, optimizer=optimizer, is_part=True)
+    return Alike(_declare.frozen_of(model, slots), _declare.buffers_of(model), slots, optimizer)
+
+
+def _kept_as(value: Any, parameter: Any) -> Any:
+    """An optimizer's value that belongs to a parameter; of a DTensor this rank's slice.
+
+    Raises:
+        TypeError: it is laid out otherwise than the parameter.
+    """
+    if not isinstance(value, torch.Tensor) or not is_split(value):
+        return value
+    one: Any = value
+    if not is_split(parameter) or (one.device_mesh, one.placements) != (parameter.device_mesh, parameter.placements):
+        raise TypeError(
+            f"the optimizer has state that is laid out {one.placements}, of a parameter that is "
+            f"{getattr(parameter, 'placements', 'whole')}: only state that is laid out as its parameter can be kept"
+        )
+    return ("slice", slice_of(one))
+
+
+def _as_it_was(value: Any, parameter: Any) -> Any:
+    """What was kept of a value that belongs to a parameter."""
+    return as_slice(value[1], parameter) if isinstance(value, tuple) and value[0] == "slice" else value
 
 
 def _size(tensors: Iterator[torch.Tensor] | Any) -> int:

@@ -170,7 +170,7 @@ class Attachment:
 
     # ---- memory
 
-    def push(self, index: int, source: torch.Tensor | None, factor: int, weight: int, rate: float) -> None:
+    def push(self, index: int, source: torch.Tensor | None, factor: float, weight: int, rate: float) -> None:
         """The tensor's gradient of its next round, over ``weight`` samples: ``source`` times ``factor``, or zeros.
 
         ``source`` is not to be written until the answer is there.

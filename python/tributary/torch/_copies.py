@@ -38,7 +38,7 @@ class Copies:
         assert not on_device, "memory of a device is lent to whoever asks for it only"
         return torch.frombuffer(floats, dtype=torch.float32).view(shape)
 
-    def give(self, memory: torch.Tensor, source: torch.Tensor | None, factor: int) -> None:
+    def give(self, memory: torch.Tensor, source: torch.Tensor | None, factor: float) -> None:
         """Writes ``source`` times ``factor``, or zeros, where the session has the gradient."""
         if source is None:
             memory.zero_()
@@ -98,7 +98,7 @@ class StreamCopies(Copies):
         with self._cuda.device(self._device), self._cuda.stream(self._stream):
             yield
 
-    def give(self, memory: torch.Tensor, source: torch.Tensor | None, factor: int) -> None:
+    def give(self, memory: torch.Tensor, source: torch.Tensor | None, factor: float) -> None:
         if source is not None and (source.device.type, source.device.index or 0) != (self._device.type, self.device):
             raise RuntimeError(
                 f"a gradient is on {source.device}, and the model was on {self._device} when the job was attached: "

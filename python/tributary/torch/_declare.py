@@ -9,7 +9,7 @@ import torch
 
 from tributary._library import Tensor
 from tributary.torch._log import listed, logger
-from tributary.torch._slots import SharedSlot, Slot
+from tributary.torch._slots import SharedSlot, Slot, is_split, slice_of
 
 Parameters = Union[torch.nn.Module, Iterable[torch.Tensor], Iterable[tuple[str, torch.Tensor]]]
 
@@ -85,7 +85,7 @@ def slots_of(
                 frozen.append(name)
                 continue
             _check(name, parameter)
-            if parameter.numel() > 0 and id(parameter) not in slots:
+            if holds_some_of(parameter) and id(parameter) not in slots:
                 shared = share and SharedSlot.fits(parameter)
                 slots[id(parameter)] = (SharedSlot if shared else Slot)(0, name, parameter, number)
                 if share and not shared:
@@ -108,11 +108,28 @@ def slots_of(
     return in_order
 
 
+@torch.no_grad()
+def holds_some_of(parameter: torch.Tensor) -> bool:
+    """Whether this rank has elements of it: of a tensor with fewer rows than ranks, some have none."""
+    return slice_of(parameter).numel() > 0
+
+
+def complete_gradients(groups: list[dict[str, Any]]) -> None:
+    """Gradients without elements, for an optimizer that computes with all ranks of a DTensor (Muon)."""
+    for parameter in (one for group in groups for one in group["params"]):
+        if parameter.requires_grad and parameter.grad is None and is_split(parameter) and not holds_some_of(parameter):
+            parameter.grad = torch.zeros_like(parameter)
+
+
 def _check_layers(model: torch.nn.Module) -> None:
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return
+    together = torch.distributed.is_available() and torch.distributed.is_initialized()
     for name, layer in model.named_modules():
-        if isinstance(layer, torch.nn.SyncBatchNorm):
+        if type(layer).__name__ == "FullyShardedDataParallel":
+            raise TypeError(
+                f"{name or 'the model'} is wrapped by FullyShardedDataParallel, whose parameters are pieces of many "
+                "tensors: take fully_shard(), which keeps tensors and their names, and pass mesh= and replicate="
+            )
+        if isinstance(layer, torch.nn.SyncBatchNorm) and not together:
             raise TypeError(
                 f"layer '{name}' is SyncBatchNorm, which adds up over a process group of torch.distributed, and there "
                 "is none, so that each rank would have its own statistics: call init_process_group() before, take "
@@ -156,7 +173,7 @@ def frozen_of(model: Parameters, slots: list[Slot]) -> dict[str, torch.Tensor]:
     return {
         name: tensors[key]
         for key, name in names.items()
-        if key not in trained and tensors[key].numel() and not hasattr(tensors[key], "placements")
+        if key not in trained and tensors[key].numel() and not is_split(tensors[key])
     }
 
 

@@ -328,7 +328,7 @@ class Link:
             if one is not self:
                 one.place.note_own()  # this job's passes went through its model, maybe
 
-    def push(self, index: int, source: torch.Tensor | None, factor: int, weight: int, rate: float) -> None:
+    def push(self, index: int, source: torch.Tensor | None, factor: float, weight: int, rate: float) -> None:
         """As :meth:`Attachment.push`, if the round is the job's."""
         if self.sends:
             self.attachment.push(index, source, factor, weight, rate)

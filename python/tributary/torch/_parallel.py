@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from tributary._library import Tensor
+from tributary.torch._fully_sharded import dimensions_of
 from tributary.torch._slots import Slot
 
 _FOR_EVER = timedelta(days=3650)
@@ -26,7 +28,7 @@ class Part:
 
     Attributes:
         model_rank: which one it is; 0 where every rank holds the whole model.
-        replica: data-parallel coordinate, among ``replicas``. None: the job's rank and world size.
+        replica: which of the ``replicas`` shares of the data this rank sees. None: the job's rank and world size.
     """
 
     model_rank = 0
@@ -34,7 +36,7 @@ class Part:
     replicas = 0
 
     def declare(self, slots: Sequence[Slot], mine: list[Tensor]) -> list[Tensor]:
-        """The tensors of all ranks, the same on each of them; sets ``index`` and ``gives`` of this rank's slots.
+        """The tensors of all ranks, the same on each of them; sets ``index`` and ``share`` of this rank's slots.
 
         mine: of ``slots``, one each.
         """
@@ -45,6 +47,19 @@ class Part:
                     "data-parallel dimension (mesh=, replicate=)"
                 )
         return mine
+
+    def count(self, samples: int) -> None:
+        """The next backward pass is of so many samples.
+
+        Raises:
+            ValueError: gradients of this rank are averaged with those of ranks that count otherwise, before the job has
+                them.
+        """
+        del samples
+
+    def least(self, number: int) -> int:
+        """Of what the ranks of this replica say. All of them ask when they are attached for the first time."""
+        return number
 
     def agree(self, round: int, stops: bool, over: Callable[[], bool]) -> bool | None:
         """Whether a rank of this replica is to stop after the round. Each of them asks after each round.
@@ -99,16 +114,20 @@ class MeshPart(Part):
     """The part that a rank has by its place in a device mesh.
 
     Tensors are known by their names, and a slice of a DTensor by its name and its place: ranks that have a tensor of
-    the same name hold the same tensor. Along the mesh dimensions that DTensors are on (tensor parallelism) all of them
-    have its whole gradient, which is counted once; along the others (pipeline stages that share a weight) each has a
-    part of its gradient, and the parts are added.
+    the same name hold the same tensor. What those that hold it have of its gradient depends on the mesh's dimension:
+
+    - sharded (``fully_shard``): each has a mean over data of its own. ``fully_shard`` has taken the mean of them for
+      tensors that it knows; of others each rank gives a part.
+    - others that DTensors are on (tensor parallelism): all have its whole gradient, which is counted once.
+    - the rest (pipeline stages that share a weight): each has a part of its gradient, and the parts are added.
 
     Args:
         mesh: a ``torch.distributed.DeviceMesh`` of all ranks, whose dimensions have names.
         replicate: name of the dimension along which ranks are replicas of each other.
+        sharded: names of those along which ``fully_shard`` has sharded the model.
     """
 
-    def __init__(self, mesh: Any, replicate: str) -> None:
+    def __init__(self, mesh: Any, replicate: str, sharded: Sequence[str] = ()) -> None:
         names = mesh.mesh_dim_names
         if not names or replicate not in names:
             raise ValueError(
@@ -118,31 +137,33 @@ class MeshPart(Part):
         world = torch.distributed.get_world_size()
         if mesh.mesh.numel() != world:
             raise ValueError(f"the mesh has {mesh.mesh.numel()} ranks, and the job {world}: give a mesh of all ranks")
-        at = dict(zip(names, mesh.get_coordinate()))
-        sizes = dict(zip(names, mesh.mesh.shape))
+        _check_sharded(sharded, names, replicate)
+        self._at = dict(zip(names, mesh.get_coordinate()))
+        self._sizes = dict(zip(names, mesh.mesh.shape))
         self._dims = [name for name in names if name != replicate]
-        self._sizes = [sizes[name] for name in self._dims]
-        self._place = {name: at[name] for name in self._dims}
+        self._sharded = set(sharded)
         self._replicate = replicate
-        self.model_rank = self._number(self._place)
-        self.replica: int | None = at[replicate]
-        self.replicas = sizes[replicate]
+        self.model_rank = self._number(self._dims)
+        data = [name for name in names if name == replicate or name in self._sharded]
+        self.replica: int | None = self._number(data)
+        self.replicas = math.prod(self._sizes[name] for name in data)
         self._watchers: dict[int, threading.Thread] = {}
         self._agreed = -1  # the newest round after which no rank stops
         self._question: _Question | None = None  # that is still to be answered
         self._neighbours = torch.distributed.new_group(backend="gloo", timeout=_FOR_EVER)
-        self._group = self._make_group(mesh.mesh.movedim(names.index(replicate), 0).reshape(self.replicas, -1))
+        self._group = self._make_group(mesh.mesh.movedim(names.index(replicate), 0).flatten(1))
 
-    def _number(self, place: dict[str, int]) -> int:
+    def _number(self, dims: Sequence[str]) -> int:
+        """This rank's place in some of the dimensions."""
         number = 0
-        for name, size in zip(self._dims, self._sizes):
-            number = number * size + place[name]
+        for name in dims:
+            number = number * self._sizes[name] + self._at[name]
         return number
 
-    def _place_of(self, number: int) -> dict[str, int]:
+    def _place_of(self, model_rank: int) -> dict[str, int]:
         place = {}
-        for name, size in zip(reversed(self._dims), reversed(self._sizes)):
-            number, place[name] = divmod(number, size)
+        for name in reversed(self._dims):
+            model_rank, place[name] = divmod(model_rank, self._sizes[name])
         return place
 
     @staticmethod
@@ -164,12 +185,16 @@ class MeshPart(Part):
         for name, placement in zip(mesh.mesh_dim_names or (), slot.parameter.placements):
             if placement.is_replicate():
                 continue
-            if name not in self._place:
-                raise TypeError(
-                    f"parameter '{slot.name}' is sharded along '{name}', along which this job has replicas "
-                    f"(replicate={self._replicate!r}): shard it along {self._dims} only"
+            if name not in self._dims:
+                why = (
+                    f"along which this job has replicas (replicate={self._replicate!r})"
+                    if name == self._replicate
+                    else f"which is no dimension of the mesh that was given ({[*self._sizes]})"
                 )
-            slices.append(f"{name}={self._place[name]}")
+                raise TypeError(
+                    f"parameter '{slot.name}' is sharded along '{name}', {why}: shard it along {self._dims} only"
+                )
+            slices.append(f"{name}={self._at[name]}")
         return f"{slot.name}[{','.join(slices)}]" if slices else slot.name
 
     def declare(self, slots: Sequence[Slot], mine: list[Tensor]) -> list[Tensor]:
@@ -208,21 +233,45 @@ class MeshPart(Part):
         order = {name: index for index, name in enumerate(tensors)}
         for slot, name in zip(slots, held):
             slot.index = order[name]
-            slot.gives = self._gives(holders[name], split)
+            slot.share = self._share(slot, holders[name], split)
         every = len(parts)
         return [
             replace(one.tensor, holders=() if len(holders[name]) == every else tuple(holders[name]))
             for name, one in tensors.items()
         ]
 
-    def _gives(self, holders: list[int], split: set[str]) -> bool:
-        """Of ranks that have the same gradient, the first gives it."""
+    def _share(self, slot: Slot, holders: list[int], split: set[str]) -> float:
+        """Of ranks that have the same gradient the first gives it. A mean that nobody has taken is made of parts."""
+        mesh = _mesh_of(slot.parameter)
+        on = set(() if mesh is None else mesh.mesh_dim_names)
+        apart = [name for name in self._dims if name not in (split - self._sharded) | on]
 
-        def apart(place: dict[str, int]) -> list[int]:
-            return [place[name] for name in self._dims if name not in split]
+        def place(model_rank: int) -> list[int]:
+            return [self._place_of(model_rank)[name] for name in apart]
 
-        alike = [part for part in holders if apart(self._place_of(part)) == apart(self._place)]
-        return alike[0] == self.model_rank
+        first = next(part for part in holders if place(part) == place(self.model_rank))
+        if first != self.model_rank:
+            return 0.0
+        return 1 / math.prod(self._sizes[name] for name in apart if name in self._sharded)
+
+    def count(self, samples: int) -> None:
+        if not self._sharded:
+            return
+        everybody = [torch.zeros(2, dtype=torch.int64) for _ in range(self._group.size())]
+        mine = torch.tensor([torch.distributed.get_rank(), samples])
+        torch.distributed.all_gather(everybody, mine, group=self._group)
+        for rank, theirs in (pair.tolist() for pair in everybody):
+            if theirs != samples:
+                raise ValueError(
+                    f"samples({samples}) here, and samples({theirs}) on rank {rank}, which holds the model together "
+                    "with this one: fully_shard() takes the plain mean of their gradients. Give all of them the same "
+                    "count, or leave samples() out and multiply each rank's loss by count * ranks / all ranks' counts"
+                )
+
+    def least(self, number: int) -> int:
+        said = torch.tensor(number)
+        torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MIN, group=self._group)
+        return int(said)
 
     def watch(self, gone: Callable[[str], None]) -> None:
         """A receive that nobody sends for ends when the process at the other end does. Each rank waits for its
@@ -294,12 +343,28 @@ def _digest(values: torch.Tensor) -> str:
     return hashlib.blake2b(data.numpy().tobytes(), digest_size=8).hexdigest()
 
 
-def part_of(mesh: Any, replicate: str | None) -> Part:
+def _check_sharded(sharded: Sequence[str], names: Sequence[str], replicate: str) -> None:
+    """Whether fully_shard() leaves to the job what is the job's."""
+    if replicate in sharded:
+        raise ValueError(
+            f"fully_shard() exchanges gradients along '{replicate}', which is for this job to do "
+            f"(replicate={replicate!r}): give it a mesh without that dimension, as mesh['fsdp'] of "
+            f"init_device_mesh(..., mesh_dim_names=({replicate!r}, 'fsdp'))"
+        )
+    if unknown := [name for name in sharded if name not in names]:
+        raise ValueError(
+            f"fully_shard() sharded the model along '{unknown[0]}', which is no dimension of the mesh that was given "
+            f"({list(names)}): make one mesh of all ranks, and give fully_shard() a part of it"
+        )
+
+
+def part_of(mesh: Any, replicate: str | None, model: Any = ()) -> Part:
     """This rank's part, from the optimizer's arguments.
 
     Raises:
-        ValueError: only one of them is given, or they do not fit each other.
+        ValueError: only one of mesh and replicate is given, or they do not fit each other, or the model.
+        TypeError: as :func:`dimensions_of`.
     """
     if (mesh is None) != (replicate is None):
         raise ValueError("mesh= and replicate= go together: the device mesh, and its data-parallel dimension's name")
-    return Part() if mesh is None else MeshPart(mesh, str(replicate))
+    return Part() if mesh is None else MeshPart(mesh, str(replicate), dimensions_of(model))

@@ -33,6 +33,7 @@ class Kept:
         before: parameters that the round began with, if they were kept.
         mine: this rank kept it.
         dealt_alike: among as many ranks as there are now.
+        earlier: what was kept when the round left, for ranks that hold a model together and do not all have this top.
     """
 
     round: int
@@ -42,6 +43,16 @@ class Kept:
     before: list[torch.Tensor] | None
     mine: bool
     dealt_alike: bool
+    earlier: Kept | None = None
+
+    @property
+    def position(self) -> int:
+        """Of the loop: it grows with tops, and with what comes between them."""
+        return 2 * self.top.number + (self.left is None)
+
+    def at(self, position: int) -> Kept:
+        """What was kept when the loop was no further than that."""
+        return self.earlier if self.earlier is not None and self.position > position else self
 
     @property
     def is_computed_alike(self) -> bool:
@@ -98,6 +109,7 @@ class Place:
         self._model_rank = model_rank
         self._beginning = NOTHING  # of the job, as this rank gave it
         self._kept: dict[int, tuple[Packed, bool]] = {}  # of the last rounds, and whether they are whole
+        self._left = (0, NOTHING)  # a round, and what was kept when it left
         self._own = NOTHING  # what only this rank has
         self._copies: dict[str, Any] = {}  # the same of a GPU, when the round left
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
@@ -226,10 +238,18 @@ class Place:
             "model_rank": self._model_rank,
             "world_size": session.view().world_size,
             "frozen": "" if self._alike is None else self._alike.mark(),
+            "earlier": NOTHING if leaves or self._left[0] != self.round else self._left[1],
         }
         self._kept = {of: known for of, known in self._kept.items() if of >= self.round - 1}
         self._kept[self.round] = _plain.packed(kept, WHAT), top.whole
+        if leaves:
+            self._note_left(self.round, self._kept[self.round][0])
         self._give(session, self.round, *self._kept[self.round])
+
+    def _note_left(self, round: int, kept: Packed) -> None:
+        """What was kept when a round left, for ranks that hold a model together."""
+        if self._alike is not None and self._alike.is_part:
+            self._left = round, kept
 
     def _give(self, session: Session, round: int, kept: Packed, whole: bool) -> None:
         data = kept.state() if kept else b""
@@ -256,10 +276,13 @@ class Place:
             return None
         first_state = session.view().first_state
         known = self._kept.get(round)
-        mine = self._state(self._read(session.kept_state) if known is None else known[0], round)
+        kept = self._read(session.kept_state) if known is None else known[0]
+        mine = self._state(kept, round)
         state = mine
+        if mine is not None and kept is not None:
+            self._note_left(round, mine["earlier"] if mine["left"] is None else kept)
         if first_state == FirstState.COMES and (mine is None or not _is_whole(mine)):
-            state = _completed(mine, self._state(self._read(session.kept_state_of_first), round))
+            state = _completed(mine, self._state_of_first(session, round))
         elif first_state == FirstState.GIVEN:
             self._give_first(session, round, mine)
         if state is None:
@@ -268,14 +291,19 @@ class Place:
             self._alike.check(state["frozen"])
         if mine and state["first"] is not None and self.loop.first_top is None:
             self.loop.first_top = Top(**state["first"])
+        return self._found(state, session.view().world_size, mine is not None)
+
+    def _found(self, state: dict[str, Any], world_size: int, mine: bool) -> Kept:
+        earlier = self._state(state["earlier"] or None, state["round"])
         return Kept(
-            round,
+            state["round"],
             Top(**state["top"]),
             state["left"],
             state["own"],
             state["before"] if state["model_rank"] == self._model_rank else None,
-            mine=mine is not None,
-            dealt_alike=state["world_size"] == session.view().world_size,
+            mine=mine,
+            dealt_alike=state["world_size"] == world_size,
+            earlier=None if earlier is None else self._found(earlier, world_size, mine),
         )
 
     def _read(self, call: Callable[[], KeptBytes]) -> Packed | None:
@@ -292,6 +320,14 @@ class Place:
         except ValueError as error:
             state, self.unknown = None, str(error)
         return state if state is not None and state["round"] == round else None
+
+    def _state_of_first(self, session: Session, round: int) -> dict[str, Any] | None:
+        """Parameters and state of another part of the model are of no use here."""
+        state = self._state(self._read(session.kept_state_of_first), round)
+        if state is not None and state["model_rank"] != self._model_rank:
+            for part in state["top"]["jobs"].values():
+                part["alike"] = None if part["alike"] is None else NOTHING
+        return state
 
     def _give_first(self, session: Session, round: int, mine: dict[str, Any] | None) -> None:
         """To those that have nothing, who wait for it. Empty: there is nothing."""

@@ -23,8 +23,7 @@ class Sample:
 
 @torch.no_grad()
 def _some(tensor: torch.Tensor) -> torch.Tensor:
-    if hasattr(tensor, "placements"):
-        tensor = tensor.to_local()  # type: ignore[operator]
+    tensor = slice_of(tensor)
     if tensor.layout != torch.strided:
         return torch.empty(0)
     flat = tensor.detach().reshape(-1)
@@ -36,6 +35,24 @@ def times(gradient: torch.Tensor, factor: int) -> torch.Tensor:
     if factor == 0:
         return torch.zeros_like(gradient, dtype=torch.float32)
     return gradient.to(torch.float32, copy=True).mul_(factor)
+
+
+def as_slice(local: torch.Tensor, like: Any) -> torch.Tensor:
+    """A DTensor that is laid out as another one, of what this rank has of it."""
+    whole: torch.Tensor = type(like).from_local(
+        local, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+    return whole
+
+
+def slice_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What of a tensor is in this process: of a DTensor this rank's slice."""
+    return tensor.to_local() if is_split(tensor) else tensor  # type: ignore[operator]
+
+
+def is_split(tensor: torch.Tensor) -> bool:
+    """Whether it is a DTensor."""
+    return hasattr(tensor, "placements")
 
 
 class MicroBatches:
@@ -72,7 +89,8 @@ class Slot:
     Attributes:
         index: of its tensor in the job.
         group: of the optimizer's.
-        gives: whether this rank gives its gradient; else another one has the same.
+        share: of its gradient that this rank gives: all, none if another rank gives the same one, or a part if ranks
+            that hold the model together take the mean of theirs.
     """
 
     def __init__(self, index: int, name: str, parameter: torch.nn.Parameter, group: int) -> None:
@@ -80,7 +98,7 @@ class Slot:
         self.name = name
         self.parameter = parameter
         self.group = group
-        self.gives = True
+        self.share = 1.0
         # The parameter's, when its values were last taken from the job.
         self._version = parameter._version
         self._sample: Sample | None = None
@@ -103,7 +121,7 @@ class Slot:
     @property
     def is_split(self) -> bool:
         """Whether it is a DTensor."""
-        return hasattr(self.parameter, "placements")
+        return is_split(self.parameter)
 
     @torch.no_grad()
     def local(self) -> torch.Tensor:
@@ -115,13 +133,9 @@ class Slot:
 
     def set_gradient(self, local: torch.Tensor) -> None:
         """Makes a tensor like :meth:`local` the parameter's gradient."""
-        p: Any = self.parameter
+        p = self.parameter
         local = local.to(p.dtype)
-        if self.is_split:
-            local = type(p).from_local(
-                local, p.device_mesh, p.placements, run_check=False, shape=p.shape, stride=p.stride()
-            )
-        p.grad = local
+        p.grad = as_slice(local, p) if self.is_split else local
 
     def give(self, memory: torch.Tensor) -> None:
         """Writes the parameter into the job's memory."""
@@ -179,7 +193,7 @@ class SharedSlot(Slot):
     @staticmethod
     def fits(parameter: torch.nn.Parameter) -> bool:
         """Whether the parameter can be what the job has: fp32 in logical order, in host memory."""
-        plain = not hasattr(parameter, "placements") and parameter.device.type == "cpu"
+        plain = not is_split(parameter) and parameter.device.type == "cpu"
         return plain and parameter.dtype == torch.float32 and parameter.is_contiguous()
 
     def take(self, values: torch.Tensor, non_blocking: bool = False) -> None:

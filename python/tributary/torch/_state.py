@@ -11,6 +11,7 @@ import torch
 from tributary import _tool
 from tributary.torch import _declare
 from tributary.torch._log import listed
+from tributary.torch._slots import as_slice, is_split, slice_of
 from tributary.torch.lion import Lion
 
 # Their names are torch's (kernels/*.h: kState). Whoever counts steps has them beside.
@@ -64,12 +65,18 @@ def full_state_dict(
     Raises:
         ImportError: the package ``safetensors`` is not installed.
         tributary.Error: the checkpoint cannot be exported.
-        ValueError: the file lacks a parameter, or the optimizer's state.
+        ValueError: the file lacks a parameter, or the optimizer's state; or ranks hold the model together.
     """
     slots = _declare.slots_of(model_or_params, optimizer, say=False)
+    if split := [slot.name for slot in slots if slot.is_split]:
+        raise ValueError(
+            f"{listed(split)}: DTensors, of which only a job knows the slices: call the DistributedOptimizer's "
+            "full_state_dict()"
+        )
     return of_file({slot.name: slot.parameter for slot in slots}, optimizer, exported)
 
 
+@torch.no_grad()
 def of_file(
     parameters: dict[str, torch.nn.Parameter], optimizer: torch.optim.Optimizer, exported: str | os.PathLike[str]
 ) -> dict[str, Any]:
@@ -96,10 +103,7 @@ def of_file(
         if missing:
             raise ValueError(f"{os.fspath(exported)}: has no {listed(missing)}: it is another model's")
         for name, parameter in parameters.items():
-            if hasattr(parameter, "placements"):
-                raise ValueError(
-                    f"{name} is a DTensor: the state of a model that ranks hold together cannot be read back"
-                )
+            shape = slice_of(parameter).shape
             arrays: dict[str, Any] = {}
             for key in wanted:
                 if f"{name}.{key}" not in names:
@@ -107,12 +111,13 @@ def of_file(
                         f"{os.fspath(exported)}: has no {name}.{key}: "
                         "export the checkpoint of a job with this optimizer, with --optimizer"
                     )
-                array = arrays[key] = file.get_tensor(f"{name}.{key}")
-                if array.shape != parameter.shape:
+                array = file.get_tensor(f"{name}.{key}")
+                if array.shape != shape:
                     raise ValueError(
                         f"{os.fspath(exported)}: {name}.{key} has shape {tuple(array.shape)}, and the parameter "
-                        f"{tuple(parameter.shape)}: it is another model's"
+                        f"{tuple(shape)}: it is another model's"
                     )
+                arrays[key] = as_slice(array, parameter) if is_split(parameter) else array
             if isinstance(optimizer, _COUNT_STEPS):
                 arrays["step"] = torch.tensor(float(step))
             if arrays:

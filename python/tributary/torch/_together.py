@@ -7,7 +7,7 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tributary._errors import Error, JobStopped, Unavailable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PAUSE_SLICE_S = 0.05
 LOOK_S = 0.05
+NOWHERE = 1 << 62  # the position of a process that has kept nothing, and goes on from wherever others do
 
 
 class Together:
@@ -72,7 +73,7 @@ class Together:
         except BaseException:
             self.links.remove(link)
             raise
-        self._go_on([link] if any(one.trained for one in self.open) else self.open)
+        self._go_on([link] if any(one.trained for one in self.open) else self.open, link.part.least)
 
     def _attach_first(self, link: Link) -> None:
         end = time.monotonic() + attach_patience_s(link.attachment.timeout_ms)
@@ -243,11 +244,17 @@ class Together:
     def _note_top(self, loop: Loop, state: dict[str, Any]) -> None:
         loop.note_top(state, {one.name: one.place.part() for one in self.open})
 
-    def _go_on(self, links: list[Link]) -> None:
-        """From the newest top of the loop that one of them has kept."""
+    def _go_on(self, links: list[Link], least: Callable[[int], int] = lambda position: position) -> None:
+        """From the newest top of the loop that one of them has kept.
+
+        Args:
+            least: of the positions that this process and others have, which go on from the same top.
+        """
         loop = links[0].place.loop
         found = {one.name: one.place.found(one.attachment.session, one.attachment.began_after) for one in links}
         kept = {name: one for name, one in found.items() if one is not None}
+        position = least(max((one.position for one in kept.values()), default=NOWHERE))
+        kept = {name: one.at(position) for name, one in kept.items()}
         name = max(kept, key=lambda name: (kept[name].top.number, kept[name].left is None), default=links[0].name)
         top = kept[name].top if kept else None
         if not any(one.attachment.began_after for one in links):

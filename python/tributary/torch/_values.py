@@ -66,12 +66,13 @@ class Values:
         if self._back:
             self._link().raise_rewound()
         found = None if self._alone else self._gather(data)
-        if found is None:
+        if found is None and self._jobs.open:
             logger.warning(
                 "%s: other ranks make no such call, because this iteration is of no round, or of one that other ranks "
                 "made: this rank has its own value alone until the loop's top",
                 call,
             )
+        if found is None:
             return [value]
         values = []
         for rank, given in enumerate(found):

@@ -14,7 +14,7 @@ import torch
 
 from tributary._library import SCHEDULED_RATE
 from tributary.torch import _complaints, _declare, _formula, _job, _state
-from tributary.torch._alike import Alike
+from tributary.torch._alike import alike_of
 from tributary.torch._attachment import Attachment
 from tributary.torch._checks import Checks, who_steps
 from tributary.torch._copies import copies_of
@@ -72,9 +72,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         attach_timeout: how long to wait for the worker and all ranks to be there, seconds. Default:
             ``TRIBUTARY_ATTACH_TIMEOUT`` of the environment, else 120.
         mesh: a device mesh of all ranks, if each holds a part of the model only: a pipeline's stage, or what
-            ``parallelize_module`` left it.
-        replicate: the mesh's data-parallel dimension. Ranks along it exchange gradients; those along the others hold a
-            replica together.
+            ``parallelize_module`` or ``fully_shard`` left it.
+        replicate: the mesh's dimension along which ranks are replicas. They exchange gradients; those along the others
+            hold a replica together.
 
     Raises:
         ValueError, TypeError: arguments that no job can have.
@@ -147,16 +147,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         norm = max_grad_norm is not None and not self._job.loss_scale  # else this rank's gradient is scaled
         self._same_data = SameData(mean=self._steps_here, norm=norm)
 
-        part = part_of(mesh, replicate)
+        part = part_of(mesh, replicate, model_or_params)
         tensors = part.declare(self._slots, _declare.tensors_of(self._slots, grouped=not self._steps_here))
         self._slot_of = {slot.index: slot for slot in self._slots}
         buffers = _declare.buffers_of(model_or_params)
-        alike = Alike(
-            _declare.frozen_of(model_or_params, self._slots),
-            buffers,
-            self._slots,
-            optimizer if self._steps_here else None,
-        )
+        state_of = optimizer if self._steps_here else None
         self._link = Link(
             Attachment(
                 self._job.name,
@@ -180,7 +175,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 Schedulers(self, optimizer),
                 buffers,
                 reseed=None if seed is None else lambda round: seed_round(seed, replica(), round),
-                alike=alike if mesh is None else None,
+                alike=alike_of(model_or_params, self._slots, state_of, is_part=mesh is not None),
                 model_rank=part.model_rank,
             ),
             part=part,
@@ -291,7 +286,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._left = True
                 self._link.round_leaves()
         assert self._open.weight is not None
-        self._link.push(slot.index, slot.source if slot.gives else None, slot.factor, self._open.weight, rate)
+        source = slot.source if slot.share else None
+        self._link.push(slot.index, source, slot.factor * slot.share, self._open.weight, rate)
 
     def _rate(self, group: int) -> float:
         if self._steps_here or self._job.scheduled:
@@ -304,8 +300,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """The next backward pass is of ``count`` samples, and its gradient their mean: ranks are averaged by samples.
 
         To be called before each backward pass of a round, on every rank; 0 is allowed. Without it every rank counts the
-        same, as in DistributedDataParallel.
+        same, as in DistributedDataParallel. Ranks that ``fully_shard`` has sharded the model over count alike.
         """
+        self._link.part.count(count)
         self._open.say_samples(count)
 
     @contextlib.contextmanager
@@ -411,6 +408,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 slot.set_gradient(torch.empty_like(slot.local()).copy_(mean))
             else:
                 grad.copy_(mean)
+        _declare.complete_gradients(self.param_groups)
         self.wrapped.step()
         self._link.place.stepped = self._link.round
 

@@ -108,6 +108,8 @@ class Stream:
     def _begins(self) -> bool:
         """Whether the turn that the loop asks for is not over in an earlier process."""
         told, place = program.loop.told, self._place
+        if program.loop.ended is not None:
+            return False
         self._turn = self._turn + 1 if place is None or not told else place["turn"]
         self._last = self._turn
         if place is not None and self._turn < place["turn"]:
@@ -120,6 +122,9 @@ class Stream:
         """The next batch. _NONE: the turn is over, or the job went back."""
         self._void.close()
         program.loop.stream_top()
+        if program.loop.ended is not None:
+            self._over, self._last = True, self._turn
+            return _NONE
         if self._batches is None:
             self._batches = self._opened()
         batch = _NONE if self._ended else next(self._batches, _NONE)
@@ -181,7 +186,7 @@ class Stream:
             given = program.values.gather(f"batches(until={self.until!r}, name={self._name!r})", has_batch)
         except Rewound:
             return None
-        if program.rewinds != before:
+        if program.rewinds != before or program.loop.ended is not None:
             return None
         return any(given) if self.until == "all" else all(given)
 

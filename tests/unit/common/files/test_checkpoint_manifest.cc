@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -65,6 +66,21 @@ TEST_CASE("a manifest reads back as it was written") {
   CHECK(bytes_of(*read) == 579);
   CHECK(layout_of(*read).owner(ChunkIndex(1)).shard == ShardIndex(2));
   CHECK(job_of(*read).optimizer.name == "adamw");
+}
+
+TEST_CASE("tensors of parts of a model have their holders") {
+  Manifest manifest = sample();
+  manifest.tensors = {{"a", {1000}, 0, {0, 2}}, {"b", {10, 300}, 0, {1}}, {"c", {}}};
+  // What has other holders begins a chunk of its own.
+  manifest.chunk_shards.resize(Layout::unowned(manifest.tensors, 1024)->chunks(), ShardIndex(2));
+  manifest.shards[1].chunks = static_cast<std::uint32_t>(std::ranges::count(manifest.chunk_shards, ShardIndex(2)));
+  const auto read = manifest_from_json(to_json(manifest));
+  REQUIRE_MESSAGE(read, read.error().message);
+  CHECK(read->tensors == manifest.tensors);
+  CHECK(layout_of(*read).hash() == layout_of(manifest).hash());
+  Json json = Json::parse(to_json(manifest));
+  json["layout"]["tensors"][1]["holders"] = {-1};
+  CHECK(contains(manifest_from_json(json.dump()).error().message, "the holders of tensor 'b' is [-1]"));
 }
 
 TEST_CASE("it says where each tensor lies and how the trainers' samples go on") {
