@@ -451,7 +451,7 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
   // Nor does it give another value.
   const auto is_missed = [&](const auto& at) { return at.second.left && running.values.waits_for(at.first, now_ms); };
   if (last && (std::ranges::any_of(trainers_, begins_another) || std::ranges::any_of(trainers_, is_missed))) {
-    stop_others(running);
+    stop_others(running, StopKind::kStopped);
   }
 }
 
