@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 import unittest
 from pathlib import Path
@@ -40,70 +39,6 @@ for value in [*net.parameters(), *average.parameters(), *average.buffers()]:
     whole.update(value.detach().contiguous().numpy().tobytes())
 print("digest", "job", whole.hexdigest(), flush=True)
 """
-
-
-# Of a job that saves itself, and goes on from that in another cluster.
-OWN_ORDERS = """
-import sys, time
-import torch
-import tributary.torch as trib
-
-folder, rounds, begins = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-if begins:
-    print("loaded", "own", trib.load_checkpoint(begins[0]), flush=True)
-torch.manual_seed(3)
-net = torch.nn.Linear(4, 2)
-inner = torch.optim.AdamW(net.parameters(), lr=0.01)
-opt = trib.DistributedOptimizer(net, inner, name="own", max_grad_norm=float("inf"))
-first = opt.round
-for _ in trib.rounds(rounds):
-    net(torch.full((3, 4), 1.0 + trib.rank())).square().mean().backward()
-    opt.step()
-    opt.zero_grad()
-    time.sleep(0.05)
-    if opt.round == 5 and not begins:
-        saved = trib.save_checkpoint(folder)
-print("begins", "own", first, flush=True)
-print("norm", "own", opt.grad_norm, opt.skipped, flush=True)
-print("weights", "own", net.weight.flatten().tolist(), flush=True)
-trib.finish()
-if not begins and trib.rank() == 0:
-    path = saved.result()
-    state = trib.full_state_dict(net, torch.optim.AdamW(net.parameters(), lr=0.01), path)["state"]
-    print("saved", "own", path, int(state[0]["step"]), flush=True)
-"""
-
-
-class OwnOrders(WithDaemons):
-    def run_job(self, name: str, *words: str) -> list[str]:
-        program = self.folder / "own.py"
-        program.write_text(OWN_ORDERS)
-        command = [BIN / "tributary", "run", "--servers", "1", "--nodes", "2", "--fresh", "--base-dir"]
-        ran = subprocess.run(
-            [*command, self.folder / name, "--", sys.executable, program, self.folder / "saved", *words],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
-        logs = (self.folder / name / "logs").glob("trainer-*")
-        return [log.read_text() for log in sorted(logs) if log.stat().st_size]
-
-    def test_a_program_saves_its_job_and_begins_with_it_elsewhere(self) -> None:
-        first = self.run_job("first", "30")
-        path, step = value_of("\n".join(first), "saved", "own").split()
-        self.assertIn(f"-round-{step}", path)
-        self.assertLessEqual(5, int(step))
-        second = "\n".join(self.run_job("second", "30", path))
-        self.assertEqual(value_of(second, "begins", "own"), step)
-        self.assertIn("loaded own True", second)
-        for log in (*first, second):
-            for line in log.splitlines():
-                if line.startswith("norm"):
-                    norm, skipped = line.split()[2:]
-                    self.assertTrue(0.0 < float(norm) < 100.0 and skipped == "False", line)
-        lines = {line for log in (*first, second) for line in log.splitlines() if line.startswith("weights")}
-        self.assertEqual(len(lines), 1)
 
 
 class LargeStates(WithDaemons):

@@ -73,6 +73,28 @@ class Ends(WithFake):
                     opt.step()
                 self.assertEqual(caught.exception.code, 0)
 
+    def test_a_loop_over_a_stream_ends_when_training_does(self) -> None:
+        for own_word in (True, False):
+            with self.subTest(own_word=own_word):
+                self._leave()
+                self.library.rounds.clear()
+                self.library.answers.clear()
+                self.library.gathered.clear()
+                if not own_word:
+                    self.library.gather_events[2] = "trained"  # when it asks for its third batch
+                opt = self.make()
+                stream = [torch.randn(5, 4) for _ in range(6)]
+                for _ in trib.epochs(3):
+                    for x in trib.batches(stream):
+                        self.net(x).square().mean().backward()
+                        opt.step()
+                        opt.zero_grad()
+                        if own_word and opt.round == 2:
+                            trib.stop("it is good enough")
+                self.assertEqual((opt.round, len(self.library.pushes)), (2, 2))
+                self.assertTrue(self.library.session.was_saved)
+                self.library.pushes.clear()
+
     def test_a_loop_without_our_sampler_is_ended_by_its_next_step(self) -> None:
         opt = self.make()
         self.train(opt, 2)

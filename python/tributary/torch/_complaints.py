@@ -9,7 +9,7 @@ import torch
 
 LAYOUT_IS_FIXED = (
     "{what}, but the tensors of a job are fixed: make the DistributedOptimizer after all parameters are in its groups "
-    "and unfrozen, or begin another job"
+    "and unfrozen (what is to train later: in a group with lr=0, whose rate the loop raises then), or begin another job"
 )
 
 
