@@ -110,6 +110,9 @@ class Asked(WithFake):
             alone.zero_grad()
         net, state = copy.deepcopy(self.net), copy.deepcopy(alone.state_dict())
         opt = self.make(alone, step_on="trainers")
+        self.library.events[2] = "back to 0"
+        self.train(opt, 2)  # a round, and one that is lost with it
+        self.assertEqual(opt.round, 0)
         reference = torch.optim.AdamW(net.parameters(), lr=0.01)
         reference.load_state_dict(state)
         for round in range(3):
