@@ -95,9 +95,9 @@ struct Trainer {
   std::string name() const { return "trainer of rank " + std::to_string(rank); }
 };
 
-// What is run once for each rank, and is told by its environment who it is (ARCHITECTURE.md, "Words") and where its
-// worker listens: TRIBUTARY_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _GROUP_RANK, _SOCKET and _PROGRESS, and
-// how long it may attach: _ATTACH_TIMEOUT.
+// What is run once for each rank. Its environment says who it is (ARCHITECTURE.md, "Words"), as torchrun's does: RANK,
+// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE, each with TRIBUTARY_ in front, too. Where
+// its worker listens, and how long it may attach: TRIBUTARY_SOCKET, _PROGRESS and _ATTACH_TIMEOUT.
 struct TrainerOptions {
   std::vector<std::string> command;  // argv[0]: path of the program
   std::string progress_socket;       // where they report each round; empty: nowhere

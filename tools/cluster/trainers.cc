@@ -62,13 +62,18 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
     if (rank < options.rank_arguments.size()) {
       trainer.argv.insert(trainer.argv.end(), options.rank_arguments[rank].begin(), options.rank_arguments[rank].end());
     }
-    trainer.environment = {{"TRIBUTARY_RANK", std::to_string(rank)},
-                           {"TRIBUTARY_WORLD_SIZE", std::to_string(nodes * local)},
-                           {"TRIBUTARY_LOCAL_RANK", std::to_string(rank % local)},
-                           {"TRIBUTARY_LOCAL_WORLD_SIZE", std::to_string(local)},
-                           {"TRIBUTARY_GROUP_RANK", std::to_string(node)},
-                           {"TRIBUTARY_SOCKET", worker.socket},
-                           {"TRIBUTARY_PROGRESS", options.progress_socket}};
+    trainer.environment = {{"TRIBUTARY_SOCKET", worker.socket}, {"TRIBUTARY_PROGRESS", options.progress_socket}};
+    // Under torchrun's names, which programs and frameworks look at, and under ours, which come first.
+    for (const auto& [name, value] : {std::pair{"RANK", rank},
+                                      {"WORLD_SIZE", nodes * local},
+                                      {"LOCAL_RANK", rank % local},
+                                      {"LOCAL_WORLD_SIZE", local},
+                                      {"GROUP_RANK", node},
+                                      {"GROUP_WORLD_SIZE", nodes}}) {
+      for (const char* prefix : {"", "TRIBUTARY_"}) {
+        trainer.environment.emplace_back(std::string(prefix) + name, std::to_string(value));
+      }
+    }
     if (options_.attach_timeout_s > 0) {
       trainer.environment.emplace_back("TRIBUTARY_ATTACH_TIMEOUT", std::to_string(options_.attach_timeout_s));
     }
