@@ -35,7 +35,7 @@ that attaches to its node's worker, in Python or over the C library, and brings 
   TRIBUTARY_SOCKET     its worker's socket
   TRIBUTARY_ATTACH_TIMEOUT   with --attach-timeout
   TRIBUTARY_PROGRESS   a datagram socket that shows each round it is told of
-  MASTER_ADDR, MASTER_PORT   for torch.distributed.init_process_group()
+  MASTER_ADDR, MASTER_PORT   for torch.distributed.init_process_group(); another port when ranks are started again
   OMP_NUM_THREADS      processors that this command may use (affinity, cgroup quota) / ranks, unless it is set
 What rank 0 prints is shown here; all else is in logs/ in the base folder.
 
@@ -107,11 +107,9 @@ class Run {
         },
         [this] { return somebody_waits(run_.cluster()); }, tell);
     began_ = Clock::now();
-    const auto port = free_port();  // where ranks meet that have a process group of torch's
-    if (!port) return tl::unexpected(port.error());
     if (auto ok = run_.cluster().start_trainers({.command = std::move(command),
                                                  .progress_socket = run_.progress_socket(),
-                                                 .rendezvous = std::to_string(*port),
+                                                 .meet = true,
                                                  .output_apart = true});
         !ok) {
       return ok;

@@ -102,6 +102,7 @@ class Link:
         if not model.steps_here:
             place.before = self._parameters_before
         place.whole = self._keeps_whole
+        place.keeps_again = part.starts_together
 
     # ---- this rank
 
@@ -109,6 +110,11 @@ class Link:
     def attached(self) -> bool:
         """Whether it is, or was."""
         return self.attachment.attached
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it has gone on in no view of this process yet."""
+        return not self._opened
 
     @property
     def closed(self) -> bool:

@@ -33,6 +33,7 @@ class Kept:
         before: parameters that the round began with, if they were kept.
         mine: this rank kept it.
         dealt_alike: among as many ranks as there are now.
+        again: at a top, what was kept when the round left. Empty: it was not asked for (Place.keeps_again).
     """
 
     round: int
@@ -42,6 +43,7 @@ class Kept:
     before: list[torch.Tensor] | None
     mine: bool
     dealt_alike: bool
+    again: Packed = NOTHING
 
     @property
     def is_computed_alike(self) -> bool:
@@ -72,6 +74,7 @@ class Place:
         stepped: the newest round that an optimizer which steps here has stepped.
         before: tells the parameters that the open round began with.
         whole: whether what all ranks have alike is to go with the state, though it is large.
+        keeps_again: the state of a top has that of when the round left: others may have to go through the round again.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class Place:
         self.stepped = 0
         self.before: Callable[[], list[torch.Tensor]] = list
         self.whole: Callable[[], bool] = lambda: False
+        self.keeps_again = False
         self._reseed = reseed
         self._schedulers = schedulers
         self._tensors = tensors
@@ -98,6 +102,7 @@ class Place:
         self._model_rank = model_rank
         self._beginning = NOTHING  # of the job, as this rank gave it
         self._kept: dict[int, tuple[Packed, bool]] = {}  # of the last rounds, and whether they are whole
+        self._left: tuple[int, Packed] = (-1, NOTHING)  # the round that left last, and what was kept then
         self._own = NOTHING  # what only this rank has
         self._copies: dict[str, Any] = {}  # the same of a GPU, when the round left
         self._given: dict[str, Any] | None = None  # of schedulers, until the loop is at its top
@@ -211,9 +216,12 @@ class Place:
             "model_rank": self._model_rank,
             "world_size": session.view().world_size,
             "frozen": "" if self._alike is None else self._alike.mark(),
+            "again": self._left[1] if self.keeps_again and not leaves and self._left[0] == self.round else NOTHING,
         }
         self._kept = {of: known for of, known in self._kept.items() if of >= self.round - 1}
         self._kept[self.round] = _plain.packed(kept, WHAT), top.whole
+        if leaves:
+            self._left = self.round, self._kept[self.round][0]
         self._give(session, self.round, *self._kept[self.round])
 
     def _give(self, session: Session, round: int, kept: Packed, whole: bool) -> None:
@@ -253,14 +261,23 @@ class Place:
             self._alike.check(state["frozen"])
         if mine and state["first"] is not None and self.loop.first_top is None:
             self.loop.first_top = Top(**state["first"])
+        return self._as_kept(state, session, mine is not None)
+
+    def found_again(self, session: Session, kept: Kept | None) -> Kept | None:
+        """The same round as one to go through again, because another rank goes through it again. None: unknown."""
+        state = None if kept is None or not kept.again else self._state(kept.again, kept.round)
+        return None if state is None or kept is None else self._as_kept(state, session, kept.mine)
+
+    def _as_kept(self, state: dict[str, Any], session: Session, mine: bool) -> Kept:
         return Kept(
-            round,
+            state["round"],
             Top(**state["top"]),
             state["left"],
             state["own"],
             state["before"] if state["model_rank"] == self._model_rank else None,
-            mine=mine is not None,
+            mine=mine,
             dealt_alike=state["world_size"] == session.view().world_size,
+            again=state["again"],
         )
 
     def _read(self, call: Callable[[], KeptBytes]) -> Packed | None:

@@ -194,10 +194,10 @@ class Together:
             thread.join()
 
     def peer_has_ended(self, who: str) -> None:
-        """Of the ranks that hold the model together. Whoever computes finds out by itself; who waits for all ranks to
+        """Of the ranks that start again together. Whoever computes finds out by itself; who waits for all ranks to
         be there would wait for one that waits for this one.
         """
-        self._ended = f"{who}: ranks that hold a model together start again together"
+        self._ended = f"{who}: ranks with a process group of torch's start again together"
         if self._attaching:
             logger.error("%s", self._ended)
             os._exit(1)
@@ -246,7 +246,7 @@ class Together:
     def _go_on(self, links: list[Link]) -> None:
         """From the newest top of the loop that one of them has kept."""
         loop = links[0].place.loop
-        found = {one.name: one.place.found(one.attachment.session, one.attachment.began_after) for one in links}
+        found = {one.name: self._found(one) for one in links}
         kept = {name: one for name, one in found.items() if one is not None}
         name = max(kept, key=lambda name: (kept[name].top.number, kept[name].left is None), default=links[0].name)
         top = kept[name].top if kept else None
@@ -263,6 +263,17 @@ class Together:
         known = top is not None and all(one.name in top.jobs for one in self.open)
         if not known and not any(one.ahead for one in self.open):
             loop.begins()
+
+    @staticmethod
+    def _found(one: Link) -> Kept | None:
+        """What was kept of the round that the job goes on after. Ranks that start together go through it again, or none
+        of them does: what their loops do with a process group then still comes together.
+        """
+        session = one.attachment.session
+        kept = one.place.found(session, one.attachment.began_after)
+        if not one.is_new or not one.part.any(kept is not None and kept.left is not None):
+            return kept
+        return kept if kept is None or kept.left is not None else one.place.found_again(session, kept) or kept
 
     @staticmethod
     def _go_on_from(top: Top | None, one: Link, kept: Kept | None, name: str) -> None:
