@@ -74,6 +74,9 @@ def _count(kind: type[DataLoader[Any]]) -> None:
 
     def iterator(loader: DataLoader[Any]) -> Iterator[Any]:
         source: Any = loader.batch_sampler if loader.batch_sampler is not None else loader
+        if isinstance(getattr(getattr(source, "batch_sampler", None), "sampler", None), DistributedSampler):
+            source.skip_batches = 0  # Accelerate's skip_first_batches(): the sampler goes on by itself
+            source = source.batch_sampler
         sampler = getattr(source, "sampler", None)
         if not isinstance(sampler, DistributedSampler):
             return iterate(loader)

@@ -91,7 +91,8 @@ def _group_of_all() -> Any:
     """
     name = [uuid.uuid4().hex]
     torch.distributed.broadcast_object_list(name, src=0)
-    store = torch.distributed.PrefixStore(f"tributary/{name[0]}", torch.distributed.distributed_c10d._get_default_store())
+    default = torch.distributed.distributed_c10d._get_default_store()
+    store = torch.distributed.PrefixStore(f"tributary/{name[0]}", default)
     rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
     return torch.distributed.ProcessGroupGloo(store, rank, world, _FOR_EVER)
 

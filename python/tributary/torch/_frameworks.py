@@ -1,0 +1,60 @@
+"""What Accelerate, Transformers and Lightning need alike."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+
+from tributary.torch.optimizer import DistributedOptimizer
+from tributary.torch.sampler import DistributedSampler
+
+_KEPT = (
+    "dataset",
+    "batch_size",
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "drop_last",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+)
+
+
+def sampler_of(loader: Any) -> DistributedSampler | None:
+    """A loader's sampler, if it deals the data out to the job's ranks."""
+    sampler = getattr(loader, "sampler", None)
+    return sampler if isinstance(sampler, DistributedSampler) else None
+
+
+def dealt(loader: Any, seed: int) -> Any:
+    """A loader that shuffles all of a data set, made anew with a DistributedSampler; any other loader as it is."""
+    shuffles = isinstance(loader, DataLoader) and isinstance(loader.sampler, RandomSampler)
+    if not shuffles or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+        return loader
+    options = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
+    sampler = DistributedSampler(loader.dataset, seed=seed, batch_size=loader.batch_size)
+    return type(loader)(**options, sampler=sampler)
+
+
+def counts_itself(sampler: DistributedSampler) -> None:
+    """A framework counts epochs from 0 in each process, and says so. The sampler knows the job's epoch."""
+    sampler.set_epoch = lambda epoch: None  # type: ignore[method-assign]
+
+
+def norm_of(optimizer: DistributedOptimizer) -> float:
+    """Of the newest round's mean gradient, before it was clipped. NaN: the job measures none."""
+    gate = optimizer._link.gate(optimizer.round)
+    return math.nan if gate is None else gate.norm
+
+
+def holds(optimizer: torch.optim.Optimizer, parameters: Any) -> bool:
+    """Whether it has one of the parameters."""
+    mine = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return any(id(parameter) in mine for parameter in parameters)
