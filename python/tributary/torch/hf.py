@@ -198,6 +198,7 @@ class TributaryMixin:
         trainer.create_optimizer()
         trainer.model_wrapped, trainer.optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
         _program.keep(trainer=self._progress)
+        _program.program.loop.told = True  # it begins in the epoch that is open
         attached: DistributedOptimizer = trainer.optimizer.optimizer
         return attached
 
