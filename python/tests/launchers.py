@@ -124,6 +124,8 @@ class ByTorchrun(Launched):
                 f"torchrun-{node}.log",
                 TRIBUTARY_SOCKET=self.cluster.socket_of(node),
                 PYTHONUNBUFFERED="1",
+                # Else processes that are started again find addresses of those before them.
+                TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1",
             )
         return self
 
