@@ -38,9 +38,12 @@ def dealt(loader: Any, seed: int) -> Any:
     shuffles = isinstance(loader, DataLoader) and isinstance(loader.sampler, RandomSampler)
     if not shuffles or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
         return loader
-    options = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
-    sampler = DistributedSampler(loader.dataset, seed=seed, batch_size=loader.batch_size)
-    return type(loader)(**options, sampler=sampler)
+    return with_sampler(loader, DistributedSampler(loader.dataset, seed=seed, batch_size=loader.batch_size))
+
+
+def with_sampler(loader: Any, sampler: Any) -> Any:
+    """The same loader, of another sampler's samples."""
+    return type(loader)(**{name: getattr(loader, name) for name in _KEPT}, sampler=sampler)
 
 
 def counts_itself(sampler: DistributedSampler) -> None:
