@@ -36,11 +36,11 @@ class Module(LightningModule):
         self.log("loss", loss, sync_dist=True)
         return loss
 
-    def on_train_batch_end(self, *_: Any) -> None:
-        loss, step = self.trainer.callback_metrics["loss"], self.trainer.global_step
-        if self.trainer.is_global_zero and step != getattr(self, "told", None):
-            self.told = step
-            print("round", step, f"{loss.item():.6f}", flush=True)
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        steps = (batch_idx + 1) % ACCUMULATE == 0 or batch_idx + 1 == self.trainer.num_training_batches
+        if steps and self.trainer.is_global_zero:
+            loss = self.trainer.callback_metrics["loss"]
+            print("round", self.trainer.global_step, f"{loss.item():.6f}", flush=True)
             time.sleep(PAUSE)
 
     def validation_step(self, batch: dict[str, torch.Tensor], index: int) -> None:

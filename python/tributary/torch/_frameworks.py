@@ -46,6 +46,12 @@ def with_sampler(loader: Any, sampler: Any) -> Any:
     return type(loader)(**{name: getattr(loader, name) for name in _KEPT}, sampler=sampler)
 
 
+def distributed(model: torch.nn.Module, optimizer: Any, options: dict[str, Any]) -> DistributedOptimizer:
+    """Attaches to the job. A scheduler of the optimizer would warn that nobody steps it: the servers do."""
+    optimizer._opt_called = True
+    return DistributedOptimizer(model, optimizer, **options)
+
+
 def counts_itself(sampler: DistributedSampler) -> None:
     """A framework counts epochs from 0 in each process, and says so. The sampler knows the job's epoch."""
     sampler.set_epoch = lambda epoch: None  # type: ignore[method-assign]

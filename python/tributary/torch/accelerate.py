@@ -136,7 +136,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
         if getattr(optimizer, "_is_accelerate_prepared", False):
             return super().prepare_optimizer(optimizer, device_placement)
         if not isinstance(optimizer, DistributedOptimizer):
-            optimizer = DistributedOptimizer(self._model_of(optimizer), optimizer, **self._job_options)
+            optimizer = _frameworks.distributed(self._model_of(optimizer), optimizer, self._job_options)
         prepared = _Optimizer(optimizer)
         self._jobs.append(prepared)
         self._optimizers.append(prepared)

@@ -171,10 +171,9 @@ class TributaryStrategy(ParallelStrategy):  # type: ignore[misc]
                 "with parameter groups; for a GAN write the loop yourself, with a DistributedOptimizer for each net"
             )
         (optimizer,) = self.optimizers
-        optimizer._opt_called = True  # as servers step it, its schedulers would warn that nobody does
         options = {"max_grad_norm": trainer.gradient_clip_val or None, "on_rewind": "raise", **self._job_options}
         assert self.lightning_module is not None
-        self._job = DistributedOptimizer(self.lightning_module, optimizer, **options)
+        self._job = _frameworks.distributed(self.lightning_module, optimizer, options)
         self.optimizers = [self._job]
         _program.program.loop.told = True  # the Trainer begins in the epoch that is open
         _program.keep(trainer=_Loops(trainer))
