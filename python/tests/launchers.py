@@ -17,7 +17,7 @@ RANKS = 2
 class Launched:
     """As a context manager: ends all that it began.
 
-    Programs write a line "starts RANK ..." when they start, and have their rank's process number in it as the last word.
+    Programs write a line "starts RANK ..." when they start, whose last word is the number of the rank's process.
 
     Attributes:
         logs: of the ranks' output, one file each or one for all.
@@ -98,8 +98,10 @@ class ByRun(Launched):
         base = self.folder / "run"
         self.logs = [base / "logs" / f"trainer-{rank}.{kind}" for rank in range(RANKS) for kind in ("out", "log")]
         self._start(
-            [str(BIN / "tributary"), "run", "--servers", "1", "--nodes", str(RANKS), "--fresh", "--base-dir", str(base)]
-            + ["--", sys.executable, *self.command],
+            [
+                *(str(BIN / "tributary"), "run", "--servers", "1", "--nodes", str(RANKS), "--fresh"),
+                *("--base-dir", str(base), "--", sys.executable, *self.command),
+            ],
             "run.log",
         )
         return self
@@ -118,9 +120,11 @@ class ByTorchrun(Launched):
         self.logs = [self.folder / f"torchrun-{node}.log" for node in range(RANKS)]
         for node in range(RANKS):
             self._start(
-                [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(RANKS), "--nproc-per-node", "1"]
-                + ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "test"]
-                + ["--max-restarts", "3", "--monitor-interval", "0.1", *self.command],
+                [
+                    *(sys.executable, "-m", "torch.distributed.run", "--nnodes", str(RANKS), "--nproc-per-node", "1"),
+                    *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "test"),
+                    *("--max-restarts", "3", "--monitor-interval", "0.1", *self.command),
+                ],
                 f"torchrun-{node}.log",
                 TRIBUTARY_SOCKET=self.cluster.socket_of(node),
                 PYTHONUNBUFFERED="1",

@@ -87,7 +87,9 @@ def main() -> None:
     loader = DataLoader(data, batch_size=BATCH, sampler=sampler)
     split = None
     if not ours:
-        split = torch.utils.data.DistributedSampler(held_out, num_replicas=2, rank=int(os.environ["RANK"]), shuffle=False)
+        split = torch.utils.data.DistributedSampler(
+            held_out, num_replicas=2, rank=int(os.environ["RANK"]), shuffle=False
+        )
     module = Module()
     trainer.fit(module, loader, DataLoader(held_out, batch_size=8, sampler=split))
     print("digest", digest(module.net), flush=True)

@@ -12,4 +12,4 @@ export PYTHONPATH=$here/.. OMP_NUM_THREADS=1
 cd "$here"
 exec "$python" -m unittest --buffer test_needs test_job test_data test_place test_together test_breaks test_numbers test_endings \
   test_shared test_streams test_cluster test_twins test_processes test_loops test_elastic test_state test_checkpoints test_tutorial \
-  test_parallel test_bench test_gather test_collectives
+  test_parallel test_bench test_gather test_collectives test_launchers

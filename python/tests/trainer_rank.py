@@ -60,6 +60,7 @@ def main() -> None:
         warmup_steps=5,
         lr_scheduler_type="cosine",
         weight_decay=0.01,
+        optim="adamw_torch",
         bf16=True,
         logging_steps=2,
         eval_strategy="epoch",
@@ -72,9 +73,7 @@ def main() -> None:
         logging_nan_inf_filter=False,
     )
     kind = TributaryTrainer if KIND == "tributary" else Ddp
-    trainer = kind(
-        Net(), arguments, train_dataset=Samples(), eval_dataset=Samples(50, seed=9), callbacks=[Tell()]
-    )
+    trainer = kind(Net(), arguments, train_dataset=Samples(), eval_dataset=Samples(50, seed=9), callbacks=[Tell()])
     trainer.train()
     torch.distributed.barrier()
     print("digest", digest(trainer.model), flush=True)

@@ -51,12 +51,7 @@ class Schedulers:
 
     def _found(self) -> list[Any]:
         """In the order in which they were made, without those that another one steps."""
-        mine = [
-            scheduler
-            for known in _made
-            if (scheduler := known()) is not None
-            and self._is_mine(scheduler)
-        ]
+        mine = [scheduler for known in _made if (scheduler := known()) is not None and self._is_mine(scheduler)]
         inner = {id(part) for scheduler in mine for part in getattr(scheduler, "_schedulers", [])}
         return [scheduler for scheduler in mine if id(scheduler) not in inner]
 

@@ -36,7 +36,7 @@ from tributary.torch.optimizer import DistributedOptimizer
 SEED = 42  # Accelerate's own default, of data that it shuffles
 
 
-class _Optimizer(AcceleratedOptimizer):  # type: ignore[misc]
+class _Optimizer(AcceleratedOptimizer):
     """Steps and clears gradients in the last pass of a round only, as Accelerate's does.
 
     Attributes:
@@ -55,7 +55,7 @@ class _Optimizer(AcceleratedOptimizer):  # type: ignore[misc]
             self.norm.fill_(_frameworks.norm_of(self.optimizer))
 
 
-class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
+class Accelerator(accelerate.Accelerator):
     """Accelerate's, in whose :meth:`prepare` optimizers become :class:`tributary.torch.DistributedOptimizer`.
 
     Models are not wrapped. Loaders that shuffle are dealt out by a :class:`tributary.torch.DistributedSampler`, and so
@@ -94,7 +94,7 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
             )
         if getattr(self, "parallelism_config", None) is not None:
             raise ValueError(
-                "parallelism_config: a model in parts is for DistributedOptimizer(mesh=, replicate=), without Accelerate"
+                "parallelism_config: models in parts are for DistributedOptimizer(mesh=, replicate=) without Accelerate"
             )
         if self.mixed_precision == "fp16" or self.scaler is not None:
             raise ValueError(
@@ -228,6 +228,6 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]
     def load_state(self, input_dir: str | None = None, *arguments: Any, **named: Any) -> NoReturn:
         """Raises RuntimeError: the same command goes on where the job is."""
         raise RuntimeError(
-            "load_state(): parameters, optimizer, schedulers and the place in the data come with the job, which goes on "
-            "by itself. To begin with weights of another run, load them into the model before prepare()"
+            "load_state(): parameters, optimizer, schedulers and the place in the data come with the job, which goes "
+            "on by itself. To begin with weights of another run, load them into the model before prepare()"
         )

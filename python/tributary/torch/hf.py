@@ -96,7 +96,7 @@ def _states(callbacks: list[Any]) -> dict[str, Any]:
     return states
 
 
-class _GoesOn(TrainerCallback):  # type: ignore[misc]
+class _GoesOn(TrainerCallback):
     """The mean loss since the last log entry has the steps before this process in it."""
 
     def __init__(self, trainer: Any, progress: _Progress) -> None:
@@ -210,8 +210,8 @@ class TributaryMixin:
             return self._folder.name
         if checkpoint:
             raise ValueError(
-                f"resume_from_checkpoint={checkpoint!r}, and the job is at its beginning: without a checkpoint the same "
-                "command goes on where the job is. To begin with a checkpoint's weights, load them into the model "
+                f"resume_from_checkpoint={checkpoint!r}, and the job is at its beginning: without a checkpoint the "
+                "same command goes on where the job is. To begin with a checkpoint's weights, load them into the model "
                 "(from_pretrained), and leave resume_from_checkpoint out"
             )
         return None
@@ -237,5 +237,5 @@ class TributaryMixin:
             _program.log(loss=logs["loss"])
 
 
-class TributaryTrainer(TributaryMixin, Trainer):  # type: ignore[misc]
+class TributaryTrainer(TributaryMixin, Trainer):
     """transformers' Trainer over Tributary. See :class:`TributaryMixin`."""

@@ -31,7 +31,7 @@ from tributary.torch.optimizer import DistributedOptimizer
 PART = 4096  # elements of a value that goes in one call
 
 
-class _Environment(ClusterEnvironment):  # type: ignore[misc]
+class _Environment(ClusterEnvironment):
     """``tributary run``, torchrun and their like have started this process, and say which rank it is."""
 
     creates_processes_externally = True
@@ -92,7 +92,7 @@ class _Loops:
         call._call_callbacks_load_state_dict(self._trainer, {"callbacks": state["callbacks"]})
 
 
-class TributaryStrategy(ParallelStrategy):  # type: ignore[misc]
+class TributaryStrategy(ParallelStrategy):
     """Puts a :class:`tributary.torch.DistributedOptimizer` round the module's optimizer.
 
     The Trainer's own arguments say how gradients are accumulated and clipped (``gradient_clip_val``: of the mean
@@ -106,6 +106,7 @@ class TributaryStrategy(ParallelStrategy):  # type: ignore[misc]
     """
 
     strategy_name = "tributary"
+    optimizers: Any
 
     def __init__(self, **options: Any) -> None:
         super().__init__(cluster_environment=_Environment())
@@ -148,8 +149,8 @@ class TributaryStrategy(ParallelStrategy):  # type: ignore[misc]
             )
         if trainer.gradient_clip_val and str(trainer.gradient_clip_algorithm or "norm").rpartition(".")[2] != "norm":
             raise ValueError(
-                "gradient_clip_algorithm='value': gradients leave during the backward pass, and servers clip the norm of "
-                "their mean; leave it out, or say 'norm'"
+                "gradient_clip_algorithm='value': gradients leave during the backward pass, and servers clip the norm "
+                "of their mean; leave it out, or say 'norm'"
             )
         self.precision_plugin.clip_gradients = self._clip
         connector = trainer._accelerator_connector
@@ -167,8 +168,8 @@ class TributaryStrategy(ParallelStrategy):  # type: ignore[misc]
         super().setup_optimizers(trainer)
         if len(self.optimizers) != 1:
             raise ValueError(
-                f"configure_optimizers() gives {len(self.optimizers)} optimizers, and this strategy trains one: use one "
-                "with parameter groups; for a GAN write the loop yourself, with a DistributedOptimizer for each net"
+                f"configure_optimizers() gives {len(self.optimizers)} optimizers, and this strategy trains one: use "
+                "one with parameter groups; for a GAN write the loop yourself, with a DistributedOptimizer for each net"
             )
         (optimizer,) = self.optimizers
         options = {"max_grad_norm": trainer.gradient_clip_val or None, "on_rewind": "raise", **self._job_options}
