@@ -234,6 +234,21 @@ TEST_CASE("--restarts bounds how often, and ranks that were done come back with 
   CHECK(has(call.error(), "started again 2 times within 10 rounds (--restarts)"));
 }
 
+TEST_CASE("ranks that fail because another was killed are started again with it, and meet at another port") {
+  const TempDir dir;
+  const std::string starts = dir / "starts-";
+  // Rank 0 is looked at before rank 1, which was killed. Nobody has trained a round.
+  const std::string script = "echo $MASTER_PORT >> " + starts + "$RANK; until [ -s " + starts + "0 ] && [ -s " +
+                             starts + "1 ]; do sleep 0.05; done; [ $(wc -l < " + starts +
+                             "$RANK) -gt 1 ] && exit 0; [ $RANK = 0 ] && exit 1; kill -9 $$";
+  Call call(dir, run(dir, {"--ranks-per-node", "2"}, {"/bin/sh", "-c", script}));
+  CHECK_MESSAGE(call.wait() == 0, call.error());
+  const std::string ports = contents(starts + "0");
+  CHECK(ports == contents(starts + "1"));
+  const std::size_t line = ports.find('\n');
+  CHECK(ports.substr(0, line) != ports.substr(line + 1, ports.size() - line - 2));
+}
+
 TEST_CASE("ranks that end with status 0 without having finished their job are no success") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "left", .rounds = 100'000});

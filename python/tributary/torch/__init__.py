@@ -16,6 +16,9 @@
 differs from DistributedDataParallel, and what the engine does: ``docs/torch.md``.
 """
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from tributary.torch import _needs
 
 try:
@@ -39,6 +42,16 @@ from tributary.torch.sampler import DistributedSampler
 from tributary.torch.scaler import GradScaler
 
 _log.show_by_default()
+
+_FRAMEWORKS = ("accelerate", "hf", "lightning")
+
+
+def __getattr__(name: str) -> _Any:
+    """Modules for frameworks, which are imported only if somebody names one: ``tributary.torch.hf``."""
+    if name in _FRAMEWORKS:
+        return _import_module(f"tributary.torch.{name}")
+    raise AttributeError(f"module 'tributary.torch' has no attribute {name!r}")
+
 
 __all__ = [
     "DiLoCo",

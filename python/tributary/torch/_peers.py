@@ -47,8 +47,7 @@ class Peers:
             try:
                 self._all.recv([torch.zeros(1)], peer, 0).wait()
             except RuntimeError:
-                if torch.distributed.is_initialized():  # else the program has ended it
-                    gone(f"rank {peer} has ended")
+                gone(f"rank {peer} has ended")
 
         for peer in {(rank - 1) % world, (rank + 1) % world} - {rank}:
             thread = threading.Thread(target=wait, args=(peer,), name=f"watches rank {peer}", daemon=True)
@@ -86,9 +85,11 @@ class Peers:
 
 
 def _group_of_all() -> Any:
-    """On Gloo, and no timeout of the program's. torchrun gives processes that it starts again the store of those before
-    them: under a name of its own nobody finds their addresses there.
+    """On Gloo, with no timeout of the program's, and left alone by ``destroy_process_group()``. torchrun gives processes
+    that it starts again the store of those before them: under a name of its own nobody finds their addresses there.
     """
+    if torch.distributed.get_backend() != "gloo":  # what tells the name may have no device yet
+        return torch.distributed.new_group(backend="gloo", timeout=_FOR_EVER)
     name = [uuid.uuid4().hex]
     torch.distributed.broadcast_object_list(name, src=0)
     default = torch.distributed.distributed_c10d._get_default_store()
