@@ -85,7 +85,7 @@ class Peers:
 
 
 def _group_of_all() -> Any:
-    """On Gloo, with no timeout of the program's, and left alone by ``destroy_process_group()``. torchrun gives processes
+    """On Gloo, with no timeout of the program's, left alone by ``destroy_process_group()``. torchrun gives processes
     that it starts again the store of those before them: under a name of its own nobody finds their addresses there.
     """
     if torch.distributed.get_backend() != "gloo":  # what tells the name may have no device yet
