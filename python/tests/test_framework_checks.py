@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -20,6 +22,16 @@ import tributary.torch as trib
 from tributary.torch.accelerate import Accelerator
 from tributary.torch.hf import TributaryTrainer
 from tributary.torch.lightning import TributaryStrategy
+
+
+class Imports(unittest.TestCase):
+    def test_only_on_demand(self) -> None:
+        names = ("accelerate", "transformers", "lightning")
+        text = (
+            f"import sys, tributary.torch as t; print([n for n in {names} if n in sys.modules]); t.hf.TributaryTrainer"
+        )
+        found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+        self.assertEqual(found.stdout, "[]\n")
 
 
 class InFolder(WithFake):
@@ -119,6 +131,16 @@ class WithTrainer(InFolder):
         logged = [entry for entry in trainer.state.log_history if "loss" in entry]
         self.assertEqual(len(logged), len(Samples()) // 8 // 5)
         self.assertNotIn("grad_norm", logged[0])
+
+    def test_a_job_that_goes_back(self) -> None:
+        trainer = self.trainer(max_grad_norm=1.0, logging_steps=1)
+        self.library.events = {20: "back to 12"}
+        trainer.train()
+        steps = len(Samples()) // 8
+        self.assertEqual(len(self.library.rounds) - 1, steps)
+        self.assertEqual(trainer.state.global_step, steps)
+        logged = [entry["step"] for entry in trainer.state.log_history if "loss" in entry]
+        self.assertEqual(logged, list(range(1, steps + 1)))
 
     def test_another_order_of_samples(self) -> None:
         with self.assertRaisesRegex(ValueError, "LengthGroupedSampler"):

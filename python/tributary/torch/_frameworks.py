@@ -35,8 +35,10 @@ def sampler_of(loader: Any) -> DistributedSampler | None:
 
 def dealt(loader: Any, seed: int) -> Any:
     """A loader that shuffles all of a data set, made anew with a DistributedSampler; any other loader as it is."""
-    shuffles = isinstance(loader, DataLoader) and isinstance(loader.sampler, RandomSampler)
-    if not shuffles or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+        return loader
+    sampler: Any = loader.sampler
+    if not isinstance(sampler, RandomSampler) or sampler.replacement or sampler.num_samples != len(loader.dataset):
         return loader
     return with_sampler(loader, DistributedSampler(loader.dataset, seed=seed, batch_size=loader.batch_size))
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from tributary._library import Tensor
+from tributary.torch._launch import ranks_of_environment
 from tributary.torch._peers import Peers
 from tributary.torch._slots import Slot
 
@@ -269,5 +270,7 @@ def part_of(mesh: Any, replicate: str | None) -> Part:
         raise ValueError("mesh= and replicate= go together: the device mesh, and its data-parallel dimension's name")
     if mesh is not None:
         return MeshPart(mesh, str(replicate))
-    has_group = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return GroupPart() if has_group else Part()
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return Part()
+    world = torch.distributed.get_world_size()
+    return GroupPart() if ranks_of_environment() in (None, world) else Part()  # else it is not the job's ranks'
