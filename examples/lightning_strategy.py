@@ -1,4 +1,4 @@
-"""Lightning through a strategy, which puts a DistributedOptimizer round the module's optimizer, and does nothing else.
+"""Lightning over Tributary: the strategy is named, and nothing else is changed. See docs/from-lightning.md.
 
 tributary run --servers 1 --nodes 2 -- python examples/lightning_strategy.py
 """
@@ -6,71 +6,51 @@ tributary run --servers 1 --nodes 2 -- python examples/lightning_strategy.py
 from typing import Any
 
 import torch
-import tributary.torch as trib
-from byte_gpt import ByteGPT, arguments, datasets, validation_loss
+from byte_gpt import ByteGPT, arguments, datasets
 from lightning import LightningModule, Trainer
-from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
+from tributary.torch.lightning import TributaryStrategy
 
-
-class TributaryStrategy(SingleDeviceStrategy):
-    """Each rank has one device, and the job joins them.
-
-    Args:
-        options: of the DistributedOptimizer.
-    """
-
-    strategy_name = "tributary"
-
-    def __init__(self, device: str = "cpu", **options: Any) -> None:
-        super().__init__(device)
-        self._options = options
-
-    @property
-    def is_global_zero(self) -> bool:
-        return trib.rank() == 0
-
-    def setup_optimizers(self, trainer: Trainer) -> None:
-        super().setup_optimizers(trainer)
-        (optimizer,) = self.optimizers
-        assert self.lightning_module is not None
-        wrapped = trib.DistributedOptimizer(self.lightning_module, optimizer, **self._options)
-        self.optimizers = [wrapped]
-        for config in self.lr_scheduler_configs:
-            config.scheduler.optimizer = wrapped
+Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Module(LightningModule):
-    def __init__(self, context: int, rounds: int) -> None:
+    def __init__(self, context: int, steps: int) -> None:
         super().__init__()
         self.model = ByteGPT(context=context)
-        self.rounds = rounds
+        self.steps = steps
 
-    def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], index: int) -> torch.Tensor:
+    def loss(self, batch: Batch) -> torch.Tensor:
         x, y = batch
-        loss = F.cross_entropy(self.model(x).flatten(0, 1), y.flatten())
-        trib.log(loss=loss)
-        return loss
+        return F.cross_entropy(self.model(x).flatten(0, 1), y.flatten())
+
+    def training_step(self, batch: Batch, index: int) -> torch.Tensor:
+        return self.loss(batch)
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        self.log("validation loss", self.loss(batch), sync_dist=True)
 
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = torch.optim.AdamW(self.model.groups(), lr=1e-3)
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.rounds)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
 args = arguments()
 torch.set_num_threads(1)
 data, held_out = datasets(args.text, args.bytes, args.context)
-sampler = trib.DistributedSampler(data, seed=1, batch_size=args.batch)
-loader = DataLoader(data, batch_size=args.batch, sampler=sampler, drop_last=True)
-module = Module(args.context, args.epochs * len(loader))
 trainer = Trainer(
-    strategy=TributaryStrategy(max_grad_norm=1.0),
+    strategy=TributaryStrategy(),
+    devices=1,  # of this process
     max_epochs=args.epochs,
+    accumulate_grad_batches=2,
+    gradient_clip_val=1.0,
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,
 )
-trainer.fit(module, loader)
-print(f"validation loss {validation_loss(module.model, held_out):.4f}")
+module = Module(args.context, args.epochs * len(data) // (2 * args.batch * trainer.world_size))
+trainer.fit(module, DataLoader(data, args.batch, shuffle=True), DataLoader(held_out, args.batch))
+if trainer.is_global_zero:
+    print(f"validation loss {trainer.callback_metrics['validation loss']:.4f}")

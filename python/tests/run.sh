@@ -10,6 +10,6 @@ python=${1:-$("$here/../../scripts/torch_environment.sh")}
 export PYTHONPATH=$here/.. OMP_NUM_THREADS=1
 "$python" -c 'import torch; print("torch", torch.__version__)'
 cd "$here"
-exec "$python" -m unittest --buffer test_needs test_job test_data test_place test_together test_breaks test_numbers test_endings \
+exec "$python" -m unittest --buffer test_needs test_job test_data test_place test_again test_together test_breaks test_numbers test_endings \
   test_shared test_streams test_cluster test_twins test_processes test_loops test_elastic test_state test_checkpoints test_orders test_tutorial \
-  test_parallel test_fsdp test_bench test_gather test_collectives test_batches test_init test_from_ddp test_loops_values
+  test_parallel test_fsdp test_bench test_gather test_collectives test_launchers test_batches test_init test_from_ddp test_loops_values

@@ -40,6 +40,9 @@ KeepAlive::Lost KeepAlive::lost() {
   for (std::uint32_t i = 0; !stopping && i < cluster_.trainers().size(); ++i) {
     if (is_lost(cluster_.trainers()[i].process)) lost.trainers.push_back(i);
   }
+  // Whoever was killed first: errors of others that ran then are put down to that.
+  std::ranges::stable_partition(
+      lost.trainers, [&](std::uint32_t i) { return !RestartRules::is_error(*cluster_.trainers()[i].process.poll()); });
   for (auto* all : {&cluster_.servers(), &cluster_.workers()}) {
     for (Daemon& daemon : *all) {
       if (is_lost(daemon.process)) lost.daemons.push_back(&daemon);

@@ -51,19 +51,19 @@ class RestartRules {
 
   static bool says_usage(const ExitStatus& status) { return status.signal == 0 && status.code == kExitUsage; }
 
- private:
-  struct Past {
-    std::uint64_t counted_from = 0, last = 0;
-    std::uint32_t restarts = 0, errors = 0;
-    std::uint64_t losses = 0;  // of losses_, when it was started
-  };
-
   // An exit status, or a signal that a process brings upon itself. A shell says signal n with status 128 + n.
   static bool is_error(const ExitStatus& status) {
     constexpr int kOwn[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGTRAP};
     const int signal = status.signal == 0 ? std::max(status.code - kExitSignal, 0) : status.signal;
     return signal == 0 || std::ranges::find(kOwn, signal) != std::end(kOwn);
   }
+
+ private:
+  struct Past {
+    std::uint64_t counted_from = 0, last = 0;
+    std::uint32_t restarts = 0, errors = 0;
+    std::uint64_t losses = 0;  // of losses_, when it was started
+  };
 
   const std::uint32_t most_;
   // Processes that were lost for no error of their own, and the round of the last one.

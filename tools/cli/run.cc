@@ -31,11 +31,11 @@ constexpr std::chrono::seconds kTrainerGrace{30};  // a trainer may have somethi
 constexpr const char* kRunFooter = R"(
 Starts servers and workers as real daemons on this machine and COMMAND once for each rank, and stops everything when all have ended. The command is a trainer
 that attaches to its node's worker, in Python or over the C library, and brings its own job; it is told by its environment who and where it is:
-  TRIBUTARY_RANK, TRIBUTARY_WORLD_SIZE, TRIBUTARY_LOCAL_RANK, TRIBUTARY_LOCAL_WORLD_SIZE, TRIBUTARY_GROUP_RANK   as torchrun counts them
+  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE   as torchrun counts them; each with TRIBUTARY_ in front, too
   TRIBUTARY_SOCKET     its worker's socket
   TRIBUTARY_ATTACH_TIMEOUT   with --attach-timeout
   TRIBUTARY_PROGRESS   a datagram socket that shows each round it is told of
-  MASTER_ADDR, MASTER_PORT   for torch.distributed.init_process_group(), where ranks hold parts of a model
+  MASTER_ADDR, MASTER_PORT   for torch.distributed.init_process_group(); another port when ranks are started again
   OMP_NUM_THREADS      processors that this command may use (affinity, cgroup quota) / ranks, unless it is set
 What rank 0 prints is shown here; all else is in logs/ in the base folder.
 
@@ -107,11 +107,9 @@ class Run {
         },
         [this] { return somebody_waits(run_.cluster()); }, tell);
     began_ = Clock::now();
-    const auto port = free_port();  // for ranks that hold a part of the model each, and talk to each other
-    if (!port) return tl::unexpected(port.error());
     if (auto ok = run_.cluster().start_trainers({.command = std::move(command),
                                                  .progress_socket = run_.progress_socket(),
-                                                 .rendezvous = std::to_string(*port),
+                                                 .meet = true,
                                                  .output_apart = true});
         !ok) {
       return ok;

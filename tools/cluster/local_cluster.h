@@ -91,17 +91,18 @@ struct Trainer {
   std::string output_file;                      // its standard output; empty: in the log, too
   std::uint64_t log_from = 0, output_from = 0;  // where this start's lines begin
   std::string network_namespace;
+  std::uint16_t meeting_port = 0;  // where it meets the others (MASTER_PORT); 0: none is named
 
   std::string name() const { return "trainer of rank " + std::to_string(rank); }
 };
 
-// What is run once for each rank, and is told by its environment who it is (ARCHITECTURE.md, "Words") and where its
-// worker listens: TRIBUTARY_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_WORLD_SIZE, _GROUP_RANK, _SOCKET and _PROGRESS, and
-// how long it may attach: _ATTACH_TIMEOUT.
+// What is run once for each rank. Its environment says who it is (ARCHITECTURE.md, "Words"), as torchrun's does: RANK,
+// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE, each with TRIBUTARY_ in front, too. Where
+// its worker listens, and how long it may attach: TRIBUTARY_SOCKET, _PROGRESS and _ATTACH_TIMEOUT.
 struct TrainerOptions {
   std::vector<std::string> command;  // argv[0]: path of the program
   std::string progress_socket;       // where they report each round; empty: nowhere
-  std::string rendezvous;            // port of this machine for torch.distributed (MASTER_PORT); empty: none is named
+  bool meet = false;                 // a port of this machine is named for torch.distributed (MASTER_PORT)
   bool output_apart = false;         // rank 0's standard output goes to logs/trainer-0.out instead of its log
   // For elastic jobs: on which nodes, and how many nodes they are told there are. Empty and 0: all.
   std::vector<std::uint32_t> nodes;
@@ -137,7 +138,7 @@ class LocalCluster {
   // Starts a daemon again that has ended, with the same configuration.
   Status restart(Daemon& daemon);
   // Starts a trainer again that has ended, by its place in trainers() (its rank, where all were started at once).
-  Status restart_trainer(std::uint32_t trainer);
+  Status restart_trainer(std::uint32_t index);
 
   // In good order: SIGTERM to the workers, which lets the job stop at a round boundary and the trainers leave; then the
   // servers. Whoever is the coordinator (server 0, or worker 0) goes last. Who does not end in time is killed. Names of
@@ -186,6 +187,7 @@ class LocalCluster {
   std::vector<Daemon> servers_;
   std::vector<Daemon> workers_;
   std::vector<Trainer> trainers_;
+  std::uint16_t meeting_port_ = 0;  // of trainers that are started now
 };
 
 // The command of a trainer that is told its job on its command line, as tributary-train is. program: with its first

@@ -49,6 +49,11 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
   const std::uint32_t nodes = options.world_nodes == 0 ? options_.nodes : options.world_nodes;
   const std::uint32_t local = options_.ranks_per_node, ranks = options_.nodes * local;
   const std::uint32_t processors = usable_processors();
+  if (options.meet) {
+    const auto port = free_port();
+    if (!port) return tl::unexpected(port.error());
+    meeting_port_ = *port;
+  }
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
     const std::uint32_t node = rank / local;
     if (!options.nodes.empty() && std::ranges::find(options.nodes, node) == options.nodes.end()) continue;
@@ -63,21 +68,24 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
     if (rank < options.rank_arguments.size()) {
       trainer.argv.insert(trainer.argv.end(), options.rank_arguments[rank].begin(), options.rank_arguments[rank].end());
     }
-    trainer.environment = {{"TRIBUTARY_RANK", std::to_string(rank)},
-                           {"TRIBUTARY_WORLD_SIZE", std::to_string(nodes * local)},
-                           {"TRIBUTARY_LOCAL_RANK", std::to_string(rank % local)},
-                           {"TRIBUTARY_LOCAL_WORLD_SIZE", std::to_string(local)},
-                           {"TRIBUTARY_GROUP_RANK", std::to_string(node)},
-                           {"TRIBUTARY_SOCKET", worker.socket},
+    trainer.environment = {{"TRIBUTARY_SOCKET", worker.socket},
                            {"TRIBUTARY_PROGRESS", options.progress_socket},
                            {"TRIBUTARY_BASE_DIR", std::filesystem::absolute(options_.base_dir).string()}};
+    // Under torchrun's names, which programs and frameworks look at, and under ours, which come first.
+    for (const auto& [name, value] : {std::pair{"RANK", rank},
+                                      {"WORLD_SIZE", nodes * local},
+                                      {"LOCAL_RANK", rank % local},
+                                      {"LOCAL_WORLD_SIZE", local},
+                                      {"GROUP_RANK", node},
+                                      {"GROUP_WORLD_SIZE", nodes}}) {
+      for (const char* prefix : {"", "TRIBUTARY_"}) {
+        trainer.environment.emplace_back(std::string(prefix) + name, std::to_string(value));
+      }
+    }
     if (options_.attach_timeout_s > 0) {
       trainer.environment.emplace_back("TRIBUTARY_ATTACH_TIMEOUT", std::to_string(options_.attach_timeout_s));
     }
-    if (!options.rendezvous.empty()) {
-      trainer.environment.insert(trainer.environment.end(),
-                                 {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", options.rendezvous}});
-    }
+    trainer.meeting_port = meeting_port_;
     // Ranks share the processors that they may use, and what Python prints is seen when it is printed.
     const std::uint32_t threads = std::max(1u, processors / ranks);
     for (auto [name, value] : {std::pair{"OMP_NUM_THREADS", threads}, {"PYTHONUNBUFFERED", 1u}}) {
@@ -89,18 +97,32 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
   return {};
 }
 
-Status LocalCluster::restart_trainer(std::uint32_t trainer) {
-  trainers_.at(trainer).process.end_rest();
-  return spawn(trainers_.at(trainer));
+// A process group of torch's has no place for a process that is started again: the others end, too. The first that is
+// started again is told another port. At the old one it would find addresses of processes that are about to end.
+Status LocalCluster::restart_trainer(std::uint32_t index) {
+  Trainer& trainer = trainers_.at(index);
+  trainer.process.end_rest();
+  if (trainer.meeting_port != 0 && trainer.meeting_port == meeting_port_) {
+    const auto port = free_port();
+    if (!port) return tl::unexpected(port.error());
+    meeting_port_ = *port;
+  }
+  trainer.meeting_port = meeting_port_;
+  return spawn(trainer);
 }
 
 Status LocalCluster::spawn(Trainer& trainer) {
   trainer.log_from = file_bytes(trainer.log_file);
   trainer.output_from = file_bytes(trainer.output_file);
+  auto environment = trainer.environment;
+  if (trainer.meeting_port != 0) {
+    environment.emplace_back("MASTER_ADDR", "127.0.0.1");
+    environment.emplace_back("MASTER_PORT", std::to_string(trainer.meeting_port));
+  }
   auto process = Process::spawn({.argv = trainer.argv,
                                  .log_file = trainer.log_file,
                                  .output_file = trainer.output_file,
-                                 .environment = trainer.environment,
+                                 .environment = std::move(environment),
                                  .network_namespace = trainer.network_namespace});
   if (!process) return tl::unexpected(process.error());
   trainer.process = std::move(*process);

@@ -16,6 +16,9 @@
 differs from DistributedDataParallel, and what the engine does: ``docs/torch.md``.
 """
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 from tributary.torch import _needs
 
 try:
@@ -41,6 +44,16 @@ from tributary.torch.scaler import GradScaler
 from tributary.torch.stream import batches
 
 _log.show_by_default()
+
+_FRAMEWORKS = ("accelerate", "hf", "lightning")
+
+
+def __getattr__(name: str) -> _Any:
+    """Modules for frameworks, which are imported only if somebody names one: ``tributary.torch.hf``."""
+    if name in _FRAMEWORKS:
+        return _import_module(f"tributary.torch.{name}")
+    raise AttributeError(f"module 'tributary.torch' has no attribute {name!r}")
+
 
 __all__ = [
     "DiLoCo",

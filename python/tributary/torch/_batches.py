@@ -74,7 +74,12 @@ class Batches(Iterator[Any]):
 def _source(loader: Any) -> Any:
     """Of its batches."""
     batches = getattr(loader, "batch_sampler", None)
-    return loader if batches is None else batches
+    source = loader if batches is None else batches
+    inner = getattr(source, "batch_sampler", None)
+    if not isinstance(getattr(inner, "sampler", None), DistributedSampler):
+        return source
+    source.skip_batches = 0  # Accelerate's skip_first_batches(): the sampler goes on by itself
+    return inner
 
 
 def sampler_of(loader: Any) -> Any:

@@ -48,6 +48,12 @@ def topology_of_environment() -> tuple[int, int, int, int, int] | None:
     return (0, 1, 0, 1, 0)
 
 
+def ranks_of_environment() -> int | None:
+    """How many ranks the launcher has started; None: it has not said it."""
+    text = os.environ.get("TRIBUTARY_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or ""
+    return int(text) if text.isdecimal() else None
+
+
 def attach_timeout_ms(attach_timeout: float | None) -> int:
     """None: 0, which is what the environment says."""
     if attach_timeout is None:

@@ -102,6 +102,7 @@ class Link:
         if not model.steps_here:
             place.before = self._parameters_before
         place.whole = self._keeps_whole
+        place.starts_together = part.starts_together
 
     # ---- this rank
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
-import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any
 
 import torch
 
 from tributary._library import Tensor
 from tributary.torch._fully_sharded import dimensions_of
+from tributary.torch._launch import ranks_of_environment
+from tributary.torch._peers import Peers
 from tributary.torch._slots import Slot
-
-_FOR_EVER = timedelta(days=3650)
-_LOOK_S = 0.05  # how often a rank that waits for others' words looks whether its view is over
-_LEAVING_S = 5.0  # how long a rank that is done waits for its neighbours to say that they are, too
 
 
 class Part:
@@ -57,10 +51,6 @@ class Part:
         """
         del samples
 
-    def least(self, number: int) -> int:
-        """Of what the ranks of this replica say. All of them ask when they are attached for the first time."""
-        return number
-
     def agree(self, round: int, stops: bool, over: Callable[[], bool]) -> bool | None:
         """Whether a rank of this replica is to stop after the round. Each of them asks after each round.
 
@@ -88,6 +78,46 @@ class Part:
         """Whether threads of this part are still blocked, which no interpreter may be torn down under."""
         return False
 
+    @property
+    def starts_together(self) -> bool:
+        """Whether all ranks start again when one is lost. They then go on from the same top of their loops."""
+        return False
+
+    def least(self, number: int) -> int:
+        """Of what those that start together say. All of them ask when they are attached for the first time."""
+        return number
+
+
+class GroupPart(Part):
+    """All of the model, on a rank of a program that has a process group of torch's.
+
+    Args:
+        group: on Gloo, of ranks that stop together. None: all.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        self._peers = Peers(group)
+
+    def agree(self, round: int, stops: bool, over: Callable[[], bool]) -> bool | None:
+        return self._peers.agree(round, stops, over)
+
+    def watch(self, gone: Callable[[str], None]) -> None:
+        self._peers.watch(gone)
+
+    def leave(self) -> None:
+        self._peers.leave()
+
+    @property
+    def watches(self) -> bool:
+        return self._peers.watches
+
+    @property
+    def starts_together(self) -> bool:
+        return True
+
+    def least(self, number: int) -> int:
+        return self._peers.least(number)
+
 
 @dataclass(frozen=True)
 class _Held:
@@ -110,7 +140,7 @@ def _mesh_of(parameter: torch.Tensor) -> Any:
     return getattr(parameter, "device_mesh", None)
 
 
-class MeshPart(Part):
+class MeshPart(GroupPart):
     """The part that a rank has by its place in a device mesh.
 
     Tensors are known by their names, and a slice of a DTensor by its name and its place: ranks that have a tensor of
@@ -147,11 +177,8 @@ class MeshPart(Part):
         data = [name for name in names if name == replicate or name in self._sharded]
         self.replica: int | None = self._number(data)
         self.replicas = math.prod(self._sizes[name] for name in data)
-        self._watchers: dict[int, threading.Thread] = {}
-        self._agreed = -1  # the newest round after which no rank stops
-        self._question: _Question | None = None  # that is still to be answered
-        self._neighbours = torch.distributed.new_group(backend="gloo", timeout=_FOR_EVER)
         self._group = self._make_group(mesh.mesh.movedim(names.index(replicate), 0).flatten(1))
+        super().__init__(self._group)
 
     def _number(self, dims: Sequence[str]) -> int:
         """This rank's place in some of the dimensions."""
@@ -268,75 +295,6 @@ class MeshPart(Part):
                     "count, or leave samples() out and multiply each rank's loss by count * ranks / all ranks' counts"
                 )
 
-    def least(self, number: int) -> int:
-        said = torch.tensor(number)
-        torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MIN, group=self._group)
-        return int(said)
-
-    def watch(self, gone: Callable[[str], None]) -> None:
-        """A receive that nobody sends for ends when the process at the other end does. Each rank waits for its
-        neighbours; those that end because of it are waited for by theirs.
-        """
-        world, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
-
-        def wait(peer: int) -> None:
-            try:
-                torch.distributed.recv(torch.zeros(1), src=peer, group=self._neighbours)
-            except RuntimeError:
-                gone(f"rank {peer} has ended")
-
-        for peer in {(rank - 1) % world, (rank + 1) % world} - {rank}:
-            thread = threading.Thread(target=wait, args=(peer,), name=f"watches rank {peer}", daemon=True)
-            thread.start()
-            self._watchers[peer] = thread
-
-    def leave(self) -> None:
-        for peer in self._watchers:
-            with contextlib.suppress(RuntimeError):  # it has ended already
-                torch.distributed.send(torch.zeros(1), dst=peer, group=self._neighbours)
-        until = time.monotonic() + _LEAVING_S
-        for thread in self._watchers.values():
-            thread.join(max(0.0, until - time.monotonic()))
-
-    @property
-    def watches(self) -> bool:
-        return any(thread.is_alive() for thread in self._watchers.values())
-
-    def agree(self, round: int, stops: bool, over: Callable[[], bool]) -> bool | None:
-        """All ranks ask once about each round, in order, also if it is done again: then the answer is known, or is
-        still to come. So whoever asks and whoever attaches again never wait for each other.
-        """
-        if round <= self._agreed:
-            return False
-        if self._question is None:
-            self._question = _Question(stops, self._group)
-        while not self._question.answered(_LOOK_S):
-            if over():
-                return None
-        answer, self._question = self._question.answer(), None
-        self._agreed = round
-        return answer
-
-
-class _Question:
-    """Whether a rank of a group is to stop, as all of them say."""
-
-    def __init__(self, stops: bool, group: Any) -> None:
-        self._flag = torch.tensor(int(stops))
-        self._done = threading.Event()
-        self._work = torch.distributed.all_reduce(
-            self._flag, torch.distributed.ReduceOp.MAX, group=group, async_op=True
-        )
-        self._work.get_future().add_done_callback(lambda _: self._done.set())
-
-    def answered(self, within: float) -> bool:
-        """Waits so long, seconds."""
-        return self._done.wait(within)
-
-    def answer(self) -> bool:
-        self._work.wait()  # raises what went wrong
-        return bool(self._flag)
-
 
 def _digest(values: torch.Tensor) -> str:
     data = values.detach().to("cpu", torch.float32).contiguous()
@@ -367,4 +325,9 @@ def part_of(mesh: Any, replicate: str | None, model: Any = ()) -> Part:
     """
     if (mesh is None) != (replicate is None):
         raise ValueError("mesh= and replicate= go together: the device mesh, and its data-parallel dimension's name")
-    return Part() if mesh is None else MeshPart(mesh, str(replicate), dimensions_of(model))
+    if mesh is not None:
+        return MeshPart(mesh, str(replicate), dimensions_of(model))
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return Part()
+    world = torch.distributed.get_world_size()
+    return GroupPart() if ranks_of_environment() in (None, world) else Part()  # else it is not the job's ranks'

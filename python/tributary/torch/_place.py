@@ -33,7 +33,7 @@ class Kept:
         before: parameters that the round began with, if they were kept.
         mine: this rank kept it.
         dealt_alike: among as many ranks as there are now.
-        earlier: what was kept when the round left, for ranks that hold a model together and do not all have this top.
+        earlier: what was kept when the round left, for ranks that start together and do not all have this top.
     """
 
     round: int
@@ -83,6 +83,8 @@ class Place:
         stepped: the newest round that an optimizer which steps here has stepped.
         before: tells the parameters that the open round began with.
         whole: whether what all ranks have alike is to go with the state, though it is large.
+        starts_together: the state at a top has that of when the round left. Ranks that start together go on from the
+            same one.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class Place:
         self.stepped = 0
         self.before: Callable[[], list[torch.Tensor]] = list
         self.whole: Callable[[], bool] = lambda: False
+        self.starts_together = False
         self._reseed = reseed
         self._schedulers = schedulers
         self._tensors = tensors
@@ -247,8 +250,8 @@ class Place:
         self._give(session, self.round, *self._kept[self.round])
 
     def _note_left(self, round: int, kept: Packed) -> None:
-        """What was kept when a round left, for ranks that hold a model together."""
-        if self._alike is not None and self._alike.is_part:
+        """What was kept when a round left."""
+        if self.starts_together:
             self._left = round, kept
 
     def _give(self, session: Session, round: int, kept: Packed, whole: bool) -> None:

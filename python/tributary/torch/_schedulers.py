@@ -51,14 +51,16 @@ class Schedulers:
 
     def _found(self) -> list[Any]:
         """In the order in which they were made, without those that another one steps."""
-        mine = [
-            scheduler
-            for known in _made
-            if (scheduler := known()) is not None
-            and any(getattr(scheduler, "optimizer", None) is optimizer for optimizer in self._optimizers)
-        ]
+        mine = [scheduler for known in _made if (scheduler := known()) is not None and self._is_mine(scheduler)]
         inner = {id(part) for scheduler in mine for part in getattr(scheduler, "_schedulers", [])}
         return [scheduler for scheduler in mine if id(scheduler) not in inner]
+
+    def _is_mine(self, scheduler: Any) -> bool:
+        """Whether it steps the optimizer, or one that has the optimizer in it (Accelerate's)."""
+        holder = getattr(scheduler, "optimizer", None)
+        while holder is not None and not any(holder is optimizer for optimizer in self._optimizers):
+            holder = getattr(holder, "optimizer", None)
+        return holder is not None
 
     def find(self) -> None:
         """Those that there are now."""

@@ -195,10 +195,10 @@ class Together:
             thread.join()
 
     def peer_has_ended(self, who: str) -> None:
-        """Of the ranks that hold the model together. Whoever computes finds out by itself; who waits for all ranks to
+        """Of the ranks that start again together. Whoever computes finds out by itself; who waits for all ranks to
         be there would wait for one that waits for this one.
         """
-        self._ended = f"{who}: ranks that hold a model together start again together"
+        self._ended = f"{who}: ranks with a process group of torch's start again together"
         if self._attaching:
             logger.error("%s", self._ended)
             os._exit(1)

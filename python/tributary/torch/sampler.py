@@ -307,7 +307,8 @@ class DistributedSampler(Sampler[int]):
         if not last.over and last.began == program.round and not last.skipped:
             program.loop.looks = True
             return last.number, last.epoch, last.start
-        if not last.over and self._trains and not self._told_left and program.loop.ended is None:
+        left = not last.over and last.batches < last.count(len(self.dataset))
+        if left and self._trains and not self._told_left and program.loop.ended is None:
             self._told_left = True
             logger.warning(
                 "epoch %d was left after %d of %d batches. A process that goes on takes what is left of an open epoch, "
