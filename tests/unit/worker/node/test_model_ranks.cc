@@ -7,6 +7,7 @@
 #include "common/base/model_ranks.h"
 #include "tests/unit/expect.h"
 #include "tests/unit/server/shard/core_fixture.h"
+#include "worker/node/job.h"
 #include "worker/reduce/host_reducer.h"
 #include "worker/reduce/node_gather.h"
 
@@ -260,6 +261,16 @@ TEST_CASE("ranks of a replica that count different samples are told so") {
   REQUIRE(stages.out.errors.size() == 1);
   CHECK(contains(stages.out.errors[0].second.message, "tensor 'tied' count 7 samples"));
   CHECK(stages.core.version(ChunkIndex(0)) == Version(0));
+}
+
+TEST_CASE("ranks that hold a part each need memory for the gradients of their parts alone") {
+  constexpr std::uint64_t kLarge = 1u << 16;
+  const Layout layout = layout_of({{"first", {kLarge}, 0, {0}}, {"second", {kLarge}, 0, {1}}});
+  const std::uint32_t parts[] = {0, 1};
+  const std::uint64_t all = NodeJob::bytes_needed(layout, 2, {}, EncodingSpec{});
+  const std::uint64_t own = NodeJob::bytes_needed(layout, 2, parts, EncodingSpec{});
+  CHECK(all - own > 2 * kLarge * sizeof(float) - 4 * 65536);  // each lacks the other's, but for pages
+  CHECK(all - own <= 2 * kLarge * sizeof(float));
 }
 
 }  // namespace
