@@ -435,7 +435,9 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
           "{}: no answer has come for {} ms since the stop at round {}; the parameters here are those of round {} in "
           "part",
           in_words(), context_.options.stop_timeout_ms, stop.round.value, reached.value);
-      return end(running, stop);
+      StopJob late = stop;
+      late.kind = StopKind::kStopped;  // ranks that have not what was trained go on from there when they come back
+      return end(running, std::move(late));
     }
   } else if (running.found && now_ms >= running.found->until_ms) {
     leave(LeaveKind::kFailed, reached, running.found->stop.reason);

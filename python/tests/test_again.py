@@ -8,7 +8,7 @@ from unittest import mock
 import test_place
 
 from tributary.torch._parallel import Part
-from tributary.torch._place import Place
+from tributary.torch._place import Kept
 
 LOOPS = (test_place.told_epochs, test_place.held_passes, test_place.steps_here, test_place.by_values_of_all)
 EACH = 3  # of the points where test_place.py ends a process
@@ -19,8 +19,8 @@ class OtherGoesAgain(Part):
 
     starts_together = True
 
-    def any(self, says: bool) -> bool:
-        return True
+    def least(self, number: int) -> int:
+        return number - number % 2  # before a top
 
 
 class Again(test_place.Loops):
@@ -32,14 +32,14 @@ class Again(test_place.Loops):
         self.tops = 0
 
     def test_wherever_it_ends(self) -> None:
-        found_again = Place.found_again
+        take = Kept.at
 
-        def noted(*arguments: object) -> object:
-            found = found_again(*arguments)  # type: ignore[arg-type]
-            self.tops += found is not None
+        def noted(kept: Kept, position: int) -> Kept:
+            found = take(kept, position)
+            self.tops += found is not kept
             return found
 
-        self.enterContext(mock.patch.object(Place, "found_again", noted))
+        self.enterContext(mock.patch.object(Kept, "at", noted))
         self.library.others = lambda data: [test_place.other_rank(data)]
         for loop in LOOPS:
             before = self.tops

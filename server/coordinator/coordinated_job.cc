@@ -231,13 +231,15 @@ void CoordinatedJob::leave_running(RunningView& running, const Peers::Worker& wo
     return ledger_.awaited.forget_node(m.node.value);
   }
   member.left = m;
-  if (m.kind == LeaveKind::kStopped || m.kind == LeaveKind::kFinishesAll) {
+  const bool ends = m.kind == LeaveKind::kFinishesAll;
+  if (m.kind == LeaveKind::kStopped || ends) {
     // This node has every answer of round m.round and pushes no more: no chunk anywhere can go past it, so all are
     // there. (Nodes with clocks of their own are anywhere.)
     const std::string reason = running.stop_requested() ? ledger_.last_stop
-                               : m.message.empty()      ? who + " was stopped"
-                                                        : m.message;
-    const StopKind kind = m.kind == LeaveKind::kStopped ? StopKind::kStopped : StopKind::kFinished;
+                               : !m.message.empty()     ? m.message
+                               : ends                   ? who + " ended training"
+                                                        : who + " was stopped";
+    const StopKind kind = ends ? StopKind::kFinished : StopKind::kStopped;
     return begin_stop(kind, running.stop_round(m.round), reason, now_ms);
   }
   if (all_left(members())) begin_stop(StopKind::kFinished, m.round, "training is complete", now_ms);

@@ -296,6 +296,7 @@ void TrainerSim::look() {
   if (state == RegionState::kStopped) {
     if (!stopped_) return;  // the worker's words are under way
     if (stopped_->kind != StopKind::kFinished) return finish(LeaveKind::kStopped);
+    if (world_.scenario.one_ends) return over();
   }
   if (phase_ == Phase::kWaiting) ask_after(complete_);
   gather();

@@ -118,8 +118,8 @@ TEST_CASE("two ranks attach, give initial values, train and finish") {
   CHECK(std::string(tributary_stop_reason(sessions[0].get())).empty());
 
   CHECK(failed_with(tributary_saved(sessions[0].get()), TRIBUTARY_INVALID_ARGUMENT, "before tributary_finish()"));
-  CHECK(failed_with(tributary_finish(sessions[0].get(), static_cast<tributary_leave>(3), nullptr),
-                    TRIBUTARY_INVALID_ARGUMENT, "told to leave as 3"));
+  CHECK(failed_with(tributary_finish(sessions[0].get(), static_cast<tributary_leave>(4), nullptr),
+                    TRIBUTARY_INVALID_ARGUMENT, "told to leave as 4"));
   CHECK(failed_with(tributary_finish(sessions[0].get(), TRIBUTARY_FINISHED, "\xff"), TRIBUTARY_INVALID_ARGUMENT,
                     "no UTF-8"));
   for (const CSession& session : sessions) {
