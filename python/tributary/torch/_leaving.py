@@ -169,7 +169,7 @@ class Leaving:
         self._link.place.loop.ended = reason
         self._link.report.say(f"training has ended with round {self._link.round}: {reason}")
         for one in self._jobs.open:
-            one.place.take_own_again()
+            one.place.back_to_top(one.name)
         for one in self._jobs.open:
             one.leaving.finish()
 

@@ -383,6 +383,12 @@ class Place:
         if self._own:
             self._load_own(_plain.unpacked(self._own))
 
+    def back_to_top(self, name: str) -> None:
+        """The pass since the loop's last top is of no round."""
+        top = self.loop.last_top
+        if top is not None and name in top.jobs:
+            self._take_own(top.jobs[name]["own"])
+
     def go_on_in_loop(self, top: Top, own: bool) -> None:
         """The program's loop goes on from a top, after this job's round."""
         reseed, round = self._reseed, self.round
