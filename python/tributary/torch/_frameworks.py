@@ -61,8 +61,8 @@ def counts_itself(sampler: DistributedSampler) -> None:
 
 def norm_of(optimizer: DistributedOptimizer) -> float:
     """Of the newest round's mean gradient, before it was clipped. NaN: the job measures none."""
-    gate = optimizer._link.gate(optimizer.round)
-    return math.nan if gate is None else gate.norm
+    norm = optimizer.grad_norm
+    return math.nan if norm is None else norm
 
 
 def holds(optimizer: torch.optim.Optimizer, parameters: Any) -> bool:
