@@ -23,6 +23,7 @@
 #include "bench/scratch_folder.h"
 #include "bench/stall_watch.h"
 #include "common/base/result.h"
+#include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
 #include "common/math/median.h"
 #include "server/checkpoint/checkpoint_directory.h"
@@ -207,12 +208,12 @@ class Bench {
     const auto accepted =
         http_order(admin, "/checkpoint/save", order.dump(), milliseconds(10'000), cluster_.admin_token());
     if (!accepted) return tl::unexpected(accepted.error());
-    const Json id = Json::parse(accepted->body, nullptr, false);
+    const Json id = ordered_json_in(accepted->body);
     if (accepted->status != 200 || !id.contains("id")) return fail(ErrorCode::kUnavailable, accepted->body);
     Json status;
     const auto over = [&] {
       const auto answer = http_order(admin, "/checkpoint/" + id.at("id").dump(), std::nullopt, milliseconds(10'000));
-      if (answer) status = Json::parse(answer->body, nullptr, false);
+      if (answer) status = ordered_json_in(answer->body);
       const std::string step = status.is_object() ? status.value("step", std::string()) : std::string();
       return step == "done" || step == "failed";
     };

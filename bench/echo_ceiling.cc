@@ -14,6 +14,7 @@
 
 #include "common/base/buffer_pool.h"
 #include "common/base/layout.h"
+#include "common/config/json_text.h"
 #include "common/wire/zmq_util.h"
 #include "kernels/optimizer.h"
 
@@ -112,7 +113,7 @@ Result<std::vector<std::string>> wait_endpoints(Process& server, const std::stri
     std::string line;
     while (std::getline(in, line) && !in.eof()) {
       if (!line.starts_with("ready ")) continue;
-      const auto json = nlohmann::json::parse(line.substr(6), nullptr, false);
+      const auto json = json_in(line.substr(6));
       if (json.is_object()) return json.value("endpoints", std::vector<std::string>{});
     }
     std::this_thread::sleep_for(milliseconds(5));

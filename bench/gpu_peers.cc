@@ -19,6 +19,7 @@
 #include "bench/gpu_scope.h"
 #include "bench/scratch_folder.h"
 #include "bench/timing.h"
+#include "common/config/json_text.h"
 #include "kernels/cuda_copy.h"
 #include "kernels/tree_sum.h"
 #include "session/trainer_device.h"
@@ -278,7 +279,7 @@ class Peers {
   Json fault() {
     Peer peer = start("fault");
     if (!peer.problem.empty()) return {{"problem", peer.problem}};
-    Json out = Json::parse(peer.said, nullptr, false);
+    Json out = ordered_json_in(peer.said);
     if (out.is_discarded()) out = {{"problem", "it said: " + peer.said}};
     kernels::cuda::scale(values_, kFew, 1.0f, stream_);
     cudaError_t here = cudaGetLastError();

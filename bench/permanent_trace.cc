@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
 #include "common/wire/trace_messages.h"
 
@@ -45,7 +46,7 @@ void PermanentTrace::run(const std::stop_token& stop) {
     const auto answer = http_order(
         admin_, orders ? "/trace/order" : path,
         orders ? std::optional(Json{{"job", job_}, {"rounds", rounds}}.dump()) : std::nullopt, kOrderTimeout, token_);
-    const Json json = answer ? Json::parse(answer->body, nullptr, false) : Json();
+    const Json json = answer ? ordered_json_in(answer->body) : Json();
     if (orders && (!json.is_object() || json.contains("error"))) {
       const std::lock_guard lock(mutex_);
       refusal_ = json.is_object() ? json.value("error", "") : answer ? "no JSON" : answer.error().message;

@@ -11,6 +11,7 @@
 
 #include "bench/echo_ceiling.h"
 #include "bench/sample_model.h"
+#include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
 #include "common/math/encoding.h"
 #include "common/math/median.h"
@@ -218,7 +219,7 @@ Result<PushPullBenchmark::Kept> PushPullBenchmark::kept() {
   for (Daemon& server : cluster_.servers()) {
     const auto text = http_get(server.admin, "/status", kScrapeTimeout);
     if (!text) return tl::unexpected(text.error());
-    const Json status = Json::parse(*text, nullptr, false);
+    const Json status = ordered_json_in(*text);
     if (!status.is_object() || status.at("jobs").empty()) continue;
     const Json& job = status.at("jobs").at(0);
     const Json& snapshot = job.at("snapshot");
@@ -270,7 +271,7 @@ Result<Json> PushPullBenchmark::ask_daemons() {
 Status PushPullBenchmark::ask_devices(Json& found) {
   const auto text = http_get(cluster_.workers()[0].admin, "/status", kScrapeTimeout);
   if (!text) return tl::unexpected(text.error());
-  const Json status = Json::parse(*text, nullptr, false);
+  const Json status = ordered_json_in(*text);
   const bool told = status.is_object() && status.contains("jobs") && !status["jobs"].empty() &&
                     status["jobs"][0].contains("device_times");
   if (!told) return fail(ErrorCode::kInternal, "the worker's /status tells nothing of its devices");

@@ -24,6 +24,7 @@
 #include "common/base/clock.h"
 #include "common/base/printed.h"
 #include "common/base/result.h"
+#include "common/config/json_text.h"
 #include "common/files/durable_file.h"
 #include "tools/cluster/local_cluster.h"
 #include "tools/cluster/progress_socket.h"
@@ -424,7 +425,7 @@ Result<Json> run_stragglers(const StragglerOptions& options, const Json& earlier
 Result<Json> read_earlier(const std::string& path) {
   std::ifstream in(path);
   if (!in) return Json();
-  Json earlier = Json::parse(in, nullptr, false);
+  Json earlier = ordered_json_in(std::string(std::istreambuf_iterator<char>(in), {}));
   if (!earlier.is_object()) {
     return fail(ErrorCode::kMalformed, path + " is not what this command wrote; move it away or give another folder");
   }

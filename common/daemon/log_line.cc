@@ -5,6 +5,8 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "common/config/json_text.h"
+
 namespace tributary {
 namespace {
 
@@ -62,7 +64,7 @@ std::string to_json(const LogLine& line) {
 
 std::optional<LogLine> parse_log_line(std::string_view line) {
   if (line.starts_with('{')) {
-    const Json json = Json::parse(line, nullptr, false);
+    const Json json = ordered_json_in(line);
     const auto text = [&](const char* key) {
       const auto at = json.find(key);
       return at != json.end() && at->is_string() ? at->get<std::string>() : std::string();

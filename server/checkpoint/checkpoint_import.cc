@@ -11,6 +11,7 @@
 #include "common/base/checksum.h"
 #include "common/config/job_json.h"
 #include "common/config/job_optimizer.h"
+#include "common/config/json_text.h"
 #include "common/files/safetensors.h"
 #include "kernels/cast.h"
 #include "server/checkpoint/checkpoint_convert.h"
@@ -71,7 +72,7 @@ std::vector<std::string> import_order(const SafetensorsHeader& header) {
   std::vector<std::string> names;
   for (const SafetensorsEntry& tensor : header.tensors) names.push_back(tensor.name);
   if (const auto noted = header.metadata.find("tributary.order"); noted != header.metadata.end()) {
-    const nlohmann::json list = nlohmann::json::parse(noted->second, nullptr, false);
+    const nlohmann::json list = json_in(noted->second);
     std::vector<std::string> order;
     for (const auto& name : list.is_array() ? list : nlohmann::json::array()) {
       if (name.is_string()) order.push_back(name.get<std::string>());

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/config/json_text.h"
+
 namespace tributary {
 namespace {
 
@@ -11,7 +13,7 @@ using Json = nlohmann::ordered_json;
 // Fields of an order, each of them known and of its type.
 class Fields {
  public:
-  explicit Fields(const std::string& body) : json_(Json::parse(body, nullptr, false)) {
+  explicit Fields(const std::string& body) : json_(ordered_json_in(body)) {
     if (!json_.is_object()) complaint_ = "an order is a JSON object";
   }
   std::string text(const char* key) {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "common/config/json_text.h"
 #include "common/security/keys.h"
 #include "tools/cluster/run_folder.h"
 
@@ -17,7 +18,7 @@ Result<std::vector<std::string>> admin_addresses(const std::string& base_dir) {
                                           " (it has no cluster.json); give the folder of a running "
                                           "`tributary up` with --base-dir, or daemons with --admin");
   }
-  const auto json = nlohmann::json::parse(in, nullptr, false);
+  const auto json = json_in(std::string(std::istreambuf_iterator<char>(in), {}));
   std::vector<std::string> addresses;
   for (const char* kind : {"servers", "workers"}) {
     if (!json.is_object() || !json.contains(kind) || !json.at(kind).is_array()) continue;

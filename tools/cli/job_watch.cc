@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
 
 namespace tributary::cli {
@@ -16,7 +17,7 @@ constexpr std::chrono::seconds kPause{1};
 Json status_of(Daemon& daemon) {
   if (!daemon.process.running()) return {};
   const auto text = http_get(daemon.admin, "/status", kWatchTimeout);
-  const Json status = text ? Json::parse(*text, nullptr, false) : Json();
+  const Json status = text ? ordered_json_in(*text) : Json();
   return status.is_object() ? status : Json();
 }
 

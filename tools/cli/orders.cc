@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
 #include "tools/cli/daemons.h"
 
@@ -38,7 +39,7 @@ Result<nlohmann::ordered_json> ask(const AdminPort& port, const std::string& pat
   const Result<HttpAnswer> answer = http_order(admin, path, order, kOrderTimeout, port.token);
   if (!answer) return tl::unexpected(answer.error());
   using Json = nlohmann::ordered_json;
-  Json json = Json::parse(answer->body, nullptr, false);
+  Json json = ordered_json_in(answer->body);
   if (!json.is_object()) {
     return fail(ErrorCode::kMalformed, "http://" + admin + path + " did not answer with JSON; is that server 0?");
   }

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "common/base/quantity.h"
+#include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
 #include "tools/cli/table.h"
 
@@ -138,7 +139,7 @@ Result<Measured> measure(const std::vector<std::string>& admin_addresses, const 
   for (const std::string& address : admin_addresses) {
     const auto body = http_get(address, "/status", kMeasureTimeout);
     if (!body) return tl::unexpected<Error>(body.error());
-    statuses.push_back(SortedJson::parse(*body, nullptr, false));
+    statuses.push_back(json_in(*body));
     if (!statuses.back().is_object()) {
       return fail(ErrorCode::kUnavailable,
                   "http://" + address + "/status did not answer with JSON; is that a daemon of Tributary?");

@@ -11,6 +11,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/printed.h"
+#include "common/config/json_text.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/job_watch.h"
 #include "tools/cli/keep_alive.h"
@@ -195,7 +196,7 @@ class Run {
     for (const Trainer& trainer : run_.cluster().trainers()) {
       const std::string line = trainer_result(trainer);
       if (line.empty()) continue;
-      const Json result = Json::parse(line);
+      const Json result = ordered_json_in(line);
       if (trainer.rank == 0) summary_["result"] = result;
       if (first.is_null()) summary_["digest"] = first = result.at("digest");
       if (result.at("digest") == first) continue;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/printed.h"
+#include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
 #include "tools/cluster/trainer_result.h"
 
@@ -50,7 +51,7 @@ nlohmann::ordered_json server_usage(LocalCluster& cluster) {
     const ProcessUsage usage = server.process.usage();
     nlohmann::ordered_json owned;  // null: it does not answer any more
     if (const auto text = http_get(server.admin, "/status", kStatusTimeout)) {
-      const auto status = nlohmann::ordered_json::parse(*text, nullptr, false);
+      const auto status = ordered_json_in(*text);
       if (status.is_object() && status.contains("memory")) owned = status["memory"]["max_owned_bytes"];
     }
     all.push_back({{"name", server.name},

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/base/printed.h"
+#include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/daemons.h"
@@ -296,7 +297,7 @@ std::vector<Answer> ask(const std::vector<std::string>& addresses, const std::st
   for (const std::string& address : addresses) {
     Answer answer{.address = address, .status = nullptr, .error = {}};
     const auto body = http_get(address, "/status", kAskTimeout, token);
-    if (body) answer.status = Json::parse(*body, nullptr, false);
+    if (body) answer.status = ordered_json_in(*body);
     if (!body) {
       answer.error = body.error().message;
     } else if (!answer.status.is_object()) {

@@ -11,6 +11,7 @@
 #include "common/base/exit_codes.h"
 #include "common/config/config_toml.h"
 #include "common/config/job_json.h"
+#include "common/config/json_text.h"
 #include "common/devices/device_choice.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/local_run.h"
@@ -51,7 +52,7 @@ std::string summary_file(const std::string& base_dir) {
 // The summary of this very job, if it was completed in this folder before.
 std::optional<nlohmann::ordered_json> completed_before(const std::string& base_dir, const std::string& job_json) {
   std::ifstream in(summary_file(base_dir));
-  const auto json = nlohmann::ordered_json::parse(in, nullptr, false);
+  const auto json = ordered_json_in(std::string(std::istreambuf_iterator<char>(in), {}));
   if (!json.is_object() || json.value("job_json", "") != job_json || !json.contains("summary")) return std::nullopt;
   return json.at("summary");
 }

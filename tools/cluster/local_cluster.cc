@@ -18,6 +18,7 @@
 
 #include "common/base/assert.h"
 #include "common/base/exit_codes.h"
+#include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
 #include "common/security/key_folder.h"
 #include "tools/cluster/run_folder.h"
@@ -63,7 +64,7 @@ std::optional<nlohmann::json> find_ready(const std::string& log, std::uint64_t f
   std::string line;
   while (std::getline(in, line) && !in.eof()) {
     if (!line.starts_with("ready {")) continue;
-    auto json = nlohmann::json::parse(line.substr(6), nullptr, false);
+    auto json = json_in(line.substr(6));
     if (json.is_object()) return json;
   }
   return std::nullopt;

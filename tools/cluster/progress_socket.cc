@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/config/json_text.h"
+
 namespace tributary {
 namespace {
 
@@ -19,7 +21,7 @@ constexpr int kReceiveBuffer = 4 << 20;  // rounds of many ranks while nobody lo
 }  // namespace
 
 std::optional<ProgressReport> parse_progress(std::string_view datagram) {
-  const auto json = nlohmann::json::parse(datagram, nullptr, false);
+  const auto json = json_in(datagram);
   if (!json.is_object()) return {};
   ProgressReport report;
   const auto take = [&json](const char* key, auto& into) {

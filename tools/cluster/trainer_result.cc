@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "common/config/json_text.h"
+
 namespace tributary {
 
 Result<nlohmann::ordered_json> parsed_result(const Trainer& trainer) {
@@ -13,7 +15,7 @@ Result<nlohmann::ordered_json> parsed_result(const Trainer& trainer) {
                 "rank " + std::to_string(trainer.rank) + " left no result; the last lines of " + trainer.log_file +
                     ":\n" + last_lines(trainer.log_file, LocalCluster::kReportedLogLines, trainer.log_from));
   }
-  return nlohmann::ordered_json::parse(line);
+  return ordered_json_in(line);
 }
 
 Result<std::vector<nlohmann::ordered_json>> parsed_results(LocalCluster& cluster) {

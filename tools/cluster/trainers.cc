@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/processors.h"
+#include "common/config/json_text.h"
 #include "tools/cluster/local_cluster.h"
 
 namespace tributary {
@@ -150,7 +151,7 @@ std::string trainer_result(const Trainer& trainer) {
   std::string line, found;
   while (std::getline(in, line)) {
     if (!line.starts_with("{")) continue;
-    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto json = json_in(line);
     if (json.is_object() && json.contains("digest")) found = line;
   }
   return found;

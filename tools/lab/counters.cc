@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "common/config/json_text.h"
 #include "tools/cluster/command.h"
 #include "tools/lab/network_namespace.h"
 
@@ -39,7 +40,7 @@ Result<std::map<std::string, QueueCounters>> queues_of(const std::string& networ
 
 Result<std::map<std::string, QueueCounters>> parse_queues(std::string_view tc_json) {
   std::map<std::string, QueueCounters> found;
-  const auto json = nlohmann::json::parse(tc_json, nullptr, false);
+  const auto json = json_in(tc_json);
   try {
     if (!json.is_array()) return fail(ErrorCode::kMalformed, "tc printed no JSON array of queues");
     for (const auto& queue : json) {

@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/config/json_text.h"
 #include "tools/cluster/command.h"
 #include "tools/lab/network_namespace.h"
 
@@ -158,7 +159,7 @@ Result<std::unique_ptr<Lab>> Lab::up(const LabConfig& config, bool transient, co
   if (!lock) return tl::unexpected(lock.error());
   std::unique_ptr<Lab> lab(new Lab(config, std::move(*lock)));
   std::ifstream in(state_file(config.name));
-  const auto state = nlohmann::json::parse(in, nullptr, false);
+  const auto state = json_in(std::string(std::istreambuf_iterator<char>(in), {}));
   if (state.is_object() && state.value("complete", false) && !state.value("transient", true)) {
     if (state.value("fingerprint", "") != lab->plan_.fingerprint) {
       return fail(ErrorCode::kUnavailable, "the lab " + config.name +

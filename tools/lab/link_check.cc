@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "common/base/printed.h"
+#include "common/config/json_text.h"
 #include "tools/cluster/command.h"
 
 namespace tributary::lab {
@@ -49,7 +50,7 @@ Result<LinkCheck> measure(const LabConfig& config, const LabPlan& plan, std::siz
 }  // namespace
 
 Result<std::pair<double, std::uint64_t>> parse_iperf(std::string_view text) {
-  const auto json = nlohmann::json::parse(text, nullptr, false);
+  const auto json = json_in(text);
   try {
     if (json.is_object() && json.contains("error")) {
       return fail(ErrorCode::kUnavailable, "iperf3: " + json.at("error").get<std::string>());
