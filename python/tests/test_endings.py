@@ -103,6 +103,35 @@ class Ends(WithFake):
             self.train(opt)
         self.assertEqual((caught.exception.code, opt.round, len(self.library.pushes)), (0, 2, 2))
 
+    def test_local_steps_end_when_training_does(self) -> None:
+        data = torch.utils.data.TensorDataset(torch.randn(40, 4))
+        for sampled in (True, False):
+            with self.subTest(sampled=sampled):
+                self._leave()
+                self.library.rounds.clear()
+                self.library.events[3] = "trained"
+                inner = torch.optim.SGD(self.net.parameters(), lr=0.1)
+                passes = 0
+
+                def train(x: torch.Tensor, inner: torch.optim.Optimizer = inner) -> None:
+                    self.net(x).square().mean().backward()
+                    inner.step()
+                    inner.zero_grad()
+
+                with trib.DiLoCo(self.net, inner, sync_every=2) as job:
+                    if sampled:
+                        for (x,) in DataLoader(data, batch_size=4, sampler=trib.DistributedSampler(data, seed=1)):
+                            train(x)
+                            passes += 1
+                    else:
+                        with self.assertRaises(trib.Stopped) as caught:
+                            while True:
+                                passes += 1
+                                train(torch.randn(4, 4))
+                        self.assertEqual(caught.exception.code, 0)
+                self.assertEqual((job.round, passes), (2, 6 if sampled else 8))
+                self.assertTrue(self.library.session.was_saved)
+
     def test_a_program_that_ends_first_says_so_for_all(self) -> None:
         opt = self.make()
         session = self.library.session

@@ -137,7 +137,7 @@ class DiLoCo:
         assert self._handle is not None
         self._handle.remove()
         self._first.remove()
-        if kind is None and self._steps > 0:
+        if kind is None and self._steps > 0 and not self._link.closed:
             self._synchronise()
 
     def _steps_next(self, *_: Any) -> None:
@@ -152,6 +152,7 @@ class DiLoCo:
 
     @torch.no_grad()
     def _synchronise(self) -> None:
+        self._link.leaving.check_open()
         if self._link.skips:
             self._link.skip()
         else:
