@@ -226,8 +226,8 @@ TEST_CASE("values that no peer of ours sends are refused by name") {
   join.job_json = std::string(kMaxJobJsonBytes + 1, 'j');
   CHECK(contains(refusal(join), "the job configuration has 1048577 bytes"));
   LeaveJob leave;
-  leave.kind = static_cast<LeaveKind>(3);
-  CHECK(contains(refusal(leave), "the kind of leave is 3"));
+  leave.kind = static_cast<LeaveKind>(4);
+  CHECK(contains(refusal(leave), "the kind of leave is 4"));
   StopJob stop;
   stop.kind = static_cast<StopKind>(200);
   CHECK(contains(refusal(stop), "the kind of stop is 200"));
