@@ -23,6 +23,7 @@ from tributary import Error, _library
 from tributary._library import Gate, Leave
 from tributary.torch import _declare, _job, _log
 from tributary.torch._log import logger
+from tributary.torch._parallel import Part
 from tributary.torch._program import program
 
 
@@ -361,7 +362,8 @@ class Models(WithFake):
             self.make()
         with self.assertRaisesRegex(TypeError, "SyncBatchNorm"):
             trib.DiLoCo(self.net, torch.optim.SGD(self.net.parameters(), lr=0.1))
-        with mock.patch("torch.distributed.is_initialized", return_value=True):
+        alone = mock.patch("tributary.torch.optimizer.part_of", return_value=Part())
+        with mock.patch("torch.distributed.is_initialized", return_value=True), alone:
             self.make()
 
     def test_parameters_without_elements(self) -> None:
