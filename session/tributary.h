@@ -277,7 +277,8 @@ typedef enum tributary_leave {
   TRIBUTARY_FINISHED = 0,       /* training is complete */
   TRIBUTARY_LEAVES_STOPPED = 1, /* asked to stop; may come back */
   TRIBUTARY_LEAVES_FAILED = 2,
-  TRIBUTARY_FINISHES_ALL = 3 /* training is complete, for ranks that have not left, too: they get TRIBUTARY_TRAINED */
+  TRIBUTARY_FINISHES_ALL = 3, /* training is complete, for ranks that have not left, too: they get TRIBUTARY_TRAINED */
+  TRIBUTARY_LEAVES_MAX = 0x7fffffff /* no kind of leave: the type is as wide as an int, and others are refused */
 } tributary_leave;
 /* Blocks until the worker has taken note. message: why, which every rank is told; NULL: nothing. */
 TRIBUTARY_API tributary_status tributary_finish(tributary_session* session, tributary_leave leave, const char* message);
