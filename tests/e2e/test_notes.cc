@@ -25,6 +25,7 @@ const std::vector<Rule>& rules() {
   static const std::vector<Rule> all = {
       {"pip install tributary-", Way::kNotRun, "a wheel packs for minutes; test_wheel"},
       {"tributary run", Way::kNotRun, "a trainer of the reader's own; test_run"},
+      {"torchrun ", Way::kNotRun, "torch, and other machines; python/tests/test_launchers.py"},
       {"for i in 0 1 2 3; do", Way::kNotRun, "other machines; test_starting starts parts by hand"},
       {"NODE=", Way::kNotRun, "other machines"},
       {"tributary bench elastic", Way::kNotRun, "measures for minutes; test_elastic"},
