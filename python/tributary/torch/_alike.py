@@ -41,8 +41,7 @@ class Alike:
         self._slots = slots or []
         self._optimizer = optimizer
         self._mark = ""
-        self.is_part = is_part
-        self._warns = is_part
+        self._warns = is_part  # of state that is too large to go with rounds, once
 
     # ---- at the job's beginning
 

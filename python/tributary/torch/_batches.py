@@ -72,14 +72,11 @@ class Batches(Iterator[Any]):
 
 
 def _source(loader: Any) -> Any:
-    """Of its batches."""
+    """Takes samples of a sampler, and makes batches of them: a batch sampler, or the loader itself."""
     batches = getattr(loader, "batch_sampler", None)
     source = loader if batches is None else batches
     inner = getattr(source, "batch_sampler", None)
-    if not isinstance(getattr(inner, "sampler", None), DistributedSampler):
-        return source
-    source.skip_batches = 0  # Accelerate's skip_first_batches(): the sampler goes on by itself
-    return inner
+    return inner if isinstance(getattr(inner, "sampler", None), DistributedSampler) else source
 
 
 def sampler_of(loader: Any) -> Any:
@@ -98,7 +95,10 @@ def _count(kind: type[DataLoader[Any]]) -> None:
             return iterate(loader)
         if _held_back(loader):
             sampler.ahead = 1
-        return Batches(_source(loader), sampler, lambda: iterate(loader))
+        source = _source(loader)
+        if source is not loader and source is not loader.batch_sampler:  # Accelerate's skip_first_batches() is around it
+            loader.batch_sampler.skip_batches = 0  # type: ignore[union-attr]
+        return Batches(source, sampler, lambda: iterate(loader))
 
     kind.__iter__ = iterator  # type: ignore[assignment,method-assign]
 

@@ -50,8 +50,8 @@ def topology_of_environment() -> tuple[int, int, int, int, int] | None:
 
 def ranks_of_environment() -> int | None:
     """How many ranks the launcher has started; None: it has not said it."""
-    text = os.environ.get("TRIBUTARY_WORLD_SIZE") or os.environ.get("WORLD_SIZE") or ""
-    return int(text) if text.isdecimal() else None
+    text = _said("WORLD_SIZE")
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def attach_timeout_ms(attach_timeout: float | None) -> int:

@@ -346,12 +346,7 @@ class Link:
                 step, reason = found, self.attachment.session.stop_reason()
             except Unavailable as error:
                 step, reason = Step.RESTART, str(error)
-            if step == Step.VIEW_STOPPED:
-                self.leaving.as_stopped(reason)
-            if step == Step.TRAINED:
-                self._is_trained(reason)
-                return None
-            if not self._jobs.attach_again(self, reason, in_step=False):
+            if not self._goes_on(step, reason, in_step=False):
                 self.tell_rewound()
                 return None
 
@@ -429,12 +424,7 @@ class Link:
                 reason = self.attachment.session.stop_reason()
             except Unavailable as error:
                 step, reason = Step.RESTART, str(error)
-            if step == Step.VIEW_STOPPED:
-                self.leaving.as_stopped(reason)
-            if step == Step.TRAINED:
-                self._is_trained(reason)
-                return False
-            if not self._jobs.attach_again(self, reason):
+            if not self._goes_on(step, reason):
                 return False
             complete = self.attachment.began_after == wanted
             if complete:
@@ -442,9 +432,22 @@ class Link:
                     self._model.arrived(index)
                 self.report.say(f"round {wanted} is complete")
 
-    def _is_trained(self, reason: str) -> None:
-        self._order = []
-        self.leaving.as_trained(reason)
+    def _goes_on(self, step: Step, reason: str, in_step: bool = True) -> bool:
+        """After the end of the view, which a call of the session found.
+
+        Returns:
+            Whether this rank is where it was, in a new view. Else the job went back, or training has ended.
+
+        Raises:
+            Stopped: the job stops.
+        """
+        if step == Step.VIEW_STOPPED:
+            self.leaving.as_stopped(reason)
+        if step == Step.TRAINED:
+            self._order = []
+            self.leaving.as_trained(reason)
+            return False
+        return self._jobs.attach_again(self, reason, in_step)
 
     def _is_to_stop(self, step: Step) -> bool:
         return step == Step.STOP_REQUESTED or self._jobs.stop.requested is not None

@@ -34,12 +34,8 @@ class Peers:
         self._question: _Question | None = None  # that is still to be answered
 
     def least(self, number: int) -> int:
-        """Of what all ranks say. All ask together."""
-        said = torch.tensor(number)
-        options = torch.distributed.AllreduceOptions()
-        options.reduceOp = torch.distributed.ReduceOp.MIN
-        self._all.allreduce([said], options).wait()
-        return int(said)
+        """The least number that a rank says. All ask together."""
+        return -_Question(-number, self._all).answer()
 
     def watch(self, gone: Callable[[str], None]) -> None:
         """A receive that nobody sends for ends when the process at the other end does. Each rank waits for its
@@ -79,11 +75,11 @@ class Peers:
         if round <= self._agreed:
             return False
         if self._question is None:
-            self._question = _Question(stops, self._group)
+            self._question = _Question(int(stops), self._group)
         while not self._question.answered(_LOOK_S):
             if over():
                 return None
-        answer, self._question = self._question.answer(), None
+        answer, self._question = bool(self._question.answer()), None
         self._agreed = round
         return answer
 
@@ -103,20 +99,20 @@ def _group_of_all() -> Any:
 
 
 class _Question:
-    """Whether a rank of a group is to stop, as all of them say."""
+    """Asks for the largest number that a rank of a group says."""
 
-    def __init__(self, stops: bool, group: Any) -> None:
-        self._flag = torch.tensor(int(stops))
+    def __init__(self, says: int, group: Any) -> None:
+        self._number = torch.tensor(says)
         self._done = threading.Event()
         options = torch.distributed.AllreduceOptions()
         options.reduceOp = torch.distributed.ReduceOp.MAX
-        self._work = group.allreduce([self._flag], options)
+        self._work = group.allreduce([self._number], options)
         self._work.get_future().add_done_callback(lambda _: self._done.set())
 
     def answered(self, within: float) -> bool:
         """Waits so long, seconds."""
         return self._done.wait(within)
 
-    def answer(self) -> bool:
+    def answer(self) -> int:
         self._work.wait()  # raises what went wrong
-        return bool(self._flag)
+        return int(self._number)
