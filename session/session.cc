@@ -478,7 +478,7 @@ Status Session::start() {
   const StepState over = impl_->when_over();
   if (impl_->failure) return tl::unexpected(*impl_->failure);
   if (impl_->state() == RegionState::kFailed) return tl::unexpected(impl_->unavailable());
-  return fail(over == StepState::kStopped ? ErrorCode::kStopped : ErrorCode::kUnavailable,
+  return fail(over == StepState::kRestart ? ErrorCode::kUnavailable : ErrorCode::kStopped,
               "the job ended before its first round: " + stop_reason());
 }
 

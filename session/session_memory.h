@@ -48,7 +48,7 @@ class SessionMemory {
   // From now on parameters() are in a view that lives as long as its holder. Before the first of them is asked for.
   Result<std::shared_ptr<const void>> hold_parameters();
   float* gradient(std::uint64_t element, Round round) const;
-  // What parameters and this rank's gradients are in, whole pages. held: the tensors of the latter, ascending.
+  // Memory of parameters and of this rank's gradients, whole pages. held: the tensors of the latter, ascending.
   std::vector<std::span<std::byte>> host_memory(const Layout& layout, std::span<const std::size_t> held) const;
   bool on_device() const { return device_gradients_ != nullptr; }
   float* device_gradient(std::uint64_t element) const { return device_gradients_ + element; }

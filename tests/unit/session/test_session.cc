@@ -532,9 +532,8 @@ TEST_CASE("a stop request is heard at the end of a complete round, and the last 
   CHECK(node.lanes.closed() == 1);
 }
 
-TEST_CASE(
-    "a rank that went on when its neighbour stopped is told, and one that is at the same round may stop with it") {
-  FakeNode node;
+// Three ranks. The first leaves after round 1, the second has begun another, and the third has yet to look.
+std::vector<std::unique_ptr<Session>> left_by_the_first(FakeNode& node, LeaveKind kind, const std::string& message) {
   node.run();
   auto sessions = node.sessions(3);
   for (auto& session : sessions) ready_all(*session);
@@ -542,7 +541,14 @@ TEST_CASE(
   CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
   CHECK(state_of(sessions[1]->wait()) == StepState::kContinue);
   ready_all(*sessions[1]);  // round 2, which rank 0 will not see
-  CHECK(sessions[0]->finish(LeaveKind::kStopped));
+  CHECK(sessions[0]->finish(kind, message));
+  return sessions;
+}
+
+TEST_CASE(
+    "a rank that went on when its neighbour stopped is told, and one that is at the same round may stop with it") {
+  FakeNode node;
+  auto sessions = left_by_the_first(node, LeaveKind::kStopped, {});
   CHECK(state_of(sessions[1]->wait()) == StepState::kStopped);
   CHECK(contains(sessions[1]->stop_reason(), "after round 1"));
   CHECK(state_of(sessions[2]->wait()) == StepState::kStopRequested);
@@ -556,14 +562,7 @@ TEST_CASE(
 
 TEST_CASE("a rank that finishes for all ends the rounds of the node's others") {
   FakeNode node;
-  node.run();
-  auto sessions = node.sessions(3);
-  for (auto& session : sessions) ready_all(*session);
-  node.lanes.complete(Round(1));
-  CHECK(state_of(sessions[0]->wait()) == StepState::kContinue);
-  CHECK(state_of(sessions[1]->wait()) == StepState::kContinue);
-  ready_all(*sessions[1]);  // round 2, which rank 0 will not see
-  CHECK(sessions[0]->finish(LeaveKind::kFinishesAll, "rank 0 ended training: enough"));
+  auto sessions = left_by_the_first(node, LeaveKind::kFinishesAll, "rank 0 ended training: enough");
   CHECK(state_of(sessions[1]->wait()) == StepState::kFinished);
   CHECK(sessions[1]->stop_reason() == "rank 0 ended training: enough");
   CHECK(state_of(sessions[2]->wait()) == StepState::kContinue);  // round 1 is complete
@@ -574,6 +573,26 @@ TEST_CASE("a rank that finishes for all ends the rounds of the node's others") {
   CHECK(leave.kind == LeaveKind::kFinishesAll);
   CHECK(leave.round == Round(1));
   CHECK(leave.message == "rank 0 ended training: enough");
+}
+
+TEST_CASE("a view that ends before it has parameters begins again, unless it ended in good order") {
+  for (const StopKind kind : {StopKind::kRestart, StopKind::kStopped, StopKind::kFinished}) {
+    CAPTURE(static_cast<int>(kind));
+    FakeNode node;
+    node.run();
+    std::vector<FakeNode::Attached> attached;
+    for (std::uint32_t rank : {0, 1}) attached.push_back(node.attach(node.session_options(rank, 2)));
+    node.coordinator.await<JoinJob>();
+    node.welcome();
+    auto first = attached[0].get(), second = attached[1].get();
+    REQUIRE((first && second));
+    auto started = std::async(std::launch::async, [&] { return (*second)->start(); });  // waits for the first's values
+    node.server->on_control(StopJob{JobId(99), ViewId(1), kind, Round(0), "it is over"});
+    const Status status = started.get();
+    REQUIRE_FALSE(status);
+    CHECK(status.error().code == (kind == StopKind::kRestart ? ErrorCode::kUnavailable : ErrorCode::kStopped));
+    CHECK(contains(status.error().message, "it is over"));
+  }
 }
 
 TEST_CASE("all ranks that finish make the node finish, one that stopped instead makes it a stop") {
