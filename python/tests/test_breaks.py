@@ -1,4 +1,4 @@
-"""What breaks in other systems (docs/torch.md), and what users are told here: against a library in Python."""
+"""What breaks in other systems (docs/torch-messages.md), and what users are told here: against a library in Python."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from tributary import JobStopped, NotSaved, Unavailable
 from tributary._errors import Status
 from tributary._library import Leave, Step
 from tributary.torch._log import logger
+from tributary.torch._parallel import Part
 from tributary.torch._program import program
 
 
@@ -140,9 +141,16 @@ class Ends(WithFake):
         opt.finish()
         self.assertEqual(session.left, (Leave.FINISHES_ALL, "rank 0 ended training: enough"))
 
-    def test_only_ranks_of_a_job_end_it(self) -> None:
+    def test_who_cannot_end_training_for_all(self) -> None:
         with self.assertRaisesRegex(RuntimeError, "no open job"):
             trib.stop("enough")
+        self.make()
+        with self.assertRaisesRegex(ValueError, "say why"):
+            trib.stop("")
+        together = mock.patch.object(Part, "starts_together", property(lambda part: True))
+        with together, self.assertRaisesRegex(RuntimeError, "have a process group .*tributary.torch.all_reduce"):
+            trib.stop("enough")
+        self.assertIsNone(program.loop.ended)
 
     def test_an_exception_ends_the_job_as_failed(self) -> None:
         self.make()

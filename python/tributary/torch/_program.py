@@ -366,17 +366,17 @@ def stop(reason: str) -> None:
 
     Raises:
         ValueError: no reason.
-        RuntimeError: there is no open job, or ranks hold the model together: they have to leave the loop alike, by
-            :func:`all_reduce`.
+        RuntimeError: there is no open job, or ranks have a process group of torch's, or a mesh: one that leaves would
+            leave the others waiting there. They have to leave the loop alike, by :func:`all_reduce`.
     """
     if not reason:
         raise ValueError("stop(reason): say why, which all ranks log")
     if not program.jobs.open:
         raise RuntimeError("stop(): there is no open job")
-    if any(link.part.replica is not None for link in program.jobs.open):
+    if any(link.part.starts_together for link in program.jobs.open):
         raise RuntimeError(
-            "stop(): ranks hold the model together (mesh=), and one alone cannot leave the others: let all break off "
-            "by a figure that they agree on (tributary.torch.all_reduce)"
+            "stop(): ranks have a process group of torch's (init_process_group, mesh=), and wait there for one that "
+            "has left: let all break off by a figure that they agree on (tributary.torch.all_reduce)"
         )
     program.loop.ended = reason
     for link in program.jobs.open:
