@@ -34,6 +34,7 @@ unreachable() {
 }
 
 old_release=bullseye
+multiarch=$(gcc -print-multiarch)  # name of Debian's folders for this processor
 old_packages=(libc6 libc6-dev libgcc-10-dev)
 # Source package, and the package of this machine whose release it must have.
 sources=(zeromq3:libzmq3-dev capnproto:libcapnp-dev prometheus-cpp:prometheus-cpp-dev spdlog:libspdlog-dev
@@ -128,7 +129,7 @@ while read -r link; do
   ln -sfnr "$folder/root$(readlink "$link")" "$link"
 done < <(find "$folder/root" -type l -lname '/*')
 # GCC 12's own archive of the unwinder asks glibc 2.35 where code is; this one asks as glibc has always answered.
-cp "$folder/root/usr/lib/gcc/x86_64-linux-gnu/10/libgcc_eh.a" "$folder/lib"
+cp "$folder/root/usr/lib/gcc/$multiarch/10/libgcc_eh.a" "$folder/lib"
 (cd "$folder/root" && rm -rf etc usr/bin usr/include usr/lib/gcc usr/share)
 
 {
@@ -156,10 +157,10 @@ cp "$(gcc -print-file-name=libkj.a)" "$folder/lib/libkj.a"
 # The root's folders are named because the compiler looks in this machine's own before.
 cat >"$folder/link_options" <<OPTIONS
 --sysroot=$folder/root
--B$folder/root/usr/lib/x86_64-linux-gnu
+-B$folder/root/usr/lib/$multiarch
 -L$folder/lib
--L$folder/root/usr/lib/x86_64-linux-gnu
--L$folder/root/lib/x86_64-linux-gnu
+-L$folder/root/usr/lib/$multiarch
+-L$folder/root/lib/$multiarch
 -static-libstdc++
 -static-libgcc
 -Wl,--exclude-libs,libstdc++.a:libgcc.a:libgcc_eh.a
