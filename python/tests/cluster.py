@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TRIBUTARY_BUILD", REPOSITORY / "build" / "release"))
@@ -41,6 +42,28 @@ def environment(**more: str) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         **more,
     }
+
+
+def outputs_of_ranks(
+    words: list[Any], ranks: int, timeout: float, stderr: int | None = subprocess.STDOUT
+) -> list[tuple[str, int]]:
+    """What each rank of a Python program prints that meets over a process group of torch's, and its exit status."""
+    port = str(free_port())
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *words],
+            env=environment(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        return [(process.communicate(timeout=timeout)[0], process.returncode) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
 
 
 def processes_of(program: str, folder: Path) -> list[int]:

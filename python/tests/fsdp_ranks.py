@@ -21,9 +21,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.utils.data import DataLoader, TensorDataset
+from with_fake import forget_jobs
 
 import tributary.torch as trib
-from tributary.torch._program import program
 from tributary.torch._slots import as_slice
 
 SAMPLES = 64
@@ -275,7 +275,7 @@ def steps_here(kind: type[torch.optim.Optimizer]) -> None:
     train(alone.net, make(alone.net), 5)
     case = fresh()
     train(case.net, case.make(make(case.net), name="steps"), 3)
-    lose()
+    forget_jobs()
     again = fresh()
     again.library = case.library
     train(again.net, again.make(make(again.net), name="steps"), 5)
@@ -341,11 +341,11 @@ def tops() -> None:
 
     train(fresh(), 5, to_top=True)
     calm = makes.pop().net
-    lose()
+    forget_jobs()
     opt = fresh()
     for _ in range(2):  # also when it has gone through the round once more
         train(opt, 3, to_top=dist.get_rank() != 2)
-        lose()
+        forget_jobs()
         opt = fresh()
         rounds: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(rounds, opt.round)
@@ -353,16 +353,6 @@ def tops() -> None:
     train(opt, 5, to_top=True)
     assert opt.round == 5, opt.round
     check_same(makes[-1].net, calm)
-
-
-def lose() -> None:
-    """What a process that is killed leaves."""
-    for link in program.links:
-        link.leaving.fail("the case is over")
-    program.links.clear()
-    program.begin_loop()
-    program.names.clear()
-    program._leads = None
 
 
 def refused(words: str, attempt: Callable[[], Any]) -> None:
@@ -451,7 +441,7 @@ def main() -> None:
             said = "ok"
         except Exception as error:
             said = f"{type(error).__name__}: {error}".replace("\n", " ") + traceback.format_exc().replace("\n", " | ")
-        lose()
+        forget_jobs()
         print(f"case {name}: {said}", flush=True)
         dist.barrier()
     os._exit(0)  # threads of the cases still wait for their neighbours

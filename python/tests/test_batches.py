@@ -207,18 +207,10 @@ class Places(WithEnds):
 
     def test_a_living_process_goes_back(self) -> None:
         for loop in (stateful, shuffled, weighted, a_loader_an_epoch, epochs_in_a_range):
-            run, _, values = self.calm(loop)
+            calm = self.calm(loop)
             for round, back in ((13, 5), (17, 0), (24, 8), (16, 7), (6, 6)):
                 with self.subTest(loop.__name__, round=round, back=back):
-                    self._leave()
-                    self.library.rounds.clear()
-                    self.library.kept.clear()
-                    self.library.answers.clear()
-                    self.library.events[round] = f"back to {min(back, round - 1)}"
-                    again = self.process(loop)
-                    self.assertEqual(again.batches, run.batches)
-                    for one, other in zip(self.whole(), values):
-                        torch.testing.assert_close(one, other, rtol=0, atol=0)
+                    self.goes_back(loop, calm, self.library.events, round, min(back, round - 1))
 
     def test_a_living_process_goes_back_when_it_asks(self) -> None:
         for options in ({}, {"on_rewind": "raise"}):
@@ -231,20 +223,10 @@ class Places(WithEnds):
                         run.train(batch)
                 del opt
 
-            run, _, values = self.calm(loop)
+            calm = self.calm(loop)
             for calls, back in ((3, 1), (8, 5), (9, 6), (20, 4), (26, 0)):
                 with self.subTest(calls=calls, back=back, **options):
-                    self._leave()
-                    self.library.rounds.clear()
-                    self.library.kept.clear()
-                    self.library.answers.clear()
-                    self.library.gathered.clear()
-                    self.library.gather_events[calls] = f"back to {back}"
-                    again = self.process(loop)
-                    self.assertEqual(self.library.gather_events, {})
-                    self.assertEqual(again.batches, run.batches)
-                    for one, other in zip(self.whole(), values):
-                        torch.testing.assert_close(one, other, rtol=0, atol=0)
+                    self.goes_back(loop, calm, self.library.gather_events, calls, back)
 
     def test_a_finished_job_goes_on_with_more_epochs(self) -> None:
         for make in (Stateful, lambda: DataLoader(range(SAMPLES), batch_size=BATCH, shuffle=True)):

@@ -13,7 +13,7 @@ import unittest
 from collections.abc import Iterator
 from pathlib import Path
 
-from cluster import BIN, environment, free_port, processes_of
+from cluster import BIN, environment, outputs_of_ranks, processes_of
 from test_cluster import WithDaemons, say
 from test_parallel import Runs
 
@@ -22,24 +22,8 @@ HERE = Path(__file__).parent
 
 class Ranks(unittest.TestCase):
     def test_what_they_push_adds_up_to_the_gradient_of_one_process(self) -> None:
-        port = str(free_port())
-        processes = [
-            subprocess.Popen(
-                [sys.executable, HERE / "fsdp_ranks.py"],
-                env=environment(RANK=str(rank), WORLD_SIZE="4", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(4)
-        ]
-        try:
-            outputs = [process.communicate(timeout=120)[0] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-        for rank, output in enumerate(outputs):
-            self.assertEqual(processes[rank].returncode, 0, output)
+        for rank, (output, status) in enumerate(outputs_of_ranks([HERE / "fsdp_ranks.py"], 4, 120)):
+            self.assertEqual(status, 0, output)
             said = dict(line.split(": ", 1) for line in output.splitlines() if line.startswith("case "))
             self.assertEqual(len(said), 23, output)
             for case, outcome in said.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import subprocess
 import sys
 import unittest
 from contextlib import nullcontext
@@ -13,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from cluster import environment, free_port
+from cluster import outputs_of_ranks
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from with_fake import TwoLayers, WithFake
@@ -437,26 +436,9 @@ class Split(unittest.TestCase):
     """Two ranks of one replica, on gloo."""
 
     def test_partial_sums_and_optimizers_that_step_here(self) -> None:
-        port = str(free_port())
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, Path(__file__).with_name("split_numbers.py")],
-                env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        try:
-            for rank in ranks:
-                output = rank.communicate(timeout=120)[0]
-                self.assertEqual(rank.returncode, 0, output)
-                self.assertEqual(output.count("is torch's"), 5, output)
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.communicate()
+        for output, status in outputs_of_ranks([Path(__file__).with_name("split_numbers.py")], 2, 120):
+            self.assertEqual(status, 0, output)
+            self.assertEqual(output.count("is torch's"), 5, output)
 
 
 if __name__ == "__main__":

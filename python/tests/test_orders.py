@@ -1,4 +1,4 @@
-"""What a program orders of its own job: checkpoints, and the end of training."""
+"""Orders of a program for its own job: checkpoints, and the end of training."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from cluster import BIN, value_of
 from test_cluster import WithDaemons
 
-# Of a job that saves itself, and goes on from that in another cluster.
+# A job that saves itself, and goes on from that in another cluster.
 OWN_ORDERS = """
 import sys, time
 import torch
@@ -67,7 +67,7 @@ print(f"rank {trib.rank()}: {opt.round} {trained} {hashlib.sha256(parameters).he
 
 class OwnOrders(WithDaemons):
     def run_job(self, text: str, name: str, *words: str, ranks: int = 1) -> list[str]:
-        """What each rank printed."""
+        """Text that each rank printed."""
         program = self.folder / "own.py"
         program.write_text(text)
         options = ["--servers", "1", "--nodes", "2", "--ranks-per-node", str(ranks), "--fresh", "--base-dir"]

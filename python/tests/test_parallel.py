@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from cluster import BIN, REPOSITORY, environment, free_port, processes_of
+from cluster import BIN, REPOSITORY, environment, outputs_of_ranks, processes_of
 from test_cluster import WithDaemons, say
 from torch.nn import functional as F
 
@@ -203,35 +203,14 @@ torch.distributed.barrier()
 
 class Agreement(unittest.TestCase):
     def test_ranks_that_attach_again_answer_those_that_asked(self) -> None:
-        port = str(free_port())
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", AGREE],
-                env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        said = [process.communicate(timeout=60)[0].strip() for process in processes]
+        said = [output.strip() for output, _ in outputs_of_ranks(["-c", AGREE], 2, 60, stderr=None)]
         rounds = "False False False False True"  # 3 to 7
         self.assertEqual(said, [f"None False False {rounds}", f"False None {rounds}"])
 
 
 class Mistakes(WithDaemons):
     def test_each_is_told(self) -> None:
-        port = str(free_port())
-        processes = [
-            subprocess.Popen(
-                [sys.executable, HERE / "parallel_mistakes.py"],
-                env=environment(RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(2)
-        ]
-        outputs = [process.communicate(timeout=60)[0] for process in processes]
+        outputs = [output for output, _ in outputs_of_ranks([HERE / "parallel_mistakes.py"], 2, 60)]
         told = [dict(line.split(": ", 1) for line in output.splitlines() if ": " in line) for output in outputs]
         expected = {
             "values": "has different initial values: what has the same name is the same tensor",

@@ -353,35 +353,16 @@ class Loops(WithEnds):
 
     def test_a_living_process_goes_back_over_the_end_of_an_epoch(self) -> None:
         for loop in (told_epochs, plateau, a_loader_an_epoch, endless, an_average, steps_here, by_values_of_all):
-            run, _, values = self.calm(loop)
+            calm = self.calm(loop)
             for round, back in ((13, 5), (17, 0), (24, 8), (16, 7)):
                 with self.subTest(loop.__name__, round=round, back=back):
-                    self._leave()
-                    self.library.rounds.clear()
-                    self.library.kept.clear()
-                    self.library.events[round] = f"back to {back}"
-                    again = self.process(loop)
-                    self.assertEqual(again.batches, run.batches)
-                    for one, other in zip(self.whole(), values):
-                        torch.testing.assert_close(one, other, rtol=0, atol=0)
-                    for one, other in zip(getattr(again, "average", []), getattr(run, "average", [])):
-                        torch.testing.assert_close(one, other, rtol=0, atol=0)
+                    self.goes_back(loop, calm, self.library.events, round, back)
 
     def test_a_living_process_goes_back_in_a_call(self) -> None:
-        run, _, values = self.calm(by_values_of_all)
+        calm = self.calm(by_values_of_all)
         for calls, back in ((20, 7), (21, 7), (36, 10), (37, 3), (39, 0)):
             with self.subTest(calls=calls, back=back):
-                self._leave()
-                self.library.rounds.clear()
-                self.library.kept.clear()
-                self.library.answers.clear()
-                self.library.gathered.clear()
-                self.library.gather_events[calls] = f"back to {back}"
-                again = self.process(by_values_of_all)
-                self.assertEqual(self.library.gather_events, {})
-                self.assertEqual(again.batches, run.batches)
-                for one, other in zip(self.whole(), values):
-                    torch.testing.assert_close(one, other, rtol=0, atol=0)
+                self.goes_back(by_values_of_all, calm, self.library.gather_events, calls, back)
 
     def test_a_process_that_began_later_goes_back_to_the_beginning(self) -> None:
         for loop in (epochs_in_a_range, told_epochs, an_average, plateau):

@@ -1,4 +1,4 @@
-"""What tests of loops that end, and go on, have in common."""
+"""Loops that end, and go on: common to tests of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Net(nn.Module):
 
 
 class Run:
-    """What loops below share: the process, and what came of it."""
+    """A process of a loop, and the record of its points, batches and losses."""
 
     def __init__(self, test: WithFake, end: Callable[[], None] | None, at: int) -> None:
         self.test = test
@@ -91,6 +91,9 @@ def other_rank(data: bytes) -> bytes:
     return _plain.encoded((call, 2 * value if isinstance(value, torch.Tensor) else twice), "")
 
 
+Calm = tuple[Run, list[float], list[torch.Tensor]]  # an undisturbed run, its rates, and the values at its end
+
+
 class WithEnds(WithFake):
     def process(self, loop: Callable[[Run], None], end: Callable[[], None] | None = None, at: int = 0) -> Run:
         """One process, from its start."""
@@ -101,12 +104,16 @@ class WithEnds(WithFake):
         trib.finish()
         return run
 
-    def calm(self, loop: Callable[[Run], None]) -> tuple[Run, list[float], list[torch.Tensor]]:
+    def anew(self) -> None:
+        """The next process begins another job."""
         self._leave()
-        self.library.rounds.clear()
-        self.library.pushes.clear()
+        for known in (self.library.rounds, self.library.pushes, self.library.gathered):
+            known.clear()
         self.library.kept.clear()
         self.library.answers.clear()
+
+    def calm(self, loop: Callable[[Run], None]) -> Calm:
+        self.anew()
         run = self.process(loop)
         return run, self.rates(), self.whole()
 
@@ -120,11 +127,7 @@ class WithEnds(WithFake):
     def go_on(self, loop: Callable[[Run], None], end: Callable[[], None], at: int) -> None:
         """The calm run, and one that ends at a point and goes on."""
         run, rates, values = self.calm(loop)
-        self._leave()
-        self.library.rounds.clear()
-        self.library.pushes.clear()
-        self.library.kept.clear()
-        self.library.answers.clear()
+        self.anew()
         batches: dict[int, list[int]] = {}
         try:
             first = Run(self, end, at)
@@ -142,6 +145,22 @@ class WithEnds(WithFake):
         self.assertEqual(self.rates(), rates, where)
         self.assertEqual(batches, run.batches, where)
         self.assertEqual({**first.agreed, **again.agreed}, run.agreed, where)
+        self.check_same(again, run, values, where)
+
+    def goes_back(self, loop: Callable[[Run], None], calm: Calm, events: dict[int, str], at: int, back: int) -> None:
+        """A living process whose job goes back has the calm run's batches and values.
+
+        events: of the library: those of rounds, or of calls.
+        """
+        run, _, values = calm
+        self.anew()
+        events[at] = f"back to {back}"
+        again = self.process(loop)
+        self.assertEqual(events, {})
+        self.assertEqual(again.batches, run.batches)
+        self.check_same(again, run, values)
+
+    def check_same(self, again: Run, run: Run, values: list[torch.Tensor], where: str | None = None) -> None:
         for one, other in zip(self.whole(), values):
             torch.testing.assert_close(one, other, rtol=0, atol=0, msg=where)
         for one, other in zip(getattr(again, "average", []), getattr(run, "average", [])):

@@ -25,6 +25,16 @@ class TwoLayers(nn.Module):
         return self.b(torch.tanh(self.a(x)))
 
 
+def forget_jobs() -> None:
+    """As if another process began: its jobs are lost, and the program knows nothing of its loop."""
+    for link in program.links:
+        link.leaving.fail("the test is over")
+    program.links.clear()
+    program.begin_loop()
+    program.names.clear()
+    program._leads = None
+
+
 class WithFake(unittest.TestCase):
     def setUp(self) -> None:
         self.library = FakeLibrary()
@@ -38,12 +48,7 @@ class WithFake(unittest.TestCase):
         self.net = TwoLayers()
 
     def _leave(self) -> None:
-        for link in program.links:
-            link.leaving.fail("the test is over")
-        program.links.clear()
-        program.begin_loop()
-        program.names.clear()
-        program._leads = None
+        forget_jobs()
         program.stop.disarm()
         program.stop.requested = None
         program.stop.flag.value = 0
