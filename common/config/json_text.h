@@ -6,7 +6,7 @@
 
 namespace tributary {
 
-// What is no JSON is discarded (is_discarded()): no object, no array, nothing.
+// Text that is no JSON is discarded (is_discarded()): no object, no array, nothing.
 nlohmann::json json_in(std::string_view text);
 // Keys stay in their order.
 nlohmann::ordered_json ordered_json_in(std::string_view text);

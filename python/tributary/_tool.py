@@ -31,7 +31,7 @@ def path() -> str:
 
 
 def answer(words: Sequence[str]) -> Any:
-    """What it prints when it is given these words, which ask for JSON.
+    """Runs it with words that ask for JSON; the JSON that it prints.
 
     Raises:
         tributary.Error: what it says on standard error.

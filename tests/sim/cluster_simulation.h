@@ -42,8 +42,8 @@ struct ClusterScenario {
   // Ranks keep states with large parts, some of them need what the first rank keeps as well, and who has nothing waits
   // for that. rewinds: membership.on_state_lost = "rewind".
   bool large_states = false, rewinds = false;
-  // Ranks give each other values between rounds: that many after one.
   bool one_ends = false;  // rank 0 alone knows the last round, and finishes for all
+  // Ranks give each other values between rounds: that many after one.
   bool gathers = false;
   std::uint32_t values_after(Round round) const;
   bool deadline = false;  // sync: ranks sum up what they manage, which is something else every time

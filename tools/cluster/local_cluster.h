@@ -96,9 +96,9 @@ struct Trainer {
   std::string name() const { return "trainer of rank " + std::to_string(rank); }
 };
 
-// What is run once for each rank. Its environment says who it is (ARCHITECTURE.md, "Words"), as torchrun's does: RANK,
-// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE, each with TRIBUTARY_ in front, too. Where
-// its worker listens, and how long it may attach: TRIBUTARY_SOCKET, _PROGRESS and _ATTACH_TIMEOUT.
+// A program that is run once for each rank. Its environment says who it is (ARCHITECTURE.md, "Words"), as torchrun's
+// does: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE, each with TRIBUTARY_ in front,
+// too. Where its worker listens, and how long it may attach: TRIBUTARY_SOCKET, _PROGRESS and _ATTACH_TIMEOUT.
 struct TrainerOptions {
   std::vector<std::string> command;  // argv[0]: path of the program
   std::string progress_socket;       // where they report each round; empty: nowhere

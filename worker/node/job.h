@@ -97,7 +97,8 @@ class NodeJob {
   NodeJob(const NodeJob&) = delete;
   NodeJob& operator=(const NodeJob&) = delete;
 
-  // What create() would take from the budget, without devices, of ranks with these model ranks; none: each holds all.
+  // Bytes that create() would take from the budget, without devices, of ranks with these model ranks; none: each holds
+  // all.
   static std::uint64_t bytes_needed(const Layout& layout, std::uint32_t ranks,
                                     std::span<const std::uint32_t> model_ranks, EncodingSpec push);
 

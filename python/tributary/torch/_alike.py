@@ -160,7 +160,7 @@ class Alike:
 def alike_of(
     model: _declare.Parameters, slots: list[Slot], optimizer: torch.optim.Optimizer | None, is_part: bool
 ) -> Alike:
-    """What a model's ranks have alike; of ranks that hold a part of it each: nothing but what the optimizer steps."""
+    """A model, which its ranks have alike; of ranks that hold a part of it each: only what the optimizer steps."""
     if is_part:
         return Alike({}, slots=slots, optimizer=optimizer, is_part=True)
     return Alike(_declare.frozen_of(model, slots), _declare.buffers_of(model), slots, optimizer)
@@ -184,7 +184,7 @@ def _kept_as(value: Any, parameter: Any) -> Any:
 
 
 def _as_it_was(value: Any, parameter: Any) -> Any:
-    """What was kept of a value that belongs to a parameter."""
+    """A value that belongs to a parameter, as it was when it was kept."""
     return as_slice(value[1], parameter) if isinstance(value, tuple) and value[0] == "slice" else value
 
 

@@ -95,9 +95,9 @@ def _count(kind: type[DataLoader[Any]]) -> None:
             return iterate(loader)
         if _held_back(loader):
             sampler.ahead = 1
-        source = _source(loader)
-        if source is not loader and source is not loader.batch_sampler:  # Accelerate's skip_first_batches() is around it
-            loader.batch_sampler.skip_batches = 0  # type: ignore[union-attr]
+        source, around = _source(loader), loader.batch_sampler
+        if source is not loader and source is not around:  # Accelerate's skip_first_batches(): the sampler skips, too
+            around.skip_batches = 0  # type: ignore[union-attr]
         return Batches(source, sampler, lambda: iterate(loader))
 
     kind.__iter__ = iterator  # type: ignore[assignment,method-assign]

@@ -1,4 +1,4 @@
-"""What Accelerate, Transformers and Lightning need alike."""
+"""Needs of Accelerate, Transformers and Lightning alike."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def counts_itself(sampler: DistributedSampler) -> None:
 
 
 def norm_of(optimizer: DistributedOptimizer) -> float:
-    """Of the newest round's mean gradient, before it was clipped. NaN: the job measures none."""
+    """Norm of the newest round's mean gradient, before it was clipped. NaN: the job measures none."""
     norm = optimizer.grad_norm
     return math.nan if norm is None else norm
 

@@ -43,7 +43,7 @@ def dimensions_of(model: Any) -> list[str]:
 
 
 def _mesh_infos(module: torch.nn.Module) -> list[Any]:
-    """Of what ``fully_shard`` does with the module's own parameters. torch tells it to nobody but itself."""
+    """Meshes of the module's own parameters, as ``fully_shard`` has split them. torch tells them to nobody else."""
     if not hasattr(module, "_get_fsdp_state"):
         return []
     state = module._get_fsdp_state()

@@ -133,7 +133,7 @@ class Link:
 
     @property
     def parameters(self) -> list[torch.nn.Parameter]:
-        """What is trained here."""
+        """Parameters that are trained here."""
         return [slot.parameter for slot in self._model.slots]
 
     def take_all(self) -> None:

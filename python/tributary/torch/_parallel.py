@@ -84,7 +84,7 @@ class Part:
         return False
 
     def least(self, number: int) -> int:
-        """Of what those that start together say. All of them ask when they are attached for the first time."""
+        """The least number of ranks that start together. All of them ask when they are attached for the first time."""
         return number
 
 
@@ -268,7 +268,9 @@ class MeshPart(GroupPart):
         ]
 
     def _share(self, slot: Slot, holders: list[int], split: set[str]) -> float:
-        """Of ranks that have the same gradient the first gives it. A mean that nobody has taken is made of parts."""
+        """The share of its gradient that this rank gives. The first of ranks that have the same one gives it; a mean
+        that nobody has taken is made of parts.
+        """
         mesh = _mesh_of(slot.parameter)
         on = set(() if mesh is None else mesh.mesh_dim_names)
         apart = [name for name in self._dims if name not in (split - self._sharded) | on]

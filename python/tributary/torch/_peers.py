@@ -17,7 +17,7 @@ _LEAVING_S = 5.0  # how long a rank that is done waits for its neighbours to say
 
 
 class Peers:
-    """Of this rank: all that the process group has.
+    """Ranks of the process group, as this one sees them.
 
     No process group outlives one of its ranks, and no process joins it later. So the others end, too, and whoever
     started the program starts all of them again.

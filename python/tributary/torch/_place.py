@@ -47,11 +47,11 @@ class Kept:
 
     @property
     def position(self) -> int:
-        """Of the loop: it grows with tops, and with what comes between them."""
+        """Progress of the loop: grows with tops, and with what comes between them."""
         return 2 * self.top.number + (self.left is None)
 
     def at(self, position: int) -> Kept:
-        """What was kept when the loop was no further than that."""
+        """State that was kept when the loop was no further than that."""
         return self.earlier if self.earlier is not None and self.position > position else self
 
     @property
@@ -250,7 +250,7 @@ class Place:
         self._give(session, self.round, *self._kept[self.round])
 
     def _note_left(self, round: int, kept: Packed) -> None:
-        """What was kept when a round left."""
+        """Notes what was kept when a round left."""
         if self.starts_together:
             self._left = round, kept
 

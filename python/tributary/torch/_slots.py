@@ -46,7 +46,7 @@ def as_slice(local: torch.Tensor, like: Any) -> torch.Tensor:
 
 
 def slice_of(tensor: torch.Tensor) -> torch.Tensor:
-    """What of a tensor is in this process: of a DTensor this rank's slice."""
+    """A tensor, as far as it is in this process: of a DTensor this rank's slice."""
     return tensor.to_local() if is_split(tensor) else tensor  # type: ignore[operator]
 
 

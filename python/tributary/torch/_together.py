@@ -195,8 +195,8 @@ class Together:
             thread.join()
 
     def peer_has_ended(self, who: str) -> None:
-        """Of the ranks that start again together. Whoever computes finds out by itself; who waits for all ranks to
-        be there would wait for one that waits for this one.
+        """A rank of those that start again together has ended. Whoever computes finds out by itself; who waits for all
+        ranks to be there would wait for one that waits for this one.
         """
         self._ended = f"{who}: ranks with a process group of torch's start again together"
         if self._attaching:

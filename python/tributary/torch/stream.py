@@ -68,7 +68,7 @@ class Stream:
             self.load_state_dict(before._place)
 
     def state_dict(self) -> dict[str, Any]:
-        """Of the place after the last batch."""
+        """The place after the last batch."""
         if self._place is not None:
             return self._place
         state = {"turn": max(0, self._turn), "taken": self._taken, "ended": self._ended, "generators": self._began}

@@ -1,4 +1,4 @@
-// What of its region of shared memory a rank uses.
+// Parts of its region of shared memory that a rank uses.
 #include <doctest/doctest.h>
 #include <unistd.h>
 

@@ -71,7 +71,7 @@ TEST_CASE("a manifest reads back as it was written") {
 TEST_CASE("tensors of parts of a model have their holders") {
   Manifest manifest = sample();
   manifest.tensors = {{"a", {1000}, 0, {0, 2}}, {"b", {10, 300}, 0, {1}}, {"c", {}}};
-  // What has other holders begins a chunk of its own.
+  // A tensor with other holders begins a chunk of its own.
   manifest.chunk_shards.resize(Layout::unowned(manifest.tensors, 1024)->chunks(), ShardIndex(2));
   manifest.shards[1].chunks = static_cast<std::uint32_t>(std::ranges::count(manifest.chunk_shards, ShardIndex(2)));
   const auto read = manifest_from_json(to_json(manifest));
