@@ -19,9 +19,9 @@ struct Adagrad : Formula {
   }
 
   enum Scalar { kLr, kEps, kWeightDecay };
-  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t, double lr) {
+  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t) {
     StepScalars s;
-    s.a[kLr] = static_cast<float>(lr / (1.0 + static_cast<double>(t - 1) * options.lr_decay));
+    s.a[kLr] = static_cast<float>(options.lr / (1.0 + static_cast<double>(t - 1) * options.lr_decay));
     s.a[kEps] = static_cast<float>(options.eps);
     s.a[kWeightDecay] = static_cast<float>(options.weight_decay);
     s.first = t == 1;

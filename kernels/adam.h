@@ -12,13 +12,14 @@
 namespace tributary::kernels {
 
 struct Adam : Formula {
-  static constexpr OptimizerKind kKind = {"adam", {"beta1", "beta2", "eps"}, {.lr = 0.001}};
+  static constexpr OptimizerKind kKind = {
+      "adam", {"beta1", "beta2", "eps"}, {.lr = 0.001}, true, &OptimizerOptions::beta1};
   static constexpr StateNames<2> kState = {"exp_avg", "exp_avg_sq"};
 
   // a[kLerp]: how far m moves towards g; or, if it moves more than half-way (lerp_from_gradient), how far from g back
   // to m (the more exact form of the two, and PyTorch's choice).
   enum Scalar { kLerp, kBeta2, kGradSquareWeight, kStepSize, kInverseSqrtCorrection2, kEps, kDecay };
-  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t, double lr) {
+  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t) {
     const double correction1 = 1.0 - std::pow(options.beta1, static_cast<double>(t));
     const double correction2 = 1.0 - std::pow(options.beta2, static_cast<double>(t));
     StepScalars s;
@@ -27,7 +28,7 @@ struct Adam : Formula {
     s.a[kLerp] = s.lerp_from_gradient ? 1.0f - weight : weight;
     s.a[kBeta2] = static_cast<float>(options.beta2);
     s.a[kGradSquareWeight] = static_cast<float>(1.0 - options.beta2);
-    s.a[kStepSize] = static_cast<float>(lr / correction1);
+    s.a[kStepSize] = static_cast<float>(options.lr / correction1);
     s.a[kInverseSqrtCorrection2] = static_cast<float>(1.0 / std::sqrt(correction2));
     s.a[kEps] = static_cast<float>(options.eps);
     s.a[kDecay] = static_cast<float>(options.weight_decay);

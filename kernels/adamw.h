@@ -6,11 +6,12 @@
 namespace tributary::kernels {
 
 struct AdamW : Adam {
-  static constexpr OptimizerKind kKind = {"adamw", {"beta1", "beta2", "eps"}, {.lr = 0.001, .weight_decay = 0.01}};
+  static constexpr OptimizerKind kKind = {
+      "adamw", {"beta1", "beta2", "eps"}, {.lr = 0.001, .weight_decay = 0.01}, true, &OptimizerOptions::beta1};
 
-  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t, double lr) {
-    StepScalars s = Adam::scalars(options, t, lr);
-    s.a[kDecay] = static_cast<float>(1.0 - lr * options.weight_decay);
+  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t) {
+    StepScalars s = Adam::scalars(options, t);
+    s.a[kDecay] = static_cast<float>(1.0 - options.lr * options.weight_decay);
     return s;
   }
 

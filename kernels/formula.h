@@ -4,7 +4,7 @@
 //   kState           the names of its state arrays, at most kMaxSlots
 //   fits(options)    of the formulae with one kind's name, is this the one?
 //   initial_state(options)
-//   scalars(options, t, lr)
+//   scalars(options, t)
 //   update(scalars, old, g)   one element's step; g: the mean gradient. Compiled for every instruction set and for
 //                             devices (kernels/dispatch.h), so that all give the same bits.
 #pragma once

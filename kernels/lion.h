@@ -9,18 +9,19 @@
 namespace tributary::kernels {
 
 struct Lion : Formula {
-  static constexpr OptimizerKind kKind = {"lion", {"beta1", "beta2"}, {.lr = 0.0001, .beta2 = 0.99}};
+  static constexpr OptimizerKind kKind = {
+      "lion", {"beta1", "beta2"}, {.lr = 0.0001, .beta2 = 0.99}, true, &OptimizerOptions::beta1};
   static constexpr StateNames<1> kState = {"exp_avg"};
 
   enum Scalar { kLr, kBeta1, kGradWeight1, kBeta2, kGradWeight2, kDecay };
-  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t, double lr) {
+  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t) {
     StepScalars s;
-    s.a[kLr] = static_cast<float>(lr);
+    s.a[kLr] = static_cast<float>(options.lr);
     s.a[kBeta1] = static_cast<float>(options.beta1);
     s.a[kGradWeight1] = static_cast<float>(1.0 - options.beta1);
     s.a[kBeta2] = static_cast<float>(options.beta2);
     s.a[kGradWeight2] = static_cast<float>(1.0 - options.beta2);
-    s.a[kDecay] = static_cast<float>(1.0 - lr * options.weight_decay);
+    s.a[kDecay] = static_cast<float>(1.0 - options.lr * options.weight_decay);
     s.first = t == 1;
     return s;
   }

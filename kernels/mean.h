@@ -10,7 +10,7 @@ struct Mean : Formula {
   static constexpr OptimizerKind kKind = {"mean", {}, {}, false};
   static constexpr StateNames<0> kState = {};
 
-  static StepScalars scalars(const OptimizerOptions&, std::uint64_t, double) { return {}; }
+  static StepScalars scalars(const OptimizerOptions&, std::uint64_t) { return {}; }
 
   TRIBUTARY_INLINE static StepElement update(const StepScalars&, StepElement, float g) { return {g, 0.0f, 0.0f}; }
 };

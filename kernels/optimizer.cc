@@ -43,7 +43,11 @@ class OptimizerOf final : public Optimizer {
   std::string_view name() const override { return F::kKind.name; }
   std::span<const std::string_view> state_names() const override { return F::kState; }
   float initial_state(int) const override { return F::initial_state(options_); }
-  StepScalars scalars(std::uint64_t t, double lr) const override { return F::scalars(options_, t, lr); }
+  const OptimizerOptions& options() const override { return options_; }
+  bool fits(const OptimizerOptions& options) const override { return F::fits(options); }
+  StepScalars scalars(std::uint64_t t, const OptimizerOptions& options) const override {
+    return F::scalars(options, t);
+  }
   void step(const StepScalars& scalars, const BlockArgs& block) const override { step_block(F{}, scalars, block); }
   std::size_t formula() const override { return place_; }
 

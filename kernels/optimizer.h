@@ -69,12 +69,15 @@ struct OptimizerOptions {
   }
 };
 
+using OptimizerOption = double OptimizerOptions::*;
+
 // What configurations can say of an optimizer.
 struct OptimizerKind {
   std::string_view name;
   std::array<std::string_view, 4> keys;  // of OptimizerOptions that it has, beside lr and weight_decay; "": no more
   OptimizerOptions defaults;             // PyTorch's, where it has them
   bool steps = true;                     // false: it has no lr and no weight_decay either
+  OptimizerOption momentum = nullptr;    // which of them schedules of the momentum change, if any
 };
 
 class Optimizer {
@@ -85,8 +88,16 @@ class Optimizer {
   virtual std::span<const std::string_view> state_names() const = 0;
   int slots() const { return static_cast<int>(state_names().size()); }
   virtual float initial_state(int slot) const = 0;
-  // t: 1-based number of the step; lr: the scheduled learning rate of this step.
-  virtual StepScalars scalars(std::uint64_t t, double lr) const = 0;
+  // As it was made; whether its formula is that of these, too.
+  virtual const OptimizerOptions& options() const = 0;
+  virtual bool fits(const OptimizerOptions& options) const = 0;
+  // t: 1-based number of the step. options: of this step; its lr is the scheduled one.
+  virtual StepScalars scalars(std::uint64_t t, const OptimizerOptions& options) const = 0;
+  StepScalars scalars(std::uint64_t t, double lr) const {
+    OptimizerOptions scheduled = options();
+    scheduled.lr = lr;
+    return scalars(t, scheduled);
+  }
   virtual void step(const StepScalars& scalars, const BlockArgs& block) const = 0;
   virtual std::size_t formula() const = 0;  // its place in kernels/optimizers.h
 };

@@ -11,14 +11,15 @@
 namespace tributary::kernels {
 
 struct Sgd : Formula {
-  static constexpr OptimizerKind kKind = {"sgd", {"momentum", "dampening", "nesterov"}, {}};
+  static constexpr OptimizerKind kKind = {
+      "sgd", {"momentum", "dampening", "nesterov"}, {}, true, &OptimizerOptions::momentum};
   static constexpr StateNames<0> kState = {};
   static bool fits(const OptimizerOptions& options) { return options.momentum == 0.0; }
 
   enum Scalar { kLr, kMomentum, kGradWeight, kWeightDecay };
-  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t, double lr) {
+  static StepScalars scalars(const OptimizerOptions& options, std::uint64_t t) {
     StepScalars s;
-    s.a[kLr] = static_cast<float>(lr);
+    s.a[kLr] = static_cast<float>(options.lr);
     s.a[kMomentum] = static_cast<float>(options.momentum);
     s.a[kGradWeight] = static_cast<float>(1.0 - options.dampening);
     s.a[kWeightDecay] = static_cast<float>(options.weight_decay);

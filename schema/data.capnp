@@ -16,8 +16,15 @@ enum ResidualUse {
   alone @2;  # the payload is the residual alone: the node has left after this round. Answered with a receipt
 }
 
+# Of a step: what trainers say of a group of tensors. -1: as the job has it (common/math/step_settings.h).
+struct StepSettings {
+  lr @0 :Float64 = -1;
+  weightDecay @1 :Float64 = -1;
+  momentum @2 :Float64 = -1;
+}
+
 # Flat on purpose (groups, not pointers): a header is one small struct that is built and read without allocation, unless
-# trainers say learning rates.
+# trainers say settings of steps.
 struct DataHeader {
   protocol @0 :UInt16;
 
@@ -50,7 +57,7 @@ struct DataHeader {
       residual @18 :ResidualUse;
       last @30 :Bool;  # modes with clocks: the author's last push; its answer is to hold every node's up to this round
       redo @27 :Bool;  # of a round that this server lost: answered with a receipt when it is applied again
-      rates @38 :List(Float64);  # learning rates that the trainers say, one for each group that the chunk holds, ascending; empty: the job's schedule
+      settings @38 :List(StepSettings);  # that the trainers say, of each group that the chunk holds, ascending; empty: as the job has them
     }
     # worker -> server; + payload: initial parameters, fp32. Answered with version 0.
     init @8 :Void;

@@ -11,7 +11,7 @@
 // Gradients are not in it if the ranks are reduced on devices (then the node region's parameters are only the initial
 // ones), or if the node's only rank writes them into the redo ring (worker/reduce/redo_ring.h).
 //
-// Memory order. Trainer: writes a tensor's gradient, TensorWord.weight and .rate (relaxed), then TensorWord.round
+// Memory order. Trainer: writes a tensor's gradient, TensorWord.weight and its settings (relaxed), then TensorWord.round
 // (release), then the eventfds of the lanes that own chunks of it. Worker: reads round (acquire), then weight and
 // gradient. Worker: writes a chunk's parameters, then ChunkWord.version_plus_one (release), then progress (futex word)
 // and wakes waiters if there are any.
@@ -27,6 +27,7 @@
 #include <cstdint>
 
 #include "common/math/gate_word.h"
+#include "common/math/step_settings.h"
 #include "session/trace_window.h"
 
 namespace tributary {
@@ -81,7 +82,20 @@ struct RankHeader {
 struct TensorWord {
   std::atomic<std::uint64_t> round{0};  // of the last ready(); begins at the resume round
   std::atomic<std::uint64_t> weight{0};
-  std::atomic<double> rate{-1.0};  // common/config/step_runs.h: kScheduledRate, or what the trainer says
+  // Of the step, as the trainer says them.
+  std::atomic<double> lr{StepSettings::kConfigured};
+  std::atomic<double> weight_decay{StepSettings::kConfigured};
+  std::atomic<double> momentum{StepSettings::kConfigured};
+
+  StepSettings settings() const {
+    return {lr.load(std::memory_order_relaxed), weight_decay.load(std::memory_order_relaxed),
+            momentum.load(std::memory_order_relaxed)};
+  }
+  void set(const StepSettings& said) {
+    lr.store(said.lr, std::memory_order_relaxed);
+    weight_decay.store(said.weight_decay, std::memory_order_relaxed);
+    momentum.store(said.momentum, std::memory_order_relaxed);
+  }
 };
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);

@@ -608,12 +608,12 @@ void Session::last_round(Round round) {
   impl_->memory.node().last_round.store(round.value, std::memory_order_relaxed);
 }
 
-void Session::ready(std::size_t declared, std::uint64_t weight, double rate) {
+void Session::ready(std::size_t declared, std::uint64_t weight, const StepSettings& settings) {
   const std::size_t tensor = impl_->held->at(declared);
   const Round round = impl_->round_of(tensor).next();
   TensorWord& word = impl_->memory.word(tensor);
   word.weight.store(weight, std::memory_order_relaxed);
-  word.rate.store(rate, std::memory_order_relaxed);
+  word.set(settings);
   impl_->trace.ready(impl_->memory.trace(), round);
   word.round.store(round.value, std::memory_order_release);
   for (const std::uint16_t lane : impl_->lanes_of[tensor]) impl_->memory.ring(lane);

@@ -199,9 +199,9 @@ class Session {
   // with the final parameters. Every rank says the same, before its first ready() of that round.
   void last_round(Round round);
   // weight: how many samples are summed in the gradient (0 is allowed). The same for all tensors of a round.
-  // rate: the learning rate of the step, finite and not negative, the same for all tensors of a group (TensorSpec) and
-  // on all ranks; kScheduledRate: as the job's schedule has it.
-  void ready(std::size_t tensor, std::uint64_t weight, double rate = kScheduledRate);
+  // settings: of the step, which the job's optimizer takes; the same for all tensors of a group (TensorSpec) and on all
+  // ranks.
+  void ready(std::size_t tensor, std::uint64_t weight, const StepSettings& settings = {});
   // Jobs with a gate: what was decided about a round, after wait() of it (after start(): about resume_round()). Its
   // loss_scale is what the loss of the next round is to be multiplied by, on every rank; the servers take it out again.
   // kNone of rounds longer ago than two, and in jobs without a gate. (A gate opens when all tensors of a round have

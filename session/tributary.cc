@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <ranges>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include "session/c_attach.h"
 #include "session/c_boundary.h"
 #include "session/c_device.h"
+#include "session/group_settings.h"
 #include "session/session.h"
 
 using tributary::ErrorCode;
@@ -39,6 +41,7 @@ struct tributary_session {
   std::unique_ptr<Session> session;
   std::unique_ptr<tributary::c::SessionDevice> device;  // ends before the session; null: tributary_options has none
   std::vector<std::uint64_t> readies;                   // per tensor: how often it was said to be ready
+  std::optional<tributary::GroupSettings> settings;
   std::vector<unsigned char> awaiting;  // per tensor, a byte, because threads write several: ready, and not waited for
   bool start_called = false, started = false, finished = false;
   std::string reason;
@@ -47,7 +50,8 @@ struct tributary_session {
 
 namespace {
 
-static_assert(TRIBUTARY_SCHEDULED_RATE == tributary::kScheduledRate);
+static_assert(TRIBUTARY_CONFIGURED == tributary::StepSettings::kConfigured);
+static_assert(TRIBUTARY_SCHEDULED_RATE == tributary::StepSettings::kConfigured);
 
 // Up to the last member that the first release had and that has no value of its own when absent.
 #define TRIBUTARY_UP_TO(type, member) (offsetof(type, member) + sizeof(type::member))
@@ -112,7 +116,7 @@ Status check_ready(const tributary_session* session, std::size_t tensor, std::ui
     return invalid(about() + "weight " + std::to_string(weight) + " is over the limit of " +
                    std::to_string(tributary::kMaxWeight) + "; the weight is the number of samples in the gradient");
   }
-  if (!tributary::sound_rate(rate)) {
+  if (!tributary::StepSettings{.lr = rate}.sound()) {
     return invalid(about() + "the rate is " + std::to_string(rate) +
                    "; give a finite one of at least 0, or TRIBUTARY_SCHEDULED_RATE");
   }
@@ -192,6 +196,7 @@ tributary_status tributary_attach(const tributary_options* options, tributary_se
     auto made = std::make_unique<tributary_session>();
     made->readies.assign(tensors.size(), 0);
     made->awaiting.assign(tensors.size(), 0);
+    made->settings.emplace(session_options.job, tensors);
     auto attached = Session::attach(session_options, std::move(tensors));
     if (!attached) return tl::unexpected(attached.error());
     made->session = std::move(*attached);
@@ -386,8 +391,16 @@ tributary_status tributary_ready(tributary_session* session, size_t tensor, uint
     if (Status right = check_ready(session, tensor, weight, rate); !right) return right;
     session->awaiting[tensor] = 1;
     ++session->readies[tensor];
-    session->session->ready(tensor, weight, rate);
+    session->session->ready(tensor, weight, session->settings->of(tensor, rate));
     return {};
+  });
+}
+
+tributary_status tributary_group_settings(tributary_session* session, uint32_t group, double weight_decay,
+                                          double momentum) {
+  return fenced([&]() -> Status {
+    if (Status running = check_running(session, "tributary_group_settings()"); !running) return running;
+    return session->settings->set(group, weight_decay, momentum);
   });
 }
 
@@ -403,7 +416,9 @@ tributary_status tributary_ready_after(tributary_session* session, size_t tensor
     session->awaiting[tensor] = 1;
     ++session->readies[tensor];
     Status put = session->device->ready_after(
-        stream, tensor, [&s = *session->session, tensor, weight, rate] { s.ready(tensor, weight, rate); });
+        stream, tensor, [&s = *session->session, tensor, weight, said = session->settings->of(tensor, rate)] {
+          s.ready(tensor, weight, said);
+        });
     if (put) return put;
     session->awaiting[tensor] = 0;
     --session->readies[tensor];

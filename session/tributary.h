@@ -204,6 +204,15 @@ TRIBUTARY_API tributary_status tributary_last_round(tributary_session* session, 
 TRIBUTARY_API tributary_status tributary_log(tributary_session* session, uint64_t round, const char* name, double mean,
                                              uint64_t samples);
 
+#define TRIBUTARY_CONFIGURED (-1.0)
+/* Weight decay and momentum of the steps of a group (tributary_tensor.group), for tributary_ready() from now on; in each
+ * new session as the job has them, which TRIBUTARY_CONFIGURED stands for. momentum: SGD's; of Adam, AdamW and Lion beta1.
+ * The same on all ranks. Not while another thread is in tributary_ready() of the group's tensors.
+ * TRIBUTARY_INVALID_ARGUMENT: there is no such group, or the job's optimizer does not take the values; a momentum of SGD
+ * stays 0, or above 0. */
+TRIBUTARY_API tributary_status tributary_group_settings(tributary_session* session, uint32_t group, double weight_decay,
+                                                        double momentum);
+
 #define TRIBUTARY_SCHEDULED_RATE (-1.0)
 /* The gradient is final. weight: of how many samples it is the sum, the same for all tensors of a round. rate: the
  * learning rate of the tensor's step, the same for all tensors of a group and on all ranks;

@@ -1,7 +1,6 @@
 #include "common/config/step_runs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "common/base/assert.h"
@@ -16,10 +15,6 @@ const kernels::OptimizerOptions& options_of(const JobConfig& job, std::uint32_t 
 
 }  // namespace
 
-bool sound_rate(double rate) {
-  return rate == kScheduledRate || (std::isfinite(rate) && rate >= 0.0);
-}
-
 Status check_groups(const JobConfig& job, std::span<const TensorSpec> tensors) {
   for (const TensorSpec& tensor : tensors) {
     if (tensor.group <= job.groups.size()) continue;
@@ -32,25 +27,27 @@ Status check_groups(const JobConfig& job, std::span<const TensorSpec> tensors) {
 }
 
 void step_runs(const JobPlan& plan, const Layout& layout, ChunkIndex chunk, std::uint64_t step, std::uint64_t position,
-               Rates rates, std::vector<StepRun>& runs) {
+               SaidSettings said, std::vector<StepRun>& runs) {
   runs.clear();
   const ChunkRange range = layout.chunk(chunk);
-  const auto scalars = [&](std::uint32_t group, double said) {
+  const auto scalars = [&](std::uint32_t group, StepSettings settings) {
     TRIB_ASSERT(group < plan.groups.size());
-    const double rate =
-        said == kScheduledRate ? scheduled_lr(plan.schedule, options_of(plan.config, group).lr, position) : said;
-    return plan.groups[group]->scalars(step, rate);
+    if (settings.lr == StepSettings::kConfigured) {
+      settings.lr = scheduled_lr(plan.schedule, options_of(plan.config, group).lr, position);
+    }
+    const kernels::Optimizer& optimizer = *plan.groups[group];
+    return optimizer.scalars(step, settings.over(optimizer));
   };
   if (plan.groups.size() == 1) {
-    TRIB_ASSERT(rates.size() <= 1);
-    runs.push_back({range.elements, scalars(0, rates.empty() ? kScheduledRate : rates.front())});
+    TRIB_ASSERT(said.size() <= 1);
+    runs.push_back({range.elements, scalars(0, said.empty() ? StepSettings{} : said.front())});
     return;
   }
   const std::vector<std::uint32_t> groups = layout.groups_of(chunk);
-  TRIB_ASSERT(rates.empty() || rates.size() == groups.size());
+  TRIB_ASSERT(said.empty() || said.size() == groups.size());
   std::vector<kernels::StepScalars> of_group;
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    of_group.push_back(scalars(groups[g], rates.empty() ? kScheduledRate : rates[g]));
+    of_group.push_back(scalars(groups[g], said.empty() ? StepSettings{} : said[g]));
   }
   const auto [first, last] = layout.tensors_of(chunk);
   std::uint32_t running = 0;

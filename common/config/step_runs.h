@@ -9,23 +9,16 @@
 #include "common/base/result.h"
 #include "common/config/job_plan.h"
 #include "common/math/fused_step.h"
+#include "common/math/step_settings.h"
 
 namespace tributary {
-
-// Learning rates that trainers say with a chunk's gradient: one for each of Layout::groups_of(chunk); none of them: all
-// are kScheduledRate.
-using Rates = std::span<const double>;
-inline constexpr double kScheduledRate = -1.0;  // as the job's schedule has it
-
-// May a trainer say so?
-bool sound_rate(double rate);
 
 // kInvalidArgument: a tensor's group is none of the job's.
 Status check_groups(const JobConfig& job, std::span<const TensorSpec> tensors);
 
 // step: of the chunk's parameters, 1-based; position: in the schedule. `runs` is overwritten.
-// REQUIRES: check_groups(), rates.size() is 0 or that of Layout::groups_of(chunk).
+// REQUIRES: check_groups(), said.size() is 0 or that of Layout::groups_of(chunk).
 void step_runs(const JobPlan& plan, const Layout& layout, ChunkIndex chunk, std::uint64_t step, std::uint64_t position,
-               Rates rates, std::vector<StepRun>& runs);
+               SaidSettings said, std::vector<StepRun>& runs);
 
 }  // namespace tributary

@@ -74,7 +74,7 @@ std::span<const std::byte> encode_within(const DataMessage& message, PayloadPlac
 std::span<const std::byte> encode(const DataMessage& message, const PayloadPlace& place, std::uint16_t version,
                                   std::span<std::byte> out) {
   const Push* push = std::get_if<Push>(&message);
-  const bool long_one = std::holds_alternative<ErrorReply>(message) || (push != nullptr && !push->rates.empty());
+  const bool long_one = std::holds_alternative<ErrorReply>(message) || (push != nullptr && !push->settings.empty());
   if (long_one) return encode_within<kMaxErrorHeader>(message, place, version, out);
   return encode_within<kMaxDataHeader>(message, place, version, out);
 }

@@ -12,6 +12,7 @@
 #include "common/base/message_fields.h"
 #include "common/math/encoding.h"
 #include "common/math/gate_decision.h"
+#include "common/math/step_settings.h"
 
 namespace tributary {
 
@@ -52,11 +53,11 @@ constexpr std::size_t residual_offset(std::size_t frame_bytes) {
 // residual behind it.
 inline constexpr std::size_t kMaxDataPayload = 3 * kMaxChunkBytes;
 
-// Bytes of any data header except ErrorReply and a push with learning rates, and of those, whose message is cut to fit;
+// Bytes of any data header except ErrorReply and a push with settings of steps, and of those, whose message is cut to fit;
 // encode_data() asserts it.
 inline constexpr std::size_t kMaxDataHeader = 192;
 inline constexpr std::size_t kMaxErrorHeader = 4096;
-static_assert(kMaxDataHeader + kMaxGroups * sizeof(double) <= kMaxErrorHeader);
+static_assert(kMaxDataHeader + kMaxGroups * sizeof(StepSettings) <= kMaxErrorHeader);
 inline constexpr std::size_t kMaxErrorText = kMaxErrorHeader - kMaxDataHeader - 16;
 
 inline constexpr std::size_t kMaxMeasuredPayload = 256u << 10;  // of a measurement
@@ -69,10 +70,11 @@ struct Push {
   std::uint64_t weight = 0;  // samples (or any additive weight) behind the sum; the server divides by the total
   EncodingId encoding = EncodingId::kFp32;
   ResidualUse residual = ResidualUse::kNone;
-  bool last = false;          // clocks: the author's last; its answer is to hold every node's pushes up to this round
-  bool redo = false;          // of a round that this server lost: Receipt::applied instead of an answer
-  GateDecision gate;          // redo, in a job with a gate: what was decided about that round
-  std::vector<double> rates;  // learning rates (common/config/step_runs.h); none: as the job's schedule has them
+  bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
+  bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
+  GateDecision gate;  // redo, in a job with a gate: what was decided about that round
+  // Of its groups' steps (common/math/step_settings.h); none: as the job has them.
+  std::vector<StepSettings> settings;
 
   static constexpr auto kWire = TRIB_WIRE(Push);
   static void fields(auto& m, auto&& field) {
@@ -82,7 +84,7 @@ struct Push {
     field(m.residual, TRIB_WIRE(Residual));
     field(m.last, TRIB_WIRE(Last));
     field(m.redo, TRIB_WIRE(Redo));
-    field(m.rates, TRIB_WIRE(Rates), AtMost{kMaxGroups, "the learning rates"});
+    field(m.settings, TRIB_WIRE(Settings), AtMost{kMaxGroups, "the settings of steps"});
   }
 };
 // Initial parameters of a chunk of a fresh job, from node 0. + payload (fp32). Answered with version 0.

@@ -26,7 +26,7 @@ namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both. Within
 // a version fields and kinds may be added (docs/data-path.md, "Messages of other releases").
-inline constexpr std::uint16_t kProtocolVersion = 12;
+inline constexpr std::uint16_t kProtocolVersion = 13;
 
 inline constexpr std::uint32_t kNobody = ~0u;  // in place of a rank
 

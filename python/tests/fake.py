@@ -102,6 +102,7 @@ class FakeSession:
         self.parameters_of = [(ctypes.c_float * n).from_buffer(mmap.mmap(-1, 4 * n)) for n in self.elements]
         self.gradients_of = [[(ctypes.c_float * n)() for n in self.elements] for _ in range(2)]
         self.said: dict[int, tuple[int, float]] = {}
+        self.settings: dict[int, tuple[float, float]] = {}  # by group: weight decay, momentum
         self.unsaid = 0  # that a stream has still to say
         self.left: tuple[Leave, str] | None = None
         self.was_saved = False
@@ -138,6 +139,10 @@ class FakeSession:
     def parameters(self, tensor: int) -> Any:
         assert not self.destroyed
         return self.parameters_of[tensor]
+
+    def group_settings(self, group: int, weight_decay: float, momentum: float) -> None:
+        assert group in {tensor.group for tensor in self.library.tensors}
+        self.settings[group] = (weight_decay, momentum)
 
     def ready(self, tensor: int, weight: int, rate: float) -> None:
         if tensor in self.said:
@@ -204,7 +209,12 @@ class FakeSession:
         assert len(weights) == 1, f"weights differ: {weights}"
         gradients = [list(self.gradient(t)) for t in range(len(self.elements))]
         self.library.pushes.append(
-            {"gradients": gradients, "weight": weights.pop(), "rates": {t: rate for t, (_, rate) in self.said.items()}}
+            {
+                "gradients": gradients,
+                "weight": weights.pop(),
+                "rates": {t: rate for t, (_, rate) in self.said.items()},
+                "settings": dict(self.settings),
+            }
         )
         before = self.library.rounds[self.round]
         after = []

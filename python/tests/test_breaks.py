@@ -389,15 +389,63 @@ class Rates(WithFake):
         opt = self.make()
         self.backward()
         opt.param_groups[0]["lr"] = 0.2
-        with self.assertRaisesRegex(RuntimeError, "group 0 changed from 0.1 to 0.2 between backward and step"):
+        with self.assertRaisesRegex(
+            RuntimeError, r"group 0 changed from .*lr=0\.1.* to .*lr=0\.2.* between backward and step"
+        ):
             opt.step()
 
+    def test_decay_and_momentum_are_said_where_they_change(self) -> None:
+        groups = [{"params": self.net.a.parameters()}, {"params": self.net.b.parameters(), "momentum": 0.8}]
+        opt = self.make(torch.optim.SGD(groups, lr=0.1, momentum=0.9))
+        self.train(opt)
+        opt.param_groups[1].update(weight_decay=0.25, momentum=0.7)
+        self.train(opt)
+        self.library.events[3] = "lost"  # another session, which is told anew
+        self.train(opt, 2)
+        opt.param_groups[1].update(weight_decay=0.0, momentum=0.8)
+        self.train(opt)
+        said = [push["settings"] for push in self.library.pushes]
+        self.assertEqual(said, [{}, *3 * [{1: (0.25, 0.7)}], {1: (-1.0, -1.0)}])
+
+    def test_schedulers_of_the_momentum(self) -> None:
+        for optimizer, first in (
+            (torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9), 0.95),
+            (torch.optim.AdamW(self.net.parameters(), lr=0.1), 0.95),
+        ):
+            with self.subTest(type(optimizer).__name__):
+                self._leave()
+                self.library.rounds.clear()
+                self.library.pushes.clear()
+                opt = self.make(optimizer)
+                scheduler = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.1, total_steps=4)
+                want = []
+                for _ in range(3):
+                    group = opt.param_groups[0]
+                    want.append(group["betas"][0] if "betas" in group else group["momentum"])
+                    self.train(opt)
+                    scheduler.step()
+                self.assertEqual(want[0], first)
+                self.assertEqual([push["settings"][0][1] for push in self.library.pushes], want)
+
     def test_other_values_are_fixed(self) -> None:
-        opt = self.make(torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9))
-        with self.assertRaisesRegex(RuntimeError, r"momentum of group 0 was 0\.9.*cycle_momentum=False"):
-            torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.1, total_steps=10)
-            self.backward()
-            opt.step()
+        def sgd(momentum: float) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=momentum)
+
+        for optimizer, key, value in (
+            (sgd(0.9), "momentum", 0.0),
+            (sgd(0.0), "momentum", 0.9),
+            (sgd(0.9), "dampening", 0.5),
+            (torch.optim.Adam(self.net.parameters()), "betas", (0.8, 0.99)),
+            (torch.optim.Adam(self.net.parameters()), "eps", 1e-6),
+        ):
+            with self.subTest(f"{key}={value}"):
+                self._leave()
+                self.library.rounds.clear()
+                opt = self.make(optimizer)
+                self.backward()
+                opt.param_groups[0][key] = value
+                with self.assertRaisesRegex(RuntimeError, f"{key} of group 0 was .*or pass step_on='trainers'"):
+                    opt.step()
 
     def test_schedule_of_the_job(self) -> None:
         opt = self.make(job={"schedule": {"name": "constant"}})

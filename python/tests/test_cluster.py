@@ -68,6 +68,10 @@ class Fidelity(WithDaemons):
         given = {"rounds": ROUNDS, "grouped": True, "scheduler": True, "options": {"max_grad_norm": 0.3}}
         self.check([{"name": f"{name}-all", "optimizer": name, **given} for name in OPTIMIZERS])
 
+    def test_schedules_of_rate_decay_and_momentum(self) -> None:
+        given = {"rounds": 60, "grouped": True, "cycle": True}
+        self.check([{"name": f"{name}-cycle", "optimizer": name, **given} for name in OPTIMIZERS])
+
     def test_groups_that_differ_by_rate_only(self) -> None:
         self.check([{"name": f"{name}-rates", "optimizer": name, "rounds": 50, "rates": True} for name in OPTIMIZERS])
 
@@ -105,7 +109,7 @@ class Survival(WithDaemons):
             return value_of(cluster.run(settings({**job, "pause": 0.0}))[0], "digest", job["name"])
 
     def test_kills(self) -> None:
-        job = {"name": "kills", "optimizer": "nesterov", "rounds": 120, "pause": 0.03}
+        job = {"name": "kills", "optimizer": "nesterov", "rounds": 120, "pause": 0.03, "cycle": True}
         calm = self.calm(job, nodes=2)
         with Cluster(self.folder / "kills", servers=2, nodes=2) as cluster:
             ranks = [cluster.start_rank(settings(job), rank) for rank in range(2)]
@@ -191,7 +195,7 @@ class Survival(WithDaemons):
                 ranks = [cluster.start_rank([program], rank, ranks_per_node) for rank in range(2)]
                 wait_all(ranks, 180)
                 logs = "".join(cluster.log_of(rank) for rank in range(2))
-                self.assertRegex(logs, "differs from .*; all ranks must set the same rates")
+                self.assertRegex(logs, "differs from .*; all ranks must set the same values")
                 self.assertIn("0.2000", logs)
 
     def test_a_rank_that_hangs_is_no_silence_at_the_others(self) -> None:

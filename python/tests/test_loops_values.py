@@ -40,17 +40,6 @@ class Scheduled(WithFake):
 
         self.both(lambda net: torch.optim.AdamW(net.parameters(), lr=0.01), change, step_on="trainers")
 
-    def test_they_are_refused_where_servers_step(self) -> None:
-        for key, value in (("weight_decay", 0.5), ("momentum", 0.5)):
-            with self.subTest(key):
-                self._leave()
-                self.library.rounds.clear()
-                opt = self.make(torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1))
-                self.backward()
-                opt.param_groups[0][key] = value
-                with self.assertRaisesRegex(RuntimeError, "only rates can change .*pass step_on='trainers'"):
-                    opt.step()
-
     def test_what_trains_later_has_rate_0_before(self) -> None:
         def make(net: TwoLayers) -> torch.optim.Optimizer:
             return torch.optim.SGD([{"params": net.b.parameters(), "lr": 0.1}, {"params": net.a.parameters(), "lr": 0}])

@@ -506,7 +506,7 @@ class Keeping(WithFake):
             self.net = TwoLayers()
             with self.assertLogs("tributary") as logs:
                 self.assertAlmostEqual(run(rate, 3), 0.1 * 0.5**3)
-            what = "rates are [0.05] in the program, and were [0.1] when the job began"
+            what = "'lr': 0.1"  # that the job began with
             self.assertEqual(what in "\n".join(logs.output), told)
 
     def test_a_scheduler_that_is_not_known_is_told_once(self) -> None:

@@ -60,8 +60,21 @@ def optimizer_of(settings: dict[str, Any], net: nn.Module) -> torch.optim.Optimi
     return optimizer
 
 
+class Cycle(torch.optim.lr_scheduler.OneCycleLR):
+    """OneCycleLR, which moves momentum and beta1 as well, and a weight decay that grows (DINO's schedule)."""
+
+    def step(self, epoch: int | None = None) -> None:
+        super().step(epoch)
+        for group in self.optimizer.param_groups:
+            group["weight_decay"] = 0.004 * self.last_epoch
+
+
 def scheduler_of(settings: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
-    """Of a cosine, or one that halves rates after the round "drop_at"; None."""
+    """Of a cosine, or one that halves rates after the round "drop_at", or of all values ("cycle"); None."""
+    if settings.get("cycle"):
+        moves = any("betas" in group or group.get("momentum") for group in optimizer.param_groups)
+        highest = [group["lr"] for group in optimizer.param_groups]
+        return Cycle(optimizer, highest, total_steps=settings.get("rounds", 20) + 1, cycle_momentum=moves)
     if settings.get("scheduler"):
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, settings.get("rounds", 20))
     if "drop_at" in settings:

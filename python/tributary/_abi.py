@@ -131,6 +131,7 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "tributary_get_kept_of_first": (_status, [_session, c.POINTER(CKeptState)]),
     "tributary_last_round": (_status, [_session, c.c_uint64]),
     "tributary_log": (_status, [_session, c.c_uint64, c.c_char_p, c.c_double, c.c_uint64]),
+    "tributary_group_settings": (_status, [_session, c.c_uint32, c.c_double, c.c_double]),
     "tributary_ready": (_status, [_session, c.c_size_t, c.c_uint64, c.c_double]),
     "tributary_ready_after": (_status, [_session, c.c_size_t, c.c_uint64, c.c_double, c.c_void_p]),
     "tributary_wait": (_status, [_session, c.c_size_t, c.POINTER(c.c_int)]),

@@ -17,7 +17,7 @@ from typing import Any, Callable
 from tributary import _abi
 from tributary._errors import Error, Status, error_of
 
-SCHEDULED_RATE = -1.0
+CONFIGURED = -1.0  # as the job has it
 ALL_TENSORS = _abi.ALL_TENSORS
 
 # What a session's memory is seen as: fp32 values in logical order.
@@ -395,7 +395,11 @@ class Session:
         """A figure of a round, a mean over ``samples`` of this rank, for the cluster's status and metrics."""
         self._library.check(self._functions.tributary_log(self._open(), round, name.encode(), mean, samples))
 
-    def ready(self, tensor: int, weight: int, rate: float = SCHEDULED_RATE) -> None:
+    def group_settings(self, group: int, weight_decay: float, momentum: float) -> None:
+        """Settings of the group's steps, for each :meth:`ready` from now on; ``CONFIGURED``: as the job has it."""
+        self._library.check(self._functions.tributary_group_settings(self._open(), group, weight_decay, momentum))
+
+    def ready(self, tensor: int, weight: int, rate: float = CONFIGURED) -> None:
         """The tensor's gradient, a sum over ``weight`` samples, is final."""
         status = self._functions.tributary_ready(self._open(), tensor, weight, rate)
         if status:

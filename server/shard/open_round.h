@@ -6,6 +6,7 @@
 
 #include "common/base/ids.h"
 #include "common/math/gate_decision.h"
+#include "common/math/step_settings.h"
 #include "common/wire/payload.h"
 
 namespace tributary {
@@ -16,8 +17,8 @@ struct Contribution {
   std::uint64_t weight = 0;
   bool present = false;
   bool redo = false;
-  GateDecision gate;          // Push::gate
-  std::vector<double> rates;  // Push::rates
+  GateDecision gate;                   // Push::gate
+  std::vector<StepSettings> settings;  // Push::settings
 };
 
 struct OpenRound {

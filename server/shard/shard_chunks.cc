@@ -185,7 +185,7 @@ bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
     args.estimate_out = next[kEstimate].floats().data();
   }
   ++state.step;
-  step_runs(job_.plan(), *job_.view->layout, chunk.index, state.step, step.position, step.rates, runs_);
+  step_runs(job_.plan(), *job_.view->layout, chunk.index, state.step, step.position, step.settings, runs_);
   fused_step(optimizer, runs_, args);
   for (std::size_t i = 0; i <= kEncoded; ++i) {
     if (next[i]) *current[i] = std::move(next[i]);

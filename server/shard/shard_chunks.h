@@ -48,7 +48,7 @@ struct ShardStep {
   std::span<const PushFrame> frames;
   std::uint64_t weight = 1;
   std::uint64_t position = 1;          // in the learning rate's schedule
-  Rates rates;                         // that the pushes say
+  SaidSettings settings;               // that the pushes say
   std::optional<float> scale;          // of the sum; none: 1 / weight
   const Encoding* encoding = nullptr;  // of the frames; null: the job's push encoding
   BufferRef held;                      // where to write what nodes hold; empty: as for all other arrays

@@ -78,7 +78,7 @@ bool ShardClocks::apply(ShardChunk& chunk, const Push& push, const Payload& fram
   if (push.weight != 0) {  // one without samples changes nothing but the clock
     const PushFrame pushed{frame.bytes().data(), push.weight};
     clock_of(chunk, push.key.node).sent.reset();  // its reader is done with it: the step may write there
-    if (!chunks_.step(chunk, ShardStep{{&pushed, 1}, push.weight, push.round.value, push.rates})) return false;
+    if (!chunks_.step(chunk, ShardStep{{&pushed, 1}, push.weight, push.round.value, push.settings})) return false;
   }
   chunk.state.version = chunk.state.version.next();
   chunk.state.clocks[push.key.node.value] = push.round.value;

@@ -58,11 +58,14 @@ void ShardCore::on_push(PeerId from, const Push& push, Payload frame) {
     return refuse(ErrorCode::kInvalidArgument,
                   "weight " + std::to_string(push.weight) + " exceeds the bound of " + std::to_string(kMaxWeight));
   }
-  if (!push.rates.empty() && (push.rates.size() != chunk->groups || !std::ranges::all_of(push.rates, sound_rate))) {
-    return refuse(ErrorCode::kMalformed, "push of chunk " + std::to_string(push.key.chunk.value) + " says " +
-                                             std::to_string(push.rates.size()) + " learning rates, for " +
-                                             std::to_string(chunk->groups) +
-                                             " groups of tensors; each must be a finite number from 0 on");
+  // All groups have one formula.
+  const auto taken = [&](const StepSettings& settings) { return takes(*job().plan().optimizer, settings); };
+  if (!push.settings.empty() && (push.settings.size() != chunk->groups || !std::ranges::all_of(push.settings, taken))) {
+    return refuse(ErrorCode::kMalformed, "push of chunk " + std::to_string(push.key.chunk.value) +
+                                             " says settings of " + std::to_string(push.settings.size()) +
+                                             " steps, for " + std::to_string(chunk->groups) +
+                                             " groups of tensors; the job's optimizer must have what is said, and take "
+                                             "these values");
   }
   rule_->push(from, *chunk, push, std::move(frame));
   look_at(*chunk);

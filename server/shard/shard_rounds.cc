@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "common/base/printed.h"
 #include "server/shard/shard_core.h"
 
 namespace tributary {
@@ -15,10 +14,10 @@ std::string in_words(const Push& push) {
   return "push of chunk " + std::to_string(push.key.chunk.value) + " for round " + std::to_string(push.round.value);
 }
 
-std::string in_words(Rates rates) {
+std::string in_words(SaidSettings said) {
   std::string words;
-  for (const double rate : rates) words += (words.empty() ? "" : ", ") + printed("%.17g", rate);
-  return words.empty() ? "of the schedule" : words;
+  for (const StepSettings& settings : said) words += (words.empty() ? "" : "; ") + settings.in_words();
+  return words.empty() ? StepSettings{}.in_words() : words;
 }
 
 }  // namespace
@@ -75,7 +74,7 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
   mine.redo = push.redo;
   mine.gate = push.gate;
   mine.weight = push.weight;
-  mine.rates = push.rates;
+  mine.settings = push.settings;
   mine.frame = std::move(frame);
   ++chunks_.stats().pushes;
   chunks_.stats().push_bytes += bytes;
@@ -107,11 +106,11 @@ bool ShardRounds::refuse(PeerId from, const ShardChunk& chunk, const Push& push)
   if (push.round.value != chunk.state.version.value + 1) return false;
   for (const NodeRank node : chunk.nodes) {
     const Contribution& other = pushes[node.value];
-    if (!other.present || node == push.key.node || std::ranges::equal(other.rates, push.rates)) continue;
-    return no(ErrorCode::kConfigMismatch, ": node " + std::to_string(push.key.node.value) + "'s learning rate " +
-                                              in_words(push.rates) + " differs from node " +
-                                              std::to_string(node.value) + "'s " + in_words(other.rates) +
-                                              "; all ranks must set the same rates in a round, by figures that they " +
+    if (!other.present || node == push.key.node || std::ranges::equal(other.settings, push.settings)) continue;
+    return no(ErrorCode::kConfigMismatch, ": node " + std::to_string(push.key.node.value) + "'s " +
+                                              in_words(push.settings) + " differs from node " +
+                                              std::to_string(node.value) + "'s " + in_words(other.settings) +
+                                              "; all ranks must set the same values in a round, by figures that they " +
                                               "have alike (tributary_gather(), in PyTorch trib.all_reduce())");
   }
   const bool last = !pushes[push.key.node.value].present && open_[chunk.position].arrived + 1 == chunk.nodes.size();
@@ -162,7 +161,7 @@ bool ShardRounds::complete_round(ShardChunk& chunk) {
     frames_.push_back({push.frame.bytes().data(), push.weight});
   }
   ShardStep step{frames_, weight(chunk) / chunk.copies, chunk.state.step + 1};
-  step.rates = round.pushes[chunk.nodes.front().value].rates;
+  step.settings = round.pushes[chunk.nodes.front().value].settings;
   std::optional<GateDecision> decision;
   if (gate_ && !(decision = gate_->pass(chunk, round, step))) return false;
   if (!apply(chunk, step)) return false;

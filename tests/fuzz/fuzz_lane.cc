@@ -179,7 +179,10 @@ class Run {
         push.last = (more & 0x04u) != 0;
         push.redo = (more & 0x08u) != 0;
         if (more & 0x10u) push.gate = decision();
-        if (more & 0x20u) push.rates.assign(1 + (more >> 6), input_.number<double>());
+        if (more & 0x20u) {
+          const StepSettings said{input_.number<double>(), input_.number<double>(), input_.number<double>()};
+          push.settings.assign(1 + (more >> 6), said);
+        }
         if (more == 0xff) push.encoding = static_cast<EncodingId>(input_.number() % (last_encoding() + 1));
         return say(push, payload(push.key, push.weight));
       }

@@ -91,7 +91,7 @@ TEST_CASE("a communicator that nobody else joins is given up in time, and the de
   plan.node.position_of_rank = {0};
   plan.nodes = 2;
   struct Output final : BucketOutput {
-    Rates rates(ChunkIndex) const override { return {}; }
+    SaidSettings settings(ChunkIndex) const override { return {}; }
     bool wants(ChunkIndex, Round) override { return false; }
     void capture(ChunkIndex, Round, const float*, std::span<const float* const>, std::uint64_t) override {}
     void stepped(ChunkIndex, Round) override {}

@@ -289,7 +289,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   if (random.chance(0.5)) s.snapshot_rounds = random.between(2, 8);
   if (random.chance(0.5)) s.snapshot_s = 1;
   s.prepares = Random(seed ^ 0x93e9a3eull).chance(0.25);
-  s.says_rates = Random(seed ^ 0x4a7e5ull).chance(0.3);
+  s.says_settings = Random(seed ^ 0x4a7e5ull).chance(0.3);
   s.disk_step_ns = random.chance(0.2) ? random.between(20, 200) * kMs : random.between(1, 5) * kMs;
   if (random.chance(0.15)) {  // a disk that rings outrun
     s.disk_step_ns = random.between(100, 500) * kMs;
@@ -418,7 +418,7 @@ std::string ClusterScenario::describe() const {
   if (large_states) text += rewinds ? ", large states, which it goes back for" : ", large states";
   if (gathers) text += ", values between rounds";
   if (one_ends) text += ", ended by rank 0";
-  if (says_rates) text += ", rates from the trainers";
+  if (says_settings) text += ", settings of steps from the trainers";
   if (split != Split::kWhole) text += split == Split::kSlices ? ", two slices" : ", two stages";
   if (elastic) {
     text += ", elastic: " + std::to_string(first_nodes) + " nodes at first, at least " + std::to_string(min_nodes) +

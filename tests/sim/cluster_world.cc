@@ -43,7 +43,7 @@ JobConfig config_of(const ClusterScenario& scenario) {
   config.optimizer = default_optimizer(scenario.optimizer);
   config.optimizer.lr = 0.05;
   if (scenario.optimizer == "sgd") config.optimizer.momentum = 0.9;
-  if (scenario.says_rates) {
+  if (scenario.says_settings) {
     config.groups.assign(1, config.optimizer);
     config.groups.front().weight_decay = 0.125;
   }
@@ -65,7 +65,7 @@ std::vector<TensorSpec> tensors_of(const ClusterScenario& scenario) {
     const std::uint64_t elements = std::min<std::uint64_t>(left, random.between(1, scenario.parameters / 2));
     std::string name(1, 't');
     name += std::to_string(tensors.size());
-    const auto group = static_cast<std::uint32_t>(scenario.says_rates ? tensors.size() % 2 : 0);
+    const auto group = static_cast<std::uint32_t>(scenario.says_settings ? tensors.size() % 2 : 0);
     tensors.push_back({std::move(name), {elements}, group});
     left -= elements;
   }

@@ -22,7 +22,7 @@ JudgeSetup setup_of(const ClusterScenario& scenario, const JobConfig& config, st
   if (config.mode == Mode::kSsp) setup.staleness = scenario.staleness;
   setup.deadline = scenario.deadline;
   setup.model_ranks = *ModelRanks::of(scenario.model_ranks(), scenario.nodes, setup.layout->tensors());
-  if (scenario.says_rates) setup.other_group = kernels::make_optimizer(config.optimizer.name, config.groups.front());
+  if (scenario.says_settings) setup.other_group = kernels::make_optimizer(config.optimizer.name, config.groups.front());
   return setup;
 }
 

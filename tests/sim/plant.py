@@ -127,9 +127,9 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
     "lane_job.cc": [
         ("kOtherWeight", "    push.weight = kept->weight;", "    push.weight = kept->weight + (BUG ? 1 : 0);"),
         (
-            "kForgottenRates",
-            "note_rates(done.chunk, done.round, done.rates);",
-            "note_rates(done.chunk, done.round, BUG ? Rates() : done.rates);",
+            "kForgottenSettings",
+            "note_settings(done.chunk, done.round, done.settings);",
+            "note_settings(done.chunk, done.round, BUG ? SaidSettings() : done.settings);",
         ),
         (
             "kForgottenDecision",

@@ -127,8 +127,14 @@ std::uint64_t sample_weight(std::uint64_t seed, std::uint32_t rank, std::uint64_
   return Random::mix(seed + rank * 7919 + round * 104729) % 6;
 }
 
-double rate_of(std::uint64_t seed, std::uint64_t round, std::uint32_t group) {
-  return 0.005 * static_cast<double>(1 + Random::mix(seed + round * 7919 + group * 104729) % 20);
+StepSettings settings_of(std::uint64_t seed, std::uint64_t round, std::uint32_t group,
+                         const kernels::Optimizer& optimizer) {
+  const std::uint64_t drawn = Random::mix(seed + round * 7919 + group * 104729);
+  StepSettings settings{.lr = 0.005 * static_cast<double>(1 + drawn % 20)};
+  if (drawn >> 8 & 1) settings.weight_decay = 0.03125 * static_cast<double>(drawn >> 9 & 3);
+  StepSettings moved = settings;
+  moved.momentum = 0.5 + 0.0625 * static_cast<double>(drawn >> 11 & 7);
+  return (drawn >> 14 & 1) && takes(optimizer, moved) ? moved : settings;
 }
 
 void step_elements(const ReferenceOptions& o, std::uint64_t first, std::span<const float> gradient,
@@ -149,9 +155,9 @@ void step_elements(const ReferenceOptions& o, std::uint64_t first, std::span<con
       block.state_in[s] = block.state_out[s] = slots[s].data() + (begin - first);
     }
     const kernels::Optimizer& optimizer = group == 0 ? *o.optimizer : *o.other_group;
-    const double lr =
-        o.other_group ? rate_of(o.seed, number.round, group) : scheduled_lr(o.schedule, o.lr, number.position);
-    optimizer.step(optimizer.scalars(number.step, lr), block);
+    const StepSettings settings = o.other_group ? settings_of(o.seed, number.round, group, optimizer)
+                                                : StepSettings{.lr = scheduled_lr(o.schedule, o.lr, number.position)};
+    optimizer.step(optimizer.scalars(number.step, settings.over(optimizer)), block);
   }
 }
 

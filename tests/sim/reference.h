@@ -11,6 +11,7 @@
 #include "common/base/model_ranks.h"
 #include "common/config/config.h"
 #include "common/math/encoding.h"
+#include "common/math/step_settings.h"
 #include "kernels/optimizer.h"
 
 namespace tributary::sim {
@@ -24,7 +25,7 @@ struct ReferenceOptions {
   double lr = 0.1;
   ScheduleConfig schedule;
   std::shared_ptr<const kernels::Optimizer> optimizer;
-  std::shared_ptr<const kernels::Optimizer> other_group;  // not null: trainers say rates, and this is group 1's
+  std::shared_ptr<const kernels::Optimizer> other_group;  // not null: trainers say settings, and this is group 1's
   std::optional<GateConfig> gate;
   ModelRanks model_ranks;  // of all ranks
 };
@@ -72,7 +73,8 @@ float initial_value(std::uint64_t seed, std::uint64_t element);
 float gradient_value(std::uint64_t seed, std::uint32_t rank, std::uint64_t round, std::uint64_t element,
                      float parameter);
 std::uint64_t sample_weight(std::uint64_t seed, std::uint32_t rank, std::uint64_t round);
-// The learning rate that trainers say for a group of tensors.
-double rate_of(std::uint64_t seed, std::uint64_t round, std::uint32_t group);
+// What trainers say of the round's step for a group of tensors.
+StepSettings settings_of(std::uint64_t seed, std::uint64_t round, std::uint32_t group,
+                         const kernels::Optimizer& optimizer);
 
 }  // namespace tributary::sim

@@ -178,8 +178,8 @@ void ReplicaViewSim::scan() {
       const std::uint64_t round = word.round.load(std::memory_order_acquire);
       if (std::exchange(seen_[rank * tensors.size() + i], round) == round) continue;
       const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
-      const double rate = word.rate.load(std::memory_order_relaxed);
-      if (const Status taken = gather_.on_tensor(rank, tensors[i], Round(round), weight, rate, newly); !taken) {
+      if (const Status taken = gather_.on_tensor(rank, tensors[i], Round(round), weight, word.settings(), newly);
+          !taken) {
         return world_.broken(worker_.name() + ": " + taken.error().message);
       }
     }
@@ -206,7 +206,7 @@ void ReplicaViewSim::get(ChunkIndex chunk, Round round, const std::shared_ptr<co
   if (failed_ || closing_) return;
   if (ring_->broken() || !ring_->all_connected()) return lost_neighbour();
   if (cut_off()) return after(kRetryNs, [this, chunk, round, sum] { get(chunk, round, sum); });
-  state_->step(chunk, sum->values.data(), sum->weight, gather_.rates(chunk));
+  state_->step(chunk, sum->values.data(), sum->weight, gather_.settings(chunk));
   if (keeps_checkpoints()) keep(chunk, round);
   publish(chunk, round);
 }

@@ -79,7 +79,7 @@ TEST_CASE("a node that has forgotten what it has not said is found") {
 
 TEST_CASE("a push that is made again with another number of samples is found") {
   CHECK(first_seed_that_finds(Mutation::kOtherWeight) < kSeedsForMutation);
-  CHECK(first_seed_that_finds(Mutation::kForgottenRates) < kSeedsForMutation);
+  CHECK(first_seed_that_finds(Mutation::kForgottenSettings) < kSeedsForMutation);
   CHECK(first_seed_that_finds(Mutation::kForgottenCopies) < kSeedsForMutation);
 }
 

@@ -398,8 +398,9 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
   }
   auto& word = const_cast<TensorWord&>(job_->tensor_words(local_rank_)[tensor]);
   word.weight.store(weight_, std::memory_order_relaxed);
-  if (world_.scenario.says_rates) {
-    word.rate.store(rate_of(world_.scenario.seed, round, layout.tensors()[tensor].group), std::memory_order_relaxed);
+  if (world_.scenario.says_settings) {
+    const std::uint32_t group = layout.tensors()[tensor].group;
+    word.set(settings_of(world_.scenario.seed, round, group, *job_->plan().optimizer));
   }
   word.round.store(ready_.value + 1, std::memory_order_release);
   if (WorkerSim* worker = world_.worker(node_)) worker->ring_doorbells();

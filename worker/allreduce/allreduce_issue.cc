@@ -108,7 +108,7 @@ Status AllreduceEngine::step_group(const Flight& flight) {
 Status AllreduceEngine::step_chunk(std::uint32_t position, ChunkIndex chunk, const Flight& flight,
                                    std::uint64_t total) {
   const std::uint64_t step = steps_[chunk.value];
-  step_runs(*job_, *plan().node.layout, chunk, step, step, output_.rates(chunk), runs_);
+  step_runs(*job_, *plan().node.layout, chunk, step, step, output_.settings(chunk), runs_);
   kernels::BlockArgs block;
   block.count = plan().elements(chunk);
   block.grad = values(position, flight);

@@ -26,7 +26,7 @@ class BucketOutput {
  public:
   virtual ~BucketOutput() = default;
   // What the ranks said of the learning rate of the step that is due.
-  virtual Rates rates(ChunkIndex chunk) const = 0;
+  virtual SaidSettings settings(ChunkIndex chunk) const = 0;
   // Is the state of `chunk` after `round` to be copied? Then capture() follows, before stepped().
   virtual bool wants(ChunkIndex chunk, Round round) = 0;
   virtual void capture(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,

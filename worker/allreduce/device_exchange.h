@@ -42,7 +42,7 @@ class DeviceExchange final : public BucketExchange, private BucketOutput {
  private:
   void notice_oldest(std::uint64_t now_ns);
 
-  Rates rates(ChunkIndex chunk) const override { return output_.rates(chunk); }
+  SaidSettings settings(ChunkIndex chunk) const override { return output_.settings(chunk); }
   bool wants(ChunkIndex chunk, Round round) override { return output_.wants(chunk, round); }
   void capture(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
                std::uint64_t step) override {

@@ -218,7 +218,7 @@ Status HostExchange::finish_bucket(Member& member, ChunkIndex chunk, Round round
   const ChunkRange range = job_.layout().chunk(chunk);
   const float* tail = member.staging.data() + range.elements;
   if (!same_digest(digest, job_.view().nodes, tail)) return tl::unexpected(output_.replicas_differ(round));
-  state_.step(chunk, member.staging.data(), take_weight(tail), output_.rates(chunk));
+  state_.step(chunk, member.staging.data(), take_weight(tail), output_.settings(chunk));
   if (output_.wants(chunk, round)) {
     std::vector<const float*> slots;
     for (const float* slot : state_.slots()) slots.push_back(slot + range.begin);

@@ -67,8 +67,7 @@ Status NodeBuckets::gather(std::uint32_t rank) {
     if (round == seen[i]) continue;
     seen[i] = round;
     const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
-    const double rate = word.rate.load(std::memory_order_relaxed);
-    status = gather_.on_tensor(rank, tensors[i], Round(round), weight, rate, complete_);
+    status = gather_.on_tensor(rank, tensors[i], Round(round), weight, word.settings(), complete_);
   }
   return status;
 }

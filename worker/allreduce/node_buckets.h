@@ -30,7 +30,7 @@ class NodeBuckets final : public BucketOutput {
   void scan();
 
   // Nothing changes them between ready() and stepped().
-  Rates rates(ChunkIndex chunk) const override { return gather_.rates(chunk); }
+  SaidSettings settings(ChunkIndex chunk) const override { return gather_.settings(chunk); }
   bool wants(ChunkIndex chunk, Round round) override;
   void capture(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
                std::uint64_t step) override;

@@ -35,7 +35,7 @@ ReplicaState::ReplicaState(std::shared_ptr<const JobPlan> plan, std::shared_ptr<
   }
 }
 
-void ReplicaState::step(ChunkIndex chunk, const float* sum, std::uint64_t weight, Rates rates) {
+void ReplicaState::step(ChunkIndex chunk, const float* sum, std::uint64_t weight, SaidSettings said) {
   if (weight == 0) return;
   const ChunkRange range = layout_->chunk(chunk);
   const PushFrame frame{reinterpret_cast<const std::byte*>(sum)};
@@ -50,7 +50,7 @@ void ReplicaState::step(ChunkIndex chunk, const float* sum, std::uint64_t weight
   }
   const std::uint64_t step = ++steps_[chunk.value];
   std::vector<StepRun> runs;
-  step_runs(*plan_, *layout_, chunk, step, step, rates, runs);
+  step_runs(*plan_, *layout_, chunk, step, step, said, runs);
   fused_step(*plan_->optimizer, runs, args);
 }
 

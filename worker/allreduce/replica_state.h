@@ -41,7 +41,7 @@ class ReplicaState {
 
   // One round of one chunk. sum: of all ranks' gradients; weight: of all of them. As on servers: a round without
   // samples changes nothing.
-  void step(ChunkIndex chunk, const float* sum, std::uint64_t weight, Rates rates = {});
+  void step(ChunkIndex chunk, const float* sum, std::uint64_t weight, SaidSettings said = {});
 
   float* parameters() const { return parameters_; }
   std::span<float* const> slots() const { return slots_; }                            // state arrays, flat

@@ -65,8 +65,8 @@ class ClientOutput {
   // The shell finds the payload by chunk: for Push the node's encoded gradient of that round, which stays unchanged
   // until answered(), with the residual behind it or the residual alone as push.residual says; for Init the initial
   // values.
-  // The shell also says what it knows of the round: its learning rates, and of a push with redo, which is of a round
-  // after ClientJob::redo_after, all that was kept with its frame: weight, rates, what was decided about it.
+  // The shell also says what it knows of the round: settings of its step, and of a push with redo, which is of a round
+  // after ClientJob::redo_after, all that was kept with its frame: weight, settings, what was decided about it.
   virtual void send_push(ConnectionIndex connection, Push push) = 0;
   virtual void send_init(ConnectionIndex connection, const Init& init) = 0;
   virtual void send_pull(ConnectionIndex connection, const Pull& pull) = 0;

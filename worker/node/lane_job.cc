@@ -122,8 +122,8 @@ void WorkerLaneJob::scan() {
       if (round == seen[i]) continue;
       seen[i] = round;
       const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
-      const double rate = word.rate.load(std::memory_order_relaxed);
-      if (Status status = gather_.on_tensor(rank, tensors[i], Round(round), weight, rate, complete_); !status) {
+      if (Status status = gather_.on_tensor(rank, tensors[i], Round(round), weight, word.settings(), complete_);
+          !status) {
         return fail_job({LaneFailure::Kind::kTrainer, rank, status.error()});
       }
     }
@@ -135,7 +135,7 @@ void WorkerLaneJob::scan() {
     for (const NodeGather::Complete& done : complete_) trace_->ready(done.chunk, done.round, now);
   }
   for (const NodeGather::Complete& done : complete_) {
-    if (job_->spec().redo) job_->spec().redo->note_rates(done.chunk, done.round, done.rates);
+    if (job_->spec().redo) job_->spec().redo->note_settings(done.chunk, done.round, done.settings);
     reducer_->reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
   }
 }
@@ -161,16 +161,16 @@ void WorkerLaneJob::send_push(ConnectionIndex connection, Push push) {
   const ChunkIndex chunk = push.key.chunk;
   std::span<const std::byte> payload =
       push.residual == ResidualUse::kAlone ? reducer_->residual(chunk) : frames_[chunk.value];
-  Rates rates = gather_.rates(chunk);
+  SaidSettings said = gather_.settings(chunk);
   if (push.redo) {
     const std::optional<RedoRing::Frame> kept = kept_frame(chunk, push.round);
     if (!kept) return;
     push.weight = kept->weight;
     push.gate = kept->gate;
-    rates = kept->rates;
+    said = kept->settings;
     payload = kept->bytes;
   }
-  push.rates.assign(rates.begin(), rates.end());
+  push.settings.assign(said.begin(), said.end());
   if (trace_) trace_->sent(chunk, push.round, output_.now_ns());
   send(connection, std::move(push), payload);
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/base/assert.h"
-#include "common/base/printed.h"
 #include "common/base/weight.h"
 
 namespace tributary {
@@ -27,8 +26,8 @@ NodeGather::NodeGather(std::shared_ptr<const Layout> layout, const std::vector<C
     local_[chunks[i].value] = static_cast<std::uint32_t>(i);
     chunks_[i].round = start.next();
     chunks_[i].groups = layout_->groups_of(chunks[i]);
-    chunks_[i].rates_at = rates_.size();
-    rates_.resize(rates_.size() + chunks_[i].groups.size(), kUnsaid);
+    chunks_[i].settings_at = settings_.size();
+    settings_.resize(settings_.size() + chunks_[i].groups.size(), kUnsaid);
     const auto [first, last] = layout_->tensors_of(chunks[i]);
     for (std::size_t t = first; t < last; ++t) {
       if (tensors_.empty() || tensors_.back() < t) tensors_.push_back(static_cast<std::uint32_t>(t));
@@ -51,26 +50,24 @@ void NodeGather::answered(ChunkIndex chunk) {
 }
 
 // All tensors of a group, on all ranks, say the same.
-Status NodeGather::take_rate(Chunk& chunk, std::uint32_t rank, std::size_t tensor, Round round, double rate) {
+Status NodeGather::take_settings(Chunk& chunk, std::uint32_t rank, std::size_t tensor, Round round,
+                                 const StepSettings& settings) {
   const std::uint32_t group = layout_->tensors()[tensor].group;
   const auto place = std::ranges::lower_bound(chunk.groups, group) - chunk.groups.begin();
-  double& known = rates_[chunk.rates_at + static_cast<std::size_t>(place)];
+  StepSettings& known = settings_[chunk.settings_at + static_cast<std::size_t>(place)];
   if (known == kUnsaid) {
-    known = rate;
-  } else if (known != rate) {
-    const auto shown = [](double value) {
-      return value == kScheduledRate ? std::string("none") : printed("%.17g", value);
-    };
+    known = settings;
+  } else if (known != settings) {
     return mistake(rank, tensor,
-                   "learning rate " + shown(rate) + " in round " + std::to_string(round.value) +
-                       " differs from the rate " + shown(known) + " that was said for group " + std::to_string(group) +
-                       " before, by another tensor or another rank of this node; all ranks must set the same rates");
+                   settings.in_words() + " in round " + std::to_string(round.value) + " differs from " +
+                       known.in_words() + ", which was said for group " + std::to_string(group) +
+                       " before, by another tensor or another rank of this node; all ranks must set the same values");
   }
   return {};
 }
 
-Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight, double rate,
-                             std::vector<Complete>& out) {
+Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight,
+                             const StepSettings& settings, std::vector<Complete>& out) {
   TRIB_ASSERT(rank < ranks_ && tensor < layout_->tensors().size());
   Round& last_round = tensor_rounds_[tensor * ranks_ + rank];
   if (round != last_round.next()) {
@@ -84,8 +81,8 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
                    "weight " + std::to_string(weight) + " is over the limit of " + std::to_string(kMaxWeight) +
                        "; the weight is the number of samples in the gradient");
   }
-  if (!sound_rate(rate)) {
-    return mistake(rank, tensor, "learning rate " + printed("%g", rate) + " is no finite number from 0 on");
+  if (!settings.sound()) {
+    return mistake(rank, tensor, settings.in_words() + ": each must be a finite number from 0 on");
   }
   if (!holds(rank, tensor)) {
     return mistake(
@@ -114,14 +111,14 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
                          " differs from the weight " + std::to_string(known) +
                          " of another tensor; all tensors of a round have the same number of samples");
     }
-    // The rates of the last round were wanted until its answer, which has come.
+    // The settings of the last round were wanted until its answer, which has come.
     if (chunk.missing == chunk.needed) {
-      std::fill_n(rates_.begin() + static_cast<std::ptrdiff_t>(chunk.rates_at), chunk.groups.size(), kUnsaid);
+      std::fill_n(settings_.begin() + static_cast<std::ptrdiff_t>(chunk.settings_at), chunk.groups.size(), kUnsaid);
     }
-    if (Status status = take_rate(chunk, rank, tensor, round, rate); !status) return status;
+    if (Status status = take_settings(chunk, rank, tensor, round, settings); !status) return status;
     if (--chunk.missing != 0) continue;
-    const std::span<const double> all(rates_.data() + chunk.rates_at, chunk.groups.size());
-    chunk.says_rates = std::ranges::any_of(all, [](double each) { return each != kScheduledRate; });
+    chunk.says_settings =
+        std::ranges::any_of(all_of(chunk), [](const StepSettings& each) { return each != StepSettings(); });
     out.push_back({ChunkIndex(index), round, chunk.weight, said(chunk)});
     chunk.open = false;
     chunk.round = round.next();

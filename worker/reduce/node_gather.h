@@ -22,7 +22,7 @@ class NodeGather {
     ChunkIndex chunk;
     Round round;
     std::uint64_t weight = 0;  // sum over the local ranks
-    Rates rates;               // that all of them said; there until answered() and the next ready
+    SaidSettings settings;     // that all of them said; there until answered() and the next ready
   };
 
   // chunks: this lane's, ascending. ranks: local ones. start: the version every chunk begins at; the first ready is for
@@ -35,10 +35,10 @@ class NodeGather {
 
   // Local rank `rank` called ready for `tensor`. Appends the chunks that became complete to `out`, in flat order. An
   // error is that trainer's mistake, worded for it; the job cannot go on.
-  Status on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight, double rate,
-                   std::vector<Complete>& out);
-  // Of the chunk's last complete round, until answered() and the next ready.
-  Rates rates(ChunkIndex chunk) const { return said(chunks_[local_[chunk.value]]); }
+  Status on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight,
+                   const StepSettings& settings, std::vector<Complete>& out);
+  // Those of the chunk's last complete round, until answered() and the next ready.
+  SaidSettings settings(ChunkIndex chunk) const { return said(chunks_[local_[chunk.value]]); }
 
   // Tensors that overlap this lane's chunks, ascending: the only ones it needs to look at.
   const std::vector<std::uint32_t>& tensors() const { return tensors_; }
@@ -50,17 +50,16 @@ class NodeGather {
     std::uint32_t missing = 0;  // (rank, tensor) pairs
     std::uint32_t needed = 0;   // of them, in every round
     std::uint64_t weight = 0;
-    std::size_t rates_at = 0;           // in rates_: one for each of its groups
+    std::size_t settings_at = 0;        // in settings_: of each of its groups
     std::vector<std::uint32_t> groups;  // Layout::groups_of()
-    bool says_rates = false;            // not all are kScheduledRate, in the last complete round
+    bool says_settings = false;         // not all are as the job has them, in the last complete round
   };
   static constexpr std::uint64_t kUnset = ~0ull;
-  static constexpr double kUnsaid = -2.0;
+  static constexpr StepSettings kUnsaid{.lr = -2.0};
 
-  Rates said(const Chunk& chunk) const {
-    return chunk.says_rates ? Rates(rates_.data() + chunk.rates_at, chunk.groups.size()) : Rates();
-  }
-  Status take_rate(Chunk& chunk, std::uint32_t rank, std::size_t tensor, Round round, double rate);
+  SaidSettings said(const Chunk& chunk) const { return chunk.says_settings ? all_of(chunk) : SaidSettings(); }
+  SaidSettings all_of(const Chunk& chunk) const { return {settings_.data() + chunk.settings_at, chunk.groups.size()}; }
+  Status take_settings(Chunk& chunk, std::uint32_t rank, std::size_t tensor, Round round, const StepSettings& settings);
 
   Status mistake(std::uint32_t rank, std::size_t tensor, const std::string& what) const;
   bool holds(std::uint32_t rank, std::size_t tensor) const {
@@ -75,7 +74,7 @@ class NodeGather {
   std::vector<std::uint32_t> tensors_;
   std::vector<Round> tensor_rounds_;          // [tensor * ranks + rank]: last ready
   std::vector<std::uint64_t> chunk_weights_;  // [position * ranks + rank]: this round's, kUnset before the first tensor
-  std::vector<double> rates_;                 // by chunk and group: of the round that is gathered, else of the last one
+  std::vector<StepSettings> settings_;        // by chunk and group: of the round that is gathered, else of the last one
 };
 
 }  // namespace tributary

@@ -15,7 +15,7 @@ namespace tributary {
 
 // Both are read by other processes of the same release; the numbers say whether that holds.
 struct RedoRing::Header {
-  static constexpr std::uint64_t kMagic = 0x35303030'4f444552;  // "REDO0005"
+  static constexpr std::uint64_t kMagic = 0x36303030'4f444552;  // "REDO0006"
   std::uint64_t magic = kMagic;
   std::uint64_t job = 0, layout_hash = 0, chunk_elements = 0;
   std::uint32_t node = 0, rounds = 0, push_id = 0, reserved = 0;
@@ -25,7 +25,7 @@ struct RedoRing::Header {
 struct RedoRing::Entry {
   std::atomic<std::uint64_t> round{0};  // 0: nothing is there
   std::uint64_t weight = 0;
-  std::uint32_t says_rates = 0;  // 0: as the job's schedule has them
+  std::uint32_t says_settings = 0;  // 0: all are as the job has them
   // Of the first two slots' entries: the round after which the residual in this area is, plus 1; 0: none is there.
   std::atomic<std::uint64_t> residual{0};
 };
@@ -46,8 +46,8 @@ RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t 
   begin = entries_at + round_up(layout.chunks() * slots * sizeof(Entry), kRingAlign);
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     groups.push_back(layout.groups_of(ChunkIndex(c)).size());
-    rates_at.push_back(begin);
-    begin += slots * groups.back() * sizeof(double);
+    settings_at.push_back(begin);
+    begin += slots * groups.back() * sizeof(StepSettings);
   }
   begin = round_up(begin, kRingAlign);
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
@@ -169,17 +169,17 @@ std::span<const std::byte> RedoRing::written(ChunkIndex chunk, Round round) cons
   return {memory_.data() + slot_offset(round) + places_.frame_at[chunk.value], places_.frame_bytes[chunk.value]};
 }
 
-std::span<double> RedoRing::rates(ChunkIndex chunk, Round round) const {
+std::span<StepSettings> RedoRing::settings(ChunkIndex chunk, Round round) const {
   const std::size_t groups = places_.groups[chunk.value];
-  auto* first = reinterpret_cast<double*>(memory_.data() + places_.rates_at[chunk.value]);
+  auto* first = reinterpret_cast<StepSettings*>(memory_.data() + places_.settings_at[chunk.value]);
   return {first + round.value % slots() * groups, groups};
 }
 
-void RedoRing::note_rates(ChunkIndex chunk, Round round, Rates said) {
+void RedoRing::note_settings(ChunkIndex chunk, Round round, SaidSettings said) {
   Entry& kept = entry(chunk, round);
   kept.round.store(0, std::memory_order_release);
-  kept.says_rates = said.empty() ? 0 : 1;
-  if (!said.empty()) std::ranges::copy(said, rates(chunk, round).begin());
+  kept.says_settings = said.empty() ? 0 : 1;
+  if (!said.empty()) std::ranges::copy(said, settings(chunk, round).begin());
 }
 
 void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight) {
@@ -199,7 +199,7 @@ std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) con
   if (round.value == 0 || kept.round.load(std::memory_order_acquire) != round.value) return {};
   // A copy is looked at: trainers can write here at any time, and a server refuses what cannot be.
   const Frame frame{written(chunk, round), kept.weight, decision(round).read(round.value),
-                    kept.says_rates != 0 ? Rates(rates(chunk, round)) : Rates()};
+                    kept.says_settings != 0 ? SaidSettings(settings(chunk, round)) : SaidSettings()};
   if (frame.weight > kMaxWeight || !frame.gate.sound()) return {};
   return frame;
 }

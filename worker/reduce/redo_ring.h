@@ -4,8 +4,8 @@
 // that it outlives the worker daemon, too.
 //
 // Layout of the memory:
-//     Header | decisions: GateWord[slot] | Entry[chunk][slot] | learning rates: double[chunk][slot][group of the chunk]
-//     | slot 0: frame of chunk 0 | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
+//     Header | decisions: GateWord[slot] | Entry[chunk][slot] | settings of steps: StepSettings[chunk][slot][group of the
+//     chunk] | slot 0: frame of chunk 0 | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
 //            | chunk 0: area of even rounds | of odd ones | chunk 1: ...
 // Round r lies in slot r % slots. There is a slot more than rounds are kept: that of the open round, which a rank may
 // write while all the others are still wanted. An entry names its round only while its frame is complete: a process
@@ -70,8 +70,8 @@ class RedoRing {
   std::size_t slot_bytes() const { return places_.slot_bytes; }
   std::uint32_t slots() const { return rounds_ + 1; }
   std::span<const std::byte> written(ChunkIndex chunk, Round round) const;
-  // Learning rates that the trainers say with the round's gradient; before publish() of it.
-  void note_rates(ChunkIndex chunk, Round round, Rates rates);
+  // Settings that the trainers say with the round's gradient; before publish() of it.
+  void note_settings(ChunkIndex chunk, Round round, SaidSettings said);
   // It is complete. The place of the round after it is free from now on.
   void publish(ChunkIndex chunk, Round round, std::uint64_t weight);
   // Jobs with a gate: what an answer says was decided about its round, all of it. Any lane.
@@ -86,7 +86,7 @@ class RedoRing {
     std::span<const std::byte> bytes;
     std::uint64_t weight = 0;
     GateDecision gate;
-    Rates rates;  // in the ring
+    SaidSettings settings;  // in the ring
   };
   std::optional<Frame> find(ChunkIndex chunk, Round round) const;
 
@@ -119,7 +119,7 @@ class RedoRing {
   // Where what lies, in bytes.
   struct Places {
     Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds);
-    std::vector<std::size_t> groups, rates_at;       // by chunk: how many rates an entry has; of its first slot's
+    std::vector<std::size_t> groups, settings_at;    // by chunk: how many settings an entry has; of its first slot's
     std::vector<std::size_t> frame_bytes, frame_at;  // by chunk: of one frame; from where its slot begins
     std::vector<std::size_t> area_bytes, area_at;    // by chunk: of one area; both are 0 if there are none
     std::size_t entries_at = 0;
@@ -130,7 +130,7 @@ class RedoRing {
   void* entries() const;
   GateWord& decision(Round round) const;
   Entry& entry(ChunkIndex chunk, Round round) const;
-  std::span<double> rates(ChunkIndex chunk, Round round) const;
+  std::span<StepSettings> settings(ChunkIndex chunk, Round round) const;
   std::atomic<std::uint64_t>& residual_round(ChunkIndex chunk, Round round) const;
 
   SharedMemory memory_;

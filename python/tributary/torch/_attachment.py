@@ -15,6 +15,7 @@ from tributary._library import AttachOptions, Floats, Session, Step, Tensor, Vie
 from tributary.torch._copies import Copies
 from tributary.torch._initial import InitialValues
 from tributary.torch._launch import NOT_LAUNCHED, attach_timeout_ms, topology_of_environment
+from tributary.torch._settings import Settings
 
 
 class Attachment:
@@ -60,6 +61,7 @@ class Attachment:
         self.timeout_ms = attach_timeout_ms(attach_timeout)
         self.began_after = 0
         self.pushed = False
+        self._said: dict[int, Settings] = {}  # in this session, by group
         self._fill = initial
         self._initial: InitialValues | None = None
         self._library = _library.load()
@@ -113,6 +115,7 @@ class Attachment:
             self.drop()
             raise
         self.began_after, self.pushed = view.resume_round, False
+        self._said = {}
         if self.rounds:
             session.last_round(self.rounds)
 
@@ -179,6 +182,12 @@ class Attachment:
         self.pushed = True
         self.copies.give(memory, source, factor)
         self.copies.ready(self.session, index, weight, rate)
+
+    def say(self, group: int, settings: Settings) -> None:
+        """Settings of the group's next step, beside the rate. Not while a thread is in :meth:`push` of its tensors."""
+        if self._said.get(group, Settings(settings.lr)) != settings:
+            self.session.group_settings(group, settings.weight_decay, settings.momentum)
+        self._said[group] = settings
 
     def parameters(self, index: int) -> torch.Tensor:
         """The tensor's values, fp32, of the parameter's shape. Not to be written."""

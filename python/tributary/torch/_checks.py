@@ -39,7 +39,7 @@ class Checks:
     """Of one job.
 
     Args:
-        optimizer: whose groups are to stay as they are but for rates.
+        optimizer: whose groups are to have the same parameters.
         accumulate: backward passes a round.
         overlap: as the optimizer's.
     """
@@ -55,7 +55,6 @@ class Checks:
         self._steps_here = job.optimizer == _formula.MEAN
         self._accumulate = accumulate
         self._overlap = overlap
-        self._fixed = _complaints.hyper_parameters(groups)
         self._count = sum(len(group["params"]) for group in groups)
         self._frozen = [p for group in groups for p in group["params"] if not p.requires_grad]
         self._scaled_before = 0  # losses, of all jobs
@@ -93,8 +92,6 @@ class Checks:
         if _complaints.hooks_of_steps(self._optimizer) > self._hooks:
             late = _complaints.hooks_came_late if self._steps_here else _complaints.hooks_without_steps
             raise RuntimeError(late(self._optimizer))
-        if not self._steps_here:
-            _complaints.check_hyper_parameters(self._groups, self._fixed)
         if passes and self._job.loss_scale and program.scaled_losses == self._scaled_before:
             self._no_loss_was_scaled(round)
         for slot in self._slots:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -105,10 +104,10 @@ def parameter_written(name: str) -> str:
     )
 
 
-def rate_changed(group: int, before: float, now: float) -> str:
+def settings_changed(group: int, before: object, now: object) -> str:
     return (
-        f"the learning rate of group {group} changed from {before!r} to {now!r} between backward and step(), when "
-        "gradients had left with the first one: step schedulers after opt.step()"
+        f"the values of group {group} changed from {before} to {now} between backward and step(), when gradients had "
+        "left with the first ones: step schedulers after opt.step()"
     )
 
 
@@ -146,29 +145,3 @@ def state_is_elsewhere(name: str) -> str:
         "optimizer which loads it begins anew. The job itself goes on where it was. To train on without it, take "
         "tributary.torch.save_checkpoint() and full_state_dict(); or pass step_on='trainers'. Said once"
     )
-
-
-def hyper_parameters(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The values of groups that the servers were told: all but rates, and what no formula has."""
-    keys = ("momentum", "dampening", "nesterov", "weight_decay", "betas", "eps", "lr_decay", "amsgrad", "maximize")
-    return [{key: _plain(group[key]) for key in keys if key in group} for group in groups]
-
-
-def check_hyper_parameters(groups: list[dict[str, Any]], fixed: list[dict[str, Any]]) -> None:
-    """Raises if a value that the servers were told is another one now."""
-    for number, (group, values) in enumerate(zip(groups, fixed)):
-        for key, value in values.items():
-            if _plain(group[key]) != value:
-                raise RuntimeError(
-                    f"{key} of group {number} was {value!r} when the job began and is {group[key]!r} now, but only "
-                    "rates can change while the servers step: leave it (OneCycleLR and CyclicLR: "
-                    "cycle_momentum=False), or pass step_on='trainers'"
-                )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return float(value)
-    if isinstance(value, (tuple, list)):
-        return tuple(_plain(item) for item in value)
-    return value

@@ -17,6 +17,7 @@ from tributary.torch._log import logger
 from tributary.torch._parallel import Part
 from tributary.torch._place import Kept, Place
 from tributary.torch._report import Report
+from tributary.torch._settings import Settings, Values
 from tributary.torch._slots import Slot
 from tributary.torch._together import Together
 
@@ -31,14 +32,14 @@ class Model:
         push_again: pushes what was pushed of the open round, into a new view.
         clear: the job went back, and not in a step() of its own: the open round begins anew.
         step_here: its parameters are this rank's own, once it has begun, and this steps them with the mean gradient of
-            the newest round. Takes the groups' rates; None: those that they have. None: servers step.
+            the newest round. Takes the groups' values; None: those that they have. None: servers step.
     """
 
     slots: list[Slot]
     arrived: Callable[[int], None]
     push_again: Callable[[], None]
     clear: Callable[[], None] = lambda: None
-    step_here: Callable[[list[float] | None], None] | None = None
+    step_here: Callable[[list[Values] | None], None] | None = None
 
     @property
     def steps_here(self) -> bool:
@@ -334,6 +335,11 @@ class Link:
         if self.sends:
             self.attachment.push(index, source, factor, weight, rate)
             self._order.append(index)
+
+    def say(self, group: int, settings: Settings) -> None:
+        """As :meth:`Attachment.say`, if the round is the job's."""
+        if self.sends:
+            self.attachment.say(group, settings)
 
     def gather(self, round: int, number: int, data: bytes) -> list[bytes] | None:
         """All ranks' values of a call of the loop. None: the job went back."""

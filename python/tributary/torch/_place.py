@@ -424,5 +424,5 @@ def _completed(mine: dict[str, Any] | None, first: dict[str, Any] | None) -> dic
             given = first["top"]["jobs"][name]  # one of the two may have stepped what the other has still to step
             part["alike"], part["stepped"] = given["alike"], given["round"]
             if given["round"] < part["round"]:
-                part["step_with"] = given["schedulers"]["rates"]
+                part["step_with"] = given["schedulers"]["values"]
     return mine

@@ -9,6 +9,7 @@ from typing import Callable
 import torch
 
 from tributary.torch import _complaints
+from tributary.torch._settings import Settings
 
 
 class OpenRound:
@@ -20,7 +21,7 @@ class OpenRound:
 
     Attributes:
         weight: that its gradients are said with; None before the first.
-        rates: said so far, by group.
+        settings: said so far, by group.
         order: tensors in the order in which they were pushed.
         began_ns: of ``time.monotonic_ns()``.
     """
@@ -29,7 +30,7 @@ class OpenRound:
         self._average = average
         self._counts = counts
         self.weight: int | None = None
-        self.rates: dict[int, float] = {}
+        self.settings: dict[int, Settings] = {}
         self.order: list[int] = []
         self.began_ns = time.monotonic_ns()
         self._samples: list[int] = []  # of the passes
@@ -110,10 +111,10 @@ class OpenRound:
         self.weight = self.samples if self._samples else counted if self._average else min(1, counted)
         return self.weight
 
-    def rate(self, group: int, now: float) -> float:
-        """The group's rate, which is the same in all of the round."""
-        if self.rates.setdefault(group, now) != now:
-            raise RuntimeError(_complaints.rate_changed(group, self.rates[group], now))
+    def say(self, group: int, now: Settings) -> Settings:
+        """The group's settings, which are the same in all of the round."""
+        if self.settings.setdefault(group, now) != now:
+            raise RuntimeError(_complaints.settings_changed(group, self.settings[group], now))
         return now
 
 

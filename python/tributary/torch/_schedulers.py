@@ -1,4 +1,4 @@
-"""Learning-rate schedulers of a program: which there are, and their state."""
+"""Schedulers of a program: which there are, and their state."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tributary.torch import _plain
+from tributary.torch import _plain, _settings
 from tributary.torch._log import logger
 
 try:
@@ -30,13 +30,13 @@ LRScheduler.__new__ = _new  # type: ignore[assignment,method-assign]
 
 
 def add(thing: Any) -> None:
-    """What a program keeps may be a scheduler of another kind (timm's): it has the optimizer whose rates it steps."""
+    """What a program keeps may be a scheduler of another kind (timm's): it has the optimizer that it changes."""
     if isinstance(getattr(thing, "optimizer", None), torch.optim.Optimizer) and not isinstance(thing, LRScheduler):
         _made.append(weakref.ref(thing))
 
 
 class Schedulers:
-    """Schedulers that step the rates of an optimizer.
+    """Schedulers that change the values of an optimizer's groups.
 
     Args:
         optimizers: the wrapper and the one that it wraps: a scheduler may hold either.
@@ -45,7 +45,7 @@ class Schedulers:
     def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
         self._optimizers = optimizers
         self._alive: list[Any] = []  # when the loop was looked at last: a function that made them may have returned
-        self._began = self._rates()  # what the program gave
+        self._began = self._values()  # what the program gave
         self._left_out: set[int] = set()
         self._told_of_unknown = False
 
@@ -80,12 +80,12 @@ class Schedulers:
     def state(self) -> dict[str, Any]:
         return {
             "began": self._began,
-            "rates": self._rates(),
+            "values": self._values(),
             "schedulers": [self._state_of(scheduler) for scheduler in self._alive],
         }
 
-    def _rates(self) -> list[float]:
-        return [float(group["lr"]) for group in self._optimizers[0].param_groups]
+    def _values(self) -> list[_settings.Values]:
+        return _settings.values_of(self._optimizers[0].param_groups)
 
     def _state_of(self, scheduler: Any) -> dict[str, Any]:
         name, data = type(scheduler).__name__, b""
@@ -115,17 +115,13 @@ class Schedulers:
                 scheduler.load_state_dict(_plain.decoded(one["state"]))
         if state["began"] != self._began:
             logger.warning(
-                "the optimizer's rates are %s in the program, and were %s when the job began: its schedulers go on "
-                "from those. For other rates give another name=, or `tributary run --fresh`",
+                "the optimizer's groups have %s in the program, and had %s when the job began: its schedulers go on "
+                "from those. For other values give another name=, or `tributary run --fresh`",
                 self._began,
                 state["began"],
             )
             self._began = state["began"]
-        for group, rate in zip(self._optimizers[0].param_groups, state["rates"]):
-            if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+        _settings.give(self._optimizers[0].param_groups, state["values"])
 
 
 def _listed(names: list[str]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tributary._library import SCHEDULED_RATE
+from tributary._library import CONFIGURED
 from tributary.torch import _complaints, _declare, _job
 from tributary.torch._alike import Alike
 from tributary.torch._attachment import Attachment
@@ -184,7 +184,7 @@ class DiLoCo:
         for slot in reversed(self._slots):
             now = slot.local().to(torch.float32)
             before = self._link.attachment.parameters(slot.index).to(now.device)
-            self._link.push(slot.index, before - now if weight else None, 1, weight, SCHEDULED_RATE)
+            self._link.push(slot.index, before - now if weight else None, 1, weight, CONFIGURED)
 
     def finish(self) -> None:
         """As :meth:`tributary.torch.DistributedOptimizer.finish`."""

@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 import torch
 
-from tributary._library import SCHEDULED_RATE
+from tributary._library import CONFIGURED
 from tributary.torch import _complaints, _declare, _formula, _job, _state
 from tributary.torch._alike import alike_of
 from tributary.torch._attachment import Attachment
@@ -28,6 +28,7 @@ from tributary.torch._same_data import WARNING as SAME_DATA
 from tributary.torch._same_data import SameData
 from tributary.torch._schedulers import Schedulers
 from tributary.torch._seed import seed_round
+from tributary.torch._settings import Settings, Values, all_values_of, given, said_of
 from tributary.torch._slots import SharedSlot, Slot, times
 
 # In which rounds of a process values are compared, to see writes that raise no version.
@@ -121,6 +122,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.param_groups = optimizer.param_groups  # the very list, of the very dicts
         self.state = optimizer.state
 
+        self._began = all_values_of(optimizer.param_groups)  # servers have them
         formula = _formula.formula_of(optimizer, on_servers=step_on == "auto")
         self._slots = _declare.slots_of(model_or_params, optimizer, share=parameters == "shared")
         options: _job.Sections = {
@@ -269,7 +271,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _send(self, slot: Slot) -> None:
         """Sends a tensor's gradient of the open round; zeros if it has none."""
-        rate = self._rate(slot.group)
+        settings = self._settings(slot.group)
         self._open.weigh(all_in_step=self._overlap == "step")
         if slot.micro_batches:
             total = slot.micro_batches.take()
@@ -278,21 +280,24 @@ class DistributedOptimizer(torch.optim.Optimizer):
         else:
             slot.remember(None if slot.parameter.grad is None else self._dense(slot), self._open.factor)
         slot.note_gradient(samples=self._watches)
-        self._push(slot, rate)
+        self._push(slot, settings)
 
-    def _push(self, slot: Slot, rate: float) -> None:
+    def _push(self, slot: Slot, settings: Settings) -> None:
         with self._lock:  # the others of a model on several devices wait until it is kept
             if not self._left:
                 self._left = True
                 self._link.round_leaves()
+            if not self._steps_here:
+                self._link.say(slot.group, settings)
         assert self._open.weight is not None
         source = slot.source if slot.share else None
-        self._link.push(slot.index, source, slot.factor * slot.share, self._open.weight, rate)
+        self._link.push(slot.index, source, slot.factor * slot.share, self._open.weight, settings.lr)
 
-    def _rate(self, group: int) -> float:
-        if self._steps_here or self._job.scheduled:
-            return SCHEDULED_RATE
-        return self._open.rate(group, float(self.param_groups[group]["lr"]))
+    def _settings(self, group: int) -> Settings:
+        if self._steps_here:
+            return self._open.say(group, Settings(CONFIGURED))
+        said = said_of(group, self.param_groups[group], self._began[group], self._job.scheduled)
+        return self._open.say(group, said)
 
     # ---- passes
 
@@ -351,8 +356,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._went_back()
             return loss
         self._checks.check(self._link.round + 1)
-        for group in self._open.rates:
-            self._rate(group)
+        for group in self._open.settings:
+            self._settings(group)
         self._send_rest()
         self._link.wait_pushed()
         blocked = time.monotonic_ns()
@@ -391,7 +396,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _push_again(self) -> None:
         for slot in reversed(self._slots):
             if slot.sent:
-                self._push(slot, self._open.rates.get(slot.group, SCHEDULED_RATE))
+                self._push(slot, self._open.settings[slot.group])
 
     def _arrived(self, index: int) -> None:
         if not self._steps_here:  # else the mean gradient of the round before would be lost with a restart
@@ -412,13 +417,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.wrapped.step()
         self._link.place.stepped = self._link.round
 
-    def _step_with(self, rates: list[float] | None) -> None:
-        now = [group["lr"] for group in self.param_groups]
-        for group, rate in zip(self.param_groups, rates or now):
-            group["lr"] = rate
-        self._step_here()
-        for group, rate in zip(self.param_groups, now):
-            group["lr"] = rate
+    def _step_with(self, values: list[Values] | None) -> None:
+        with given(self.param_groups, values):
+            self._step_here()
         self.zero_grad()
 
     def _begin_round(self) -> None:

@@ -132,6 +132,33 @@ TEST_CASE("two ranks attach, give initial values, train and finish") {
   CHECK(failed_with(tributary_wait(sessions[0].get(), 0, &step), TRIBUTARY_INVALID_ARGUMENT, "after tributary_finish"));
 }
 
+TEST_CASE("a gradient goes with its group's settings, which last until others are said") {
+  FakeNode node;
+  node.run();
+  const auto sessions = attach(node);
+  tributary_session* s = sessions[0].get();
+  CHECK(failed_with(tributary_group_settings(s, 0, 0.5, TRIBUTARY_CONFIGURED), TRIBUTARY_INVALID_ARGUMENT,
+                    "before tributary_start()"));
+  REQUIRE(tributary_start(s) == TRIBUTARY_OK);
+  const auto said = [&](double rate) {
+    CHECK(ready_all(sessions[0], 4, rate) == TRIBUTARY_OK);
+    const StepSettings settings = node.lanes.job()->tensor_words(0)[1].settings();
+    node.lanes.complete(Round(node.lanes.job()->tensor_words(0)[1].round.load()));
+    CHECK(wait(sessions[0]) == TRIBUTARY_CONTINUE);
+    return settings;
+  };
+  CHECK(said(0.25) == StepSettings{.lr = 0.25});
+  REQUIRE(tributary_group_settings(s, 0, 0.5, TRIBUTARY_CONFIGURED) == TRIBUTARY_OK);
+  CHECK(said(0.25) == StepSettings{.lr = 0.25, .weight_decay = 0.5});
+  CHECK(failed_with(tributary_group_settings(s, 1, 0.5, 0.5), TRIBUTARY_INVALID_ARGUMENT, "has no group 1"));
+  CHECK(failed_with(tributary_group_settings(s, 0, -0.5, TRIBUTARY_CONFIGURED), TRIBUTARY_INVALID_ARGUMENT,
+                    "weight_decay -0.5"));
+  CHECK(failed_with(tributary_group_settings(s, 0, 0.5, 0.75), TRIBUTARY_INVALID_ARGUMENT, "momentum 0.75"));
+  CHECK(said(TRIBUTARY_SCHEDULED_RATE) == StepSettings{.weight_decay = 0.5});
+  REQUIRE(tributary_group_settings(s, 0, TRIBUTARY_CONFIGURED, TRIBUTARY_CONFIGURED) == TRIBUTARY_OK);
+  CHECK(said(0.125) == StepSettings{.lr = 0.125});
+}
+
 TEST_CASE("a rank gets the values of all ranks, by rank, or a step") {
   FakeNode node;
   node.run();

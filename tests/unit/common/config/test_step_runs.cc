@@ -122,12 +122,13 @@ TEST_CASE("a step goes over a chunk in runs of tensors of one group, each at its
   CHECK(same(runs[0].scalars, plan->groups[0]->scalars(3, 0.25)));  // half of the warm-up
   CHECK(same(runs[1].scalars, plan->groups[1]->scalars(3, 0.25)));
   CHECK_FALSE(same(runs[0].scalars, runs[1].scalars));
-  const std::vector<double> rates{0.75, kScheduledRate};
-  step_runs(*plan, layout, ChunkIndex(1), 1, 2, rates, runs);
+  const std::vector<StepSettings> said{{.lr = 0.75, .weight_decay = 0.5}, {}};
+  step_runs(*plan, layout, ChunkIndex(1), 1, 2, said, runs);
   REQUIRE(runs.size() == 2);  // c and d are one run
   CHECK(runs[0].end == 16);
   CHECK(runs[1].end == 1024);
-  CHECK(same(runs[0].scalars, plan->groups[1]->scalars(1, 0.75)));
+  CHECK(same(runs[0].scalars, plan->groups[1]->scalars(1, said[0].over(*plan->groups[1]))));
+  CHECK_FALSE(same(runs[0].scalars, plan->groups[1]->scalars(1, 0.75)));
   CHECK(same(runs[1].scalars, plan->groups[2]->scalars(1, 0.0625)));
   step_runs(*plan, layout, ChunkIndex(2), 1, 2, {}, runs);
   REQUIRE(runs.size() == 1);
@@ -174,15 +175,6 @@ TEST_CASE("runs change no bits, wherever groups meet and whatever the answers ar
     CHECK(std::memcmp(params.data(), expected.data(), n * sizeof(float)) == 0);
     CHECK(std::memcmp(v.data(), ev.data(), n * sizeof(float)) == 0);
   }
-}
-
-TEST_CASE("a rate is a finite number from 0 on, or the schedule's") {
-  CHECK(sound_rate(0.0));
-  CHECK(sound_rate(1e-300));
-  CHECK(sound_rate(kScheduledRate));
-  CHECK_FALSE(sound_rate(-0.5));
-  CHECK_FALSE(sound_rate(std::numeric_limits<double>::infinity()));
-  CHECK_FALSE(sound_rate(std::numeric_limits<double>::quiet_NaN()));
 }
 
 }  // namespace tributary::step_runs_test

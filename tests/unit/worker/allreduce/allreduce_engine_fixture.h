@@ -33,7 +33,7 @@ inline constexpr std::uint64_t kEngineChunk = 1024;
 class EngineCluster {
  public:
   struct Node final : BucketOutput {
-    Rates rates(ChunkIndex) const override { return {}; }
+    SaidSettings settings(ChunkIndex) const override { return {}; }
     bool wants(ChunkIndex, Round round) override { return round == wanted; }
     void capture(ChunkIndex chunk, Round, const float* parameters, std::span<const float* const> state,
                  std::uint64_t step) override {

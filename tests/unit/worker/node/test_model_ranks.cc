@@ -159,17 +159,17 @@ TEST_CASE("a node's chunk is complete when those of its ranks that hold it are r
   NodeGather gather(layout, chunks, 2, Round(0), ranks);
   for (const ChunkIndex chunk : chunks) gather.answered(chunk);
   std::vector<NodeGather::Complete> done;
-  REQUIRE(gather.on_tensor(0, 1, Round(1), 4, kScheduledRate, done));
+  REQUIRE(gather.on_tensor(0, 1, Round(1), 4, {}, done));
   CHECK(done.size() == 1);  // the chunk that only this tensor is in
-  REQUIRE(gather.on_tensor(0, 2, Round(1), 4, kScheduledRate, done));
+  REQUIRE(gather.on_tensor(0, 2, Round(1), 4, {}, done));
   REQUIRE(done.size() == 2);
   CHECK(done[1].weight == 4);
-  REQUIRE(gather.on_tensor(1, 0, Round(1), 4, kScheduledRate, done));
+  REQUIRE(gather.on_tensor(1, 0, Round(1), 4, {}, done));
   CHECK(done.size() == 2);
-  REQUIRE(gather.on_tensor(0, 0, Round(1), 4, kScheduledRate, done));
+  REQUIRE(gather.on_tensor(0, 0, Round(1), 4, {}, done));
   REQUIRE(done.size() == 3);
   CHECK(done[2].weight == 8);  // of both
-  const Status foreign = gather.on_tensor(1, 1, Round(1), 4, kScheduledRate, done);
+  const Status foreign = gather.on_tensor(1, 1, Round(1), 4, {}, done);
   REQUIRE_FALSE(foreign);
   CHECK(contains(foreign.error().message, "does not hold it"));
 }

@@ -39,9 +39,9 @@ struct Gather {
     for (const ChunkIndex c : all_chunks(*layout)) gather.answered(c);
   }
   Status ready(std::uint32_t rank, std::size_t tensor, std::uint64_t round, std::uint64_t weight = 1,
-               double rate = kScheduledRate) {
+               StepSettings settings = {}) {
     done.clear();
-    return gather.on_tensor(rank, tensor, Round(round), weight, rate, done);
+    return gather.on_tensor(rank, tensor, Round(round), weight, settings, done);
   }
   std::string refusal(std::uint32_t rank, std::size_t tensor, std::uint64_t round, std::uint64_t weight = 1) {
     const Status status = ready(rank, tensor, round, weight);
@@ -109,7 +109,7 @@ TEST_CASE("ready before the answer of the last round is refused: the gradient ma
   const auto layout = layout_of({100});
   NodeGather unopened(layout, all_chunks(*layout), 1, Round(7));
   std::vector<NodeGather::Complete> done;
-  const Status early = unopened.on_tensor(0, 0, Round(8), 1, kScheduledRate, done);
+  const Status early = unopened.on_tensor(0, 0, Round(8), 1, {}, done);
   REQUIRE_FALSE(early);
   CHECK(contains(early.error().message, "before the parameters of round 7"));
 }

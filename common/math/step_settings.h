@@ -1,0 +1,41 @@
+// StepSettings: values of one step that trainers say with the gradients of a group of tensors, because a schedule of
+// theirs changes them (docs/torch.md). Each may be as the job has it.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "common/base/message_fields.h"
+#include "kernels/optimizer.h"
+
+namespace tributary {
+
+struct StepSettings {
+  static constexpr double kConfigured = -1.0;
+
+  double lr = kConfigured;  // configured: as the job's schedule has it
+  double weight_decay = kConfigured;
+  double momentum = kConfigured;  // SGD's; of Adam, AdamW and Lion beta1
+
+  // Whether each is kConfigured, or finite and not negative.
+  bool sound() const;
+  // Of a step of `optimizer` with these.
+  kernels::OptimizerOptions over(const kernels::Optimizer& optimizer) const;
+  // "lr 0.1, weight_decay 0.01": those that are said.
+  std::string in_words() const;
+  bool operator==(const StepSettings&) const = default;
+
+  static void fields(auto& m, auto&& field) {
+    field(m.lr, TRIB_WIRE(Lr));
+    field(m.weight_decay, TRIB_WIRE(WeightDecay));
+    field(m.momentum, TRIB_WIRE(Momentum));
+  }
+};
+
+// One for each group of a chunk, or none: all are as the job has them.
+using SaidSettings = std::span<const StepSettings>;
+
+// Whether steps of `optimizer` can have them: they are sound, and its formula has what is said and stays the same.
+bool takes(const kernels::Optimizer& optimizer, const StepSettings& settings);
+
+}  // namespace tributary
