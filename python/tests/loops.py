@@ -275,6 +275,34 @@ def gan() -> None:
     Said(net, opt.param_groups).end(1000 + opt.round)
 
 
+def unfrozen() -> None:
+    """The first layer trains from the second epoch on, in a job of its own."""
+    net = Net()
+    first, rest = net.layers[:1].requires_grad_(False), net.layers[1:]
+    opt = trib.DistributedOptimizer(net, torch.optim.AdamW(rest.parameters(), lr=0.01), name="rest")
+    said, batches = Said(net, opt.param_groups), loader()
+
+    def trains_too() -> trib.DistributedOptimizer:
+        first.requires_grad_(True)
+        return trib.DistributedOptimizer(net, torch.optim.AdamW(first.parameters(), lr=0.01), name="first")
+
+    later = None
+    for epoch in trib.epochs(EPOCHS):
+        batches.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        if epoch > 0 and later is None:
+            later = trains_too()
+        for batch in batches:
+            said.pass_of(batch, opt.round + 1)
+            opt.step()
+            opt.zero_grad()
+            if later is not None:
+                later.step()
+                later.zero_grad()
+    if later is None:  # a process that begins after the last round
+        later = trains_too()
+    said.end(opt.round)
+
+
 def steps_here() -> None:
     """An optimizer that only torch has, with more state than goes with messages."""
     net = Net(4096)
@@ -358,6 +386,7 @@ LOOPS = (
     plateau,
     diloco,
     gan,
+    unfrozen,
     steps_here,
     steps_here_apart,
     uneven,

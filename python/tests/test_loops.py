@@ -76,6 +76,16 @@ class Loops(unittest.TestCase):
                 with self.subTest(processes=processes, how=how, word=word):
                     self.assertEqual(compare(Path(folder), "gan", processes, how, round, word), "")
 
+    def test_a_job_that_begins_in_the_middle_of_the_loop(self) -> None:
+        """Parameters that are frozen until an epoch's end."""
+        with tempfile.TemporaryDirectory() as folder:
+            for how, round in (("rank", 4), ("rank", 15), ("server", 11), ("SIGTERM to the group", 23)):
+                with self.subTest(how=how, round=round):
+                    self.assertEqual(compare(Path(folder), "unfrozen", 0, how, round), "")
+            said = Run(Path(folder) / "unfrozen-0-calm", "unfrozen", 0).rounds()
+        rounds = [round for rank, round in said if rank == 0 and round.startswith("round ")]
+        self.assertEqual(len(rounds), 30)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -107,6 +107,39 @@ class Run:
         program.finish()
 
 
+class Unfrozen(Run):
+    """Its first layer trains from the third round on, in a job of its own."""
+
+    def __call__(self, **_: Any) -> None:
+        torch.manual_seed(3)
+        net = nn.Sequential(nn.Linear(1, 4), nn.Linear(4, 1))
+        net[0].requires_grad_(False)
+        opt = trib.DistributedOptimizer(net, torch.optim.SGD(net[1].parameters(), lr=0.1), name="last")
+        later = None
+        loader = DataLoader(range(16), batch_size=4, sampler=trib.DistributedSampler(range(16), seed=1))
+        batches = iter(loader)
+        for number in trib.rounds(ROUNDS):
+            if number >= 2 and later is None:
+                net[0].requires_grad_(True)
+                later = trib.DistributedOptimizer(net, torch.optim.SGD(net[0].parameters(), lr=0.1), name="first")
+            try:
+                batch = next(batches)
+            except StopIteration:
+                batches = iter(loader)
+                batch = next(batches)
+            loss = net(batch.float()[:, None] / 16).square().mean()
+            self.said[f"last {opt.round + 1}"] = [loss.item()]
+            loss.backward()
+            self.point()
+            for one in (opt, later):
+                if one is not None:
+                    one.step()
+                    one.zero_grad()
+                    self.point()
+        self.end = [value.detach().clone() for value in net.parameters()]
+        program.finish()
+
+
 class Together(WithFake):
     def run_it(self, run: Run, **options: Any) -> Run:
         self.libraries = Libraries()
@@ -138,6 +171,59 @@ class Together(WithFake):
                             for first, second in zip(calm.trained, killed.trained):
                                 self.assertTrue(torch.equal(first, second))
                         self.assertEqual(len(self.libraries.of["judge"].rounds), ROUNDS + 1)
+
+    def test_a_job_that_begins_in_the_middle_of_the_loop(self) -> None:
+        calm = self.run_it(Unfrozen(draws=True))
+        self.assertEqual([len(self.libraries.of[name].rounds) for name in ("last", "first")], [ROUNDS + 1, ROUNDS - 1])
+        for at in range(1, calm.points):
+            with self.subTest(at=at):
+                self.same(calm, self.run_it(Unfrozen(True, at)))
+                self.assertEqual(len(self.libraries.of["last"].rounds), ROUNDS + 1)
+
+    def test_a_process_cannot_go_back_to_where_a_job_had_not_begun(self) -> None:
+        libraries = Libraries()
+        libraries.of["last"] = FakeLibrary()
+        libraries.of["last"].events[5] = "lost"
+
+        def lose(options: AttachOptions) -> Any:
+            if any(library.session.over for library in libraries.of.values() if library.sessions):
+                for library in libraries.of.values():
+                    library.sessions.clear()
+                    library.rounds.clear()
+                    library.kept.clear()
+            return Libraries.attach(libraries, options)
+
+        libraries.attach = lose  # type: ignore[method-assign]
+        calm = self.run_it(Unfrozen(draws=True))
+        with mock.patch("tributary._library.load", return_value=libraries):
+            run = Unfrozen(draws=True)
+            with self.assertRaisesRegex(Error, "job 'first' began after round 2 of job 'last', which went back to rou"):
+                run()
+            self._leave()
+            run()  # as launchers do it
+            self._leave()
+        self.same(calm, run)
+
+    def test_a_job_that_is_behind_is_refused(self) -> None:
+        with mock.patch("tributary._library.load", return_value=Libraries()) as load:
+            run = Unfrozen(True, at=14)
+            with self.assertRaises(Killed):
+                run()
+            self._leave()
+            load.return_value.of["first"].rounds.clear()  # its servers were lost before it had a snapshot
+            load.return_value.of["first"].kept.clear()
+            with self.assertRaisesRegex(
+                Error, "job 'first' is at round 0, and it was at [0-9] when 'last' had the round"
+            ):
+                run()
+
+    def test_two_jobs_do_not_train_one_parameter(self) -> None:
+        with mock.patch("tributary._library.load", return_value=Libraries()):
+            net = nn.Linear(2, 2)
+            trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=0.1), name="one")
+            with self.assertRaisesRegex(ValueError, "parameter 'weight' is trained by another job of this program"):
+                trib.DistributedOptimizer(net, torch.optim.SGD([net.weight], lr=0.1), name="two")
+            self._leave()
 
     def test_what_is_too_large_to_be_kept_is_told(self) -> None:
         calm = self.run_it(Run(draws=True), width=20_000, rate=1e-6)

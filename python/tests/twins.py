@@ -160,6 +160,26 @@ def gan(way: Way, name: str) -> list[nn.Module]:
     return [g, d]
 
 
+def unfrozen(way: Way, name: str) -> list[nn.Module]:
+    """The first layer trains from the middle on: DistributedDataParallel is made anew then."""
+    net = plain()
+    net[0].requires_grad_(False)
+    called, optimizer = way.made(net, torch.optim.AdamW(net[2].parameters(), lr=0.01), name)
+    optimizers = [optimizer]
+    for step in range(STEPS):
+        if step == STEPS // 2:
+            net[0].requires_grad_(True)
+            called = None
+            called, optimizer = way.made(net, torch.optim.AdamW(net[0].parameters(), lr=0.01), name + "-first")
+            optimizers.append(optimizer)
+        for one in optimizers:
+            one.zero_grad()
+        called(batch(way.rank, step)).square().mean().backward()
+        for one in optimizers:
+            one.step()
+    return [net]
+
+
 CASES: dict[str, Callable[[Way, str], list[nn.Module]]] = {
     "no_sync": accumulated,
     "accumulate": lambda way, name: accumulated(way, name, accumulate=PASSES),
@@ -168,6 +188,7 @@ CASES: dict[str, Callable[[Way, str], list[nn.Module]]] = {
     "norms": norms,
     "gan": gan,
     "adapters": adapters,
+    "unfrozen": unfrozen,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Callable
 
 import torch
@@ -158,12 +158,16 @@ class Alike:
 
 
 def alike_of(
-    model: _declare.Parameters, slots: list[Slot], optimizer: torch.optim.Optimizer | None, is_part: bool
+    model: _declare.Parameters,
+    slots: list[Slot],
+    optimizer: torch.optim.Optimizer | None,
+    is_part: bool,
+    elsewhere: Collection[int],
 ) -> Alike:
     """A model, which its ranks have alike; of ranks that hold a part of it each: only what the optimizer steps."""
     if is_part:
         return Alike({}, slots=slots, optimizer=optimizer, is_part=True)
-    return Alike(_declare.frozen_of(model, slots), _declare.buffers_of(model), slots, optimizer)
+    return Alike(_declare.frozen_of(model, slots, elsewhere), _declare.buffers_of(model), slots, optimizer)
 
 
 def _kept_as(value: Any, parameter: Any) -> Any:

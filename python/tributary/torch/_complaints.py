@@ -8,7 +8,8 @@ import torch
 
 LAYOUT_IS_FIXED = (
     "{what}, but the tensors of a job are fixed: make the DistributedOptimizer after all parameters are in its groups "
-    "and unfrozen (what is to train later: in a group with lr=0, whose rate the loop raises then), or begin another job"
+    "and unfrozen. For what trains later make another DistributedOptimizer when it begins to train (`if epoch >= 3 and "
+    "later is None`), or put it in a group with lr=0, whose rate the loop raises then"
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Callable, Union
 
 import torch
@@ -55,13 +55,18 @@ def _without_wrappers(name: str) -> str:
 
 
 def slots_of(
-    model_or_params: Parameters, optimizer: torch.optim.Optimizer, say: bool = True, share: bool = False
+    model_or_params: Parameters,
+    optimizer: torch.optim.Optimizer,
+    say: bool = True,
+    share: bool = False,
+    elsewhere: Collection[int] = (),
 ) -> list[Slot]:
     """The parameters that a job trains: those of the optimizer's groups that want a gradient, in the model's order.
 
     Args:
         say: for a job that is to begin: what is left out is said, and layers that it cannot have are refused.
         share: those that can are read where the worker writes them.
+        elsewhere: ids of parameters that other jobs of the program train.
 
     Raises:
         ValueError: there is none, or an optimizer's parameter is not in the model.
@@ -84,6 +89,8 @@ def slots_of(
             if not parameter.requires_grad:
                 frozen.append(name)
                 continue
+            if id(parameter) in elsewhere:
+                raise ValueError(f"parameter '{name}' is trained by another job of this program: leave it in one")
             _check(name, parameter)
             if holds_some_of(parameter) and id(parameter) not in slots:
                 shared = share and SharedSlot.fits(parameter)
@@ -99,7 +106,7 @@ def slots_of(
         slot.index = index
     if isinstance(model_or_params, torch.nn.Module):
         known = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        outside = [name for key, name in names.items() if key not in known]
+        outside = [name for key, name in names.items() if key not in known and key not in elsewhere]
         if say and (outside or frozen):
             logger.info(
                 "left out, because they are frozen or in no group: %s; rank 0's are every rank's at the beginning",
@@ -163,11 +170,11 @@ def tensors_of(slots: list[Slot], grouped: bool) -> list[Tensor]:
     return [Tensor(slot.name, tuple(slot.local().shape), slot.group if grouped else 0) for slot in slots]
 
 
-def frozen_of(model: Parameters, slots: list[Slot]) -> dict[str, torch.Tensor]:
-    """A model's parameters that the job does not train, by name."""
+def frozen_of(model: Parameters, slots: list[Slot], elsewhere: Collection[int]) -> dict[str, torch.Tensor]:
+    """A model's parameters that no job of the program trains, by name. elsewhere: as slots_of()."""
     if not isinstance(model, torch.nn.Module):
         return {}
-    trained = {id(slot.parameter) for slot in slots}
+    trained = {*elsewhere, *(id(slot.parameter) for slot in slots)}
     names = names_of(model)
     tensors = {id(parameter): parameter for parameter in model.parameters()}
     return {

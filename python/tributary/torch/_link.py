@@ -63,6 +63,7 @@ class Link:
         round: the newest whose parameters are here.
         trained: a round has left since this process came to where it went on.
         skips: the job went back, and what is left of the loop's iteration is of no round.
+        beside: rounds that other jobs of the program had when this one began in the middle of the loop, by name.
         ahead: what was kept of a later round, which is complete: the loop goes through it once more, and nothing is
             sent until then.
     """
@@ -89,6 +90,7 @@ class Link:
         self.trained = False
         self.skips = False
         self.ahead: Kept | None = None
+        self.beside: dict[str, int] = {}
         self.rewinds = 0  # how often the job went back
         self.rewound_from = 0  # round that the job had when it last did
         self.leaving = Leaving(self, jobs)

@@ -56,6 +56,11 @@ class Together:
     def open(self) -> list[Link]:
         return [link for link in self.links if not link.closed]
 
+    @property
+    def trained(self) -> set[int]:
+        """Ids of the parameters that they train."""
+        return {id(parameter) for one in self.open for parameter in one.parameters}
+
     # ---- attaching
 
     def add(self, link: Link) -> None:
@@ -66,6 +71,8 @@ class Together:
             JobStopped, tributary.Error: it did not; the job is not among those that are open.
         """
         self.links[:] = self.open
+        if joins := any(one.trained for one in self.links):
+            link.beside = {one.name: one.round for one in self.links}
         self.links.append(link)
         try:
             with self._attaching_now(link):
@@ -73,7 +80,7 @@ class Together:
         except BaseException:
             self.links.remove(link)
             raise
-        self._go_on([link] if any(one.trained for one in self.open) else self.open, link.part.least)
+        self._go_on([link] if joins else self.open, link.part.least)
 
     def _attach_first(self, link: Link) -> None:
         end = time.monotonic() + attach_patience_s(link.attachment.timeout_ms)
@@ -155,6 +162,8 @@ class Together:
         for one in self.open:
             if one.attachment.why_over():
                 one.attachment.drop()
+                if one.attached:
+                    self._check_beginning(one, attached)
                 with self._stopping(attached) as stops, self.stop.attaching():
                     try:
                         one.attachment.make(timeout_ms, stops, one.report.say)
@@ -165,6 +174,20 @@ class Together:
         for one in attached:
             if why := one.attachment.why_over():
                 raise Unavailable(why)
+
+    @staticmethod
+    def _check_beginning(link: Link, attached: list[Link]) -> None:
+        """Raises if others went back to where the program had not begun the job: it goes on in a new process, which
+        begins the job once more when its loop comes there.
+        """
+        for other in attached:
+            round, began = other.attachment.began_after, link.beside.get(other.name, 0)
+            if round < began:
+                raise Error(
+                    f"job '{link.name}' began after round {began} of job '{other.name}', which went back to round "
+                    f"{round}: this process cannot go on, and a new one begins there (tributary run and torchrun start "
+                    "it)"
+                )
 
     def _lost(self, stops: ctypes.c_int) -> bool:
         """Whether what ended the wait is that another job lost its view."""
@@ -258,7 +281,7 @@ class Together:
         name = max(kept, key=lambda name: (kept[name].top.number, kept[name].left is None), default=links[0].name)
         top = kept[name].top if kept else None
         if not any(one.attachment.began_after for one in links):
-            top = loop.first_top
+            top = loop.first_top if links == self.open else None  # else it joins others in the middle of the loop
         for one in links:
             self._go_on_from(top, one, kept.get(one.name), name)
         if top is not None:
@@ -275,7 +298,7 @@ class Together:
     def _go_on_from(top: Top | None, one: Link, kept: Kept | None, name: str) -> None:
         part = None if top is None else top.jobs.get(one.name)
         round = one.attachment.began_after
-        if top is None or part is None or (kept is None and round != part["round"]):  # nothing is known of it
+        if top is None or part is None or (kept is None and round > part["round"]):  # nothing is known of it
             one.goes_on(None)
         elif round == part["round"]:
             one.goes_on(part)

@@ -75,7 +75,8 @@ class DiLoCo:
             model = list(model)  # type: ignore[assignment]
         self.inner = inner_optimizer
         self.sync_every = sync_every
-        self._slots = _declare.slots_of(model, inner_optimizer)
+        elsewhere = program.jobs.trained
+        self._slots = _declare.slots_of(model, inner_optimizer, elsewhere=elsewhere)
         self._job = _job.build_local(
             _job.read(job),
             program.free_name(),
@@ -109,7 +110,7 @@ class DiLoCo:
                 Schedulers(inner_optimizer),
                 _declare.buffers_of(model),
                 inner_optimizer,
-                alike=Alike(_declare.frozen_of(model, self._slots), _declare.buffers_of(model)),
+                alike=Alike(_declare.frozen_of(model, self._slots, elsewhere), _declare.buffers_of(model)),
             ),
             batches=sync_every,
             on_rewind=on_rewind,

@@ -124,7 +124,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         self._began = all_values_of(optimizer.param_groups)  # servers have them
         formula = _formula.formula_of(optimizer, on_servers=step_on == "auto")
-        self._slots = _declare.slots_of(model_or_params, optimizer, share=parameters == "shared")
+        elsewhere = program.jobs.trained
+        self._slots = _declare.slots_of(model_or_params, optimizer, share=parameters == "shared", elsewhere=elsewhere)
         options: _job.Sections = {
             "job": _job.named(name),
             "gate": _job.gate(max_grad_norm, loss_scale),
@@ -177,7 +178,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 Schedulers(self, optimizer),
                 buffers,
                 reseed=None if seed is None else lambda round: seed_round(seed, replica(), round),
-                alike=alike_of(model_or_params, self._slots, state_of, is_part=mesh is not None),
+                alike=alike_of(model_or_params, self._slots, state_of, is_part=mesh is not None, elsewhere=elsewhere),
                 model_rank=part.model_rank,
             ),
             part=part,
