@@ -36,7 +36,6 @@ struct ElasticOptions {
   Transport transport = Transport::kShm;
   std::string base_dir;
   std::string bin_dir;  // as ClusterOptions::bin_dir
-  std::string device = "cpu";
   // Every sample takes so long more, asleep (train/slow_motion.h): nodes do not slow down each other on few processors.
   double us_per_sample = 0.0;
   bool only = false;  // without a run with the first phase's nodes from beginning to end
@@ -98,9 +97,9 @@ class Run {
     progress_.emplace(std::move(*progress));
     std::vector<std::string> overrides = options_.overrides;
     overrides.push_back("membership.on_worker_loss=continue");
-    trainers_.command = cluster_->train_command(std::filesystem::absolute(options_.job_file).string(), overrides,
-                                                {"--json", "--quiet", "--device", options_.device,
-                                                 "--slow-us-per-sample", std::to_string(options_.us_per_sample)});
+    trainers_.command =
+        cluster_->train_command(std::filesystem::absolute(options_.job_file).string(), overrides,
+                                {"--json", "--quiet", "--slow-us-per-sample", std::to_string(options_.us_per_sample)});
     trainers_.progress_socket = socket;
     Json told = Json::array();
     for (std::size_t phase = 0; phase < nodes_.size(); ++phase) {
@@ -294,7 +293,6 @@ Measurement elastic() {
     command.add_option("--servers", o.servers)->capture_default_str();
     command.add_option("--ranks-per-node", o.ranks_per_node)->capture_default_str();
     add_transport(command, o.transport);
-    command.add_option("--device", o.device, "as tributary-train has it")->capture_default_str();
     command.add_option("--us-per-sample", o.us_per_sample, "that every sample takes more, asleep: a slower computer")
         ->capture_default_str();
     command.add_option("--base-dir", o.base_dir, "where stores and logs go")->required()->type_name("DIR");

@@ -172,7 +172,7 @@ Result<Outcome> train(LocalCluster& cluster, const StragglerOptions& o, const Sl
   if (auto ok = cluster.start_trainers(
           {.command = cluster.train_command(
                job, {},
-               {"--device", "cpu", "--json", "--quiet", "--curve-ms", std::to_string(curve_ms), "--slow-us-per-sample",
+               {"--json", "--quiet", "--curve-ms", std::to_string(curve_ms), "--slow-us-per-sample",
                 printed("%g", o.us_per_sample), "--slow-seed", std::to_string(o.seed)}),
            .progress_socket = socket,
            .rank_arguments = std::move(slow)});

@@ -254,7 +254,7 @@ class Lab(unittest.TestCase):
         job = str(SOURCE / "configs" / "fashion-mnist.toml")
         trainers = []
         for rank, (host, worker) in enumerate(zip("cde", self.workers, strict=True)):
-            command = [*self.on(host), str(PROGRAMS / "tributary-train"), "--job", job, "--quiet", "--device", "cpu"]
+            command = [*self.on(host), str(PROGRAMS / "tributary-train"), "--job", job, "--quiet"]
             command += ["--worker", worker.ready["socket"], "--rank", str(rank), "--world-size", "3"]
             command += ["--local-rank", "0", "--local-world-size", "1", "--node-rank", str(rank)]
             command += ["--set", "train.global_batch=192", "--set", f"job.name={name}"]

@@ -116,7 +116,7 @@ class Cluster:
         self.folder = folder
         command = [str(PROGRAMS / "tributary"), "run", "--servers", "2", "--nodes", "2", "--ranks-per-node", "2"]
         command += ["--lanes", "1", "--base-dir", str(folder / "run"), "--", str(PROGRAMS / "tributary-train")]
-        command += ["--job", str(SOURCE / "configs" / "fashion-mnist.toml"), "--device", "cpu", "--quiet"]
+        command += ["--job", str(SOURCE / "configs" / "fashion-mnist.toml"), "--quiet"]
         command += ["--set", "train.epochs=10000", "--set", "snapshot.every_s=5", "--slow-us-per-sample", "1500"]
         with (folder / "run.log").open("w") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)

@@ -57,7 +57,7 @@ RULES = (
     # torch_environment.sh says why just this one.
     Rule("python3 -m venv", instead=("install torch ", "install torch==2.13.0 "), installs_torch=True),
     Rule("tributary run", more=" --bytes 65536 --epochs 1", needs_torch=True),
-    Rule("tributary up", more=SHORT + " --device cpu"),
+    Rule("tributary up", more=SHORT),
     Rule("tributary-train", more=SHORT),
     Rule("tributary chaos", instead=("--kills 50", "--kills 2")),
     Rule("build/release/bin/tributary status", while_training=True),

@@ -47,7 +47,7 @@ NodeName=s[0-1],n[0-1] CPUs=4
 PartitionName=cpu Nodes=s[0-1]
 PartitionName=train Nodes=n[0-1] Default=YES
 """
-TRAIN = ["tributary-train", "--job", str(JOB), "--device", "cpu", "--set", f"train.max_rounds={ROUNDS}"]
+TRAIN = ["tributary-train", "--job", str(JOB), "--set", f"train.max_rounds={ROUNDS}"]
 SLOWLY = [*TRAIN, "--slow-us-per-sample", "1000"]  # long enough to be disturbed
 PATIENCE_S = 120.0  # while nothing gets on
 

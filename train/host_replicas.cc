@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/assert.h"
 #include "common/base/layout.h"
 
 namespace tributary::train {
@@ -17,31 +18,48 @@ HostReplicas::HostReplicas(const MlpShape& shape, std::shared_ptr<const kernels:
   }
   flat_ = AlignedFloats(elements);
   for (const std::size_t offset : offsets_) parameters_.push_back(flat_.data() + offset);
-  banks_.assign(replicas, StateBanks(keeps));
   states_.resize(replicas);
-  for (auto& banks : states_) {
-    banks.resize(keeps ? 2 : 1);
-    for (std::vector<AlignedFloats>& slots : banks) {
+  for (State& state : states_) {
+    state.banks.resize(keeps ? 2 : 1);
+    for (std::vector<AlignedFloats>& slots : state.banks) {
       for (int slot = 0; slot < inner_->slots(); ++slot) slots.emplace_back(elements);
     }
   }
 }
 
-void HostReplicas::begin(std::uint32_t replica, InnerState state) {
+void HostReplicas::begin(std::uint32_t replica, InnerState begins) {
   replica_ = replica;
-  banks_[replica].begin(state);
-  if (state != InnerState::kFresh) return;
+  State& state = states_[replica];
+  const bool keeps = state.banks.size() == 2;
+  TRIB_ASSERT(keeps || begins == InnerState::kFresh);
+  if (keeps) {
+    state.in = begins == InnerState::kNext ? state.last : 1 - state.last;
+    state.out = 1 - state.in;
+  }
+  if (begins != InnerState::kFresh) return;
   int slot = 0;
-  for (AlignedFloats& values : states_[replica][banks_[replica].in()]) {
+  for (AlignedFloats& values : state.banks[state.in]) {
     std::ranges::fill(values.span(), inner_->initial_state(slot++));
   }
 }
 
 void HostReplicas::step(std::size_t tensor, const kernels::StepScalars& scalars, const float* from,
                         const float* gradient, std::uint32_t samples) {
-  const kernels::BlockArgs args =
-      local_step(banks_[replica_], states_[replica_], offsets_[tensor], tensors_[tensor].elements(), from,
-                 flat_.data() + offsets_[tensor], gradient, samples);
+  const std::size_t offset = offsets_[tensor];
+  float* own = flat_.data() + offset;
+  kernels::BlockArgs args;
+  args.count = tensors_[tensor].elements();
+  args.grad = gradient;
+  args.grad_scale = static_cast<float>(1.0 / samples);
+  args.param_in = from;
+  args.param_out = own;
+  State& state = states_[replica_];
+  auto& read = state.banks[from != own ? state.in : state.out];
+  auto& written = state.banks[state.out];
+  for (std::size_t slot = 0; slot < written.size(); ++slot) {
+    args.state_in[slot] = read[slot].data() + offset;
+    args.state_out[slot] = written[slot].data() + offset;
+  }
   inner_->step(scalars, args);
 }
 

@@ -28,7 +28,6 @@ struct Options {
   bool standalone = false;
   std::uint32_t ranks = 1;
   std::uint32_t nodes = 1;
-  std::string device = "auto";
   bool json = false;
   bool quiet = false;
   std::uint32_t curve_ms = 0;
@@ -43,8 +42,7 @@ torchrun and `tributary run` set the rank options through environment variables)
   torchrun --no-python --nnodes 2 --nproc-per-node 4 --rdzv-endpoint HOST:29500 \
     tributary-train --job configs/fashion-mnist.toml
 
-As the whole job in one process without any daemon, the reference that distributed runs agree with to the bit (on the
-CPU: with --device cpu, where there is a GPU):
+As the whole job in one process without any daemon, the reference that distributed runs agree with to the bit:
 
   tributary-train --job configs/fashion-mnist.toml --standalone --ranks 4
 
@@ -91,28 +89,23 @@ void print(const RunSummary& summary, const Options& options) {
   std::fflush(stdout);
 }
 
-int run_standalone(const Options& options, JobConfig job, const DeviceRequest& device) {
-  const Result<DeviceChoice> choice = choose_device(device, 0);
-  if (!choice) return report_error(choice.error(), "");
+int run_standalone(const Options& options, JobConfig job) {
   const Result<ImageSet> training = load_training_set(job.train);
   if (!training) return report_data_error(training.error(), "");
   const Result<ImageSet> test = load_test_set(job.train, *training);
   if (!test) return report_data_error(test.error(), "");
   ProgressBar bar(stderr, options.quiet ? ProgressBar::Style::kOff : ProgressBar::style_for(stderr), "");
-  const StandaloneOptions standalone{
-      .job = std::move(job), .ranks = options.ranks, .nodes = options.nodes, .device = *choice};
+  const StandaloneOptions standalone{.job = std::move(job), .ranks = options.ranks, .nodes = options.nodes};
   const Result<RunSummary> summary = train_standalone(standalone, *training, &*test, &bar);
   if (!summary) return report_error(summary.error(), "");
   print(*summary, options);
   return summary->not_finite.empty() ? 0 : kExitFailed;
 }
 
-int run_rank(const Options& options, JobConfig job, const DeviceRequest& device) {
+int run_rank(const Options& options, JobConfig job) {
   const Topology& topology = options.topology;
   if (Status status = topology.validate(); !status) return report_error(status.error(), "");
   const std::string who = "rank " + std::to_string(topology.rank) + ": ";
-  const Result<DeviceChoice> choice = choose_device(device, topology.local_rank);
-  if (!choice) return report_error(choice.error(), who);
   std::optional<ProgressSender> sender;
   if (!options.progress_socket.empty()) {
     Result<ProgressSender> made = ProgressSender::to(options.progress_socket);
@@ -136,7 +129,6 @@ int run_rank(const Options& options, JobConfig job, const DeviceRequest& device)
                                .socket = options.socket,
                                .attach_timeout = std::chrono::seconds(options.attach_timeout_s),
                                .topology = topology,
-                               .device = *choice,
                                .curve_ms = options.curve_ms,
                                .slow_motion = options.slow_motion};
   const Result<RunSummary> summary =
@@ -159,12 +151,6 @@ int run(int argc, char** argv) {
   app.add_flag("--json", options.json,
                "print one JSON object with the results on standard output, all else on standard error");
   app.add_flag("--quiet", options.quiet, "no progress and no summary");
-
-  app.add_option("--device", options.device,
-                 "what computes: cpu, cuda (device LOCAL_RANK modulo their number), cuda:N, or auto: cuda if it can be "
-                 "used, else cpu")
-      ->type_name("DEVICE")
-      ->capture_default_str();
 
   CliCommand rank = app.add_option_group("One rank of a job");
   rank->add_option("--worker", options.socket, "socket of this node's worker daemon")
@@ -226,12 +212,9 @@ int run(int argc, char** argv) {
       return kExitUsage;
     }
   }
-  const Result<DeviceRequest> device = DeviceRequest::parse(options.device);
-  if (!device) return report_error(device.error(), "");
   Result<JobConfig> job = load_job_config(options.job_file, options.overrides);
   if (!job) return report_error(job.error(), "");
-  return options.standalone ? run_standalone(options, std::move(*job), *device)
-                            : run_rank(options, std::move(*job), *device);
+  return options.standalone ? run_standalone(options, std::move(*job)) : run_rank(options, std::move(*job));
 }
 
 }  // namespace

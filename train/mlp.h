@@ -1,4 +1,4 @@
-// The multi-layer perceptron of train/mlp_shape.h on the CPU, in fp32 with OpenBLAS.
+// The multi-layer perceptron of train/mlp_shape.h, in fp32 with OpenBLAS.
 //
 // Same bits: OpenBLAS runs on one thread, so that a product's bits depend only on its operands and shape; everything
 // else is written as loops of fixed order. (OpenBLAS chooses its kernels by CPU: other CPU kinds may give other bits.)

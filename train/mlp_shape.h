@@ -1,4 +1,4 @@
-// What a multi-layer perceptron is, whoever computes it: inputs - hidden ... - classes, ReLU between layers, softmax
+// What a multi-layer perceptron is: inputs - hidden ... - classes, ReLU between layers, softmax
 // cross-entropy on top.
 //
 // Tensors, in this order: layer0.weight [out, in], layer0.bias [out], layer1.weight, ... Tensor 2l is the weight of

@@ -21,23 +21,16 @@ void ParameterCurve::copy(Round round, const std::vector<TensorSpec>& tensors,
   }
 }
 
-Status ParameterCurve::evaluate(RankCompute& compute, const ImageSet& test, std::vector<CurvePoint>& points) const {
-  std::vector<std::vector<float>> gradients;
-  std::vector<float*> nothing;
-  for (const TensorSpec& tensor : compute.shape().tensors()) {
-    gradients.emplace_back(tensor.elements());
-    nothing.push_back(gradients.back().data());
-  }
+std::vector<CurvePoint> ParameterCurve::evaluate(RankCompute& compute, const ImageSet& test) const {
+  std::vector<CurvePoint> points;
   for (const Copy& copy : copies_) {
     std::vector<const float*> parameters;
     for (const auto& values : copy.values) parameters.push_back(values.data());
-    if (Status status = compute.bind({.parameters = parameters, .gradients = nothing}); !status) return status;
-    const Result<BatchStats> stats = compute.evaluate(test);
+    compute.bind({.parameters = parameters, .gradients = {}});
+    points.push_back({copy.at_ns, copy.round.value, compute.evaluate(test)});
     compute.unbind();
-    if (!stats) return tl::unexpected(stats.error());
-    points.push_back({copy.at_ns, copy.round.value, *stats});
   }
-  return {};
+  return points;
 }
 
 }  // namespace tributary::train

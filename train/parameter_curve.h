@@ -8,7 +8,6 @@
 
 #include "common/base/ids.h"
 #include "common/base/layout.h"
-#include "common/base/result.h"
 #include "train/dataset.h"
 #include "train/rank_compute.h"
 #include "train/report.h"
@@ -23,7 +22,7 @@ class ParameterCurve {
   bool due();
   void copy(Round round, const std::vector<TensorSpec>& tensors, std::span<const float* const> parameters);
   // REQUIRES: nothing is bound to `compute`.
-  Status evaluate(RankCompute& compute, const ImageSet& test, std::vector<CurvePoint>& points) const;
+  std::vector<CurvePoint> evaluate(RankCompute& compute, const ImageSet& test) const;
   bool empty() const { return copies_.empty(); }
 
  private:

@@ -25,8 +25,7 @@ struct BatchStats {
 
 // Called before the first use of a tensor's parameters; false abandons the pass.
 using NeedTensor = std::function<bool(std::size_t tensor)>;
-// Called when a tensor's gradient is final and in its place, and its parameters are read no more. A GPU calls it from a
-// thread of the driver: one call at a time, and none after the pass.
+// Called when a tensor's gradient is final and in its place, and its parameters are read no more.
 using TensorReady = std::function<void(std::size_t tensor)>;
 // The same with what the gradient counts for in the average, which is the same for all tensors of a round.
 using WeightedReady = std::function<void(std::size_t tensor, std::uint64_t weight)>;

@@ -8,25 +8,8 @@
 #include "common/base/clock.h"
 #include "common/config/job_optimizer.h"
 #include "common/config/schedule.h"
-#include "train/cpu_compute.h"
-#include "train/cuda_compute.h"
 
 namespace tributary::train {
-
-namespace {
-
-Result<std::unique_ptr<ModelCompute>> make_model(const MlpShape& shape, const ImageSet& training,
-                                                 const DeviceChoice& device) {
-  std::string why = device.why;
-  if (device.kind == DeviceKind::kCuda) {
-    Result<std::unique_ptr<ModelCompute>> model = make_cuda_compute(shape, training, device.index);
-    if (model || !device.may_fall_back) return model;
-    why = model.error().message;
-  }
-  return make_cpu_compute(shape, training, std::move(why));
-}
-
-}  // namespace
 
 Result<MlpShape> shape_for(const TrainConfig& config, const ImageSet& training, const Sampler& sampler) {
   std::vector<std::uint32_t> sizes{static_cast<std::uint32_t>(training.image_size())};
@@ -36,7 +19,7 @@ Result<MlpShape> shape_for(const TrainConfig& config, const ImageSet& training, 
 }
 
 Result<RankCompute> RankCompute::make(const JobConfig& job, const ImageSet& training, std::uint32_t world_size,
-                                      const DeviceChoice& device, std::uint32_t replicas) {
+                                      std::uint32_t replicas) {
   if (job.optimizer.name == "mean") {
     return fail(ErrorCode::kConfig,
                 "optimizer.name = \"mean\": the built-in trainer takes no steps of its own; name an optimizer that the "
@@ -53,7 +36,7 @@ Result<RankCompute> RankCompute::make(const JobConfig& job, const ImageSet& trai
   if (!sampler) return tl::unexpected(sampler.error());
   const Result<MlpShape> shape = shape_for(config, training, *sampler);
   if (!shape) return tl::unexpected(shape.error());
-  Result<std::unique_ptr<ModelCompute>> model = make_model(*shape, training, device);
+  Result<ModelCompute> model = ModelCompute::make(*shape, training);
   if (!model) return tl::unexpected(model.error());
   RankCompute compute(std::move(*sampler), std::move(*model));
   if (has_deadline(job)) {
@@ -65,30 +48,19 @@ Result<RankCompute> RankCompute::make(const JobConfig& job, const ImageSet& trai
     compute.deadline_.emplace(job.sync.deadline_ms * 1'000'000ull);
   }
   if (!has_local_steps(job)) return compute;
-  Status begun = compute.begin_local(job, replicas);
-  if (!begun && begun.error().code == ErrorCode::kDevice && device.may_fall_back) {
-    model = make_cpu_compute(*shape, training, begun.error().message);
-    if (!model) return tl::unexpected(model.error());
-    compute.model_ = std::move(*model);
-    begun = compute.begin_local(job, replicas);
-  }
-  if (!begun) return tl::unexpected(begun.error());
-  return compute;
-}
-
-RankCompute::RankCompute(Sampler sampler, std::unique_ptr<ModelCompute> model)
-    : sampler_(std::move(sampler)), model_(std::move(model)) {}
-
-Status RankCompute::begin_local(const JobConfig& job, std::uint32_t replicas) {
-  std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(job.local.optimizer);
-  if (!optimizer) {
+  std::shared_ptr<const kernels::Optimizer> inner = make_optimizer(job.local.optimizer);
+  if (!inner) {
     return fail(ErrorCode::kConfig,
                 "local.optimizer = \"" + job.local.optimizer.name + "\" " + must_be_one_of(kernels::optimizer_names()));
   }
-  inner_ = Inner{.config = job.local, .schedule = job.schedule, .optimizer = optimizer, .kept = {}};
-  inner_->kept.resize(replicas);
-  return model_->begin_local(std::move(optimizer), replicas, job.local.keep_state);
+  compute.inner_ = Inner{.config = job.local, .schedule = job.schedule, .optimizer = inner, .kept = {}};
+  compute.inner_->kept.resize(replicas);
+  compute.model_.begin_local(std::move(inner), replicas, job.local.keep_state);
+  return compute;
 }
+
+RankCompute::RankCompute(Sampler sampler, ModelCompute model)
+    : sampler_(std::move(sampler)), model_(std::move(model)) {}
 
 Share RankCompute::share_of(Round round, Rank rank, std::uint32_t step) {
   Share share;
@@ -104,9 +76,9 @@ Share RankCompute::share_of(Round round, Rank rank, std::uint32_t step) {
   return share;
 }
 
-Result<std::optional<BatchStats>> RankCompute::gradient(Round round, Rank rank, const NeedTensor& need,
-                                                        const WeightedReady& ready, std::uint32_t replica,
-                                                        std::function<float()> loss_scale) {
+std::optional<BatchStats> RankCompute::gradient(Round round, Rank rank, const NeedTensor& need,
+                                                const WeightedReady& ready, std::uint32_t replica,
+                                                std::function<float()> loss_scale) {
   computed_sum_ = 0;
   const std::size_t last_tensor = shape().tensors().size() - 1;
   const NeedTensor needed = [&](std::size_t tensor) {
@@ -117,7 +89,7 @@ Result<std::optional<BatchStats>> RankCompute::gradient(Round round, Rank rank, 
     }
     return true;
   };
-  // All that is handed out is in the gradient by the time that its first tensor is ready, maybe on another thread.
+  // All that is handed out is in the gradient by the time that its first tensor is ready.
   std::uint64_t weight = deadline_ ? 0 : this->weight(round, rank);
   TensorReady told;
   if (ready) told = [&](std::size_t tensor) { ready(tensor, weight); };
@@ -132,11 +104,11 @@ Result<std::optional<BatchStats>> RankCompute::gradient(Round round, Rank rank, 
       return samples;
     };
   }
-  return model_->gradient(share, needed, told);
+  return model_.gradient(share, needed, told);
 }
 
-Result<std::optional<BatchStats>> RankCompute::local_round(Round round, Rank rank, const NeedTensor& need,
-                                                           const TensorReady& ready, std::uint32_t replica) {
+std::optional<BatchStats> RankCompute::local_round(Round round, Rank rank, const NeedTensor& need,
+                                                   const TensorReady& ready, std::uint32_t replica) {
   LocalRound local{.replica = replica, .steps = sampler_.steps(round), .step = {}};
   // Only an epoch's last batch can be too small for everybody.
   if (sampler_.step_share_size(round, local.steps - 1, rank) == 0) --local.steps;
@@ -155,8 +127,8 @@ Result<std::optional<BatchStats>> RankCompute::local_round(Round round, Rank ran
     const double lr = scheduled_lr(inner_->schedule, inner_->config.optimizer.lr, before + step + 1);
     return LocalStep{.share = share_of(round, rank, step), .scalars = inner_->optimizer->scalars(taken + step + 1, lr)};
   };
-  Result<std::optional<BatchStats>> stats = model_->local_round(local, need, ready);
-  if (!stats || !*stats) return stats;
+  const std::optional<BatchStats> stats = model_.local_round(local, need, ready);
+  if (!stats) return stats;
   kept.round = round;
   if (local.steps > 0) {
     kept.taken_before = taken;

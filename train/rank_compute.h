@@ -1,5 +1,5 @@
-// RankCompute: what one rank computes in one round, from samples to the gradient, on the device that was chosen. The
-// trainer and the standalone reference share it, hence the same bits on the CPU.
+// RankCompute: what one rank computes in one round, from samples to the gradient. The trainer and the standalone
+// reference share it, hence the same bits.
 //
 // In mode local_sgd a rank is a replica. In a round it takes local steps from the servers' parameters with the inner
 // optimizer of [local], and its gradient is by how much they moved: parameters before minus after. Such gradients weigh
@@ -12,11 +12,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/base/ids.h"
 #include "common/config/config.h"
-#include "common/devices/device_choice.h"
 #include "train/dataset.h"
 #include "train/model_compute.h"
 #include "train/round_deadline.h"
@@ -28,30 +28,25 @@ namespace tributary::train {
 // Thread rule: one thread at a time.
 class RankCompute {
  public:
-  // `training` must outlive this. kConfig as Sampler::make and MlpShape::make. kDevice if the chosen GPU cannot be set
-  // up; where the choice was ours, the CPU steps in and says so in info().note. replicas: whose local steps it will
+  // `training` must outlive this. kConfig as Sampler::make and MlpShape::make. replicas: whose local steps it will
   // compute, if the job has them.
   static Result<RankCompute> make(const JobConfig& job, const ImageSet& training, std::uint32_t world_size,
-                                  const DeviceChoice& device = {}, std::uint32_t replicas = 1);
-  // Of parts: for tests that compute in their own way.
-  RankCompute(Sampler sampler, std::unique_ptr<ModelCompute> model);
-  // To be called where make() was not, for a job with local steps. kConfig, kDevice.
-  Status begin_local(const JobConfig& job, std::uint32_t replicas);
+                                  std::uint32_t replicas = 1);
 
-  const MlpShape& shape() const { return model_->shape(); }
-  const DeviceInfo& info() const { return model_->info(); }
+  const MlpShape& shape() const { return model_.shape(); }
+  const std::string& computes_with() const { return model_.computes_with(); }
   const Sampler& sampler() const { return sampler_; }
   // Elastic jobs: other ranks share the batches from the next round on, at least as many as make() was told.
   void set_world_size(std::uint32_t world_size) { sampler_.set_world_size(world_size); }
 
   // As ModelCompute's.
-  Status bind(const RankMemory& memory) { return model_->bind(memory); }
-  void unbind() { model_->unbind(); }
+  void bind(const RankMemory& memory) { model_.bind(memory); }
+  void unbind() { model_.unbind(); }
   // Gradient of the rank's share of a round, and for `ready` what it counts for in the average: its samples; with local
   // steps 1, or 0 if it had none. The result says how many samples it was over. replica: where several are computed
   // here, which of them the rank is. loss_scale: as Share's.
-  Result<std::optional<BatchStats>> gradient(Round round, Rank rank, const NeedTensor& need, const WeightedReady& ready,
-                                             std::uint32_t replica = 0, std::function<float()> loss_scale = {});
+  std::optional<BatchStats> gradient(Round round, Rank rank, const NeedTensor& need, const WeightedReady& ready,
+                                     std::uint32_t replica = 0, std::function<float()> loss_scale = {});
   // The same without a deadline.
   std::uint32_t weight(Round round, Rank rank) const;
   // samples_sum() of all that the last gradient() computed.
@@ -61,8 +56,7 @@ class RankCompute {
   // round: it will begin anew. (Kept is what the round began with if it was the last one computed here, or what the
   // round before left.)
   bool lost_inner_state(Round round) const;
-  Result<BatchStats> evaluate(const ImageSet& set) { return model_->evaluate(set); }
-  Status read_parameters(std::size_t tensor, std::span<float> to) { return model_->read_parameters(tensor, to); }
+  BatchStats evaluate(const ImageSet& set) { return model_.evaluate(set); }
 
  private:
   struct Inner {
@@ -77,12 +71,13 @@ class RankCompute {
     };
     std::vector<Kept> kept;  // by replica
   };
-  Result<std::optional<BatchStats>> local_round(Round round, Rank rank, const NeedTensor& need,
-                                                const TensorReady& ready, std::uint32_t replica);
+  RankCompute(Sampler sampler, ModelCompute model);
+  std::optional<BatchStats> local_round(Round round, Rank rank, const NeedTensor& need, const TensorReady& ready,
+                                        std::uint32_t replica);
   Share share_of(Round round, Rank rank, std::uint32_t step);
 
   Sampler sampler_;
-  std::unique_ptr<ModelCompute> model_;
+  ModelCompute model_;
   std::optional<Inner> inner_;  // with local steps
   std::optional<RoundDeadline> deadline_;
   std::optional<SlowMotion> slow_motion_;

@@ -75,9 +75,7 @@ std::string to_json(const RunSummary& summary) {
       {"not_finite", summary.not_finite},
       {"resumed_from", summary.resumed_from},
       {"restarts", summary.restarts},
-      {"device", summary.compute.device},
-      {"computes_with", computes_with(summary.compute)},
-      {"gradient_path", summary.gradient_path},
+      {"computes_with", summary.computes_with},
   };
   if (summary.test) {
     json["test_accuracy"] = summary.test->accuracy();
@@ -110,27 +108,12 @@ std::string to_json(const RunSummary& summary) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::string computes_with(const DeviceInfo& info) {
-  const std::size_t model = info.device.find(' ');  // "cuda:0 NVIDIA H200"
-  return info.blas + (model == std::string::npos ? "" : " on" + info.device.substr(model));
-}
-
-std::string to_text(const DeviceInfo& info) {
-  std::string text = info.device;
-  if (!info.blas.empty()) text += " with " + info.blas;
-  if (!info.note.empty()) text += " (" + info.note + ")";
-  return text;
-}
-
 std::string to_text(const RunSummary& summary) {
   std::string text =
       "job " + summary.job + ": round " + std::to_string(summary.rounds) + " of " + std::to_string(summary.last_round);
   text += summary.standalone ? ", standalone, " : ", ";
   text += std::to_string(summary.world_size) + (summary.world_size == 1 ? " rank on " : " ranks on ") +
           std::to_string(summary.nodes) + (summary.nodes == 1 ? " node\n" : " nodes\n");
-  text += "  device       " + summary.compute.device;
-  if (summary.gradient_path == "device") text += ", gradients stay on it";
-  text += "\n";
   if (summary.resumed_from > 0) text += "  resumed      after round " + std::to_string(summary.resumed_from) + "\n";
   if (summary.restarts > 0) text += "  restarts     " + std::to_string(summary.restarts) + "\n";
   if (summary.test) {
@@ -168,7 +151,7 @@ std::string to_text(const RunSummary& summary) {
                     static_cast<unsigned long long>(summary.pulls));
   }
   if (!summary.digest.empty()) {
-    text += "  digest       " + summary.digest + ", computed with " + computes_with(summary.compute) + "\n";
+    text += "  digest       " + summary.digest + ", computed with " + summary.computes_with + "\n";
   }
   if (summary.stopped) {
     text += "stopped after round " + std::to_string(summary.rounds);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "train/model_compute.h"
+#include "train/pass.h"
 #include "train/progress.h"
 
 namespace tributary::train {
@@ -31,12 +31,11 @@ struct RunSummary {
   std::string job;
   std::uint32_t rank = 0, world_size = 1, nodes = 1;
   bool standalone = false;
-  DeviceInfo compute;
-  std::string gradient_path = "host";  // "device": gradients and parameters never left the GPU's memory on this rank
-  std::uint64_t model_bytes = 0;       // of fp32 parameters
-  std::uint64_t rounds = 0;            // the parameters are those after this round
-  std::uint64_t last_round = 0;        // of the whole job
-  std::uint64_t resumed_from = 0;      // round this process began after; 0: from the start
+  std::string computes_with;       // common/wire/compute_kinds.h
+  std::uint64_t model_bytes = 0;   // of fp32 parameters
+  std::uint64_t rounds = 0;        // the parameters are those after this round
+  std::uint64_t last_round = 0;    // of the whole job
+  std::uint64_t resumed_from = 0;  // round this process began after; 0: from the start
   std::uint32_t restarts = 0;
   bool stopped = false;
   std::string stop_reason;         // who asked for it
@@ -71,8 +70,8 @@ struct RunSummary {
 //   {"job":...,"rank":...,"model_bytes":...,"rounds":...,"test_accuracy":...,"test_loss":...,"train_loss":...,"digest":...,
 //    "samples":...,"samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per
 //    round,"bytes_pushed","bytes_pulled",
-//    "stopped","stop_reason","not_saved","not_finite","resumed_from","restarts","device":"cpu" or "cuda:0 NVIDIA
-//    ...","computes_with":"OpenBLAS 0.3.21 (Haswell)","gradient_path":"host" or "device"}
+//    "stopped","stop_reason","not_saved","not_finite","resumed_from","restarts",
+//    "computes_with":"OpenBLAS 0.3.21 (Haswell)"}
 //
 // with a deadline "samples_left" (by this rank; "samples" then counts this rank's alone), with a curve
 // "curve":[{"at_ns","round","test_accuracy","test_loss"}], in jobs with a gate "gate":{"rounds","clipped","skipped",
@@ -81,10 +80,6 @@ struct RunSummary {
 // was answered), and "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can
 // aggregate by example counts. test_* are null on ranks that do not evaluate.
 std::string to_json(const RunSummary& summary);
-// As ranks tell it to each other (common/wire/compute_kinds.h).
-std::string computes_with(const DeviceInfo& info);
-// "cuda:0 NVIDIA H200 with cuBLAS 13.0.2", and in parentheses why it is not something better.
-std::string to_text(const DeviceInfo& info);
 std::string to_text(const RunSummary& summary);
 
 // Shows progress on `stream`. Thread rule: one thread at a time.

@@ -219,9 +219,9 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   if (Status status = check(options); !status) return tl::unexpected(status.error());
   JobConfig whole = options.job;
   whole.sync = {};  // nobody is late
-  Result<RankCompute> compute = RankCompute::make(whole, training, options.ranks, options.device, options.ranks);
+  Result<RankCompute> compute = RankCompute::make(whole, training, options.ranks, options.ranks);
   if (!compute) return tl::unexpected(compute.error());
-  if (bar != nullptr) bar->note("computing on " + to_text(compute->info()));
+  if (bar != nullptr) bar->note("computing with " + compute->computes_with());
   const Sampler& sampler = compute->sampler();
   const JobConfig& job = options.job;
   std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(job.optimizer);
@@ -246,7 +246,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   summary.world_size = options.ranks;
   summary.nodes = options.nodes;
   summary.standalone = true;
-  summary.compute = compute->info();
+  summary.computes_with = compute->computes_with();
   for (const TensorSpec& tensor : model.layout().tensors()) summary.model_bytes += tensor.elements() * sizeof(float);
   summary.last_round = last_round(job.train, sampler).value;
   const std::vector<const float*> parameters = model.seen();
@@ -258,13 +258,8 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
     const auto loss_scale = [&model] { return model.gate().loss_scale; };
     for (std::uint32_t rank = 0; rank < options.ranks; ++rank) {
       const std::vector<float*> gradients = model.gradient(rank);
-      if (Status bound = compute->bind({.parameters = parameters, .gradients = gradients}); !bound) {
-        return tl::unexpected(bound.error());
-      }
-      const Result<std::optional<BatchStats>> stats =
-          compute->gradient(round, Rank(rank), nullptr, nullptr, rank, loss_scale);
-      if (!stats) return tl::unexpected(stats.error());
-      report.stats += **stats;
+      compute->bind({.parameters = parameters, .gradients = gradients});
+      report.stats += *compute->gradient(round, Rank(rank), nullptr, nullptr, rank, loss_scale);
       report.samples_sum += compute->computed_sum();
       weights.push_back(compute->weight(round, Rank(rank)));
     }
@@ -281,9 +276,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
 
     const bool last = round.value == summary.last_round;
     if (test != nullptr && (last || evaluates_after(job.train, sampler, round))) {
-      const Result<BatchStats> evaluated = compute->evaluate(*test);
-      if (!evaluated) return tl::unexpected(evaluated.error());
-      report.test = summary.test = *evaluated;
+      report.test = summary.test = compute->evaluate(*test);
     }
     summary.rounds = round.value;
     summary.rounds_here += 1;

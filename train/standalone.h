@@ -7,7 +7,6 @@
 
 #include "common/base/result.h"
 #include "common/config/config.h"
-#include "common/devices/device_choice.h"
 #include "train/dataset.h"
 #include "train/report.h"
 
@@ -19,10 +18,9 @@ struct StandaloneOptions {
   JobConfig job;
   std::uint32_t ranks = 1;
   std::uint32_t nodes = 1;  // divides ranks. Bits depend on it unless pushes are fp32 and ranks per node a power of two
-  DeviceChoice device;
 };
 
-// `test` may be null: no evaluation. `bar` may be null. Errors: kConfig, kTopology; kDevice of a GPU.
+// `test` may be null: no evaluation. `bar` may be null. Errors: kConfig, kTopology.
 Result<RunSummary> train_standalone(const StandaloneOptions& options, const ImageSet& training, const ImageSet* test,
                                     ProgressBar* bar);
 

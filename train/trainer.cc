@@ -9,12 +9,10 @@
 #include <vector>
 
 #include "common/files/digest.h"
-#include "session/trainer_device.h"
 #include "train/attach_pause.h"
 #include "train/finite.h"
 #include "train/parameter_curve.h"
 #include "train/rank_compute.h"
-#include "train/session_arrays.h"
 
 namespace tributary::train {
 namespace {
@@ -50,9 +48,8 @@ class Trainer {
     session_options_.job = options.job;
     session_options_.topology = options.topology;
     session_options_.keepsake = std::make_shared<SessionKeepsake>();
-    session_options_.device = options.device_memory;
-    session_options_.gradients_move = !compute_.info().cuda;  // what a GPU copies to is pinned
-    session_options_.computes_with = computes_with(compute_.info());
+    session_options_.gradients_move = true;
+    session_options_.computes_with = compute_.computes_with();
     summary_.job = options.job.name;
     summary_.clocks = has_clocks(options.job);
     summary_.partial = has_deadline(options.job);
@@ -60,7 +57,7 @@ class Trainer {
     summary_.world_size = options.topology.world_size;
     summary_.nodes = options.topology.world_size / options.topology.local_world_size;
     summary_.last_round = last_.value;
-    summary_.compute = compute_.info();
+    summary_.computes_with = compute_.computes_with();
     for (const TensorSpec& t : compute_.shape().tensors()) summary_.model_bytes += t.elements() * sizeof(float);
   }
 
@@ -68,8 +65,7 @@ class Trainer {
     stop_signal_.arm();
     Result<RunSummary> summary = run_views();
     stop_signal_.suspend();
-    if (!summary || curve_.empty()) return summary;
-    if (Status done = curve_.evaluate(compute_, *test_, summary->curve); !done) return tl::unexpected(done.error());
+    if (summary && !curve_.empty()) summary->curve = curve_.evaluate(compute_, *test_);
     return summary;
   }
 
@@ -142,8 +138,7 @@ class Trainer {
       }
     }
     if (Status status = session_->start(); !status) {
-      // With the worker's reason it is a view that ended because a member was lost; else the worker itself is gone. It
-      // happens before anybody's first round when one of the ranks cannot open what it is lent and attaches again.
+      // With the worker's reason it is a view that ended because a member was lost; else the worker itself is gone.
       if (status.error().code != ErrorCode::kUnavailable || session_->stop_reason().empty()) {
         return tl::unexpected(status.error());
       }
@@ -159,13 +154,9 @@ class Trainer {
     if (complete_ < last_ && compute_.lost_inner_state(complete_.next())) {
       note("the inner optimizer's state begins anew: it is kept from round to round, but not on disk");
     }
-    memory_ = arrays_.of(*session_, tensors);
-    if (Status status = compute_.bind(memory_); !status) return device_failed(status.error());
-    if (compute_.info().note != summary_.compute.note) {
-      summary_.compute = compute_.info();
-      note("computing on " + to_text(summary_.compute));
-    }
-    tell_gradient_path();
+    for (std::size_t t = 0; t < tensors; ++t) parameters_.push_back(session_->parameters(t).data());
+    gradients_.resize(tensors);
+    compute_.bind({.parameters = parameters_, .gradients = gradients_});
     summary_.train = {};
 
     Result<StepState> state = StepState::kContinue;
@@ -194,26 +185,18 @@ class Trainer {
       blocked_ns_ += ns_since(asked);
       return needed && *needed == StepState::kContinue;
     };
-    // Maybe on a thread of the GPU's driver, so it touches nothing of this object that changes. All of them have been
-    // called when gradient() returns: so waiting for a tensor never meets a ready() that is still to come.
-    const auto ready = [session = session_.get()](std::size_t tensor, std::uint64_t weight) {
-      session->ready(tensor, weight);
-    };
-    arrays_.next_round(*session_);
+    const auto ready = [this](std::size_t tensor, std::uint64_t weight) { session_->ready(tensor, weight); };
+    for (std::size_t t = 0; t < gradients_.size(); ++t) gradients_[t] = session_->gradient(t).data();
     std::function<float()> loss_scale;
     if (has_gate(session_options_.job)) {
-      loss_scale = [session = session_.get(), before = Round(round.value - 1)] {
-        return session->gate(before).loss_scale;
-      };
+      loss_scale = [this, before = Round(round.value - 1)] { return session_->gate(before).loss_scale; };
     }
-    const Result<std::optional<BatchStats>> computed =
-        compute_.gradient(round, rank(), need, ready, 0, std::move(loss_scale));
-    if (!computed) return device_failed(computed.error());
-    if (!*computed) {
+    const std::optional<BatchStats> computed = compute_.gradient(round, rank(), need, ready, 0, std::move(loss_scale));
+    if (!computed) {
       if (needed && *needed == StepState::kStopRequested) return await_answers(*needed);
       return needed;
     }
-    const BatchStats& stats = **computed;
+    const BatchStats& stats = *computed;
     look_at(round, stats);
     complete_ = Round(round.value - 1);  // every tensor was waited for
     count_gate();
@@ -237,9 +220,7 @@ class Trainer {
       state = await_answers(StepState::kContinue);
       if (evaluates && complete_ == round) {
         const Clock::time_point evaluating = Clock::now();
-        const Result<BatchStats> evaluation = compute_.evaluate(*test_);
-        if (!evaluation) return device_failed(evaluation.error());
-        report.test = summary_.test = *evaluation;
+        report.test = summary_.test = compute_.evaluate(*test_);
         evaluated_ = round;
         evaluating_ns = ns_since(evaluating);
       }
@@ -261,10 +242,10 @@ class Trainer {
 
   // Copies the parameters, if it is time to.
   Status note_curve() {
-    if (test_ == nullptr || memory_.place != MemoryPlace::kHost || !curve_.due()) return {};
+    if (test_ == nullptr || !curve_.due()) return {};
     const Result<StepState> answered = await_answers(StepState::kContinue);
     if (!answered) return tl::unexpected(answered.error());
-    if (complete_ == pushed_) curve_.copy(complete_, compute_.shape().tensors(), memory_.parameters);
+    if (complete_ == pushed_) curve_.copy(complete_, compute_.shape().tensors(), parameters_);
     return {};
   }
 
@@ -301,17 +282,13 @@ class Trainer {
     summary_.digest.clear();
     // Where nodes have clocks of their own, each has other parameters until all are at the last round.
     if (finished || !has_clocks(session_options_.job)) {
-      Result<std::string> digest = digest_of_parameters();
-      if (!digest) return device_failed(digest.error());
-      summary_.digest = std::move(*digest);
+      const std::vector<TensorSpec>& tensors = compute_.shape().tensors();
+      if (summary_.not_finite.empty()) summary_.not_finite = not_finite(tensors, parameters_);
+      summary_.digest = parameters_digest(tensors, parameters_);
     }
     if (evaluated_ != complete_) {
       summary_.test.reset();
-      if (finished && tests()) {
-        const Result<BatchStats> evaluation = compute_.evaluate(*test_);
-        if (!evaluation) return device_failed(evaluation.error());
-        summary_.test = *evaluation;
-      }
+      if (finished && tests()) summary_.test = compute_.evaluate(*test_);
     }
     const std::string told =
         finished || !stop_signal_.requested()
@@ -343,50 +320,12 @@ class Trainer {
     note("NOT FINITE: " + what + (gated ? "; the gate does not apply such a round" : kNotFiniteAdvice));
   }
 
-  // Of parameters in hand: their digest. What is not finite among them goes into the summary.
-  Result<std::string> digest_of_parameters() {
-    const auto digest = [&](const std::vector<TensorSpec>& tensors, std::span<const float* const> values) {
-      if (summary_.not_finite.empty()) summary_.not_finite = not_finite(tensors, values);
-      return parameters_digest(tensors, values);
-    };
-    const std::vector<TensorSpec>& tensors = compute_.shape().tensors();
-    if (memory_.place == MemoryPlace::kHost) return digest(tensors, memory_.parameters);
-    std::vector<std::vector<float>> values;
-    std::vector<const float*> pointers;
-    for (std::size_t t = 0; t < tensors.size(); ++t) {
-      values.emplace_back(tensors[t].elements());
-      pointers.push_back(values.back().data());
-      if (Status status = compute_.read_parameters(t, values.back()); !status) return tl::unexpected(status.error());
-    }
-    return digest(tensors, pointers);
-  }
-
-  // Only of interest where there is a choice, and said once unless it changes.
-  void tell_gradient_path() {
-    const char* path = memory_.place == MemoryPlace::kDevice ? "device" : "host";
-    const bool said = told_path_ && summary_.gradient_path == path;
-    summary_.gradient_path = path;
-    if (!compute_.info().cuda || said) return;
-    told_path_ = true;
-    note(memory_.place == MemoryPlace::kDevice
-             ? "gradient path: device (gradients and parameters stay in memory that the worker lends)"
-             : "gradient path: host (copied, because this node's ranks are reduced on the host; the worker's log has "
-               "the reason)");
-  }
-
-  // The others learn from the worker why this rank leaves.
-  tl::unexpected<Error> device_failed(const Error& error) {
-    if (Status told = session_->finish(LeaveKind::kFailed, error.message); !told) {
-      note("the worker could not be told about the failed device: " + told.error().message);
-    }
-    return tl::unexpected(error);
-  }
-
   // Whatever happened: no session, totals added up.
   void close_view() {
     leaving_ = false;
     compute_.unbind();  // before its memory goes with the session
-    memory_ = {};
+    parameters_.clear();
+    gradients_.clear();
     session_.reset();
     summary_.rounds = complete_.value;
     summary_.bytes_pushed += view_stats_.bytes_pushed;
@@ -441,12 +380,10 @@ class Trainer {
   ProgressBar& bar_;
   const ProgressSender* const progress_;
   StopSignal& stop_signal_;
-  SessionArrays arrays_;
   const Round last_;
   SessionOptions session_options_;
   RunSummary summary_;
   bool attached_once_ = false;
-  bool told_path_ = false;
   bool told_not_finite_ = false;
   Round best_;       // newest complete round of any view
   Round resumed_;    // where the newest view began
@@ -456,11 +393,12 @@ class Trainer {
 
   // The view's.
   std::unique_ptr<Session> session_;
-  bool leaving_ = false;  // it was told to finish
-  RankMemory memory_;
-  Round complete_;  // newest round whose answers have all come
-  Round pushed_;    // newest round whose gradient was given away: complete_, or the one after it
-  Round gated_;     // newest round in summary_.gate
+  bool leaving_ = false;                  // it was told to finish
+  std::vector<const float*> parameters_;  // by tensor, in the session's memory
+  std::vector<float*> gradients_;         // of the round
+  Round complete_;                        // newest round whose answers have all come
+  Round pushed_;                          // newest round whose gradient was given away: complete_, or the one after it
+  Round gated_;                           // newest round in summary_.gate
   SessionStats view_stats_;
   std::uint64_t blocked_ns_ = 0;  // of the current round
 };
@@ -474,27 +412,11 @@ Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& tra
   const std::uint32_t fewest = is_elastic(options.job)
                                    ? options.job.membership.min_nodes * options.topology.local_world_size
                                    : options.topology.world_size;
-  Result<RankCompute> compute = RankCompute::make(options.job, training, fewest, options.device);
+  Result<RankCompute> compute = RankCompute::make(options.job, training, fewest);
   if (!compute) return tl::unexpected(compute.error());
   if (options.slow_motion.us_per_sample > 0.0) compute->set_slow_motion(options.slow_motion);
-  TrainerOptions with_memory = options;
-  if (compute->info().cuda && !options.device_memory) {
-    auto opener = make_cuda_trainer_device(*compute->info().cuda);
-    if (opener) {
-      with_memory.device_memory = std::move(*opener);
-    } else {
-      bar.note("rank " + std::to_string(options.topology.rank) +
-               ": gradients go through host memory: " + opener.error().message);
-    }
-  }
-  return train_rank(with_memory, std::move(*compute), test, bar, progress, stop_signal);
-}
-
-Result<RunSummary> train_rank(const TrainerOptions& options, RankCompute compute, const ImageSet* test,
-                              ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal) {
-  if (Status status = options.topology.validate(); !status) return tl::unexpected(status.error());
-  bar.note("rank " + std::to_string(options.topology.rank) + ": computing on " + to_text(compute.info()));
-  return Trainer(options, std::move(compute), test, bar, progress, stop_signal).run();
+  bar.note("rank " + std::to_string(options.topology.rank) + ": computing with " + compute->computes_with());
+  return Trainer(options, std::move(*compute), test, bar, progress, stop_signal).run();
 }
 
 }  // namespace tributary::train

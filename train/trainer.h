@@ -4,16 +4,14 @@
 
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "common/base/result.h"
 #include "common/config/config.h"
-#include "common/devices/device_choice.h"
 #include "session/session.h"
 #include "train/dataset.h"
-#include "train/rank_compute.h"
 #include "train/report.h"
+#include "train/slow_motion.h"
 #include "train/stop_signal.h"
 
 namespace tributary::train {
@@ -27,23 +25,16 @@ struct TrainerOptions {
   std::string socket;  // of the worker daemon
   std::chrono::seconds attach_timeout = kAttachTimeout;
   Topology topology;
-  DeviceChoice device;
-  // That the worker is asked to lend memory of; null: the GPU that was chosen, if there is one.
-  std::shared_ptr<TrainerDevice> device_memory = nullptr;
   // Experiments. Every so many milliseconds the parameters are copied, and evaluated when training is over, if there is
-  // a test set and parameters are in host memory; 0: never.
+  // a test set; 0: never.
   std::uint32_t curve_ms = 0;
   SlowMotionOptions slow_motion = {};
 };
 
 // Trains until the job's last round, or until it is asked to stop: by a signal, or by the job's coordinator. `test` is
-// evaluated on if it is not null (rank 0's). `progress` may be null. Errors: kConfig, kTopology
-// and kDevice before anything was started; else those of Session, when they do not end with a restart, and kDevice.
+// evaluated on if it is not null (rank 0's). `progress` may be null. Errors: kConfig and kTopology before anything was
+// started; else those of Session, when they do not end with a restart.
 Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& training, const ImageSet* test,
-                              ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal);
-// The same with a computation of the caller's. Device memory is asked for only through options.device_memory, which
-// must be of the device that computes.
-Result<RunSummary> train_rank(const TrainerOptions& options, RankCompute compute, const ImageSet* test,
                               ProgressBar& bar, const ProgressSender* progress, StopSignal& stop_signal);
 
 }  // namespace tributary::train

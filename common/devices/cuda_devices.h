@@ -1,4 +1,4 @@
-// What this machine has in CUDA devices, or why it has none: for whoever chooses a device, and for `tributary doctor`.
+// What this machine has in CUDA devices, or why it has none: for whoever uses them, and for `tributary doctor`.
 // In a build without CUDA this answers too, with the reason.
 #pragma once
 

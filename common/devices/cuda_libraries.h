@@ -1,4 +1,4 @@
-// cuBLAS and NCCL, which are loaded at run time: what they are called, and their versions, without their headers.
+// NCCL, which is loaded at run time: where it is found, and its version, without its header.
 #pragma once
 
 #include <string>
@@ -7,16 +7,13 @@
 
 namespace tributary {
 
-Result<DynamicLibrary> open_cublas();
 Result<DynamicLibrary> open_nccl();
 
-// Why this build uses CUDA but not the library, though it may be installed: its header was not there when the build was
+// Why this build uses CUDA but not NCCL, though it may be installed: its header was not there when the build was
 // configured. Says what to install. Empty: it does use it, or has no CUDA at all.
-std::string cublas_left_out();
 std::string nccl_left_out();
 
-// "13.0.2"; "of an unknown version" if the library does not say.
-std::string cublas_version(const DynamicLibrary& cublas);
+// "2.28.9"; "of an unknown version" if the library does not say.
 std::string nccl_version(const DynamicLibrary& nccl);
 // Of NCCL's number for a version: 22809 is "2.28.9".
 std::string nccl_version(int number);

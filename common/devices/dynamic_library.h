@@ -1,5 +1,5 @@
 // DynamicLibrary: a shared library that is looked for at run time, because a program must also start without it
-// (cuBLAS, NCCL: hundreds of megabytes that a relocatable install does not carry).
+// (NCCL: hundreds of megabytes that a relocatable install does not carry).
 //
 //   auto library = DynamicLibrary::open("NCCL", {"libnccl.so.2", "libnccl.so"}, "install the package libnccl2");
 //   NcclFunctions f;

@@ -1,5 +1,5 @@
-// Where PyPI's packages of NVIDIA's libraries lie (nvidia-nccl-cu13, nvidia-cublas): whoever has PyTorch has them, and
-// often nothing else of CUDA.
+// Where PyPI's packages of NVIDIA's libraries lie (nvidia-nccl-cu13): whoever has PyTorch has them, and often nothing
+// else of CUDA.
 #pragma once
 
 #include <string>

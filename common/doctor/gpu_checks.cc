@@ -97,19 +97,16 @@ class Judge {
   void libraries() {
     out_.section("libraries for GPUs");
     const bool used = f_.cuda.built && !f_.cuda.devices.empty();
-    library("cuBLAS", f_.cublas, used, false, "trainers use a slower matrix kernel of their own");
-    library("NCCL", f_.nccl, used, used && f_.cuda.devices.size() > 1,
-            "needed to sum over several GPUs, of a node or of an all-reduce job");
-  }
-  void library(const char* name, const LibraryFact& fact, bool used, bool needed, const std::string& without) {
-    if (!fact.left_out.empty()) {
-      out_.add(name, needed ? CheckLevel::kProblem : CheckLevel::kNote, "not in this build: " + without, fact.left_out);
-    } else if (fact.problem.empty()) {
-      out_.ok(name, fact.version + " in " + fact.file);
+    const CheckLevel missing = used && f_.cuda.devices.size() > 1 ? CheckLevel::kProblem : CheckLevel::kNote;
+    const std::string without = "needed to sum over several GPUs, of a node or of an all-reduce job";
+    if (!f_.nccl.left_out.empty()) {
+      out_.add("NCCL", missing, "not in this build: " + without, f_.nccl.left_out);
+    } else if (f_.nccl.problem.empty()) {
+      out_.ok("NCCL", f_.nccl.version + " in " + f_.nccl.file);
     } else if (!used) {
-      out_.ok(name, "not there, and not needed without GPUs");
+      out_.ok("NCCL", "not there, and not needed without GPUs");
     } else {
-      out_.add(name, needed ? CheckLevel::kProblem : CheckLevel::kNote, "not there: " + without, fact.problem);
+      out_.add("NCCL", missing, "not there: " + without, f_.nccl.problem);
     }
   }
 
@@ -182,9 +179,6 @@ nlohmann::ordered_json gpus_json(const GpuFacts& facts) {
   }
   auto environment = Json::object();
   for (const auto& [name, value] : facts.nccl_environment) environment[name] = value;
-  const auto library = [](const LibraryFact& fact) {
-    return Json{{"file", fact.file}, {"version", fact.version}, {"problem", fact.problem}, {"left_out", fact.left_out}};
-  };
   return {{"cuda",
            {{"built", facts.cuda.built},
             {"runtime", facts.cuda.runtime},
@@ -193,8 +187,11 @@ nlohmann::ordered_json gpus_json(const GpuFacts& facts) {
             {"mps", facts.cuda.mps},
             {"no_devices", facts.cuda.no_devices},
             {"devices", std::move(devices)}}},
-          {"cublas", library(facts.cublas)},
-          {"nccl", library(facts.nccl)},
+          {"nccl",
+           {{"file", facts.nccl.file},
+            {"version", facts.nccl.version},
+            {"problem", facts.nccl.problem},
+            {"left_out", facts.nccl.left_out}}},
           {"nccl_environment", std::move(environment)}};
 }
 

@@ -12,7 +12,7 @@ namespace tributary {
 
 // interfaces: of the machine, which NCCL's settings name.
 std::vector<Check> judge(const GpuFacts& facts, const std::vector<NetworkInterface>& interfaces);
-// {"cuda": {...}, "cublas": {...}, "nccl": {...}, "nccl_environment": {...}}
+// {"cuda": {...}, "nccl": {...}, "nccl_environment": {...}}
 nlohmann::ordered_json gpus_json(const GpuFacts& facts);
 
 }  // namespace tributary

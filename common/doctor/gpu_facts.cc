@@ -14,12 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-LibraryFact library_fact(const Result<DynamicLibrary>& library, std::string (*version)(const DynamicLibrary&),
-                         std::string left_out) {
-  if (!library) {
-    return {.file = {}, .version = {}, .problem = library.error().message, .left_out = std::move(left_out)};
-  }
-  return {.file = library->path(), .version = version(*library), .problem = {}, .left_out = std::move(left_out)};
+LibraryFact nccl_fact() {
+  const Result<DynamicLibrary> nccl = open_nccl();
+  if (!nccl) return {.file = {}, .version = {}, .problem = nccl.error().message, .left_out = nccl_left_out()};
+  return {.file = nccl->path(), .version = nccl_version(*nccl), .problem = {}, .left_out = nccl_left_out()};
 }
 
 }  // namespace
@@ -35,8 +33,7 @@ GpuFacts gather_gpu_facts(GpuLook look) {
     const bool usable = facts.cuda.devices[static_cast<std::size_t>(from)].unusable.empty();
     if (look == GpuLook::kThorough) facts.ipc_problems.push_back(usable ? cuda_ipc_problem(from) : std::string());
   }
-  facts.cublas = library_fact(open_cublas(), cublas_version, cublas_left_out());
-  facts.nccl = library_fact(open_nccl(), nccl_version, nccl_left_out());
+  facts.nccl = nccl_fact();
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const auto equals = text.find('=');

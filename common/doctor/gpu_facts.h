@@ -19,7 +19,7 @@ struct GpuFacts {
   CudaSystem cuda;
   std::vector<std::pair<int, int>> no_peer_access;  // pairs of devices
   std::vector<std::string> ipc_problems;            // by device; empty: its memory can be lent to other processes
-  LibraryFact cublas, nccl;
+  LibraryFact nccl;
   std::vector<std::pair<std::string, std::string>> cuda_environment;  // CUDA_*
   std::vector<std::pair<std::string, std::string>> nccl_environment;  // NCCL_*
   std::vector<std::string> nccl_files;                                // configuration files that NCCL reads

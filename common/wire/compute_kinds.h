@@ -1,5 +1,5 @@
-// What ranks compute gradients with, each as it says itself: "OpenBLAS 0.3.21 (Haswell)", "cuBLAS 13.0.2 on NVIDIA
-// H200". Two kinds add in other orders, so that equal bits are promised only where all ranks, from the first round on,
+// What ranks compute gradients with, each as it says itself: "OpenBLAS 0.3.21 (Haswell)", "torch 2.13.0 NVIDIA H200".
+// Two kinds add in other orders, so that equal bits are promised only where all ranks, from the first round on,
 // computed with one.
 #pragma once
 

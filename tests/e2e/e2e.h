@@ -100,11 +100,10 @@ inline std::string bin(const std::string& program) {
 inline nlohmann::json standalone_result(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
   const std::string log = dir / "standalone.log";
   std::filesystem::remove(log);
-  auto process = Process::spawn(
-      {.argv = {bin("tributary-train"), "--job", job_file, "--standalone", "--ranks", std::to_string(ranks), "--nodes",
-                std::to_string(nodes), "--device", "cpu", "--json", "--quiet"},
-       .log_file = log,
-       .environment = {{"OMP_NUM_THREADS", "1"}}});
+  auto process = Process::spawn({.argv = {bin("tributary-train"), "--job", job_file, "--standalone", "--ranks",
+                                          std::to_string(ranks), "--nodes", std::to_string(nodes), "--json", "--quiet"},
+                                 .log_file = log,
+                                 .environment = {{"OMP_NUM_THREADS", "1"}}});
   REQUIRE_MESSAGE(process, process.error().message);
   const auto status = process->wait(kPatience);
   REQUIRE(status);
@@ -148,8 +147,7 @@ inline std::unique_ptr<LocalCluster> start(const ClusterOptions& options) {
 inline void start_trainers(LocalCluster& cluster, const std::string& job_file,
                            const std::vector<std::string>& overrides = {}) {
   const auto started = cluster.start_trainers(
-      {.command = cluster.train_command(job_file, overrides, {"--device", "cpu", "--json", "--quiet"}),
-       .progress_socket = {}});
+      {.command = cluster.train_command(job_file, overrides, {"--json", "--quiet"}), .progress_socket = {}});
   REQUIRE_MESSAGE(started, started.error().message);
 }
 

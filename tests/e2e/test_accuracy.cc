@@ -14,8 +14,6 @@ double test_accuracy(const TempDir& dir, const std::string& config, std::vector<
                                    "--job",
                                    std::string(TRIBUTARY_SOURCE_DIR) + "/configs/" + config,
                                    "--standalone",
-                                   "--device",
-                                   "cpu",
                                    "--ranks",
                                    "4",
                                    "--nodes",

@@ -282,10 +282,9 @@ TEST_CASE("tributary up trains an all-reduce job without servers, and status sho
   const TempDir dir;
   const std::string job_file =
       write_job(dir, {.name = "tool", .rounds = kRounds, .extra = "[allreduce]\nalgorithm = \"flat\"\n"});
-  auto up =
-      Process::spawn({.argv = {bin("tributary"), "up", job_file, "--set", "job.mode=\"allreduce\"", "--nodes", "2",
-                               "--ranks-per-node", "2", "--base-dir", dir / "run", "--device", "cpu", "--json"},
-                      .log_file = dir / "log"});
+  auto up = Process::spawn({.argv = {bin("tributary"), "up", job_file, "--set", "job.mode=\"allreduce\"", "--nodes",
+                                     "2", "--ranks-per-node", "2", "--base-dir", dir / "run", "--json"},
+                            .log_file = dir / "log"});
   REQUIRE(up);
   const auto status = [&] {
     const std::string log = dir / "status";

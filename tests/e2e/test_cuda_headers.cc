@@ -1,4 +1,4 @@
-// A build with nvcc where headers of NCCL and cuBLAS are missing: it goes through, and says what is left out.
+// A build with nvcc where the header of NCCL is missing: it goes through, and says what is left out.
 #include <cstdio>
 
 #include "tests/e2e/shell.h"
@@ -15,8 +15,7 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST_CASE(
-    "with nvcc but without the headers of NCCL and cuBLAS, configuring names the cure and the build goes through") {
+TEST_CASE("with nvcc but without the header of NCCL, configuring names the cure and the build goes through") {
   const TempDir dir;
   if (shell(dir, "command -v nvcc").status != 0) {
     std::printf("skipped: no nvcc on PATH\n");
@@ -26,34 +25,30 @@ TEST_CASE(
   std::filesystem::create_directories(missing);
   std::filesystem::create_directories(there);
   std::ofstream(there + "/nccl.h") << "\n";
-  const auto configure = [&](const std::string& nccl, const std::string& cublas) {
+  const auto configure = [&](const std::string& nccl) {
     return shell(dir, "cmake -S '" TRIBUTARY_SOURCE_DIR "' -B '" + build + "' -G Ninja -DTRIBUTARY_CUDA=ON" +
-                          " -DTRIBUTARY_NCCL_INCLUDE='" + nccl + "' -DTRIBUTARY_CUBLAS_INCLUDE='" + cublas + "'");
+                          " -DTRIBUTARY_NCCL_INCLUDE='" + nccl + "'");
   };
 
-  // What is found is used, each for itself.
-  const Outcome one = configure(there, missing);
+  const Outcome one = configure(there);
   INFO(one.text);
   REQUIRE(one.status == 0);
   CHECK(has(one.text, "NCCL: " + there + "/nccl.h"));
-  CHECK(has(one.text, "cuBLAS: left out, cublas_v2.h was not found. Install libcublas-dev, or nvidia-cublas of PyPI"));
 
-  const Outcome none = configure(missing, missing);
+  const Outcome none = configure(missing);
   INFO(none.text);
   REQUIRE(none.status == 0);
   CHECK(has(none.text, "NCCL: left out, nccl.h was not found. Install libnccl-dev, or nvidia-nccl-cu13 of PyPI"));
 
-  // Everything that such a header could be missing in.
+  // Everything that the header could be missing in.
   const Outcome built = shell(dir, "cd '" + build +
                                        "' && objects=$(ninja -t targets all | sed -n "
                                        "'s#^\\(worker/CMakeFiles/tributary_cuda_device.dir/.*[.]o\\):.*#\\1#p; "
-                                       "s#^\\(train/CMakeFiles/tributary_train_compute.dir/cublas.*[.]o\\):.*#\\1#p; "
                                        "s#^\\(common/CMakeFiles/tributary_devices.dir/.*[.]o\\):.*#\\1#p') && "
                                        "echo \"$objects\" && ninja $objects");
   INFO(built.text);
   CHECK(built.status == 0);
   CHECK(has(built.text, "cuda_device_api"));
-  CHECK(has(built.text, "cublas_gemm"));
 }
 
 }  // namespace

@@ -17,12 +17,11 @@ constexpr const char* kContinue = "[membership]\non_worker_loss = \"continue\"\n
 // that a round lasts a millisecond on any machine, and others have time to come and go.
 void start_nodes(LocalCluster& cluster, const std::string& job_file, std::vector<std::uint32_t> nodes,
                  std::uint32_t world_nodes = 0) {
-  const auto started =
-      cluster.start_trainers({.command = cluster.train_command(
-                                  job_file, {}, {"--device", "cpu", "--json", "--quiet", "--slow-us-per-sample", "20"}),
-                              .progress_socket = {},
-                              .nodes = std::move(nodes),
-                              .world_nodes = world_nodes});
+  const auto started = cluster.start_trainers(
+      {.command = cluster.train_command(job_file, {}, {"--json", "--quiet", "--slow-us-per-sample", "20"}),
+       .progress_socket = {},
+       .nodes = std::move(nodes),
+       .world_nodes = world_nodes});
   REQUIRE_MESSAGE(started, started.error().message);
 }
 
@@ -117,7 +116,7 @@ TEST_CASE("a node that does not fit is told why, and the others do not notice") 
   start_nodes(*cluster, job_file, {0}, 1);
   wait_for(*cluster, "min_version", 20);
   const auto other = cluster->start_trainers(
-      {.command = cluster->train_command(job_file, {"train.hidden=[32]"}, {"--device", "cpu", "--json", "--quiet"}),
+      {.command = cluster->train_command(job_file, {"train.hidden=[32]"}, {"--json", "--quiet"}),
        .progress_socket = {},
        .nodes = {1},
        .world_nodes = 2});

@@ -33,25 +33,20 @@ class Fake {
            "esac");
   }
   void sanitizer(const std::string& body) const { script(dir_ / "path/compute-sanitizer", body); }
-  // A tributary that knows everything and whose GPU trains to `accuracy`.
-  void tributary(const std::string& accuracy) const {
+  // A tributary that knows a doctor and two benchmarks of a GPU.
+  void tributary() const {
     program("tributary",
             R"(case "$1 $2" in
   '--version '*) echo 'tributary 9.9.9' ;;
   '--help '*) printf '  up    train\n  doctor   look\n  bench   measure\n' ;;
   'doctor '*) echo '{"doctor":true}' ;;
-  'bench --help') printf '  pushpull  x\n  gpu-kernels  y\n' ;;
+  'bench --help') printf '  pushpull  x\n  gpu-kernels  y\n  gpu-pipeline  z\n' ;;
   'bench gpu-kernels') echo 'warming up' >&2; cat <<END
 {"asked":"$*","gb_per_s":[1,2],"copy_gb_per_s":4000,"results":[{"kernel":"slow one","one_pass":true,"ratio":0.5}]}
 END
     ;;
-  'up --help') echo '  --device TEXT' ;;
-  'up '*) case "$*" in
-      *'--device cpu'*) echo '{"test_accuracy":0.89,"samples_per_s":5,"seconds":1.5,"rounds":7,"devices":["cpu"]}' ;;
-      *) echo '{"test_accuracy":)" +
-                accuracy +
-                R"(,"samples_per_s":50,"seconds":0.5,"rounds":7,"devices":["cuda:0"],"gradient_path":"device"}' ;;
-    esac ;;
+  'bench gpu-pipeline')
+    echo '{"gb_per_s_each_way":9.5,"time_split":{"round_us":7,"device_to_host_us":2,"host_to_device_us":3}}' ;;
   *) exit 3 ;;
 esac)");
   }
@@ -97,7 +92,7 @@ constexpr const char* kDoctestEnd =
 
 TEST_CASE("gpu_check says that there is no GPU") {
   Fake fake;
-  fake.tributary("0.89");
+  fake.tributary();
   // Devices of this machine are seen whatever PATH says.
   const auto entries = fs::directory_iterator("/dev");
   if (std::any_of(fs::begin(entries), fs::end(entries), [](const fs::directory_entry& e) {
@@ -115,14 +110,14 @@ TEST_CASE("gpu_check says that there is no GPU") {
   CHECK_FALSE(result.at("reason").get<std::string>().empty());
 }
 
-TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps their figures") {
+TEST_CASE("gpu_check runs tests, sanitizers and benchmarks, and keeps their figures") {
   Fake fake;
   fake.gpu();
-  fake.tributary("0.8851");
+  fake.tributary();
   fake.program("test_gpu_one", kDoctestEnd);
   fake.program("test_gpu_two", kDoctestEnd);
   fake.sanitizer("for last; do :; done; echo \"$*\" >>'" + (fake.dir() / "sanitized") + "'; exec \"$last\"");
-  const nlohmann::json result = fake.run(0, {"--data", "/data"});
+  const nlohmann::json result = fake.run(0);
   CHECK(result.at("status") == "passed");
   CHECK(result.at("version") == "tributary 9.9.9");
   const nlohmann::json& gpu = result.at("machine").at("gpus").at(0);
@@ -142,22 +137,15 @@ TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps 
   const std::string page = last_lines(fake.out() + "/gpu_check.txt", 1000);
   for (const char* said :
        {"gpu_check: passed", "name Some \"quoted\" GPU", "1 of one pass below 0.85 of it; slow one 0.50",
-        "train cuda, 4 ranks: accuracy 0.8851, 50 samples/s, gradients on the device",
+        "bench gpu-pipeline, int8, 4 MiB, ranks 1: 9.50 GB/s each way; of a chunk's 7 us 2 up, 3 down",
         "skipped: bench gpu-costs: this build's 'tributary bench' has no gpu-costs"}) {
     CHECK_MESSAGE(page.find(said) != std::string::npos, said, "\n", page);
   }
-  CHECK(step(result, "bench gpu-pipeline").at("status") == "skipped");
+  CHECK(step(result, "bench gpu-pipeline").at("status") == "passed");
+  CHECK(step(result, "bench gpu-pipeline, MPS").at("reason") == "nvidia-cuda-mps-control is not on PATH");
   // No machine that this test runs on has both a torch for CUDA and a GPU that only pretends.
   CHECK(step(result, "torch, gpt").at("status") == "skipped");
   CHECK(step(result, "torch, gpt").at("reason").get<std::string>().find("has no torch with CUDA") != std::string::npos);
-  CHECK(step(result, "train cuda, 4 ranks, MPS").at("reason") == "nvidia-cuda-mps-control is not on PATH");
-  for (const char* name : {"train cpu, 2 ranks", "train cuda, 2 ranks", "train cuda, 4 ranks"}) {
-    CHECK(step(result, name).at("status") == "passed");
-    CHECK(step(result, name).at("figures").at("rounds") == 7);
-  }
-  CHECK(step(result, "train cuda, 4 ranks").at("figures").at("test_accuracy") == 0.8851);
-  CHECK(step(result, "train cuda, 4 ranks").at("figures").at("gradient_path") == "device");
-  CHECK(step(result, "train cpu, 2 ranks").at("figures").at("gradient_path").is_null());
   std::ifstream sanitized(fake.dir() / "sanitized");
   std::string line;
   std::size_t lines = 0;
@@ -171,8 +159,7 @@ TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps 
   std::vector<std::string> order;
   for (const auto& one : result.at("steps")) order.push_back(one.at("name").get<std::string>().substr(0, 5));
   order.erase(std::unique(order.begin(), order.end()), order.end());
-  CHECK(order ==
-        std::vector<std::string>{"docto", "bench", "test_", "train", "torch", "memch", "racec", "syncc", "initc"});
+  CHECK(order == std::vector<std::string>{"docto", "bench", "test_", "torch", "memch", "racec", "syncc", "initc"});
   // Each step's object was written when it ended, the whole at the end.
   std::ifstream written(fake.out() + "/steps.jsonl");
   for (const auto& one : result.at("steps")) {
@@ -183,32 +170,29 @@ TEST_CASE("gpu_check runs tests, sanitizers, benchmarks and training, and keeps 
   CHECK(nlohmann::json::parse(whole) == result);
 }
 
-TEST_CASE("gpu_check trains once more under MPS, which it starts and ends") {
+TEST_CASE("gpu_check measures the pipeline once more under MPS, which it starts and ends") {
   Fake fake;
   fake.gpu();
-  fake.tributary("0.8851");
+  fake.tributary();
   const std::string said = fake.dir() / "mps";
   fake.script(fake.dir() / "path/nvidia-cuda-mps-control",
               "case \"$1\" in -d) touch \"$CUDA_MPS_PIPE_DIRECTORY/control\"; echo began >>'" + said +
                   "' ;; *) read word; test -e \"$CUDA_MPS_PIPE_DIRECTORY/control\" && echo \"$word\" >>'" + said +
                   "' ;; esac");
-  nlohmann::json result = fake.run(0, {"--data", "/data", "--only", "train"});
-  CHECK(step(result, "train cuda, 4 ranks, MPS").at("status") == "passed");
-  CHECK(step(result, "train cuda, 4 ranks, MPS").at("figures").at("rounds") == 7);
+  nlohmann::json result = fake.run(0, {"--only", "MPS"});
+  CHECK(step(result, "bench gpu-pipeline, MPS").at("status") == "passed");
+  CHECK(step(result, "bench gpu-pipeline, MPS").at("figures").at("gb_per_s_each_way") == 9.5);
   std::ifstream in(said);
   CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == "began\nquit\n");
   fake.script(fake.dir() / "path/nvidia-cuda-mps-control", "echo 'no right to' >&2; exit 1");
-  result = fake.run(0, {"--data", "/data", "--only", "train"});
-  // No machine that this test runs on has both a torch for CUDA and a GPU that only pretends.
-  CHECK(step(result, "torch, gpt").at("status") == "skipped");
-  CHECK(step(result, "torch, gpt").at("reason").get<std::string>().find("has no torch with CUDA") != std::string::npos);
-  CHECK(step(result, "train cuda, 4 ranks, MPS").at("reason") == "nvidia-cuda-mps-control -d: no right to");
+  result = fake.run(0, {"--only", "gpu-pipeline"});
+  CHECK(step(result, "bench gpu-pipeline, MPS").at("reason") == "nvidia-cuda-mps-control -d: no right to");
 }
 
 TEST_CASE("gpu_check ends when its budget is spent, and says what was left out for it") {
   Fake fake;
   fake.gpu();
-  fake.tributary("0.89");
+  fake.tributary();
   fake.program("test_gpu_endless", "sleep 100 & wait");
   fake.program("test_gpu_later", kDoctestEnd);
   const nlohmann::json result = fake.run(1, {"--budget", "8"});
@@ -223,30 +207,30 @@ TEST_CASE("gpu_check ends when its budget is spent, and says what was left out f
 TEST_CASE("gpu_check counts cases without the library they are about as skipped, and tests hear what is required") {
   Fake fake;
   fake.gpu();
-  fake.tributary("0.89");
+  fake.tributary();
   const std::string skipped = "echo 'x.cc:26: MESSAGE: skipped: NCCL cannot be loaded'";
   fake.program("test_gpu_none",
                skipped + "; echo '[doctest] test cases: 1 | 1 passed | 0 failed | 0 skipped'; echo $TRIBUTARY_REQUIRE");
   fake.program("test_gpu_some", skipped + "; echo '[doctest] test cases: 3 | 3 passed | 0 failed | 0 skipped'");
-  fake.program("test_gpu_needs", "test \"$TRIBUTARY_REQUIRE\" = nccl,cublas && exit 1; exit 0");
+  fake.program("test_gpu_needs", "test \"$TRIBUTARY_REQUIRE\" = nccl && exit 1; exit 0");
   nlohmann::json result = fake.run(0, {"--only", "^test_"});
   CHECK(step(result, "test_gpu_none").at("status") == "skipped");
   CHECK(step(result, "test_gpu_none").at("reason") == "NCCL cannot be loaded");
   CHECK(step(result, "test_gpu_some").at("status") == "passed");
   CHECK(step(result, "test_gpu_some").at("figures").at("passed") == 2);
   CHECK(step(result, "test_gpu_some").at("figures").at("skipped") == 1);
-  result = fake.run(1, {"--only", "^test_", "--require", "nccl,cublas"});
+  result = fake.run(1, {"--only", "^test_", "--require", "nccl"});
   CHECK(step(result, "test_gpu_needs").at("status") == "failed");
 }
 
-TEST_CASE("gpu_check fails with a test, a sanitizer's finding, a step that takes too long, and a poor accuracy") {
+TEST_CASE("gpu_check fails with a test, a sanitizer's finding, and a step that takes too long") {
   Fake fake;
   fake.gpu();
-  fake.tributary("0.8849");
+  fake.tributary();
   fake.program("test_gpu_bad", "echo 'a \"bad\" \\ result\t'; exit 1");
   fake.program("test_gpu_slow", "sleep 100 & wait");
   fake.sanitizer("exit 86");
-  const nlohmann::json result = fake.run(1, {"--data", "/data", "--limit", "1"});
+  const nlohmann::json result = fake.run(1, {"--limit", "1"});
   CHECK(result.at("status") == "failed");
   CHECK(step(result, "test_gpu_bad").at("status") == "failed");
   CHECK(step(result, "test_gpu_bad").at("reason").get<std::string>().find("a \"bad\" \\ result") != std::string::npos);
@@ -254,27 +238,23 @@ TEST_CASE("gpu_check fails with a test, a sanitizer's finding, a step that takes
   CHECK(step(result, "test_gpu_slow").at("reason") == "took longer than 1 s");
   CHECK(step(result, "test_gpu_slow").at("seconds").get<double>() < 20.0);
   CHECK(step(result, "memcheck test_gpu_bad").at("status") == "failed");
-  CHECK(step(result, "train cuda, 2 ranks").at("status") == "failed");
-  CHECK(step(result, "train cuda, 2 ranks").at("reason").get<std::string>().find("0.89") != std::string::npos);
-  CHECK(step(result, "train cpu, 2 ranks").at("status") == "passed");
 }
 
 TEST_CASE("gpu_check says why it skips, and that nothing was checked") {
   Fake fake;
   fake.gpu();
   fake.program("tributary", "case \"$1\" in --version) echo tributary ;; --help) echo '  up x' ;; *) exit 1 ;; esac");
-  const nlohmann::json result = fake.run(1, {"--data", "/data"});
+  const nlohmann::json result = fake.run(1);
   CHECK(result.at("status") == "failed");
   CHECK(result.at("reason").get<std::string>().find("nothing was checked") != std::string::npos);
   for (const auto& one : result.at("steps")) {
     CHECK(one.at("status") == "skipped");
     CHECK_FALSE(one.at("reason").get<std::string>().empty());
   }
-  fake.tributary("0.89");
+  fake.tributary();
   const nlohmann::json only = fake.run(0, {"--only", "^bench"});
   CHECK(step(only, "bench gpu-kernels, 2^18 values").at("status") == "passed");
   CHECK(step(only, "doctor").at("status") == "skipped");
-  CHECK(step(only, "train").at("reason") == "no data set: give --data DIR");
 }
 
 }  // namespace

@@ -22,11 +22,11 @@ std::uint64_t number(const nlohmann::json& json, const char* key) {
 void start_trainers_with(LocalCluster& cluster, const std::string& job_file, const std::vector<std::string>& overrides,
                          std::vector<std::vector<std::string>> rank_arguments,
                          const std::string& us_per_sample = "300") {
-  const auto started = cluster.start_trainers(
-      {.command = cluster.train_command(
-           job_file, overrides, {"--device", "cpu", "--json", "--quiet", "--slow-us-per-sample", us_per_sample}),
-       .progress_socket = {},
-       .rank_arguments = std::move(rank_arguments)});
+  const auto started =
+      cluster.start_trainers({.command = cluster.train_command(
+                                  job_file, overrides, {"--json", "--quiet", "--slow-us-per-sample", us_per_sample}),
+                              .progress_socket = {},
+                              .rank_arguments = std::move(rank_arguments)});
   REQUIRE_MESSAGE(started, started.error().message);
 }
 

@@ -46,7 +46,7 @@ const std::vector<Rule>& rules() {
       {"tributary checkpoint restore", Way::kNotRun, "a cluster on other machines; test_checkpoints"},
       {"tributary plan --measure", Way::kWhileTraining, ""},
       {"tributary checkpoint", Way::kWhileTraining, ""},
-      {"tributary up", Way::kRun, " --set train.max_rounds=400 --device cpu"},
+      {"tributary up", Way::kRun, " --set train.max_rounds=400"},
       {"tributary doctor --", Way::kNotRun, "a daemon's file, a cluster; test_doctor_cluster"},
       {"tributary doctor", Way::kRun, " || test $? = 1"},  // 1: this machine has a problem
   };
@@ -155,7 +155,7 @@ TEST_CASE("the commands of the notes for users do what they say, in their order"
   // Commands for another terminal: beside README's job, as long as that takes. Some of it has an answer only after some
   // rounds; and what was saved is called after a round that nobody knows before.
   Process training = spawn(
-      "exec tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2 --device cpu --fresh "
+      "exec tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2 --fresh "
       "--set train.epochs=1000",
       dir / "training.log");
   CHECK(beside.size() >= 5);

@@ -23,7 +23,7 @@ std::vector<std::string> two_by_two_options() {
 }
 
 std::vector<std::string> train(const std::string& job_file) {
-  return {bin("tributary-train"), "--job", job_file, "--device", "cpu", "--json", "--quiet"};
+  return {bin("tributary-train"), "--job", job_file, "--json", "--quiet"};
 }
 
 std::size_t count(const std::string& text, const std::string& part) {

@@ -56,10 +56,9 @@ class Parts {
     return spawn("worker", {bin("tributary-worker"), "--config", dir_ / "worker.toml"});
   }
   Part trainer(const std::string& job_file, const std::vector<std::string>& more = {}) {
-    return spawn("trainer",
-                 job_command({bin("tributary-train"), "--worker", socket(), "--rank", "0", "--world-size", "1",
-                              "--local-rank", "0", "--local-world-size", "1", "--node-rank", "0", "--device", "cpu"},
-                             job_file, {}, more));
+    return spawn("trainer", job_command({bin("tributary-train"), "--worker", socket(), "--rank", "0", "--world-size",
+                                         "1", "--local-rank", "0", "--local-world-size", "1", "--node-rank", "0"},
+                                        job_file, {}, more));
   }
   const std::string& coordinator() const { return coordinator_; }
   std::string socket() const { return dir_ / "worker.sock"; }

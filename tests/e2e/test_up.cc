@@ -11,8 +11,7 @@ namespace tributary::e2e::up_test {
 namespace {
 
 std::vector<std::string> up(const TempDir& dir, const std::string& job_file) {
-  return {"up", job_file,     "--servers", "2",        "--nodes", "2", "--ranks-per-node",
-          "2",  "--base-dir", dir / "run", "--device", "cpu"};
+  return {"up", job_file, "--servers", "2", "--nodes", "2", "--ranks-per-node", "2", "--base-dir", dir / "run"};
 }
 
 TEST_CASE("up --json prints one object with the results and nothing else on standard output") {

@@ -125,7 +125,7 @@ TEST_CASE("ranks that are missing at the start are named to those that wait, and
   const std::string job_file = write_job(dir, {.name = "missing", .rounds = 20});
   ClusterOptions options = two_by_two(dir);
   const auto cluster = start(options);
-  const auto command = cluster->train_command(job_file, {}, {"--device", "cpu", "--json"});
+  const auto command = cluster->train_command(job_file, {}, {"--json"});
   REQUIRE(cluster->start_trainers({.command = command, .progress_socket = {}, .nodes = {0}, .world_nodes = 2}));
   const auto says = [&](std::size_t trainer, const std::string& words) {
     return eventually([&] { return has(last_lines(cluster->trainers()[trainer].log_file, 100), words); });
@@ -141,7 +141,7 @@ TEST_CASE("a node that may not join with its configuration is named with the rea
   const std::string job_file = write_job(dir, {.name = "odd", .rounds = 20});
   const auto cluster = start(two_by_two(dir));
   const auto starts = [&](std::uint32_t node, const std::vector<std::string>& overrides) {
-    const auto command = cluster->train_command(job_file, overrides, {"--device", "cpu", "--json"});
+    const auto command = cluster->train_command(job_file, overrides, {"--json"});
     REQUIRE(cluster->start_trainers({.command = command, .progress_socket = {}, .nodes = {node}, .world_nodes = 2}));
   };
   const auto says = [&](std::size_t trainer, const std::string& words) {

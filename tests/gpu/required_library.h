@@ -1,5 +1,5 @@
-// Libraries that a machine with a GPU may lack (NCCL, cuBLAS). A case that looks for one in vain is skipped, and says
-// so; where the variable TRIBUTARY_REQUIRE names the library, as bench/gpu_check --require sets it, the case fails.
+// Libraries that a machine with a GPU may lack (NCCL). A case that looks for one in vain is skipped, and says so; where
+// the variable TRIBUTARY_REQUIRE names the library, as bench/gpu_check --require sets it, the case fails.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -11,7 +11,7 @@
 
 namespace tributary::testing {
 
-// library: "nccl" or "cublas". missing: why it cannot be used.
+// library: "nccl". missing: why it cannot be used.
 inline void skip_without(const std::string& library, const Error& missing) {
   const char* required = std::getenv("TRIBUTARY_REQUIRE");
   const std::string list = "," + std::string(required != nullptr ? required : "") + ",";

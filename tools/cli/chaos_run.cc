@@ -52,7 +52,7 @@ class Watched {
     overrides.push_back("train.max_rounds=" + std::to_string(max_rounds));
     if (auto ok = (*cluster)->start_trainers(
             {.command = (*cluster)->train_command(std::filesystem::absolute(options.job_file).string(), overrides,
-                                                  {"--json", "--quiet", "--device", "cpu"}),
+                                                  {"--json", "--quiet"}),
              .progress_socket = socket});
         !ok)
       return tl::unexpected(ok.error());

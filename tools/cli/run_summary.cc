@@ -69,10 +69,8 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
   try {
     const nlohmann::ordered_json& first = ranks.at(0);
     double loss_sum = 0.0, correct = 0.0, samples = 0.0, compute = 0.0, reduce = 0.0, wait = 0.0;
-    std::set<std::string> devices, paths, kinds;
+    std::set<std::string> kinds;
     for (const auto& rank : ranks) {
-      devices.insert(rank.at("device").get<std::string>());
-      paths.insert(rank.at("gradient_path").get<std::string>());
       kinds.insert(rank.at("computes_with").get<std::string>());
       // Where nodes have clocks of their own and were stopped, each stands where it stood, and has no digest to show.
       const bool apart =
@@ -127,9 +125,7 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
         {"step_split", {{"compute_ms", compute / n}, {"reduce_ms", reduce / n}, {"wait_ms", wait / n}}},
         {"nodes", std::move(nodes)},
         {"servers", std::move(servers)},
-        {"devices", devices},
         {"computed_with", kinds},
-        {"gradient_path", paths.size() == 1 ? *paths.begin() : "mixed"},
     };
     if (first.contains("samples_left")) {
       summary["samples_left"] = static_cast<std::uint64_t>(over_ranks(ranks, "samples_left"));
@@ -198,11 +194,6 @@ std::string summary_text(const nlohmann::ordered_json& s) {
       "%%)\n",
       step, compute, 100 * compute / step, reduce, 100 * reduce / step,
       s.at("servers").empty() ? "other nodes" : "servers", wait, 100 * wait / step);
-  // A summary that an earlier release left has none.
-  for (const auto& device : s.value("devices", nlohmann::ordered_json::array())) {
-    text += "  computed on  " + device.get<std::string>() + "\n";
-  }
-  if (s.value("gradient_path", "host") == "device") text += "  gradients    stay in GPU memory, lent by the workers\n";
   text += nodes_text(s);
   const auto a_sample = s.value("bytes_per_sample", nlohmann::ordered_json());
   if (a_sample.is_number()) {

@@ -12,7 +12,6 @@
 #include "common/config/config_toml.h"
 #include "common/config/job_json.h"
 #include "common/config/json_text.h"
-#include "common/devices/device_choice.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/local_run.h"
 #include "tools/cli/run_summary.h"
@@ -34,7 +33,7 @@ Examples:
 --json: one object on standard output, everything else on standard error:
   test_accuracy, train_loss, train_accuracy, digest (of the final parameters), rounds, last_round, completed, stopped, resumed_from (round),
   restarts, seconds, samples_per_s, bytes_per_sample, step_split {compute_ms, reduce_ms, wait_ms}, nodes [{bytes_pushed, bytes_pulled}],
-  servers [{name, lanes, cpu_seconds, max_owned_bytes}], devices [what the ranks computed on, each named once], computed_with [the libraries and their kernels, likewise]
+  servers [{name, lanes, cpu_seconds, max_owned_bytes}], computed_with [the libraries that ranks computed with and their kernels, each named once]
 Exit status: 0 trained to the end; 75 stopped in good order before that, the same command goes on; 1 something failed, or the state could not
 be saved; 2 wrong usage, or trainers that say so of the job file or the data set.)";
 
@@ -42,7 +41,6 @@ struct UpOptions {
   std::string job_file;
   std::vector<std::string> overrides;
   LocalRunOptions local;
-  std::string device = "auto";
 };
 
 std::string summary_file(const std::string& base_dir) {
@@ -88,7 +86,7 @@ class Up {
     if (auto ok = run_.start(servers, base_dir); !ok) return ok;
     if (auto ok = run_.cluster().start_trainers(
             {.command = run_.cluster().train_command(fs::absolute(options_.job_file).string(), options_.overrides,
-                                                     {"--json", "--quiet", "--device", options_.device}),
+                                                     {"--json", "--quiet"}),
              .progress_socket = run_.progress_socket()});
         !ok) {
       return ok;
@@ -162,15 +160,6 @@ class Up {
   int failed_with_ = kExitFailed;
 };
 
-Status check_device(const std::string& text) {
-  const auto request = DeviceRequest::parse(text);
-  if (!request) return tl::unexpected(request.error());
-  if (request->kind != DeviceRequest::Kind::kCuda) return {};
-  const auto choice = choose_device(*request, 0);
-  if (!choice) return tl::unexpected(choice.error());
-  return {};
-}
-
 }  // namespace
 
 void add_up(CliCommand app, int& exit_status) {
@@ -179,21 +168,10 @@ void add_up(CliCommand app, int& exit_status) {
   up->footer(kUpFooter);
   up->add_option("job", options->job_file, "the job's TOML file")->required()->type_name("JOB.toml");
   add_local_run_options(up, options->local, "1, for a job of mode \"allreduce\" none", "runs/NAME of the job");
-  up->add_option("--device", options->device,
-                 "what trainers compute on: cpu, cuda (they take turns with the devices), cuda:N, or auto: cuda if it "
-                 "can be used, else cpu")
-      ->type_name("DEVICE")
-      ->capture_default_str();
   up->add_option("--set", options->overrides, "override a key of the job file, as train.epochs=2; may be repeated")
       ->type_name("KEY=VALUE")
       ->once_each();
   up->callback([options, &exit_status] {
-    // Before any daemon is started: a device that is not there is a mistake on the command line.
-    if (auto ok = check_device(options->device); !ok) {
-      std::fprintf(stderr, "tributary up: %s\n", ok.error().message.c_str());
-      exit_status = 2;
-      return;
-    }
     Up run(*options);
     const Status ran = run.run();
     if (!ran) std::fprintf(stderr, "tributary up: %s\n", ran.error().message.c_str());

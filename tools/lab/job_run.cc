@@ -72,8 +72,7 @@ Result<Json> run_job(const Lab& lab, const RunOptions& options) {
     const auto progress = ProgressSocket::listen(socket);
     if (!progress) return tl::unexpected(progress.error());
     if (auto ok = cluster.start_trainers(
-            {.command = cluster.train_command(file, overrides, {"--device", "cpu", "--json", "--quiet"}),
-             .progress_socket = socket});
+            {.command = cluster.train_command(file, overrides, {"--json", "--quiet"}), .progress_socket = socket});
         !ok)
       return tl::unexpected(ok.error());
     const std::vector<Watched> processes = watched(cluster);

@@ -42,7 +42,7 @@ class Runtime {
     if (counts().alive != 0) throw std::logic_error("the runtime is started anew while objects are alive");
     options_ = options;
     random_.seed(options.seed);
-    calls_ = host_bytes_ = 0;
+    calls_ = 0;
     error_ = cudaSuccess;
     use_launcher([this](const void* stream, std::function<void()> run) {
       // A launch is not counted as a call: its own failures are those of the work.
@@ -56,8 +56,7 @@ class Runtime {
     return {.calls = calls_,
             .pending = pending,
             .alive = device_.size() + pinned_.size() + streams_.size() - 1 + events_.size(),
-            .registered = registered_.size(),
-            .host_bytes = host_bytes_};
+            .registered = registered_.size()};
   }
 
   // Every call of the runtime begins with this; what it returns ends the call unless it is cudaSuccess.
@@ -107,7 +106,6 @@ class Runtime {
     const bool in = kind == cudaMemcpyHostToDevice || (kind == cudaMemcpyDefault && is_device(to, bytes));
     const void* host = in ? from : to;
     require_device(in ? to : from, bytes);
-    host_bytes_ += bytes;
     if (is_pinned(host, bytes)) {
       return enqueue(stream, {.run = [=] { std::memcpy(to, from, bytes); }});
     }
@@ -127,16 +125,9 @@ class Runtime {
     return error != cudaSuccess || (is_device(to, bytes) && !is_pinned(from, bytes)) ? error : wait(idle);
   }
 
-  bool is_device(const void* at, std::size_t bytes) const {
-    return within(device_, at, bytes) || within(lent_, at, bytes);
-  }
+  bool is_device(const void* at, std::size_t bytes) const { return within(device_, at, bytes); }
   void require_device(const void* at, std::size_t bytes) const {
     if (!is_device(at, bytes)) throw std::logic_error("an access outside of device memory");
-  }
-  void lend(void* memory, std::size_t bytes) { lent_[static_cast<const std::byte*>(memory)] = bytes; }
-  void take_back(void* memory) {
-    if (counts().pending != 0) throw std::logic_error("lent memory is given back while work is under way");
-    if (lent_.erase(static_cast<const std::byte*>(memory)) == 0) throw std::logic_error("gave back what was not lent");
   }
 
   cudaError_t allocate(std::map<const std::byte*, std::size_t>& blocks, void** memory, std::size_t bytes) {
@@ -157,7 +148,7 @@ class Runtime {
 
   cudaError_t register_host(void* memory, std::size_t bytes) {
     const auto* begin = static_cast<const std::byte*>(memory);
-    if (fails_now() || !options_.can_register) return cudaErrorNotPermitted;
+    if (fails_now()) return cudaErrorNotPermitted;
     if (reinterpret_cast<std::uintptr_t>(memory) % kPage != 0 || bytes % kPage != 0) return cudaErrorInvalidValue;
     for (const auto& [other, size] : registered_) {
       if (begin < other + size && other < begin + bytes) return cudaErrorHostMemoryAlreadyRegistered;
@@ -192,8 +183,6 @@ class Runtime {
   }
 
   std::map<const std::byte*, std::size_t> device_, pinned_;
-
-  const RuntimeOptions& options() const { return options_; }
 
  private:
   // Runs one operation that may run; false if there is none.
@@ -232,10 +221,10 @@ class Runtime {
 
   RuntimeOptions options_;
   std::mt19937 random_;
-  std::size_t calls_ = 0, host_bytes_ = 0;
+  std::size_t calls_ = 0;
   cudaError_t error_ = cudaSuccess;  // of an operation: it stays
   bool in_host_function_ = false;
-  std::map<const std::byte*, std::size_t> registered_, lent_;
+  std::map<const std::byte*, std::size_t> registered_;
   std::vector<std::unique_ptr<CUstream_st>> streams_;
   const cudaStream_t legacy_ = make_stream();
   std::set<cudaEvent_t> events_;
@@ -253,12 +242,6 @@ void start_runtime(const RuntimeOptions& options) {
 }
 RuntimeCounts runtime_counts() {
   return runtime().counts();
-}
-void lend(void* memory, std::size_t bytes) {
-  runtime().lend(memory, bytes);
-}
-void take_back(void* memory) {
-  runtime().take_back(memory);
 }
 
 }  // namespace tributary::emulation
@@ -288,11 +271,6 @@ cudaError_t cudaSetDevice(int) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   CALL_THAT_FAILS_AT_ONCE;
   std::strcpy(properties->name, "Emulated GPU");
-  return cudaSuccess;
-}
-cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  CALL_THAT_FAILS_AT_ONCE;
-  *free = *total = runtime().options().free_memory;
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
@@ -357,11 +335,6 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const std::uint64_t record = ++runtime().known(event)->recorded;
   return runtime().enqueue(runtime().stream_of(stream), {.run = [=] { event->completed = record; }});
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  CALL_THAT_FAILS_AT_ONCE;
-  const std::uint64_t record = runtime().known(event)->recorded;
-  return runtime().wait([=] { return event->completed >= record; });
-}
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   CALL;
   return runtime().copy_now(to, from, bytes, kind);
@@ -369,11 +342,6 @@ cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpy
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
   CALL;
   return runtime().copy(to, from, bytes, kind, runtime().stream_of(stream));
-}
-cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
-  CALL;
-  runtime().require_device(memory, bytes);
-  return runtime().enqueue(runtime().stream_of(stream), {.run = [=] { std::memset(memory, value, bytes); }});
 }
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   CALL;

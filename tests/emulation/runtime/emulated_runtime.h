@@ -23,8 +23,6 @@ namespace tributary::emulation {
 
 struct RuntimeOptions {
   std::uint32_t seed = 0;  // 0: nothing runs before somebody waits; 1: everything at once; others: by chance
-  std::size_t free_memory = std::size_t{1} << 30;
-  bool can_register = true;  // whether host memory can be pinned
   // The number of the call of the runtime that fails, from 1; 0: none. One that enqueues work fails when the work is
   // run, as on a device: everything later fails too, and nothing more is run, no host function either.
   std::size_t failing_call = 0;
@@ -38,13 +36,7 @@ struct RuntimeCounts {
   std::size_t pending = 0;     // operations enqueued and not run
   std::size_t alive = 0;       // allocations, streams, events
   std::size_t registered = 0;  // pieces of host memory
-  std::size_t host_bytes = 0;  // copied from and to the host, in total
 };
 RuntimeCounts runtime_counts();
-
-// Memory of the device that this process did not allocate: another one lends it. It must not be taken back while work
-// is under way.
-void lend(void* memory, std::size_t bytes);
-void take_back(void* memory);
 
 }  // namespace tributary::emulation

@@ -18,7 +18,6 @@ struct Session::Impl {
   std::optional<Layout> layout;
   bool fresh = false;
   Round resume;
-  bool on_device = false;
   Tensors parameters, gradients;
   std::vector<bool> is_ready;
   std::uint64_t weight = 0;
@@ -80,7 +79,6 @@ Result<std::unique_ptr<Session>> Session::attach(SessionOptions options, std::ve
   ++world.attaches;
   if (world.on_attach) world.on_attach();
   if (options.stops && options.stops()) return fail(ErrorCode::kStopped, "told to stop while it waited for node 1");
-  world.attaches_with_device += options.device ? 1 : 0;
   if (!world.attach_errors.empty()) {
     const Error error = world.attach_errors.back();
     world.attach_errors.pop_back();
@@ -101,7 +99,6 @@ Result<std::unique_ptr<Session>> Session::attach(SessionOptions options, std::ve
     impl->gradients.emplace_back(tensor.elements());
   }
   impl->is_ready.assign(impl->tensors.size(), false);
-  impl->on_device = options.device && world.lends;
   return std::unique_ptr<Session>(new Session(std::move(impl)));
 }
 
@@ -117,23 +114,10 @@ const Topology& Session::topology() const {
 std::span<float> Session::initial(std::size_t tensor) {
   return impl_->parameters[tensor];
 }
-bool Session::on_device() const {
-  return impl_->on_device;
-}
-float* Session::gradient_device(std::size_t tensor) {
-  REQUIRE(impl_->on_device);
-  return impl_->gradients[tensor].data();
-}
-const float* Session::parameters_device(std::size_t tensor) const {
-  REQUIRE(impl_->on_device);
-  return impl_->parameters[tensor].data();
-}
 std::span<float> Session::gradient(std::size_t tensor) {
-  REQUIRE_FALSE(impl_->on_device);
   return impl_->gradients[tensor];
 }
 std::span<const float> Session::parameters(std::size_t tensor) const {
-  REQUIRE_FALSE(impl_->on_device);
   return impl_->parameters[tensor];
 }
 std::string Session::stop_reason() const {

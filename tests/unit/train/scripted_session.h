@@ -34,11 +34,9 @@ struct World {
   std::function<void()> on_finish;      // when it has left, and before it is asked while the state is saved
   std::function<void()> on_attach;      // before the answer to one, and before it is asked whether it is to stop
 
-  bool lends = true;  // device memory, to whoever asks for it
-
   static inline World* current = nullptr;  // the one that sessions belong to
 
-  int attaches = 0, attaches_with_device = 0;
+  int attaches = 0;
   std::vector<std::pair<LeaveKind, std::uint64_t>> finishes;
   std::string finish_message;
 

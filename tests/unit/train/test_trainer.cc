@@ -5,71 +5,17 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <memory>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "common/config/config_check.h"
 #include "tests/unit/train/scripted_session.h"
 #include "tests/unit/train/synthetic_images.h"
-#include "train/cpu_compute.h"
 #include "train/standalone.h"
 #include "train/trainer.h"
 
 namespace tributary::train::trainer_test {
 namespace {
-
-// A device that answers on a thread of its own, as a GPU's driver does: what it computes is the CPU's. It may fail.
-class OtherThread final : public ModelCompute {
- public:
-  OtherThread(std::unique_ptr<ModelCompute> cpu, int failing_pass) : cpu_(std::move(cpu)), failing_(failing_pass) {}
-  const MlpShape& shape() const override { return cpu_->shape(); }
-  const DeviceInfo& info() const override { return info_; }
-  // Its device's memory is the host's.
-  Status bind(const RankMemory& memory) override {
-    return cpu_->bind({.parameters = memory.parameters, .gradients = memory.gradients});
-  }
-  void unbind() override { cpu_->unbind(); }
-  Result<std::optional<BatchStats>> gradient(const Share& share, const NeedTensor& need,
-                                             const TensorReady& ready) override {
-    if (++passes_ == failing_) return fail(ErrorCode::kDevice, "cuda:0: multiplying matrices failed");
-    std::thread driver;
-    const auto stats = cpu_->gradient(share, need, [&](std::size_t tensor) {
-      if (driver.joinable()) driver.join();
-      driver = std::thread([&ready, tensor] { ready(tensor); });
-    });
-    if (driver.joinable()) driver.join();
-    return stats;
-  }
-  Status begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas, bool keeps) override {
-    return cpu_->begin_local(std::move(inner), replicas, keeps);
-  }
-  Result<std::optional<BatchStats>> local_round(const LocalRound& round, const NeedTensor& need,
-                                                const TensorReady& ready) override {
-    return cpu_->local_round(round, need, ready);
-  }
-  Result<BatchStats> evaluate(const ImageSet& set) override { return cpu_->evaluate(set); }
-  Status read_parameters(std::size_t tensor, std::span<float> to) override { return cpu_->read_parameters(tensor, to); }
-
- private:
-  std::unique_ptr<ModelCompute> cpu_;
-  DeviceInfo info_{.device = "cuda:0 other thread", .blas = {}, .note = {}, .cuda = 0};
-  int failing_;
-  int passes_ = 0;
-};
-
-// Its session is scripted, and opens nothing.
-struct OtherDevice final : TrainerDevice {
-  std::string uuid() const override { return "GPU-other-thread"; }
-  Result<void*> open(std::span<const std::byte>) override { return nullptr; }
-  void close(void*) override {}
-  Status pin(std::span<std::byte>) override { return {}; }
-  void unpin(std::span<std::byte>) override {}
-  Status call_after(void*, void (*)(void*), void*) override { return {}; }
-  Result<bool> idle(void*) override { return true; }
-};
 
 constexpr std::uint64_t kRounds = 20;  // two epochs of ten, the last batch of each smaller
 
@@ -94,17 +40,6 @@ class Run {
     StopSignal stop_signal;
     return train_rank(options_, training_, &test_, bar, nullptr, stop_signal);
   }
-  // failing_pass: counted from 1; 0: none.
-  Result<RunSummary> train_on_other_thread(int failing_pass) {
-    Result<RankCompute> cpu = RankCompute::make(options_.job, training_, 1);
-    REQUIRE(cpu.has_value());
-    auto model = make_cpu_compute(cpu->shape(), training_, "");
-    REQUIRE(model.has_value());
-    RankCompute compute(cpu->sampler(), std::make_unique<OtherThread>(std::move(*model), failing_pass));
-    ProgressBar bar(log_, ProgressBar::Style::kOff, "");
-    StopSignal stop_signal;
-    return train_rank(options_, std::move(compute), &test_, bar, nullptr, stop_signal);
-  }
   // Rounds of three local steps: four an epoch, the last of one step.
   void take_local_steps(bool keep_state) {
     options_.job.mode = Mode::kLocalSgd;
@@ -115,7 +50,6 @@ class Run {
     options_.job.train.epochs = 5;
   }
   void take_rate(double lr) { options_.job.optimizer.lr = lr; }
-  void ask_for_device_memory() { options_.device_memory = std::make_shared<OtherDevice>(); }
   std::string log() const {
     std::string text(4096, '\0');
     std::rewind(log_);
@@ -312,56 +246,12 @@ TEST_CASE("A worker daemon that goes and comes back only costs a restart") {
   CHECK(summary->restarts == 2);
 }
 
-TEST_CASE("Gradients that become ready on another thread end in the reference's bits") {
-  Run run;
-  run.world.states[9] = StepState::kRestart;
-  const auto summary = run.train_on_other_thread(0);
-  run.expect_complete(summary);
-  CHECK(summary->restarts == 1);
-  CHECK(summary->compute.device == "cuda:0 other thread");
-}
-
-TEST_CASE("Gradients in memory that the worker lends end in the reference's bits, and the summary says so") {
-  Run run;
-  run.ask_for_device_memory();
-  run.world.states[9] = StepState::kRestart;
-  const auto summary = run.train_on_other_thread(0);
-  run.expect_complete(summary);
-  CHECK(summary->gradient_path == "device");
-  CHECK(to_json(*summary).find(R"("gradient_path":"device")") != std::string::npos);
-  CHECK(run.world.attaches_with_device == 2);
-  CHECK(run.log().find("gradient path: device") != std::string::npos);
-}
-
-TEST_CASE("A worker that does not lend device memory gets gradients in host memory") {
-  Run run;
-  run.ask_for_device_memory();
-  run.world.lends = false;
-  const auto summary = run.train_on_other_thread(0);
-  run.expect_complete(summary);
-  CHECK(summary->gradient_path == "host");
-  CHECK(run.world.attaches_with_device == 1);
-  CHECK(run.log().find("gradient path: host") != std::string::npos);
-}
-
 TEST_CASE("A view that ends before its first round because another rank was lost costs a restart") {
   Run run;
   run.world.start_errors = {{ErrorCode::kUnavailable, "the job ended before its first round: rank 1 failed"}};
   const auto summary = run.train();
   run.expect_complete(summary);
   CHECK(summary->restarts == 1);
-}
-
-TEST_CASE("A device that fails ends the run, and the worker is told why") {
-  Run run;
-  const auto summary = run.train_on_other_thread(7);
-  REQUIRE_FALSE(summary.has_value());
-  CHECK(summary.error().code == ErrorCode::kDevice);
-  CHECK(summary.error().message == "cuda:0: multiplying matrices failed");
-  CHECK(run.world.attaches == 1);
-  REQUIRE(run.world.finishes.size() == 1);
-  CHECK(run.world.finishes.back().first == LeaveKind::kFailed);
-  CHECK(run.world.finish_message == summary.error().message);
 }
 
 TEST_CASE("An error that attaching again cannot cure ends the run with its message") {
@@ -401,7 +291,6 @@ TEST_CASE("An undisturbed run with local steps ends in the reference's bits, whe
     CHECK(summary->rounds_here == kRounds);
     CHECK(summary->samples_here == 1500);
     CHECK(summary->train.samples == 300);
-    CHECK(run.train_on_other_thread(0)->digest == summary->digest);
   }
 }
 

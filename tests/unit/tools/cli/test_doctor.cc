@@ -55,7 +55,6 @@ Facts healthy() {
     facts.cuda.devices.push_back(device);
     facts.ipc_problems.emplace_back();
   }
-  facts.cublas = {.file = "/lib/libcublas.so.13", .version = "13.0.2", .problem = {}, .left_out = {}};
   facts.nccl = {.file = "/lib/libnccl.so.2", .version = "2.28.9", .problem = {}, .left_out = {}};
   facts.folder = "/opt/tributary/bin";
   facts.data_dir = "/data";
@@ -102,7 +101,7 @@ TEST_CASE("A machine without GPUs is healthy too") {
   facts.cuda.built = true;
   facts.cuda.no_devices = "no NVIDIA driver is installed";
   facts.ipc_problems.clear();
-  facts.cublas.problem = facts.nccl.problem = "not found";
+  facts.nccl.problem = "not found";
   CHECK_FALSE(has_problem(judge(facts)));
   CHECK(check_of(facts, "devices").level == CheckLevel::kOk);
   facts.cuda.built = false;
@@ -154,25 +153,21 @@ TEST_CASE("GPUs that cannot be used are a problem with the reason") {
   CHECK(check_of(facts, "CUDA").level == CheckLevel::kProblem);
 }
 
-TEST_CASE("NCCL is needed for several GPUs, cuBLAS is only missed") {
+TEST_CASE("NCCL is needed for several GPUs") {
   Facts facts = healthy();
-  facts.cublas.problem = facts.nccl.problem = "not found; install it";
+  facts.nccl.problem = "not found; install it";
   CHECK(check_of(facts, "NCCL").level == CheckLevel::kProblem);
   CHECK(check_of(facts, "NCCL").advice == "not found; install it");
-  CHECK(check_of(facts, "cuBLAS").level == CheckLevel::kNote);
   facts.cuda.devices.pop_back();
   CHECK(check_of(facts, "NCCL").level == CheckLevel::kNote);
 }
 
-TEST_CASE("A build that left NCCL or cuBLAS out says so, with the cure, also where the library is installed") {
+TEST_CASE("A build that left NCCL out says so, with the cure, also where the library is installed") {
   Facts facts = healthy();
   facts.nccl.left_out = "this build is without NCCL; install its header";
-  facts.cublas.left_out = "this build is without cuBLAS; install its header";
   CHECK(check_of(facts, "NCCL").level == CheckLevel::kProblem);
   CHECK(check_of(facts, "NCCL").advice == facts.nccl.left_out);
   CHECK(has(check_of(facts, "NCCL").found, "not in this build"));
-  CHECK(check_of(facts, "cuBLAS").level == CheckLevel::kNote);
-  CHECK(check_of(facts, "cuBLAS").advice == facts.cublas.left_out);
   facts.cuda.devices.clear();
   CHECK(check_of(facts, "NCCL").level == CheckLevel::kNote);
 }

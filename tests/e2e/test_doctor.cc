@@ -1,0 +1,48 @@
+// `tributary doctor` as a user calls it. Passes with and without a GPU in the machine.
+#include "tests/e2e/e2e.h"
+
+namespace tributary::e2e::doctor_test {
+namespace {
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+struct Outcome {
+  int status = -1;
+  std::string text;  // standard output and error
+};
+
+Outcome call(const TempDir& dir, std::vector<std::string> argv) {
+  const std::string log = dir / "call.log";
+  std::filesystem::remove(log);
+  auto process = Process::spawn({.argv = std::move(argv), .log_file = log});
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(kPatience);
+  REQUIRE(status);
+  std::ifstream in(log);
+  return {status->code, {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()}};
+}
+
+TEST_CASE("the doctor's JSON names every check, and its status says whether there is a problem") {
+  const TempDir dir;
+  const Outcome outcome = call(dir, {bin("tributary"), "doctor", "--json"});
+  const auto json = nlohmann::json::parse(outcome.text, nullptr, false);
+  REQUIRE_MESSAGE(json.is_object(), outcome.text);
+  CHECK(outcome.status == (json.at("problems") > 0 ? 1 : 0));
+  CHECK(json.at("ok") == (outcome.status == 0));
+  const auto& checks = json.at("checks");
+  for (const std::string name : {"programs", "processor", "memory", "/dev/shm", "open files", "CUDA", "NCCL"}) {
+    CAPTURE(name);
+    CHECK(std::any_of(checks.begin(), checks.end(), [&](const auto& check) { return check.at("name") == name; }));
+  }
+  for (const auto& check : checks) {
+    CHECK((check.at("level") == "ok") == check.at("advice").get<std::string>().empty());
+  }
+  const Outcome text = call(dir, {bin("tributary"), "doctor"});
+  CHECK(text.status == outcome.status);
+  CHECK(has(text.text, "/dev/shm"));
+}
+
+}  // namespace
+}  // namespace tributary::e2e::doctor_test
