@@ -158,7 +158,7 @@ GateDecision Session::gate(Round) const {
   return {};
 }
 
-void Session::ready(std::size_t tensor, std::uint64_t weight, double) {
+void Session::ready(std::size_t tensor, std::uint64_t weight, const StepSettings&) {
   REQUIRE_FALSE(impl_->is_ready[tensor]);
   const bool first = std::none_of(impl_->is_ready.begin(), impl_->is_ready.end(), [](bool r) { return r; });
   impl_->is_ready[tensor] = true;
