@@ -70,11 +70,11 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
   }
   if (!chunks_.sound(from, chunk, push, frame)) return;
   const std::size_t bytes = frame.bytes().size();
+  mine.settings = push.settings;  // which may throw
   mine.present = true;
   mine.redo = push.redo;
   mine.gate = push.gate;
   mine.weight = push.weight;
-  mine.settings = push.settings;
   mine.frame = std::move(frame);
   ++chunks_.stats().pushes;
   chunks_.stats().push_bytes += bytes;

@@ -189,6 +189,14 @@ ServerLaneSim::Link ServerLaneSim::link(JobId job, ViewId view, NodeRank node) {
 
 void ServerLaneSim::send(PeerId to, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) {
   if (const auto* answer = std::get_if<Answer>(&message)) world_.judge.answers(*answer, values.bytes());
+  // Views, rounds and jobs that are not open are a matter of time; nobody of ours sends what is wrong in itself.
+  if (const auto* refusal = std::get_if<ErrorReply>(&message)) {
+    using enum ErrorCode;
+    constexpr ErrorCode kWrong[] = {kMalformed, kWrongLength, kInvalidArgument, kConfigMismatch};
+    if (std::ranges::find(kWrong, refusal->code) != std::end(kWrong)) {
+      world_.broken("a server refuses a message of ours: " + refusal->message);
+    }
+  }
   if (place.bytes == 0) {
     listener_->send(to, Packet{message, values, {}});
     return;

@@ -159,9 +159,9 @@ void WorkerLaneJob::send(ConnectionIndex connection, DataMessage message, std::s
 
 void WorkerLaneJob::send_push(ConnectionIndex connection, Push push) {
   const ChunkIndex chunk = push.key.chunk;
-  std::span<const std::byte> payload =
-      push.residual == ResidualUse::kAlone ? reducer_->residual(chunk) : frames_[chunk.value];
-  SaidSettings said = gather_.settings(chunk);
+  const bool steps = push.residual != ResidualUse::kAlone;
+  std::span<const std::byte> payload = steps ? frames_[chunk.value] : reducer_->residual(chunk);
+  SaidSettings said = steps ? gather_.settings(chunk) : SaidSettings();
   if (push.redo) {
     const std::optional<RedoRing::Frame> kept = kept_frame(chunk, push.round);
     if (!kept) return;
