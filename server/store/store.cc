@@ -56,6 +56,13 @@ std::string family_name(const SnapshotInfo& info, std::uint32_t generation) {
          std::to_string(generation);
 }
 
+// What a family's name says, else of no job.
+std::pair<JobId, Round> named_by(const std::string& name) {
+  std::uint64_t job = 0, round = 0;
+  const bool right = std::sscanf(name.c_str(), "snap-%16" SCNx64 "-%" SCNu64 "-", &job, &round) == 2;
+  return right ? std::pair{JobId(job), Round(round)} : std::pair{JobId(0), Round(0)};
+}
+
 rocksdb::WriteOptions synced() {
   rocksdb::WriteOptions options;
   options.sync = true;
@@ -100,6 +107,7 @@ class RocksStore final : public Store {
   RocksStore(std::string path, StoreLock lock) : path_(std::move(path)), lock_(std::move(lock)) {}
   ~RocksStore() override {
     snapshots_.clear();
+    aside_.clear();
     large_parts_.reset();
     default_.reset();
     if (db_) db_->Close();
@@ -143,7 +151,9 @@ class RocksStore final : public Store {
   }
   std::unique_ptr<rocksdb::Iterator> iterate(const Family& family) const;
   Status check_identity(std::uint16_t server_index);
-  Status find_snapshots(std::map<std::string, Family> families);
+  Status find_snapshots(std::map<std::string, Family> families, const Warn& warn);
+  // Those that are set aside. REQUIRES: mutex_ held.
+  void drop_aside(JobId job, const std::function<bool(Round)>& which);
   // Removes the keys of these snapshots, then their families. REQUIRES: mutex_ held.
   Status drop(const std::vector<SnapshotKey>& keys);
   // Calls each(key, value) for the keys of the default family that begin with prefix.
@@ -158,6 +168,7 @@ class RocksStore final : public Store {
   std::unique_ptr<LargePartFamilies> large_parts_;
   mutable std::mutex mutex_;                   // snapshots_ and the column families
   std::map<SnapshotKey, Snapshot> snapshots_;  // complete ones
+  std::map<std::string, Family> aside_;        // by name: of snapshots of which no record says that they are complete
 };
 
 class RocksSnapshotWriter final : public SnapshotWriter {
@@ -208,7 +219,7 @@ Status RocksStore::open_db(std::uint16_t server_index, Warn warn) {
     return fail(ErrorCode::kStore, "cannot create " + path_ + "/incoming: " + failed.message() +
                                        "; give this server a [store] path that it may write");
   }
-  options_ = rocks_options(path_ + "/incoming", std::move(warn));
+  options_ = rocks_options(path_ + "/incoming", warn);
   std::vector<std::string> names;
   if (fs::exists(db_path + "/CURRENT", failed)) {
     const auto listed = rocksdb::DB::ListColumnFamilies(options_, db_path, &names);
@@ -237,7 +248,7 @@ Status RocksStore::open_db(std::uint16_t server_index, Warn warn) {
   large_parts_ = std::make_unique<LargePartFamilies>(LargePartFamilies::Owner{
       *db_, options_, path_, [this](const std::string& doing, std::uint64_t bytes) { return room(doing, bytes); }});
   if (auto status = large_parts_->find(families); !status) return status;
-  return find_snapshots(std::move(families));
+  return find_snapshots(std::move(families), warn);
 }
 
 Status RocksStore::check_identity(std::uint16_t server_index) {
@@ -267,7 +278,10 @@ Status RocksStore::check_identity(std::uint16_t server_index) {
   return {};
 }
 
-Status RocksStore::find_snapshots(std::map<std::string, Family> families) {
+Status RocksStore::find_snapshots(std::map<std::string, Family> families, const Warn& warn) {
+  const auto say = [&](const std::string& line) {
+    if (warn) warn("store " + path_ + ": " + line);
+  };
   std::vector<std::string> orphans;
   auto scanned = scan(kSnapshotPrefix, [&](const rocksdb::Slice& key, const rocksdb::Slice& value) -> Status {
     auto record = records::unseal_snapshot(value.ToStringView(), "the record " + key.ToString() + " in store " + path_);
@@ -283,17 +297,30 @@ Status RocksStore::find_snapshots(std::map<std::string, Family> families) {
   });
   if (!scanned) return scanned;
   for (const std::string& key : orphans) {
+    say("the record " + key + " is of a snapshot whose data is gone; the record is removed");
     if (auto status = db_->Delete(synced(), key); !status.ok()) {
       return tl::unexpected<Error>(error("remove the record " + key, status));
     }
   }
-  for (const auto& [name, family] : families) {  // leftovers of a crash
+  for (auto& [name, family] : families) {
     if (!name.starts_with(kFamilyPrefix)) continue;
-    if (auto status = db_->DropColumnFamily(family.get()); !status.ok()) {
-      return tl::unexpected<Error>(error("drop the unfinished snapshot " + name, status));
-    }
+    const auto [job, round] = named_by(name);
+    say("no record says that " + name + ", the snapshot of round " + std::to_string(round.value) + " of job id " +
+        std::to_string(job.value) +
+        ", is complete: a crash came before the record, or the record was lost with a damaged log. What is there is "
+        "set aside until a later snapshot of the job is complete");
+    aside_.emplace(name, std::move(family));
   }
   return {};
+}
+
+void RocksStore::drop_aside(JobId job, const std::function<bool(Round)>& which) {
+  std::erase_if(aside_, [&](const auto& entry) {
+    const auto [of, round] = named_by(entry.first);
+    if (of != job || !which(round)) return false;
+    db_->DropColumnFamily(entry.second.get()).PermitUncheckedError();
+    return true;
+  });
 }
 
 Status RocksStore::scan(const std::string& prefix,
@@ -321,7 +348,8 @@ std::vector<StoredJob> RocksStore::jobs() const {
 Result<std::unique_ptr<SnapshotWriter>> RocksStore::begin(const SnapshotInfo& info) {
   std::lock_guard lock(mutex_);
   const auto existing = snapshots_.find({info.job, info.round});
-  const std::uint32_t generation = existing == snapshots_.end() ? 0 : existing->second.record.generation + 1;
+  std::uint32_t generation = existing == snapshots_.end() ? 0 : existing->second.record.generation + 1;
+  while (aside_.contains(family_name(info, generation))) ++generation;
   return std::make_unique<RocksSnapshotWriter>(*this, info, generation);
 }
 
@@ -361,6 +389,7 @@ Status RocksStore::complete(SnapshotRecord record, const std::vector<std::string
   const Family older = std::exchange(snapshot.family, family);
   snapshot.record = std::move(record);
   if (older) db_->DropColumnFamily(older.get()).PermitUncheckedError();
+  drop_aside(id.first, [&](Round round) { return round == id.second; });
   return {};
 }
 
@@ -444,6 +473,7 @@ Status RocksStore::drop_before(JobId job, Round round) {
   for (const auto& [key, snapshot] : snapshots_) {
     if (key.first == job && key.second < round) keys.push_back(key);
   }
+  drop_aside(job, [&](Round each) { return each < round; });
   return drop(keys);
 }
 
@@ -453,6 +483,7 @@ Status RocksStore::drop_after(JobId job, Round round) {
   for (const auto& [key, snapshot] : snapshots_) {
     if (key.first == job && key.second > round) keys.push_back(key);
   }
+  drop_aside(job, [&](Round each) { return each > round; });
   return drop(keys);
 }
 
@@ -462,6 +493,7 @@ Status RocksStore::drop_job(JobId job) {
   for (const auto& [key, snapshot] : snapshots_) {
     if (key.first == job) keys.push_back(key);
   }
+  drop_aside(job, [](Round) { return true; });
   return drop(keys);
 }
 

@@ -103,7 +103,7 @@ TEST_CASE("chunks out of order or of another snapshot are refused") {
   CHECK(contains(refusal(add(info.job, Round(119), 7), ErrorCode::kInternal), "round 119"));
 }
 
-TEST_CASE("leftovers of a crash are dropped at open") {
+TEST_CASE("a snapshot without its record is set aside with a warning until its job has a later one") {
   TempDir dir;
   BufferPool pool(kElements * sizeof(float), 16);
   const auto kept = sample_info(7, 100, 3);
@@ -125,17 +125,37 @@ TEST_CASE("leftovers of a crash are dropped at open") {
     REQUIRE(db.Put(rocksdb::WriteOptions(), "snapshot/9/1", records::seal(gone)).ok());
   });
   std::ofstream(dir / "s/incoming/half.sst") << "half a file";
+  const auto families = [&] {
+    std::vector<std::string> names;
+    REQUIRE(rocksdb::DB::ListColumnFamilies(rocksdb::Options(), dir / "s/db", &names).ok());
+    return names.size();
+  };
   for (int repeat = 0; repeat < 2; ++repeat) {
-    auto store = open_store(dir / "s");
+    std::string lines;
+    auto opened = Store::open(dir / "s", 0, [&](const std::string& line) { lines += line + "\n"; });
+    REQUIRE(opened);
+    const std::unique_ptr<Store> store = std::move(*opened);
+    CHECK(contains(lines, "the snapshot of round 110 of job id 7, is complete"));
+    CHECK(contains(lines, "the record snapshot/9/1 is of a snapshot whose data is gone") == (repeat == 0));
     REQUIRE(store->jobs().size() == 1);
     CHECK(rounds(*store) == std::vector<Round>{kept.round});
     CHECK(load_snapshot(*store, kept).has_value());
     CHECK(fs::is_empty(dir / "s/incoming"));
   }
-  // The dropped round can be written again.
-  auto store = open_store(dir / "s");
-  write_snapshot(*store, pool, sample_info(7, 110, 3));
-  CHECK(load_snapshot(*store, sample_info(7, 110, 3)).has_value());
+  CHECK(families() == 3);
+  {
+    // The round can be written again, in another family.
+    auto store = open_store(dir / "s");
+    write_snapshot(*store, pool, sample_info(7, 110, 3));
+    CHECK(load_snapshot(*store, sample_info(7, 110, 3)).has_value());
+  }
+  CHECK(families() == 3);
+  for (const std::uint64_t round : {120, 130}) {  // those before are dropped when one is committed
+    auto store = open_store(dir / "s");
+    write_snapshot(*store, pool, sample_info(7, round, 3));
+    REQUIRE(store->drop_before(JobId(7), Round(round)));
+    CHECK(families() == 2);
+  }
 }
 
 TEST_CASE("a snapshot written again replaces the older one") {
