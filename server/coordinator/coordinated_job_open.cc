@@ -1,4 +1,5 @@
 // How a view of a job begins: nodes join, the state is chosen, shards open.
+#include <algorithm>
 #include <utility>
 
 #include "server/coordinator/coordinated_job.h"
@@ -73,7 +74,11 @@ Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Pee
     if (Status possible = running->lets_in(m, config); !possible) return possible;
     restart("node " + std::to_string(node) + " joins", now_ms);
   }
-  if (Status same = same_as_others(in_words(), record(), members(), m, config); !same) return same;
+  const BetweenViews* between = this->between();
+  const bool keeps = between && std::ranges::any_of(between->kept, [&](const auto& kept) {
+    return kept.second.job == record().job && kept.second.max_version.value != 0;
+  });
+  if (Status same = same_as_others(in_words(), record(), keeps, members(), m, config); !same) return same;
   if (const auto held = members().find(node); held != members().end()) {
     // Said again, because nothing came of it: the join was lost, or the welcome. A worker that has begun the view takes
     // no notice, one that has ended it says so.

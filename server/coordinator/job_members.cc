@@ -144,14 +144,14 @@ Status same_as(const std::string& job, const std::vector<TensorSpec>& tensors, c
   return {};
 }
 
-Status same_as_others(const std::string& job, const JobRecord& record, const JobMembers& members, const JoinJob& m,
-                      const JobConfig& config) {
+Status same_as_others(const std::string& job, const JobRecord& record, bool keeps, const JobMembers& members,
+                      const JoinJob& m, const JobConfig& config) {
   const std::string node = "node " + std::to_string(m.node.value);
   const auto found = std::ranges::find_if(members, [&](const auto& entry) { return entry.first != m.node.value; });
   const JobMember* other = found == members.end() ? nullptr : &found->second;
-  if (other || has_progress(record)) {
+  if (other || keeps || has_progress(record)) {
     Status same = same_as(job, other ? other->join.tensors : record.tensors,
-                          other ? other->join.job_json : record.job_json, record.initialised, m);
+                          other ? other->join.job_json : record.job_json, keeps || record.initialised, m);
     if (!same) return same;
   }
   if (!other) return {};

@@ -57,9 +57,10 @@ bool same_join(const JoinJob& a, const JoinJob& b);
 // Do tensors and configuration fit those of the job?
 Status same_as(const std::string& job, const std::vector<TensorSpec>& tensors, const std::string& job_json,
                bool has_state, const JoinJob& join);
-// Does it fit what the job's record has, if there is state, and the others that have joined?
-Status same_as_others(const std::string& job, const JobRecord& record, const JobMembers& members, const JoinJob& join,
-                      const JobConfig& config);
+// Does it fit what the job's record has, if there is state, and the others that have joined? keeps: servers keep state
+// of it in memory.
+Status same_as_others(const std::string& job, const JobRecord& record, bool keeps, const JobMembers& members,
+                      const JoinJob& join, const JobConfig& config);
 
 // Adds what their ranks compute with. A sentence when there are first two kinds, or a third, and so once in a job's
 // life, whoever starts again.

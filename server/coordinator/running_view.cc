@@ -335,7 +335,7 @@ Status RunningView::lets_in(const JoinJob& m, const JobConfig& joining) {
     return fail(ErrorCode::kUnavailable, ledger_.in_words() + " is about to end; a later run can have node " + node);
   }
   // Who does not fit disturbs nobody.
-  const Status same = same_as_others(ledger_.in_words(), ledger_.record(), view.members, m, joining);
+  const Status same = same_as_others(ledger_.in_words(), ledger_.record(), false, view.members, m, joining);
   if (!same) return same;
   if (ledger_.plan().has_rounds() && !ledger_.plan().push->keeps_residual()) return {};
   // It will go back to a snapshot: to a new one.

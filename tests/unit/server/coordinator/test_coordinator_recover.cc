@@ -61,6 +61,35 @@ TEST_CASE("a lost node costs nothing: servers go on with what they have, at the 
   }
 }
 
+TEST_CASE("what servers keep before the first snapshot is not given up for another configuration") {
+  TwoServers cluster;
+  cluster.everybody(2);
+  cluster.run(2, keeping());
+  const JobId job = cluster.open().job;
+  cluster.keep(0, 52, 53);
+  cluster.keep(1, 53, 53);
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  cluster.sent.clear();
+  JoinOptions other = keeping();
+  other.nodes = 2;
+  other.config.optimizer.lr = 0.5;
+  cluster.join(0, other);
+  const auto error = cluster.only<ControlError>(worker_peer(0));
+  REQUIRE(error);
+  CHECK(error->code == ErrorCode::kConfigMismatch);
+  CHECK(error->message.find("what is kept of it goes on with the settings that it began with") != std::string::npos);
+  for (const std::uint32_t node : {0u, 1u}) {
+    JoinOptions same = keeping();
+    same.node = node;
+    same.nodes = 2;
+    cluster.join(node, same);
+  }
+  REQUIRE(cluster.opened(0));
+  CHECK(cluster.opened(0)->job == job);
+  CHECK(cluster.opened(0)->kept);
+  CHECK(cluster.opened(1)->kept);
+}
+
 TEST_CASE("a server whose connection was renewed hears again which snapshot is committed") {
   RunningCluster cluster;
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
