@@ -281,6 +281,7 @@ void ControlJobs::tell_parked(JobId id, ViewId view) {
   const auto kept = parked_.find(id);
   if (kept == parked_.end()) return output_.send(ShardKept{id, view, false, {}, {}});
   kept->second.asked = true;
+  kept->second.until_ms = output_.now_ms() + kParkedMs;
   if (kept->second.parking == 0) parked(id, kept->second);
 }
 

@@ -103,6 +103,22 @@ void CoordinatedJob::tell_waits(std::uint64_t now_ms) {
   ledger_.send(members(), JobWaits{config().name, missing});
 }
 
+// Servers that have not said what they keep are asked again: the question may have been dropped. While nodes wait for
+// others, those that keep something hear that it is still wanted.
+void CoordinatedJob::ask_again(std::uint64_t now_ms) {
+  const BetweenViews* between = this->between();
+  if (!between) asked_ms_ = now_ms;  // they are asked when the view ends
+  if (servers() == 0 || record().job.value == 0 || now_ms < asked_ms_ + kAskAgainMs) return;
+  asked_ms_ = now_ms;
+  std::set<std::uint16_t> whom = between->asked;
+  if (!members().empty()) {
+    for (const auto& [server, kept] : between->kept) whom.insert(server);
+  }
+  for (const auto& [index, server] : ledger_.context.peers.servers()) {
+    if (server.alive && whom.contains(index)) ledger_.context.output.send(server.peer, ledger_.cut_message());
+  }
+}
+
 // ---- While a view is open ----
 
 void CoordinatedJob::on(PeerId from, const RoundFacts& m) {
@@ -187,6 +203,7 @@ void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std:
 
 void CoordinatedJob::tick(std::uint64_t now_ms) {
   if (ledger_.keeper.tick(now_ms)) ledger_.tell_commit(members());
+  ask_again(now_ms);
   if (RunningView* running = std::get_if<RunningView>(&phase_)) {
     const auto left_behind = running->tick(now_ms);
     if (left_behind) begin_stop(StopKind::kStopped, left_behind->round, left_behind->why, now_ms);
@@ -335,8 +352,9 @@ void CoordinatedJob::on(std::uint16_t server, const ShardKept& m) {
   between->asked.erase(server);
   if (m.any) {
     between->kept[server] = {m.job, m.min_version, m.max_version, false};
-  } else {
-    between->kept.erase(server);
+  } else if (between->kept.erase(server) != 0) {
+    ledger_.log(in_words() + ": server " + std::to_string(server) + " keeps its state of the last view no longer",
+                LogLevel::kWarning);
   }
 }
 

@@ -47,7 +47,8 @@ struct JobStatus {
 
 class CoordinatedJob {
  public:
-  static constexpr double kTraceLeadMs = 500.0;        // a trace's first round is not begun for so long
+  static constexpr double kTraceLeadMs = 500.0;  // a trace's first round is not begun for so long
+  static constexpr std::uint64_t kAskAgainMs = 10'000;
   static constexpr std::uint64_t kTellWaitsMs = 2000;  // between two words to nodes that wait for others
 
   // older: trainings of its name that it took the place of, until they are dropped.
@@ -163,10 +164,11 @@ class CoordinatedJob {
   void look_for_state(std::uint64_t now_ms);
   std::string waiting_for() const;
   void tell_waits(std::uint64_t now_ms);
+  void ask_again(std::uint64_t now_ms);
 
   JobLedger ledger_;
   JobPhase phase_;
-  std::uint64_t waits_told_ms_ = 0;
+  std::uint64_t waits_told_ms_ = 0, asked_ms_ = 0;
 };
 
 }  // namespace tributary

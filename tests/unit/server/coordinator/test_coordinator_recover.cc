@@ -90,6 +90,25 @@ TEST_CASE("what servers keep before the first snapshot is not given up for anoth
   CHECK(cluster.opened(1)->kept);
 }
 
+TEST_CASE("servers hear that what they keep is wanted as long as nodes wait, and are asked until they have said") {
+  RunningCluster cluster;
+  cluster.answers_kept = false;
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  const auto asked = [&](std::uint16_t server) { return cluster.to<StopJob>(server_peer(server)).size(); };
+  const auto passes = [&] {
+    cluster.sent.clear();
+    cluster.pass(CoordinatedJob::kAskAgainMs + 1000, 2);
+    return std::pair(asked(0) != 0, asked(1) != 0);
+  };
+  CHECK(passes() == std::pair(true, true));  // neither has said anything
+  cluster.say(server_peer(0), ShardKept{cluster.open().job, cluster.open().view, true, Version(52), Version(53)});
+  CHECK(passes() == std::pair(false, true));
+  cluster.say(server_peer(1), ShardKept{cluster.open().job, cluster.open().view, true, Version(53), Version(53)});
+  CHECK(passes() == std::pair(false, false));  // nobody waits
+  cluster.rejoin(0, 41, 53);
+  CHECK(passes() == std::pair(true, true));
+}
+
 TEST_CASE("a server whose connection was renewed hears again which snapshot is committed") {
   RunningCluster cluster;
   cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
