@@ -371,6 +371,7 @@ class Rates(WithFake):
                 opt.zero_grad()
         said = [push["rates"][0] for push in self.library.pushes]
         self.assertEqual(said, [0.1, 0.05, 0.025])
+        self.assertEqual([push["settings"] for push in self.library.pushes], [{}, {}, {}])
 
     def test_every_group_has_its_rate(self) -> None:
         groups = [{"params": self.net.a.parameters()}, {"params": self.net.b.parameters(), "lr": 0.01}]

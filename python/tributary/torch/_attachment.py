@@ -11,7 +11,7 @@ import torch
 
 from tributary import _library
 from tributary._errors import Error, Status, Unavailable
-from tributary._library import AttachOptions, Floats, Session, Step, Tensor, View
+from tributary._library import CONFIGURED, AttachOptions, Floats, Session, Step, Tensor, View
 from tributary.torch._copies import Copies
 from tributary.torch._initial import InitialValues
 from tributary.torch._launch import NOT_LAUNCHED, attach_timeout_ms, topology_of_environment
@@ -61,7 +61,7 @@ class Attachment:
         self.timeout_ms = attach_timeout_ms(attach_timeout)
         self.began_after = 0
         self.pushed = False
-        self._said: dict[int, Settings] = {}  # in this session, by group
+        self._said: dict[int, tuple[float, float]] = {}  # in this session, by group
         self._fill = initial
         self._initial: InitialValues | None = None
         self._library = _library.load()
@@ -185,9 +185,10 @@ class Attachment:
 
     def say(self, group: int, settings: Settings) -> None:
         """Settings of the group's next step, beside the rate. Not while a thread is in :meth:`push` of its tensors."""
-        if self._said.get(group, Settings(settings.lr)) != settings:
-            self.session.group_settings(group, settings.weight_decay, settings.momentum)
-        self._said[group] = settings
+        said = (settings.weight_decay, settings.momentum)
+        if self._said.get(group, (CONFIGURED, CONFIGURED)) != said:
+            self.session.group_settings(group, *said)
+        self._said[group] = said
 
     def parameters(self, index: int) -> torch.Tensor:
         """The tensor's values, fp32, of the parameter's shape. Not to be written."""
