@@ -61,9 +61,20 @@ void check_daemons(LocalCluster& cluster) {
 
 // Kills a server, whose pushes its nodes make again from what they kept, and a worker, the next of which takes that over
 // from its trainers.
-void lose(LocalCluster& cluster) {
+void lose(LocalCluster& cluster, const std::string& job, Trainers& hostile) {
+  const auto reached = [&](std::uint64_t round) {
+    check_daemons(cluster);
+    hostile.keep_up();
+    const nlohmann::json status = status_of(cluster.coordinator_daemon());
+    for (const auto& each : status.at("coordinator").at("jobs")) {
+      if (each.at("name") == job && each.at("max_version").is_number()) return each.at("max_version") >= round;
+    }
+    return false;
+  };
+  std::uint64_t round = 0;
   for (Daemon* daemon : {&cluster.servers()[1], &cluster.workers()[0]}) {
-    std::this_thread::sleep_for(milliseconds(300));
+    round += 200;
+    REQUIRE(eventually([&] { return reached(round); }));
     daemon->process.terminate(milliseconds(0));
     const auto restarted = cluster.restart(*daemon);
     REQUIRE_MESSAGE(restarted, restarted.error().message);
@@ -74,7 +85,7 @@ enum class Losses { kNone, kSome };
 
 void suffer(const std::string& mode, const std::string& push, const std::string& pull, Losses losses = Losses::kNone) {
   const TempDir dir;
-  Job beside{.name = "beside", .chunk_bytes = 8192, .rounds = losses == Losses::kNone ? 100u : 1000u};
+  Job beside{.name = "beside", .chunk_bytes = 8192, .rounds = losses == Losses::kNone ? 100u : 4000u};
   beside.extra = "\n[encoding]\npush = \"topk:0.05\"\npull = \"int8-delta\"\n";
   const std::string reference = standalone_digest(dir, write_job(dir, beside), 2, 2);
   ClusterOptions options = options_in(dir / "run");
@@ -88,7 +99,7 @@ void suffer(const std::string& mode, const std::string& push, const std::string&
   do {
     beside.name = "beside-" + std::to_string(jobs++);
     start_trainers(*cluster, write_job(dir, beside));
-    if (losses == Losses::kSome) lose(*cluster);
+    if (losses == Losses::kSome) lose(*cluster, beside.name, hostile);
     REQUIRE(eventually(
         [&] {
           check_daemons(*cluster);
