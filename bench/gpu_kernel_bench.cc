@@ -156,7 +156,7 @@ std::vector<Case> all_cases(const GpuKernelBenchOptions& options) {
   cases.push_back({"onebit decode", 4.125 + kScales1, true,
                    [](const Arrays& a, cudaStream_t s) { cuda::onebit_decode(a.scales, a.signs, a.n, a.out, s); }});
   cases.push_back({"topk decode", 4 + 6 * sent, true, [](const Arrays& a, cudaStream_t s) {
-                     cuda::topk_decode(a.counts, a.top_values, a.top_offsets, a.n, a.out, s);
+                     cuda::topk_decode(a.counts, a.top_values, a.top_offsets, a.k, a.n, a.out, s);
                    }});
   kernels::OptimizerOptions defaults;
   defaults.weight_decay = 0.01;

@@ -163,7 +163,7 @@ std::vector<Case> all_cases(const KernelBenchOptions& options) {
       {"topk decode", 4 + 6 * sent,
        [=](Arrays& a, const Chunk& c) {
          topk_decode(bytes_of(counts(a, c)), bytes_of(&a.top_values[c.index * a.k]),
-                     bytes_of(&a.top_offsets[c.index * a.k]), c.count, 0, c.count, &a.out[c.first]);
+                     bytes_of(&a.top_offsets[c.index * a.k]), k_of(a, c), 0, c.count, &a.out[c.first]);
        }},
       {"sum of 2", 12, [=](Arrays& a, const Chunk& c) { sum(a, c, 2); }},
       {"sum of 4", 20, [=](Arrays& a, const Chunk& c) { sum(a, c, 4); }},

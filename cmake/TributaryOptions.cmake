@@ -27,6 +27,21 @@ target_compile_options(tributary_options INTERFACE
 if(TRIBUTARY_WERROR)
   target_compile_options(tributary_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
+# What makes an overrun of a buffer end a process instead of taking it over (docs/security.md). Sanitizers see more. Not
+# for sources that are compiled without optimization (TRIBUTARY_UNOPTIMIZED): glibc's checks want it. The sizes that glibc
+# checks are functions of its version 2.30 and before, which TRIBUTARY_PORTABLE has.
+if(NOT TRIBUTARY_SANITIZE)
+  set(program $<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>)
+  set(library_code $<OR:$<BOOL:$<TARGET_PROPERTY:POSITION_INDEPENDENT_CODE>>,$<STREQUAL:$<TARGET_PROPERTY:TYPE>,SHARED_LIBRARY>>)
+  set(optimized $<AND:$<CONFIG:Release>,$<NOT:$<BOOL:$<TARGET_PROPERTY:TRIBUTARY_UNOPTIMIZED>>>>)
+  target_compile_options(tributary_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:${library_code}>>:-fPIE>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,${optimized}>:-U_FORTIFY_SOURCE>
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,${optimized}>:-D_FORTIFY_SOURCE=2>)
+  target_link_options(tributary_options INTERFACE LINKER:-z,relro LINKER:-z,now
+    $<$<AND:${program},$<LINK_LANGUAGE:CXX>>:-pie>)
+endif()
 if(TRIBUTARY_SANITIZE)
   target_compile_options(tributary_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TRIBUTARY_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)

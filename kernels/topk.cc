@@ -10,9 +10,14 @@
 
 #include "kernels/bit_pack.h"
 #include "kernels/dispatch.h"
+#include "kernels/read_once.h"
+#include "kernels/topk_passes.h"
 
 namespace tributary::kernels {
 namespace {
+
+using topk_passes::Place;
+using topk_passes::Threshold;
 
 constexpr int kStepShift = 20;  // a key's 31 bits: 11 tell the step, then twice 10
 constexpr int kMiddleShift = 10;
@@ -24,21 +29,16 @@ TRIBUTARY_INLINE std::int32_t key_of(float value) {
   return std::bit_cast<std::int32_t>(value) & 0x7fffffff;
 }
 
-// Where the k-th largest lies: its digit, and how many more are wanted of that digit once all larger ones are taken.
-struct Place {
-  std::uint32_t digit = 0;
-  std::size_t wanted = 0;
-};
-
+// Of a histogram with fewer than k keys (the residual has changed meanwhile): the lowest digit.
 Place find_place(const std::uint32_t* histogram, std::uint32_t digits, std::size_t k) {
   std::uint32_t digit = digits - 1;
-  while (histogram[digit] < k) k -= histogram[digit--];
+  while (digit > 0 && histogram[digit] < k) k -= histogram[digit--];
   return {digit, k};
 }
 
 // Four histograms in turns, because gradients crowd in a few steps, and adding to the same one again and again waits
 // for the store before.
-Place find_step(const float* x, std::size_t elements, std::size_t k) {
+Place step_of(const float* x, std::size_t elements, std::size_t k) {
   std::uint32_t histograms[4][kSteps] = {};
   std::size_t i = 0;
   for (; i + 4 <= elements; i += 4) {
@@ -99,33 +99,35 @@ std::size_t collect_keys(const float* x, std::size_t elements, std::int32_t low,
   return count;
 }
 
-// Takes every key above the threshold and the first `wanted` of those on it.
+// Takes every key above the threshold and the first `wanted` of those on it, k at most. (What is sent is what is read
+// here, whatever it was when it was compared.)
 TRIBUTARY_MULTIVERSION
-void take_above(float* residual, std::size_t elements, std::int32_t threshold, std::size_t wanted,
-                std::uint32_t* counts, float* values, std::uint16_t* offsets) {
+std::size_t take_above(float* residual, std::size_t elements, std::size_t k, std::int32_t threshold, std::size_t wanted,
+                       std::uint32_t* counts, float* values, std::uint16_t* offsets) {
   std::fill_n(counts, topk_groups(elements), 0u);
+  std::size_t taken = 0;
   for_each_between(residual, elements, threshold, 0x7fffffff, [&](std::size_t i) {
-    if (key_of(residual[i]) == threshold) {
+    const auto bits = read_once<std::uint32_t>(residual + i);
+    if (taken == k) return;
+    if (static_cast<std::int32_t>(bits & 0x7fffffffu) == threshold) {
       if (wanted == 0) return;
       --wanted;
     }
     ++counts[i / kTopKGroup];
-    *values++ = residual[i];
-    *offsets++ = static_cast<std::uint16_t>(i % kTopKGroup);
+    values[taken] = std::bit_cast<float>(bits);
+    offsets[taken] = static_cast<std::uint16_t>(i % kTopKGroup);
+    ++taken;
     residual[i] = 0.0f;
   });
+  return taken;
 }
 
-std::uint32_t count_at(const std::byte* counts, std::size_t group) {
-  std::uint32_t count;
-  std::memcpy(&count, counts + group * sizeof(count), sizeof(count));
-  return count;
+std::size_t count_at(const std::byte* counts, std::size_t group) {
+  return read_once<std::uint32_t>(counts + group * sizeof(std::uint32_t));
 }
 
-std::uint16_t offset_at(const std::byte* offsets, std::size_t i) {
-  std::uint16_t offset;
-  std::memcpy(&offset, offsets + i * sizeof(offset), sizeof(offset));
-  return offset;
+std::size_t offset_at(const std::byte* offsets, std::size_t i) {
+  return read_once<std::uint16_t>(offsets + i * sizeof(std::uint16_t));
 }
 
 // The first of the entries [begin, end) whose offset is not below `offset`.
@@ -143,9 +145,13 @@ std::size_t lower_bound(const std::byte* offsets, std::size_t begin, std::size_t
 
 }  // namespace
 
-void topk_select(float* residual, std::size_t elements, std::size_t k, std::uint32_t* counts, float* values,
-                 std::uint16_t* offsets, std::uint32_t* scratch) {
-  const Place step = find_step(residual, elements, k);
+namespace topk_passes {
+
+Place find_step(const float* residual, std::size_t elements, std::size_t k) {
+  return step_of(residual, elements, k);
+}
+
+Threshold find_threshold(const float* residual, std::size_t elements, Place step, std::uint32_t* scratch) {
   const std::uint32_t first = step.digit << kStepShift;
   const std::uint32_t last = first | ((1u << kStepShift) - 1);
   std::size_t candidates =
@@ -154,12 +160,26 @@ void topk_select(float* residual, std::size_t elements, std::size_t k, std::uint
   const auto other = [&](std::uint32_t key) { return (key >> kMiddleShift) % kDigits != middle.digit; };
   candidates = static_cast<std::size_t>(std::remove_if(scratch, scratch + candidates, other) - scratch);
   const Place low = find_digit(scratch, candidates, 0, middle.wanted);
-  const auto threshold = static_cast<std::int32_t>(first | (middle.digit << kMiddleShift) | low.digit);
-  take_above(residual, elements, threshold, low.wanted, counts, values, offsets);
-  if (threshold < kNotFinite) return;
+  return {static_cast<std::int32_t>(first | (middle.digit << kMiddleShift) | low.digit), low.wanted};
+}
+
+std::size_t take(float* residual, std::size_t elements, std::size_t k, Threshold threshold, std::uint32_t* counts,
+                 float* values, std::uint16_t* offsets) {
+  const std::size_t taken = take_above(residual, elements, k, threshold.key, threshold.wanted, counts, values, offsets);
+  if (threshold.key < kNotFinite) return taken;
   for (std::size_t i = 0; i < elements; ++i) {
     if (key_of(residual[i]) >= kNotFinite) residual[i] = 0.0f;
   }
+  return taken;
+}
+
+}  // namespace topk_passes
+
+void topk_select(float* residual, std::size_t elements, std::size_t k, std::uint32_t* counts, float* values,
+                 std::uint16_t* offsets, std::uint32_t* scratch) {
+  const Place step = topk_passes::find_step(residual, elements, k);
+  const Threshold threshold = topk_passes::find_threshold(residual, elements, step, scratch);
+  topk_passes::take(residual, elements, k, threshold, counts, values, offsets);
 }
 
 bool topk_valid(const std::byte* counts, const std::byte* offsets, std::size_t elements, std::size_t k) {
@@ -179,20 +199,20 @@ bool topk_valid(const std::byte* counts, const std::byte* offsets, std::size_t e
   return done == k;
 }
 
-void topk_decode(const std::byte* counts, const std::byte* values, const std::byte* offsets, std::size_t /*elements*/,
+void topk_decode(const std::byte* counts, const std::byte* values, const std::byte* offsets, std::size_t k,
                  std::size_t first, std::size_t count, float* out) {
   std::memset(out, 0, count * sizeof(float));
   const std::size_t end = first + count;
-  std::size_t begin_entry = 0;  // of the group
+  std::size_t begin_entry = 0;  // of the group; never above k
   for (std::size_t group = 0; group * kTopKGroup < end; ++group) {
     const std::size_t base = group * kTopKGroup;
-    const std::size_t end_entry = begin_entry + count_at(counts, group);
+    const std::size_t end_entry = begin_entry + std::min(count_at(counts, group), k - begin_entry);
     if (base + kTopKGroup > first) {
       std::size_t i = first > base ? lower_bound(offsets, begin_entry, end_entry, first - base) : begin_entry;
       for (; i < end_entry; ++i) {
-        const std::size_t place = base + offset_at(offsets, i);
-        if (place >= end) return;
-        std::memcpy(out + (place - first), values + i * sizeof(float), sizeof(float));
+        const std::size_t place = base + offset_at(offsets, i) - first;  // huge if it lies before `first`
+        if (place >= count) return;
+        std::memcpy(out + place, values + i * sizeof(float), sizeof(float));
       }
     }
     begin_entry = end_entry;

@@ -316,9 +316,15 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Decoding ----
 
+// Of a group that begins at that entry: where it ends, within the k of the frame whatever it says.
+__device__ __forceinline__ std::uint32_t group_end_of(std::uint32_t begin, std::uint32_t count, std::uint32_t k) {
+  return begin + std::min(count, k - begin);
+}
+
 // A tile is put together in shared memory, so that it is written once and in whole lines.
-__global__ void __launch_bounds__(kThreads) decode(const std::uint32_t* counts, const float* values,
-                                                   const std::uint16_t* offsets, std::size_t elements, float* out) {
+__global__ void __launch_bounds__(kThreads)
+    decode(const std::uint32_t* counts, const float* values, const std::uint16_t* offsets, std::uint32_t k,
+           std::size_t elements, float* out) {
   TRIBUTARY_SHARED(Floats[kTile / 4], tile);
   TRIBUTARY_SHARED(std::uint32_t, entries_before);
   TRIBUTARY_SHARED(std::uint32_t, in_group_before);
@@ -332,7 +338,7 @@ __global__ void __launch_bounds__(kThreads) decode(const std::uint32_t* counts, 
   for (std::size_t g = threadIdx.x; g < group; g += kThreads) mine += counts[g];
   if (mine != 0) atomicAdd(&entries_before, mine);
   __syncthreads();
-  std::uint32_t entry = entries_before, group_end = entry + counts[group];
+  std::uint32_t entry = std::min<std::uint32_t>(entries_before, k), group_end = group_end_of(entry, counts[group], k);
   mine = 0;
   for (std::uint32_t e = entry + threadIdx.x; e < group_end; e += kThreads) {
     mine += offsets[e] < share.begin % kTopKGroup ? 1 : 0;
@@ -344,17 +350,17 @@ __global__ void __launch_bounds__(kThreads) decode(const std::uint32_t* counts, 
     if (first / kTopKGroup != group) {
       group = first / kTopKGroup;
       entry = group_end;
-      group_end += counts[group];
+      group_end = group_end_of(entry, counts[group], k);
     }
     TRIBUTARY_UNROLL
     for (int r = 0; r < kVectors; ++r) tile[block_place(r) / 4] = Floats{};
     __syncthreads();
     const std::size_t begin = first % kTopKGroup, end = begin + kTile;
     unsigned found = kThreads;
-    while (found == kThreads) {  // entries ascend: the first one behind the tile ends it
+    while (found == kThreads) {  // entries ascend: the first one that is not in the tile ends it
       const std::uint32_t e = entry + threadIdx.x;
       const std::size_t offset = e < group_end ? offsets[e] : end;
-      const bool here = offset < end;
+      const bool here = offset >= begin && offset < end;
       if (here) tile[(offset - begin) / 4].v[(offset - begin) % 4] = values[e];
       found = static_cast<unsigned>(__syncthreads_count(here));
       entry += found;
@@ -388,9 +394,10 @@ void topk_select(const SumInputs& added, Residual residual, std::size_t elements
   launch(stream, blocks, take, residual.after, elements, wanted, scratch, counts, values, offsets);
 }
 
-void topk_decode(const std::uint32_t* counts, const float* values, const std::uint16_t* offsets, std::size_t elements,
-                 float* out, Stream stream) {
-  launch(stream, blocks_for(elements, kMaxShares), decode, counts, values, offsets, elements, out);
+void topk_decode(const std::uint32_t* counts, const float* values, const std::uint16_t* offsets, std::size_t k,
+                 std::size_t elements, float* out, Stream stream) {
+  launch(stream, blocks_for(elements, kMaxShares), decode, counts, values, offsets, static_cast<std::uint32_t>(k),
+         elements, out);
 }
 
 }  // namespace tributary::kernels::cuda

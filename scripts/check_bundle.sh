@@ -50,6 +50,17 @@ mkdir -p "$root$(dirname "$interpreter")"
 cp -L "$interpreter" "$root$interpreter"
 echo "libraries: $(find "$bundle/lib" -type f | wc -l) in the bundle, the others are glibc's"
 
+# What is ours is hardened: relocations are read-only once a program runs, and programs are position-independent.
+for file in "$bundle"/bin/* "$bundle"/lib/libtributary.so.*; do
+  is_elf "$file" || continue
+  headers=$(readelf --wide --program-headers --dynamic "$file")
+  grep -q GNU_RELRO <<<"$headers" || fail "$file has relocations that can be written to (-z relro)"
+  grep -qE 'BIND_NOW|Flags:.*NOW' <<<"$headers" || fail "$file resolves functions while it runs (-z now)"
+  case $file in
+    */bin/*) grep -qE 'Flags:.*PIE' <<<"$headers" || fail "$file is not position-independent (-pie)" ;;
+  esac
+done
+
 may_unshare() {
   "$@" --mount --pid --fork true 2>/dev/null
 }

@@ -19,7 +19,8 @@
 //     arriving   n * L * window                      frames that ZeroMQ has received and the lane has not looked at
 //                                                    yet; at most one push of each chunk
 //     sums       A                                   with a gate: rounds that wait for their decision
-//     snapshot   blocks kept by copy-on-write        while a snapshot is being written, and half a minute longer
+//     snapshot   blocks kept by copy-on-write        while a snapshot is being written, and half a minute longer;
+//                                                    where a worker reads the pool, as long as the job has it
 //     process    12 MiB + 1 MiB a lane               once, without any job: stacks, sockets, RocksDB's tables. It does
 //                                                    not grow with the model (measured: up to 9 MiB)
 //

@@ -1,4 +1,4 @@
-"""The functions that libtributary.so shows, and the libraries that it needs.
+"""The functions that libtributary.so shows, the libraries that it needs, and how it is linked.
 
 The functions are those of session/tributary.symbols and of the header, the libraries Cap'n Proto's and the system's.
 """
@@ -36,6 +36,11 @@ class Library(unittest.TestCase):
         self.assertTrue(needed)
         self.assertEqual([name for name in needed if not ALLOWED.fullmatch(name)], [])
         self.assertEqual(re.findall(r"\(SONAME\).*\[(.*)\]", dynamic), ["libtributary.so.1"])
+
+    def test_its_relocations_are_read_only_once_it_is_loaded(self) -> None:
+        headers = output("readelf", "--wide", "--program-headers", "--dynamic", str(LIBRARY))
+        self.assertIn("GNU_RELRO", headers)
+        self.assertRegex(headers, r"\(FLAGS_1\).*NOW")
 
     def listed(self) -> list[str]:
         names = SYMBOLS.read_text(encoding="utf-8").split()

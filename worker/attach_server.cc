@@ -138,8 +138,10 @@ std::vector<NodeJobSummary> AttachServer::summaries() const {
 }
 
 void NodeTraffic::add(const NodeJob& job) {
-  pushed += job.header().bytes_pushed.load(std::memory_order_relaxed);
-  pulled += job.header().bytes_pulled.load(std::memory_order_relaxed);
+  for (std::size_t lane = 0; lane < job.lanes(); ++lane) {
+    pushed += job.lane_stats(lane).bytes_pushed.value();
+    pulled += job.lane_stats(lane).bytes_pulled.value();
+  }
 }
 
 NodeTraffic AttachServer::traffic() const {

@@ -158,8 +158,7 @@ void AttachedJob::gone(std::uint32_t local_rank, std::uint64_t now_ms) {
   if (Running* running = std::get_if<Running>(&phase_)) {
     if (trainer.left) return;
     // After a stop at a round boundary a trainer may simply go.
-    const auto state = static_cast<RegionState>(running->job->header().state.load(std::memory_order_relaxed));
-    if (state != RegionState::kStopped) return lose(*running, local_rank, "died");
+    if (running->job->state() != RegionState::kStopped) return lose(*running, local_rank, "died");
     trainer.left = LeaveKind::kStopped;
     return leave_if_all_detached(*running, now_ms);
   }
@@ -317,8 +316,7 @@ void AttachedJob::leave_if_all_detached(Running& running, std::uint64_t now_ms) 
 }
 
 void AttachedJob::stop_others(Running& running, StopKind kind) {
-  const std::uint32_t state = running.job->header().state.load(std::memory_order_relaxed);
-  if (state >= static_cast<std::uint32_t>(RegionState::kStopped)) return;
+  if (running.job->state() >= RegionState::kStopped) return;
   const Round round = running.reached();
   AttachStopped message{kind, round, running.stopped_by};
   if (message.reason.empty()) message.reason = trainers_.who_left() + " after round " + std::to_string(round.value);

@@ -52,7 +52,8 @@ BufferPool::~BufferPool() {
 // Late, because a pool is made where an error has no way out; acquire() may throw.
 void BufferPool::map() {
   if (memory_) return;
-  auto memory = SharedMemory::create_sparse(std::max<std::size_t>(max_blocks_, 1) * stride_, "buffers");
+  auto memory = SharedMemory::create_sparse(std::max<std::size_t>(max_blocks_, 1) * stride_, "buffers",
+                                            SharedMemory::Peers::kRead);
   if (!memory) throw std::bad_alloc();
   memory_ = std::move(*memory);
   if (stride_ >= kHugePage) ::madvise(memory_.data(), memory_.size(), MADV_HUGEPAGE);
@@ -164,6 +165,7 @@ void BufferPool::take_recycled() {
 
 bool BufferPool::trim(std::size_t keep, std::size_t at_most) {
   take_recycled();
+  if (shared_) return true;
   for (; free_ && allocated_blocks() > keep; --at_most) {
     if (at_most == 0) return false;
     detail::BufferBlock* block = free_;
@@ -191,6 +193,7 @@ Result<FileDescriptor> BufferPool::share() {
                 "no shared memory for the buffers of parameters: memfd_create must be allowed, and "
                 "the limits on open files and address space not reached");
   }
+  shared_ = true;
   return memory_.read_only();
 }
 

@@ -104,7 +104,8 @@ class BufferPool {
   BufferRef acquire(std::size_t size);
 
   // Gives blocks that are free now back to the system until at most `keep` blocks are allocated (after a snapshot's
-  // burst), `at_most` of them in this call. True: there are none left to give.
+  // burst), `at_most` of them in this call. True: there are none left to give. After share() there are none: the kernel
+  // makes no holes in memory that is sealed, which goes when the pool and its readers' mappings go.
   bool trim(std::size_t keep, std::size_t at_most = std::numeric_limits<std::size_t>::max());
 
   // Soon so many blocks will be acquired beyond those in use. Returns how many prepare_one() has to get ready for that.
@@ -140,6 +141,7 @@ class BufferPool {
   const std::size_t max_blocks_;
   const std::size_t stride_;                                  // from block to block, whole pages
   SharedMemory memory_;                                       // empty before the first acquire()
+  bool shared_ = false;                                       // share() was called
   std::vector<std::unique_ptr<detail::BufferBlock>> blocks_;  // by place
   std::mutex vacant_mutex_;                                   // guards vacant_
   detail::BufferBlock* vacant_ = nullptr;                     // without memory

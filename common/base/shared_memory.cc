@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,12 +16,19 @@ namespace tributary {
 namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010  // linux/fcntl.h; glibc has it since 2.31
+#endif
+constexpr ::mode_t kOwnerReads = 0400;
+constexpr decltype(::statfs::f_type) kTmpfs = 0x01021994;  // linux/magic.h
 constexpr std::uint64_t kUnknown = std::numeric_limits<std::uint64_t>::max();
 
-Result<FileDescriptor> create_sealed(std::size_t bytes, const std::string& purpose) {
+Result<FileDescriptor> create_sealed(std::size_t bytes, const std::string& purpose, SharedMemory::Peers peers) {
   FileDescriptor fd(::memfd_create("tributary", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
-      ::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) {
+  // One more seal is to come where others may only read.
+  const int seals = kSizeSeals | (peers == SharedMemory::Peers::kWrite ? F_SEAL_SEAL : 0);
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 || ::fchmod(fd.get(), kOwnerReads) != 0 ||
+      ::fcntl(fd.get(), F_ADD_SEALS, seals) != 0) {
     return fail(ErrorCode::kIo, "cannot create shared memory of " + std::to_string(bytes) + " bytes for " + purpose +
                                     ": " + std::strerror(errno) +
                                     "; memfd_create must be allowed, and the limit on open files (ulimit -n) not "
@@ -44,10 +52,15 @@ std::uint64_t available_memory() {
   return kUnknown;
 }
 
-Result<SharedMemory> SharedMemory::create(std::size_t bytes, const std::string& purpose) {
+bool kernel_seals_writing() {
+  const FileDescriptor fd(::memfd_create("tributary", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  return fd && ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0;
+}
+
+Result<SharedMemory> SharedMemory::create(std::size_t bytes, const std::string& purpose, Peers peers) {
   const std::uint64_t available = available_memory();
   int problem = bytes > available ? ENOMEM : 0;
-  Result<FileDescriptor> fd = problem == 0 ? create_sealed(bytes, purpose) : Result<FileDescriptor>();
+  Result<FileDescriptor> fd = problem == 0 ? create_sealed(bytes, purpose, peers) : Result<FileDescriptor>();
   if (!fd) return tl::unexpected(fd.error());
   if (problem == 0) {
     do {
@@ -60,25 +73,29 @@ Result<SharedMemory> SharedMemory::create(std::size_t bytes, const std::string& 
                                        purpose + ": " + std::strerror(problem) + left +
                                        "; free memory, or use a smaller model");
   }
-  return map_fd(std::move(*fd), bytes, PROT_READ | PROT_WRITE, purpose);
+  return map_own(std::move(*fd), bytes, purpose, peers);
 }
 
-Result<SharedMemory> SharedMemory::create_sparse(std::size_t bytes, const std::string& purpose) {
-  auto fd = create_sealed(bytes, purpose);
+Result<SharedMemory> SharedMemory::create_sparse(std::size_t bytes, const std::string& purpose, Peers peers) {
+  auto fd = create_sealed(bytes, purpose, peers);
   if (!fd) return tl::unexpected(fd.error());
-  return map_fd(std::move(*fd), bytes, PROT_READ | PROT_WRITE, purpose);
+  return map_own(std::move(*fd), bytes, purpose, peers);
+}
+
+Result<SharedMemory> SharedMemory::map_own(FileDescriptor fd, std::size_t bytes, const std::string& purpose,
+                                           Peers peers) {
+  auto memory = map_fd(std::move(fd), bytes, PROT_READ | PROT_WRITE, purpose);
+  if (memory) memory->peers_ = peers;
+  return memory;
 }
 
 Result<SharedMemory> SharedMemory::map(FileDescriptor fd, std::size_t bytes, const std::string& purpose) {
   struct stat info {};
-  if (!fd || ::fstat(fd.get(), &info) != 0) {
-    return fail(ErrorCode::kMalformed, "no shared memory came for " + purpose);
-  }
-  if (bytes == 0 || static_cast<std::uint64_t>(info.st_size) != bytes) {
+  if (fd && ::fstat(fd.get(), &info) == 0 && (bytes == 0 || static_cast<std::uint64_t>(info.st_size) != bytes)) {
     return fail(ErrorCode::kMalformed, "shared memory for " + purpose + " has " + std::to_string(info.st_size) +
                                            " bytes instead of the " + std::to_string(bytes) + " announced");
   }
-  return map_fd(std::move(fd), bytes, PROT_READ | PROT_WRITE, purpose);
+  return map_if_sealed(std::move(fd), PROT_READ | PROT_WRITE, purpose);
 }
 
 Result<SharedMemory> SharedMemory::map_sealed(FileDescriptor fd, const std::string& purpose) {
@@ -95,7 +112,10 @@ Result<SharedMemory> SharedMemory::map_if_sealed(FileDescriptor fd, int protecti
     return fail(ErrorCode::kMalformed, "no shared memory came for " + purpose);
   }
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (info.st_size <= 0 || seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
+  // Huge pages of their own kind may run out: to touch one would be a SIGBUS, too.
+  struct statfs kind {};
+  const bool ordinary = ::fstatfs(fd.get(), &kind) == 0 && kind.f_type == kTmpfs;
+  if (info.st_size <= 0 || seals < 0 || (seals & kSizeSeals) != kSizeSeals || !ordinary) {
     return fail(ErrorCode::kMalformed, "what came as shared memory for " + purpose + " (" +
                                            std::to_string(info.st_size) +
                                            " bytes) is no memory whose size is sealed; both sides must be of the same "
@@ -129,8 +149,19 @@ Result<SharedMemory> SharedMemory::map_at(int fd, std::size_t bytes, int protect
   return memory;
 }
 
+// Against writing, then against further seals.
+bool SharedMemory::seal_for_readers() const {
+  const int seals = ::fcntl(fd_.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SEAL) != 0) return seals >= 0;
+  const bool known = ::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) == 0 || errno == EINVAL;  // an older kernel
+  return known && ::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SEAL) == 0;
+}
+
 // Through /proc, because a duplicate would keep the right to write.
 Result<FileDescriptor> SharedMemory::read_only() const {
+  if (peers_ == Peers::kRead && !seal_for_readers()) {
+    return fail(ErrorCode::kIo, std::string("cannot seal shared memory against writing: ") + std::strerror(errno));
+  }
   FileDescriptor fd(::open(("/proc/self/fd/" + std::to_string(fd_.get())).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) {
     return fail(ErrorCode::kIo, std::string("cannot open shared memory for reading: ") + std::strerror(errno) +
@@ -160,12 +191,16 @@ void SharedMemory::discard(std::size_t offset, std::size_t bytes) const {
 }
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
-    : fd_(std::move(other.fd_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : fd_(std::move(other.fd_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      peers_(other.peers_) {}
 
 SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(peers_, other.peers_);
   return *this;
 }
 

@@ -12,6 +12,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/patience.h"
+#include "common/base/shared_memory.h"
 #include "common/daemon/daemon_thread.h"
 #include "common/daemon/supervisor.h"
 #include "common/wire/zmq_util.h"
@@ -103,6 +104,11 @@ int serve(const std::string& program, const std::function<Result<Daemon>()>& sta
   const Result<Daemon> daemon = start();
   if (!daemon) return report(program, daemon.error());
   Log& logger = *daemon->logger;
+  if (!kernel_seals_writing()) {
+    logger.warn(
+        "this kernel, older than Linux 5.1, cannot seal memory against writing: a process of this user that is "
+        "to read this daemon's memory could write to it");
+  }
   const Result<int> interrupted = wait_until_serving(*daemon, signals);
   if (!interrupted) {
     logger.error("cannot serve: {}", interrupted.error().message);

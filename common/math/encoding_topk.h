@@ -50,7 +50,7 @@ class TopKEncoding final : public Encoding {
   void decode(const std::byte* frame, std::size_t elements, std::size_t first, std::size_t count,
               float* out) const override {
     const TopKFrame at = parts(elements);
-    kernels::topk_decode(frame, frame + at.values_at(), frame + at.offsets_at(), elements, first, count, out);
+    kernels::topk_decode(frame, frame + at.values_at(), frame + at.offsets_at(), at.kept, first, count, out);
   }
 
   // "0.01" as parts of a million: an exact decimal, so that a job's text is its identity.

@@ -100,7 +100,7 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
   if (!chunks_.allocate(*chunk)) return;  // its sender hears nothing and sends it again
   ChunkState& state = chunk->state;
   std::memcpy(state.params.data(), values.data(), bytes);
-  if (state.estimate) std::memcpy(state.estimate.data(), values.data(), bytes);
+  if (state.estimate) std::memcpy(state.estimate.data(), state.params.data(), bytes);
   for (int s = 0; s < job().plan().optimizer->slots(); ++s) {
     std::ranges::fill(state.slots[s].floats(), job().plan().optimizer->initial_state(s));
   }

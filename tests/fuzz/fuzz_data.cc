@@ -27,7 +27,7 @@ Bytes encode(const Placed& placed) {
 }
 
 const SharedMemory& memory() {
-  static const SharedMemory made = *SharedMemory::create(4096, "payloads");
+  static const SharedMemory made = *SharedMemory::create(4096, "payloads", SharedMemory::Peers::kRead);
   return made;
 }
 

@@ -8,6 +8,9 @@ namespace tributary::fuzz {
 namespace attach {
 Target target();
 }
+namespace changed {
+Target target();
+}
 namespace client {
 Target target();
 }
@@ -59,11 +62,11 @@ Target target();
 
 namespace {
 
-const Target kTargets[] = {attach::target(),      client::target(),  config::target(),      control::target(),
-                           coordinator::target(), data::target(),    frames::target(),      http::target(),
-                           job_json::target(),    keys::target(),    lane::target(),        manifest::target(),
-                           packets::target(),     records::target(), safetensors::target(), shard_file::target(),
-                           planted::target()};
+const Target kTargets[] = {attach::target(),     changed::target(),     client::target(),  config::target(),
+                           control::target(),    coordinator::target(), data::target(),    frames::target(),
+                           http::target(),       job_json::target(),    keys::target(),    lane::target(),
+                           manifest::target(),   packets::target(),     records::target(), safetensors::target(),
+                           shard_file::target(), planted::target()};
 
 }  // namespace
 

@@ -223,8 +223,8 @@ void check_topk(const std::vector<float>& start, const Inputs& added, std::size_
     check_equal("residual elsewhere", after.read(), residual, Nan::kSameBits);
     check_equal("residual before", before.read(), start, Nan::kSameBits);
   }
-  kernels::topk_decode(bytes_of(counts), bytes_of(values), bytes_of(offsets), elements, 0, elements, decoded.data());
-  cuda::topk_decode(device_counts.get(), device_values.get(), device_offsets.get(), elements, device_decoded.get(),
+  kernels::topk_decode(bytes_of(counts), bytes_of(values), bytes_of(offsets), k, 0, elements, decoded.data());
+  cuda::topk_decode(device_counts.get(), device_values.get(), device_offsets.get(), k, elements, device_decoded.get(),
                     stream());
   check_equal("decoded", device_decoded.read(), decoded, Nan::kSameBits);
 }

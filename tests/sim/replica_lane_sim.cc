@@ -214,7 +214,7 @@ void ReplicaViewSim::get(ChunkIndex chunk, Round round, const std::shared_ptr<co
 void ReplicaViewSim::publish(ChunkIndex chunk, Round round) {
   gather_.answered(chunk);
   job_->lane_stats(0).answers.add();
-  job_->chunk_words()[chunk.value].version_plus_one.store(round.value + 1, std::memory_order_release);
+  job_->publish(chunk, Version(round.value));
   const ChunkRange range = view_.layout->chunk(chunk);
   world_.judge.delivered(worker_.node(), job_->spec(), chunk, Version(round.value),
                          {job_->parameters() + range.begin, range.elements});

@@ -148,7 +148,7 @@ class HostExchange::Bucket final : public RingSource {
  public:
   // tail: the node's, so its first member brings it.
   Bucket(const HostExchange& host, const Member& member, ChunkRange range, const BucketTail& tail)
-      : elements_(range.elements), reduce_ns_(host.job_.header().reduce_ns) {
+      : job_(host.job_), elements_(range.elements) {
     const bool flat = host.shape_.here > 1;
     const std::uint32_t first = flat ? member.index : 0;
     const std::uint32_t last = flat ? member.index + 1 : host.job_.spec().ranks;
@@ -163,7 +163,7 @@ class HostExchange::Bucket final : public RingSource {
     const std::size_t gradients = first < elements_ ? std::min(count, elements_ - first) : 0;
     sum(first, gradients, out);
     for (std::size_t i = gradients; i < count; ++i) out[i] = tail_[first + i - elements_];
-    reduce_ns_.fetch_add(steady_ns() - began, std::memory_order_relaxed);
+    job_.add_reduce_ns(steady_ns() - began);
   }
 
   void fill_and_add(std::size_t first, std::size_t count, const float* other, float* out) override {
@@ -179,7 +179,7 @@ class HostExchange::Bucket final : public RingSource {
       kernels::tree_sum(inputs, now, out + done);
     }
     for (std::size_t i = gradients; i < count; ++i) out[i] = tail_[first + i - elements_] + other[i];
-    reduce_ns_.fetch_add(steady_ns() - began, std::memory_order_relaxed);
+    job_.add_reduce_ns(steady_ns() - began);
   }
 
  private:
@@ -196,11 +196,11 @@ class HostExchange::Bucket final : public RingSource {
     kernels::tree_sum({inputs.data(), ranks_}, count, out);
   }
 
+  const NodeJob& job_;
   std::array<const float*, kernels::kMaxSumInputs> gradients_;
   std::size_t ranks_ = 0;
   const std::uint64_t elements_;
   std::array<float, kTailParts> tail_;
-  std::atomic<std::uint64_t>& reduce_ns_;
 };
 
 Status HostExchange::exchange(Member& member, ChunkIndex chunk, Round round, const BucketTail& tail) {

@@ -28,7 +28,7 @@ void NodeBuckets::start(BucketExchange& exchange, Checkpointer* checkpointer) {
 }
 
 void NodeBuckets::publish(ChunkIndex chunk, Round round) {
-  job_.chunk_words()[chunk.value].version_plus_one.store(round.value + 1, std::memory_order_release);
+  job_.publish(chunk, Version(round.value));
 }
 
 // ---- The lane's thread ----
@@ -102,7 +102,7 @@ void NodeBuckets::stepped(ChunkIndex chunk, Round round) {
     counts.answers.add();
     counts.bytes_pushed.add(wire);
     counts.bytes_pulled.add(wire);
-    counts.reduce_ns.set(header.reduce_ns.load(std::memory_order_relaxed));
+    counts.reduce_ns.set(job_.reduce_ns());
   }
   publish(chunk, round);
   job_.announce();

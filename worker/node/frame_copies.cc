@@ -21,7 +21,8 @@ FrameCopies::FrameCopies(const Layout& layout, const std::vector<ChunkIndex>& ch
 }
 
 Status FrameCopies::allocate() {
-  auto memory = SharedMemory::create(bytes_, "frames of devices for servers on this machine");
+  auto memory =
+      SharedMemory::create(bytes_, "frames of devices for servers on this machine", SharedMemory::Peers::kRead);
   if (!memory) return tl::unexpected(memory.error());
   memory_ = std::move(*memory);
   return {};

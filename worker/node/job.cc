@@ -56,8 +56,8 @@ std::uint64_t bytes_of(const std::vector<RegionPart>& parts) {
 // Memory in the parts of a region.
 Result<SharedMemory> create_parts(std::size_t bytes, const std::vector<RegionPart>& parts, const std::string& purpose) {
   const std::uint64_t wanted = bytes_of(parts), available = available_memory();
-  if (wanted == bytes) return SharedMemory::create(bytes, purpose);
-  auto region = SharedMemory::create_sparse(bytes, purpose);
+  if (wanted == bytes) return SharedMemory::create(bytes, purpose, SharedMemory::Peers::kWrite);
+  auto region = SharedMemory::create_sparse(bytes, purpose, SharedMemory::Peers::kWrite);
   if (!region) return region;
   const bool is_there = wanted <= available && std::ranges::all_of(parts, [&](const RegionPart& part) {
                           return region->reserve(part.begin, part.bytes());
@@ -105,7 +105,8 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
   job->budget_bytes_ = bytes;
 
   const std::string purpose = "job '" + job->view().name() + "'";
-  auto node_region = SharedMemory::create(node_parameters_offset(layout.chunks()) + flat_bytes, purpose);
+  auto node_region =
+      SharedMemory::create(node_parameters_offset(layout.chunks()) + flat_bytes, purpose, SharedMemory::Peers::kWrite);
   if (!node_region) return tl::unexpected(node_region.error());
   job->node_memory_ = std::move(*node_region);
   std::byte* base = job->node_memory_.data();
@@ -113,13 +114,14 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
   job->header_->flat_elements = layout.flat_elements();
   job->header_->chunks = layout.chunks();
   job->chunk_words_ = new (base + sizeof(NodeHeader)) ChunkWord[layout.chunks()];
+  job->published_ = std::make_unique<std::atomic<std::uint64_t>[]>(layout.chunks());
   job->parameters_ = reinterpret_cast<float*>(base + node_parameters_offset(layout.chunks()));
 
   for (std::uint32_t rank = 0; rank < job->spec_.ranks; ++rank) {
     const std::size_t tensors = layout.tensors().size();
     const std::size_t region_bytes = rank_gradients_offset(tensors) + gradient_bytes;
     auto region = gradient_bytes == 0
-                      ? SharedMemory::create(region_bytes, purpose)
+                      ? SharedMemory::create(region_bytes, purpose, SharedMemory::Peers::kWrite)
                       : create_parts(region_bytes, parts_of(layout, job->spec_.model_ranks(), rank), purpose);
     if (!region) return tl::unexpected(region.error());
     std::byte* at = region->data();
@@ -149,10 +151,23 @@ NodeJob::~NodeJob() {
   if (budget_) budget_->give_back(budget_bytes_);
 }
 
+void NodeJob::add_reduce_ns(std::uint64_t ns) const {
+  reduce_ns_.fetch_add(ns, std::memory_order_relaxed);
+  header_->reduce_ns.fetch_add(ns, std::memory_order_relaxed);
+}
+
+void NodeJob::publish(ChunkIndex chunk, Version version) const {
+  published_[chunk.value].store(version.value + 1, std::memory_order_release);
+  chunk_words_[chunk.value].version_plus_one.store(version.value + 1, std::memory_order_release);
+}
+
 void NodeJob::set_state(RegionState state) const {
-  const auto wanted = static_cast<std::uint32_t>(state);
-  std::uint32_t known = header_->state.load(std::memory_order_relaxed);
-  while (known < wanted && !header_->state.compare_exchange_weak(known, wanted, std::memory_order_release)) {
+  {
+    const std::lock_guard lock(state_mutex_);
+    if (state_.load(std::memory_order_relaxed) < state) {
+      state_.store(state, std::memory_order_relaxed);
+      header_->state.store(static_cast<std::uint32_t>(state), std::memory_order_release);
+    }
   }
   announce();
 }
@@ -165,7 +180,7 @@ void NodeJob::announce() const {
 Version NodeJob::min_version() const {
   std::uint64_t lowest = ~0ull;
   for (std::size_t c = 0; c < layout().chunks(); ++c) {
-    lowest = std::min(lowest, chunk_words_[c].version_plus_one.load(std::memory_order_acquire));
+    lowest = std::min(lowest, published_[c].load(std::memory_order_acquire));
   }
   return Version(lowest == 0 ? 0 : lowest - 1);
 }
@@ -173,7 +188,7 @@ Version NodeJob::min_version() const {
 std::uint64_t NodeJob::answers() const {
   std::uint64_t sum = 0;
   for (std::size_t c = 0; c < layout().chunks(); ++c) {
-    sum += chunk_words_[c].version_plus_one.load(std::memory_order_acquire);
+    sum += published_[c].load(std::memory_order_acquire);
   }
   return sum;
 }
@@ -181,7 +196,7 @@ std::uint64_t NodeJob::answers() const {
 Version NodeJob::max_version() const {
   std::uint64_t highest = 0;
   for (std::size_t c = 0; c < layout().chunks(); ++c) {
-    highest = std::max(highest, chunk_words_[c].version_plus_one.load(std::memory_order_acquire));
+    highest = std::max(highest, published_[c].load(std::memory_order_acquire));
   }
   return Version(highest == 0 ? 0 : highest - 1);
 }

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -107,7 +108,7 @@ class NodeJob {
   const JobPlan& plan() const { return *spec_.view->plan; }
   const Layout& layout() const { return *spec_.view->layout; }
   NodeHeader& header() const { return *header_; }
-  ChunkWord* chunk_words() const { return chunk_words_; }
+  const ChunkWord* chunk_words() const { return chunk_words_; }
   float* parameters() const { return parameters_; }
   const TensorWord* tensor_words(std::uint32_t rank) const { return ranks_[rank].words; }
   TraceWindow& trace_window(std::uint32_t rank) const { return ranks_[rank].header->trace; }
@@ -125,8 +126,14 @@ class NodeJob {
   LaneJobStats& lane_stats(std::size_t lane) const { return (*stats_)[lane]; }
   std::size_t lanes() const { return stats_->size(); }
 
+  // Any thread. Time that went into summing, of jobs without servers.
+  void add_reduce_ns(std::uint64_t ns) const;
+  std::uint64_t reduce_ns() const { return reduce_ns_.load(std::memory_order_relaxed); }
+  // The chunk's owner. Its parameters are of that version, for trainers to read.
+  void publish(ChunkIndex chunk, Version version) const;
   // Any thread. Sets the state, unless a later one is set already (states only grow), and wakes the trainers.
   void set_state(RegionState state) const;
+  RegionState state() const { return state_.load(std::memory_order_relaxed); }
   // Any thread. Makes published chunks or a new state known to sleeping trainers.
   void announce() const;
   // Any thread. Lowest and highest version among all chunks; 0 before the first parameters.
@@ -159,6 +166,11 @@ class NodeJob {
   std::vector<RankMemory> ranks_;
   NodeHeader* header_ = nullptr;
   ChunkWord* chunk_words_ = nullptr;
+  // What was published, the state and the time: trainers can write to the region, where they are told.
+  std::unique_ptr<std::atomic<std::uint64_t>[]> published_;  // by chunk: its version plus 1
+  mutable std::mutex state_mutex_;
+  mutable std::atomic<RegionState> state_{RegionState::kRunning};
+  mutable std::atomic<std::uint64_t> reduce_ns_{0};
   float* parameters_ = nullptr;
   std::unique_ptr<std::vector<LaneJobStats>> stats_;
 };

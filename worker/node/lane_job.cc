@@ -256,7 +256,7 @@ void WorkerLaneJob::delivered(ChunkIndex chunk, Version version) {
   gather_.answered(chunk);
   pace_.answered(now);
   if (trace_) trace_->delivered(chunk, version, now);
-  job_->chunk_words()[chunk.value].version_plus_one.store(version.value + 1, std::memory_order_release);
+  job_->publish(chunk, version);
   answered_some_ = true;
 }
 
@@ -297,12 +297,13 @@ bool WorkerLaneJob::publish() {
   header.reduce_ns.fetch_add(reduce - told_.reduce_ns, std::memory_order_relaxed);
   header.bytes_pushed.fetch_add(pushed - told_.pushed, std::memory_order_relaxed);
   header.bytes_pulled.fetch_add(pulled - told_.pulled, std::memory_order_relaxed);
+  counts_.bytes_pulled.set(pulled);
   if (pulls_ != 0) {
     header.pulls.fetch_add(pulls_, std::memory_order_relaxed);
     header.staleness_sum.fetch_add(staleness_sum_, std::memory_order_relaxed);
-    std::uint64_t most = header.staleness_max.load(std::memory_order_relaxed);
-    while (most < staleness_max_ && !header.staleness_max.compare_exchange_weak(most, staleness_max_)) {
-    }
+    // (Should another lane write a smaller one between the two, this lane says its own again the next time.)
+    if (header.staleness_max.load(std::memory_order_relaxed) < staleness_max_)
+      header.staleness_max.store(staleness_max_, std::memory_order_relaxed);
     pulls_ = staleness_sum_ = 0;
   }
   told_ = {reduce, pushed, pulled};

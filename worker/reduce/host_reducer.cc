@@ -63,7 +63,8 @@ HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector
     scratch_.resize(std::max(scratch_.size(), push_->scratch_words(elements)));
   }
   if (!own || frame_bytes_ == 0) return;
-  auto frames = SharedMemory::create(frame_bytes_, "the frames of pushes");  // zeroed, as residuals begin
+  // Zeroed, as residuals begin.
+  auto frames = SharedMemory::create(frame_bytes_, "the frames of pushes", SharedMemory::Peers::kRead);
   if (!frames) throw std::bad_alloc();
   frames_ = std::move(*frames);
 }

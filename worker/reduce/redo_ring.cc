@@ -1,6 +1,8 @@
 #include "worker/reduce/redo_ring.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <new>
 #include <string>
 
@@ -24,8 +26,8 @@ struct RedoRing::Header {
 
 struct RedoRing::Entry {
   std::atomic<std::uint64_t> round{0};  // 0: nothing is there
-  std::uint64_t weight = 0;
-  std::uint32_t says_settings = 0;  // 0: all are as the job has them
+  std::atomic<std::uint64_t> weight{0};
+  std::atomic<std::uint32_t> says_settings{0};  // 0: all are as the job has them
   // Of the first two slots' entries: the round after which the residual in this area is, plus 1; 0: none is there.
   std::atomic<std::uint64_t> residual{0};
 };
@@ -69,8 +71,11 @@ std::uint64_t RedoRing::bytes_needed(const Layout& layout, EncodingSpec push, st
   return Places(layout, push, rounds).end;
 }
 
-RedoRing::RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds, Places places)
+RedoRing::RedoRing(SharedMemory memory, JobId job, std::uint64_t members, const Layout& layout, EncodingSpec push,
+                   std::uint32_t rounds, Places places)
     : memory_(std::move(memory)),
+      job_(job),
+      members_(members),
       layout_hash_(layout.hash()),
       push_(push),
       rounds_(rounds),
@@ -82,7 +87,8 @@ Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, con
                                                    std::uint32_t rounds) {
   TRIB_ASSERT(rounds > 0);
   Places places(layout, push, rounds);
-  auto memory = SharedMemory::create(places.end, "the pushes that are kept for lost servers");
+  auto memory =
+      SharedMemory::create(places.end, "the pushes that are kept for lost servers", SharedMemory::Peers::kWrite);
   if (!memory) return tl::unexpected(memory.error());
   auto* header = new (memory->data()) Header;
   header->job = job.value;
@@ -91,7 +97,8 @@ Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, con
   header->node = node.value;
   header->rounds = rounds;
   header->push_id = static_cast<std::uint32_t>(push.id);
-  const std::shared_ptr<RedoRing> ring(new RedoRing(std::move(*memory), layout, push, rounds, std::move(places)));
+  const std::shared_ptr<RedoRing> ring(
+      new RedoRing(std::move(*memory), job, 0, layout, push, rounds, std::move(places)));
   new (&ring->decision(Round(0))) GateWord[ring->slots()];
   new (ring->entries()) Entry[layout.chunks() * std::size_t{ring->slots()}];
   for (std::uint32_t c = 0; c < ring->places_.area_at.size(); ++c) ring->publish_residual(ChunkIndex(c), Round(0));
@@ -107,8 +114,11 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   auto memory = SharedMemory::map_kept(std::move(fd), "the pushes of an earlier worker");
   if (!memory) return tl::unexpected(memory.error());
   if (memory->size() < sizeof(Header)) return foreign("is too small");
-  // A copy: trainers can write to it while it is looked at.
-  const Header header = *reinterpret_cast<const Header*>(memory->data());
+  // A copy, which volatile makes one: trainers can write there while it is looked at.
+  std::array<std::byte, sizeof(Header)> bytes;
+  const volatile std::byte* const said = memory->data();
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = said[i];
+  const auto header = std::bit_cast<Header>(bytes);
   if (header.magic != Header::kMagic) return foreign("is none, or of another release");
   if (header.node != node.value) return foreign("is of node " + std::to_string(header.node));
   if (header.push_id != static_cast<std::uint32_t>(push.id)) return foreign("has another encoding");
@@ -118,7 +128,8 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   if (!layout || layout->hash() != header.layout_hash) return foreign("is of another model");
   Places places(*layout, push, header.rounds);
   if (places.end != memory->size()) return foreign("has another size than it says");
-  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), *layout, push, header.rounds, std::move(places)));
+  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), JobId(header.job), header.members, *layout, push,
+                                                header.rounds, std::move(places)));
 }
 
 RedoRing::Header& RedoRing::header() const {
@@ -143,20 +154,13 @@ RedoRing::Use RedoRing::use(const std::shared_ptr<RedoRing>& ring) {
   return {ring.get(), [ring](const void*) { ring->users_.fetch_sub(1, std::memory_order_release); }};
 }
 
-JobId RedoRing::job() const {
-  return JobId(header().job);
-}
-
-std::uint64_t RedoRing::members() const {
-  return header().members;
-}
-
 void RedoRing::set_members(std::uint64_t members) {
+  members_ = members;
   header().members = members;
 }
 
 bool RedoRing::fits(JobId job, const Layout& layout, EncodingSpec push) const {
-  return header().job == job.value && layout_hash_ == layout.hash() && push_ == push;
+  return job_ == job && layout_hash_ == layout.hash() && push_ == push;
 }
 
 std::byte* RedoRing::frame(ChunkIndex chunk, Round round) {
@@ -178,13 +182,13 @@ std::span<StepSettings> RedoRing::settings(ChunkIndex chunk, Round round) const 
 void RedoRing::note_settings(ChunkIndex chunk, Round round, SaidSettings said) {
   Entry& kept = entry(chunk, round);
   kept.round.store(0, std::memory_order_release);
-  kept.says_settings = said.empty() ? 0 : 1;
+  kept.says_settings.store(said.empty() ? 0 : 1, std::memory_order_relaxed);
   if (!said.empty()) std::ranges::copy(said, settings(chunk, round).begin());
 }
 
 void RedoRing::publish(ChunkIndex chunk, Round round, std::uint64_t weight) {
   Entry& kept = entry(chunk, round);
-  kept.weight = weight;
+  kept.weight.store(weight, std::memory_order_relaxed);
   kept.round.store(round.value, std::memory_order_release);
   entry(chunk, round.next()).round.store(0, std::memory_order_release);
 }
@@ -198,8 +202,9 @@ std::optional<RedoRing::Frame> RedoRing::find(ChunkIndex chunk, Round round) con
   const Entry& kept = entry(chunk, round);
   if (round.value == 0 || kept.round.load(std::memory_order_acquire) != round.value) return {};
   // A copy is looked at: trainers can write here at any time, and a server refuses what cannot be.
-  const Frame frame{written(chunk, round), kept.weight, decision(round).read(round.value),
-                    kept.says_settings != 0 ? SaidSettings(settings(chunk, round)) : SaidSettings()};
+  const bool says = kept.says_settings.load(std::memory_order_relaxed) != 0;
+  const Frame frame{written(chunk, round), kept.weight.load(std::memory_order_relaxed),
+                    decision(round).read(round.value), says ? SaidSettings(settings(chunk, round)) : SaidSettings()};
   if (frame.weight > kMaxWeight || !frame.gate.sound()) return {};
   return frame;
 }

@@ -54,7 +54,7 @@ class RedoRing {
                                                  const std::vector<TensorSpec>& tensors, EncodingSpec push,
                                                  std::span<const std::uint32_t> model_ranks = {});
 
-  JobId job() const;
+  JobId job() const { return job_; }
   std::uint32_t rounds() const { return rounds_; }
   const SharedMemory& memory() const { return memory_; }
   // Was it made for this job on this layout?
@@ -86,7 +86,7 @@ class RedoRing {
     std::span<const std::byte> bytes;
     std::uint64_t weight = 0;
     GateDecision gate;
-    SaidSettings settings;  // in the ring
+    SaidSettings settings;  // in the ring, where trainers can write any time: who wants them takes a copy
   };
   std::optional<Frame> find(ChunkIndex chunk, Round round) const;
 
@@ -110,7 +110,7 @@ class RedoRing {
   void forget_after(Round round);
 
   // Which nodes took part in its rounds (JobWelcome::members).
-  std::uint64_t members() const;
+  std::uint64_t members() const { return members_; }
   void set_members(std::uint64_t members);
 
  private:
@@ -125,7 +125,8 @@ class RedoRing {
     std::size_t entries_at = 0;
     std::size_t begin = 0, slot_bytes = 0, end = 0;  // of all slots; of one; of all
   };
-  RedoRing(SharedMemory memory, const Layout& layout, EncodingSpec push, std::uint32_t rounds, Places places);
+  RedoRing(SharedMemory memory, JobId job, std::uint64_t members, const Layout& layout, EncodingSpec push,
+           std::uint32_t rounds, Places places);
   Header& header() const;
   void* entries() const;
   GateWord& decision(Round round) const;
@@ -134,6 +135,8 @@ class RedoRing {
   std::atomic<std::uint64_t>& residual_round(ChunkIndex chunk, Round round) const;
 
   SharedMemory memory_;
+  const JobId job_;  // as of create() or adopt(), like what follows: the header is for the next process
+  std::uint64_t members_;
   const std::uint64_t layout_hash_;
   const EncodingSpec push_;
   const std::uint32_t rounds_;

@@ -33,7 +33,7 @@ struct Frame {
   }
   std::vector<float> decoded(std::size_t elements) const {
     std::vector<float> out(elements, 3.0f);
-    kernels::topk_decode(count_bytes(), value_bytes(), offset_bytes(), elements, 0, elements, out.data());
+    kernels::topk_decode(count_bytes(), value_bytes(), offset_bytes(), values.size(), 0, elements, out.data());
     return out;
   }
 };
@@ -174,7 +174,7 @@ TEST_CASE("any part of a top-k frame, at any address, decodes to that part of th
         CAPTURE(first);
         CAPTURE(count);
         std::vector<float> out(count + 1, 3.0f);
-        kernels::topk_decode(counts.data(), values.data(), offsets.data(), kElements, first, count, out.data());
+        kernels::topk_decode(counts.data(), values.data(), offsets.data(), 2500, first, count, out.data());
         CHECK(std::memcmp(out.data(), whole.data() + first, count * sizeof(float)) == 0);
         CHECK(out.back() == 3.0f);
       }
@@ -232,8 +232,8 @@ TEST_CASE(
     if (!kernels::topk_valid(count_bytes.data(), offset_bytes.data(), elements, k)) continue;
     ++passed;
     std::vector<float> out(elements);
-    kernels::topk_decode(count_bytes.data(), reinterpret_cast<const std::byte*>(values.data()), offset_bytes.data(),
-                         elements, 0, elements, out.data());
+    kernels::topk_decode(count_bytes.data(), reinterpret_cast<const std::byte*>(values.data()), offset_bytes.data(), k,
+                         0, elements, out.data());
     REQUIRE(std::count(out.begin(), out.end(), 1.0f) == static_cast<std::ptrdiff_t>(k));
   }
   CHECK(passed > 100);

@@ -17,7 +17,7 @@
 namespace tributary::shared_memory_test {
 
 TEST_CASE("shared memory is zeroed, shared with whoever gets the descriptor, and has no name") {
-  auto memory = SharedMemory::create(10'000, "a test");
+  auto memory = SharedMemory::create(10'000, "a test", SharedMemory::Peers::kWrite);
   REQUIRE(memory);
   CHECK(memory->size() == 10'000);
   CHECK(std::all_of(memory->data(), memory->data() + 10'000, [](std::byte b) { return b == std::byte{0}; }));
@@ -34,7 +34,7 @@ TEST_CASE("shared memory is zeroed, shared with whoever gets the descriptor, and
 }
 
 TEST_CASE("a private view shows what others write, and what is written there is its own") {
-  auto memory = SharedMemory::create(3 * 4096, "a test");
+  auto memory = SharedMemory::create(3 * 4096, "a test", SharedMemory::Peers::kWrite);
   REQUIRE(memory);
   memory->data()[0] = std::byte{1};
   auto view = memory->private_view("a test");
@@ -53,7 +53,7 @@ TEST_CASE("a private view shows what others write, and what is written there is 
 }
 
 TEST_CASE("memory of another size than announced is refused") {
-  auto memory = SharedMemory::create(8'192, "a test");
+  auto memory = SharedMemory::create(8'192, "a test", SharedMemory::Peers::kWrite);
   REQUIRE(memory);
   for (const std::size_t announced : {0u, 4'096u, 8'191u, 8'193u, 1u << 20}) {
     const auto mapped = SharedMemory::map(FileDescriptor(dup(memory->fd())), announced, "a test");
@@ -65,7 +65,7 @@ TEST_CASE("memory of another size than announced is refused") {
 }
 
 TEST_CASE("nobody who has the descriptor can change the size under the others") {
-  auto memory = SharedMemory::create(8'192, "a test");
+  auto memory = SharedMemory::create(8'192, "a test", SharedMemory::Peers::kWrite);
   REQUIRE(memory);
   CHECK(ftruncate(memory->fd(), 4'096) != 0);
   CHECK(ftruncate(memory->fd(), 12'288) != 0);
@@ -74,7 +74,7 @@ TEST_CASE("nobody who has the descriptor can change the size under the others") 
 }
 
 TEST_CASE("memory for reading is taken only if its size is sealed, and cannot be written") {
-  auto memory = SharedMemory::create(8'192, "a test");
+  auto memory = SharedMemory::create(8'192, "a test", SharedMemory::Peers::kWrite);
   REQUIRE(memory);
   auto readable = memory->read_only();
   REQUIRE(readable);
@@ -99,8 +99,72 @@ TEST_CASE("memory for reading is taken only if its size is sealed, and cannot be
   }
 }
 
+// Every way there is from a descriptor to memory that can be written.
+bool can_write_with(int fd) {
+  void* const at = mmap(nullptr, 4'096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at != MAP_FAILED) munmap(at, 4'096);
+  void* const readable = mmap(nullptr, 4'096, PROT_READ, MAP_SHARED, fd, 0);
+  const bool changed = readable != MAP_FAILED && mprotect(readable, 4'096, PROT_READ | PROT_WRITE) == 0;
+  if (readable != MAP_FAILED) munmap(readable, 4'096);
+  const char byte = 1;
+  return at != MAP_FAILED || changed || pwrite(fd, &byte, 1, 0) == 1;
+}
+
+TEST_CASE("who gets memory to read cannot write there, also by opening it anew, and its owner goes on writing") {
+  REQUIRE(kernel_seals_writing());
+  auto memory = SharedMemory::create(8'192, "a test", SharedMemory::Peers::kRead);
+  REQUIRE(memory);
+  const auto readable = memory->read_only();
+  REQUIRE(readable);
+  CHECK_FALSE(can_write_with(readable->get()));
+  // As root, or after a chmod, both of which the owner's processes may do.
+  REQUIRE(fchmod(readable->get(), 0600) == 0);
+  const FileDescriptor anew(open(("/proc/self/fd/" + std::to_string(readable->get())).c_str(), O_RDWR));
+  REQUIRE(anew);
+  CHECK_FALSE(can_write_with(anew.get()));
+  CHECK(fcntl(anew.get(), F_ADD_SEALS, F_SEAL_WRITE) != 0);
+  CHECK(fallocate(anew.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4'096) != 0);
+
+  memory->data()[4'097] = std::byte{7};
+  auto again = memory->read_only();
+  REQUIRE(again);
+  const auto mapped = SharedMemory::map_sealed(std::move(*again), "a test");
+  REQUIRE(mapped);
+  CHECK(mapped->data()[4'097] == std::byte{7});
+}
+
+TEST_CASE("memory to be written is open to those who get its descriptor, and to no other user") {
+  auto memory = SharedMemory::create(8'192, "a test", SharedMemory::Peers::kWrite);
+  REQUIRE(memory);
+  CHECK(can_write_with(memory->fd()));
+  struct stat info {};
+  REQUIRE(fstat(memory->fd(), &info) == 0);
+  CHECK((info.st_mode & 07777) == 0400);
+  const auto readable = memory->read_only();
+  REQUIRE(readable);
+  CHECK_FALSE(can_write_with(readable->get()));
+}
+
+TEST_CASE("memory whose size its sender could change is refused, and so are huge pages, which may run out") {
+  FileDescriptor unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(ftruncate(unsealed.get(), 8'192) == 0);
+  const auto refused = SharedMemory::map(std::move(unsealed), 8'192, "a test");
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == ErrorCode::kMalformed);
+  CHECK(refused.error().message.find("sealed") != std::string::npos);
+
+  constexpr std::size_t kHugePage = 2u << 20;
+  FileDescriptor huge(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB));
+  if (!huge) return;  // a kernel without them
+  REQUIRE(ftruncate(huge.get(), kHugePage) == 0);
+  REQUIRE(fcntl(huge.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+  const auto kept = SharedMemory::map_kept(std::move(huge), "a test");
+  REQUIRE_FALSE(kept);
+  CHECK(kept.error().code == ErrorCode::kMalformed);
+}
+
 TEST_CASE("parts of sparse memory are there when reserved, and zero again when discarded") {
-  auto memory = SharedMemory::create_sparse(std::size_t{1} << 36, "a test");
+  auto memory = SharedMemory::create_sparse(std::size_t{1} << 36, "a test", SharedMemory::Peers::kWrite);
   REQUIRE(memory);
   constexpr std::size_t kAt = (std::size_t{1} << 35) + 4'096;
   REQUIRE(memory->reserve(kAt, 8'192));
@@ -120,7 +184,7 @@ TEST_CASE("parts of sparse memory are there when reserved, and zero again when d
 }
 
 TEST_CASE("more memory than the machine has is refused with the number and a cure, not with a crash later") {
-  const auto memory = SharedMemory::create(std::size_t{1} << 46, "job 'huge'");
+  const auto memory = SharedMemory::create(std::size_t{1} << 46, "job 'huge'", SharedMemory::Peers::kWrite);
   REQUIRE_FALSE(memory);
   CHECK(memory.error().code == ErrorCode::kLimit);
   CHECK(memory.error().message.find("70368744177664") != std::string::npos);
@@ -129,7 +193,7 @@ TEST_CASE("more memory than the machine has is refused with the number and a cur
 }
 
 TEST_CASE("a futex in shared memory wakes another process, and a wait for nothing ends in time") {
-  auto memory = SharedMemory::create(4'096, "a test");
+  auto memory = SharedMemory::create(4'096, "a test", SharedMemory::Peers::kWrite);
   REQUIRE(memory);
   auto* word = new (memory->data()) std::atomic<std::uint32_t>(0);
   auto* sleepers = new (memory->data() + 64) std::atomic<std::uint32_t>(0);

@@ -130,7 +130,7 @@ class FakeLanes final : public LanePort {
     for (std::size_t c = 0; c < job.layout().chunks(); ++c) publish_chunk(job, c, version);
   }
   static void publish_chunk(const NodeJob& job, std::size_t chunk, Version version) {
-    job.chunk_words()[chunk].version_plus_one.store(version.value + 1, std::memory_order_release);
+    job.publish(ChunkIndex(chunk), version);
     job.announce();
   }
 

@@ -1,8 +1,13 @@
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
 #include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -160,6 +165,31 @@ TEST_CASE("trim gives free blocks back, keeps those in use, and the pool grows a
   for (int i = 0; i < 8; ++i) buffers.push_back(pool.acquire(4096));
   CHECK(buffers.back());
   CHECK_FALSE(pool.acquire(1));
+}
+
+TEST_CASE("a pool that others read is theirs to read alone, grows as before, and keeps its memory") {
+  BufferPool pool(4096, 8);
+  std::vector<BufferRef> all;
+  for (int i = 0; i < 4; ++i) all.push_back(pool.acquire(4096));
+  const auto readable = pool.share();
+  REQUIRE(readable);
+  const FileDescriptor anew(::open(("/proc/self/fd/" + std::to_string(readable->get())).c_str(), O_RDWR));
+  CHECK(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, anew.get(), 0) == MAP_FAILED);
+  CHECK(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, readable->get(), 0) == MAP_FAILED);
+  const auto mapped = SharedMemory::map_sealed(FileDescriptor(::dup(readable->get())), "a test");
+  REQUIRE(mapped);
+  while (all.size() < 8) all.push_back(pool.acquire(4096));
+  for (int i = 0; i < 8; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    std::memset(all[at].data(), i, 4096);
+    CHECK(mapped->data()[*pool.offset(all[at].bytes()) + 4095] == static_cast<std::byte>(i));
+  }
+  all.clear();
+  CHECK(pool.trim(0));
+  CHECK(pool.allocated_blocks() == 8);  // as the kernel's own count says: there are no holes
+  struct stat info {};
+  REQUIRE(::fstat(readable->get(), &info) == 0);
+  CHECK(static_cast<std::size_t>(info.st_blocks) * 512 >= 8 * 4096);
 }
 
 TEST_CASE("the memory gauge covers every allocated block") {

@@ -26,7 +26,7 @@ constexpr ChunkKey kKey{kJob, kView, kNode, ChunkIndex(0)};
 constexpr PeerId kPeer(11);
 
 SharedMemory memory_of(std::size_t bytes, int value) {
-  auto memory = SharedMemory::create(bytes, "a test");
+  auto memory = SharedMemory::create(bytes, "a test", SharedMemory::Peers::kRead);
   REQUIRE(memory);
   std::memset(memory->data(), value, bytes);
   return std::move(*memory);

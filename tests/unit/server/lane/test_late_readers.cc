@@ -55,7 +55,7 @@ class Reader {
     auto socket = connect_link(server.lane->link_name());
     REQUIRE(socket);
     socket_ = std::move(*socket);
-    auto memory = SharedMemory::create(4096, "a test");
+    auto memory = SharedMemory::create(4096, "a test", SharedMemory::Peers::kRead);
     REQUIRE(memory);
     const int region = memory->fd();
     REQUIRE(send_link(socket_.get(), LinkRequest{job.view->job, job.view->view, node}, {&region, 1}));

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 #include "tests/unit/worker/node/worker_lane_fixture.h"
 #include "worker/reduce/redo_ring.h"
 
@@ -27,6 +29,31 @@ TEST_CASE("gradients of one rank and of several reach the servers and come back 
     CHECK((node.job->header().reduce_ns.load() > 0) == (ranks > 1));
     CHECK(node.memory_comes_back());
   }
+}
+
+TEST_CASE("what trainers write where the worker tells them its state is not believed by the worker") {
+  FakeServerLane server;
+  LaneNode node;
+  node.open({server.endpoint()}, 1);
+  node.start();
+  REQUIRE(node.reaches(0));
+  const Version before = node.job->max_version();
+  const std::uint64_t answers = node.job->answers();
+  auto* const region = const_cast<std::byte*>(node.job->node_memory().bytes().data());
+  std::memset(region, 0xff, node_parameters_offset(node.job->layout().chunks()));
+  CHECK(node.job->min_version() == before);
+  CHECK(node.job->max_version() == before);
+  CHECK(node.job->answers() == answers);
+  CHECK(node.job->state() == RegionState::kRunning);
+  CHECK(node.job->lane_stats(0).bytes_pulled.value() == node.job->layout().flat_elements() * sizeof(float));
+  node.ready(0, 1, 1.0f);
+  REQUIRE(node.reaches(1));
+  CHECK(node.job->min_version() == Version(1));
+  node.job->set_state(RegionState::kStopRequested);
+  CHECK(node.job->header().state.load() == static_cast<std::uint32_t>(RegionState::kStopRequested));
+  node.job->set_state(RegionState::kRunning);  // states only grow
+  CHECK(node.job->state() == RegionState::kStopRequested);
+  CHECK(node.memory_comes_back());
 }
 
 TEST_CASE("worker lanes share the server's lanes between them") {

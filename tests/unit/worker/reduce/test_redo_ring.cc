@@ -286,7 +286,20 @@ TEST_CASE("what is no ring of this node and model is refused in words") {
         std::string::npos);
   CHECK(why(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, EncodingId::kBf16)).find("encoding") !=
         std::string::npos);
-  auto foreign = SharedMemory::create(1 << 16, "a test");
+  // Trainers write where the header is: whose ring it is was found out before.
+  const Scribbler scribbler(*ring);
+  const JobId job = ring->job();
+  const std::uint64_t members = ring->members();
+  std::vector<std::uint64_t> header(8);
+  std::copy_n(scribbler.words, header.size(), header.begin());
+  std::fill_n(scribbler.words, header.size(), ~0ull);
+  CHECK(ring->job() == job);
+  CHECK(ring->members() == members);
+  CHECK(why(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, {})).find("is none") != std::string::npos);
+  std::copy_n(header.begin(), header.size(), scribbler.words);
+  CHECK(RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, {}));
+
+  auto foreign = SharedMemory::create(1 << 16, "a test", SharedMemory::Peers::kWrite);
   REQUIRE(foreign);
   CHECK(why(RedoRing::adopt(FileDescriptor(::fcntl(foreign->fd(), F_DUPFD_CLOEXEC, 0)), NodeRank(1), kTensors, {}))
             .find("is none") != std::string::npos);
