@@ -54,7 +54,7 @@ Status Server::start_parts() {
   const std::uint16_t lanes = config_.lanes != 0 ? config_.lanes : default_lanes(std::thread::hardware_concurrency());
   std::vector<Lane*> lane_pointers;
   for (std::uint16_t i = 0; i < lanes; ++i) {
-    LaneOptions options{{ShardIndex(config_.index), LaneIndex(i)}, config_.bind, config_.advertise};
+    LaneOptions options{{ShardIndex(config_.index), LaneIndex(i)}, lanes_bind(config_), config_.advertise};
     options.jobs.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
     options.own = credentials->own;
     options.admitted = &control_->admitted();

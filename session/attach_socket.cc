@@ -69,12 +69,25 @@ Result<AttachSocket> AttachSocket::connect(const std::string& path) {
   if (!fd) return fail(ErrorCode::kIo, std::string("cannot create a Unix socket: ") + std::strerror(errno));
   NotInherited own(fd.get());
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) != 0) {
+    if (errno == EACCES) {
+      return fail(ErrorCode::kIo, "the worker's socket " + path + " is not open to user " +
+                                      std::to_string(::geteuid()) +
+                                      ": a worker serves its own user's trainers; start tributary-worker as this user, "
+                                      "or name the socket of one (TRIBUTARY_SOCKET)");
+    }
     const bool may_come = errno == ENOENT || errno == ECONNREFUSED || errno == EAGAIN;
     return fail(may_come ? ErrorCode::kUnavailable : ErrorCode::kIo,
                 "no worker daemon listens on " + path + ": " + std::strerror(errno) +
                     "; start tributary-worker on this machine, or name the socket of its worker.toml");
   }
   AttachSocket socket(std::move(fd));
+  const SocketPeer worker = socket.peer();
+  if (!is_trusted(worker)) {
+    return fail(ErrorCode::kIo, "at the socket " + path + " answers " + in_words(worker) + ", neither this user (" +
+                                    std::to_string(::geteuid()) +
+                                    ") nor root: a model goes to a worker of its own user alone; start "
+                                    "tributary-worker as this user, or name the socket of one (TRIBUTARY_SOCKET)");
+  }
   socket.own_ = std::move(own);
   return socket;
 }
@@ -83,10 +96,9 @@ void AttachSocket::hang_up() {
   ::shutdown(fd_.get(), SHUT_RDWR);
 }
 
-int AttachSocket::peer_pid() const {
-  ucred credentials{};
-  socklen_t size = sizeof credentials;
-  return ::getsockopt(fd_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 ? credentials.pid : 0;
+SocketPeer AttachSocket::peer() const {
+  constexpr SocketPeer kUnknown{.pid = 0, .uid = static_cast<uid_t>(-1)};  // no user has this number
+  return peer_at(fd_.get()).value_or(kUnknown);
 }
 
 Status AttachSocket::send(const AttachMessage& message, std::span<const int> fds) {

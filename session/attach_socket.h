@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/base/socket_peer.h"
 #include "common/wire/fd_packet.h"
 #include "common/wire/messages.h"
 #include "session/not_inherited.h"
@@ -37,7 +38,8 @@ class AttachSocket {
   // has been sent, the message alone.
   static constexpr std::chrono::milliseconds kSendTimeout{2000};
 
-  // kUnavailable if nobody listens on `path` (named), kInvalidArgument if it is too long for a Unix socket.
+  // kUnavailable if nobody listens on `path` (named), kInvalidArgument if it is too long for a Unix socket. kIo: who
+  // listens is another user's process, and not root's.
   static Result<AttachSocket> connect(const std::string& path);
   // An accepted connection.
   static AttachSocket adopt(FileDescriptor fd) { return AttachSocket(std::move(fd)); }
@@ -51,8 +53,8 @@ class AttachSocket {
   Result<AttachReceived> receive(std::chrono::steady_clock::time_point deadline);
 
   int fd() const { return fd_.get(); }
-  // The process that connected, as the kernel knows it; 0 if it is in another process namespace.
-  int peer_pid() const;
+  // The process at the other end.
+  SocketPeer peer() const;
   // Ends the connection: what the peer has sent before is still received, and then that it is closed.
   void hang_up();
 

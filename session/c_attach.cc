@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/private_folder.h"
 #include "common/base/utf8.h"
 #include "common/config/config_toml.h"
 #include "common/wire/compute_kinds.h"
@@ -15,8 +16,6 @@
 
 namespace tributary::c {
 namespace {
-
-constexpr const char* kDefaultSocket = "/tmp/tributary-worker.sock";
 
 // Up to the last member that the first release had and that has no value of its own when absent.
 #define TRIBUTARY_UP_TO(type, member) (offsetof(type, member) + sizeof(type::member))
@@ -91,7 +90,7 @@ Result<JobConfig> job_of(const char* text) {
 std::string socket_of(const char* given) {
   if (given) return given;
   const char* named = std::getenv("TRIBUTARY_SOCKET");
-  return named && *named ? named : kDefaultSocket;
+  return named && *named ? named : default_worker_socket();
 }
 
 Result<std::chrono::milliseconds> attach_timeout_of(std::uint32_t given_ms) {

@@ -89,9 +89,11 @@ typedef struct tributary_tensor {
 } tributary_tensor;
 
 typedef struct tributary_options {
-  size_t size;        /* sizeof(tributary_options) */
-  const char* socket; /* the worker's; NULL: TRIBUTARY_SOCKET of the environment, else /tmp/tributary-worker.sock */
-  const char* job;    /* the job as TOML, or the same tables as JSON if its first character is '{' */
+  size_t size; /* sizeof(tributary_options) */
+  /* The worker's. NULL: TRIBUTARY_SOCKET of the environment, else where a worker of this user listens that names none:
+   * tributary/worker.sock in XDG_RUNTIME_DIR or /run/user/UID. A worker of another user, but root's, is refused. */
+  const char* socket;
+  const char* job;                 /* the job as TOML, or the same tables as JSON if its first character is '{' */
   const tributary_tensor* tensors; /* an array of `tensor_count`, whose elements are tensors[0].size apart */
   size_t tensor_count;
   /* As torchrun sets them. With from_environment the five are read from the environment (RANK, WORLD_SIZE, LOCAL_RANK,

@@ -243,7 +243,7 @@ class Scripts(unittest.TestCase):
     def check_gone(self, job: Submitted) -> None:
         for program in ("tributary-server", "tributary-worker", "tributary-train"):
             self.assertEqual(processes(program), [])
-        self.assertEqual(list(pathlib.Path("/tmp").glob(f"tributary-{job.id}-*.sock")), [])
+        self.assertEqual(list(pathlib.Path(f"/tmp/tributary-{os.getuid()}").glob(f"{job.id}-*.sock")), [])
 
     def status(self, job: Submitted) -> str:
         """What the command says that the job names."""

@@ -44,6 +44,14 @@ class Units(unittest.TestCase):
             done = said("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(unit))
             self.assertIn("ProtectSytem", done.stdout + done.stderr)
 
+    def test_nothing_of_one_users_worker_is_anothers(self) -> None:
+        """Instances share a unit: key, configuration and folder are named after the user."""
+        unit = (UNITS / "tributary-worker@.service").read_text()
+        own = re.findall(r"^(?:LoadCredential=key:|User=|RuntimeDirectory=|ExecStart(?:Pre)?=).*$", unit, re.MULTILINE)
+        self.assertEqual(len(own), 5, own)
+        for line in own:
+            self.assertIn("%i", line)
+
     def test_exposed_to_little(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for unit in self.units(pathlib.Path(folder)):

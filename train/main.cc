@@ -156,7 +156,7 @@ int run(int argc, char** argv) {
   rank->add_option("--worker", options.socket, "socket of this node's worker daemon")
       ->envname("TRIBUTARY_SOCKET")
       ->type_name("SOCKET")
-      ->capture_default_str();
+      ->default_str("tributary/worker.sock in $XDG_RUNTIME_DIR or /run/user/UID");
   rank->add_option("--attach-timeout", options.attach_timeout_s,
                    "how long to wait for the worker daemon and for all ranks to be there, each time this rank attaches")
       ->envname(kAttachTimeoutVariable)

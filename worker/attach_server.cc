@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "common/base/clock.h"
+#include "common/base/private_folder.h"
 #include "common/daemon/daemon_thread.h"
 
 namespace tributary {
@@ -26,10 +27,13 @@ Status clear_path(const std::string& path) {
         ErrorCode::kUnavailable,
         "cannot listen on " + path + ": there is a file of that name that is no socket; set another [worker] socket");
   }
-  if (AttachSocket::connect(path)) {
+  const auto listening = AttachSocket::connect(path);
+  if (listening || listening.error().code != ErrorCode::kUnavailable) {
     return fail(ErrorCode::kUnavailable,
-                "cannot listen on " + path +
-                    ": another worker daemon is listening there; stop it, or set another [worker] socket");
+                "cannot listen on " + path + ": " +
+                    (listening ? "another worker daemon is listening there; stop it"
+                               : "somebody else listens there (" + listening.error().message + "); remove it") +
+                    ", or set another [worker] socket");
   }
   if (::unlink(path.c_str()) != 0) {
     return fail(ErrorCode::kUnavailable, "cannot remove the stale socket " + path + ": " + std::strerror(errno));
@@ -40,9 +44,12 @@ Status clear_path(const std::string& path) {
 Result<FileDescriptor> listen_on(const std::string& path) {
   const auto address = unix_address(path);
   if (!address) return tl::unexpected(address.error());
+  if (Status made = prepare_socket_folder(path); !made) return tl::unexpected(made.error());
   if (Status clear = clear_path(path); !clear) return tl::unexpected(clear.error());
   FileDescriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd || ::bind(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) != 0 ||
+  // The path gets the socket's own mode, less the umask: there is no moment in which somebody else could connect.
+  if (!fd || ::fchmod(fd.get(), 0600) != 0 ||
+      ::bind(fd.get(), reinterpret_cast<const sockaddr*>(address->storage), address->length) != 0 ||
       ::listen(fd.get(), kBacklog) != 0) {
     return fail(ErrorCode::kUnavailable,
                 "cannot listen on " + path + ": " + std::strerror(errno) +
@@ -184,7 +191,7 @@ void AttachServer::receive(TrainerId trainer, Connection& connection, std::uint6
       connection.broken = got.error().code != ErrorCode::kUnknownKind;
       if (got.error().code == ErrorCode::kUnavailable) return;
       refused_.fetch_add(1, std::memory_order_relaxed);
-      noise_.warn("refused a connection on the attach socket (pid " + std::to_string(connection.socket.peer_pid()) +
+      noise_.warn("refused a connection on the attach socket (pid " + std::to_string(connection.socket.peer().pid) +
                       "): " + got.error().message,
                   now_ms);
       connection.socket.send(AttachError{got.error().code, got.error().message});
@@ -205,9 +212,10 @@ void AttachServer::receive_last(TrainerId trainer, Connection& connection, std::
 
 void AttachServer::handle(TrainerId trainer, Connection& connection, AttachReceived received, std::uint64_t now_ms) {
   const AttachMessage& message = received.message;
+  if (!connection.trusted) return turn_away(connection, now_ms);
   if (const auto* request = std::get_if<AttachRequest>(&message)) {
     FileDescriptor kept = received.fds.empty() ? FileDescriptor() : std::move(received.fds.front());
-    jobs_->attach(trainer, *request, connection.socket.peer_pid(), now_ms, std::move(kept));
+    jobs_->attach(trainer, *request, connection.socket.peer().pid, now_ms, std::move(kept));
   } else if (std::holds_alternative<InitialValues>(message)) {
     jobs_->initial_values(trainer);
   } else if (const auto* state = std::get_if<RankState>(&message)) {
@@ -224,6 +232,18 @@ void AttachServer::handle(TrainerId trainer, Connection& connection, AttachRecei
     send(trainer, AttachError{ErrorCode::kMalformed, "this message is one that only worker daemons send"}, {});
     connection.broken = true;
   }
+}
+
+// The path's folder and mode keep others out already, unless somebody has opened them.
+void AttachServer::turn_away(Connection& connection, std::uint64_t now_ms) {
+  const std::string who = in_words(connection.socket.peer()), ours = std::to_string(::geteuid());
+  refused_.fetch_add(1, std::memory_order_relaxed);
+  noise_.warn("refused " + who + " on the attach socket: this worker serves user " + ours + " alone", now_ms);
+  connection.socket.send(
+      AttachError{ErrorCode::kInvalidArgument, "the worker at " + options_.socket + " serves user " + ours +
+                                                   " and root, and this is " + who +
+                                                   "; start trainers and tributary-worker as the same user"});
+  connection.broken = true;
 }
 
 void AttachServer::take_held(TrainerId trainer, Connection& connection, const HeldState& given,

@@ -4,7 +4,7 @@
 // A trainer's end is that of its process, also while children of it have the connection.
 //
 // It trusts no trainer: a bounded number of connections, bounded messages, a deadline for those that never attach, and
-// a bounded wait for one that does not read.
+// a bounded wait for one that does not read. A process of another user is turned away, unless it is root's.
 #pragma once
 
 #include <atomic>
@@ -76,9 +76,13 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
  private:
   struct Connection {
     Connection(FileDescriptor fd, std::uint64_t now_ms)
-        : process(fd.get()), socket(AttachSocket::adopt(std::move(fd))), idle_since_ms(now_ms) {}
+        : process(fd.get()),
+          socket(AttachSocket::adopt(std::move(fd))),
+          trusted(is_trusted(socket.peer())),
+          idle_since_ms(now_ms) {}
     PeerProcess process;
     AttachSocket socket;
+    bool trusted = false;  // this user's, or root's
     std::uint64_t idle_since_ms = 0;
     bool broken = false;  // to be closed at the next opportunity
   };
@@ -93,6 +97,7 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   void receive(TrainerId trainer, Connection& connection, std::uint64_t now_ms);
   void receive_last(TrainerId trainer, Connection& connection, std::uint64_t now_ms);
   void handle(TrainerId trainer, Connection& connection, AttachReceived received, std::uint64_t now_ms);
+  void turn_away(Connection& connection, std::uint64_t now_ms);
   void take_held(TrainerId trainer, Connection& connection, const HeldState& given, std::vector<FileDescriptor> fds,
                  std::uint64_t now_ms);
   void close_broken(std::uint64_t now_ms);

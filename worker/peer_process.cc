@@ -5,6 +5,8 @@
 
 #include <cerrno>
 
+#include "common/base/socket_peer.h"
+
 namespace tributary {
 namespace {
 
@@ -17,18 +19,12 @@ FileDescriptor told_by(int socket) {
   return FileDescriptor(::getsockopt(socket, SOL_SOCKET, kPeerPidfd, &fd, &size) == 0 ? fd : -1);
 }
 
-int pid_at(int socket) {
-  ucred credentials{};
-  socklen_t size = sizeof credentials;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 ? credentials.pid : 0;
-}
-
 }  // namespace
 
 // A number that is another process's by now says that the one which connected has ended; then the connection's end is
 // waited for as if nothing were watched, or that other process's.
 PeerProcess::PeerProcess(int socket) : fd_(told_by(socket)) {
-  const int pid = fd_ ? 0 : pid_at(socket);
+  const int pid = fd_ ? 0 : peer_at(socket).value_or(SocketPeer()).pid;
   if (pid <= 0) return;
   fd_ = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   had_ended_ = !fd_ && errno == ESRCH;

@@ -19,6 +19,16 @@ std::string must_be_one_of(std::span<const std::string_view> words) {
   return "must be one of " + join(words, " or ");
 }
 
+std::string default_coordinator() {
+  return "ipc://" + run_folder() + "/coordinator";
+}
+
+std::string lanes_bind(const ServerConfig& config) {
+  if (!config.bind.empty()) return config.bind;
+  if (!config.coordinator.starts_with("ipc://")) return "tcp://127.0.0.1:*";
+  return config.coordinator + "-server-" + std::to_string(config.index);
+}
+
 std::uint16_t default_lanes(unsigned hardware_threads) {
   return static_cast<std::uint16_t>(std::clamp(hardware_threads / 4, 1u, 8u));
 }

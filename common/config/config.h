@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "common/base/private_folder.h"
 #include "common/config/choice.h"
 #include "kernels/optimizer.h"
 
@@ -37,12 +38,15 @@ struct SecurityConfig {
   std::string network;  // "trusted": so that all-reduce jobs may run beside keys; empty: it is not
 };
 
+// Where a daemon that names none finds the coordinator: in this user's run folder.
+std::string default_coordinator();
+
 struct ServerConfig {
-  std::uint16_t index = 0;                           // 0 is the coordinator
-  std::uint16_t servers = 1;                         // how many the cluster has; the coordinator waits for all
-  std::string coordinator = "tcp://127.0.0.1:7070";  // server 0 binds here, all others connect
-  // Lanes' sockets: "tcp://ADDR:PORT" (lane i takes PORT+i), "tcp://ADDR:*" or "ipc://PREFIX".
-  std::string bind = "tcp://127.0.0.1:*";
+  std::uint16_t index = 0;                          // 0 is the coordinator
+  std::uint16_t servers = 1;                        // how many the cluster has; the coordinator waits for all
+  std::string coordinator = default_coordinator();  // server 0 binds here, all others connect
+  // Lanes' sockets: "tcp://ADDR:PORT" (lane i takes PORT+i), "tcp://ADDR:*" or "ipc://PREFIX"; empty: lanes_bind().
+  std::string bind;
   std::string advertise;    // host that workers reach the lanes at; empty: the address of `bind`, or 127.0.0.1
   std::uint16_t lanes = 0;  // 0: from the machine (default_lanes)
   std::string admin = "127.0.0.1:0";  // HTTP; port 0 picks one; empty: off
@@ -59,10 +63,13 @@ struct ServerConfig {
   LogConfig log;
 };
 
+// Where the lanes listen: `bind`, or beside the coordinator's socket, or at free ports of loopback.
+std::string lanes_bind(const ServerConfig& config);
+
 struct WorkerConfig {
-  std::string coordinator = "tcp://127.0.0.1:7070";
-  std::string name;                                   // in messages and status; empty: the host's name
-  std::string socket = "/tmp/tributary-worker.sock";  // trainers attach here
+  std::string coordinator = default_coordinator();
+  std::string name;                              // in messages and status; empty: the host's name
+  std::string socket = default_worker_socket();  // trainers attach here
   std::string admin = "127.0.0.1:0";
   std::string host;        // as ServerConfig::host
   double bandwidth = 1.0;  // as ServerConfig::bandwidth

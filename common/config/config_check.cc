@@ -157,7 +157,9 @@ void check_host(Faults& f, const std::string& host, double bandwidth, const std:
 // Server lanes listen at `bind`: a port for each, side by side.
 void check_bind(Faults& f, const ServerConfig& c) {
   const std::string forms =
-      "must be \"tcp://ADDRESS:PORT\" (lane i takes PORT + i), \"tcp://ADDRESS:*\" (free ports) or \"ipc://PREFIX\"";
+      "must be \"tcp://ADDRESS:PORT\" (lane i takes PORT + i), \"tcp://ADDRESS:*\" (free ports), \"ipc://PREFIX\" or "
+      "\"\" (as the coordinator)";
+  if (c.bind.empty()) return;
   if (c.bind.starts_with("ipc://")) {
     // A lane's number is appended to the prefix.
     f.check(c.bind.size() > 6 && c.bind.size() - 6 + 8 <= kMaxSocketPath, "server.bind",

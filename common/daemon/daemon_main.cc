@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/random.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include <cstdio>
@@ -89,6 +90,11 @@ void seed_routing_ids() {
   if (::getrandom(&seed, sizeof seed, 0) == sizeof seed) std::srand(seed);
 }
 
+// Stores, checkpoints, logs and sockets are this user's alone, whatever the shell says that started the daemon.
+void close_files_to_others() {
+  ::umask(0077);
+}
+
 int give_up(const std::string& program, const Daemon& daemon, const std::string& why) {
   daemon.logger->error(why);
   std::fprintf(stderr, "%s: %s\n", program.c_str(), why.c_str());
@@ -99,6 +105,7 @@ int give_up(const std::string& program, const Daemon& daemon, const std::string&
 int serve(const std::string& program, const std::function<Result<Daemon>()>& start) {
   const sigset_t signals = take_stop_signals();
   raise_descriptor_limit();
+  close_files_to_others();
   tune_malloc_for_frames();
   seed_routing_ids();
   const Result<Daemon> daemon = start();

@@ -101,7 +101,7 @@ class Doctor {
   void keys(const Result<Credentials>& credentials) {
     if (!credentials) return out_.problem("keys", "they cannot be used", credentials.error().message);
     out_.ok("keys", credentials->own ? "those of " + in_words(credentials->own->identity)
-                                     : "none: this machine only, or insecure");
+                                     : "none: this user only, or insecure");
   }
 
   void limits(std::uint32_t peer_timeout_ms) {
@@ -132,10 +132,11 @@ class Doctor {
 
   // Lane i takes the port of [server] bind + i.
   void lanes_listen(const ServerConfig& c) {
-    const HostPort at = host_port(c.bind);
+    const std::string bind = lanes_bind(c);
+    const HostPort at = host_port(bind);
     const std::uint16_t lanes = c.lanes != 0 ? c.lanes : default_lanes(std::thread::hardware_concurrency());
-    if (!c.bind.starts_with("tcp://") || at.port == "*") return listens("[server] bind", c.bind);
-    const std::string before = c.bind.substr(0, c.bind.rfind(':') + 1);
+    if (!bind.starts_with("tcp://") || at.port == "*") return listens("[server] bind", bind);
+    const std::string before = bind.substr(0, bind.rfind(':') + 1);
     const unsigned long port = std::strtoul(std::string(at.port).c_str(), nullptr, 10);
     for (std::uint16_t lane = 0; lane < lanes; ++lane) listens("[server] bind", before + std::to_string(port + lane));
   }
@@ -155,12 +156,15 @@ class Doctor {
 
   // What workers are told of a server that listens at all interfaces, or at the loopback.
   void told_address(const ServerConfig& c) {
-    if (!c.advertise.empty() || c.bind.starts_with("ipc://")) return;
-    const bool everywhere = is_everywhere(host_port(c.bind).host);
-    if (!everywhere && !stays_on_machine(c.bind)) return;
+    const std::string bind = lanes_bind(c);
+    if (!c.advertise.empty()) return;
+    const bool everywhere = is_everywhere(host_port(bind).host);
+    if (!everywhere && !stays_on_machine(bind)) return;
     const bool alone = stays_on_machine(c.coordinator) && !is_everywhere(host_port(c.coordinator).host);
     if (alone) return out_.ok("lanes", "reached from this machine only, as the coordinator is");
-    out_.problem("lanes", "workers on other machines are told to reach them at 127.0.0.1, which is themselves",
+    const std::string where =
+        bind.starts_with("ipc://") ? "a Unix socket, which they do not have" : "127.0.0.1, which is themselves";
+    out_.problem("lanes", "workers on other machines are told to reach them at " + where,
                  everywhere
                      ? "set [server] advertise to an address of this machine: " + own_addresses()
                      : "set [server] bind to tcp://ADDRESS:PORT with an address of this machine: " + own_addresses());

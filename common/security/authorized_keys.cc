@@ -28,7 +28,13 @@ void AuthorizedKeys::tell(const std::string& trouble) {
 Result<AuthorizedKeys::Keys> AuthorizedKeys::read() {
   for (auto& [trouble, met] : told_) met = false;
   Keys keys = {{also_.key, also_}};
+  // Once it is open, who was let in stays until the file goes, and nobody else comes in.
+  const Status closed = check_key_folder(folder_);
   std::error_code error;
+  if (!closed && fs::exists(folder_, error)) {
+    if (!keys_) return tl::unexpected(closed.error());
+    tell(closed.error().message + "; until then nobody else is let in by it");
+  }
   std::vector<std::string> files;
   for (fs::directory_iterator at(folder_, error), end; !error && at != end; at.increment(error)) {
     if (at->path().extension() == ".pub") files.push_back(at->path().string());
@@ -40,11 +46,13 @@ Result<AuthorizedKeys::Keys> AuthorizedKeys::read() {
   std::ranges::sort(files);
   std::erase_if(files_, [&](const auto& known) { return !std::ranges::binary_search(files, known.first); });
   for (const std::string& file : files) {
-    auto identity = read_identity(file);
+    const auto before = files_.find(file);
+    auto identity = closed ? read_identity(file) : tl::unexpected(closed.error());
     if (!identity) {
-      const auto before = files_.find(file);
-      tell(identity.error().message +
-           (before == files_.end() ? "; nobody is let in by it" : "; what it said before counts"));
+      if (closed) {
+        tell(identity.error().message +
+             (before == files_.end() ? "; nobody is let in by it" : "; what it said before counts"));
+      }
       if (before == files_.end()) continue;
       identity = before->second;
     }

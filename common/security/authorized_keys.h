@@ -19,13 +19,14 @@ class AuthorizedKeys {
   static constexpr std::size_t kMaxKeys = 65536;
 
   // also: of one who is always let in. warn: a line for the log, once for each trouble.
-  // kConfig: the folder cannot be read.
+  // kConfig: the folder cannot be read, or others may write it.
   static Result<std::unique_ptr<AuthorizedKeys>> open(std::string folder, Identity also,
                                                       std::function<void(const std::string&)> warn);
 
   std::optional<Identity> find(const std::string& key) const;
   // Reads the folder again; who is no longer in it. A file that is there and cannot be read stays as it was; so does
-  // everything while the folder cannot be listed. If it is gone, so are all.
+  // everything while the folder cannot be listed. If it is gone, so are all. While others may write the folder, files
+  // that come count for nothing.
   std::vector<Identity> refresh();
 
  private:

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/base/private_folder.h"
 #include "common/security/exposure.h"
 
 namespace tributary {
@@ -60,6 +61,13 @@ namespace {
 
 Result<Credentials> if_safe(Result<Credentials> credentials, const std::vector<Listening>& listening, bool insecure) {
   if (!credentials) return credentials;
+  for (const Listening& at : listening) {
+    constexpr std::string_view kScheme = "ipc://";
+    if (!at.address.starts_with(kScheme)) continue;
+    if (Status made = prepare_socket_folder(at.address.substr(kScheme.size())); !made) {
+      return tl::unexpected(made.error());
+    }
+  }
   if (Status safe = check_exposure(listening, credentials->own != nullptr, insecure); !safe)
     return tl::unexpected(safe.error());
   return credentials;
@@ -67,19 +75,21 @@ Result<Credentials> if_safe(Result<Credentials> credentials, const std::vector<L
 
 }  // namespace
 
+// Whoever is the coordinator, here or elsewhere, gives orders.
 Result<Credentials> credentials_of(const ServerConfig& config) {
-  const bool coordinates = config.index == 0;
-  std::vector<Listening> listening = {{"[server] bind", config.bind, "tcp://127.0.0.1:*"},
-                                      {"[server] admin", config.admin, "127.0.0.1:0"}};
-  if (coordinates) listening.push_back({"[server] coordinator", config.coordinator, "tcp://127.0.0.1:7070"});
-  return if_safe(load_credentials(config.security, Role::kServer, coordinates), listening, config.security.insecure);
+  // The lanes' place may follow from the coordinator's.
+  const std::vector<Listening> listening = {{"[server] coordinator", config.coordinator, default_coordinator()},
+                                            {"[server] bind", lanes_bind(config), lanes_bind({.index = config.index})},
+                                            {"[server] admin", config.admin, "127.0.0.1:0", Audience::kMachine}};
+  return if_safe(load_credentials(config.security, Role::kServer, config.index == 0), listening,
+                 config.security.insecure);
 }
 
+// What others connect to for all-reduce jobs has no keys anyway, and is on the network where the coordinator is.
 Result<Credentials> credentials_of(const WorkerConfig& config) {
-  // Beside the admin port: a coordinator elsewhere means nodes elsewhere, which all-reduce jobs connect to.
-  const std::vector<Listening> listening = {{"[worker] admin", config.admin, "127.0.0.1:0"},
-                                            {"[worker] coordinator", config.coordinator, "tcp://127.0.0.1:7070"},
-                                            {"[worker] address", config.address, ""}};
+  const std::vector<Listening> listening = {{"[worker] coordinator", config.coordinator, default_coordinator()},
+                                            {"[worker] admin", config.admin, "127.0.0.1:0", Audience::kMachine},
+                                            {"[worker] address", config.address, "", Audience::kMachine}};
   return if_safe(load_credentials(config.security, Role::kWorker, config.serve_coordinator), listening,
                  config.security.insecure);
 }

@@ -21,6 +21,7 @@ struct Credentials {
 Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bool coordinator);
 
 // Of a daemon that is about to start: its credentials, if what it listens on goes with them (protected mode).
+// Makes this user's run folder where a socket is to be there.
 Result<Credentials> credentials_of(const ServerConfig& config);
 Result<Credentials> credentials_of(const WorkerConfig& config);
 

@@ -1,11 +1,42 @@
 #include "common/security/exposure.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+
 #include "common/base/host_port.h"
 
 namespace tributary {
+namespace {
+
+constexpr std::string_view kIpc = "ipc://";
+
+// Why others than this user could be at a Unix socket of that path, or put one there first; empty: they cannot.
+std::string others_in_folder(std::string_view path) {
+  const std::string above = std::filesystem::path(path).parent_path().string();
+  const std::string folder = above.empty() ? "." : above;
+  struct stat info {};
+  if (::stat(folder.c_str(), &info) != 0) {
+    return "is in the folder " + folder + ", which is not there yet: somebody else could make it";
+  }
+  const bool ours = info.st_uid == ::geteuid() || info.st_uid == 0;
+  if (ours && (info.st_mode & 022) == 0) return {};
+  return "is in the folder " + folder + ", which other users may write: one of them could listen there first";
+}
+
+// Why somebody gets there who should not; empty: nobody does.
+std::string why_exposed(const Listening& at) {
+  if (!stays_on_machine(at.address)) return "is not on this machine alone";
+  if (at.widest == Audience::kMachine || at.address.empty()) return {};
+  if (at.address.starts_with(kIpc)) return others_in_folder(std::string_view(at.address).substr(kIpc.size()));
+  return "is open to every user of this machine";
+}
+
+}  // namespace
 
 bool stays_on_machine(std::string_view address) {
-  if (address.empty() || address.starts_with("ipc://") || address.starts_with("inproc://")) return true;
+  if (address.empty() || address.starts_with(kIpc) || address.starts_with("inproc://")) return true;
   const std::string_view host = host_port(address).host;
   if (host == "localhost" || host == "::1") return true;
   // 127.0.0.0/8, written out.
@@ -16,16 +47,14 @@ bool stays_on_machine(std::string_view address) {
 Status check_exposure(std::span<const Listening> listening, bool keys, bool insecure) {
   if (keys || insecure) return {};
   for (const Listening& at : listening) {
-    if (stays_on_machine(at.address)) continue;
-    return fail(
-        ErrorCode::kConfig,
-        at.key + " = \"" + at.address +
-            "\" is not on this machine alone, and there are no keys: whoever is in the network could read "
-            "and change every job. Either give keys (`tributary keys init`, then [security] keys); or listen on "
-            "this machine only (" +
-            at.key + " = \"" + at.instead +
-            "\"); or, in a network where everybody is trusted, say so ([security] "
-            "insecure = true)");
+    const std::string why = why_exposed(at);
+    if (why.empty()) continue;
+    return fail(ErrorCode::kConfig,
+                at.key + " = \"" + at.address + "\" " + why +
+                    ", and there are no keys: whoever gets there could read and change every job. Either give keys "
+                    "(`tributary keys init`, then [security] keys); or listen where nobody else gets (" +
+                    at.key + " = \"" + at.instead +
+                    "\"); or, where everybody is trusted, say so ([security] insecure = true)");
   }
   return {};
 }

@@ -1,5 +1,9 @@
 #include "common/security/key_folder.h"
 
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -7,10 +11,25 @@ namespace tributary {
 
 namespace fs = std::filesystem;
 
-Status make_key_folder(const KeyFolder& folder, Role coordinator) {
+namespace {
+
+// Which others may not write, whatever the umask. They may look: secrets are closed themselves, and a server that is
+// another user's than who makes keys (as systemd's) reads who is authorized.
+Status make_folder(const std::string& path) {
+  const fs::path above = fs::path(path).lexically_normal().parent_path();
   std::error_code error;
-  fs::create_directories(folder.authorized(), error);
-  if (error) return fail(ErrorCode::kIo, "cannot make the folder " + folder.authorized() + ": " + error.message());
+  if (!above.empty()) fs::create_directories(above, error);
+  if (::mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
+    return fail(ErrorCode::kIo, "cannot make the folder " + path + ": " + std::strerror(errno));
+  }
+  return check_key_folder(path);
+}
+
+}  // namespace
+
+Status make_key_folder(const KeyFolder& folder, Role coordinator) {
+  if (Status made = make_folder(folder.path); !made) return made;
+  if (Status made = make_folder(folder.authorized()); !made) return made;
   auto pair = make_key_pair(kCoordinatorName, coordinator);
   if (!pair) return tl::unexpected(pair.error());
   if (Status written = write_key_pair(folder.pair(kCoordinatorName), *pair); !written) return written;
@@ -26,6 +45,7 @@ Result<std::string> add_key(const KeyFolder& folder, const std::string& name, Ro
     return fail(ErrorCode::kInvalidArgument,
                 "there are no keys in " + folder.path + "; `tributary keys init " + folder.path + "` begins with them");
   }
+  if (Status closed = check_key_folder(folder.authorized()); !closed) return tl::unexpected(closed.error());
   const auto pub = [&](const std::string& stem) { return folder.authorized() + "/" + stem + ".pub"; };
   std::string stem = name;
   // A second key has the name with a number.

@@ -35,6 +35,29 @@ std::string reason() {
   return std::strerror(errno);
 }
 
+std::string in_digits(mode_t mode) {
+  return std::to_string((mode >> 6) & 7) + std::to_string((mode >> 3) & 7) + std::to_string(mode & 7);
+}
+
+tl::unexpected<Error> written_by_others(const std::string& path, const struct stat& info) {
+  return fail(ErrorCode::kConfig, path + " may be written by other users (owner " + std::to_string(info.st_uid) +
+                                      ", mode " + in_digits(info.st_mode) +
+                                      "), who would decide whose keys count; make it this user's or root's, and close "
+                                      "it: chmod go-w " +
+                                      path);
+}
+
+// of: the owner of the file that is read in it, who may replace it anyway.
+Status check_folder(const std::string& path, uid_t of) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) {
+    return fail(ErrorCode::kConfig, "cannot look at the folder of keys " + path + ": " + reason());
+  }
+  const uid_t owner = info.st_uid == of ? ::geteuid() : info.st_uid;
+  if (others_write(info.st_mode, owner, ::geteuid())) return written_by_others(path, info);
+  return {};
+}
+
 // secret: what others may read is refused.
 Result<std::string> read_file(const std::string& path, bool secret) {
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -44,10 +67,13 @@ Result<std::string> read_file(const std::string& path, bool secret) {
     return fail(ErrorCode::kConfig, path + " is no file of a key");
   }
   if (secret && others_read(info.st_mode, info.st_uid, ::geteuid())) {
-    return fail(ErrorCode::kConfig, path + " is a secret that other users may read (mode " +
-                                        std::to_string((info.st_mode >> 6) & 7) +
-                                        std::to_string((info.st_mode >> 3) & 7) + std::to_string(info.st_mode & 7) +
+    return fail(ErrorCode::kConfig, path + " is a secret that other users may read (mode " + in_digits(info.st_mode) +
                                         "); make it its owner's alone: chmod 600 " + path);
+  }
+  if (!secret && others_write(info.st_mode, info.st_uid, ::geteuid())) return written_by_others(path, info);
+  const std::string folder = path.substr(0, path.rfind('/') + 1);
+  if (Status closed = check_folder(folder.empty() ? "." : folder, info.st_uid); !closed) {
+    return tl::unexpected(closed.error());
   }
   std::string text(kMaxKeyFile + 1, '\0');
   const ssize_t size = ::read(file.get(), text.data(), text.size());
@@ -157,6 +183,16 @@ Status write_identity(const std::string& path, const Identity& identity) {
 bool others_read(mode_t mode, uid_t owner, uid_t reader) {
   const bool lent_by_root = owner == 0 && reader != 0;
   return (mode & (lent_by_root ? 037 : 077)) != 0;
+}
+
+bool others_write(mode_t mode, uid_t owner, uid_t reader) {
+  if (owner != reader && owner != 0) return true;
+  const bool each_his_own = S_ISDIR(mode) && (mode & S_ISVTX) != 0;
+  return (mode & 022) != 0 && !each_his_own;
+}
+
+Status check_key_folder(const std::string& path) {
+  return check_folder(path, ::geteuid());
 }
 
 std::string random_token() {

@@ -49,7 +49,7 @@ struct KeyPair {
 Result<KeyPair> make_key_pair(const std::string& name, Role role);
 
 // Never trust their input: kConfig names the file and what is wrong with it. A pair that others than its owner may read
-// is refused.
+// is refused, and whatever others may write or replace.
 Result<KeyPair> read_key_pair(const std::string& path);
 Result<Identity> read_identity(const std::string& path);
 
@@ -62,6 +62,11 @@ std::string random_token();
 // Whether a secret is no secret: all but its owner are others; if root owns what somebody else reads, the group may
 // read it, too (systemd's credentials and Kubernetes' secrets come so).
 bool others_read(mode_t mode, uid_t owner, uid_t reader);
+// Whether somebody but the reader and root decides what a file of keys says: who else owns or may write it. In a folder
+// with the sticky bit (/tmp, a volume of Kubernetes') each file is its owner's.
+bool others_write(mode_t mode, uid_t owner, uid_t reader);
+// kConfig, with the cure: a folder of keys in which others could put or replace files.
+Status check_key_folder(const std::string& path);
 Result<std::string> read_token(const std::string& path);  // of a file that nobody else may read
 Status write_secret(const std::string& path, const std::string& text);
 

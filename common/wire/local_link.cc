@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "common/base/incarnation.h"
+#include "common/base/socket_peer.h"
 #include "common/wire/fd_packet.h"
 
 namespace tributary {
@@ -47,12 +48,10 @@ socklen_t address_of(const std::string& name, sockaddr_un& address) {
 
 // Memory of ours goes only to whoever could read it anyway.
 Status check_user(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return tl::unexpected(gone());
-  if (peer.uid == ::geteuid() || peer.uid == 0 || ::geteuid() == 0) return {};
-  return fail(ErrorCode::kUnavailable, "process " + std::to_string(peer.pid) + " belongs to user " +
-                                           std::to_string(peer.uid) + ", this one to user " +
+  const auto peer = peer_at(socket);
+  if (!peer) return tl::unexpected(gone());
+  if (is_trusted(*peer)) return {};
+  return fail(ErrorCode::kUnavailable, "the other side is " + in_words(*peer) + ", this one of user " +
                                            std::to_string(::geteuid()) +
                                            "; run worker and server as the same user to let them share memory");
 }

@@ -25,6 +25,7 @@ train() {
   # Three ports of the job's own: the coordinator's, server 0's admin port (on loopback), and one for the trainers.
   export TRIBUTARY_PORT=${TRIBUTARY_PORT:-$((10000 + SLURM_JOB_ID % 6000 * 3))}
   export TRIBUTARY_ADMIN=127.0.0.1:$((TRIBUTARY_PORT + 1)) MASTER_PORT=$((TRIBUTARY_PORT + 2))
+  (umask 077 && mkdir -p "$TRIBUTARY_RUN") # a new one is this user's alone
   mkdir -p "$TRIBUTARY_RUN/logs"
   make_keys "${#servers[@]}" "${#nodes[@]}"
 
@@ -135,12 +136,13 @@ EOF
 }
 
 worker() {
-  local index=$SLURM_PROCID keys=$TRIBUTARY_RUN/keys config=$TRIBUTARY_RUN/worker-$SLURM_PROCID.toml
+  local index=$SLURM_PROCID keys=$TRIBUTARY_RUN/keys config=$TRIBUTARY_RUN/worker-$SLURM_PROCID.toml socket
+  socket=$(worker_socket)
   cat >"$config" <<EOF
 [worker]
 name = "node-$index"
 coordinator = "tcp://$TRIBUTARY_SERVER_0:$TRIBUTARY_PORT"
-socket = "$(worker_socket)"
+socket = "$socket"
 
 [security]
 keys = "$keys/node-$index.key"
@@ -149,8 +151,15 @@ EOF
   keep tributary-worker --config "$config"
 }
 
+# worker_socket: its path, in a folder that nobody else may enter; job numbers are no secret, and /tmp is everybody's.
 worker_socket() {
-  echo "/tmp/tributary-$SLURM_JOB_ID-$SLURM_NODEID.sock"
+  local folder=/tmp/tributary-$UID
+  mkdir -m 700 "$folder" 2>/dev/null || true
+  if [ -L "$folder" ] || [ ! -O "$folder" ] || [ "$(stat -c %a "$folder")" != 700 ]; then
+    echo "$folder on $SLURMD_NODENAME is not this user's alone; remove it, as its owner or root" >&2
+    return 1
+  fi
+  echo "$folder/$SLURM_JOB_ID-$SLURM_NODEID.sock"
 }
 
 # trainer COMMAND...: told what torchrun would tell it.

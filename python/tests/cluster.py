@@ -91,7 +91,7 @@ class Cluster:
         self.servers = servers
         self.nodes = nodes
         self.store = store
-        self.coordinator = f"tcp://127.0.0.1:{free_port()}"
+        self.coordinator = f"ipc://{folder}/coordinator"
         self.admin = f"127.0.0.1:{free_port()}"
         self.token = Path()  # file with the token of server 0's admin port
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -129,7 +129,7 @@ class Cluster:
             f"server-{index}",
             "tributary-server",
             f'[server]\nindex = {index}\nservers = {self.servers}\ncoordinator = "{self.coordinator}"\n'
-            f'bind = "tcp://127.0.0.1:*"\nadmin = "{admin}"\nlanes = 1\n'
+            f'admin = "{admin}"\nlanes = 1\n'
             f'[limits]\nheartbeat_ms = 200\npeer_timeout_ms = 3000\n{store}[security]\nadmin_token = "{self.token}"\n',
         )
 

@@ -69,8 +69,8 @@ Status check_ipc_free(const std::string& address) {
   const int connected = ::connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name);
   const int error = connected == 0 ? 0 : errno;
   ::close(fd);
-  // EAGAIN: a living listener whose backlog is full.
-  if (connected != 0 && error != EAGAIN) return {};
+  // EAGAIN: a living listener whose backlog is full. EACCES: another user's.
+  if (connected != 0 && error != EAGAIN && error != EACCES) return {};
   return fail(ErrorCode::kUnavailable,
               "cannot bind " + address + ": another process listens there; stop it or choose another path");
 }

@@ -124,14 +124,16 @@ Json judge(std::vector<Sample> samples, const Bound (&bounds)[kQuantities]) {
   return found;
 }
 
-// Connects to "tcp://HOST:PORT" or the path of a Unix socket, and hangs up.
+// Connects to "tcp://HOST:PORT", "ipc://PATH" or the path of an attach socket, and hangs up.
 void connect_once(const std::string& to) {
-  constexpr std::string_view kTcp = "tcp://";
+  constexpr std::string_view kTcp = "tcp://", kIpc = "ipc://";
   if (!to.starts_with(kTcp)) {
     sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-    if (to.size() >= sizeof(address.sun_path)) return;
-    std::ranges::copy(to, address.sun_path);
-    const FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const bool is_ipc = to.starts_with(kIpc);
+    const std::string path = is_ipc ? to.substr(kIpc.size()) : to;
+    if (path.size() >= sizeof(address.sun_path)) return;
+    std::ranges::copy(path, address.sun_path);
+    const FileDescriptor socket(::socket(AF_UNIX, (is_ipc ? SOCK_STREAM : SOCK_SEQPACKET) | SOCK_CLOEXEC, 0));
     (void)::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
     return;
   }
@@ -265,7 +267,7 @@ class Soak {
         if (auto page = http_get(daemon.admin, "/metrics", kAsk); !page) return tl::unexpected(page.error());
       }
     }
-    connect_once("tcp://" + cluster_.coordinator());
+    connect_once(cluster_.coordinator());
     return {};
   }
 

@@ -244,20 +244,15 @@ TEST_CASE("all-reduce: a typing error in the algorithm, and an encoding, are ref
 
 TEST_CASE("a worker whose coordinator nobody serves says so, and its trainers end with what to look at") {
   const TempDir dir;
-  const auto port = free_port();
-  REQUIRE(port);
   const std::string config = dir / "worker.toml", log = dir / "worker.log", socket = dir / "worker.sock";
-  std::ofstream(config) << "[worker]\ncoordinator = \"tcp://127.0.0.1:" << *port << "\"\nsocket = \"" << socket
+  const std::string coordinator = "ipc://" + (dir / "coordinator");
+  std::ofstream(config) << "[worker]\ncoordinator = \"" << coordinator << "\"\nsocket = \"" << socket
                         << "\"\nadmin = \"\"\n[limits]\nheartbeat_ms = 100\npeer_timeout_ms = 500\n";
   auto worker = Process::spawn({.argv = {bin("tributary-worker"), "--config", config}, .log_file = log});
   REQUIRE(worker);
-  REQUIRE(eventually([&] {
-    return has(last_lines(log, 15), "waiting for the coordinator at tcp://127.0.0.1:" + std::to_string(*port));
-  }));
-  REQUIRE(eventually([&] {
-    return has(last_lines(log, 15),
-               "the coordinator at tcp://127.0.0.1:" + std::to_string(*port) + " has not been heard");
-  }));
+  REQUIRE(eventually([&] { return has(last_lines(log, 15), "waiting for the coordinator at " + coordinator); }));
+  REQUIRE(eventually(
+      [&] { return has(last_lines(log, 15), "the coordinator at " + coordinator + " has not been heard"); }));
   CHECK(has(last_lines(log, 15), "serve_coordinator"));
   CHECK_FALSE(has(last_lines(log, 15), "ready {"));
 }

@@ -119,21 +119,25 @@ TEST_CASE("a daemon with an unknown configuration key does not start and names f
   CHECK(has(error, "colour"));
 }
 
-TEST_CASE("a server whose port is taken does not start and names the address") {
-  const TempDir dir;
-  const auto cluster = start(options_in(dir / "run"));
-  const std::string config = dir / "second.toml", log = dir / "second.log";
-  std::ofstream(config) << "[server]\nindex = 0\nservers = 1\ncoordinator = \"" << cluster->coordinator()
-                        << "\"\nbind = \"tcp://127.0.0.1:*\"\nadmin = \"\"\n";
-  auto second = Process::spawn({.argv = {bin("tributary-server"), "--config", config}, .log_file = log});
-  REQUIRE(second);
-  const auto status = second->wait(kPatience);
-  REQUIRE(status);
-  CHECK_FALSE(status->ok());
-  const std::string said = last_lines(log, 15);
-  CHECK(has(said, cluster->coordinator()));
-  CHECK(has(said, "another process has this port"));
-  CHECK_FALSE(cluster->failure());
+TEST_CASE("a server whose port or socket is taken does not start and names the address") {
+  for (const Transport transport : {Transport::kTcp, Transport::kIpc}) {
+    const TempDir dir;
+    ClusterOptions options = options_in(dir / "run");
+    options.transport = transport;
+    const auto cluster = start(options);
+    const std::string config = dir / "second.toml", log = dir / "second.log";
+    std::ofstream(config) << "[server]\nindex = 0\nservers = 1\ncoordinator = \"" << cluster->coordinator()
+                          << "\"\nadmin = \"\"\n[security]\ninsecure = true\n";
+    auto second = Process::spawn({.argv = {bin("tributary-server"), "--config", config}, .log_file = log});
+    REQUIRE(second);
+    const auto status = second->wait(kPatience);
+    REQUIRE(status);
+    CHECK_FALSE(status->ok());
+    const std::string said = last_lines(log, 15);
+    CHECK(has(said, cluster->coordinator()));
+    CHECK(has(said, transport == Transport::kTcp ? "another process has this port" : "another process listens there"));
+    CHECK_FALSE(cluster->failure());
+  }
 }
 
 TEST_CASE("a second cluster in the same folder is refused while one runs there") {
@@ -400,6 +404,7 @@ TEST_CASE("a gigabyte of noise on a server's ports while a job trains changes no
   const std::string reference = standalone_digest(dir, job_file, 2);
   ClusterOptions options = options_in(dir / "run");
   options.nodes = 2;
+  options.transport = Transport::kTcp;
   options.peer_timeout_ms = 20'000;  // the noise takes the processors, too, and nobody is to be given up for that
   const auto cluster = start(options);
   constexpr std::uint64_t kEach = 500'000'000;

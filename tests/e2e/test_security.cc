@@ -3,13 +3,21 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+#include <sstream>
 
 #include "common/base/file_descriptor.h"
 #include "common/security/data_tokens.h"
 #include "common/security/key_folder.h"
 #include "common/security/socket_keys.h"
 #include "tests/e2e/e2e.h"
+#include "tests/unit/other_user.h"
 
 namespace tributary::e2e::security_test {
 namespace {
@@ -65,6 +73,32 @@ std::string security(const std::string& pair, const KeyFolder& keys, const std::
          (coordinator.empty() ? keys.coordinator() : coordinator) + "\"\n";
 }
 
+// TCP ports that a process listens on, whatever the address.
+std::set<int> listening_ports(int pid) {
+  std::set<std::string> own;  // numbers of its sockets
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with("socket:[")) own.insert(target.substr(8, target.size() - 9));
+  }
+  std::set<int> ports;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream in(table);
+    std::string line;
+    std::getline(in, line);  // the head
+    while (std::getline(in, line)) {
+      std::istringstream words(line);
+      std::string slot, local, remote, state, skipped, inode;
+      words >> slot >> local >> remote >> state;
+      for (int i = 0; i < 5; ++i) words >> skipped;
+      words >> inode;
+      if (state == "0A" && own.contains(inode))
+        ports.insert(std::stoi(local.substr(local.rfind(':') + 1), nullptr, 16));
+    }
+  }
+  return ports;
+}
+
 sockaddr_in address_of(const std::string& endpoint) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -97,6 +131,106 @@ TEST_CASE("with keys a job ends in the same bits, over encrypted sockets and in 
     check_transport(*cluster);
     CHECK(cluster->stop().empty());
   }
+}
+
+TEST_CASE("another user of the machine comes to nothing of a cluster without keys, whatever the umask") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "private", .snapshot_every_rounds = 10});
+  const mode_t before = ::umask(0);
+  auto started = LocalCluster::start(two_by_two(dir));
+  ::umask(before);
+  REQUIRE_MESSAGE(started, started.error().message);
+  LocalCluster& cluster = **started;
+  start_trainers(cluster, job_file);
+  finish_training(cluster);
+  CHECK(results(cluster)[0].at("digest") == standalone_digest(dir, job_file, 4));
+  check_transport(cluster);
+
+  std::vector<std::string> paths;
+  const auto listens_at = [&](const std::string& endpoint) {
+    REQUIRE_MESSAGE(endpoint.starts_with("ipc://" + cluster.base_dir() + "/"), endpoint);
+    paths.push_back(endpoint.substr(std::string_view("ipc://").size()));
+  };
+  listens_at(cluster.coordinator());
+  for (const Daemon& server : cluster.servers()) {
+    for (const std::string& lane : server.lanes) listens_at(lane);
+  }
+  for (const Daemon& worker : cluster.workers()) paths.push_back(worker.socket);
+  for (auto* daemons : {&cluster.servers(), &cluster.workers()}) {
+    for (const Daemon& daemon : *daemons) {
+      CAPTURE(daemon.name);
+      CHECK(listening_ports(daemon.process.pid()) == std::set<int>{ntohs(address_of(daemon.admin).sin_port)});
+    }
+  }
+  namespace fs = std::filesystem;
+  constexpr fs::perms kOthers = fs::perms::group_all | fs::perms::others_all;
+  CHECK(fs::status(cluster.base_dir()).permissions() == fs::perms::owner_all);
+  int entries = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(cluster.base_dir())) {
+    ++entries;
+    // What a run is known by has no secret.
+    if (entry.path().filename() == ".tributary-run" || entry.path().extension() == ".toml" ||
+        entry.path().filename() == "cluster.json") {
+      continue;
+    }
+    CHECK_MESSAGE((entry.symlink_status().permissions() & kOthers) == fs::perms::none, entry.path().string());
+  }
+  CHECK(entries > 20);
+
+  if (!testing::can_be_another_user()) return;
+  CHECK(testing::as_another_user([&] { return ::access(cluster.base_dir().c_str(), X_OK) != 0; }));
+  // The sockets refuse him themselves, too.
+  for (const std::string& folder : {dir.path(), cluster.base_dir(), cluster.socket_dir()}) {
+    REQUIRE(::chmod(folder.c_str(), 0755) == 0);
+  }
+  for (const std::string& path : paths) {
+    const auto connects = [&path] {
+      sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+      std::ranges::copy(path, address.sun_path);
+      for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
+        const FileDescriptor socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+        const int rc = ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+        if (rc == 0 || errno != EACCES) return true;
+      }
+      return false;
+    };
+    CHECK_MESSAGE(connects(), path);
+    CHECK_FALSE_MESSAGE(testing::as_another_user(connects), path);
+  }
+}
+
+TEST_CASE("a base folder of another user's is refused, and links in one's own are not written through") {
+  const TempDir dir;
+  const std::string victim = dir / "victim";
+  std::ofstream(victim) << "mine";
+  const auto plant = [&](const std::string& name) {
+    std::filesystem::create_directory(dir / "run");
+    std::filesystem::create_symlink(victim, dir / ("run/" + name));
+  };
+  const auto untouched = [&] {
+    std::ifstream in(victim);
+    std::string text;
+    return std::getline(in, text) && text == "mine";
+  };
+  for (const char* name : {"server-0.toml.new", "cluster.json.new"}) {
+    std::ofstream(dir / "marker") << "";
+    plant(name);
+    std::filesystem::copy(dir / "marker", dir / "run/.tributary-run");
+    CHECK(start(options_in(dir / "run"))->stop().empty());
+    CHECK(untouched());
+    std::filesystem::remove_all(dir / "run");
+  }
+  std::filesystem::create_directories(dir / "run/logs");
+  std::ofstream(dir / "run/.tributary-run") << "";
+  std::filesystem::create_symlink(victim, dir / "run/logs/server-0.log");
+  CHECK_FALSE(LocalCluster::start(options_in(dir / "run")));
+  CHECK(untouched());
+  if (!testing::can_be_another_user()) return;
+  std::filesystem::remove_all(dir / "run/logs");
+  REQUIRE(::chown((dir / "run").c_str(), testing::kOtherUser, testing::kOtherUser) == 0);
+  const auto refused = LocalCluster::start(options_in(dir / "run"));
+  REQUIRE_FALSE(refused);
+  CHECK(has(refused.error().message, "belongs to user 65534"));
 }
 
 TEST_CASE("killed daemons of a cluster with keys come back, and the job to the same bits") {
@@ -268,16 +402,22 @@ TEST_CASE("--check-config says whether a daemon would start, and touches nothing
   CHECK(has(check("tributary-worker", "[worker]\nnmae = \"x\"\n"), "did you mean 'name'"));
 }
 
-TEST_CASE("a daemon that other machines reach does not start without keys, and the error names three cures") {
+TEST_CASE("a daemon that others than its user reach does not start without keys, and the error names three cures") {
   const TempDir dir;
-  const auto port = free_port();
-  REQUIRE(port);
-  const Intruder open(dir, "open", "tributary-server",
-                      "[server]\ncoordinator = \"tcp://127.0.0.1:" + std::to_string(*port) +
-                          "\"\nbind = \"tcp://0.0.0.0:*\"\nadmin = \"\"\n");
-  for (const char* cure : {"[server] bind = \"tcp://0.0.0.0:*\" is not on this machine alone", "tributary keys init",
-                           "tcp://127.0.0.1:*", "insecure = true"}) {
-    CHECK_MESSAGE(open.says(cure), cure);
+  const struct {
+    const char *name, *bind, *why;
+  } places[] = {{"network", "tcp://0.0.0.0:*", "is not on this machine alone"},
+                {"loopback", "tcp://127.0.0.1:*", "is open to every user of this machine"},
+                {"shared", "ipc:///tmp/tributary-lanes", "which other users may write"}};
+  for (const auto& [name, bind, why] : places) {
+    const Intruder open(
+        dir, name, "tributary-server",
+        "[server]\ncoordinator = \"ipc://" + (dir / "coordinator") + "\"\nbind = \"" + bind + "\"\nadmin = \"\"\n");
+    for (const std::string& part :
+         {"[server] bind = \"" + std::string(bind) + "\" is", std::string(why), std::string("tributary keys init"),
+          std::string("bind = \"ipc://"), std::string("insecure = true")}) {
+      CHECK_MESSAGE(open.says(part), part);
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 // Daemons and trainers in any order, and daemons whose configurations do not fit together.
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include "common/base/file_descriptor.h"
@@ -18,11 +19,8 @@ class Parts {
   // peer_timeout_ms: after which who is silent is lost.
   explicit Parts(const TempDir& dir, int peer_timeout_ms = 4000)
       : dir_(dir),
-        limits_("[limits]\nheartbeat_ms = 100\npeer_timeout_ms = " + std::to_string(peer_timeout_ms) + "\n") {
-    const auto port = free_port();
-    REQUIRE(port);
-    coordinator_ = "tcp://127.0.0.1:" + std::to_string(*port);
-  }
+        limits_("[limits]\nheartbeat_ms = 100\npeer_timeout_ms = " + std::to_string(peer_timeout_ms) + "\n"),
+        coordinator_("ipc://" + (dir / "coordinator")) {}
   struct Part {
     Process process;
     std::string log;
@@ -44,7 +42,7 @@ class Parts {
     const std::string id = name.empty() ? "server-" + std::to_string(index) : name;
     std::ofstream(dir_ / (id + ".toml")) << "[server]\nindex = " << index << "\nservers = " << servers
                                          << "\ncoordinator = \"" << (coordinator.empty() ? coordinator_ : coordinator)
-                                         << "\"\nbind = \"tcp://127.0.0.1:*\"\nlanes = 1\nadmin = \"\"\n"
+                                         << "\"\nlanes = 1\nadmin = \"\"\n"
                                          << limits_;
     return spawn(id, {bin("tributary-server"), "--config", dir_ / (id + ".toml")});
   }
@@ -93,6 +91,40 @@ TEST_CASE("trainer, worker and servers may be started in any order: each says wh
   auto first = parts.server(0, 2);
   for (const auto* part : {&first, &second, &worker}) CHECK(part->says("ready {"));
   CHECK(has(trainer.ended_with(0), "digest"));
+}
+
+TEST_CASE("daemons and trainers that name no address meet in their user's run folder, which nobody else may enter") {
+  const TempDir dir;
+  const std::string job_file = write_job(dir, {.name = "unnamed", .rounds = 20});
+  ::setenv("XDG_RUNTIME_DIR", dir.path().c_str(), 1);
+  std::ofstream(dir / "server.toml") << "[server]\nlanes = 1\nadmin = \"\"\n";
+  std::ofstream(dir / "worker.toml") << "[worker]\nlanes = 1\nadmin = \"\"\n";
+  const auto spawn = [&](const std::string& name, const std::vector<std::string>& argv) {
+    auto process = Process::spawn({.argv = argv, .log_file = dir / (name + ".log")});
+    REQUIRE_MESSAGE(process, process.error().message);
+    return std::move(*process);
+  };
+  const mode_t before = ::umask(0);
+  const Process server = spawn("server", {bin("tributary-server"), "--config", dir / "server.toml"});
+  const Process worker = spawn("worker", {bin("tributary-worker"), "--config", dir / "worker.toml"});
+  ::umask(before);
+  Process trainer = spawn("trainer", job_command({bin("tributary-train"), "--rank", "0", "--world-size", "1",
+                                                  "--local-rank", "0", "--local-world-size", "1", "--node-rank", "0"},
+                                                 job_file, {}, {}));
+  ::unsetenv("XDG_RUNTIME_DIR");
+  const auto ended = trainer.wait(kPatience);
+  INFO(last_lines(dir / "server.log", 10) << last_lines(dir / "worker.log", 10) << last_lines(dir / "trainer.log", 10));
+  REQUIRE(ended);
+  CHECK(ended->ok());
+  namespace fs = std::filesystem;
+  CHECK(fs::status(dir / "tributary").permissions() == fs::perms::owner_all);
+  int sockets = 0;
+  for (const auto& entry : fs::directory_iterator(dir / "tributary")) {
+    sockets += entry.is_socket();
+    CHECK_MESSAGE((entry.status().permissions() & (fs::perms::group_all | fs::perms::others_all)) == fs::perms::none,
+                  entry.path().string());
+  }
+  CHECK(sockets == 3);  // the coordinator's, a lane's, the worker's
 }
 
 TEST_CASE("a trainer waits as long as it is told to") {

@@ -27,8 +27,10 @@ void add_local_run_options(CliCommand command, LocalRunOptions& options, const s
       ->type_name("FOLDER");
   command->add_option("--lanes", cluster.lanes, "lanes of each daemon (default: from the machine's cores)");
   command
-      ->add_option("--transport", options.transport,
-                   "between workers and servers: shm (gradients and parameters stay in shared memory), tcp, ipc")
+      ->add_option(
+          "--transport", options.transport,
+          "between workers and servers: shm (gradients and parameters stay in shared memory), ipc, tcp (without "
+          "--secure open to every user of this machine)")
       ->check(one_of({"shm", "tcp", "ipc"}))
       ->capture_default_str();
   command

@@ -28,7 +28,7 @@ there, with the same result to the last bit. What the daemons' configurations lo
 Examples:
   tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2
   tributary up configs/fashion-mnist-allreduce.toml --nodes 2 --ranks-per-node 2
-  tributary up configs/fashion-mnist.toml --set optimizer.lr=0.002 --set train.epochs=3 --base-dir /tmp/try --fresh --json
+  tributary up configs/fashion-mnist.toml --set optimizer.lr=0.002 --set train.epochs=3 --base-dir runs/try --fresh --json
 
 --json: one object on standard output, everything else on standard error:
   test_accuracy, train_loss, train_accuracy, digest (of the final parameters), rounds, last_round, completed, stopped, resumed_from (round),

@@ -18,8 +18,10 @@
 
 #include "common/base/assert.h"
 #include "common/base/exit_codes.h"
+#include "common/base/private_folder.h"
 #include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
+#include "common/files/durable_file.h"
 #include "common/security/key_folder.h"
 #include "tools/cluster/run_folder.h"
 #include "tools/cluster/stop_wait.h"
@@ -48,12 +50,10 @@ std::string toml_string(const std::string& text) {
 
 Status write_file(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".new";
-  std::ofstream out(temporary, std::ios::trunc);
-  out << text;
-  out.close();
-  if (!out || ::rename(temporary.c_str(), path.c_str()) != 0) {
-    return fail(ErrorCode::kIo, "cannot write " + path + ": " + std::strerror(errno));
-  }
+  const auto file = open_to_write(temporary);  // nobody's link is followed
+  if (!file) return tl::unexpected(file.error());
+  if (Status written = write_all(*file, temporary, text.data(), text.size()); !written) return written;
+  if (::rename(temporary.c_str(), path.c_str()) != 0) return tl::unexpected(file_error("write", path, errno));
   return {};
 }
 
@@ -138,8 +138,9 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::start(ClusterOptions options
 
 Status LocalCluster::prepare() {
   std::error_code error;
-  fs::create_directories(options_.base_dir, error);
-  if (error) return fail(ErrorCode::kIo, "cannot create the folder " + options_.base_dir + ": " + error.message());
+  const std::string& base = options_.base_dir;
+  // One that somebody made may be open to readers, as he wishes; not to writers, which the token's reading looks at.
+  if (Status ours = fs::exists(base, error) ? check_own_folder(base) : make_private_folder(base); !ours) return ours;
   options_.base_dir = fs::canonical(options_.base_dir, error).string();
   if (options_.bin_dir.empty()) options_.bin_dir = executable_dir();
   if (auto ok = claim_run_folder(options_.base_dir); !ok) return ok;
@@ -156,8 +157,7 @@ Status LocalCluster::prepare() {
     own_socket_dir_ = true;
   }
   for (const std::string& folder : {socket_dir_, log_dir()}) {
-    fs::create_directories(folder, error);
-    if (error) return fail(ErrorCode::kIo, "cannot create the folder " + folder + ": " + error.message());
+    if (Status made = make_private_folder(folder); !made) return made;
   }
   if (Status made = make_keys(); !made) return made;
   return write_configs();
@@ -175,6 +175,7 @@ Status LocalCluster::make_keys() {
   if (!read) return tl::unexpected(read.error());
   admin_token_ = std::move(*read);
   if (!options_.secure) return {};
+  if (Status made = make_private_folder(keys.path); !made) return made;
   if (!fs::exists(keys.pair(kCoordinatorName), error)) {
     Status made = make_key_folder(keys, options_.servers == 0 ? Role::kWorker : Role::kServer);
     if (!made) return made;
@@ -193,11 +194,11 @@ Status LocalCluster::make_keys() {
   return {};
 }
 
-// On hosts of a network that we made everybody is trusted.
+// On hosts of a network that we made, and where somebody asks for ports of loopback without keys, everybody is trusted.
 std::string LocalCluster::security(const std::string& name, bool coordinator) const {
   std::string text = "\n[security]\n";
   if (coordinator) text += "admin_token = " + toml_string(options_.base_dir + "/" + kAdminTokenFile) + "\n";
-  if (!options_.secure) return text + (options_.worker_sites.empty() ? "" : "insecure = true\n");
+  if (!options_.secure) return text + (uses_ipc() ? "" : "insecure = true\n");
   const KeyFolder keys{options_.base_dir + "/" + kKeysFolder};
   text += "keys = " + toml_string(keys.pair(coordinator ? kCoordinatorName : name)) + "\n";
   return text +
@@ -206,9 +207,14 @@ std::string LocalCluster::security(const std::string& name, bool coordinator) co
          "\n";
 }
 
+// Ports of loopback are every local user's; sockets in the base folder are this user's alone.
+bool LocalCluster::uses_ipc() const {
+  return options_.transport != Transport::kTcp && options_.worker_sites.empty();
+}
+
 Status LocalCluster::take_lock() {
   const std::string path = options_.base_dir + "/lock";
-  lock_fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  lock_fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (lock_fd_ < 0) return fail(ErrorCode::kIo, "cannot open " + path + ": " + std::strerror(errno));
   const auto until = Clock::now() + grace();
   while (::flock(lock_fd_, LOCK_EX | LOCK_NB) != 0) {
@@ -235,7 +241,8 @@ Status LocalCluster::write_configs() {
   const auto host = [](const std::vector<std::string>& hosts, std::uint32_t index) {
     return index < hosts.size() && !hosts[index].empty() ? "host = " + toml_string(hosts[index]) + "\n" : std::string();
   };
-  if (options_.transport == Transport::kIpc) {
+  const bool ipc = uses_ipc();
+  if (ipc) {
     coordinator_ = "ipc://" + socket_dir_ + "/coordinator";
   } else if (!options_.worker_sites.empty()) {
     // A host of its own: nobody else has taken the port.
@@ -253,7 +260,6 @@ Status LocalCluster::write_configs() {
   const std::string log = "\n[log]\nlevel = " + toml_string(options_.log_level) + "\n";
   for (std::uint16_t i = 0; i < options_.servers; ++i) {
     const std::string number = std::to_string(i);
-    const bool ipc = options_.transport == Transport::kIpc;
     const DaemonSite site = options_.server_sites.empty() ? DaemonSite{} : options_.server_sites[i];
     std::string text =
         "# Written by tributary for a cluster on one machine.\n[server]\nindex = " + number +

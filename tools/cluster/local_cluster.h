@@ -1,4 +1,4 @@
-// LocalCluster: real tributary-server and tributary-worker daemons on this machine, over loopback, ipc or shared
+// LocalCluster: real tributary-server and tributary-worker daemons on this machine, over Unix sockets, loopback or shared
 // memory. What `tributary up`, the benchmarks and the end-to-end tests start.
 //
 // Everything it writes lies in one folder, so that the same folder continues the same run:
@@ -25,8 +25,9 @@
 
 namespace tributary {
 
-// Between workers and servers. kShm: messages over tcp, payloads in shared memory, as the daemons choose by themselves
-// on one machine; with the others payloads go over the socket, too.
+// Between workers and servers. kShm: messages over Unix sockets (between hosts of their own over tcp), payloads in shared
+// memory, as the daemons choose by themselves on one machine; with the others payloads go over the socket, too. kTcp is
+// for measurements: without keys every user of the machine may come in (insecure).
 enum class Transport { kTcp, kIpc, kShm };
 inline constexpr const char* kTransports[] = {"tcp", "ipc", "shm"};  // as on the command line
 constexpr const char* transport_name(Transport transport) {
@@ -168,6 +169,7 @@ class LocalCluster {
   Status prepare();
   Status make_keys();
   std::string security(const std::string& name, bool coordinator) const;  // the section of a daemon's configuration
+  bool uses_ipc() const;                                                  // between workers and servers; else tcp
   Status take_lock();
   Status write_configs();
   Status spawn(Daemon& daemon);

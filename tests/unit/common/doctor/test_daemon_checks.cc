@@ -141,7 +141,7 @@ TEST_CASE("Lanes at the loopback, or everywhere without a name, are of no use to
   ServerConfig config;
   config.index = 1;
   config.coordinator = "tcp://10.9.8.1:7070";
-  for (const std::string bind : {"tcp://127.0.0.1:*", "tcp://0.0.0.0:*"}) {
+  for (const std::string bind : {"tcp://127.0.0.1:*", "tcp://0.0.0.0:*", "ipc:///nowhere/lanes", ""}) {
     config.bind = bind;
     config.security.insecure = true;
     CHECK(check_of(checks_of(config, here()), "lanes").level == CheckLevel::kProblem);

@@ -13,6 +13,7 @@
 #include "common/security/exposure.h"
 #include "common/security/key_folder.h"
 #include "common/security/path_roots.h"
+#include "tests/unit/other_user.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::testing::keys_test {
@@ -125,6 +126,97 @@ TEST_CASE("a secret is its owner's alone, or root's for a group") {
   CHECK(others_read(0660, 0, 1000));
   CHECK(others_read(0444, 0, 1000));
   CHECK(others_read(0640, 1001, 1000));
+}
+
+TEST_CASE("what decides whose keys count is written by nobody but its reader and root") {
+  CHECK_FALSE(others_write(S_IFREG | 0644, 1000, 1000));
+  CHECK_FALSE(others_write(S_IFREG | 0644, 0, 1000));
+  CHECK(others_write(S_IFREG | 0600, 1001, 1000));
+  CHECK(others_write(S_IFREG | 0664, 0, 1000));
+  CHECK(others_write(S_IFREG | 0646, 1000, 1000));
+  CHECK_FALSE(others_write(S_IFDIR | 0755, 0, 1000));
+  CHECK(others_write(S_IFDIR | 0775, 1000, 1000));
+  CHECK(others_write(S_IFDIR | 0755, 1001, 1000));
+  CHECK_FALSE(others_write(S_IFDIR | 01777, 0, 1000));  // each file is its owner's
+  CHECK(others_write(S_IFREG | 01666, 0, 1000));
+}
+
+TEST_CASE("folders of keys are made so that others cannot write them, whatever the umask") {
+  const TempDir dir;
+  const KeyFolder folder{dir / "keys"};
+  const mode_t before = ::umask(0);
+  const Status made = make_key_folder(folder, Role::kServer);
+  const auto added = add_key(folder, "node-0", Role::kWorker);
+  ::umask(before);
+  REQUIRE_MESSAGE(made, made.error().message);
+  REQUIRE(added);
+  for (const std::string& path : {folder.path, folder.authorized()}) CHECK(mode_of(path) == 0755);
+  for (const std::string& path : {folder.coordinator(), folder.authorized() + "/node-0.pub"}) {
+    CHECK(mode_of(path) == 0644);
+  }
+  ::chmod(folder.authorized().c_str(), 0775);
+  CHECK(has(error_of(add_key(folder, "node-1", Role::kWorker)), "may be written by other users"));
+}
+
+TEST_CASE("a file of keys that others may write or replace is refused, with the cure") {
+  const TempDir dir;
+  const KeyFolder folder{dir / "keys"};
+  REQUIRE(make_key_folder(folder, Role::kServer));
+  const auto refused = [&](const auto& read, const std::string& path, const std::string& open, mode_t mode) {
+    REQUIRE(::chmod(open.c_str(), mode) == 0);
+    const std::string error = error_of(read(path));
+    CHECK_MESSAGE(has(error, "may be written by other users"), error);
+    CHECK_MESSAGE(has(error, "chmod go-w " + open), error);
+    REQUIRE(::chmod(open.c_str(), mode & ~022) == 0);
+    CHECK(read(path));
+  };
+  refused(read_identity, folder.coordinator(), folder.coordinator(), 0664);
+  refused(read_identity, folder.coordinator(), folder.path + "/", 0775);
+  refused(read_key_pair, folder.pair("coordinator"), folder.path + "/", 0777);
+  refused(read_token, folder.token(), folder.path + "/", 0775);
+  ::chmod(folder.path.c_str(), 01777);
+  CHECK(read_identity(folder.coordinator()));
+  if (!can_be_another_user()) return;
+  REQUIRE(::chown(folder.coordinator().c_str(), kOtherUser, kOtherUser) == 0);
+  CHECK(has(error_of(read_identity(folder.coordinator())), "owner 65534"));
+}
+
+TEST_CASE("into a folder that others may write nobody new comes, and who is in it may be shut out") {
+  const TempDir dir;
+  const KeyFolder folder{dir / "keys"};
+  REQUIRE(make_key_folder(folder, Role::kServer));
+  REQUIRE(add_key(folder, "node-0", Role::kWorker));
+  REQUIRE(add_key(folder, "node-1", Role::kWorker));
+  const Identity own = read_key_pair(folder.pair("coordinator"))->identity;
+  std::vector<std::string> told;
+  const auto tell = [&](const std::string& line) { told.push_back(line); };
+  ::chmod(folder.authorized().c_str(), 0775);
+  CHECK(has(error_of(AuthorizedKeys::open(folder.authorized(), own, tell)), "may be written by other users"));
+  ::chmod(folder.authorized().c_str(), 0755);
+  const auto opened = AuthorizedKeys::open(folder.authorized(), own, tell);
+  REQUIRE(opened);
+  AuthorizedKeys& keys = **opened;
+
+  REQUIRE(add_key(folder, "node-2", Role::kWorker));
+  ::chmod(folder.authorized().c_str(), 0775);
+  for (int i = 0; i < 3; ++i) CHECK(keys.refresh().empty());
+  REQUIRE(told.size() == 1);
+  CHECK(has(told[0], "until then nobody else is let in"));
+  const auto is_in = [&](const std::string& name) { return keys.find(read_key_pair(folder.pair(name))->identity.key); };
+  CHECK(is_in("node-0"));
+  CHECK_FALSE(is_in("node-2"));
+  fs::remove(folder.authorized() + "/node-1.pub");
+  CHECK(keys.refresh().size() == 1);
+  CHECK_FALSE(is_in("node-1"));
+  ::chmod(folder.authorized().c_str(), 0755);
+  CHECK(keys.refresh().empty());
+  CHECK(is_in("node-2"));
+
+  // A file that somebody who may not writes into is not what its owner said.
+  REQUIRE(add_key(folder, "node-3", Role::kWorker));
+  ::chmod((folder.authorized() + "/node-3.pub").c_str(), 0666);
+  CHECK(keys.refresh().empty());
+  CHECK_FALSE(is_in("node-3"));
 }
 
 TEST_CASE("a folder lets in those whose .pub is there, and shuts them out when it goes") {
@@ -345,6 +437,51 @@ TEST_CASE("orders stay below the roots, whatever links and dots a path has") {
   CHECK_FALSE(PathRoots({}, true).check("/anywhere"));
 }
 
+TEST_CASE("without keys nobody but a daemon's own user gets to it, or to where it looks for its coordinator") {
+  const TempDir dir;
+  fs::create_directory(dir / "shared");
+  ::chmod((dir / "shared").c_str(), 0775);
+  const auto told = [](const std::string& address, Audience widest = Audience::kUser) {
+    const Listening listening[] = {{"[server] bind", address, "ipc:///own/server-0", widest}};
+    CHECK(check_exposure(listening, true, false));
+    CHECK(check_exposure(listening, false, true));
+    const Status checked = check_exposure(listening, false, false);
+    return checked ? std::string() : checked.error().message;
+  };
+  CHECK(told("") == "");
+  CHECK(told("ipc://" + (dir / "s")) == "");
+  CHECK(told("127.0.0.1:0", Audience::kMachine) == "");
+  CHECK(has(told("0.0.0.0:0", Audience::kMachine), "is not on this machine alone"));
+  const std::string port = told("tcp://127.0.0.1:*");
+  for (const char* part : {"is open to every user of this machine", "[server] bind = \"ipc:///own/server-0\"",
+                           "tributary keys init", "insecure = true"}) {
+    CHECK_MESSAGE(has(port, part), port);
+  }
+  CHECK(has(told("ipc://" + (dir / "shared/s")), "which other users may write"));
+  CHECK(has(told("ipc:///tmp/s"), "the folder /tmp, which other users may write"));
+  CHECK(has(told("ipc://" + (dir / "none/s")), "which is not there yet"));
+  if (!can_be_another_user()) return;
+  fs::create_directory(dir / "theirs");
+  REQUIRE(::chown((dir / "theirs").c_str(), kOtherUser, kOtherUser) == 0);
+  CHECK(has(told("ipc://" + (dir / "theirs/s")), "which other users may write"));
+}
+
+TEST_CASE("no daemon without keys obeys a coordinator elsewhere, whatever its index") {
+  for (const std::uint16_t index : {0, 1}) {
+    ServerConfig config;
+    config.index = index;
+    config.servers = 2;
+    CHECK(credentials_of(config));  // in the run folder
+    for (const char* elsewhere : {"tcp://10.0.0.1:7070", "tcp://127.0.0.1:7070"}) {
+      config.coordinator = elsewhere;
+      config.security.insecure = false;
+      CHECK(has(error_of(credentials_of(config)), std::string("[server] coordinator = \"") + elsewhere + "\""));
+      config.security.insecure = true;
+      CHECK(credentials_of(config));
+    }
+  }
+}
+
 TEST_CASE("who listens beyond its machine has keys, or says that everybody is trusted") {
   for (const char* here : {"tcp://127.0.0.1:7070", "tcp://127.1.2.3:*", "tcp://localhost:1", "tcp://[::1]:7",
                            "ipc:///x", "127.0.0.1:0", "localhost:80", "[::1]:80", ""}) {
@@ -354,14 +491,14 @@ TEST_CASE("who listens beyond its machine has keys, or says that everybody is tr
                           "0.0.0.0:0", "tcp://127.0.0.1.example.org:7070", "tcp://127.evil:1"}) {
     CHECK_MESSAGE(!stays_on_machine(out), out);
   }
-  const std::vector<Listening> listening = {{"[server] bind", "tcp://127.0.0.1:*", "x"},
-                                            {"[server] coordinator", "tcp://10.0.0.1:7070", "tcp://127.0.0.1:7070"}};
+  const std::vector<Listening> listening = {{"[server] admin", "127.0.0.1:0", "x", Audience::kMachine},
+                                            {"[server] coordinator", "tcp://10.0.0.1:7070", "ipc:///own/coordinator"}};
   CHECK(check_exposure(listening, true, false));
   CHECK(check_exposure(listening, false, true));
   const Status refused = check_exposure(listening, false, false);
   REQUIRE_FALSE(refused);
   for (const char* part : {"[server] coordinator = \"tcp://10.0.0.1:7070\"", "tributary keys init",
-                           "[server] coordinator = \"tcp://127.0.0.1:7070\"", "insecure = true"}) {
+                           "[server] coordinator = \"ipc:///own/coordinator\"", "insecure = true"}) {
     CHECK_MESSAGE(has(refused.error().message, part), refused.error().message);
   }
 }

@@ -12,6 +12,7 @@
 
 #include "common/wire/fd_packet.h"
 #include "server/lane/lane_links.h"
+#include "tests/unit/other_user.h"
 #include "worker/node/lane_link.h"
 
 namespace tributary::local_link_test {
@@ -70,6 +71,23 @@ struct Linked {
   WorkerSide worker;
   LaneLink link;
 };
+
+TEST_CASE("lanes of root's share no memory with another user's, on either side") {
+  if (!testing::can_be_another_user()) return;
+  const std::string name = new_link_name(ShardIndex(9), LaneIndex(9));
+  const auto listener = listen_for_links(name);
+  REQUIRE(listener);
+  CHECK(testing::as_another_user([&] { return connect_link(name).has_value(); }));  // root may have it anyway
+  const auto accepted = accept_link(listener->get());
+  REQUIRE_FALSE(accepted);
+  CHECK(accepted.error().message.find("of user 65534") != std::string::npos);
+
+  const std::string theirs = new_link_name(ShardIndex(9), LaneIndex(8));
+  const testing::OtherUser impostor([&] { return listen_for_links(theirs); });
+  const auto connected = connect_link(theirs);
+  REQUIRE_FALSE(connected);
+  CHECK(connected.error().message.find("of user 65534") != std::string::npos);
+}
 
 TEST_CASE("lanes that agree read each other's payloads where they lie") {
   Linked both;
