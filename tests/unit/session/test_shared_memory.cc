@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <string>
 
 #include "common/base/shared_memory.h"
 #include "session/futex.h"
@@ -143,6 +145,22 @@ TEST_CASE("memory to be written is open to those who get its descriptor, and to 
   const auto readable = memory->read_only();
   REQUIRE(readable);
   CHECK_FALSE(can_write_with(readable->get()));
+  if (geteuid() != 0) return;
+  const FileDescriptor anybodys(memfd_create("test", MFD_CLOEXEC));
+  const std::string folder = "/proc/self/fd/";
+  const std::string ours = folder + std::to_string(readable->get()), theirs = folder + std::to_string(anybodys.get());
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;
+    const bool other = setresuid(kNobody, kNobody, kNobody) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0;
+    if (!other || open(theirs.c_str(), O_RDWR) < 0) _exit(1);
+    _exit(open(ours.c_str(), O_RDWR) < 0 && fchmod(readable->get(), 0666) != 0 ? 0 : 2);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("memory whose size its sender could change is refused, and so are huge pages, which may run out") {
