@@ -76,8 +76,8 @@ Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Pee
   }
   const BetweenViews* between = this->between();
   const bool keeps = between && std::ranges::any_of(between->kept, [&](const auto& kept) {
-    return kept.second.job == record().job && kept.second.max_version.value != 0;
-  });
+                       return kept.second.job == record().job && kept.second.max_version.value != 0;
+                     });
   if (Status same = same_as_others(in_words(), record(), keeps, members(), m, config); !same) return same;
   if (const auto held = members().find(node); held != members().end()) {
     // Said again, because nothing came of it: the join was lost, or the welcome. A worker that has begun the view takes
