@@ -220,13 +220,14 @@ TEST_CASE("a base folder of another user's is refused, and links in one's own ar
     CHECK(untouched());
     std::filesystem::remove_all(dir / "run");
   }
-  std::filesystem::create_directories(dir / "run/logs");
+  // The folder of the logs is this run's, and no link.
+  std::filesystem::create_directory(dir / "run");
   std::ofstream(dir / "run/.tributary-run") << "";
-  std::filesystem::create_symlink(victim, dir / "run/logs/server-0.log");
+  std::filesystem::create_directory_symlink(dir.path(), dir / "run/logs");
   CHECK_FALSE(LocalCluster::start(options_in(dir / "run")));
   CHECK(untouched());
   if (!testing::can_be_another_user()) return;
-  std::filesystem::remove_all(dir / "run/logs");
+  std::filesystem::remove(dir / "run/logs");
   REQUIRE(::chown((dir / "run").c_str(), testing::kOtherUser, testing::kOtherUser) == 0);
   const auto refused = LocalCluster::start(options_in(dir / "run"));
   REQUIRE_FALSE(refused);
@@ -255,7 +256,8 @@ TEST_CASE("whoever has no key, or not this one, is refused with a line on both s
   start_trainers(*cluster, job_file);
   wait_for(*cluster, "max_version", 5);
 
-  const Intruder keyless(dir, "keyless", "tributary-worker", worker_config(dir, *cluster, "keyless", ""));
+  const Intruder keyless(dir, "keyless", "tributary-worker",
+                         worker_config(dir, *cluster, "keyless", "[security]\ninsecure = true\n"));
   CHECK(keyless.says("it wants keys, and this daemon has none"));
 
   REQUIRE(make_key_folder(others, Role::kServer));

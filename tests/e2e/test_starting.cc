@@ -42,7 +42,7 @@ class Parts {
     const std::string id = name.empty() ? "server-" + std::to_string(index) : name;
     std::ofstream(dir_ / (id + ".toml")) << "[server]\nindex = " << index << "\nservers = " << servers
                                          << "\ncoordinator = \"" << (coordinator.empty() ? coordinator_ : coordinator)
-                                         << "\"\nlanes = 1\nadmin = \"\"\n"
+                                         << "\"\nbind = \"ipc://" << (dir_ / id) << "\"\nlanes = 1\nadmin = \"\"\n"
                                          << limits_;
     return spawn(id, {bin("tributary-server"), "--config", dir_ / (id + ".toml")});
   }

@@ -134,7 +134,7 @@ Result<Process> Process::spawn(const ProcessOptions& options) {
   };
   for (const auto& [file, fd] : {std::pair{&options.log_file, &fds.log}, {&options.output_file, &fds.output}}) {
     if (file->empty()) continue;
-    *fd = ::open(file->c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    *fd = ::open(file->c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (*fd < 0) {
       return give_up("cannot open the log file " + *file + " of " + program + ": " + std::strerror(errno) +
                      "; check that its folder exists and may be written");
