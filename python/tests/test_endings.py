@@ -338,7 +338,8 @@ class Several(WithFake):
         first.finish()
         self.assertEqual(self.make()._link.name, f"{name}-2")
         with self.assertRaisesRegex(ValueError, f"job '{name}-2' is open in this program"):
-            self.make(name=f"{name}-2")
+            net = torch.nn.Linear(2, 2)
+            trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=0.1), name=f"{name}-2")
 
     def test_all_stop_before_one_waits(self) -> None:
         opt = self.make(name="generator")

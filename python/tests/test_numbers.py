@@ -190,6 +190,7 @@ class Sections(WithFake):
         for given in ({"optimizer": {"momentum": 0.9}}, {"groups": [{"momentum": 0.9}]}):
             self._leave()
             self.assertEqual(self.job(sgd, given)["groups"][0]["weight_decay"], 0.2)
+        self._leave()
         with self.assertRaisesRegex(ValueError, r"of the torch optimizer's group 1 contradicts groups\[0\]\.momentum"):
             self.job(sgd, {"groups": [{"momentum": 0.5}]})
 

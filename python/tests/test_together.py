@@ -221,7 +221,9 @@ class Together(WithFake):
         with mock.patch("tributary._library.load", return_value=Libraries()):
             net = nn.Linear(2, 2)
             trib.DistributedOptimizer(net, torch.optim.SGD(net.parameters(), lr=0.1), name="one")
-            with self.assertRaisesRegex(ValueError, "parameter 'weight' is trained by another job of this program"):
+            with self.assertRaisesRegex(
+                ValueError, "parameter 'weight' is trained by another open job of this program"
+            ):
                 trib.DistributedOptimizer(net, torch.optim.SGD([net.weight], lr=0.1), name="two")
             self._leave()
 

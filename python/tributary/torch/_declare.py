@@ -90,7 +90,10 @@ def slots_of(
                 frozen.append(name)
                 continue
             if id(parameter) in elsewhere:
-                raise ValueError(f"parameter '{name}' is trained by another job of this program: leave it in one")
+                raise ValueError(
+                    f"parameter '{name}' is trained by another open job of this program: leave it in one, "
+                    "or finish() that job before"
+                )
             _check(name, parameter)
             if holds_some_of(parameter) and id(parameter) not in slots:
                 shared = share and SharedSlot.fits(parameter)
