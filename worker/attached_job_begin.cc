@@ -145,7 +145,7 @@ Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now
   last_refusal_.clear();
   lent_ = job.spec().devices;
   if (!lent_) lent_ = job.spec().allreduce_devices;
-  context_.held.begin(name(), m.job, m.resume_round, !m.resume, now_ms);
+  context_.held.begin(name(), m.job, m.node, m.resume_round, !m.resume, now_ms);
   trainers_.welcome(m, job, context_.lanes.doorbells(!plan_->on_servers()), context_.held, context_.trainers);
   deliver_states(running, m, now_ms);
   say_values();

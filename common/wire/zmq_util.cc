@@ -72,7 +72,13 @@ void set_common_options(zmq::socket_t& socket, std::size_t max_message, int high
   socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(max_message));
   socket.set(zmq::sockopt::sndhwm, high_water);
   socket.set(zmq::sockopt::rcvhwm, high_water);
+  // A flow that the network drops without a word (NAT, a firewall's table) is found within some two minutes, idle or not;
+  // the kernel's own limits are two hours and a quarter of an hour.
   socket.set(zmq::sockopt::tcp_keepalive, 1);
+  socket.set(zmq::sockopt::tcp_keepalive_idle, 60);  // seconds
+  socket.set(zmq::sockopt::tcp_keepalive_intvl, 15);
+  socket.set(zmq::sockopt::tcp_keepalive_cnt, 4);
+  socket.set(zmq::sockopt::tcp_maxrt, 120'000);  // milliseconds
   socket.set(zmq::sockopt::reconnect_ivl, 50);
   socket.set(zmq::sockopt::reconnect_ivl_max, 1000);
   if (socket.get(zmq::sockopt::type) == ZMQ_ROUTER) socket.set(zmq::sockopt::router_mandatory, true);

@@ -57,7 +57,7 @@ void HeldStates::given(const std::string& job, std::uint32_t local_rank, Round r
   if (given.size() > kLargeRounds) given.erase(given.begin());
 }
 
-void HeldStates::begin(const std::string& job, JobId id, Round round, bool anew, std::uint64_t now_ms) {
+void HeldStates::begin(const std::string& job, JobId id, NodeRank node, Round round, bool anew, std::uint64_t now_ms) {
   auto held = jobs_.find(job);
   if (held == jobs_.end()) {
     if (jobs_.size() >= kMaxJobs) forget_oldest();
@@ -65,6 +65,7 @@ void HeldStates::begin(const std::string& job, JobId id, Round round, bool anew,
   }
   held->second.seen_ms = now_ms;
   anew = std::exchange(held->second.id, id) != id || anew;
+  anew = std::exchange(held->second.node, node) != node || anew;
   for (auto& [rank, states] : held->second.ranks) {
     std::erase_if(states.rounds, [&](const auto& one) {
       const bool goes = anew || one.first != round;
@@ -77,7 +78,7 @@ void HeldStates::begin(const std::string& job, JobId id, Round round, bool anew,
 
 void HeldStates::describe(const std::string& job, JoinJob& join) const {
   const auto held = jobs_.find(job);
-  if (held == jobs_.end()) return;
+  if (held == jobs_.end() || held->second.node != join.node) return;
   join.held_job = held->second.id;
   for (const auto& [rank, states] : held->second.ranks) {
     if (rank >= kMaxRankStates) break;

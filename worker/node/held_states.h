@@ -36,8 +36,9 @@ class HeldStates {
   Status hold(const std::string& job, std::uint32_t local_rank, KeptState state, std::uint64_t now_ms);
   // The rank gave the state of this round to the coordinator, which may fetch its large part.
   void given(const std::string& job, std::uint32_t local_rank, Round round);
-  // A view of the job begins after this round; anew: with nothing that there is, as if the job has another id.
-  void begin(const std::string& job, JobId id, Round round, bool anew, std::uint64_t now_ms);
+  // A view of the job begins after this round; anew: with nothing that there is, as if the job has another id, or this
+  // node another rank in it.
+  void begin(const std::string& job, JobId id, NodeRank node, Round round, bool anew, std::uint64_t now_ms);
   // Fills in which whole states there are: for those of whom nothing is known.
   void describe(const std::string& job, JoinJob& join) const;
   // What is held of a rank; null: nothing.
@@ -60,6 +61,7 @@ class HeldStates {
   };
   struct Held {
     JobId id;
+    NodeRank node;
     std::map<std::uint32_t, Rank> ranks;
     std::size_t bytes = 0;
     std::uint64_t seen_ms = 0;

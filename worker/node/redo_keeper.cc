@@ -38,7 +38,9 @@ bool RedoKeeper::busy(const std::string& job) const {
 }
 
 std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
-  if (const auto kept = kept_.find(config.name); kept != kept_.end()) {
+  const auto kept = kept_.find(config.name);
+  const bool mine = kept != kept_.end() && kept->second.ring->is_of(join.node, join.tensors, join.model_ranks);
+  if (mine) {
     const RedoRing& ring = *kept->second.ring;
     const RedoRing::Range range = ring.kept(has_gate(config));
     join.redo_job = ring.job();
@@ -64,7 +66,9 @@ std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
            std::to_string(enough) + " would do";
   }
   const std::uint64_t bytes = RedoRing::bytes_needed(*layout, config.push, rounds);
-  if (bytes > budget_->limit() || budget_->used() > budget_->limit() - bytes) {
+  // One of another rank of the node's, or of another part of the model, goes when the view begins.
+  const std::uint64_t used = budget_->used() - (kept == kept_.end() ? 0 : kept->second.bytes);
+  if (bytes > budget_->limit() || used > budget_->limit() - bytes) {
     return "[limits] max_shared_memory has no room for the pushes of " + std::to_string(rounds) + " rounds (" +
            std::to_string(bytes / 1'000'000) + " MB)";
   }
@@ -75,7 +79,7 @@ std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
 Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, NodeRank node, const Layout& layout,
                                                     const JobWelcome& m, std::uint64_t now_ms) {
   if (const auto kept = kept_.find(config.name);
-      kept != kept_.end() && (!m.redo || !kept->second.ring->fits(m.job, layout, config.push))) {
+      kept != kept_.end() && (!m.redo || !kept->second.ring->fits(m.job, node, layout, config.push))) {
     forget(config.name);
   }
   const auto lost = std::ranges::find_if(m.redo_after, [&](Version has) { return has.value < m.resume_round.value; });

@@ -36,6 +36,13 @@ namespace {
 
 constexpr std::size_t kRingAlign = 64;
 constexpr std::uint32_t kGenerations = 2;  // of residuals
+// What ranks with these model ranks hold of the tensors.
+std::optional<Layout> part_of(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements,
+                              std::span<const std::uint32_t> model_ranks) {
+  const auto whole = Layout::unowned(tensors, chunk_elements);
+  return whole ? whole->part(model_ranks) : std::nullopt;
+}
+
 // No job has as many rounds: whoever says so wrote nonsense.
 constexpr std::uint64_t kImpossibleRound = ~0ull / 2;
 
@@ -71,12 +78,14 @@ std::uint64_t RedoRing::bytes_needed(const Layout& layout, EncodingSpec push, st
   return Places(layout, push, rounds).end;
 }
 
-RedoRing::RedoRing(SharedMemory memory, JobId job, std::uint64_t members, const Layout& layout, EncodingSpec push,
-                   std::uint32_t rounds, Places places)
+RedoRing::RedoRing(SharedMemory memory, JobId job, NodeRank node, std::uint64_t members, const Layout& layout,
+                   EncodingSpec push, std::uint32_t rounds, Places places)
     : memory_(std::move(memory)),
       job_(job),
+      node_(node),
       members_(members),
       layout_hash_(layout.hash()),
+      chunk_elements_(layout.chunk_elements()),
       push_(push),
       rounds_(rounds),
       places_(std::move(places)) {
@@ -98,7 +107,7 @@ Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, con
   header->rounds = rounds;
   header->push_id = static_cast<std::uint32_t>(push.id);
   const std::shared_ptr<RedoRing> ring(
-      new RedoRing(std::move(*memory), job, 0, layout, push, rounds, std::move(places)));
+      new RedoRing(std::move(*memory), job, node, 0, layout, push, rounds, std::move(places)));
   new (&ring->decision(Round(0))) GateWord[ring->slots()];
   new (ring->entries()) Entry[layout.chunks() * std::size_t{ring->slots()}];
   for (std::uint32_t c = 0; c < ring->places_.area_at.size(); ++c) ring->publish_residual(ChunkIndex(c), Round(0));
@@ -123,13 +132,12 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   if (header.node != node.value) return foreign("is of node " + std::to_string(header.node));
   if (header.push_id != static_cast<std::uint32_t>(push.id)) return foreign("has another encoding");
   if (header.rounds == 0 || header.rounds > kMaxRedoRounds) return foreign("has an impossible number of rounds");
-  const auto whole = Layout::unowned(tensors, header.chunk_elements);
-  const std::optional<Layout> layout = whole ? whole->part(model_ranks) : std::nullopt;
+  const std::optional<Layout> layout = part_of(tensors, header.chunk_elements, model_ranks);
   if (!layout || layout->hash() != header.layout_hash) return foreign("is of another model");
   Places places(*layout, push, header.rounds);
   if (places.end != memory->size()) return foreign("has another size than it says");
-  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), JobId(header.job), header.members, *layout, push,
-                                                header.rounds, std::move(places)));
+  return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), JobId(header.job), node, header.members, *layout,
+                                                push, header.rounds, std::move(places)));
 }
 
 RedoRing::Header& RedoRing::header() const {
@@ -159,8 +167,14 @@ void RedoRing::set_members(std::uint64_t members) {
   header().members = members;
 }
 
-bool RedoRing::fits(JobId job, const Layout& layout, EncodingSpec push) const {
-  return job_ == job && layout_hash_ == layout.hash() && push_ == push;
+bool RedoRing::fits(JobId job, NodeRank node, const Layout& layout, EncodingSpec push) const {
+  return job_ == job && node_ == node && layout_hash_ == layout.hash() && push_ == push;
+}
+
+bool RedoRing::is_of(NodeRank node, const std::vector<TensorSpec>& tensors,
+                     std::span<const std::uint32_t> model_ranks) const {
+  const std::optional<Layout> layout = part_of(tensors, chunk_elements_, model_ranks);
+  return node_ == node && layout && layout->hash() == layout_hash_;
 }
 
 std::byte* RedoRing::frame(ChunkIndex chunk, Round round) {

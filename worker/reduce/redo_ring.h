@@ -57,8 +57,10 @@ class RedoRing {
   JobId job() const { return job_; }
   std::uint32_t rounds() const { return rounds_; }
   const SharedMemory& memory() const { return memory_; }
-  // Was it made for this job on this layout?
-  bool fits(JobId job, const Layout& layout, EncodingSpec push) const;
+  // Was it made by this node for this job on this layout?
+  bool fits(JobId job, NodeRank node, const Layout& layout, EncodingSpec push) const;
+  // Was it made by this node, of what ranks with these model ranks hold of these tensors? Of any job.
+  bool is_of(NodeRank node, const std::vector<TensorSpec>& tensors, std::span<const std::uint32_t> model_ranks) const;
 
   // Where the frame of a round is to be written; what was there is forgotten.
   std::byte* frame(ChunkIndex chunk, Round round);
@@ -125,8 +127,8 @@ class RedoRing {
     std::size_t entries_at = 0;
     std::size_t begin = 0, slot_bytes = 0, end = 0;  // of all slots; of one; of all
   };
-  RedoRing(SharedMemory memory, JobId job, std::uint64_t members, const Layout& layout, EncodingSpec push,
-           std::uint32_t rounds, Places places);
+  RedoRing(SharedMemory memory, JobId job, NodeRank node, std::uint64_t members, const Layout& layout,
+           EncodingSpec push, std::uint32_t rounds, Places places);
   Header& header() const;
   void* entries() const;
   GateWord& decision(Round round) const;
@@ -136,8 +138,9 @@ class RedoRing {
 
   SharedMemory memory_;
   const JobId job_;  // as of create() or adopt(), like what follows: the header is for the next process
+  const NodeRank node_;
   std::uint64_t members_;
-  const std::uint64_t layout_hash_;
+  const std::uint64_t layout_hash_, chunk_elements_;
   const EncodingSpec push_;
   const std::uint32_t rounds_;
   const Places places_;

@@ -34,18 +34,34 @@ TEST_CASE("what a rank gave last for the round of a view is there, and nothing o
   CHECK(!held.of("job", 0, Round(5)));
   CHECK(!held.of("other", 1, Round(5)));
 
-  held.begin("job", JobId(), Round(4), false, 0);
+  held.begin("job", JobId(), NodeRank(0), Round(4), false, 0);
   CHECK(size_of(held.of("job", 1, Round(4))) == 3);
   CHECK(!held.of("job", 1, Round(5)));
 
-  held.begin("job", JobId(), Round(4), true, 0);
+  held.begin("job", JobId(), NodeRank(0), Round(4), true, 0);
   CHECK(!held.of("job", 1, Round(4)));
+}
+
+TEST_CASE("what the ranks of another node kept is nothing for those that are here now") {
+  HeldStates held(budget_of(1u << 30));
+  held.begin("job", JobId(7), NodeRank(1), Round(0), true, 0);
+  CHECK(held.hold("job", 0, large_of(3), 0));
+  const auto described = [&](std::uint32_t node) {
+    JoinJob join;
+    join.node = NodeRank(node);
+    held.describe("job", join);
+    return join.held_rounds.size();
+  };
+  CHECK(described(1) == 1);
+  CHECK(described(0) == 0);  // its machine has another rank in the job since its trainers were started again
+  held.begin("job", JobId(7), NodeRank(0), Round(3), false, 0);
+  CHECK(!held.of("job", 0, Round(3)));
 }
 
 TEST_CASE("large parts are held of two rounds, and of what was given for a snapshot though the rank is further") {
   HeldStates held(budget_of(1u << 30));
   const auto there = [&](std::uint64_t round) { return held.large(LargePart{8, 0, round}) != nullptr; };
-  held.begin("job", JobId(7), Round(0), true, 0);
+  held.begin("job", JobId(7), NodeRank(0), Round(0), true, 0);
   for (std::uint64_t round = 1; round <= 5; ++round) {
     CHECK(held.hold("job", 0, large_of(round, round != 4), 0));
     if (round == 2) held.given("job", 0, Round(2));
@@ -60,22 +76,22 @@ TEST_CASE("large parts are held of two rounds, and of what was given for a snaps
   held.describe("job", join);
   CHECK(join.held_rounds == std::vector{Round(5)});  // whole ones
   CHECK(join.held_ranks == std::vector{0u});
-  held.begin("job", JobId(7), Round(4), false, 0);
+  held.begin("job", JobId(7), NodeRank(0), Round(4), false, 0);
   CHECK((there(2) && there(4) && !there(5)));
-  held.begin("job", JobId(8), Round(0), true, 0);
+  held.begin("job", JobId(8), NodeRank(0), Round(0), true, 0);
   CHECK_FALSE((there(2) || there(4)));
 }
 
 TEST_CASE("a job of the same name that has another id begins with nothing") {
   HeldStates held(budget_of(1u << 30));
-  held.begin("job", JobId(7), Round(0), true, 0);
+  held.begin("job", JobId(7), NodeRank(0), Round(0), true, 0);
   CHECK(held.hold("job", 0, state_of(1), 0));
   JoinJob join;
   held.describe("job", join);
   CHECK(join.held_job == JobId(7));
   CHECK(join.held_rounds == std::vector{Round(1)});
   CHECK(join.held_ranks == std::vector{0u});
-  held.begin("job", JobId(8), Round(1), false, 0);
+  held.begin("job", JobId(8), NodeRank(0), Round(1), false, 0);
   CHECK(!held.of("job", 0, Round(1)));
 }
 
@@ -85,7 +101,7 @@ TEST_CASE("what is held has a bound: of a job in bytes, of jobs in number, and i
   while (held.hold("large", fit, state_of(1, kMaxRankState), 0)) ++fit;
   CHECK(!held.of("large", fit, Round(1)));
   CHECK(fit == HeldStates::kMaxJobBytes / kMaxRankState);
-  held.begin("large", JobId(), Round(2), false, 0);  // gives its bytes back
+  held.begin("large", JobId(), NodeRank(0), Round(2), false, 0);  // gives its bytes back
   CHECK(held.hold("large", 0, state_of(2, kMaxRankState), 0));
   CHECK(held.of("large", 0, Round(2)));
 
@@ -119,7 +135,7 @@ TEST_CASE("what is held counts against the worker's memory, once, and what it ha
   CHECK_FALSE(held.of("job", 3, Round(2)));
   CHECK_FALSE(held.hold("job", 0, large_of(3), 0));  // the first one is still to be fetched
   CHECK(held.of("job", 0, Round(2)));
-  held.begin("job", JobId(8), Round(0), true, 0);
+  held.begin("job", JobId(8), NodeRank(0), Round(0), true, 0);
   CHECK(budget->used() == 0);
 }
 

@@ -35,6 +35,27 @@ struct Keeper {
 
 }  // namespace
 
+TEST_CASE("a ring of another rank, or of another part of the model, is not offered, and goes when a view begins") {
+  Keeper k;
+  k.layout = Layout::unowned({{"w", {100}, 0, {0}}, {"v", {200}, 0, {1}}})->part(std::vector<std::uint32_t>{0}).value();
+  Keeper::push(*k.begin(), 1);
+  const auto offered = [&](std::uint32_t node, std::uint32_t model_rank) {
+    JoinJob join;
+    join.tensors = {{"w", {100}, 0, {0}}, {"v", {200}, 0, {1}}};
+    join.node = NodeRank(node);
+    join.model_ranks = {model_rank};
+    CHECK(k.keeper->describe(k.config, join) == "");
+    CHECK(join.redo_capacity == 20);
+    return join.redo_last;
+  };
+  CHECK(offered(0, 0) == Round(1));
+  CHECK(offered(1, 0) == Round(0));
+  CHECK(offered(0, 1) == Round(0));
+  const auto ring = k.keeper->begin(k.config, NodeRank(1), *k.layout, k.welcome, k.now_ms);
+  REQUIRE(ring);
+  CHECK_FALSE((*ring)->find(ChunkIndex(0), Round(1)));
+}
+
 TEST_CASE("a ring is kept after the end of its job until a snapshot has all of it") {
   Keeper k;
   {

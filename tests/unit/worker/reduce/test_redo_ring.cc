@@ -220,8 +220,9 @@ TEST_CASE("the next process finds what the last one kept") {
   REQUIRE_MESSAGE(found, found.error().message);
   CHECK((*found)->job() == JobId(5));
   CHECK((*found)->rounds() == kRounds);
-  CHECK((*found)->fits(JobId(5), layout(), {}));
-  CHECK_FALSE((*found)->fits(JobId(6), layout(), {}));
+  CHECK((*found)->fits(JobId(5), NodeRank(1), layout(), {}));
+  CHECK_FALSE((*found)->fits(JobId(6), NodeRank(1), layout(), {}));
+  CHECK_FALSE((*found)->fits(JobId(5), NodeRank(0), layout(), {}));
   CHECK((*found)->kept().last == Round(3));
   CHECK(holds(**found, 2, 3));
   fill(**found, 2, 4);
