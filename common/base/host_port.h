@@ -1,8 +1,10 @@
-// "HOST:PORT", with or without "tcp://" before it, and the IPv4 addresses that it leads to: ZeroMQ takes names so here.
+// Addresses as ZeroMQ takes them here: "HOST:PORT", with or without "tcp://" before it, and the IPv4 addresses that it
+// leads to; "ipc://PATH".
 #pragma once
 
 #include <netinet/in.h>
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -23,6 +25,14 @@ constexpr HostPort host_port(std::string_view address) {
   if (both.host.size() > 2 && both.host.front() == '[' && both.host.back() == ']')
     both.host = both.host.substr(1, both.host.size() - 2);
   return both;
+}
+
+inline constexpr std::string_view kIpcScheme = "ipc://";
+
+// PATH of "ipc://PATH". Nothing: an address of another kind.
+constexpr std::optional<std::string_view> ipc_path(std::string_view address) {
+  if (!address.starts_with(kIpcScheme)) return std::nullopt;
+  return address.substr(kIpcScheme.size());
 }
 
 // Of a name or an address in digits. A resolver that does not answer takes many seconds. kNotFound: why there is none.

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "common/base/host_port.h"
+
 namespace tributary {
 
 std::string join(std::span<const std::string_view> words, std::string_view last_separator) {
@@ -20,12 +22,12 @@ std::string must_be_one_of(std::span<const std::string_view> words) {
 }
 
 std::string default_coordinator() {
-  return "ipc://" + run_folder() + "/coordinator";
+  return std::string(kIpcScheme) + run_folder() + "/coordinator";
 }
 
 std::string lanes_bind(const ServerConfig& config) {
   if (!config.bind.empty()) return config.bind;
-  if (!config.coordinator.starts_with("ipc://")) return "tcp://127.0.0.1:*";
+  if (!ipc_path(config.coordinator)) return "tcp://127.0.0.1:*";
   return config.coordinator + "-server-" + std::to_string(config.index);
 }
 

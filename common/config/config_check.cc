@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 
+#include "common/base/host_port.h"
 #include "common/base/layout.h"
 #include "common/config/job_fields.h"
 #include "common/math/encoding.h"
@@ -125,7 +126,8 @@ std::pair<std::string_view, std::string_view> split_host_port(std::string_view t
 }
 
 bool ipc_ok(std::string_view endpoint) {
-  return endpoint.starts_with("ipc://") && endpoint.size() > 6 && endpoint.size() - 6 <= kMaxSocketPath;
+  const auto path = ipc_path(endpoint);
+  return path && !path->empty() && path->size() <= kMaxSocketPath;
 }
 
 bool endpoint_ok(std::string_view endpoint) {
@@ -160,9 +162,9 @@ void check_bind(Faults& f, const ServerConfig& c) {
       "must be \"tcp://ADDRESS:PORT\" (lane i takes PORT + i), \"tcp://ADDRESS:*\" (free ports), \"ipc://PREFIX\" or "
       "\"\" (as the coordinator)";
   if (c.bind.empty()) return;
-  if (c.bind.starts_with("ipc://")) {
+  if (const auto prefix = ipc_path(c.bind)) {
     // A lane's number is appended to the prefix.
-    f.check(c.bind.size() > 6 && c.bind.size() - 6 + 8 <= kMaxSocketPath, "server.bind",
+    f.check(!prefix->empty() && prefix->size() + 8 <= kMaxSocketPath, "server.bind",
             forms + " of at most 99 characters");
     return;
   }

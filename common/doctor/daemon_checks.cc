@@ -115,8 +115,7 @@ class Doctor {
 
   // An address that this daemon binds.
   void listens(const std::string& key, const std::string& address) {
-    if (address.empty() || around_.running || address.starts_with("ipc://") || is_interface(host_port(address).host))
-      return;
+    if (address.empty() || around_.running || ipc_path(address) || is_interface(host_port(address).host)) return;
     const int error = bind_error(address);
     if (error == 0) return out_.ok(key, address + " is free");
     if (error == EADDRINUSE) {
@@ -163,7 +162,7 @@ class Doctor {
     const bool alone = stays_on_machine(c.coordinator) && !is_everywhere(host_port(c.coordinator).host);
     if (alone) return out_.ok("lanes", "reached from this machine only, as the coordinator is");
     const std::string where =
-        bind.starts_with("ipc://") ? "a Unix socket, which they do not have" : "127.0.0.1, which is themselves";
+        ipc_path(bind) ? "a Unix socket, which they do not have" : "127.0.0.1, which is themselves";
     out_.problem("lanes", "workers on other machines are told to reach them at " + where,
                  everywhere
                      ? "set [server] advertise to an address of this machine: " + own_addresses()

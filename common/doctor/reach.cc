@@ -17,7 +17,6 @@
 #include "common/base/file_descriptor.h"
 #include "common/base/host_port.h"
 #include "common/base/result.h"
-#include "common/wire/local_endpoint.h"
 
 namespace tributary {
 namespace {
@@ -40,8 +39,8 @@ class Attempt {
  public:
   // names: as they have been found so far.
   Attempt(const std::string& endpoint, Names& names) : result_{endpoint, {}, {}, {}} {
-    if (endpoint.starts_with(kIpcScheme)) {
-      begin_local(endpoint.substr(kIpcScheme.size()));
+    if (const auto path = ipc_path(endpoint)) {
+      begin_local(std::string(*path));
     } else {
       begin_tcp(names);
     }

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/base/host_port.h"
 #include "common/base/private_folder.h"
 #include "common/security/exposure.h"
 
@@ -62,11 +63,9 @@ namespace {
 Result<Credentials> if_safe(Result<Credentials> credentials, const std::vector<Listening>& listening, bool insecure) {
   if (!credentials) return credentials;
   for (const Listening& at : listening) {
-    constexpr std::string_view kScheme = "ipc://";
-    if (!at.address.starts_with(kScheme)) continue;
-    if (Status made = prepare_socket_folder(at.address.substr(kScheme.size())); !made) {
-      return tl::unexpected(made.error());
-    }
+    const auto path = ipc_path(at.address);
+    if (!path) continue;
+    if (Status made = prepare_socket_folder(std::string(*path)); !made) return tl::unexpected(made.error());
   }
   if (Status safe = check_exposure(listening, credentials->own != nullptr, insecure); !safe)
     return tl::unexpected(safe.error());
@@ -85,7 +84,7 @@ Result<Credentials> credentials_of(const ServerConfig& config) {
                  config.security.insecure);
 }
 
-// What others connect to for all-reduce jobs has no keys anyway, and is on the network where the coordinator is.
+// An address for all-reduce jobs has no keys anyway, and is on the network where the coordinator is.
 Result<Credentials> credentials_of(const WorkerConfig& config) {
   const std::vector<Listening> listening = {{"[worker] coordinator", config.coordinator, default_coordinator()},
                                             {"[worker] admin", config.admin, "127.0.0.1:0", Audience::kMachine},

@@ -6,11 +6,10 @@
 #include <filesystem>
 
 #include "common/base/host_port.h"
+#include "common/security/keys.h"
 
 namespace tributary {
 namespace {
-
-constexpr std::string_view kIpc = "ipc://";
 
 // Why others than this user could be at a Unix socket of that path, or put one there first; empty: they cannot.
 std::string others_in_folder(std::string_view path) {
@@ -20,8 +19,8 @@ std::string others_in_folder(std::string_view path) {
   if (::stat(folder.c_str(), &info) != 0) {
     return "is in the folder " + folder + ", which is not there yet: somebody else could make it";
   }
-  const bool ours = info.st_uid == ::geteuid() || info.st_uid == 0;
-  if (ours && (info.st_mode & 022) == 0) return {};
+  // The sticky bit helps files that are there, not one that is still to be made.
+  if (!others_write(info.st_mode & ~static_cast<mode_t>(S_ISVTX), info.st_uid, ::geteuid())) return {};
   return "is in the folder " + folder + ", which other users may write: one of them could listen there first";
 }
 
@@ -29,14 +28,14 @@ std::string others_in_folder(std::string_view path) {
 std::string why_exposed(const Listening& at) {
   if (!stays_on_machine(at.address)) return "is not on this machine alone";
   if (at.widest == Audience::kMachine || at.address.empty()) return {};
-  if (at.address.starts_with(kIpc)) return others_in_folder(std::string_view(at.address).substr(kIpc.size()));
+  if (const auto path = ipc_path(at.address)) return others_in_folder(*path);
   return "is open to every user of this machine";
 }
 
 }  // namespace
 
 bool stays_on_machine(std::string_view address) {
-  if (address.empty() || address.starts_with(kIpc) || address.starts_with("inproc://")) return true;
+  if (address.empty() || ipc_path(address) || address.starts_with("inproc://")) return true;
   const std::string_view host = host_port(address).host;
   if (host == "localhost" || host == "::1") return true;
   // 127.0.0.0/8, written out.

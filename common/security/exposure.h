@@ -14,7 +14,7 @@ namespace tributary {
 // other than localhost are taken for addresses of the network. Pure.
 bool stays_on_machine(std::string_view address);
 
-// Who may reach an address of a daemon without keys.
+// Users that may reach an address of a daemon without keys.
 enum class Audience {
   kUser,     // its own user: a Unix socket in a folder that nobody else may write, so that nobody else listens there
   kMachine,  // every user of the machine: what it says there is no secret, and it takes no orders

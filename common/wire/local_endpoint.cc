@@ -6,11 +6,13 @@
 
 #include <memory>
 
+#include "common/base/host_port.h"
+
 namespace tributary {
 
 bool is_local_endpoint(const std::string& endpoint) {
   constexpr std::string_view kTcp = "tcp://";
-  if (!endpoint.starts_with(kTcp)) return endpoint.starts_with("ipc://") || endpoint.starts_with("inproc://");
+  if (!endpoint.starts_with(kTcp)) return ipc_path(endpoint) || endpoint.starts_with("inproc://");
   const std::string host = endpoint.substr(kTcp.size(), endpoint.rfind(':') - kTcp.size());
   if (host == "localhost" || host == "[::1]") return true;
   in_addr address{};

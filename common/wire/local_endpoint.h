@@ -2,11 +2,8 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 
 namespace tributary {
-
-inline constexpr std::string_view kIpcScheme = "ipc://";
 
 // True for ipc:// and inproc://, for the loopback range and "localhost", and for tcp:// to an IPv4 address of one of
 // this machine's (network namespace's) interfaces. Host names are not resolved: false.

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/host_port.h"
 #include "common/base/incarnation.h"
 #include "common/daemon/daemon_thread.h"
 #include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
-#include "common/wire/local_endpoint.h"
 #include "common/wire/zmq_util.h"
 #include "server/coordinator/lane_address.h"
 
@@ -74,7 +74,7 @@ Status Coordinator::bind(const CoordinatorSettings& settings) {
   if (!bound) return tl::unexpected(bound.error());
   endpoint_ = *bound;
   local_endpoint_ = advertised_endpoint(*bound, "");
-  if (bound->starts_with(kIpcScheme)) ipc_path_ = bound->substr(kIpcScheme.size());
+  ipc_path_ = ipc_path(*bound).value_or("");
   return {};
 }
 

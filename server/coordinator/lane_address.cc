@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "common/wire/local_endpoint.h"
+#include "common/base/host_port.h"
 
 namespace tributary {
 namespace {
@@ -26,8 +26,8 @@ tl::unexpected<Error> bad_bind(const std::string& bind, const std::string& why) 
 }  // namespace
 
 Result<std::string> lane_bind_address(const std::string& bind, LaneIndex lane) {
-  if (bind.starts_with(kIpcScheme)) {
-    std::string path = bind.substr(kIpcScheme.size());
+  if (const auto prefix = ipc_path(bind)) {
+    std::string path(*prefix);
     if (path.empty()) return bad_bind(bind, "the path is missing");
     std::error_code error;
     const std::filesystem::path absolute = std::filesystem::absolute(path, error);
@@ -58,8 +58,9 @@ Result<std::string> lane_bind_address(const std::string& bind, LaneIndex lane) {
 }
 
 Status check_ipc_free(const std::string& address) {
-  if (!address.starts_with(kIpcScheme)) return {};
-  const std::string path = address.substr(kIpcScheme.size());
+  const auto at = ipc_path(address);
+  if (!at) return {};
+  const std::string path(*at);
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   if (path.size() >= sizeof name.sun_path) return {};  // bind itself will refuse it

@@ -12,8 +12,8 @@ namespace tributary {
 // and "ipc://PREFIX" gives "ipc:///absolute/PREFIX-lane-N". kConfig names the value and what would be right.
 Result<std::string> lane_bind_address(const std::string& bind, LaneIndex lane);
 
-// kUnavailable if an ipc address has a living listener, or another user's. ZeroMQ would silently unlink its socket and take its clients
-// away; tcp needs no such check, because the kernel refuses a port that is taken.
+// kUnavailable if an ipc address has a living listener, or another user's. ZeroMQ would silently unlink its socket and
+// take its clients away; tcp needs no such check, because the kernel refuses a port that is taken.
 Status check_ipc_free(const std::string& address);
 
 // What workers are told: `bound` (wildcards already resolved by ZeroMQ) with its host replaced by `advertise`, if that

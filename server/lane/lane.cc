@@ -8,10 +8,10 @@
 
 #include "common/base/assert.h"
 #include "common/base/clock.h"
+#include "common/base/host_port.h"
 #include "common/daemon/daemon_thread.h"
 #include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
-#include "common/wire/local_endpoint.h"
 #include "common/wire/zmq_util.h"
 #include "server/coordinator/lane_address.h"
 #include "server/lane/pool_preparer.h"
@@ -61,7 +61,7 @@ Status Lane::bind() {
   const Result<std::string> bound = bind_endpoint(socket_, *address);
   if (!bound) return tl::unexpected(bound.error());
   endpoint_ = advertised_endpoint(*bound, options_.advertise);
-  if (bound->starts_with(kIpcScheme)) ipc_path_ = bound->substr(kIpcScheme.size());
+  ipc_path_ = ipc_path(*bound).value_or("");
   if (Status linked = links_.listen(new_link_name(options_.jobs.shard, options_.jobs.lane)); !linked) {
     logger_->warn("lane {}: workers on this machine will use sockets: {}", options_.jobs.lane.value,
                   linked.error().message);
