@@ -40,7 +40,7 @@ class OptimizerOf final : public Optimizer {
  public:
   OptimizerOf(const OptimizerOptions& options, std::size_t place) : options_(options), place_(place) {}
 
-  std::string_view name() const override { return F::kKind.name; }
+  const OptimizerKind& kind() const override { return F::kKind; }
   std::span<const std::string_view> state_names() const override { return F::kState; }
   float initial_state(int) const override { return F::initial_state(options_); }
   const OptimizerOptions& options() const override { return options_; }

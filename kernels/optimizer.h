@@ -83,7 +83,8 @@ struct OptimizerKind {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  virtual std::string_view name() const = 0;
+  virtual const OptimizerKind& kind() const = 0;
+  std::string_view name() const { return kind().name; }
   // State arrays; their names are PyTorch's, or the paper's.
   virtual std::span<const std::string_view> state_names() const = 0;
   int slots() const { return static_cast<int>(state_names().size()); }

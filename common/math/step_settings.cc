@@ -3,17 +3,10 @@
 #include <cmath>
 #include <utility>
 
-#include "common/base/assert.h"
 #include "common/base/printed.h"
 
 namespace tributary {
 namespace {
-
-const kernels::OptimizerKind& kind_of(const kernels::Optimizer& optimizer) {
-  const kernels::OptimizerKind* kind = kernels::optimizer_kind(optimizer.name());
-  TRIB_ASSERT(kind != nullptr);
-  return *kind;
-}
 
 bool said(double value) {
   return value != StepSettings::kConfigured;
@@ -30,7 +23,7 @@ kernels::OptimizerOptions StepSettings::over(const kernels::Optimizer& optimizer
   kernels::OptimizerOptions options = optimizer.options();
   if (said(lr)) options.lr = lr;
   if (said(weight_decay)) options.weight_decay = weight_decay;
-  const kernels::OptimizerOption its_momentum = kind_of(optimizer).momentum;
+  const kernels::OptimizerOption its_momentum = optimizer.kind().momentum;
   if (said(momentum) && its_momentum != nullptr) options.*its_momentum = momentum;
   return options;
 }
@@ -45,7 +38,7 @@ std::string StepSettings::in_words() const {
 }
 
 bool takes(const kernels::Optimizer& optimizer, const StepSettings& settings) {
-  const kernels::OptimizerKind& kind = kind_of(optimizer);
+  const kernels::OptimizerKind& kind = optimizer.kind();
   if (!settings.sound() || (said(settings.weight_decay) && !kind.steps)) return false;
   if (!said(settings.momentum)) return true;
   return kind.momentum != nullptr && settings.momentum < 1.0 && optimizer.fits(settings.over(optimizer));

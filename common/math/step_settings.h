@@ -19,7 +19,7 @@ struct StepSettings {
 
   // Whether each is kConfigured, or finite and not negative.
   bool sound() const;
-  // Of a step of `optimizer` with these.
+  // Options of a step of `optimizer` with these.
   kernels::OptimizerOptions over(const kernels::Optimizer& optimizer) const;
   // "lr 0.1, weight_decay 0.01": those that are said.
   std::string in_words() const;
