@@ -13,10 +13,14 @@ const JobMembers& CoordinatedJob::members() const {
   return gathering ? gathering->members : kNone;
 }
 
-BetweenViews* CoordinatedJob::between() {
-  if (IdleJob* idle = std::get_if<IdleJob>(&phase_)) return &idle->between;
-  GatheringJob* gathering = std::get_if<GatheringJob>(&phase_);
+const BetweenViews* CoordinatedJob::between() const {
+  if (const IdleJob* idle = std::get_if<IdleJob>(&phase_)) return &idle->between;
+  const GatheringJob* gathering = std::get_if<GatheringJob>(&phase_);
   return gathering ? &gathering->between : nullptr;
+}
+
+BetweenViews* CoordinatedJob::between() {
+  return const_cast<BetweenViews*>(std::as_const(*this).between());
 }
 
 JobView* CoordinatedJob::view() {
@@ -32,9 +36,7 @@ bool CoordinatedJob::takes_snapshot() const {
 }
 
 bool CoordinatedJob::kept_by_servers() const {
-  const IdleJob* idle = std::get_if<IdleJob>(&phase_);
-  const GatheringJob* gathering = std::get_if<GatheringJob>(&phase_);
-  return (idle && !idle->between.kept.empty()) || (gathering && !gathering->between.kept.empty());
+  return between() && !between()->kept.empty();
 }
 
 bool CoordinatedJob::never_opened() const {

@@ -142,6 +142,7 @@ class CoordinatedJob {
   bool is() const {
     return std::holds_alternative<Phase>(phase_);
   }
+  const BetweenViews* between() const;  // null: a view is open
   BetweenViews* between();
   JobView* view();
   const JobView* view() const { return const_cast<CoordinatedJob*>(this)->view(); }
