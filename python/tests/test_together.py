@@ -41,6 +41,18 @@ class Libraries:
         return self.of.setdefault(name, FakeLibrary()).attach(options)
 
 
+class Lost(Libraries):
+    """When one job's servers are lost, those of all are, with what was kept."""
+
+    def attach(self, options: AttachOptions) -> Any:
+        if any(library.session.over for library in self.of.values() if library.sessions):
+            for library in self.of.values():
+                library.sessions.clear()
+                library.rounds.clear()
+                library.kept.clear()
+        return super().attach(options)
+
+
 class Run:
     """A GAN's loop. What it said of each round, and the parameters and buffers in the end."""
 
@@ -181,19 +193,9 @@ class Together(WithFake):
                 self.assertEqual(len(self.libraries.of["last"].rounds), ROUNDS + 1)
 
     def test_a_process_cannot_go_back_to_where_a_job_had_not_begun(self) -> None:
-        libraries = Libraries()
+        libraries = Lost()
         libraries.of["last"] = FakeLibrary()
         libraries.of["last"].events[5] = "lost"
-
-        def lose(options: AttachOptions) -> Any:
-            if any(library.session.over for library in libraries.of.values() if library.sessions):
-                for library in libraries.of.values():
-                    library.sessions.clear()
-                    library.rounds.clear()
-                    library.kept.clear()
-            return Libraries.attach(libraries, options)
-
-        libraries.attach = lose  # type: ignore[method-assign]
         calm = self.run_it(Unfrozen(draws=True))
         with mock.patch("tributary._library.load", return_value=libraries):
             run = Unfrozen(draws=True)
@@ -260,20 +262,10 @@ class Together(WithFake):
         calm = self.run_it(Run(draws=True))
         for job, round in (("judge", 3), ("net", 2)):
             with self.subTest(job):
-                back = Libraries()
+                back = Lost()
                 for name in ("judge", "net"):
                     back.of[name] = FakeLibrary()
-
-                def lose(options: AttachOptions, libraries: Libraries = back) -> Any:
-                    if any(library.session.over for library in libraries.of.values() if library.sessions):
-                        for library in libraries.of.values():
-                            library.sessions.clear()
-                            library.rounds.clear()
-                            library.kept.clear()
-                    return Libraries.attach(libraries, options)
-
                 back.of[job].events[round] = "lost"
-                back.attach = lose  # type: ignore[method-assign]
                 with mock.patch("tributary._library.load", return_value=back):
                     run = Run(draws=True)
                     run()

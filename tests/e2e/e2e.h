@@ -95,6 +95,16 @@ inline std::string bin(const std::string& program) {
   return std::string(TRIBUTARY_BIN_DIR) + "/" + program;
 }
 
+// Starts a daemon that is to end by itself with an error. The last lines of its log.
+inline std::string refusal_of(const std::string& daemon, const std::string& config, const std::string& log) {
+  auto process = Process::spawn({.argv = {bin(daemon), "--config", config}, .log_file = log});
+  REQUIRE(process);
+  const auto status = process->wait(kPatience);
+  REQUIRE(status);
+  CHECK_FALSE(status->ok());
+  return last_lines(log, 15);
+}
+
 // What one process says of the job when it trains it without any daemon. On the CPU, as all trainers here: a GPU has
 // other bits. nodes: matters to encodings that round a node's sum.
 inline nlohmann::json standalone_result(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {

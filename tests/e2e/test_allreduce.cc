@@ -263,12 +263,7 @@ TEST_CASE("two workers that serve the coordinator at one address: the second doe
   const std::string config = dir / "second.toml", log = dir / "second.log";
   std::ofstream(config) << "[worker]\ncoordinator = \"" << cluster->coordinator() << "\"\nsocket = \""
                         << (dir / "second.sock") << "\"\nadmin = \"\"\nserve_coordinator = true\n";
-  auto second = Process::spawn({.argv = {bin("tributary-worker"), "--config", config}, .log_file = log});
-  REQUIRE(second);
-  const auto status = second->wait(kPatience);
-  REQUIRE(status);
-  CHECK_FALSE(status->ok());
-  const std::string said = last_lines(log, 15);
+  const std::string said = refusal_of("tributary-worker", config, log);
   CHECK(has(said, cluster->coordinator()));
   CHECK(has(said, "only one worker of the cluster"));
 }

@@ -128,12 +128,7 @@ TEST_CASE("a server whose port or socket is taken does not start and names the a
     const std::string config = dir / "second.toml", log = dir / "second.log";
     std::ofstream(config) << "[server]\nindex = 0\nservers = 1\ncoordinator = \"" << cluster->coordinator()
                           << "\"\nadmin = \"\"\n[security]\ninsecure = true\n";
-    auto second = Process::spawn({.argv = {bin("tributary-server"), "--config", config}, .log_file = log});
-    REQUIRE(second);
-    const auto status = second->wait(kPatience);
-    REQUIRE(status);
-    CHECK_FALSE(status->ok());
-    const std::string said = last_lines(log, 15);
+    const std::string said = refusal_of("tributary-server", config, log);
     CHECK(has(said, cluster->coordinator()));
     CHECK(has(said, transport == Transport::kTcp ? "another process has this port" : "another process listens there"));
     CHECK_FALSE(cluster->failure());

@@ -9,6 +9,7 @@
 #include "kernels/topk.h"
 #include "kernels/topk_passes.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/sample_frame.h"
 
 namespace tributary::fuzz::changed {
 namespace {
@@ -88,16 +89,7 @@ std::vector<Bytes> seeds() {
   for (std::uint8_t e = 0; e < std::size(kEncodings); ++e) {
     const auto encoding = make_encoding(*parse_encoding(kEncodings[e]));
     for (const std::uint32_t elements : {300u, static_cast<std::uint32_t>(kernels::kTopKGroup) + 300u}) {
-      std::vector<float> values(elements), residual(elements), estimate(elements);
-      std::iota(values.begin(), values.end(), -3.5f);
-      std::vector<std::uint32_t> scratch(encoding->scratch_words(elements));
-      Bytes frame(encoding->bytes(elements));
-      if (encoding->is_delta()) {
-        encoding->encode_update(values.data(), elements, 0, elements, estimate.data(), frame.data());
-      } else {
-        encoding->encode(values.data(), elements, 0, elements, residual.data(), frame.data());
-        encoding->finish(elements, residual.data(), frame.data(), scratch);
-      }
+      const Bytes frame = sample_frame(*encoding, elements);
       if (frame.size() > kMostSeed) continue;
       const Head head{e, 0, 2, elements - 1, static_cast<std::uint32_t>(frame.size())};
       const auto end = static_cast<std::uint32_t>(frame.size());

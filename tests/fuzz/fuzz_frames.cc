@@ -1,10 +1,10 @@
 // Payloads: encoded values, from workers (pushes) and servers (answers).
 #include <cstring>
 #include <memory>
-#include <numeric>
 
 #include "common/math/encoding.h"
 #include "tests/fuzz/fuzz_target.h"
+#include "tests/fuzz/sample_frame.h"
 
 namespace tributary::fuzz::frames {
 namespace {
@@ -35,16 +35,7 @@ std::vector<Bytes> seeds() {
   for (std::uint8_t e = 0; e < std::size(kEncodings); ++e) {
     const auto encoding = make_encoding(*parse_encoding(kEncodings[e]));
     for (const std::uint16_t elements : {std::uint16_t{8}, std::uint16_t{300}}) {
-      std::vector<float> values(elements), residual(elements), estimate(elements);
-      std::iota(values.begin(), values.end(), -3.5f);
-      std::vector<std::uint32_t> scratch(encoding->scratch_words(elements));
-      Bytes frame(encoding->bytes(elements));
-      if (encoding->is_delta()) {
-        encoding->encode_update(values.data(), elements, 0, elements, estimate.data(), frame.data());
-      } else {
-        encoding->encode(values.data(), elements, 0, elements, residual.data(), frame.data());
-        encoding->finish(elements, residual.data(), frame.data(), scratch);
-      }
+      const Bytes frame = sample_frame(*encoding, elements);
       all.push_back(input_of({e, 0, static_cast<std::uint16_t>(elements - 1), 64}, frame));
     }
   }

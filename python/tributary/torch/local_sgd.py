@@ -11,7 +11,7 @@ import torch
 
 from tributary._library import CONFIGURED
 from tributary.torch import _complaints, _declare, _job
-from tributary.torch._alike import Alike
+from tributary.torch._alike import alike_of
 from tributary.torch._attachment import Attachment
 from tributary.torch._copies import copies_of
 from tributary.torch._formula import Value
@@ -110,7 +110,7 @@ class DiLoCo:
                 Schedulers(inner_optimizer),
                 _declare.buffers_of(model),
                 inner_optimizer,
-                alike=Alike(_declare.frozen_of(model, self._slots, elsewhere), _declare.buffers_of(model)),
+                alike=alike_of(model, self._slots, None, is_part=False, elsewhere=elsewhere),
             ),
             batches=sync_every,
             on_rewind=on_rewind,
