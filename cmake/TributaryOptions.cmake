@@ -27,7 +27,7 @@ target_compile_options(tributary_options INTERFACE
 if(TRIBUTARY_WERROR)
   target_compile_options(tributary_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
-# What makes an overrun of a buffer end a process instead of taking it over (docs/security.md). Sanitizers see more. Not
+# Flags that make an overrun of a buffer end a process instead of taking it over (docs/security.md). Sanitizers see more. Not
 # for sources that are compiled without optimization (TRIBUTARY_UNOPTIMIZED): glibc's checks want it. The sizes that glibc
 # checks are functions of its version 2.30 and before, which TRIBUTARY_PORTABLE has.
 if(NOT TRIBUTARY_SANITIZE)

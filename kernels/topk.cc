@@ -29,7 +29,7 @@ TRIBUTARY_INLINE std::int32_t key_of(float value) {
   return std::bit_cast<std::int32_t>(value) & 0x7fffffff;
 }
 
-// Of a histogram with fewer than k keys (the residual has changed meanwhile): the lowest digit.
+// The lowest digit of a histogram with fewer than k keys (the residual has changed meanwhile).
 Place find_place(const std::uint32_t* histogram, std::uint32_t digits, std::size_t k) {
   std::uint32_t digit = digits - 1;
   while (digit > 0 && histogram[digit] < k) k -= histogram[digit--];

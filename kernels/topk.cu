@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Decoding ----
 
-// Of a group that begins at that entry: where it ends, within the k of the frame whatever it says.
+// The end of a group that begins at that entry, within the k of the frame whatever it says.
 __device__ __forceinline__ std::uint32_t group_end_of(std::uint32_t begin, std::uint32_t count, std::uint32_t k) {
   return begin + std::min(count, k - begin);
 }

@@ -1,6 +1,6 @@
-// The passes of topk_select() over a residual, in their order. Others may write there meanwhile, so that each pass may see
-// another residual: none trusts what one before it found, beyond its arguments, and each keeps to its arrays whatever it
-// reads. Of a residual that nobody writes, together they are topk_select().
+// The passes of topk_select() over a residual, in their order. Others may write there meanwhile, so that each pass may
+// see another residual: none trusts what one before it found, beyond its arguments, and each keeps to its arrays
+// whatever it reads. Of a residual that nobody writes, together they are topk_select().
 #pragma once
 
 #include <cstddef>

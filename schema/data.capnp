@@ -16,7 +16,7 @@ enum ResidualUse {
   alone @2;  # the payload is the residual alone: the node has left after this round. Answered with a receipt
 }
 
-# Of a step: what trainers say of a group of tensors. -1: as the job has it (common/math/step_settings.h).
+# Settings of a step of a group of tensors, as trainers say them. -1: as the job has it (common/math/step_settings.h).
 struct StepSettings {
   lr @0 :Float64 = -1;
   weightDecay @1 :Float64 = -1;

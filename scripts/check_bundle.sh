@@ -50,7 +50,7 @@ mkdir -p "$root$(dirname "$interpreter")"
 cp -L "$interpreter" "$root$interpreter"
 echo "libraries: $(find "$bundle/lib" -type f | wc -l) in the bundle, the others are glibc's"
 
-# What is ours is hardened: relocations are read-only once a program runs, and programs are position-independent.
+# Programs of ours are hardened: relocations are read-only once a program runs, and programs are position-independent.
 for file in "$bundle"/bin/* "$bundle"/lib/libtributary.so.*; do
   is_elf "$file" || continue
   headers=$(readelf --wide --program-headers --dynamic "$file")

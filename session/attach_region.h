@@ -11,7 +11,7 @@
 // Gradients are not in it if the ranks are reduced on devices (then the node region's parameters are only the initial
 // ones), or if the node's only rank writes them into the redo ring (worker/reduce/redo_ring.h).
 //
-// Memory order. Trainer: writes a tensor's gradient, TensorWord.weight and its settings (relaxed), then TensorWord.round
+// Memory order. Trainer: writes a tensor's gradient, TensorWord.weight, its settings (relaxed), then TensorWord.round
 // (release), then the eventfds of the lanes that own chunks of it. Worker: reads round (acquire), then weight and
 // gradient. Worker: writes a chunk's parameters, then ChunkWord.version_plus_one (release), then progress (futex word)
 // and wakes waiters if there are any.
@@ -82,7 +82,7 @@ struct RankHeader {
 struct TensorWord {
   std::atomic<std::uint64_t> round{0};  // of the last ready(); begins at the resume round
   std::atomic<std::uint64_t> weight{0};
-  // Of the step, as the trainer says them.
+  // Settings of the step, as the trainer says them.
   std::atomic<double> lr{StepSettings::kConfigured};
   std::atomic<double> weight_decay{StepSettings::kConfigured};
   std::atomic<double> momentum{StepSettings::kConfigured};

@@ -207,10 +207,10 @@ TRIBUTARY_API tributary_status tributary_log(tributary_session* session, uint64_
                                              uint64_t samples);
 
 #define TRIBUTARY_CONFIGURED (-1.0)
-/* Weight decay and momentum of the steps of a group (tributary_tensor.group), for tributary_ready() from now on; in each
- * new session as the job has them, which TRIBUTARY_CONFIGURED stands for. momentum: SGD's; of Adam, AdamW and Lion beta1.
+/* Weight decay and momentum of the steps of a group (tributary_tensor.group), for tributary_ready() from now on. A new
+ * session has them as the job has, which TRIBUTARY_CONFIGURED stands for. momentum: SGD's; beta1 of Adam, AdamW, Lion.
  * The same on all ranks. Not while another thread is in tributary_ready() of the group's tensors.
- * TRIBUTARY_INVALID_ARGUMENT: there is no such group, or the job's optimizer does not take the values; a momentum of SGD
+ * TRIBUTARY_INVALID_ARGUMENT: there is no such group, or the job's optimizer does not take the values. SGD's momentum
  * stays 0, or above 0. */
 TRIBUTARY_API tributary_status tributary_group_settings(tributary_session* session, uint32_t group, double weight_decay,
                                                         double momentum);

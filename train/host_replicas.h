@@ -1,6 +1,6 @@
-// HostReplicas: what local steps need (train/model_compute.h, local_round()): the parameters of the replica whose round it
-// is, and for every replica the state of its inner optimizer. A replica's parameters live for one round only, because
-// every round begins at the servers' parameters, so all replicas of a process share their place.
+// HostReplicas: what local steps need (train/model_compute.h, local_round()): the parameters of the replica whose round
+// it is, and for every replica the state of its inner optimizer. A replica's parameters live for one round only,
+// because every round begins at the servers' parameters, so all replicas of a process share their place.
 //
 // State that is kept lies in two banks: the first step of a round reads the one and writes the other, so that what the
 // round began with stays, without a copy, until the next one. After a loss the job may want a round again.
@@ -45,7 +45,7 @@ class HostReplicas {
   void subtract(std::size_t tensor, const float* from, float* difference) const;
 
  private:
-  // Of a replica's inner optimizer.
+  // State of a replica's inner optimizer.
   struct State {
     std::vector<std::vector<AlignedFloats>> banks;  // by slot: two if state is kept, else one
     std::size_t last = 0;                           // bank that the last round which came to its end has written

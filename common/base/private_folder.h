@@ -13,12 +13,12 @@ Status make_private_folder(const std::string& path);
 // kUnavailable, with the owner's number: what this process writes into the folder is its owner's to redirect.
 Status check_own_folder(const std::string& path);
 
-// Of this user's daemons: "tributary" in $XDG_RUNTIME_DIR or else /run/user/UID, if that is a folder of his alone; else
-// /tmp/tributary-UID, which counts only as make_private_folder() made it. Daemons and trainers that have one
-// environment find one folder.
+// Folder of this user's daemons: "tributary" in $XDG_RUNTIME_DIR or else /run/user/UID, if that is a folder of his
+// alone; else /tmp/tributary-UID, which counts only as make_private_folder() made it. Daemons and trainers that have
+// one environment find one folder.
 std::string run_folder();
 std::string default_worker_socket();  // in it
-// What a daemon does before it listens at `path`: makes the run folder, if the path is in it. Others are there already.
+// Makes the run folder, if the path that a daemon is to listen at is in it. Others are there already.
 Status prepare_socket_folder(const std::string& path);
 
 }  // namespace tributary

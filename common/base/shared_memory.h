@@ -28,7 +28,7 @@ bool kernel_seals_writing();
 // A mapping of shared memory, read and write unless said.
 class SharedMemory {
  public:
-  // What those may do who get a descriptor of it.
+  // Rights of those who get a descriptor of it.
   enum class Peers : std::uint8_t { kWrite, kRead };
 
   SharedMemory() = default;
@@ -61,8 +61,8 @@ class SharedMemory {
   // The same memory once more, to be read: what others write is seen there, and a page that is written there becomes
   // the writer's own. Before close_fd().
   Result<SharedMemory> private_view(const std::string& purpose) const;
-  // A descriptor of the same memory that can be mapped for reading only. Peers::kRead: from now on nobody can map it for
-  // writing any more, and discard() does nothing.
+  // A descriptor of the same memory that can be mapped for reading only. Peers::kRead: from now on nobody can map it
+  // for writing any more, and discard() does nothing.
   Result<FileDescriptor> read_only() const;
   // Whole pages. reserve(): memory is there from now on, zeroed where it was not; false if there is none. discard():
   // it is given back to the system; who reads it finds zeros.

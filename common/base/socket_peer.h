@@ -1,5 +1,5 @@
-// Who is at the other end of a connected Unix socket, as the kernel knows it: the process that connected, or that
-// listened where it was connected to.
+// The process at the other end of a connected Unix socket, as the kernel knows it: it connected, or it listened where
+// was connected to.
 #pragma once
 
 #include <sys/types.h>

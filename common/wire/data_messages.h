@@ -53,8 +53,8 @@ constexpr std::size_t residual_offset(std::size_t frame_bytes) {
 // residual behind it.
 inline constexpr std::size_t kMaxDataPayload = 3 * kMaxChunkBytes;
 
-// Bytes of any data header except ErrorReply and a push with settings of steps, and of those, whose message is cut to fit;
-// encode_data() asserts it.
+// Bytes of any data header except ErrorReply and a push with settings of steps, and of those, whose message is cut to
+// fit; encode_data() asserts it.
 inline constexpr std::size_t kMaxDataHeader = 192;
 inline constexpr std::size_t kMaxErrorHeader = 4096;
 static_assert(kMaxDataHeader + kMaxGroups * sizeof(StepSettings) <= kMaxErrorHeader);
@@ -73,7 +73,7 @@ struct Push {
   bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
   bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
   GateDecision gate;  // redo, in a job with a gate: what was decided about that round
-  // Of its groups' steps (common/math/step_settings.h); none: as the job has them.
+  // Settings of its groups' steps; none: as the job has them.
   std::vector<StepSettings> settings;
 
   static constexpr auto kWire = TRIB_WIRE(Push);

@@ -4,8 +4,8 @@
 // Every server lane listens on a Unix socket with an abstract name, random per process. The name reaches the workers
 // with the lane's endpoint; a connection succeeds only in the same network namespace of the same machine, and only
 // between processes of the same user, or with one of root's: nothing needs to be configured, and whoever cannot connect
-// uses sockets. Per (job, view, node) and pair of lanes there is one exchange; then the connection stays, and says nothing
-// but when one side is gone:
+// uses sockets. Per (job, view, node) and pair of lanes there is one exchange; then the connection stays, and says
+// nothing but when one side is gone:
 //
 //     worker -> server   LinkRequest + descriptors of the memories that the node's payloads lie in, its "regions"
 //     server -> worker   LinkReply   + a descriptor of the memory of the job's buffers

@@ -72,8 +72,8 @@ void set_common_options(zmq::socket_t& socket, std::size_t max_message, int high
   socket.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(max_message));
   socket.set(zmq::sockopt::sndhwm, high_water);
   socket.set(zmq::sockopt::rcvhwm, high_water);
-  // A flow that the network drops without a word (NAT, a firewall's table) is found within some two minutes, idle or not;
-  // the kernel's own limits are two hours and a quarter of an hour.
+  // A flow that the network drops without a word (NAT, a firewall's table) is found within some two minutes, idle or
+  // not; the kernel's own limits are two hours and a quarter of an hour.
   socket.set(zmq::sockopt::tcp_keepalive, 1);
   socket.set(zmq::sockopt::tcp_keepalive_idle, 60);  // seconds
   socket.set(zmq::sockopt::tcp_keepalive_intvl, 15);

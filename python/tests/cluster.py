@@ -47,7 +47,7 @@ def environment(**more: str) -> dict[str, str]:
 def outputs_of_ranks(
     words: list[Any], ranks: int, timeout: float, stderr: int | None = subprocess.STDOUT
 ) -> list[tuple[str, int]]:
-    """What each rank of a Python program prints that meets over a process group of torch's, and its exit status."""
+    """Output of each rank of a Python program that meets over a process group of torch's, and its exit status."""
     port = str(free_port())
     processes = [
         subprocess.Popen(

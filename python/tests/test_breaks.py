@@ -1,4 +1,4 @@
-"""What breaks in other systems (docs/torch-messages.md), and what users are told here: against a library in Python."""
+"""Mistakes that break other systems, and what users are told here (docs/torch-messages.md). Library: in Python."""
 
 from __future__ import annotations
 

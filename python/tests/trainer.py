@@ -70,7 +70,7 @@ class Cycle(torch.optim.lr_scheduler.OneCycleLR):
 
 
 def scheduler_of(settings: dict[str, Any], optimizer: torch.optim.Optimizer) -> Any:
-    """Of a cosine, or one that halves rates after the round "drop_at", or of all values ("cycle"); None."""
+    """A cosine's, or one that halves rates after the round "drop_at", or of all values ("cycle"); None."""
     if settings.get("cycle"):
         moves = any("betas" in group or group.get("momentum") for group in optimizer.param_groups)
         highest = [group["lr"] for group in optimizer.param_groups]

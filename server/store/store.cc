@@ -56,7 +56,7 @@ std::string family_name(const SnapshotInfo& info, std::uint32_t generation) {
          std::to_string(generation);
 }
 
-// What a family's name says, else of no job.
+// Job and round of a family's name; of no job, if it is no snapshot's.
 std::pair<JobId, Round> named_by(const std::string& name) {
   std::uint64_t job = 0, round = 0;
   const bool right = std::sscanf(name.c_str(), "snap-%16" SCNx64 "-%" SCNu64 "-", &job, &round) == 2;
@@ -152,7 +152,7 @@ class RocksStore final : public Store {
   std::unique_ptr<rocksdb::Iterator> iterate(const Family& family) const;
   Status check_identity(std::uint16_t server_index);
   Status find_snapshots(std::map<std::string, Family> families, const Warn& warn);
-  // Those that are set aside. REQUIRES: mutex_ held.
+  // Drops families that are set aside. REQUIRES: mutex_ held.
   void drop_aside(JobId job, const std::function<bool(Round)>& which);
   // Removes the keys of these snapshots, then their families. REQUIRES: mutex_ held.
   Status drop(const std::vector<SnapshotKey>& keys);

@@ -3,8 +3,9 @@
 // Column families: "default" holds small records (written with sync); every snapshot is a column family of its own
 // ("snap-JOB-ROUND-GENERATION"), filled by SST files that are written outside the write-ahead log and ingested, and
 // made valid by one synced key in "default" (snapshot complete). A snapshot without that key is a leftover of a crash,
-// or has lost its key: it is set aside, with a warning, until a later snapshot of its job is complete. Large parts of what ranks keep are families as well (server/store/large_part_families.h). Every
-// record has a format number and an XXH3-64 checksum, checked on load.
+// or has lost its key: it is set aside, with a warning, until a later snapshot of its job is complete. Large parts of
+// what ranks keep are families as well (server/store/large_part_families.h). Every record has a format number and an
+// XXH3-64 checksum, checked on load.
 //
 // Thread rule: one thread at a time writes a snapshot; small records may be written from another thread.
 #pragma once

@@ -1,6 +1,6 @@
 // hostile_trainer: a rank that attaches to a worker and takes part in rounds, over and over, until it is ended. A
-// hostile one has a thread besides that writes nonsense into all memory that it may write to, also what it holds for the
-// worker's next process.
+// hostile one has a thread besides that writes nonsense into all memory that it may write to, also what it holds for
+// the worker's next process.
 //
 //   hostile_trainer SOCKET JOB MODE PUSH PULL NODE hostile|honest
 //
@@ -48,7 +48,7 @@ std::vector<TensorSpec> tensors() {
 
 using Memory = std::span<std::byte>;
 
-// What is mapped for writing, as the kernel says.
+// Memory that is mapped for writing, as the kernel says.
 std::vector<Memory> mapped_memory() {
   std::vector<Memory> found;
   std::ifstream maps("/proc/self/maps");

@@ -36,7 +36,7 @@ struct Trainers {
   void end() {
     for (Process& process : processes) process.terminate(milliseconds(0));
   }
-  // What the hostile rank did in all of its views.
+  // Deeds of the hostile rank in all of its views.
   struct Done {
     std::uint64_t views = 0, rounds = 0, writes = 0;
   };
@@ -59,8 +59,8 @@ void check_daemons(LocalCluster& cluster) {
   REQUIRE_MESSAGE(!failure, *failure);
 }
 
-// Kills a server, whose pushes its nodes make again from what they kept, and a worker, the next of which takes that over
-// from its trainers.
+// Kills a server, whose pushes its nodes make again from what they kept, and a worker, the next of which takes that
+// over from its trainers.
 void lose(LocalCluster& cluster, const std::string& job, Trainers& hostile) {
   const auto reached = [&](std::uint64_t round) {
     check_daemons(cluster);

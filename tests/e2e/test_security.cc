@@ -168,7 +168,7 @@ TEST_CASE("another user of the machine comes to nothing of a cluster without key
   int entries = 0;
   for (const auto& entry : fs::recursive_directory_iterator(cluster.base_dir())) {
     ++entries;
-    // What a run is known by has no secret.
+    // The name that a run is known by is no secret.
     if (entry.path().filename() == ".tributary-run" || entry.path().extension() == ".toml" ||
         entry.path().filename() == "cluster.json") {
       continue;

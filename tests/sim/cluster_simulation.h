@@ -47,7 +47,7 @@ struct ClusterScenario {
   bool gathers = false;
   std::uint32_t values_after(Round round) const;
   bool deadline = false;  // sync: ranks sum up what they manage, which is something else every time
-  // Tensors are of two groups in turns, with another weight decay each, and the trainers say their settings in each round.
+  // Tensors are of two groups in turns, with another weight decay each. The trainers say settings in each round.
   bool says_settings = false;
   // Two ranks may hold a replica of the model together: a tensor belongs to one of them, or to both. Neighbours are two
   // slices of the same replica, or the first half of the ranks has one stage and the second half the other.

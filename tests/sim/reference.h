@@ -73,7 +73,7 @@ float initial_value(std::uint64_t seed, std::uint64_t element);
 float gradient_value(std::uint64_t seed, std::uint32_t rank, std::uint64_t round, std::uint64_t element,
                      float parameter);
 std::uint64_t sample_weight(std::uint64_t seed, std::uint32_t rank, std::uint64_t round);
-// What trainers say of the round's step for a group of tensors.
+// Settings that trainers say of the round's step for a group of tensors.
 StepSettings settings_of(std::uint64_t seed, std::uint64_t round, std::uint32_t group,
                          const kernels::Optimizer& optimizer);
 

@@ -1,4 +1,4 @@
-// What another user of this machine can do: tests that are run by root ask it of a child process.
+// Deeds of another user of this machine: tests that are run by root ask it of a child process.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -19,7 +19,8 @@ inline bool can_be_another_user() {
   return false;
 }
 
-// A child process of another user's. `begin` is called there, and what it returns is kept until the end. REQUIRES: root.
+// A child process of another user's. `begin` is called there, and what it returns is kept until the end. REQUIRES:
+// root.
 class OtherUser {
  public:
   template <class Begin>
@@ -62,7 +63,7 @@ class OtherUser {
   pid_t child_ = -1;
 };
 
-// What `question` says as another user.
+// The answer of `question` as another user.
 template <class Question>
 bool as_another_user(Question question) {
   const pid_t child = ::fork();

@@ -1,5 +1,5 @@
-// LocalCluster: real tributary-server and tributary-worker daemons on this machine, over Unix sockets, loopback or shared
-// memory. What `tributary up`, the benchmarks and the end-to-end tests start.
+// LocalCluster: real tributary-server and tributary-worker daemons on this machine, over Unix sockets, loopback or
+// shared memory. What `tributary up`, the benchmarks and the end-to-end tests start.
 //
 // Everything it writes lies in one folder, so that the same folder continues the same run:
 //     lock              held by this process and, inherited, by every daemon: one cluster at a time
@@ -25,9 +25,9 @@
 
 namespace tributary {
 
-// Between workers and servers. kShm: messages over Unix sockets (between hosts of their own over tcp), payloads in shared
-// memory, as the daemons choose by themselves on one machine; with the others payloads go over the socket, too. kTcp is
-// for measurements: without keys every user of the machine may come in (insecure).
+// Between workers and servers. kShm: messages over Unix sockets (between hosts of their own over tcp), payloads in
+// shared memory, as the daemons choose by themselves on one machine; with the others payloads go over the socket, too.
+// kTcp is for measurements: without keys every user of the machine may come in (insecure).
 enum class Transport { kTcp, kIpc, kShm };
 inline constexpr const char* kTransports[] = {"tcp", "ipc", "shm"};  // as on the command line
 constexpr const char* transport_name(Transport transport) {

@@ -166,7 +166,7 @@ class NodeJob {
   std::vector<RankMemory> ranks_;
   NodeHeader* header_ = nullptr;
   ChunkWord* chunk_words_ = nullptr;
-  // What was published, the state and the time: trainers can write to the region, where they are told.
+  // Copies of what was published, of state and time: trainers can write to the region, where they are told.
   std::unique_ptr<std::atomic<std::uint64_t>[]> published_;  // by chunk: its version plus 1
   mutable std::mutex state_mutex_;
   mutable std::atomic<RegionState> state_{RegionState::kRunning};

@@ -37,7 +37,7 @@ class NodeGather {
   // error is that trainer's mistake, worded for it; the job cannot go on.
   Status on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight,
                    const StepSettings& settings, std::vector<Complete>& out);
-  // Those of the chunk's last complete round, until answered() and the next ready.
+  // Settings of the chunk's last complete round, until answered() and the next ready.
   SaidSettings settings(ChunkIndex chunk) const { return said(chunks_[local_[chunk.value]]); }
 
   // Tensors that overlap this lane's chunks, ascending: the only ones it needs to look at.

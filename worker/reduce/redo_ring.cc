@@ -36,7 +36,7 @@ namespace {
 
 constexpr std::size_t kRingAlign = 64;
 constexpr std::uint32_t kGenerations = 2;  // of residuals
-// What ranks with these model ranks hold of the tensors.
+// The part of the tensors that ranks with these model ranks hold.
 std::optional<Layout> part_of(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements,
                               std::span<const std::uint32_t> model_ranks) {
   const auto whole = Layout::unowned(tensors, chunk_elements);

@@ -4,8 +4,8 @@
 // that it outlives the worker daemon, too.
 //
 // Layout of the memory:
-//     Header | decisions: GateWord[slot] | Entry[chunk][slot] | settings of steps: StepSettings[chunk][slot][group of the
-//     chunk] | slot 0: frame of chunk 0 | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
+//     Header | decisions: GateWord[slot] | Entry[chunk][slot] | settings: StepSettings[chunk][slot][group of the chunk]
+//     | slot 0: frame of chunk 0 | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
 //            | chunk 0: area of even rounds | of odd ones | chunk 1: ...
 // Round r lies in slot r % slots. There is a slot more than rounds are kept: that of the open round, which a rank may
 // write while all the others are still wanted. An entry names its round only while its frame is complete: a process

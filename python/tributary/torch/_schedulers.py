@@ -30,7 +30,7 @@ LRScheduler.__new__ = _new  # type: ignore[assignment,method-assign]
 
 
 def add(thing: Any) -> None:
-    """What a program keeps may be a scheduler of another kind (timm's): it has the optimizer that it changes."""
+    """Notes a thing that a program keeps: schedulers of other kinds (timm's) have the optimizer that they change."""
     if isinstance(getattr(thing, "optimizer", None), torch.optim.Optimizer) and not isinstance(thing, LRScheduler):
         _made.append(weakref.ref(thing))
 

@@ -60,7 +60,7 @@ def given(groups: Groups, values: list[Values] | None) -> Iterator[None]:
 
 
 def said_of(number: int, group: dict[str, Any], began: Values, scheduled: bool) -> Settings:
-    """What is said of a group's step.
+    """Settings of a group's step, as servers are told.
 
     Args:
         number: of the group, for messages.

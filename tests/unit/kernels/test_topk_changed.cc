@@ -81,7 +81,7 @@ TEST_CASE("random bytes in the place of a frame are decoded within its bounds an
   }
 }
 
-// What a selection has to write to, none of it longer than it must be.
+// Arrays that a selection writes to, none of it longer than it must be.
 struct Selection {
   static constexpr std::size_t kWanted = 200;
   Fenced<std::uint32_t> counts{kernels::topk_groups(kElements), Fence::kBehind};
