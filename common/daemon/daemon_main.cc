@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/patience.h"
 #include "common/base/shared_memory.h"
+#include "common/daemon/crash_stacks.h"
 #include "common/daemon/daemon_thread.h"
 #include "common/daemon/supervisor.h"
 #include "common/wire/zmq_util.h"
@@ -103,6 +104,7 @@ int give_up(const std::string& program, const Daemon& daemon, const std::string&
 }
 
 int serve(const std::string& program, const std::function<Result<Daemon>()>& start) {
+  say_stacks_on_crash();
   const sigset_t signals = take_stop_signals();
   raise_descriptor_limit();
   close_files_to_others();
