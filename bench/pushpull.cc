@@ -119,6 +119,10 @@ void add_exchange_options(CliCommand command, PushPullOptions& o) {
   encoding("--push", o.push, "encoding of gradients", push_encodings(), usable_for_push);
   encoding("--pull", o.pull, "encoding of parameters", pull_encodings(), usable_for_pull);
   command.add_flag("--store", o.store, "let the servers have a store");
+  command
+      .add_option("--base-dir", o.base_dir,
+                  "keep the daemons' folders here, with logs at debug (default: keep nothing)")
+      ->type_name("FOLDER");
   command.add_flag("!--no-ceiling", o.ceiling, "do not measure the ceiling");
 }
 

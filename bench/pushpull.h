@@ -40,6 +40,7 @@ struct PushPullOptions {
   std::optional<PayloadSecurity> secure = {};  // with keys, and compared with clusters that have less
   bool trace = false;                          // all the time, and compared with a cluster that is not traced
   bool store = false;
+  std::string base_dir;                               // keeps the daemons' folders, with logs at debug; empty: nothing
   std::string program;                                // this program, for the echo server
   std::optional<RankDevice> device;                   // of all ranks (bench/gpu_pipeline.h)
   std::string worker_toml;                            // sections to add to the workers' configuration

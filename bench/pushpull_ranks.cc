@@ -70,6 +70,9 @@ void Ranks::run(std::size_t rank) {
 
 Status Ranks::train(std::size_t rank) {
   SessionOptions options = sessions_[rank];
+  const auto attach_timeout = attach_timeout_of_environment();
+  if (!attach_timeout) return tl::unexpected(attach_timeout.error());
+  options.attach_timeout = *attach_timeout;
   if (device_) options.device = device_->opener;
   auto attached = Session::attach(options, tensors_);
   if (!attached) return tl::unexpected(attached.error());

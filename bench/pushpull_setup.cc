@@ -314,9 +314,21 @@ Json PushPullBenchmark::settings() const {
           {"transport", transport_name(options_.transport)}};
 }
 
+namespace {
+
+// A new one: a measurement may compare several clusters.
+std::string kept_folder(const std::string& base) {
+  for (int number = 1;; ++number) {
+    std::string folder = base + "/cluster-" + std::to_string(number);
+    if (!std::filesystem::exists(folder)) return folder;
+  }
+}
+
+}  // namespace
+
 Result<std::unique_ptr<PushPullSetup>> PushPullSetup::start(const PushPullOptions& options) {
   std::unique_ptr<PushPullSetup> setup(new PushPullSetup(options));
-  const std::string& folder = setup->folder_.path;
+  const std::string folder = options.base_dir.empty() ? setup->folder_.path : kept_folder(options.base_dir);
   if (folder.empty()) return fail(ErrorCode::kIo, "cannot create a folder in /tmp");
   auto cluster = LocalCluster::start({.servers = options.servers,
                                       .nodes = options.nodes,
@@ -327,7 +339,7 @@ Result<std::unique_ptr<PushPullSetup>> PushPullSetup::start(const PushPullOption
                                       .store = options.store,
                                       .store_io_mb_per_s = kStoreMbPerS,
                                       .window_bytes = options.window_bytes,
-                                      .log_level = "warn",
+                                      .log_level = options.base_dir.empty() ? "warn" : "debug",
                                       .secure = options.secure,
                                       .extra_worker_toml = options.worker_toml});
   if (!cluster) return tl::unexpected(cluster.error());

@@ -65,7 +65,10 @@ def run(commands: list[list[str]], environments: list[dict[str, str]]) -> None:
 
 def turn(model: str, how: str, args: argparse.Namespace) -> dict[str, Any]:
     """One measurement in processes of its own."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as scratch:
+        # Daemons' logs outlive the turn where they are wanted.
+        folder = str(args.base_dir / f"{model}-{how}-{len(os.listdir(args.base_dir))}") if args.base_dir else scratch
+        os.makedirs(folder, exist_ok=True)
         out = f"{folder}/figures.json"
         ours = how in (OURS, OURS_HOST)
         command = [sys.executable, str(RANK), "--how", OURS if ours else how, "--model", model, "--out", out]
@@ -119,6 +122,9 @@ def main() -> None:
     parser.add_argument("--device", choices=tuple(BATCH), default="cpu")
     parser.add_argument("--bin", type=Path, default=REPOSITORY / "build/release/bin", help="folder of the programs")
     parser.add_argument("--models", default="gpt,resnet")
+    parser.add_argument(
+        "--base-dir", type=Path, help="an existing folder that keeps the daemons' (default: keep nothing)"
+    )
     args = parser.parse_args()
     library = args.bin.parent / "lib" / "libtributary.so.1"
     if library.exists():

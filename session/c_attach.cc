@@ -93,21 +93,6 @@ std::string socket_of(const char* given) {
   return named && *named ? named : default_worker_socket();
 }
 
-Result<std::chrono::milliseconds> attach_timeout_of(std::uint32_t given_ms) {
-  if (given_ms > 0) return std::chrono::milliseconds(given_ms);
-  const char* text = std::getenv(kAttachTimeoutVariable);
-  if (!text || !*text) return kAttachTimeout;
-  std::uint32_t seconds = 0;
-  const char* end = text + std::strlen(text);
-  const auto [stopped, error] = std::from_chars(text, end, seconds);
-  if (error != std::errc{} || stopped != end || seconds == 0 || seconds > kMaxAttachTimeout.count()) {
-    return fail(ErrorCode::kInvalidArgument, std::string("environment variable ") + kAttachTimeoutVariable + "='" +
-                                                 text + "' is no number of seconds from 1 to " +
-                                                 std::to_string(kMaxAttachTimeout.count()));
-  }
-  return std::chrono::seconds(seconds);
-}
-
 Result<SessionOptions> options_of(const tributary_options& given) {
   SessionOptions options;
   options.socket = socket_of(given.socket);
@@ -122,7 +107,10 @@ Result<SessionOptions> options_of(const tributary_options& given) {
     options.topology = {given.rank, given.world_size, given.local_rank, given.local_world_size, given.node_rank};
     if (Status sound = options.topology.validate(); !sound) return tl::unexpected(sound.error());
   }
-  const auto attach_timeout = attach_timeout_of(given.attach_timeout_ms);
+  const auto attach_timeout =
+      given.attach_timeout_ms > 0
+          ? Result<std::chrono::milliseconds>(std::chrono::milliseconds(given.attach_timeout_ms))
+          : attach_timeout_of_environment();
   if (!attach_timeout) return tl::unexpected(attach_timeout.error());
   options.attach_timeout = *attach_timeout;
   if (given.stops) {

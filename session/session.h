@@ -77,6 +77,8 @@ struct SessionKeepsake {
 // How long an attach may take; and the environment variable that says so, in seconds, where nothing nearer does.
 inline constexpr std::chrono::seconds kAttachTimeout{120}, kMaxAttachTimeout{7 * 24 * 3600};
 inline constexpr const char* kAttachTimeoutVariable = "TRIBUTARY_ATTACH_TIMEOUT";
+// kAttachTimeout where the variable is unset or empty; kInvalidArgument, with the variable and its value.
+Result<std::chrono::milliseconds> attach_timeout_of_environment();
 
 struct SessionOptions {
   std::string socket;  // the worker's

@@ -87,4 +87,18 @@ Status Topology::validate() const {
   return {};
 }
 
+Result<std::chrono::milliseconds> attach_timeout_of_environment() {
+  const char* text = std::getenv(kAttachTimeoutVariable);
+  if (!text || !*text) return kAttachTimeout;
+  std::uint32_t seconds = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stopped, error] = std::from_chars(text, end, seconds);
+  if (error != std::errc{} || stopped != end || seconds == 0 || seconds > kMaxAttachTimeout.count()) {
+    return fail(ErrorCode::kInvalidArgument, std::string("environment variable ") + kAttachTimeoutVariable + "='" +
+                                                 text + "' is no number of seconds from 1 to " +
+                                                 std::to_string(kMaxAttachTimeout.count()));
+  }
+  return std::chrono::seconds(seconds);
+}
+
 }  // namespace tributary

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
+import importlib
 import json
 import math
 import subprocess
@@ -91,21 +90,19 @@ class GpuCheckTest(unittest.TestCase):
     """What `bench/gpu_check` makes of the figures of a step on a GPU."""
 
     def setUp(self) -> None:
-        loader = importlib.machinery.SourceFileLoader("gpu_check", str(REPOSITORY / "bench" / "gpu_check"))
-        spec = importlib.util.spec_from_loader("gpu_check", loader)
-        assert spec is not None
-        self.check: Any = importlib.util.module_from_spec(spec)
-        sys.modules["gpu_check"] = self.check  # where its data classes look for their types
-        self.addCleanup(sys.modules.pop, "gpu_check")
-        loader.exec_module(self.check)
+        sys.path.insert(0, str(REPOSITORY / "bench"))
+        self.addCleanup(sys.path.remove, str(REPOSITORY / "bench"))
+        self.rungs: Any = importlib.import_module("gpu_ladder.rungs")
+        self.words: Any = importlib.import_module("gpu_ladder.words")
+        self.steps: Any = importlib.import_module("gpu_ladder.steps")
 
     def judged(self, **changed: Any) -> str:
         """Why figures are no pass, with some of the run over the host's memory changed."""
-        ways = {way: {"step_ms": 1.0, "loss": 2.0, "gradients": path} for way, path in self.check.TORCH_PATHS.items()}
+        ways = {way: {"step_ms": 1.0, "loss": 2.0, "gradients": path} for way, path in self.rungs.TORCH_PATHS.items()}
         ways["tributary-host"].update(changed)
         figures = {"gpt": {"alone": {"loss": 2.0}, **ways, "step_ratio": dict.fromkeys(ways, 1.01)}}
-        self.assertEqual(len(self.check.torch_in_words({"torch, gpt": figures})), 2)
-        outcome = self.check.judge_torch(self.check.Outcome("passed", "", json.dumps(figures)))
+        self.assertEqual(len(self.words.torch_in_words({"torch, gpt": figures})), 2)
+        outcome = self.rungs.judge_torch(self.steps.Outcome("passed", "", json.dumps(figures)))
         self.assertEqual(outcome.status == "passed", outcome.reason == "")
         return str(outcome.reason)
 
@@ -115,6 +112,19 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("loss 2.021, and 2 without", self.judged(loss=2.021))
         self.assertIn("loss nan", self.judged(loss=math.nan))
         self.assertIn("memory of the device, not of the host", self.judged(gradients="device"))
+
+    def test_parts_of_a_test_have_all_of_its_cases(self) -> None:
+        def cases(program: str, chosen: str) -> list[str]:
+            command = [str(BIN / program), "--list-test-cases", f"--test-case={chosen}"]
+            listed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+            return [line for line in listed.splitlines() if line and not line.startswith(("[doctest]", "====="))]
+
+        if not (BIN / "test_gpu_node").exists():
+            self.skipTest("this build has no CUDA parts")
+        self.assertEqual(len(cases("test_gpu_kernels", self.rungs.SMALL_CASES)), 4)
+        parts = [cases("test_gpu_node", chosen) for chosen in self.rungs.NODE_CASES.values()]
+        self.assertTrue(all(parts))
+        self.assertEqual({case for part in parts for case in part}, {*cases("test_gpu_node", "*")})
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-// bench/gpu_check with programs and an nvidia-smi that only pretend: what it runs, what it makes of how they end, and
-// that its output is one JSON object whatever happens.
+// bench/gpu_check with an nvidia-smi and programs that only pretend, and with real ones: emulated kernels, and daemons
+// that stand still. What it runs, what it makes of how they end, and what it keeps of them.
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 
 #include "tests/e2e/e2e.h"
+#include "tests/e2e/shell.h"
 
 namespace tributary::e2e::gpu_check_test {
 namespace {
@@ -28,7 +29,8 @@ class Fake {
   void program(const std::string& name, const std::string& body) const { script(bin() + "/" + name, body); }
   void gpu() const {
     script(dir_ / "path/nvidia-smi",
-           "case $1 in -L) echo 'GPU 0: Some \"quoted\" GPU (UUID: x)' ;; *) echo 'Some \"quoted\" GPU, 580.1, 81559, "
+           "case $1 in -L) echo 'GPU 0: Some \"quoted\" GPU (UUID: x)' ;; -q) echo 'all about it' ;; *) echo 'Some "
+           "\"quoted\" GPU, 580.1, 81559, "
            "9.0' ;; "
            "esac");
   }
@@ -59,7 +61,8 @@ esac)");
                                      "--bin",
                                      bin(),
                                      "--out",
-                                     out()};
+                                     out(),
+                                     "--json"};
     argv.insert(argv.end(), more.begin(), more.end());
     const std::string out = dir_ / "stdout";
     fs::remove(out);
@@ -73,6 +76,12 @@ esac)");
     CHECK(status->code == expected_status);
     std::ifstream in(out);
     return nlohmann::json::parse(in);  // throws if there is anything but one value
+  }
+
+  // A file of the results.
+  std::string kept(const std::string& name) const {
+    const Outcome got = run_shell("tar xOf '" + out() + "/results.tar' '" + name + ".gz' | gunzip", dir_ / "kept", {});
+    return got.text;
   }
 
  private:
@@ -114,9 +123,9 @@ TEST_CASE("gpu_check runs tests, sanitizers and benchmarks, and keeps their figu
   Fake fake;
   fake.gpu();
   fake.tributary();
-  fake.program("test_gpu_one", kDoctestEnd);
-  fake.program("test_gpu_two", kDoctestEnd);
-  fake.sanitizer("for last; do :; done; echo \"$*\" >>'" + (fake.dir() / "sanitized") + "'; exec \"$last\"");
+  for (const char* test : {"test_gpu_kernels", "test_gpu_node", "test_gpu_third"}) fake.program(test, kDoctestEnd);
+  fake.sanitizer("for last; do :; done; echo \"$*\" >>'" + (fake.dir() / "sanitized") +
+                 "'; until test -x \"$1\"; do shift; done; exec \"$@\"");
   const nlohmann::json result = fake.run(0);
   CHECK(result.at("status") == "passed");
   CHECK(result.at("version") == "tributary 9.9.9");
@@ -124,7 +133,8 @@ TEST_CASE("gpu_check runs tests, sanitizers and benchmarks, and keeps their figu
   CHECK(gpu.at("name") == "Some \"quoted\" GPU");
   CHECK(gpu.at("memory_mib") == 81559);
   CHECK(gpu.at("driver") == "580.1");
-  for (const char* name : {"test_gpu_one", "test_gpu_two", "memcheck test_gpu_one", "racecheck test_gpu_two"}) {
+  for (const char* name : {"test_gpu_kernels", "test_gpu_node, all-reduce", "test_gpu_third",
+                           "memcheck test_gpu_kernels, small cases", "racecheck test_gpu_kernels, small cases"}) {
     CHECK(step(result, name).at("status") == "passed");
     CHECK(step(result, name).at("figures").at("passed") == 7);
     CHECK(step(result, name).at("figures").at("skipped") == 1);
@@ -141,8 +151,8 @@ TEST_CASE("gpu_check runs tests, sanitizers and benchmarks, and keeps their figu
         "skipped: bench gpu-costs: this build's 'tributary bench' has no gpu-costs"}) {
     CHECK_MESSAGE(page.find(said) != std::string::npos, said, "\n", page);
   }
-  CHECK(step(result, "bench gpu-pipeline").at("status") == "passed");
-  CHECK(step(result, "bench gpu-pipeline, MPS").at("reason") == "nvidia-cuda-mps-control is not on PATH");
+  CHECK(step(result, "bench gpu-pipeline, fp32, tcp").at("status") == "passed");
+  CHECK(step(result, "bench gpu-pipeline, MPS, ranks 1").at("reason") == "nvidia-cuda-mps-control is not on PATH");
   // No machine that this test runs on has both a torch for CUDA and a GPU that only pretends.
   CHECK(step(result, "torch, gpt").at("status") == "skipped");
   CHECK(step(result, "torch, gpt").at("reason").get<std::string>().find("has no torch with CUDA") != std::string::npos);
@@ -151,23 +161,69 @@ TEST_CASE("gpu_check runs tests, sanitizers and benchmarks, and keeps their figu
   std::size_t lines = 0;
   for (; std::getline(sanitized, line); ++lines) {
     CHECK(line.find("--error-exitcode") != std::string::npos);
+    CHECK(line.find("--test-case=") != std::string::npos);
     // Tests make calls fail, and look at what is said.
     CHECK((line.find("--report-api-errors no") != std::string::npos) == (line.find("memcheck") != std::string::npos));
   }
-  CHECK(lines == 8);
-  // What tells most comes first.
+  CHECK(lines == 2);
+  // Whether it is right comes before how fast it is.
   std::vector<std::string> order;
-  for (const auto& one : result.at("steps")) order.push_back(one.at("name").get<std::string>().substr(0, 5));
+  for (const auto& one : result.at("steps")) order.push_back(one.at("rung"));
   order.erase(std::unique(order.begin(), order.end()), order.end());
-  CHECK(order == std::vector<std::string>{"docto", "bench", "test_", "torch", "memch", "racec", "syncc", "initc"});
-  // Each step's object was written when it ended, the whole at the end.
-  std::ifstream written(fake.out() + "/steps.jsonl");
-  for (const auto& one : result.at("steps")) {
-    REQUIRE(std::getline(written, line));
-    CHECK(nlohmann::json::parse(line) == one);
-  }
+  CHECK(order == std::vector<std::string>{"doctor", "kernels", "node", "tests", "pipeline", "costs", "speed", "torch",
+                                          "sanitizer", "pipelines"});
   std::ifstream whole(fake.out() + "/gpu_check.json");
   CHECK(nlohmann::json::parse(whole) == result);
+  CHECK(nlohmann::json::parse(fake.kept("doctor/step.json")) == step(result, "doctor"));
+  CHECK(fake.kept("machine/nvidia-smi-q.txt") == "all about it\n");
+  // From a rung on.
+  const nlohmann::json later = fake.run(0, {"--from", "pipelines"});
+  CHECK(later.at("steps").at(0).at("rung") == "pipelines");
+}
+
+TEST_CASE("gpu_check keeps enough of a step that fails, crashes or hangs to mend it elsewhere") {
+  Fake fake;
+  fake.gpu();
+  // A benchmark whose daemons serve for a quarter of an hour.
+  fake.program("tributary",
+               "case \"$1 $2\" in '--help '*) echo '  bench x' ;; 'bench --help') echo '  gpu-pipeline z' ;; "
+               "'bench gpu-pipeline') shift 2; exec '" +
+                   bin("tributary") +
+                   "' bench pushpull \"$@\" --model-bytes 4mb --seconds 900 --slices 1 --no-ceiling ;; esac");
+  // The emulation's kernels have the names of the cases on a device.
+  fake.program("test_gpu_kernels", "exec '" + bin("test_cuda_emulated") + "' --test-case='CUDA scale*'");
+  fake.program("test_gpu_node", "echo 'opening lent memory' >&2; kill -SEGV $$");
+  fake.program("test_gpu_other", "echo 'a \"bad\" \\ result\t'; exit 1");
+  const nlohmann::json result = fake.run(1, {"--limit", "12"});
+  CHECK(step(result, "test_gpu_kernels").at("status") == "passed");
+  const nlohmann::json& crashed = step(result, "test_gpu_node, another process");
+  CHECK(crashed.at("reason") == "ended by signal 11:\nopening lent memory");
+  CHECK(fake.kept("test_gpu_node-another-process/nvidia-smi-q.txt") == "all about it\n");
+  CHECK(step(result, "test_gpu_other").at("reason").get<std::string>().find("a \"bad\" \\ result") !=
+        std::string::npos);
+  const std::string hung = "bench gpu-pipeline, fp32, shm", folder = "bench-gpu-pipeline-fp32-shm";
+  CHECK(step(result, hung).at("reason").get<std::string>().starts_with("took longer than 12 s"));
+  // Others of its kind would take their time, too.
+  CHECK(step(result, "bench gpu-pipeline, fp32, 1 MiB, ranks 1").at("reason") == "'" + hung + "' failed");
+  const std::string threads = fake.kept(folder + "/threads.txt");
+  CHECK_MESSAGE(threads.find("tributary-worker") != std::string::npos, threads);
+  const Outcome logs =
+      run_shell("tar tf '" + fake.out() + "/results.tar' | grep '" + folder + "/logs'", fake.dir() / "l", {});
+  INFO(logs.text);
+  std::string worker;
+  std::istringstream names(logs.text);
+  for (std::string name; std::getline(names, name);) {
+    if (name.find("worker-0.log") != std::string::npos) worker = fake.kept(name.substr(0, name.size() - 3));
+    if (name.find("worker-0.toml") != std::string::npos) {
+      CHECK(fake.kept(name.substr(0, name.size() - 3)).find("level = \"debug\"") != std::string::npos);
+    }
+  }
+  CHECK(worker.find("crash: signal 6") != std::string::npos);
+  CHECK(worker.find("(+0x") != std::string::npos);
+  CHECK(worker.find("which the signal hit") != std::string::npos);
+  const std::string page = last_lines(fake.out() + "/gpu_check.txt", 1000);
+  CHECK_MESSAGE(page.find("gpu_check: failed, ") < 5, page);
+  CHECK(page.find("failed: node: test_gpu_node, another process: ended by signal 11") != std::string::npos);
 }
 
 TEST_CASE("gpu_check measures the pipeline once more under MPS, which it starts and ends") {
@@ -180,26 +236,33 @@ TEST_CASE("gpu_check measures the pipeline once more under MPS, which it starts 
                   "' ;; *) read word; test -e \"$CUDA_MPS_PIPE_DIRECTORY/control\" && echo \"$word\" >>'" + said +
                   "' ;; esac");
   nlohmann::json result = fake.run(0, {"--only", "MPS"});
-  CHECK(step(result, "bench gpu-pipeline, MPS").at("status") == "passed");
-  CHECK(step(result, "bench gpu-pipeline, MPS").at("figures").at("gb_per_s_each_way") == 9.5);
-  std::ifstream in(said);
-  CHECK(std::string(std::istreambuf_iterator<char>(in), {}) == "began\nquit\n");
+  CHECK(step(result, "bench gpu-pipeline, MPS, ranks 1").at("status") == "passed");
+  CHECK(step(result, "bench gpu-pipeline, MPS, ranks 1").at("figures").at("gb_per_s_each_way") == 9.5);
+  const auto text = [&] {
+    std::ifstream in(said);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  CHECK(text() == "began\nquit\nbegan\nquit\n");  // with one rank and with two
+  fs::remove(said);
+  fake.run(0, {"--only", "doctor"});
+  CHECK_FALSE(fs::exists(said));
   fake.script(fake.dir() / "path/nvidia-cuda-mps-control", "echo 'no right to' >&2; exit 1");
   result = fake.run(0, {"--only", "gpu-pipeline"});
-  CHECK(step(result, "bench gpu-pipeline, MPS").at("reason") == "nvidia-cuda-mps-control -d: no right to");
+  CHECK(step(result, "bench gpu-pipeline, MPS, ranks 2").at("reason") == "nvidia-cuda-mps-control -d: no right to");
 }
 
 TEST_CASE("gpu_check ends when its budget is spent, and says what was left out for it") {
   Fake fake;
   fake.gpu();
   fake.tributary();
-  fake.program("test_gpu_endless", "sleep 100 & wait");
+  fake.program("test_gpu_kernels", kDoctestEnd);
+  fake.program("test_gpu_node", "sleep 100 & wait");
   fake.program("test_gpu_later", kDoctestEnd);
   const nlohmann::json result = fake.run(1, {"--budget", "8"});
   CHECK(result.at("seconds").get<double>() < 20.0);
-  CHECK(step(result, "bench gpu-kernels, 2^18 values").at("status") == "passed");
-  CHECK(step(result, "test_gpu_endless").at("status") == "failed");
-  CHECK(step(result, "test_gpu_endless").at("seconds").get<double>() < 10.0);
+  CHECK(step(result, "test_gpu_kernels").at("status") == "passed");
+  CHECK(step(result, "test_gpu_node, sums and encodings").at("status") == "failed");
+  CHECK(step(result, "test_gpu_node, sums and encodings").at("seconds").get<double>() < 15.0);
   CHECK(step(result, "test_gpu_later").at("status") == "skipped");
   CHECK(step(result, "test_gpu_later").at("reason") == "the budget is spent (--budget)");
 }
@@ -223,21 +286,16 @@ TEST_CASE("gpu_check counts cases without the library they are about as skipped,
   CHECK(step(result, "test_gpu_needs").at("status") == "failed");
 }
 
-TEST_CASE("gpu_check fails with a test, a sanitizer's finding, and a step that takes too long") {
+TEST_CASE("gpu_check fails with a sanitizer's finding, and with a filter that fits no case") {
   Fake fake;
   fake.gpu();
+  fake.program("test_gpu_kernels", kDoctestEnd);
+  fake.program("test_gpu_node", "echo '[doctest] test cases: 0 | 0 passed | 0 failed | 9 skipped'");
   fake.tributary();
-  fake.program("test_gpu_bad", "echo 'a \"bad\" \\ result\t'; exit 1");
-  fake.program("test_gpu_slow", "sleep 100 & wait");
   fake.sanitizer("exit 86");
-  const nlohmann::json result = fake.run(1, {"--limit", "1"});
-  CHECK(result.at("status") == "failed");
-  CHECK(step(result, "test_gpu_bad").at("status") == "failed");
-  CHECK(step(result, "test_gpu_bad").at("reason").get<std::string>().find("a \"bad\" \\ result") != std::string::npos);
-  CHECK(step(result, "test_gpu_slow").at("status") == "failed");
-  CHECK(step(result, "test_gpu_slow").at("reason") == "took longer than 1 s");
-  CHECK(step(result, "test_gpu_slow").at("seconds").get<double>() < 20.0);
-  CHECK(step(result, "memcheck test_gpu_bad").at("status") == "failed");
+  const nlohmann::json result = fake.run(1);
+  CHECK(step(result, "memcheck test_gpu_kernels, small cases").at("reason") == "exit status 86");
+  CHECK(step(result, "test_gpu_node, all-reduce").at("reason") == "no case of it was run");
 }
 
 TEST_CASE("gpu_check says why it skips, and that nothing was checked") {

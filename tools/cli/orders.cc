@@ -38,8 +38,7 @@ Result<nlohmann::ordered_json> ask(const AdminPort& port, const std::string& pat
   const std::string& admin = port.address;
   const Result<HttpAnswer> answer = http_order(admin, path, order, kOrderTimeout, port.token);
   if (!answer) return tl::unexpected(answer.error());
-  using Json = nlohmann::ordered_json;
-  Json json = ordered_json_in(answer->body);
+  nlohmann::ordered_json json = ordered_json_in(answer->body);
   if (!json.is_object()) {
     return fail(ErrorCode::kMalformed, "http://" + admin + path + " did not answer with JSON; is that server 0?");
   }

@@ -1,0 +1,147 @@
+"""The machine: its GPUs, its driver, and what both say of themselves after something went wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+PATIENCE_S = 20.0  # for a program that only says something
+CONTROL_S = 5.0  # for MPS to begin or to end
+
+GPU_FIELDS = {
+    "name": "name",
+    "driver": "driver_version",
+    "memory_mib": "memory.total",
+    "compute_capability": "compute_cap",
+    "compute_mode": "compute_mode",
+    "mig": "mig.mode.current",
+    "pcie_generation": "pcie.link.gen.max",
+    "pcie_width": "pcie.link.width.max",
+    "sm_clock_mhz": "clocks.max.sm",
+    "memory_clock_mhz": "clocks.max.mem",
+}
+
+
+def said_by(command: Sequence[str], patience_s: float = PATIENCE_S) -> str:
+    """Standard output of a program; nothing if it cannot be run, fails, or takes long."""
+    try:
+        done = subprocess.run(list(command), capture_output=True, text=True, timeout=patience_s, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def gpus() -> list[dict[str, Any]]:
+    found = []
+    query = "--query-gpu=" + ",".join(GPU_FIELDS.values())
+    for line in said_by(["nvidia-smi", query, "--format=csv,noheader,nounits"]).splitlines():
+        values = [value.strip() for value in line.split(",")]
+        gpu: dict[str, Any] = dict(zip(GPU_FIELDS, values))
+        for key, value in gpu.items():
+            if key not in ("name", "driver", "compute_capability") and value.isdigit():
+                gpu[key] = int(value)
+        found.append(gpu)
+    return found
+
+
+def gpu_there() -> bool:
+    """The driver's tool may be missing where its devices are not."""
+    listed = any(line.startswith("GPU ") for line in said_by(["nvidia-smi", "-L"]).splitlines())
+    return listed or any(re.fullmatch(r"nvidia\d+", entry.name) for entry in os.scandir("/dev"))
+
+
+def mps_runs() -> bool:
+    """Processes of one GPU run at the same time only through this daemon; without, they take turns."""
+    return "nvidia-cuda-mps" in said_by(["ps", "-eo", "comm="])
+
+
+@contextmanager
+def mps() -> Iterator[tuple[dict[str, str], str]]:
+    """A daemon of MPS for programs with this environment; or why there is none."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        yield {}, "nvidia-cuda-mps-control is not on PATH"
+        return
+    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
+        own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        environment = {**os.environ, **own}
+
+        def ask(command: list[str], words: str) -> str:
+            try:
+                done = subprocess.run(
+                    command,
+                    env=environment,
+                    input=words,
+                    text=True,
+                    capture_output=True,
+                    timeout=CONTROL_S,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                return str(error)
+            return "" if done.returncode == 0 else f"{' '.join(command[1:])}: {done.stderr.strip()}".strip()
+
+        problem = ask([control, "-d"], "")
+        try:
+            yield own, f"nvidia-cuda-mps-control {problem}" if problem else ""
+        finally:
+            if ends := ask([control], "quit\n"):
+                print(f"MPS does not end: {ends}", file=sys.stderr)
+
+
+@contextmanager
+def kept_awake() -> Iterator[None]:
+    """Without nvidia-persistenced the driver takes a second or more to begin for each first process: one stays open."""
+    try:
+        held = os.open("/dev/nvidia0", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        held = -1
+    try:
+        yield
+    finally:
+        if held >= 0:
+            os.close(held)
+
+
+def machine() -> dict[str, Any]:
+    cpu = ""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        cpu = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
+    glibc = ""
+    with suppress(OSError, ValueError):
+        glibc = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    return {
+        "cpu": cpu,
+        "cpu_cores": os.cpu_count(),
+        "kernel": os.uname().release,
+        "glibc": glibc,
+        "mps": mps_runs(),
+        "gpus": gpus(),
+    }
+
+
+def description() -> dict[str, str]:
+    """Texts about the machine by file name, for whoever reads the results elsewhere."""
+    texts = {
+        "nvidia-smi-q.txt": said_by(["nvidia-smi", "-q"]),
+        "cpu.txt": said_by(["lscpu"]),
+        "memory.txt": said_by(["df", "-h", "/dev/shm", "/tmp"]) + said_by(["free", "-m"]),
+        "limits.txt": said_by(["sh", "-c", "ulimit -a"]),
+    }
+    with suppress(OSError), open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+        texts["driver.txt"] = file.read()
+    return {name: text for name, text in texts.items() if text}
+
+
+def aftermath() -> dict[str, str]:
+    """Texts that say what the GPU thinks of a step that failed: its state, and the kernel's lines about it."""
+    xid = [line for line in said_by(["dmesg"]).splitlines() if "Xid" in line or "NVRM" in line]
+    texts = {"nvidia-smi-q.txt": said_by(["nvidia-smi", "-q"]), "xid.txt": "\n".join(xid)}
+    return {name: text for name, text in texts.items() if text}

@@ -1,0 +1,214 @@
+"""The rungs in their order: whether it is right comes before how fast it is, and the parts come before the whole.
+
+A rung takes a minute or two where nothing is wrong. A step's limit is there for one that hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpu_ladder.machine import mps, mps_runs, said_by
+from gpu_ladder.steps import LOGS, Outcome, Rung, Step, last_object
+
+TEST_LIMIT_S, TORCH_LIMIT_S, SANITIZER_LIMIT_S = 150.0, 240.0, 120.0
+IMPORT_S = 90.0  # for torch, from a disk that nobody has read yet
+PIPELINE = "gpu-pipeline"
+FIRST_PIPELINE = f"bench {PIPELINE}, fp32, shm"  # where it fails others would, too, each after its time
+ENCODINGS = ("fp32", "bf16", "int8", "onebit")
+CHUNKS_MIB = (1, 4, 16)
+RANKS = (1, 4)
+SHORT = ["--seconds", "1", "--slices", "2", "--no-ceiling"]
+LOSS_APART = 0.01  # relative
+TORCH_PATHS = {"tributary": "device", "tributary-host": "host"}  # of gradients, by bench/torch_step.py's ways
+
+# Cases that compute-sanitizer, which makes kernels 10 to 50 times slower, gets through in its time: doctest's filter.
+SMALL_CASES = "*edges of the scale*,*equal values*,*over its first input*,*last group only*"
+# Parts of the node's test, by their cases: doctest's filters.
+NODE_CASES = {
+    "sums and encodings": "sums? encodings*,one? two and four*,nccl = always*",
+    "streams and memory": "events order*,memory that there is not*",
+    "another process": "another process*",
+    "all-reduce": "one rank goes*,a job on a device*,a communicator*",
+}
+
+
+def test_figures(text: str) -> dict[str, Any] | None:
+    """Counts that doctest prints at the end of a test program, and why cases of it were skipped."""
+    end = re.search(r"^\[doctest\] test cases:(.*)$", text, re.MULTILINE)
+    if not end:
+        return None
+    numbers = [int(number) for number in re.findall(r"\d+", end.group(1))]
+    figures: dict[str, Any] = dict(zip(("cases", "passed", "failed", "skipped"), numbers))
+    without = re.findall(r"MESSAGE: skipped: (.*)", text)
+    if without:  # a case that goes without the library it is about has passed to doctest
+        figures["passed"] = max(figures.get("passed", 0) - len(without), 0)
+        figures["skipped"] = figures.get("skipped", 0) + len(without)
+        figures["skipped_because"] = sorted(set(without))
+    return figures
+
+
+def judge_test(outcome: Outcome) -> Outcome:
+    """A test program none of whose cases looked at anything has not passed."""
+    figures = test_figures(outcome.text) or {}
+    if outcome.status == "passed" and figures.get("passed") == 0:
+        because = figures.get("skipped_because")
+        if because:
+            return Outcome("skipped", "; ".join(because), outcome.text)
+        return Outcome("failed", "no case of it was run", outcome.text)
+    return outcome
+
+
+def judge_torch(outcome: Outcome) -> Outcome:
+    """Gradients must have gone either way, and the GPT must end in plain torch's loss."""
+    figures = last_object(outcome.text) if outcome.status == "passed" else None
+    for run in (figures or {}).values():
+        alone = run["alone"].get("loss")  # of what it learns; none of noise
+        for way, path in TORCH_PATHS.items():
+            ours = run[way]
+            if ours["gradients"] != path:
+                reason = f"{way}: gradients went over memory of the {ours['gradients']}, not of the {path}"
+                return Outcome("failed", reason, outcome.text)
+            if alone is not None and not abs(ours["loss"] - alone) <= LOSS_APART * alone:  # also if one is no number
+                reason = f"{way}: loss {ours['loss']:g}, and {alone:g} without Tributary"
+                return Outcome("failed", reason, outcome.text)
+    return outcome
+
+
+class Rungs:
+    """The ladder for the programs in `bin_dir`, on a machine with these GPUs."""
+
+    def __init__(self, bin_dir: Path, gpus: Sequence[dict[str, Any]]) -> None:
+        self.bin_dir = bin_dir
+        # 2^28 values take 15 GiB.
+        self.small = any(isinstance(gpu.get("memory_mib"), int) and gpu["memory_mib"] < 20_000 for gpu in gpus)
+
+    def all(self) -> list[Rung]:
+        return [
+            Rung("doctor", self.doctor),
+            Rung("kernels", lambda: self.tests("test_gpu_kernels", {})),
+            Rung("node", lambda: self.tests("test_gpu_node", NODE_CASES)),
+            Rung("tests", self.other_tests),
+            Rung("pipeline", self.first_pipelines),
+            Rung("costs", lambda: self.bench("gpu-costs", {"": []})),
+            Rung("speed", self.kernel_speed),
+            Rung("torch", self.torch),
+            Rung("sanitizer", self.sanitizer),
+            Rung("pipelines", self.other_pipelines),
+        ]
+
+    # ---- Programs and what they know ----
+
+    @property
+    def tributary(self) -> str:
+        return str(self.bin_dir / "tributary")
+
+    def knows(self, words: Sequence[str], word: str) -> bool:
+        listed = said_by([self.tributary, *words, "--help"])
+        return re.search(rf"^ +{re.escape(word)}( |$)", listed, re.MULTILINE) is not None
+
+    def bench(self, benchmark: str, variants: dict[str, list[str]], needs: str = "") -> Iterator[Step]:
+        known = self.knows(["bench"], benchmark)
+        for variant, options in variants.items():
+            name = f"bench {benchmark}" + (f", {variant}" if variant else "")
+            command = [self.tributary, "bench", benchmark, *options, "--json"]
+            if benchmark == PIPELINE:
+                command += ["--base-dir", LOGS]
+            yield Step(
+                name,
+                command,
+                needs=needs,
+                skipped="" if known else f"this build's 'tributary bench' has no {benchmark}",
+            )
+
+    # ---- Rungs ----
+
+    def doctor(self) -> Iterator[Step]:
+        if self.knows([], "doctor"):
+            yield Step("doctor", [self.tributary, "doctor", "--json"])
+
+    def tests(self, program: str, parts: dict[str, str]) -> Iterator[Step]:
+        test = self.bin_dir / program
+        there = os.access(test, os.X_OK)
+        missing = "" if there else f"{test} is not there: this build has no CUDA parts"
+        for part, cases in parts.items() or [("", "")]:
+            yield Step(
+                f"{program}, {part}" if part else program,
+                [str(test), *([f"--test-case={cases}"] if cases else [])],
+                test_figures,
+                judge_test,
+                TEST_LIMIT_S,
+                skipped=missing,
+            )
+
+    def other_tests(self) -> Iterator[Step]:
+        known = ("test_gpu_kernels", "test_gpu_node")
+        for test in sorted(self.bin_dir.glob("test_gpu_*")):
+            if test.name not in known:
+                yield from self.tests(test.name, {})
+
+    def first_pipelines(self) -> Iterator[Step]:
+        options = {transport: ["--transport", transport, "--chunk-bytes", "4mb"] for transport in ("shm", "tcp")}
+        yield from self.bench(PIPELINE, {f"fp32, {transport}": more for transport, more in options.items()})
+
+    def kernel_speed(self) -> Iterator[Step]:
+        powers = (18, 26 if self.small else 28)
+        yield from self.bench("gpu-kernels", {f"2^{power} values": ["--elements", str(2**power)] for power in powers})
+
+    def torch(self) -> Iterator[Step]:
+        program = Path(__file__).resolve().parents[1] / "torch_step.py"
+        problem = ""
+        if not program.exists():
+            problem = f"{program} is not there: this is no source tree"
+        else:
+            said = said_by([sys.executable, "-c", "import torch; print(torch.cuda.is_available())"], IMPORT_S)
+            if said.strip() != "True":
+                problem = f"{sys.executable} has no torch with CUDA"
+        for model in ("gpt", "resnet"):
+            command = [sys.executable, str(program), "--device", "cuda", "--turns", "1", "--bin", str(self.bin_dir)]
+            command += ["--models", model, "--base-dir", LOGS]
+            yield Step(f"torch, {model}", command, last_object, judge_torch, TORCH_LIMIT_S, skipped=problem)
+
+    def sanitizer(self) -> Iterator[Step]:
+        sanitizer = shutil.which("compute-sanitizer", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin")
+        missing = "" if sanitizer else "compute-sanitizer is neither on PATH nor in /usr/local/cuda/bin"
+        for tool in ("memcheck", "racecheck"):
+            for step in self.tests("test_gpu_kernels", {"small cases": SMALL_CASES}):
+                # Leaks are not asked for: a test that ends frees its memory with its context. Calls that fail are not,
+                # either: some tests make one fail, and look at what is said.
+                options = ["--tool", tool, "--error-exitcode", "86", "--target-processes", "all"]
+                if tool == "memcheck":
+                    options += ["--report-api-errors", "no"]
+                yield replace(
+                    step,
+                    name=f"{tool} {step.name}",
+                    command=[sanitizer or tool, *options, *step.command],
+                    limit_s=SANITIZER_LIMIT_S,
+                    skipped=step.skipped or missing,
+                )
+
+    def other_pipelines(self) -> Iterator[Step]:
+        """Encodings, sizes and ranks; and the first pipeline with several ranks under MPS."""
+        shapes: list[tuple[str, int, int]] = [
+            (encoding, chunk, ranks) for encoding in ENCODINGS for chunk in CHUNKS_MIB for ranks in RANKS
+        ]
+        variants = {
+            f"{encoding}, {chunk} MiB, ranks {ranks}": [
+                *("--push", encoding, "--chunk-bytes", f"{chunk}mb", "--ranks-per-node", str(ranks)),
+                *("--transport", "shm", *SHORT),
+            ]
+            for encoding, chunk, ranks in shapes
+        }
+        under_mps = {
+            f"MPS, ranks {ranks}": ["--transport", "shm", "--ranks-per-node", str(ranks), *SHORT] for ranks in (1, 2)
+        }
+        runs = "MPS runs on this machine: the steps before had it, too" if mps_runs() else ""
+        for step in self.bench(PIPELINE, under_mps, FIRST_PIPELINE):
+            yield replace(step, around=mps, skipped=step.skipped or runs)
+        yield from self.bench(PIPELINE, variants, FIRST_PIPELINE)
