@@ -4,6 +4,7 @@
 
 #include "common/devices/cuda_devices.h"
 #include "common/devices/cuda_error.h"
+#include "common/devices/kept_context.h"
 #include "session/trainer_device.h"
 
 namespace tributary {
@@ -44,6 +45,17 @@ class CudaTrainerDevice final : public TrainerDevice {
   }
 
   Status call_after(void* stream, void (*function)(void*), void* argument) override {
+    // A graph would call it at each replay, and its argument is there for one call.
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    Status asked = on_device("cudaStreamIsCapturing",
+                             [&] { return cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &capture); });
+    if (asked && capture != cudaStreamCaptureStatusNone) {
+      asked = fail(ErrorCode::kInvalidArgument,
+                   device_.describe() +
+                       ": a gradient was said to be ready on a stream that is captured into a CUDA graph; capture the "
+                       "forward and backward passes without the hooks that say so, and say it outside the capture");
+    }
+    if (!asked) return asked;
     return on_device("cudaLaunchHostFunc",
                      [&] { return cudaLaunchHostFunc(static_cast<cudaStream_t>(stream), function, argument); });
   }
@@ -60,15 +72,13 @@ class CudaTrainerDevice final : public TrainerDevice {
   }
 
  private:
-  // A call of the runtime is about the device that its thread has chosen last, which is the trainer's choice: it is the
-  // same afterwards.
+  // A call of the runtime is about the device that its thread has chosen last. That is the trainer's choice, which is
+  // the same afterwards.
   template <class Call>
   Status on_device(const char* operation, Call&& call) const {
-    int before = device_.index;
-    (void)cudaGetDevice(&before);
+    const KeptContext kept;
     Status done = cuda_status(cudaSetDevice(device_.index), device_.describe(), "cudaSetDevice");
     if (done) done = cuda_status(call(), device_.describe(), operation);
-    if (before != device_.index) (void)cudaSetDevice(before);
     return done;
   }
 

@@ -47,7 +47,11 @@ class Units(unittest.TestCase):
     def test_nothing_of_one_users_worker_is_anothers(self) -> None:
         """Instances share a unit: key, configuration and folder are named after the user."""
         unit = (UNITS / "tributary-worker@.service").read_text()
-        own = re.findall(r"^(?:LoadCredential=key:|User=|RuntimeDirectory=|ExecStart(?:Pre)?=).*$", unit, re.MULTILINE)
+        own = re.findall(
+            r"^(?:LoadCredential=key:|User=|RuntimeDirectory=|ExecStart(?:Pre)?=/usr/bin/tributary).*$",
+            unit,
+            re.MULTILINE,
+        )
         self.assertEqual(len(own), 5, own)
         for line in own:
             self.assertIn("%i", line)

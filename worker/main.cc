@@ -29,6 +29,6 @@ int main(int argc, char** argv) {
   if (const auto status = app.parse(argc, argv)) return *status;
   if (check)
     return tributary::report_check(config_path, tributary::check_start(tributary::load_worker_config(config_path)));
-  tributary::load_kernels_at_start();
+  tributary::choose_cuda_settings();
   return tributary::run_daemon("tributary-worker", [&] { return tributary::start_worker(config_path); });
 }

@@ -70,7 +70,9 @@ Status Worker::start_parts() {
         "Gloo and NCCL neither encrypt nor know keys, and this cluster has keys. In a network that is private (a "
         "VPN such as WireGuard makes one) say so: [security] network = \"trusted\"";
   }
-  attach.jobs.devices = devices_ = NodeDevices::of_this_machine(config_, logger_);
+  auto devices = NodeDevices::of_this_machine(config_, logger_);
+  if (!devices) return tl::unexpected(devices.error());
+  attach.jobs.devices = devices_ = std::move(*devices);
   auto server = AttachServer::create(attach, *this, *this, logger_);
   if (!server) return tl::unexpected(server.error());
   attach_ = std::move(*server);

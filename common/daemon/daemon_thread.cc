@@ -1,5 +1,7 @@
 #include "common/daemon/daemon_thread.h"
 
+#include <pthread.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -11,6 +13,8 @@
 
 namespace tributary {
 namespace {
+
+constexpr std::size_t kNameLength = 15;  // of a thread, as the kernel keeps it
 
 [[noreturn]] void end_process(const std::string& name, const ThreadLog& log, const char* what) {
   std::fprintf(stderr, "the thread '%s' failed: %s; the process ends\n", name.c_str(), what);
@@ -26,6 +30,7 @@ namespace {
 
 std::thread start_thread(std::string name, ThreadLog log, std::function<void()> run) {
   return std::thread([name = std::move(name), log = std::move(log), run = std::move(run)] {
+    ::pthread_setname_np(::pthread_self(), name.substr(0, kNameLength).c_str());
     try {
       run();
     } catch (const std::exception& e) {

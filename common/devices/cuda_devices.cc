@@ -9,6 +9,9 @@
 #include <fstream>
 #include <span>
 
+#include "common/devices/cuda_error.h"
+#include "common/devices/kept_context.h"
+
 namespace tributary {
 
 namespace {
@@ -106,6 +109,7 @@ CudaSystem inspect_cuda() {
   cudaGetLastError();
   if (error != cudaSuccess || count == 0) {
     system.no_devices = why_none(error, system);
+    system.may_come = may_pass(error);
     return system;
   }
   for (int i = 0; i < count; ++i) system.devices.push_back(inspect_device(i));
@@ -120,18 +124,16 @@ bool cuda_peer_access(int from, int to) {
 }
 
 std::string cuda_ipc_problem(int device) {
-  int current = 0;
+  const KeptContext kept;
   void* memory = nullptr;
   cudaIpcMemHandle_t handle;
-  cudaError_t error = cudaGetDevice(&current);
-  if (error == cudaSuccess) error = cudaSetDevice(device);
+  cudaError_t error = cudaSetDevice(device);
   if (error == cudaSuccess) error = cudaMalloc(&memory, 1);
   if (error == cudaSuccess) error = cudaIpcGetMemHandle(&handle, memory);
   const std::string problem = error == cudaSuccess
                                   ? std::string()
                                   : std::string(cudaGetErrorString(error)) + " (" + cudaGetErrorName(error) + ")";
   if (memory != nullptr) cudaFree(memory);
-  cudaSetDevice(current);
   cudaGetLastError();
   return problem;
 }

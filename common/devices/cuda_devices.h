@@ -34,13 +34,18 @@ struct CudaSystem {
   std::string mps;            // mps_folder()
   std::vector<CudaDevice> devices;
   std::string no_devices;  // why there are none, and what to do; empty if there are
+  bool may_come = false;   // there are none yet: the driver, its fabric manager or MPS is about to begin
 };
 
-// For a process that runs collectives. CUDA loads a kernel when it is launched first, and loading may wait for what
-// runs on the device: with NCCL's kernels under way, for ever. So all are loaded at the start
-// (CUDA_MODULE_LOADING=EAGER); an environment that says otherwise is left alone. Before the first thread and the first
-// call of CUDA.
-void load_kernels_at_start();
+// For a process that runs collectives. An environment that says otherwise is left alone. Call before the first thread
+// and the first call of CUDA.
+//   CUDA_MODULE_LOADING=EAGER       CUDA loads a kernel when it is launched first, and loading may wait for what runs on
+//                                   the device: with NCCL's kernels under way, for ever.
+//   CUDA_DEVICE_MAX_CONNECTIONS=32  A job has seven streams a device, and NCCL its own. Streams that share one of the
+//                                   eight queues of the default wait for each other.
+//   NCCL_RUNTIME_CONNECT=0          NCCL takes memory for its connections when a communicator is made, not at the first
+//                                   collective of a kind, when another job's group may be half launched.
+void choose_cuda_settings();
 
 // Asks the driver; starts it up if need be, which takes a moment. Do not fork afterwards without exec.
 CudaSystem inspect_cuda();

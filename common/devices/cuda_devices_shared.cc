@@ -5,8 +5,11 @@
 #include <fstream>
 #include <sstream>
 #include <system_error>
+#include <utility>
 
 #include "common/devices/cuda_devices.h"
+#include "common/devices/dynamic_library.h"
+#include "common/devices/kept_context.h"
 
 namespace tributary {
 
@@ -30,8 +33,25 @@ std::string mps_folder() {
   return std::filesystem::exists(folder + "/control", error) ? folder : std::string();
 }
 
-void load_kernels_at_start() {
-  ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+void choose_cuda_settings() {
+  for (const auto& [name, value] : {std::pair{"CUDA_MODULE_LOADING", "EAGER"},
+                                    {"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
+                                    {"NCCL_RUNTIME_CONNECT", "0"}}) {
+    ::setenv(name, value, 0);
+  }
+}
+
+const KeptContext::Driver& KeptContext::loaded() {
+  static const Driver driver = [] {
+    Driver found;
+    const auto library = DynamicLibrary::open("the NVIDIA driver", {"libcuda.so.1"}, "install it");
+    if (library) {
+      library->resolve_if_there("cuCtxGetCurrent", found.get);
+      library->resolve_if_there("cuCtxSetCurrent", found.set);
+    }
+    return found;
+  }();
+  return driver;
 }
 
 // First line: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul ..."; the word before the release

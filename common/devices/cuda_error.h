@@ -26,6 +26,7 @@ constexpr bool ends_process(cudaError_t code) {
     case cudaErrorNvlinkUncorrectable:
     case cudaErrorMpsClientTerminated:
     case cudaErrorExternalDevice:
+    case cudaErrorUnknown:  // often of a device that has left the bus
 #if CUDART_VERSION >= 12080
     case cudaErrorContained:
     case cudaErrorTensorMemoryLeak:
@@ -36,12 +37,35 @@ constexpr bool ends_process(cudaError_t code) {
   }
 }
 
+// Those of a driver that is not ready yet, or not again: a fabric manager or MPS server that comes up, a device that
+// another process has for itself. A later process, or this one, may find it there.
+constexpr bool may_pass(cudaError_t code) {
+  switch (code) {
+    case cudaErrorUnknown:  // /dev/nvidia-uvm is not there yet
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorSystemNotReady:
+    case cudaErrorMpsConnectionFailed:
+    case cudaErrorMpsRpcFailure:
+    case cudaErrorMpsServerNotReady:
+    case cudaErrorMpsMaxClientsReached:
+    case cudaErrorMpsMaxConnectionsReached:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// For calls that give something back, whose failure changes nothing: what is launched next must not be blamed for it.
+inline void given_back(cudaError_t code) {
+  if (code != cudaSuccess) (void)cudaGetLastError();
+}
+
 inline Status cuda_status(cudaError_t code, const std::string& device, const char* operation) {
   if (code == cudaSuccess) return {};
   (void)cudaGetLastError();  // it has been told: what is launched next must not be blamed for it
-  const ErrorCode kind = code == cudaErrorMemoryAllocation ? ErrorCode::kLimit
-                         : ends_process(code)              ? ErrorCode::kUnavailable
-                                                           : ErrorCode::kDevice;
+  const ErrorCode kind = code == cudaErrorMemoryAllocation      ? ErrorCode::kLimit
+                         : ends_process(code) || may_pass(code) ? ErrorCode::kUnavailable
+                                                                : ErrorCode::kDevice;
   return fail(kind, device + ": " + operation + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) + ")");
 }
 

@@ -311,8 +311,8 @@ class FakeStream(TorchDispatchMode):
 
     synchronize = run
 
-    def wait_stream(self, program: FakeProgramStream) -> None:
-        """What the program has put on its own stream was done at once."""
+    def wait_stream(self, other: FakeProgramStream | FakeStream) -> None:
+        """What the program has put on its own stream was done at once; this stream stands for all of ours."""
         self.has_all_of_program = True
 
 

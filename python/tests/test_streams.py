@@ -75,6 +75,23 @@ class Streams(WithFake):
             opt.step()
             self.assertEqual(stream.queue, [])
 
+    def test_halves_are_converted_where_they_are(self) -> None:
+        copied: list[torch.dtype] = []
+
+        class Memory(torch.Tensor):
+            def copy_(self, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+                copied.append(source.dtype)
+                return super().copy_(source, non_blocking)
+
+        with self.on_gpu():
+            opt = self.make()
+            self.backward()
+            copies = opt._link.attachment.copies
+            memory = torch.zeros(2).as_subclass(Memory)
+            for factor in (1, 3):
+                copies.give(memory, torch.ones(2, dtype=torch.bfloat16), factor)
+        self.assertEqual(copied, [torch.float32] * 2)
+
     def test_a_rank_waits_when_its_own_part_is_done(self) -> None:
         with self.on_gpu():
             opt = self.make()

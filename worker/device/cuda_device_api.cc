@@ -73,11 +73,11 @@ class CudaDeviceApi final : public DeviceApi {
     done = status(cudaMemsetAsync(memory, 0, size, cudaStreamPerThread), device.value, "cudaMemsetAsync");
     if (done) done = status(cudaStreamSynchronize(cudaStreamPerThread), device.value, "cudaStreamSynchronize");
     if (done) return memory;
-    cudaFree(memory);
+    given_back(cudaFree(memory));
     return tl::unexpected(done.error());
   }
   void free(DeviceIndex device, void* memory) override {
-    if (select(device.value)) cudaFree(memory);
+    if (select(device.value)) given_back(cudaFree(memory));
   }
 
   Result<void*> allocate_pinned(DeviceIndex near, std::size_t bytes, const char* purpose) override {
@@ -92,7 +92,7 @@ class CudaDeviceApi final : public DeviceApi {
     return fail(done.error().code,
                 done.error().message + " (" + std::to_string(bytes) + " bytes of pinned memory for " + purpose + ")");
   }
-  void free_pinned(void* memory) override { cudaFreeHost(memory); }
+  void free_pinned(void* memory) override { given_back(cudaFreeHost(memory)); }
 
   Result<IpcHandle> export_memory(DeviceIndex device, void* memory) override {
     static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(IpcHandle));
@@ -110,15 +110,21 @@ class CudaDeviceApi final : public DeviceApi {
     auto made = std::make_unique<CudaStream>(CudaStream{nullptr, device.value, label});
     Status done = select(device.value);
     if (done) {
-      done = status(cudaStreamCreateWithFlags(&made->stream, cudaStreamNonBlocking), device.value,
-                    "cudaStreamCreateWithFlags");
+      // Trainers' kernels can wait for a chunk's: peers and the wire wait for these.
+      int least = 0, greatest = 0;
+      done =
+          status(cudaDeviceGetStreamPriorityRange(&least, &greatest), device.value, "cudaDeviceGetStreamPriorityRange");
+      if (done) {
+        done = status(cudaStreamCreateWithPriority(&made->stream, cudaStreamNonBlocking, greatest), device.value,
+                      "cudaStreamCreateWithPriority");
+      }
     }
     if (!done) return tl::unexpected(done.error());
     return id_of<StreamId>(made.release());
   }
   void destroy_stream(StreamId id) override {
     const std::unique_ptr<CudaStream> stream(&object_of<CudaStream>(id));
-    if (select(stream->device)) cudaStreamDestroy(stream->stream);
+    if (select(stream->device)) given_back(cudaStreamDestroy(stream->stream));
   }
   Result<bool> idle(StreamId id) override {
     const CudaStream& stream = object_of<CudaStream>(id);
@@ -139,7 +145,7 @@ class CudaDeviceApi final : public DeviceApi {
   }
   void destroy_event(EventId id) override {
     const std::unique_ptr<CudaEvent> event(&object_of<CudaEvent>(id));
-    if (select(event->device)) cudaEventDestroy(event->event);
+    if (select(event->device)) given_back(cudaEventDestroy(event->event));
   }
   Status record(EventId event, StreamId id) override {
     const CudaStream& stream = object_of<CudaStream>(id);
@@ -386,7 +392,9 @@ Result<std::shared_ptr<DeviceApi>> make_cuda_device_api() {
     if (!device.unusable.empty()) why += (why.empty() ? "" : "; ") + device.describe() + ": " + device.unusable;
   }
   std::erase_if(system.devices, [](const CudaDevice& device) { return !device.unusable.empty(); });
-  if (system.devices.empty()) return fail(ErrorCode::kNotFound, why);
+  if (system.devices.empty()) {
+    return fail(system.may_come ? ErrorCode::kUnavailable : ErrorCode::kNotFound, why);
+  }
   return std::make_shared<CudaDeviceApi>(std::move(system.devices));
 }
 

@@ -9,7 +9,8 @@
 
 namespace tributary {
 
-// The devices that this build can use. kNotFound with the reason if there are none. NCCL is looked for when a job needs
+// The devices that this build can use. kNotFound with the reason if there are none,
+// kUnavailable if there may be some soon. NCCL is looked for when a job needs
 // it. Starts the driver up, which takes a moment; do not fork afterwards without exec.
 Result<std::shared_ptr<DeviceApi>> make_cuda_device_api();
 

@@ -85,13 +85,15 @@ Status DeviceEngine::set_up() {
   }
 
   if (plan_.collectives()) {
+    // NCCL takes memory for them. No other node has to come before they are there, so others' groups wait for a moment.
+    LaunchGate::Hold hold = api_.launches().memory();
     auto comms = api_.create_comms(plan_.devices);
     if (!comms) return tl::unexpected(comms.error());
     for (std::uint32_t position = 0; position < plan_.width(); ++position) {
       devices_[position].comm = (*comms)[position];
       add_communicator(position, devices_[position].comm);
     }
-    begin_connecting(plan_.width());
+    begin_connecting(plan_.width(), std::move(hold));
   }
   return {};
 }

@@ -45,7 +45,8 @@ void StreamPipeline::add_communicator(std::uint32_t position, CommId comm) {
   devices_[position].comms.push_back(comm);
 }
 
-void StreamPipeline::begin_connecting(std::uint32_t ranks) {
+void StreamPipeline::begin_connecting(std::uint32_t ranks, LaunchGate::Hold hold) {
+  launch_ = std::move(hold);
   ranks_ = ranks;
   connecting_ = true;
 }
@@ -82,7 +83,10 @@ Status StreamPipeline::settle() {
   if (connecting_) {
     if (std::exchange(unconnected_, *missing) > *missing) since_ns_ = now_ns_;
     connecting_ = *missing != 0;
-    if (!connecting_) communicators_ready();
+    if (!connecting_) {
+      launch_.let_go();
+      communicators_ready();
+    }
   }
   if (!settling_ || *missing != 0) return {};
   settling_ = false;

@@ -77,7 +77,7 @@ class StreamPipeline {
   Status add_event(std::uint32_t position, const char* label, EventId& event);
   void add_communicator(std::uint32_t position, CommId comm);
   // From now on all of them, which have `ranks` ranks at most, are being connected.
-  void begin_connecting(std::uint32_t ranks);
+  void begin_connecting(std::uint32_t ranks, LaunchGate::Hold hold = {});
   bool connecting() const { return connecting_; }
 
   // One NCCL group: `calls` for every device. It is ended whatever happened. Then the collectives are on their streams,

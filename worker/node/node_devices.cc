@@ -26,18 +26,35 @@ NodeDevices::NodeDevices(const WorkerConfig& config, std::shared_ptr<DeviceApi> 
   collectives_ = version ? *version : version.error().message;
 }
 
-std::shared_ptr<NodeDevices> NodeDevices::of_this_machine(const WorkerConfig& config, const Logger& logger) {
+Result<std::shared_ptr<NodeDevices>> NodeDevices::of_this_machine(const WorkerConfig& config, const Logger& logger,
+                                                                  const Look& look, std::chrono::milliseconds patience,
+                                                                  std::chrono::milliseconds interval) {
   if (config.node_reduction == NodeReduction::kHost) {
     return std::make_shared<NodeDevices>(config, nullptr, "[worker] node_reduction is \"host\"", logger);
   }
-  auto api = make_cuda_device_api();
+  const std::uint64_t deadline = steady_ms() + static_cast<std::uint64_t>(patience.count());
+  auto api = look();
+  if (!api && api.error().code == ErrorCode::kUnavailable) {
+    logger->warn("looking for devices again for {} s: {}", patience.count() / 1000, api.error().message);
+  }
+  while (!api && api.error().code == ErrorCode::kUnavailable) {
+    if (steady_ms() >= deadline) {
+      return fail(ErrorCode::kUnavailable, "this machine's devices cannot be used yet: " + api.error().message +
+                                               "; start the worker again when they can, or let it reduce on the host: "
+                                               "[worker] node_reduction = \"host\"");
+    }
+    std::this_thread::sleep_for(interval);
+    api = look();
+  }
   const std::string why = api ? std::string() : api.error().message;
   auto devices = std::make_shared<NodeDevices>(config, api ? std::move(*api) : nullptr, why, logger);
   if (!devices->api()) {
     if (config.node_reduction == NodeReduction::kDevice) {
       logger->warn("[worker] node_reduction is \"device\", so every trainer will be refused: {}", why);
-    } else {
+    } else if (nvidia_driver_module().empty()) {
       logger->info("ranks are reduced on the host: {}", why);
+    } else {
+      logger->warn("ranks are reduced on the host, although this machine has NVIDIA's driver: {}", why);
     }
     return devices;
   }

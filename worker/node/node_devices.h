@@ -5,6 +5,8 @@
 // Thread rule: open() on the attach thread, everything else on any.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +16,7 @@
 #include "common/config/job_plan.h"
 #include "common/daemon/log.h"
 #include "worker/device/allreduce_devices.h"
+#include "worker/device/cuda_device_api.h"
 #include "worker/device/device_reducer.h"
 
 namespace tributary {
@@ -25,8 +28,18 @@ class NodeDevices {
 
   // api: null if there are no devices, then `why_none` says why.
   NodeDevices(const WorkerConfig& config, std::shared_ptr<DeviceApi> api, std::string why_none, Logger logger);
-  // As the machine has them. Logs what it found: devices, NCCL and its settings.
-  static std::shared_ptr<NodeDevices> of_this_machine(const WorkerConfig& config, const Logger& logger);
+
+  // Finds devices, or says in words why there are none.
+  using Look = std::function<Result<std::shared_ptr<DeviceApi>>()>;
+  static constexpr std::chrono::milliseconds kLookPatience{20'000}, kLookInterval{1'000};
+
+  // As the machine has them. Logs what it found: devices, NCCL and its settings. Looks again while the driver is about
+  // to begin (kUnavailable of `look`). kUnavailable after `patience`: a daemon that is started again may find devices,
+  // and must not leave them unused for its life.
+  static Result<std::shared_ptr<NodeDevices>> of_this_machine(const WorkerConfig& config, const Logger& logger,
+                                                              const Look& look = make_cuda_device_api,
+                                                              std::chrono::milliseconds patience = kLookPatience,
+                                                              std::chrono::milliseconds interval = kLookInterval);
 
   // May a rank with its gradients on device `uuid` (empty: on the host) be part of a job here?
   Status admit(std::string_view uuid) const;

@@ -86,6 +86,8 @@ class StreamCopies(Copies):
         self._device = device
         self._cuda = cuda
         self._stream = cuda.Stream(device)
+        # Host functions have a stream of their own: the next copy need not wait for the one before to be told.
+        self._telling = cuda.Stream(device)
 
     def _view_of(self, floats: Floats, shape: tuple[int, ...], on_device: bool) -> torch.Tensor:
         if not on_device:
@@ -111,12 +113,16 @@ class StreamCopies(Copies):
                 return
             # Its owner may be done with it before the stream is.
             source.record_stream(self._stream)
+            # Converted over there: a copy to the host that converts is waited for, and goes through pageable memory.
+            if source.dtype != memory.dtype:
+                source = source.to(memory.dtype)
             if factor != 1:
-                source = source.to(torch.float32).mul(factor)
+                source = source.mul(factor)
             memory.copy_(source, non_blocking=True)
 
     def ready(self, session: Session, index: int, weight: int, rate: float) -> None:
-        session.ready_after(index, weight, rate, self._stream.cuda_stream)
+        self._telling.wait_stream(self._stream)
+        session.ready_after(index, weight, rate, self._telling.cuda_stream)
 
     def wait_given(self) -> None:
         self._stream.synchronize()
@@ -138,9 +144,9 @@ class StreamCopies(Copies):
 
     def finish(self) -> None:
         # The program's kernels read memory of the session, too: a trainer that steps copies mean gradients.
-        for wait in (self._cuda.current_stream(self._device).synchronize, self._stream.synchronize):
+        for stream in (self._cuda.current_stream(self._device), self._stream, self._telling):
             with contextlib.suppress(RuntimeError):  # of a device that has failed nothing is under way
-                wait()
+                stream.synchronize()
         super().finish()
 
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/devices/cuda_devices.h"
+#include "common/devices/kept_context.h"
 
 namespace tributary::cuda_devices_test {
 namespace {
@@ -40,14 +41,45 @@ TEST_CASE("A driver that is too old for this build is told with all that helps")
   CHECK(text.find("toolkit of CUDA 12") != std::string::npos);
 }
 
-TEST_CASE("Kernels are loaded at the start unless the environment says when") {
-  ::unsetenv("CUDA_MODULE_LOADING");
-  load_kernels_at_start();
+TEST_CASE("settings of CUDA and NCCL are ours unless the environment has them") {
+  const char* names[] = {"CUDA_MODULE_LOADING", "CUDA_DEVICE_MAX_CONNECTIONS", "NCCL_RUNTIME_CONNECT"};
+  for (const char* name : names) ::unsetenv(name);
+  choose_cuda_settings();
   CHECK(std::string(::getenv("CUDA_MODULE_LOADING")) == "EAGER");
+  CHECK(std::string(::getenv("CUDA_DEVICE_MAX_CONNECTIONS")) == "32");
+  CHECK(std::string(::getenv("NCCL_RUNTIME_CONNECT")) == "0");
   ::setenv("CUDA_MODULE_LOADING", "LAZY", 1);
-  load_kernels_at_start();
+  choose_cuda_settings();
   CHECK(std::string(::getenv("CUDA_MODULE_LOADING")) == "LAZY");
-  ::unsetenv("CUDA_MODULE_LOADING");
+  for (const char* name : names) ::unsetenv(name);
+}
+
+// A driver that keeps one thread's context.
+int contexts[2];
+void* current = nullptr;
+int get_context(void** context) {
+  *context = current;
+  return 0;
+}
+int set_context(void* context) {
+  current = context;
+  return 0;
+}
+
+TEST_CASE("a thread has the context afterwards that it had, also none") {
+  const KeptContext::Driver driver{get_context, set_context};
+  void* before = nullptr;
+  SUBCASE("none") {}
+  SUBCASE("another device's") {
+    before = &contexts[0];
+  }
+  current = before;
+  {
+    const KeptContext kept(driver);
+    current = &contexts[1];  // as cudaSetDevice() does
+  }
+  CHECK(current == before);
+  const KeptContext without_driver(KeptContext::Driver{});
 }
 
 TEST_CASE("MPS is where its daemon's pipe is, and nowhere else") {

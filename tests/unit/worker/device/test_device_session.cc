@@ -309,6 +309,59 @@ TEST_CASE("a device that is lost ends the view, not the job: the next daemon goe
   CHECK(devices.lost().find("an illegal memory access was encountered") != std::string::npos);
 }
 
+TEST_CASE("other jobs' groups wait while a node's communicators take their memory") {
+  FakeDeviceOptions options{.devices = 2};
+  options.faults.communicators_hang = true;
+  const auto api = std::make_shared<FakeDeviceApi>(options);
+  const Runner runner(api);
+  FakeServerLane server;
+  LaneNode node;
+  node.device_options.engine.timeout_ns = 500'000'000;
+  node.open({server.endpoint()}, 2, 9 * kLaneChunkElements, api);
+  node.start();
+  std::atomic<bool> launched = false;
+  std::jthread other([&] {
+    const LaunchGate::Hold hold = api->launches().launch();
+    launched = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  CHECK_FALSE(launched);
+  CHECK(eventually([&] { return launched.load(); }));  // the engine has given them up
+}
+
+TEST_CASE("devices whose driver is about to begin are waited for, and not given up without a word") {
+  int looks = 0, ready_at = 3;
+  ErrorCode code = ErrorCode::kUnavailable;
+  const auto look = [&]() -> Result<std::shared_ptr<DeviceApi>> {
+    if (++looks >= ready_at) return std::make_shared<FakeDeviceApi>(FakeDeviceOptions{.devices = 2});
+    return fail(code, "system not yet initialized (cudaErrorSystemNotReady)");
+  };
+  const auto find = [&](std::chrono::milliseconds patience) {
+    return NodeDevices::of_this_machine(WorkerConfig(), quiet_logger(), look, patience, std::chrono::milliseconds(1));
+  };
+  SUBCASE("they come") {
+    const auto devices = find(std::chrono::seconds(60));
+    REQUIRE(devices);
+    CHECK((*devices)->api());
+    CHECK(looks == 3);
+  }
+  SUBCASE("they do not come in time: the daemon ends, to be started again") {
+    ready_at = 1 << 30;
+    const auto devices = find(std::chrono::milliseconds(20));
+    REQUIRE_FALSE(devices);
+    CHECK(devices.error().code == ErrorCode::kUnavailable);
+    CHECK(devices.error().message.find("cudaErrorSystemNotReady") != std::string::npos);
+    CHECK(devices.error().message.find("node_reduction = \"host\"") != std::string::npos);
+  }
+  SUBCASE("there are none for another reason") {
+    code = ErrorCode::kNotFound;
+    const auto devices = find(std::chrono::seconds(60));
+    REQUIRE(devices);
+    CHECK_FALSE((*devices)->api());
+    CHECK(looks == 1);
+  }
+}
+
 TEST_CASE("a collective that hangs ends the job with words, and the lane serves the next one") {
   FakeDeviceOptions options{.devices = 2};
   options.faults.collective = FakeFaults::Collective::kHangs;
