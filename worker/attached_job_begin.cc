@@ -33,18 +33,16 @@ void AttachedJob::join(std::uint64_t now_ms) {
   for (const auto& [local_rank, trainer] : trainers_) add_kind(message.computes_with, trainer.computes_with);
   message.on_devices = context_.options.devices && context_.options.devices->api() &&
                        trainers_.any(&LocalTrainer::on_device) && !have_holders(tensors_);
-  if (!message.on_devices) {
-    if (context_.redo.busy(name())) {
-      phase_ = Joining{now_ms + kRingRetryMs};
-      return;
-    }
-    const std::string why_not = context_.redo.describe(config, message);
-    if (!why_not.empty() && !std::exchange(told_of_redo_, true)) {
-      context_.logger->warn(
-          "{}: what this node pushes is not kept for lost servers: {}; after the loss of a server the job "
-          "goes back to its last snapshot",
-          in_words(), why_not);
-    }
+  if (context_.redo.busy(name())) {
+    phase_ = Joining{now_ms + kRingRetryMs};
+    return;
+  }
+  const std::string why_not = context_.redo.describe(config, message);
+  if (!why_not.empty() && !std::exchange(told_of_redo_, true)) {
+    context_.logger->warn(
+        "{}: what this node pushes is not kept for lost servers: {}; after the loss of a server the job "
+        "goes back to its last snapshot",
+        in_words(), why_not);
   }
   if (!plan_->on_servers()) {
     // It goes on from node 0's; one of another node says that node 0 was another machine, or has lost its own.

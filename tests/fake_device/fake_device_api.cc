@@ -112,7 +112,7 @@ std::string FakeDeviceApi::name(const Stream& stream, const std::string& operati
 
 // ---- Memory ----
 
-Result<void*> FakeDeviceApi::take(std::optional<std::uint32_t> device, std::size_t bytes, const char* purpose) {
+Status FakeDeviceApi::make_room(std::optional<std::uint32_t> device, std::size_t bytes, const char* purpose) {
   std::size_t& used = device ? device_used_[*device] : pinned_used_;
   const std::size_t limit = device ? options_.device_bytes : options_.pinned_bytes;
   if (bytes > limit - used) {
@@ -120,6 +120,11 @@ Result<void*> FakeDeviceApi::take(std::optional<std::uint32_t> device, std::size
                                        std::to_string(bytes) + " bytes for " + purpose + ": out of memory");
   }
   used += bytes;
+  return {};
+}
+
+Result<void*> FakeDeviceApi::take(std::uint32_t device, std::size_t bytes, const char* purpose) {
+  if (Status room = make_room(device, bytes, purpose); !room) return tl::unexpected(room.error());
   const std::size_t size = (std::max<std::size_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
   Block block;
   block.memory = {static_cast<std::byte*>(std::aligned_alloc(kAlign, size)), std::free};
@@ -164,16 +169,21 @@ void FakeDeviceApi::free(DeviceIndex device, void* memory) {
   give(memory, device.value);
 }
 
-Result<void*> FakeDeviceApi::allocate_pinned(DeviceIndex, std::size_t bytes, const char* purpose) {
-  const Lock lock = enter("allocate_pinned");
-  check_no_launch("allocate_pinned");
-  return take(std::nullopt, bytes, purpose);
+Status FakeDeviceApi::pin(DeviceIndex, std::span<std::byte> memory, const char* purpose) {
+  const Lock lock = enter("pin");
+  check_no_launch("pin");
+  if (Status room = make_room(std::nullopt, memory.size(), purpose); !room) return room;
+  Block block;
+  block.memory = {memory.data(), [](void*) {}};  // its owner's
+  block.bytes = memory.size();
+  blocks_.emplace(memory.data(), std::move(block));
+  return {};
 }
 
-void FakeDeviceApi::free_pinned(void* memory) {
-  const Lock lock = enter("free_pinned");
-  check_no_launch("free_pinned");
-  give(memory, std::nullopt);
+void FakeDeviceApi::unpin(std::span<std::byte> memory) {
+  const Lock lock = enter("unpin");
+  check_no_launch("unpin");
+  give(memory.data(), std::nullopt);
 }
 
 Result<IpcHandle> FakeDeviceApi::export_memory(DeviceIndex device, void* memory) {

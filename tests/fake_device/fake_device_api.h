@@ -117,8 +117,8 @@ class FakeDeviceApi final : public DeviceApi {
   const std::vector<DeviceInfo>& devices() const override { return infos_; }
   Result<void*> allocate(DeviceIndex device, std::size_t bytes, const char* purpose) override;
   void free(DeviceIndex device, void* memory) override;
-  Result<void*> allocate_pinned(DeviceIndex near, std::size_t bytes, const char* purpose) override;
-  void free_pinned(void* memory) override;
+  Status pin(DeviceIndex near, std::span<std::byte> memory, const char* purpose) override;
+  void unpin(std::span<std::byte> memory) override;
   Result<IpcHandle> export_memory(DeviceIndex device, void* memory) override;
   Result<StreamId> create_stream(DeviceIndex device, const char* label) override;
   void destroy_stream(StreamId stream) override;
@@ -164,7 +164,7 @@ class FakeDeviceApi final : public DeviceApi {
   struct Block {
     std::unique_ptr<std::byte, void (*)(void*)> memory{nullptr, nullptr};
     std::size_t bytes = 0;
-    std::optional<std::uint32_t> device;  // none: pinned
+    std::optional<std::uint32_t> device;  // none: of the host, pinned
     AccessHistory history;
   };
   struct CommSet;
@@ -248,7 +248,8 @@ class FakeDeviceApi final : public DeviceApi {
   Error fault(std::uint32_t device, const std::string& operation) const;
   Status put(const char* call, StreamId stream, Operation operation);
   void check_touches(const Stream& stream, const Operation& operation);
-  Result<void*> take(std::optional<std::uint32_t> device, std::size_t bytes, const char* purpose);
+  Status make_room(std::optional<std::uint32_t> device, std::size_t bytes, const char* purpose);
+  Result<void*> take(std::uint32_t device, std::size_t bytes, const char* purpose);
   void give(const void* memory, std::optional<std::uint32_t> device);
   bool runnable(const Stream& stream, StreamId id);
   void execute(StreamId id);

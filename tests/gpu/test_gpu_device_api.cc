@@ -21,6 +21,7 @@
 #include "tests/fake_device/fake_device_api.h"
 #include "tests/gpu/required_library.h"
 #include "worker/device/cuda_device_api.h"
+#include "worker/device/device_blocks.h"
 #include "worker/device/device_reducer.h"
 #include "worker/reduce/host_reducer.h"
 
@@ -57,13 +58,12 @@ std::vector<float> values_of(std::size_t count, std::uint32_t seed) {
 // A stream with device and pinned memory on either api, in the same words.
 class Bench {
  public:
-  explicit Bench(DeviceApi& api) : api_(api), stream_(need(api.create_stream(DeviceIndex(0), "test"))) {
-    pinned_ = static_cast<std::byte*>(need(api.allocate_pinned(DeviceIndex(0), kPinned, "test")));
+  explicit Bench(DeviceApi& api) : api_(api), host_(api), stream_(need(api.create_stream(DeviceIndex(0), "test"))) {
+    pinned_ = need(host_.take_pinned(DeviceIndex(0), kPinned, "test"))->data();
   }
   ~Bench() {
     finish();
     for (void* block : blocks_) api_.free(DeviceIndex(0), block);
-    api_.free_pinned(pinned_);
     api_.destroy_stream(stream_);
   }
   std::byte* device(std::size_t bytes) {
@@ -92,6 +92,7 @@ class Bench {
  private:
   static constexpr std::size_t kPinned = 8u << 20;
   DeviceApi& api_;
+  DeviceBlocks host_;
   const StreamId stream_;
   std::byte* pinned_ = nullptr;
   std::vector<void*> blocks_;
@@ -264,7 +265,8 @@ TEST_CASE("events order streams, and a host callback runs after what is before i
   const EventId event = need(api->create_event(DeviceIndex(0), "test"));
   const std::size_t bytes = 4u << 20;
   std::byte* memory = first.device(bytes);
-  auto* pinned = static_cast<std::byte*>(need(api->allocate_pinned(DeviceIndex(0), 2 * bytes, "test")));
+  DeviceBlocks host(*api);
+  std::byte* pinned = need(host.take_pinned(DeviceIndex(0), 2 * bytes, "test"))->data();
   std::memset(pinned, 0x5a, bytes);
   std::atomic<bool> called{false};
   need(api->copy_to_device(first.stream(), memory, pinned, bytes));
@@ -277,7 +279,6 @@ TEST_CASE("events order streams, and a host callback runs after what is before i
   CHECK(called.load());
   CHECK(need(api->reached(event)));
   CHECK(std::memcmp(pinned, pinned + bytes, bytes) == 0);
-  api->free_pinned(pinned);
   api->destroy_event(event);
 }
 

@@ -50,7 +50,7 @@ Status AllreduceDevices::allocate(std::uint32_t position) {
   const DeviceIndex device = plan_.node.devices[position];
   const auto pinned = blocks_.take_pinned(device, kSlots * pinned_slot_bytes(), "staging");
   if (!pinned) return tl::unexpected(pinned.error());
-  arrays.pinned = static_cast<float*>(*pinned);
+  arrays.pinned = reinterpret_cast<float*>((*pinned)->data());
   auto loan = make_loan(*api_, device, *gradients, *parameters, plan_.padded_elements() * sizeof(float));
   if (!loan) return tl::unexpected(loan.error());
   loans_.push_back(std::move(*loan));

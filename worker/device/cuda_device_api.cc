@@ -16,7 +16,6 @@
 #include "kernels/cast.h"
 #include "kernels/cuda_optimizer.h"
 #include "worker/device/nccl_collectives.h"
-#include "worker/device/numa_policy.h"
 
 extern char** environ;
 
@@ -80,19 +79,17 @@ class CudaDeviceApi final : public DeviceApi {
     if (select(device.value)) given_back(cudaFree(memory));
   }
 
-  Result<void*> allocate_pinned(DeviceIndex near, std::size_t bytes, const char* purpose) override {
-    const PreferNumaNode policy(infos_[near.value].numa_node);
-    void* memory = nullptr;
+  Status pin(DeviceIndex near, std::span<std::byte> memory, const char* purpose) override {
     Status done = select(near.value);
     if (done) {
-      done = status(cudaHostAlloc(&memory, std::max<std::size_t>(bytes, 1), cudaHostAllocPortable), near.value,
-                    "cudaHostAlloc");
+      done = status(cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable), near.value,
+                    "cudaHostRegister");
     }
-    if (done) return memory;
+    if (done) return done;
     return fail(done.error().code,
-                done.error().message + " (" + std::to_string(bytes) + " bytes of pinned memory for " + purpose + ")");
+                done.error().message + " (" + std::to_string(memory.size()) + " bytes of " + purpose + ")");
   }
-  void free_pinned(void* memory) override { given_back(cudaFreeHost(memory)); }
+  void unpin(std::span<std::byte> memory) override { given_back(cudaHostUnregister(memory.data())); }
 
   Result<IpcHandle> export_memory(DeviceIndex device, void* memory) override {
     static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(IpcHandle));

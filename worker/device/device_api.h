@@ -63,9 +63,10 @@ class DeviceApi {
   // Device memory, zeroed, aligned to 256 bytes at least. kLimit if there is not enough. `purpose` is for messages.
   virtual Result<void*> allocate(DeviceIndex device, std::size_t bytes, const char* purpose) = 0;
   virtual void free(DeviceIndex device, void* memory) = 0;  // REQUIRES: no work that uses it is under way
-  // Pinned host memory on the device's NUMA node, as far as the system lets us.
-  virtual Result<void*> allocate_pinned(DeviceIndex near, std::size_t bytes, const char* purpose) = 0;
-  virtual void free_pinned(void* memory) = 0;
+  // Host memory that copies of every device may touch until unpin(), and go at the link's speed. kLimit if the system
+  // pins no more. `purpose` is for messages.
+  virtual Status pin(DeviceIndex near, std::span<std::byte> memory, const char* purpose) = 0;
+  virtual void unpin(std::span<std::byte> memory) = 0;  // REQUIRES: no work that uses it is under way
   // `memory` as allocate() returned it. Another process opens it through TrainerDevice
   // (session/trainer_device.h), and must have closed it before free().
   virtual Result<IpcHandle> export_memory(DeviceIndex device, void* memory) = 0;

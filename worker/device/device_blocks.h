@@ -1,13 +1,17 @@
 // DeviceBlocks: the memory of one job on this node's devices, and pinned beside them, until the job is over. Nothing is
-// taken or given back while a group of collectives is half launched (worker/device/launch_gate.h).
+// taken or given back while a group of collectives is half launched (worker/device/launch_gate.h). Pinned memory is
+// shared memory that other processes may read: servers on this machine take frames from where a device put them.
 //
 // Thread rule: one thread at a time.
 #pragma once
 
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "common/base/shared_memory.h"
 #include "worker/device/device_api.h"
+#include "worker/device/numa_policy.h"
 
 namespace tributary {
 
@@ -19,31 +23,41 @@ class DeviceBlocks {
     if (blocks_.empty() && pinned_.empty()) return;
     const LaunchGate::Hold hold = api_.launches().memory();
     for (const auto& [device, block] : blocks_) api_.free(device, block);
-    for (void* block : pinned_) api_.free_pinned(block);
+    for (const auto& memory : pinned_) api_.unpin({memory->data(), memory->size()});
   }
   DeviceBlocks(const DeviceBlocks&) = delete;
   DeviceBlocks& operator=(const DeviceBlocks&) = delete;
   // Frees nothing: a device hangs, and work on it may still touch the memory.
-  void abandon() { blocks_.clear(), pinned_.clear(); }
+  void abandon() {
+    blocks_.clear();
+    for (auto& memory : pinned_) (void)memory.release();
+    pinned_.clear();
+  }
 
-  // Errors as DeviceApi::allocate() and allocate_pinned() have them.
+  // Errors as DeviceApi::allocate() has them.
   Result<void*> take(DeviceIndex device, std::size_t bytes, const char* purpose) {
     const LaunchGate::Hold hold = api_.launches().memory();
     Result<void*> block = api_.allocate(device, bytes, purpose);
     if (block) blocks_.emplace_back(device, *block);
     return block;
   }
-  Result<void*> take_pinned(DeviceIndex near, std::size_t bytes, const char* purpose) {
+  // Zeroed. Errors as SharedMemory::create() and DeviceApi::pin() have them.
+  Result<const SharedMemory*> take_pinned(DeviceIndex near, std::size_t bytes, const char* purpose) {
+    const PreferNumaNode policy(api_.devices()[near.value].numa_node);
+    // Its pages are made here, which takes seconds for a large model, and no group has to wait for that.
+    auto memory = SharedMemory::create(bytes, purpose, SharedMemory::Peers::kRead);
+    if (!memory) return tl::unexpected(memory.error());
     const LaunchGate::Hold hold = api_.launches().memory();
-    Result<void*> block = api_.allocate_pinned(near, bytes, purpose);
-    if (block) pinned_.push_back(*block);
-    return block;
+    if (Status pinned = api_.pin(near, {memory->data(), memory->size()}, purpose); !pinned) {
+      return tl::unexpected(pinned.error());
+    }
+    return pinned_.emplace_back(std::make_unique<SharedMemory>(std::move(*memory))).get();
   }
 
  private:
   DeviceApi& api_;
   std::vector<std::pair<DeviceIndex, void*>> blocks_;
-  std::vector<void*> pinned_;
+  std::vector<std::unique_ptr<SharedMemory>> pinned_;
 };
 
 }  // namespace tributary

@@ -98,7 +98,7 @@ Status DeviceMemory::allocate_device(std::uint32_t position) {
 
   const auto areas = blocks_.take_pinned(plan_.devices[position], plan_.groups() * area_bytes(plan_), "frames");
   if (!areas) return tl::unexpected(areas.error());
-  areas_.push_back(static_cast<std::byte*>(*areas));
+  areas_.push_back(*areas);
   return {};
 }
 
@@ -108,7 +108,7 @@ float* DeviceMemory::residual(ChunkIndex chunk, std::uint32_t turn) const {
 }
 
 std::byte* DeviceMemory::frame(ChunkIndex chunk) const {
-  return areas_[plan_.position_of(chunk)] + plan_.group_of(chunk) * area_bytes(plan_);
+  return areas_[plan_.position_of(chunk)]->data() + plan_.group_of(chunk) * area_bytes(plan_);
 }
 
 std::byte* DeviceMemory::answer(ChunkIndex chunk) const {

@@ -56,7 +56,8 @@ class DeviceMemory {
   float* residual(ChunkIndex chunk, std::uint32_t turn) const;
   const Slot& slot(std::uint32_t position, std::uint32_t slot) const { return slots_[position * slot_count_ + slot]; }
 
-  // Pinned.
+  // Pinned; by position, for servers on this machine.
+  const std::vector<const SharedMemory*>& areas() const { return areas_; }
   std::byte* frame(ChunkIndex chunk) const;
   std::byte* residual_behind(ChunkIndex chunk) const { return frame(chunk) + residual_offset(frame_bytes(chunk)); }
   std::byte* answer(ChunkIndex chunk) const;
@@ -77,7 +78,7 @@ class DeviceMemory {
   std::vector<float*> gradients_;   // by rank
   std::vector<float*> parameters_;  // by position, as all below
   std::vector<float*> residuals_;
-  std::vector<std::byte*> areas_;
+  std::vector<const SharedMemory*> areas_;
   std::vector<Slot> slots_;  // [position * slot_count + slot]
 };
 

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/base/assert.h"
+#include "kernels/stream_copy.h"
 
 namespace tributary {
 namespace {
@@ -86,22 +87,64 @@ void DeviceReduction::wait_for(const Port& port) const {
 
 Result<std::unique_ptr<DeviceReducer>> DeviceReducer::create(std::shared_ptr<DeviceReduction> reduction,
                                                              const std::vector<ChunkIndex>& chunks,
-                                                             ReduceListener& listener) {
+                                                             ReduceListener& listener, std::shared_ptr<RedoRing> ring,
+                                                             Round start) {
   auto port = reduction->add_port(chunks);
   if (!port) return tl::unexpected(port.error());
-  return std::unique_ptr<DeviceReducer>(new DeviceReducer(std::move(reduction), **port, chunks, listener));
+  return std::unique_ptr<DeviceReducer>(
+      new DeviceReducer(std::move(reduction), **port, chunks, listener, std::move(ring), start));
 }
 
 DeviceReducer::DeviceReducer(std::shared_ptr<DeviceReduction> reduction, DeviceReduction::Port& port,
-                             const std::vector<ChunkIndex>& chunks, ReduceListener& listener)
+                             const std::vector<ChunkIndex>& chunks, ReduceListener& listener,
+                             std::shared_ptr<RedoRing> ring, Round start)
     : reduction_(std::move(reduction)),
       port_(port),
       listener_(listener),
+      ring_(std::move(ring)),
       local_(reduction_->plan().layout->chunks(), kNone),
       chunks_(chunks.size()) {
   for (std::size_t i = 0; i < chunks.size(); ++i) local_[chunks[i].value] = static_cast<std::uint32_t>(i);
   events_.reserve(kEventsPerChunk * chunks.size() + 1);
   early_.reserve(events_.capacity());
+  for (const ChunkIndex chunk : chunks) begin_residual(chunk, start);
+}
+
+// A device begins with residuals of zero.
+void DeviceReducer::begin_residual(ChunkIndex chunk, Round start) {
+  at(chunk).round = start;
+  if (!ring_ || !keeps_residual()) return;
+  if (ring_->has_residual(chunk, start)) {
+    move_to_device(chunk, {kept_residual(chunk, start), residual_bytes(chunk)});
+  } else {
+    ring_->begin_residual(chunk, start);
+    std::memset(kept_residual(chunk, start), 0, residual_bytes(chunk));
+    ring_->publish_residual(chunk, start);
+  }
+}
+
+std::byte* DeviceReducer::kept_residual(ChunkIndex chunk, Round round) const {
+  return ring_->area(chunk, round) + residual_offset(reduction_->memory().frame_bytes(chunk));
+}
+
+void DeviceReducer::keep_residual(ChunkIndex chunk, Round round, std::span<const std::byte> values) {
+  ring_->begin_residual(chunk, round);
+  std::memcpy(kept_residual(chunk, round), values.data(), values.size());
+  ring_->publish_residual(chunk, round);
+}
+
+// The frame last: a round counts once it is there, and then its residual must be.
+void DeviceReducer::keep(ChunkIndex chunk, const Chunk& state) {
+  const DeviceMemory& memory = reduction_->memory();
+  if (keeps_residual()) keep_residual(chunk, state.round, {memory.residual_behind(chunk), residual_bytes(chunk)});
+  kernels::stream_copy(memory.frame(chunk), memory.frame_bytes(chunk), ring_->frame(chunk, state.round));
+  ring_->publish(chunk, state.round, state.weight);
+}
+
+std::vector<const SharedMemory*> DeviceReducer::frames() const {
+  std::vector<const SharedMemory*> memories = reduction_->memory().areas();
+  if (ring_) memories.push_back(&ring_->memory());  // what is pushed again lies there
+  return memories;
 }
 
 DeviceReducer::Chunk& DeviceReducer::at(ChunkIndex chunk) {
@@ -115,14 +158,14 @@ void DeviceReducer::post(DeviceOrder::Kind kind, ChunkIndex chunk, bool flag, st
 
 void DeviceReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) {
   Chunk& state = at(chunk);
-  TRIB_ASSERT(!state.open && (!with_residual || reduction_->plan().push->keeps_residual()));
+  TRIB_ASSERT(!state.open && (!with_residual || keeps_residual()));
   if (reduction_->failed_.load(std::memory_order_acquire)) return;
   state.open = true;
   state.round = round;
   state.weight = weight;
   state.with_residual = with_residual;
   ++under_way_;
-  post(DeviceOrder::Kind::kReduce, chunk, with_residual, weight);
+  post(DeviceOrder::Kind::kReduce, chunk, with_residual || (ring_ && keeps_residual()), weight);
 }
 
 void DeviceReducer::deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) {
@@ -145,8 +188,13 @@ void DeviceReducer::release(ChunkIndex chunk) {
 }
 
 void DeviceReducer::restore_residual(ChunkIndex chunk, std::span<const std::byte> values) {
-  TRIB_ASSERT(reduction_->plan().push->keeps_residual() && !at(chunk).open);
+  TRIB_ASSERT(keeps_residual() && !at(chunk).open);
   if (reduction_->failed_.load(std::memory_order_acquire)) return;
+  if (ring_) keep_residual(chunk, at(chunk).round, values);
+  move_to_device(chunk, values);
+}
+
+void DeviceReducer::move_to_device(ChunkIndex chunk, std::span<const std::byte> values) {
   std::byte* place = reduction_->memory().residual_behind(chunk);
   reduction_->api_->host_access({place, values.size()}, true);
   std::memcpy(place, values.data(), values.size());
@@ -157,7 +205,7 @@ void DeviceReducer::restore_residual(ChunkIndex chunk, std::span<const std::byte
 
 std::span<const std::byte> DeviceReducer::residual(ChunkIndex chunk) {
   Chunk& state = at(chunk);
-  TRIB_ASSERT(reduction_->plan().push->keeps_residual());
+  TRIB_ASSERT(keeps_residual());
   const std::span<const std::byte> place{reduction_->memory().residual_behind(chunk),
                                          reduction_->plan().elements(chunk) * sizeof(float)};
   const auto failed = [this] { return reduction_->failed_.load(std::memory_order_acquire); };
@@ -210,10 +258,10 @@ void DeviceReducer::handle(const Event& event) {
   if (event.kind == Event::Kind::kReduced) {
     const DeviceMemory& memory = reduction_->memory();
     const std::size_t frame = memory.frame_bytes(event.chunk);
-    const std::size_t bytes =
-        state.with_residual ? residual_offset(frame) + reduction_->plan().elements(event.chunk) * sizeof(float) : frame;
+    const std::size_t bytes = state.with_residual ? residual_offset(frame) + residual_bytes(event.chunk) : frame;
     const std::span<const std::byte> payload{memory.frame(event.chunk), bytes};
     reduction_->api_->host_access(payload, false);
+    if (ring_) keep(event.chunk, state);
     listener_.reduced(event.chunk, state.round, state.weight, payload);
   } else if (event.kind == Event::Kind::kDelivered) {
     state.delivering = false;

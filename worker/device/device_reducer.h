@@ -22,6 +22,7 @@
 #include "worker/device/device_loan.h"
 #include "worker/device/device_thread.h"
 #include "worker/reduce/node_reducer.h"
+#include "worker/reduce/redo_ring.h"
 
 namespace tributary {
 
@@ -96,8 +97,11 @@ class DeviceReduction final : public DeviceLender, private DeviceEngineOutput {
 class DeviceReducer final : public NodeReducer {
  public:
   // chunks: this lane's. kIo if there are no more file descriptors.
+  // ring: gets a copy of each frame and residual, for servers that are lost; null: nothing is kept. start: the round
+  // before the first.
   static Result<std::unique_ptr<DeviceReducer>> create(std::shared_ptr<DeviceReduction> reduction,
-                                                       const std::vector<ChunkIndex>& chunks, ReduceListener& listener);
+                                                       const std::vector<ChunkIndex>& chunks, ReduceListener& listener,
+                                                       std::shared_ptr<RedoRing> ring = {}, Round start = {});
 
   void reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) override;
   void deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) override;
@@ -105,6 +109,7 @@ class DeviceReducer final : public NodeReducer {
   void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) override;
   // Waits for its copy. Empty: the devices have failed, which reducer_failed() says.
   std::span<const std::byte> residual(ChunkIndex chunk) override;
+  std::vector<const SharedMemory*> frames() const override;
   bool poll() override;
   int wake_fd() const override { return port_.fd(); }
   // This lane's part of the time in which the job's devices reduced.
@@ -124,7 +129,15 @@ class DeviceReducer final : public NodeReducer {
   };
 
   DeviceReducer(std::shared_ptr<DeviceReduction> reduction, DeviceReduction::Port& port,
-                const std::vector<ChunkIndex>& chunks, ReduceListener& listener);
+                const std::vector<ChunkIndex>& chunks, ReduceListener& listener, std::shared_ptr<RedoRing> ring,
+                Round start);
+  bool keeps_residual() const { return reduction_->plan().push->keeps_residual(); }
+  std::size_t residual_bytes(ChunkIndex chunk) const { return reduction_->plan().elements(chunk) * sizeof(float); }
+  void begin_residual(ChunkIndex chunk, Round start);
+  std::byte* kept_residual(ChunkIndex chunk, Round round) const;             // in the ring
+  void move_to_device(ChunkIndex chunk, std::span<const std::byte> values);  // a residual
+  void keep_residual(ChunkIndex chunk, Round round, std::span<const std::byte> values);
+  void keep(ChunkIndex chunk, const Chunk& state);
   Chunk& at(ChunkIndex chunk);
   void post(DeviceOrder::Kind kind, ChunkIndex chunk, bool flag, std::uint64_t weight = 0);
   void handle(const Event& event);
@@ -132,6 +145,7 @@ class DeviceReducer final : public NodeReducer {
   const std::shared_ptr<DeviceReduction> reduction_;
   DeviceReduction::Port& port_;
   ReduceListener& listener_;
+  const std::shared_ptr<RedoRing> ring_;
   std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_
   std::vector<Chunk> chunks_;
   std::vector<Event> events_, early_;  // scratch; taken while waiting for a residual

@@ -141,12 +141,6 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
   return job;
 }
 
-bool NodeJob::take_memory(std::uint64_t bytes) {
-  if (!budget_->take(bytes)) return false;
-  budget_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  return true;
-}
-
 NodeJob::~NodeJob() {
   if (budget_) budget_->give_back(budget_bytes_);
 }

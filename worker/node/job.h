@@ -120,9 +120,7 @@ class NodeJob {
   int rank_fd(std::uint32_t rank) const { return ranks_[rank].memory.fd(); }
   std::size_t node_bytes() const { return node_memory_.size(); }
   std::size_t rank_bytes() const { return ranks_.front().memory.size(); }
-  std::uint64_t budget_bytes() const { return budget_bytes_.load(std::memory_order_relaxed); }
-  // Any thread. Counts more memory against the budget until the job is gone; false if that has no room.
-  bool take_memory(std::uint64_t bytes);
+  std::uint64_t budget_bytes() const { return budget_bytes_; }
   LaneJobStats& lane_stats(std::size_t lane) const { return (*stats_)[lane]; }
   std::size_t lanes() const { return stats_->size(); }
 
@@ -161,7 +159,7 @@ class NodeJob {
 
   const NodeJobSpec spec_;
   std::shared_ptr<MemoryBudget> budget_;
-  std::atomic<std::uint64_t> budget_bytes_{0};
+  std::uint64_t budget_bytes_ = 0;
   SharedMemory node_memory_;
   std::vector<RankMemory> ranks_;
   NodeHeader* header_ = nullptr;

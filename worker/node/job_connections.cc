@@ -39,7 +39,6 @@ JobConnections::JobConnections(const NodeJob& job, const LaneChunks& chunks, Wor
       lane_(lane),
       counts_(job.lane_stats(lane.options().index)),
       noise_(lane.logger()),
-      copies_(*spec_.view->layout, chunks.chunks, spec_.view->plan->config.push),
       servers_(chunks.owners) {}
 
 JobConnections::~JobConnections() = default;
@@ -102,19 +101,8 @@ void JobConnections::ask_links(std::uint64_t now) {
 
 // What the payloads to servers lie in.
 Result<std::vector<const SharedMemory*>> JobConnections::regions() {
-  std::vector<const SharedMemory*> regions;
-  if (spec_.devices) {
-    if (!copies_.memory()) {
-      if (!memory()->take_memory(copies_.bytes())) {
-        return fail(ErrorCode::kLimit, "[limits] max_shared_memory has no room for copies of frames");
-      }
-      if (Status allocated = copies_.allocate(); !allocated) return tl::unexpected(allocated.error());
-    }
-    regions.push_back(&copies_.memory());
-  } else {
-    if (job_->reducer().frames() != nullptr) regions.push_back(job_->reducer().frames());
-    if (job_->reducer().lends_gradients()) regions.push_back(&memory()->rank_memory(0));
-  }
+  std::vector<const SharedMemory*> regions = job_->reducer().frames();
+  if (job_->reducer().lends_gradients()) regions.push_back(&memory()->rank_memory(0));
   if (spec_.init()) regions.push_back(&memory()->node_memory());
   return regions;
 }
@@ -170,9 +158,6 @@ std::uint64_t JobConnections::now_ns() const {
 bool JobConnections::send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) {
   zmq::socket_t& socket = sockets_[connection.value].socket();
   const LaneLink& link = links_[connection.value];
-  if (const auto* push = std::get_if<Push>(&message); push && link.shared() && spec_.devices) {
-    payload = copies_.copy(push->key.chunk, payload, push->residual == ResidualUse::kAlone);
-  }
   alignas(8) std::byte space[kMaxErrorHeader];
   const PayloadPlace place = link.place(payload);
   const std::span<const std::byte> encoded = encode_data(message, space, place);

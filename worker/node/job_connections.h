@@ -12,7 +12,6 @@
 #include "common/daemon/log.h"
 #include "common/wire/zmq_util.h"
 #include "worker/node/data_socket.h"
-#include "worker/node/frame_copies.h"
 #include "worker/node/lane_job.h"
 #include "worker/node/lane_link.h"
 
@@ -59,8 +58,7 @@ class JobConnections final : private WorkerLaneOutput {
   WorkerLane& lane_;
   LaneJobStats& counts_;
   RateLimitedLog noise_;
-  LentMemory lent_;     // of all sockets
-  FrameCopies copies_;  // allocated if links want them
+  LentMemory lent_;  // of all sockets
   std::unique_ptr<WorkerLaneJob> job_;
   std::vector<DataSocket> sockets_;        // by connection
   std::vector<LaneLink> links_;            // by connection

@@ -67,7 +67,8 @@ Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJ
                                        "'; free memory, raise the limit on open files, or use a smaller model");
   }
   if (const auto& devices = job->spec().devices) {
-    auto reducer = DeviceReducer::create(devices, lane.chunks, static_cast<ReduceListener&>(*self));
+    auto reducer = DeviceReducer::create(devices, lane.chunks, static_cast<ReduceListener&>(*self), job->spec().redo,
+                                         job->view().start);
     if (!reducer) return tl::unexpected(reducer.error());
     self->reducer_ = std::move(*reducer);
   }

@@ -79,6 +79,12 @@ std::uint64_t HostReducer::frame_bytes_for(const Layout& layout, std::uint32_t r
   return bytes;
 }
 
+std::vector<const SharedMemory*> HostReducer::frames() const {
+  if (ring_) return {&ring_->memory()};
+  if (frames_) return {&frames_};
+  return {};
+}
+
 HostReducer::Place& HostReducer::place_of(ChunkIndex chunk) {
   TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNoPlace);
   return places_[local_[chunk.value]];

@@ -44,7 +44,7 @@ class HostReducer final : public NodeReducer {
   void release(ChunkIndex chunk) override;
   void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) override;
   std::span<const std::byte> residual(ChunkIndex chunk) override;
-  const SharedMemory* frames() const override { return ring_ ? &ring_->memory() : frames_ ? &frames_ : nullptr; }
+  std::vector<const SharedMemory*> frames() const override;
   bool lends_gradients() const override {
     return sends_gradients(gradients_.size(), push_->id()) && !written_in_ring();
   }

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
@@ -47,8 +48,8 @@ class NodeReducer {
   // The residual after the last round that was answered, even if a later one has been reduced: the node leaves, and no
   // reduce() follows. It stays until the reducer is destroyed. Devices may wait for copies here.
   virtual std::span<const std::byte> residual(ChunkIndex chunk) = 0;
-  // The memory that frames (and residuals) lie in, if another process can read it; null: it cannot, or there is none.
-  virtual const SharedMemory* frames() const { return nullptr; }
+  // Memory that frames (and residuals) lie in, for other processes to read.
+  virtual std::vector<const SharedMemory*> frames() const = 0;
   // Payloads lie in the gradients of the node's only rank.
   virtual bool lends_gradients() const { return false; }
   // Completions of asynchronous backends; true if something is still under way.

@@ -100,7 +100,7 @@ class DeviceNode {
         if (layout->owner(ChunkIndex(c)).lane.value == i) chunks.push_back(ChunkIndex(c));
       }
       auto lane = std::make_unique<Lane>(*this);
-      auto reducer = DeviceReducer::create(reduction, chunks, *lane);
+      auto reducer = DeviceReducer::create(reduction, chunks, *lane, ring, start);
       REQUIRE(reducer);
       lane->reducer = std::move(*reducer);
       lanes.push_back(std::move(lane));
@@ -158,10 +158,13 @@ class DeviceNode {
 
   // The trainer of `rank` writes a whole gradient and declares it final.
   std::vector<float>& gradient(std::uint32_t rank) {
-    std::vector<float>& values = gradients_[rank];
-    values.assign(layout->flat_elements(), 0.0f);
+    std::vector<float> values(layout->flat_elements());
     std::normal_distribution<float> normal;
     for (float& value : values) value = normal(random_);
+    return gradient(rank, std::move(values));
+  }
+  std::vector<float>& gradient(std::uint32_t rank, std::vector<float> given) {
+    std::vector<float>& values = gradients_[rank] = std::move(given);
     auto* lent = static_cast<float*>(api->opened(reduction->loan(rank).gradients));
     REQUIRE(lent);
     REQUIRE(reduction->loan(rank).bytes >= values.size() * sizeof(float));
@@ -198,6 +201,8 @@ class DeviceNode {
   std::shared_ptr<FakeDeviceApi> api;
   std::shared_ptr<const Layout> layout;
   std::shared_ptr<DeviceReduction> reduction;
+  std::shared_ptr<RedoRing> ring;  // before open(): keeps what is pushed
+  Round start;                     // before the first round
   std::vector<std::unique_ptr<Lane>> lanes;
   Error refusal;
   std::uint64_t now_ns = 1'000'000'000;

@@ -297,6 +297,52 @@ TEST_CASE("residuals go with a push that asks, come back to a fresh node, and ar
   }
 }
 
+TEST_CASE("pushes are kept for lost servers, and a round that is done again has its bits") {
+  for (const char* name : {"fp32", "bf16", "fp16", "int8", "onebit", "topk:0.1"}) {
+    for (const std::uint32_t devices : {1u, 3u}) {
+      CAPTURE(name);
+      CAPTURE(devices);
+      const DeviceSetup setup{.devices = devices, .ranks_per_device = 2, .push = spec(name)};
+      DeviceNode node(setup);
+      const auto ring = RedoRing::create(JobId(5), NodeRank(0), *node.layout, setup.push, 4);
+      REQUIRE(ring);
+      node.ring = *ring;
+      REQUIRE(node.open());
+      Training training(node, setup);
+      REQUIRE(training.begin());
+      for (std::uint64_t round = 1; round <= 3; ++round) {
+        REQUIRE(training.round(round));
+        for (const DeviceNode::Reduced& push : node.reduced()) {
+          const auto kept = (*ring)->find(push.chunk, Round(round));
+          REQUIRE(kept);
+          CHECK(kept->weight == push.weight);
+          CHECK(std::ranges::equal(kept->bytes, push.payload));
+        }
+      }
+      CHECK((*ring)->kept().first == Round(1));
+      CHECK((*ring)->kept().last == Round(3));
+      const std::vector<DeviceNode::Reduced> last = node.reduced();
+      // The next view begins after round 2.
+      (*ring)->forget_after(Round(2));
+      DeviceNode next(setup);
+      next.ring = *ring;
+      next.start = Round(2);
+      REQUIRE(next.open());
+      for (std::uint32_t rank = 0; rank < next.ranks(); ++rank) next.gradient(rank, node.values(rank));
+      for (const ChunkIndex chunk : next.shuffled_chunks()) next.reducer(chunk).reduce(chunk, Round(3), 3, false);
+      REQUIRE(next.until([&] { return next.reduced().size() == last.size(); }));
+      for (const DeviceNode::Reduced& push : next.reduced()) {
+        const auto before = std::ranges::find(last, push.chunk, &DeviceNode::Reduced::chunk);
+        REQUIRE(before != last.end());
+        CHECK(std::ranges::equal(push.payload, before->payload));
+        next.reducer(push.chunk).release(push.chunk);
+      }
+      next.close();
+      node.close();
+    }
+  }
+}
+
 TEST_CASE("nothing is allocated on devices after the start, and poll tells when nothing is under way") {
   DeviceSetup setup;
   setup.devices = 2;

@@ -17,7 +17,7 @@ struct Fake {
       others.push_back(*api.create_stream(DeviceIndex(d), "t"));
       memory.push_back(static_cast<float*>(*api.allocate(DeviceIndex(d), kBytes, "test")));
     }
-    pinned = static_cast<std::byte*>(*api.allocate_pinned(DeviceIndex(0), kBytes, "test"));
+    REQUIRE(api.pin(DeviceIndex(0), host, "test"));
   }
   bool found(const std::string& part) const {
     for (const std::string& violation : api.violations()) {
@@ -42,7 +42,8 @@ struct Fake {
   FakeDeviceApi api;
   std::vector<StreamId> streams, others;
   std::vector<float*> memory;
-  std::byte* pinned = nullptr;
+  std::vector<std::byte> host = std::vector<std::byte>(kBytes);
+  std::byte* pinned = host.data();
 };
 
 }  // namespace
@@ -92,7 +93,7 @@ TEST_CASE("the host must wait for a copy before it touches pinned memory, by a c
 TEST_CASE("memory that work may still touch is not to be freed, and calls in callbacks are found") {
   Fake fake;
   REQUIRE(fake.api.copy_to_host(fake.streams[0], fake.pinned, fake.memory[0], 64));
-  fake.api.free_pinned(fake.pinned);
+  fake.api.unpin(fake.host);
   CHECK(fake.found("is freed that"));
 
   Fake other;

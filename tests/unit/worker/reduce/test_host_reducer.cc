@@ -90,7 +90,7 @@ TEST_CASE("one rank with fp32 lends its memory also where pushes are kept, and t
   HostReducer reducer(node.layout, node.chunks, node.pointers, node.parameters.data(), EncodingId::kFp32,
                       EncodingId::kFp32, out, *ring);
   CHECK(reducer.lends_gradients());
-  CHECK(reducer.frames() == &(*ring)->memory());
+  CHECK((reducer.frames() == std::vector<const SharedMemory*>{&(*ring)->memory()}));
   reducer.reduce(ChunkIndex(1), Round(3), 12, false);
   const ChunkRange range = node.layout->chunk(ChunkIndex(1));
   CHECK(static_cast<const void*>(out.frame.data()) == node.pointers[0] + range.begin);
@@ -109,7 +109,7 @@ TEST_CASE("what one rank with fp32 writes into the ring is sent from there, and 
   HostReducer reducer(node.layout, node.chunks, {nullptr}, node.parameters.data(), EncodingId::kFp32, EncodingId::kFp32,
                       out, *ring);
   CHECK_FALSE(reducer.lends_gradients());
-  CHECK(reducer.frames() == &(*ring)->memory());
+  CHECK((reducer.frames() == std::vector<const SharedMemory*>{&(*ring)->memory()}));
   CHECK(reducer.frame_bytes() == 0);
   for (const std::uint64_t round : {3, 4, 5, 6, 7, 8}) {
     auto* flat = reinterpret_cast<float*>((*ring)->memory().data() + (*ring)->slot_offset(Round(round)));
