@@ -81,6 +81,16 @@ void lose(LocalCluster& cluster, const std::string& job, Trainers& hostile) {
   }
 }
 
+// Lines of the coordinator's log about a job.
+std::string said_of(LocalCluster& cluster, const std::string& job) {
+  std::ifstream log(cluster.coordinator_daemon().log_file);
+  std::string text;
+  for (std::string line; std::getline(log, line);) {
+    if (line.find("'" + job + "'") != std::string::npos) text += line + "\n";
+  }
+  return text;
+}
+
 enum class Losses { kNone, kSome };
 
 void suffer(const std::string& mode, const std::string& push, const std::string& pull, Losses losses = Losses::kNone) {
@@ -109,7 +119,7 @@ void suffer(const std::string& mode, const std::string& push, const std::string&
         2 * kPatience));
     const auto all = results(*cluster);
     CHECK(all[0].at("digest") == reference);
-    if (losses == Losses::kNone) CHECK(all[0].at("restarts") == 0);
+    if (losses == Losses::kNone) CHECK_MESSAGE(all[0].at("restarts") == 0, said_of(*cluster, beside.name));
   } while (std::chrono::steady_clock::now() < until);
   // Some views at least, of which most have rounds.
   REQUIRE(eventually([&] {
