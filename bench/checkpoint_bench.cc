@@ -21,7 +21,6 @@
 #include "bench/measurements.h"
 #include "bench/sample_model.h"
 #include "bench/scratch_folder.h"
-#include "bench/stall_watch.h"
 #include "common/base/result.h"
 #include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
@@ -65,13 +64,13 @@ struct RoundSeen {
   std::vector<Clock::time_point> answers;
 
   Clock::time_point end() const { return answers.back(); }
-  double milliseconds(const std::vector<Stall>& stalls) const { return milliseconds_without(stalls, begin, end()); }
+  double milliseconds() const { return milliseconds_between(begin, end()); }
   // The longest time without any tensor's answer.
-  double gap_ms(const std::vector<Stall>& stalls) const {
+  double gap_ms() const {
     double longest = 0.0;
     Clock::time_point last = begin;
     for (const Clock::time_point at : answers) {
-      longest = std::max(longest, milliseconds_without(stalls, last, at));
+      longest = std::max(longest, milliseconds_between(last, at));
       last = at;
     }
     return longest;
@@ -227,15 +226,11 @@ class Bench {
   }
 
   struct Stretch {
-    std::vector<double> round_ms, gap_ms;  // without stalls
-    double longest_seen_ms = 0.0, longest_seen_gap_ms = 0.0, stalled_ms = 0.0;
+    std::vector<double> round_ms, gap_ms;
 
-    void add(const RoundSeen& round, const std::vector<Stall>& stalls) {
-      round_ms.push_back(round.milliseconds(stalls));
-      gap_ms.push_back(round.gap_ms(stalls));
-      longest_seen_ms = std::max(longest_seen_ms, round.milliseconds({}));
-      longest_seen_gap_ms = std::max(longest_seen_gap_ms, round.gap_ms({}));
-      stalled_ms += round.milliseconds({}) - round_ms.back();
+    void add(const RoundSeen& round) {
+      round_ms.push_back(round.milliseconds());
+      gap_ms.push_back(round.gap_ms());
     }
     static double longest(const std::vector<double>& ms) { return ms.empty() ? 0.0 : *std::ranges::max_element(ms); }
     Json describe() const {
@@ -243,15 +238,11 @@ class Bench {
               {"median_round_ms", median(round_ms)},
               {"longest_round_ms", longest(round_ms)},
               {"median_gap_ms", median(gap_ms)},
-              {"longest_gap_ms", longest(gap_ms)},
-              {"longest_round_with_stalls_ms", longest_seen_ms},
-              {"longest_gap_with_stalls_ms", longest_seen_gap_ms},
-              {"stalled_ms", stalled_ms}};
+              {"longest_gap_ms", longest(gap_ms)}};
     }
   };
 
   Json report(const std::vector<RoundSeen>& rounds, Clock::time_point warm) {
-    const std::vector<Stall> stalls = stall_watch_.finish();
     Stretch quiet, saving;
     std::vector<std::pair<double, double>> slowest;  // a round's time, and when it began after the order
     for (const RoundSeen& round : rounds) {
@@ -260,9 +251,9 @@ class Bench {
           saves_, [&](const Save& one) { return round.end() > one.begin && round.begin < one.end; });
       const bool during = save != saves_.end();
       if (during) {
-        slowest.emplace_back(round.milliseconds(stalls), milliseconds_between(save->begin, round.begin));
+        slowest.emplace_back(round.milliseconds(), milliseconds_between(save->begin, round.begin));
       }
-      (during ? saving : quiet).add(round, stalls);
+      (during ? saving : quiet).add(round);
     }
     std::ranges::sort(slowest, std::greater<>());
     slowest.resize(std::min(slowest.size(), kSlowest));
@@ -275,7 +266,6 @@ class Bench {
             {"gap_ms", Stretch::longest(saving.gap_ms) - median(quiet.gap_ms)},
             {"noise_ms", Stretch::longest(quiet.round_ms) - median(quiet.round_ms)},
             {"gap_noise_ms", Stretch::longest(quiet.gap_ms) - median(quiet.gap_ms)},
-            {"stalls_known", stall_watch_.watches()},
             {"quiet", quiet.describe()},
             {"saving", saving.describe()},
             {"slowest", slow},
@@ -291,7 +281,6 @@ class Bench {
   const CheckpointBenchOptions& options_;
   LocalCluster& cluster_;
   const std::string folder_;
-  StallWatch stall_watch_;
   Exchange exchange_;
   std::vector<Save> saves_;
 };
@@ -337,11 +326,7 @@ Measurement checkpoint() {
   pause_ms         longest round while saving, less the median of the quiet ones
   gap_ms           the same of the longest time of a round in which no tensor arrived
   noise_ms, gap_noise_ms  the same of the longest quiet round: what is no more than this may be chance
-  quiet, saving    {rounds, median_round_ms, longest_round_ms, median_gap_ms, longest_gap_ms}; then the
-                   longest of both with stalls, and stalled_ms in total
-  stalls_known     times in which no core of the machine ran anything (a hypervisor gave it none) are taken
-                   out of all times above; false: they are in, because this process may not have real-time
-                   priority, by which they are found
+  quiet, saving    {rounds, median_round_ms, longest_round_ms, median_gap_ms, longest_gap_ms}
   slowest          the longest rounds while saving {round_ms, after_order_ms}
   save_seconds     of each save, from the order to COMPLETE, the snapshot included)",
           .add = measures<CheckpointBenchOptions>(add, [](CheckpointBenchOptions& options, MeasurementRun& run) {

@@ -25,9 +25,6 @@ std::vector<std::pair<std::string, PushPullOptions>> compared_with(const PushPul
     others = {{"plain", options}, {"open", options}};
     others[0].second.secure = PayloadSecurity::kPlain;
     others[1].second.secure.reset();
-  } else if (options.trace) {
-    others = {{"untraced", options}};
-    others[0].second.trace = false;
   } else if (options.transport == Transport::kShm && !options.device) {
     others = {{"tcp", options}};
     others[0].second.transport = Transport::kTcp;
@@ -42,8 +39,7 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
   if (!setup) return tl::unexpected(setup.error());
   PushPullBenchmark& measured = (*setup)->benchmark();
   if (auto ok = measured.wait_paused(); !ok) return tl::unexpected(ok.error());
-  // In turns: keys are compared with less, a trace with none, shared memory with loopback, and everything else with the
-  // ceiling.
+  // In turns: keys are compared with less, shared memory with loopback, and everything else with the ceiling.
   std::vector<std::pair<std::string, std::unique_ptr<PushPullSetup>>> others;
   for (auto& [name, otherwise] : compared_with(options)) {
     auto started = PushPullSetup::start(otherwise);
@@ -67,15 +63,6 @@ Result<Json> run_pushpull(const PushPullOptions& options) {
   }
   auto result = measured.finish();
   if (!result) return result;
-  if (const PermanentTrace* trace = (*setup)->trace()) {
-    if (trace->traces() == 0) {
-      const std::string refusal = trace->refusal();
-      return fail(ErrorCode::kUnavailable, "no trace was over in time; give more --seconds" +
-                                               (refusal.empty() ? "" : " (last refused: " + refusal + ")"));
-    }
-    (*result)["traces"] = trace->traces();
-    (*result)["traced_events"] = trace->events();
-  }
   for (auto& [name, other] : others) {
     const auto compared = other->benchmark().finish();
     if (!compared) return compared;
@@ -127,8 +114,7 @@ void add_exchange_options(CliCommand command, PushPullOptions& o) {
 }
 
 void begin_exchange(PushPullOptions& options, const MeasurementRun& run) {
-  if (options.transport == Transport::kShm || options.secure || options.trace)
-    options.ceiling = false;  // an echo has to use a socket
+  if (options.transport == Transport::kShm || options.secure) options.ceiling = false;  // an echo has to use a socket
   options.program = run.program;
   tune_malloc_for_frames();
 }
@@ -145,8 +131,6 @@ Measurement pushpull() {
     command.add_flag("--security", a.security,
                      "what keys cost: clusters with plain payloads, and without keys, take turns with one whose "
                      "connections are encrypted");
-    command.add_flag("--trace", a.options.trace,
-                     "what a trace costs: a cluster that is not traced takes turns with one that is all the time");
     command.add_flag("--durability", a.durability,
                      "compare what surviving costs: with snapshots and what nodes keep, and without");
     command.add_option("--redo-mb", a.options.recovery.redo_mb, "with --durability: memory of a node")
@@ -169,8 +153,6 @@ Fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 byte
   tcp_cpu_seconds_per_gb, tcp_slices_gb_per_s,
   with --security the same of a cluster with plain payloads, and of one without keys: plain_gb_per_s_each_way, ratio_to_plain, ...,
   open_gb_per_s_each_way, ratio_to_open, ...
-  with --trace the same of a cluster that is not traced: untraced_gb_per_s_each_way, ratio_to_untraced, ...; traces (that were recorded
-  to their end), traced_events
   memory {server_bytes, formula_bytes, ratio} (after every slice, the most; docs/bounds.md), digest (equal on all nodes: checked)
 --durability: ranks write their gradients in every round, as trainers do (a node's only rank, with fp32, to where it is kept). Slices
   begin when rings have been gone round once and the first snapshots are written. Give more --slices if the machine is noisy.

@@ -38,7 +38,6 @@ struct PushPullOptions {
   EncodingSpec pull;
   bool ceiling = true;
   std::optional<PayloadSecurity> secure = {};  // with keys, and compared with clusters that have less
-  bool trace = false;                          // all the time, and compared with a cluster that is not traced
   bool store = false;
   std::string base_dir;                               // keeps the daemons' folders, with logs at debug; empty: nothing
   std::string program;                                // this program, for the echo server

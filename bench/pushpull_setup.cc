@@ -345,22 +345,16 @@ Result<std::unique_ptr<PushPullSetup>> PushPullSetup::start(const PushPullOption
   if (!cluster) return tl::unexpected(cluster.error());
   setup->cluster_ = std::move(*cluster);
   setup->benchmark_ = std::make_unique<PushPullBenchmark>(setup->options_, *setup->cluster_, folder);
-  if (options.trace) {
-    setup->trace_ = std::make_unique<PermanentTrace>(setup->cluster_->servers()[0].admin,
-                                                     setup->cluster_->admin_token(), pushpull_job(options).name);
-  }
   return setup;
 }
 
 PushPullSetup::~PushPullSetup() {
-  trace_.reset();
   if (!cluster_ || !benchmark_) return;
   benchmark_->end();
   cluster_->stop_now();
 }
 
 Status PushPullSetup::stop() {
-  trace_.reset();
   const auto killed = cluster_->stop();
   benchmark_.reset();
   if (killed.empty()) return {};

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "bench/permanent_trace.h"
 #include "bench/pushpull.h"
 #include "bench/pushpull_ranks.h"
 #include "bench/scratch_folder.h"
@@ -91,8 +90,7 @@ class PushPullSetup {
   // an answer that never comes.
   ~PushPullSetup();
   PushPullBenchmark& benchmark() { return *benchmark_; }
-  const PermanentTrace* trace() const { return trace_.get(); }  // null: it is not traced
-  Status stop();                                                // after finish()
+  Status stop();  // after finish()
 
  private:
   explicit PushPullSetup(const PushPullOptions& options) : options_(options) {}
@@ -101,7 +99,6 @@ class PushPullSetup {
   const ScratchFolder folder_;
   std::unique_ptr<LocalCluster> cluster_;
   std::unique_ptr<PushPullBenchmark> benchmark_;
-  std::unique_ptr<PermanentTrace> trace_;
 };
 
 }  // namespace tributary::bench
