@@ -101,6 +101,7 @@ void suffer(const std::string& mode, const std::string& push, const std::string&
   ClusterOptions options = options_in(dir / "run");
   options.servers = options.lanes = 2;
   options.nodes = 2;
+  options.peer_timeout_ms = 60'000;  // what begins anew does so for what the trainer did, not for a busy machine
   const auto cluster = start(options);
   Trainers hostile{*cluster, {"hostile", mode, push, pull}, dir / "run"};
   hostile.keep_up();
