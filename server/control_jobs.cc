@@ -222,6 +222,7 @@ ControlJobs::Parked& ControlJobs::begin_parking(const Job& job) {
   state.lanes = job.lanes;
   state.parking = job.lanes.size();
   state.until_ms = output_.now_ms() + kParkedMs;
+  state.memory = memory_of(job);
   return parked_[job.view().job] = std::move(state);
 }
 

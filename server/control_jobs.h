@@ -161,9 +161,12 @@ class ControlJobs {
     std::optional<Round> last;  // the state that a stop at this round left: goes when that is committed
     Version min_version{~0ull}, max_version;
     std::uint64_t until_ms = 0;
+    std::uint64_t memory = 0;  // as of its Job
   };
 
   Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
+  Status check_memory(const Job& job) const;
+  std::uint64_t memory_of(const Job& job) const;
   bool end_snapshots(JobId job);
   Status forget_snapshots(const Job& job);
   Status load(const Job& job);

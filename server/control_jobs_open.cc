@@ -1,6 +1,7 @@
 // Opening jobs: every lane's part of the layout, and the state that a view begins with.
 #include <algorithm>
 
+#include "common/base/quantity.h"
 #include "common/config/job_json.h"
 #include "common/config/step_runs.h"
 #include "common/wire/redo_plan.h"
@@ -170,7 +171,37 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
   status.memory.nodes = m.nodes;
   status.memory.lanes = static_cast<std::uint16_t>(parts.size());
   status.memory.push = plan->config.push;
-  return {};
+  return check_memory(job);
+}
+
+// Bytes that a job may make this server take.
+std::uint64_t ControlJobs::memory_of(const Job& job) const {
+  return job.status.chunks == 0 ? 0 : memory_at_most(job.status.memory, store_ != nullptr);
+}
+
+// A job that does not fit beside the others is refused before it takes anything, so that the others go on.
+Status ControlJobs::check_memory(const Job& job) const {
+  const std::uint64_t needed = memory_of(job);
+  if (config_.max_memory == 0 || needed == 0) return {};
+  std::map<JobId, std::pair<std::string, std::uint64_t>> others;  // of jobs that are open, or kept for a next view
+  for (const auto& [id, other] : jobs_) others[id] = {"job '" + other.view().name() + "'", memory_of(other)};
+  for (const auto& [id, kept] : parked_) others[id] = {"job '" + kept.name + "' between two views", kept.memory};
+  others.erase(job.view().job);
+  std::uint64_t taken = 0;
+  std::string names;
+  for (const auto& [id, other] : others) {
+    if (other.second == 0) continue;
+    taken += other.second;
+    names += (names.empty() ? " (" : ", ") + other.first + ": " + memory_in_words(other.second);
+  }
+  if (!names.empty()) names += ")";
+  if (needed <= config_.max_memory && taken <= config_.max_memory - needed) return {};
+  return fail(ErrorCode::kLimit, "job '" + job.view().name() + "' needs up to " + memory_in_words(needed) +
+                                     " on server " + std::to_string(config_.index) + ", where jobs may take " +
+                                     memory_in_words(config_.max_memory) + ", and others have " +
+                                     memory_in_words(taken) + names +
+                                     "; raise [limits] max_memory in server.toml, use more servers, or wait for "
+                                     "another job to end");
 }
 
 Status ControlJobs::load(const Job& job) {

@@ -23,8 +23,17 @@ MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
   return *this;
 }
 
+namespace {
+
+// Blocks of one array of the shard.
+std::uint64_t array_bytes(const ShardMemory& shard) {
+  return shard.chunks * (shard.largest_chunk * sizeof(float) + kBlockSlack);
+}
+
+}  // namespace
+
 MemoryTerms memory_formula(const ShardMemory& shard) {
-  const std::uint64_t array = shard.chunks * (shard.largest_chunk * sizeof(float) + kBlockSlack);
+  const std::uint64_t array = array_bytes(shard);
   const std::uint64_t push_bytes = make_encoding(shard.push)->bytes(shard.elements);
   MemoryTerms terms;
   terms.state = array * (shard.arrays.state + shard.arrays.previous);
@@ -37,6 +46,11 @@ MemoryTerms memory_formula(const ShardMemory& shard) {
   terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);
   terms.snapshot = shard.snapshot_bytes;
   return terms;
+}
+
+std::uint64_t memory_at_most(ShardMemory shard, bool snapshots) {
+  shard.snapshot_bytes = snapshots ? array_bytes(shard) * shard.arrays.snapshot() : 0;
+  return memory_formula(shard).total();
 }
 
 std::uint64_t process_formula(std::size_t lanes) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/machine_memory.h"
 #include "common/security/exposure.h"
 #include "server/coordinator/coordinator_page.h"
 #include "server/coordinator/coordinator_status.h"
@@ -24,7 +25,9 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, Logger logger
   return server;
 }
 
-Server::Server(ServerConfig config, Logger logger) : config_(std::move(config)), logger_(std::move(logger)) {}
+Server::Server(ServerConfig config, Logger logger) : config_(std::move(config)), logger_(std::move(logger)) {
+  if (config_.max_memory == 0) config_.max_memory = usable_memory() / 4 * 3;
+}
 
 Status Server::start_parts() {
   const Result<Credentials> credentials = credentials_of(config_);

@@ -104,6 +104,7 @@ std::string status_json(const ServerParts& parts) {
                   {{"owned_bytes", owned_bytes(parts.lanes)},
                    {"max_owned_bytes", max_owned_bytes(parts.lanes)},
                    {"formula_bytes", memory.total()},
+                   {"max_bytes", parts.config->max_memory},
                    {"state_bytes", memory.state},
                    {"answers_bytes", memory.answers},
                    {"held_bytes", memory.held},

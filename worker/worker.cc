@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/host_identity.h"
 #include "common/base/incarnation.h"
+#include "common/base/machine_memory.h"
 #include "common/doctor/machine_facts.h"
 #include "common/security/exposure.h"
 #include "server/coordinator/coordinator_page.h"
@@ -28,11 +29,6 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "worker";
 }
 
-std::uint64_t half_of_memory() {
-  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)) /
-         2;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Worker>> Worker::start(WorkerConfig config, Logger logger) {
@@ -43,7 +39,7 @@ Result<std::unique_ptr<Worker>> Worker::start(WorkerConfig config, Logger logger
 
 Worker::Worker(WorkerConfig config, Logger logger)
     : config_(config), configured_(std::move(config)), logger_(std::move(logger)) {
-  if (config_.max_shared_memory == 0) config_.max_shared_memory = half_of_memory();
+  if (config_.max_shared_memory == 0) config_.max_shared_memory = usable_memory() / 2;
   if (config_.lanes == 0) config_.lanes = default_lanes(std::thread::hardware_concurrency());
   config_.lanes = std::min(config_.lanes, kMaxLanes);
 }

@@ -56,6 +56,7 @@ struct ServerConfig {
   std::string store_path;                     // empty: nothing is persisted
   std::vector<std::string> checkpoint_roots;  // below which orders may put checkpoints; empty: anywhere, without keys
   std::uint32_t store_io_mb_per_s = 200;      // budget of the snapshot writer, MB/s (1e6 bytes)
+  std::uint64_t max_memory = 0;  // bytes that jobs may make the server take; 0: three quarters of usable_memory()
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t peer_timeout_ms = 10000;  // a peer unheard for this long is lost
   std::uint32_t stop_timeout_s = 30;      // how long a graceful stop may take
@@ -80,7 +81,7 @@ struct WorkerConfig {
   std::string store_path;   // checkpoints of jobs whose node 0 this is; empty: none are kept
   std::uint16_t lanes = 0;  // 0: from the machine
   std::uint32_t window_bytes = 0;       // cap on unacknowledged bytes per lane; 0: 16 MiB, adapted below that
-  std::uint64_t max_shared_memory = 0;  // bytes for attached jobs; 0: half of the machine's memory
+  std::uint64_t max_shared_memory = 0;  // bytes for attached jobs; 0: half of usable_memory()
   NodeReduction node_reduction = NodeReduction::kAuto;
   std::uint32_t collective_timeout_ms = 30000;  // a collective that takes longer hangs
   NcclUse nccl = NcclUse::kAuto;

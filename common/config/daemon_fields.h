@@ -36,6 +36,7 @@ void visit_server_fields(auto& c, auto&& key) {
   key("store", "path", c.store_path);
   key("store", "io_mb_per_s", c.store_io_mb_per_s);
   key("store", "checkpoint_roots", c.checkpoint_roots);
+  key("limits", "max_memory", c.max_memory);
   key("security", "payload", c.security.payload);
   visit_common_fields(c, key);
 }

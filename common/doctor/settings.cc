@@ -37,6 +37,8 @@ constexpr std::string_view kOwn[] = {"server.index",
                                      "security.authorized",
                                      "security.admin_token",
                                      "security.admin_hosts",
+                                     "limits.max_memory",
+                                     "limits.max_shared_memory",
                                      "log.file",
                                      "log.level",
                                      "store.path"};

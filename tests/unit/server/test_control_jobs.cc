@@ -42,7 +42,10 @@ struct FakeSnapshots final : SnapshotOrders {
 };
 
 struct Server final : ControlJobsOutput {
-  Server() { jobs.start({&lane}, &snapshots); }
+  explicit Server(const ServerConfig& with = {})
+      : jobs(with, &store, quiet_logger(), static_cast<ControlJobsOutput&>(*this)) {
+    jobs.start({&lane}, &snapshots);
+  }
   void send(ControlMessage message) override { sent.push_back(std::move(message)); }
   void send_or_drop(const ControlMessage& message) override { sent.push_back(message); }
   void hello() override {}
@@ -84,7 +87,7 @@ struct Server final : ControlJobsOutput {
   sim::Disk disk;
   sim::StoreSim store{disk, true};
   std::vector<ControlMessage> sent;
-  ControlJobs jobs{ServerConfig{}, &store, quiet_logger(), static_cast<ControlJobsOutput&>(*this)};
+  ControlJobs jobs;
 };
 
 }  // namespace
@@ -312,6 +315,67 @@ TEST_CASE("no view opens before an earlier one's last snapshot has ended, and is
     REQUIRE(ready.size() == 1);
     CHECK_FALSE(ready[0].ok);
   }
+}
+
+TEST_CASE("a job that does not fit beside the others is refused with the sum, and they go on") {
+  ServerConfig config;
+  config.max_memory = 20'000'000;
+  Server server(config);
+  OpenJob first = server.open_message(1);
+  first.tensors = {{"w", {1'000'000}}};  // 4 MB an array: with what recovery and a snapshot keep, and a push, 15.3 MiB
+  first.chunk_elements = 1u << 20;
+  OpenJob second = first;
+  second.job = JobId(8);
+  JobConfig other;
+  other.name = "other";
+  second.job_json = to_canonical_json(other);
+  server.jobs.on(first);
+  server.jobs.lane_opened(JobId(7), ViewId(1), {});
+  server.sent.clear();
+  const auto refused = [&] {
+    const std::size_t before = server.lane.said.size();
+    server.jobs.on(second);
+    CHECK(server.lane.said.size() == before);
+    const auto ready = server.take<ShardReady>();
+    REQUIRE(ready.size() == 1);
+    CHECK_FALSE(ready[0].ok);
+    CHECK(ready[0].code == ErrorCode::kLimit);
+    return ready[0].message;
+  };
+  CHECK(refused() ==
+        "job 'other' needs up to 15.3 MiB on server 0, where jobs may take 19.1 MiB, and others have 15.3 MiB (job "
+        "'job': 15.3 MiB); raise [limits] max_memory in server.toml, use more servers, or wait for another job to end");
+  CHECK(server.jobs.contains(JobId(7)));
+  server.restart(1);  // its state stays in memory
+  server.jobs.lane_parked(JobId(7), ViewId(1), true, Version(5), Version(5));
+  server.sent.clear();
+  CHECK(refused().find("job 'job' between two views: 15.3 MiB") != std::string::npos);
+  first.view = ViewId(2);
+  first.kept = true;
+  server.jobs.on(first);  // counts once
+  server.jobs.lane_opened(JobId(7), ViewId(2), {});
+  auto ready = server.take<ShardReady>();
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].ok);
+  server.restart(2);
+  server.jobs.unpark(JobId(7));
+  server.sent.clear();
+  server.jobs.on(second);
+  server.jobs.lane_opened(JobId(8), ViewId(1), {});
+  ready = server.take<ShardReady>();
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].ok);
+}
+
+TEST_CASE("a job that is larger than all that jobs may take is refused by itself") {
+  ServerConfig config;
+  config.max_memory = 1000;
+  Server server(config);
+  server.jobs.on(server.open_message(1));
+  const auto ready = server.take<ShardReady>();
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].code == ErrorCode::kLimit);
+  CHECK(server.lane.said.empty());
 }
 
 }  // namespace tributary::control_jobs_test

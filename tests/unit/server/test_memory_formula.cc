@@ -104,6 +104,16 @@ TEST_CASE("what a job keeps of a chunk follows from its optimizer, its encodings
   CHECK(chunk_arrays(clocks).most() == 6 + 3 + 1);
 }
 
+TEST_CASE("a job may take what the formula says, and a second copy of what snapshots have where there are some") {
+  ShardMemory shard;
+  shard.elements = shard.largest_chunk = 1000;
+  shard.chunks = 1;
+  shard.arrays.state = 3;
+  shard.arrays.previous = 1;
+  CHECK(memory_at_most(shard, false) == memory_formula(shard).total());
+  CHECK(memory_at_most(shard, true) == memory_formula(shard).total() + 3 * array(1, 1000));
+}
+
 TEST_CASE("terms of several jobs add up") {
   MemoryTerms sum;
   sum += MemoryTerms{1, 2, 3, 4, 5, 6, 7};

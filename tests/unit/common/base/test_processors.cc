@@ -1,54 +1,42 @@
 #include <doctest/doctest.h>
 #include <sched.h>
 
-#include <filesystem>
-#include <fstream>
-
 #include "common/base/processors.h"
-#include "tests/unit/temp_dir.h"
+#include "tests/unit/root_of_files.h"
 
 namespace tributary::processors_test {
 namespace {
 
-using testing::TempDir;
+using testing::RootOfFiles;
 
-// A file system with these files.
-struct Root {
-  Root(std::initializer_list<std::pair<std::string, std::string>> files) {
-    for (const auto& [path, text] : files) {
-      const std::filesystem::path file = directory / path;
-      std::filesystem::create_directories(file.parent_path());
-      std::ofstream(file) << text;
-    }
-  }
-  double quota() const { return processor_quota(directory / ""); }
-  TempDir directory;
-};
+double quota(const RootOfFiles& root) {
+  return processor_quota(root.path());
+}
 
 TEST_CASE("the smallest quota of a process' control groups counts") {
-  const Root two{{"proc/self/cgroup", "0::/jobs/mine\n"},
-                 {"sys/fs/cgroup/jobs/cpu.max", "400000 100000\n"},
-                 {"sys/fs/cgroup/jobs/mine/cpu.max", "max 100000\n"},
-                 {"sys/fs/cgroup/others/cpu.max", "100000 100000\n"}};
-  CHECK(two.quota() == 4.0);
-  const Root container{{"proc/self/cgroup", "0::/\n"}, {"sys/fs/cgroup/cpu.max", "250000 100000\n"}};
-  CHECK(container.quota() == 2.5);
-  const Root one{{"proc/self/cgroup", "5:memory:/m\n4:cpu,cpuacct:/docker/x\n0::/y\n"},
-                 {"sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "300000\n"},
-                 {"sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"},
-                 {"sys/fs/cgroup/m/cpu.cfs_quota_us", "100000\n"},
-                 {"sys/fs/cgroup/m/cpu.cfs_period_us", "100000\n"}};
-  CHECK(one.quota() == 3.0);  // of a container that sees its own group as the root
+  const RootOfFiles two{{"proc/self/cgroup", "0::/jobs/mine\n"},
+                        {"sys/fs/cgroup/jobs/cpu.max", "400000 100000\n"},
+                        {"sys/fs/cgroup/jobs/mine/cpu.max", "max 100000\n"},
+                        {"sys/fs/cgroup/others/cpu.max", "100000 100000\n"}};
+  CHECK(quota(two) == 4.0);
+  const RootOfFiles container{{"proc/self/cgroup", "0::/\n"}, {"sys/fs/cgroup/cpu.max", "250000 100000\n"}};
+  CHECK(quota(container) == 2.5);
+  const RootOfFiles one{{"proc/self/cgroup", "5:memory:/m\n4:cpu,cpuacct:/docker/x\n0::/y\n"},
+                        {"sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "300000\n"},
+                        {"sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"},
+                        {"sys/fs/cgroup/m/cpu.cfs_quota_us", "100000\n"},
+                        {"sys/fs/cgroup/m/cpu.cfs_period_us", "100000\n"}};
+  CHECK(quota(one) == 3.0);  // of a container that sees its own group as the root
 }
 
 TEST_CASE("without a quota, or with files that say nothing, there is none") {
-  CHECK(Root{}.quota() > 1e9);
-  const Root odd{{"proc/self/cgroup", "nonsense\n0:\n0::\n0::/a\n4:cpu:/b\n"},
-                 {"sys/fs/cgroup/a/cpu.max", "max 100000\n"},
-                 {"sys/fs/cgroup/cpu/b/cpu.cfs_quota_us", "-1\n"},
-                 {"sys/fs/cgroup/cpu/b/cpu.cfs_period_us", "100000\n"},
-                 {"sys/fs/cgroup/cpu.max", ""}};
-  CHECK(odd.quota() > 1e9);
+  CHECK(quota(RootOfFiles{}) > 1e9);
+  const RootOfFiles odd{{"proc/self/cgroup", "nonsense\n0:\n0::\n0::/a\n4:cpu:/b\n"},
+                        {"sys/fs/cgroup/a/cpu.max", "max 100000\n"},
+                        {"sys/fs/cgroup/cpu/b/cpu.cfs_quota_us", "-1\n"},
+                        {"sys/fs/cgroup/cpu/b/cpu.cfs_period_us", "100000\n"},
+                        {"sys/fs/cgroup/cpu.max", ""}};
+  CHECK(quota(odd) > 1e9);
 }
 
 TEST_CASE("a process that is bound to one processor may use one") {

@@ -143,6 +143,7 @@ io_mb_per_s = 50
 heartbeat_ms = 200
 peer_timeout_ms = 900
 stop_timeout_s = 7
+max_memory = 6000000000
 [log]
 level = "debug"
 file = "/tmp/x.log"
@@ -162,6 +163,7 @@ file = "/tmp/x.log"
   CHECK(c->heartbeat_ms == 200);
   CHECK(c->peer_timeout_ms == 900);
   CHECK(c->stop_timeout_s == 7);
+  CHECK(c->max_memory == 6000000000);
   CHECK(c->log.level == "debug");
   CHECK(c->log.file == "/tmp/x.log");
 }
