@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -59,11 +60,60 @@ class Manifests(unittest.TestCase):
             for container in spec["containers"] + spec.get("initContainers", []):
                 self.assertLessEqual({mount["name"] for mount in container["volumeMounts"]}, names)
 
+    def mounted(
+        self, container: dict[str, Any], volumes: list[dict[str, Any]], environment: dict[str, str]
+    ) -> set[str]:
+        """Paths of the files of secrets with private keys or tokens, `secret/key` each, that a container sees."""
+        secret = {one["name"]: one["secret"] for one in volumes if "secret" in one}
+        seen = set()
+        for mount in container["volumeMounts"]:
+            if mount["name"] != "keys":
+                continue
+            names = {one["name"] for one in container["env"]}
+            within = mount.get("subPathExpr", "")
+            for name, value in environment.items():
+                if f"$({name})" in within:
+                    self.assertIn(name, names, "is a variable of the container")
+                    within = within.replace(f"$({name})", value)
+            self.assertNotIn("$", within)
+            for item in secret["keys"].get("items", [{"key": within, "path": within}]):
+                if item["path"] == within or item["path"].startswith(within + "/"):
+                    seen.add(item["key"])
+        return seen
+
+    def test_a_pod_sees_its_own_key_and_no_other(self) -> None:
+        servers = the("StatefulSet", "tributary-server")["spec"]
+        pod = servers["template"]["spec"]
+        for index in range(servers["replicas"]):
+            environment = {"POD_NAME": f"tributary-server-{index}"}
+            own = {"coordinator.key", "admin.token"} if index == 0 else {f"server-{index}.key"}
+            self.assertEqual(self.mounted(pod["containers"][0], pod["volumes"], environment), own)
+        job = the("Job", "tributary-training")["spec"]
+        pod = job["template"]["spec"]
+        for index in range(job["completions"]):
+            environment = {"JOB_COMPLETION_INDEX": str(index)}
+            self.assertEqual(self.mounted(pod["initContainers"][0], pod["volumes"], environment), {f"node-{index}.key"})
+        trainer = {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+        self.assertLessEqual(trainer, {"run", "shm"}, "neither keys nor what the worker is started with")
+
+    def test_memory_is_limited(self) -> None:
+        for spec in (
+            the("StatefulSet", "tributary-server")["spec"]["template"]["spec"],
+            the("Job", "tributary-training")["spec"]["template"]["spec"],
+        ):
+            for container in spec["containers"] + spec.get("initContainers", []):
+                self.assertIn("memory", container["resources"]["limits"], container["name"])
+                self.assertNotIn("latest", container["image"])
+            for volume in spec["volumes"]:
+                if "emptyDir" in volume:
+                    self.assertIn("sizeLimit", volume["emptyDir"], volume["name"])
+
     def starts(self, folder: pathlib.Path, script: str, daemon: str, environment: dict[str, str]) -> str:
         """Runs a start script of the manifests in `folder`; the daemon only checks its configuration."""
         config = the("ConfigMap", "tributary")["data"]
         for name, text in config.items():
-            text = text.replace("/etc/tributary", f"{folder}/etc").replace("/run/tributary", f"{folder}/run")
+            text = text.replace("/etc/tributary", f"{folder}/etc").replace("/run/tributary-worker", f"{folder}/run")
+            text = text.replace("/run/tributary", f"{folder}/run")
             text = text.replace(f"exec {daemon} ", f"exec {PROGRAMS}/{daemon} --check-config ")
             (folder / "etc" / "config" / name).write_text(text)
         done = subprocess.run(
@@ -80,7 +130,8 @@ class Manifests(unittest.TestCase):
             folder = pathlib.Path(name)
             for part in ("etc/config", "etc/public", "run"):
                 (folder / part).mkdir(parents=True)
-            keys = folder / "etc" / "keys"
+            keys = folder / "keys"
+            pods_keys = folder / "etc" / "keys"
 
             def make(*words: str) -> None:
                 subprocess.run([str(PROGRAMS / "tributary"), "keys", *words], check=True, capture_output=True)
@@ -90,30 +141,44 @@ class Manifests(unittest.TestCase):
             make("new", "node-0", "--role", "worker", "--dir", str(keys))
             (folder / "etc" / "authorized").symlink_to(keys / "authorized")
             (folder / "etc" / "public" / "coordinator.pub").symlink_to(keys / "coordinator.pub")
-            for script, daemon, environment, telling in (
+            for script, daemon, environment, files, telling in (
                 (
                     "start-server",
                     "tributary-server",
                     {"HOSTNAME": "tributary-server-0"},
+                    {"server.key": "coordinator.key", "admin.token": "admin.token"},
                     'coordinator = "tcp://10.1.2.3:7070"',
                 ),
                 (
                     "start-server",
                     "tributary-server",
                     {"HOSTNAME": "tributary-server-1"},
+                    {"server.key": "server-1.key"},
                     'coordinator = "tcp://tributary-server-0.tributary-servers:7070"',
                 ),
-                ("start-worker", "tributary-worker", {"JOB_COMPLETION_INDEX": "0"}, 'name = "node-0"'),
+                (
+                    "start-worker",
+                    "tributary-worker",
+                    {"JOB_COMPLETION_INDEX": "0"},
+                    {"node.key": "node-0.key"},
+                    'name = "node-0"',
+                ),
             ):
                 with self.subTest(script=script, **environment):
+                    shutil.rmtree(pods_keys, ignore_errors=True)
+                    pods_keys.mkdir()
+                    for target, source in files.items():
+                        shutil.copy(keys / source, pods_keys / target)
                     said = self.starts(folder, script, daemon, environment)
                     self.assertTrue(said.startswith("0\n"), said)
                     file = "server.toml" if daemon == "tributary-server" else "worker.toml"
                     self.assertIn(telling, (folder / "run" / file).read_text())
             with self.subTest("a node without a key"):
+                shutil.rmtree(pods_keys)
+                (pods_keys / "node.key").mkdir(parents=True)  # as Kubernetes does with what the secret has not
                 said = self.starts(folder, "start-worker", "tributary-worker", {"JOB_COMPLETION_INDEX": "7"})
                 self.assertTrue(said.startswith("2\n"), said)
-                self.assertIn("node-7.key", said)
+                self.assertIn("node.key", said)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,15 @@ class Units(unittest.TestCase):
         for line in own:
             self.assertIn("%i", line)
 
+    def test_bounded(self) -> None:
+        """Memory, threads and descriptors: what a peer can make a daemon take stays within its unit."""
+        for name in MOST_EXPOSED:
+            unit = (UNITS / name).read_text()
+            bounds = dict(re.findall(r"^(MemoryMax|TasksMax|LimitNOFILE)=(\d+%?)$", unit, re.MULTILINE))
+            self.assertEqual(set(bounds), {"MemoryMax", "TasksMax", "LimitNOFILE"}, name)
+            for line in ("PrivateTmp=yes", "ProtectProc=invisible"):
+                self.assertRegex(unit, rf"(?m)^{line}$", name)
+
     def test_exposed_to_little(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             for unit in self.units(pathlib.Path(folder)):
