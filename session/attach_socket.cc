@@ -101,7 +101,7 @@ SocketPeer AttachSocket::peer() const {
   return peer_at(fd_.get()).value_or(kUnknown);
 }
 
-Status AttachSocket::send(const AttachMessage& message, std::span<const int> fds) {
+Status AttachSocket::send(const AttachMessage& message, std::span<const int> fds, std::chrono::milliseconds patience) {
   const std::vector<std::byte> bytes = encode_attach(message);
   if (bytes.size() > kMaxAttachBytes || fds.size() > kMaxFds) {
     return fail(ErrorCode::kLimit, "an attach message of " + std::to_string(bytes.size()) +
@@ -115,14 +115,14 @@ Status AttachSocket::send(const AttachMessage& message, std::span<const int> fds
     const iovec parts[2] = {
         {&header, sizeof header},
         {const_cast<std::byte*>(bytes.data() + offset), std::min(kMaxPiece, bytes.size() - offset)}};
-    const auto deadline = Clock::now() + kSendTimeout;  // each packet is progress
+    const auto deadline = Clock::now() + patience;  // each packet is progress
     while (const int problem = send_packet(fd_.get(), parts, offset == 0 ? fds : std::span<const int>())) {
       if (problem != EAGAIN) return tl::unexpected(closed_by_peer());
       if (!wait_for(fd_.get(), POLLOUT, deadline)) {
         // What has begun and does not end would make the next message unreadable.
         if (offset > 0) hang_up();
-        return fail(ErrorCode::kTimeout, "the other side of the attach socket has not read for " +
-                                             std::to_string(kSendTimeout.count()) + " ms");
+        return fail(ErrorCode::kTimeout,
+                    "the other side of the attach socket has not read for " + std::to_string(patience.count()) + " ms");
       }
     }
   }
@@ -139,6 +139,9 @@ Result<bool> AttachSocket::receive_packet() {
   if (packet.truncated || packet.bytes <= sizeof header || header.magic != kPacketMagic) {
     return tl::unexpected(
         malformed("a packet of " + std::to_string(packet.bytes) + " bytes that is none of the attach protocol"));
+  }
+  if (packet.fds.size() > takes_fds_) {
+    return tl::unexpected(malformed("a packet with " + std::to_string(packet.fds.size()) + " descriptors"));
   }
   const std::size_t bytes = packet.bytes - sizeof header;
   if (expected_ == 0) {

@@ -37,15 +37,18 @@ class AttachSocket {
   // How long a packet may wait for a peer that does not read; then the peer is given up, or, if nothing of the message
   // has been sent, the message alone.
   static constexpr std::chrono::milliseconds kSendTimeout{2000};
+  // Trainers send one with a message at most.
+  static constexpr std::size_t kMaxFdsOfTrainer = 1;
 
   // kUnavailable if nobody listens on `path` (named), kInvalidArgument if it is too long for a Unix socket. kIo: who
   // listens is another user's process, and not root's.
   static Result<AttachSocket> connect(const std::string& path);
   // An accepted connection.
-  static AttachSocket adopt(FileDescriptor fd) { return AttachSocket(std::move(fd)); }
+  static AttachSocket adopt(FileDescriptor fd) { return AttachSocket(std::move(fd), kMaxFdsOfTrainer); }
 
-  // Closed by the peer: kUnavailable.
-  Status send(const AttachMessage& message, std::span<const int> fds = {});
+  // patience: with a peer that does not read, for each packet. Closed by the peer: kUnavailable; kTimeout.
+  Status send(const AttachMessage& message, std::span<const int> fds = {},
+              std::chrono::milliseconds patience = kSendTimeout);
   // Without waiting: nothing if no complete message is there yet. Closed by the peer: kUnavailable. Bytes that are no
   // message: the codec's error.
   Result<std::optional<AttachReceived>> receive_now();
@@ -59,11 +62,13 @@ class AttachSocket {
   void hang_up();
 
  private:
-  explicit AttachSocket(FileDescriptor fd) : fd_(std::move(fd)) {}
+  explicit AttachSocket(FileDescriptor fd, std::size_t takes_fds = kMaxFds)
+      : fd_(std::move(fd)), takes_fds_(takes_fds) {}
   // True if `partial_` is complete now, false if there is no packet to read.
   Result<bool> receive_packet();
 
   FileDescriptor fd_;
+  std::size_t takes_fds_;           // with a message
   NotInherited own_;                // of who has connected: the worker is to see the end of this process
   std::vector<std::byte> partial_;  // message under way
   std::size_t expected_ = 0;        // its size; 0: none under way

@@ -17,6 +17,7 @@ namespace tributary {
 namespace {
 
 constexpr int kBacklog = 128;
+constexpr std::chrono::milliseconds kNoPatience{0};
 
 // Removes a socket file that a dead process left. kUnavailable if the path is in use.
 Status clear_path(const std::string& path) {
@@ -194,7 +195,7 @@ void AttachServer::receive(TrainerId trainer, Connection& connection, std::uint6
       noise_.warn("refused a connection on the attach socket (pid " + std::to_string(connection.socket.peer().pid) +
                       "): " + got.error().message,
                   now_ms);
-      connection.socket.send(AttachError{got.error().code, got.error().message});
+      connection.socket.send(AttachError{got.error().code, got.error().message}, {}, kNoPatience);
       continue;
     }
     if (!*got) return;
@@ -242,7 +243,8 @@ void AttachServer::turn_away(Connection& connection, std::uint64_t now_ms) {
   connection.socket.send(
       AttachError{ErrorCode::kInvalidArgument, "the worker at " + options_.socket + " serves user " + ours +
                                                    " and root, and this is " + who +
-                                                   "; start trainers and tributary-worker as the same user"});
+                                                   "; start trainers and tributary-worker as the same user"},
+      {}, kNoPatience);
   connection.broken = true;
 }
 
@@ -266,7 +268,9 @@ void AttachServer::send(TrainerId trainer, const AttachMessage& message, std::sp
   const auto at = connections_.find(trainer);
   if (at == connections_.end() || at->second.broken) return;
   if (std::holds_alternative<AttachError>(message)) refused_.fetch_add(1, std::memory_order_relaxed);
-  const Status sent = at->second.socket.send(message, fds);
+  // Who trains is waited for; nobody else may keep the others from this thread.
+  const Status sent =
+      at->second.socket.send(message, fds, jobs_->known(trainer) ? AttachSocket::kSendTimeout : kNoPatience);
   if (sent || sent.error().code == ErrorCode::kUnavailable) return;  // its end is read behind its last words
   logger_->warn("gave up a trainer: {}", sent.error().message);
   at->second.broken = true;  // NodeJobs hears of it when this event is done

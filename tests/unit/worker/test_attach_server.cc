@@ -102,6 +102,41 @@ TEST_CASE("contradicting ranks are refused before anything is opened") {
   CHECK(node.coordinator.all<JoinJob>().empty());
 }
 
+TEST_CASE("connections that read nothing do not hold up the others") {
+  FakeNode node;
+  node.run();
+  AttachRequest request = request_of(node.session_options());
+  request.local_rank = 3;
+  std::vector<AttachSocket> silent;
+  for (int i = 0; i < 5; ++i) {
+    silent.push_back(std::move(AttachSocket::connect(node.socket()).value()));
+    // More answers than a socket holds; one that has been given up takes no more.
+    for (int k = 0; k < 1000 && silent.back().send(request); ++k) continue;
+  }
+  const auto from = std::chrono::steady_clock::now();
+  auto socket = AttachSocket::connect(node.socket());
+  REQUIRE(socket);
+  REQUIRE(socket->send(request));
+  REQUIRE(answer(*socket));
+  CHECK(std::chrono::steady_clock::now() - from < AttachSocket::kSendTimeout);
+}
+
+TEST_CASE("a trainer that sends more descriptors than one is refused") {
+  FakeNode node;
+  node.run();
+  AttachRequest request = request_of(node.session_options());
+  request.local_rank = 3;
+  auto socket = AttachSocket::connect(node.socket());
+  REQUIRE(socket);
+  const std::vector<int> many(100, 0);
+  REQUIRE(socket->send(request, many));
+  auto got = answer(*socket);
+  REQUIRE(got);
+  const auto* error = std::get_if<AttachError>(&got->message);
+  REQUIRE(error);
+  CHECK(contains(error->message, "a packet with 100 descriptors"));
+}
+
 TEST_CASE("a local rank that is taken is refused with the process that has it, while gathering and while running") {
   FakeNode node;
   node.run();
