@@ -7,6 +7,9 @@ namespace tributary {
 template <class Order>
 void Control::order_checkpoint(const Order& order, void (CheckpointService::*give)(const Order&)) {
   Status fits = roots_.check(order.directory);
+  if constexpr (requires { order.target; }) {
+    if (fits) fits = roots_.check(order.target);
+  }
   if (fits && !checkpoints_) fits = fail(ErrorCode::kStore, jobs_.no_store());
   if (fits) return (checkpoints_->*give)(order);
   CheckpointDone refused;

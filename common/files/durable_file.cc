@@ -38,6 +38,14 @@ Result<FileDescriptor> open_to_write(const std::string& path) {
   return file;
 }
 
+Status check_real_directory(const std::string& path) {
+  struct stat info = {};
+  if (::lstat(path.c_str(), &info) != 0) return tl::unexpected(file_error("look at", path, errno));
+  if (S_ISDIR(info.st_mode)) return {};
+  return fail(ErrorCode::kInvalidArgument, "'" + path + "' is " + (S_ISLNK(info.st_mode) ? "a link" : "no directory") +
+                                               ", and files are written into directories only; remove it");
+}
+
 Result<std::uint64_t> size_of(const FileDescriptor& file, const std::string& path) {
   struct stat info = {};
   if (::fstat(file.get(), &info) != 0) return tl::unexpected(file_error("look at", path, errno));

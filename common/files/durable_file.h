@@ -31,6 +31,9 @@ Status sync(const FileDescriptor& file, const std::string& path);
 // What was created, removed or renamed in a directory is durable.
 Status sync_directory(const std::string& path);
 
+// kInvalidArgument: it is no directory, or a link to one, which somebody else may have put there.
+Status check_real_directory(const std::string& path);
+
 // Within one file system; what was there under the new name is gone. Durable when it returns.
 Status rename_durably(const std::string& from, const std::string& to);
 

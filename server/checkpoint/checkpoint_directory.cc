@@ -272,7 +272,9 @@ Result<bool> seal_checkpoint(const std::string& partial, const std::string& targ
                              const WritePart& write_part) {
   const Result<Manifest> manifest = manifest_from_json(manifest_json);
   if (!manifest) return fail(manifest.error().code, "the manifest of '" + target + "': " + manifest.error().message);
-  Status ready = see_shard_files(partial, *manifest);
+  // What is not a checkpoint's is removed there.
+  Status ready = check_real_directory(partial);
+  if (ready) ready = see_shard_files(partial, *manifest);
   if (!ready) return tl::unexpected(ready.error());
   if (!write_part) return seal_files(partial, target, *manifest, manifest_json);
   const std::set<LargePart> parts = large_parts_of(manifest->rank_states);

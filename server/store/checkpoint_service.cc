@@ -169,6 +169,7 @@ Status CheckpointService::write_shard(const WriteCheckpoint& order, const Pinned
                                     order.directory + "': " + error.message() +
                                     "; save into a directory that every server may write");
   }
+  if (Status real = check_real_directory(order.directory); !real) return real;
   const std::string file = (fs::path(order.directory) / shard_file_name(options_.shard)).string();
   if (link_unchanged(order, snapshot, file, done)) return {};
   const auto in_words = [&](Error failed) {

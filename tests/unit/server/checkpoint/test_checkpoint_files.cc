@@ -68,6 +68,20 @@ TEST_CASE("a checkpoint that was sealed opens, and verifies") {
   CHECK(manifest_checksum(path).value().size() == 32);
 }
 
+TEST_CASE("sealing follows no link") {
+  const TempDir dir;
+  Manifest manifest = sample_manifest();
+  const std::string target = dir / "mlp-round-7", partial = target + kPartialSuffix, elsewhere = dir / "elsewhere";
+  write_shards(elsewhere, manifest);
+  fs::create_directories(elsewhere + "/mine");
+  fs::create_directory_symlink(elsewhere, partial);
+  const auto sealed = seal_checkpoint(partial, target, to_json(manifest));
+  REQUIRE_FALSE(sealed);
+  CHECK(contains(sealed.error().message, "'" + partial + "' is a link"));
+  CHECK(fs::exists(elsewhere + "/mine"));
+  CHECK_FALSE(fs::exists(target));
+}
+
 TEST_CASE("every flipped bit is found") {
   const TempDir dir;
   const std::string path = write_sample(dir / "all");
