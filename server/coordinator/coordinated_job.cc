@@ -46,7 +46,8 @@ bool CoordinatedJob::never_opened() const {
 JobStatus CoordinatedJob::status() const {
   static constexpr const char* kNames[] = {"idle", "gathering", "opening", "running", "stopping"};
   JobStatus status;
-  status.record = record();
+  status.record = record();  // without what grows with the model: whoever watches asks often
+  status.chunks = record().owners.size();
   status.name = config().name;
   status.mode = word(config().mode);
   status.recorded = ledger_.keeper.saved();

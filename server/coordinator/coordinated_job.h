@@ -21,7 +21,8 @@
 namespace tributary {
 
 struct JobStatus {
-  JobRecord record;
+  JobFacts record;
+  std::size_t chunks = 0;
   std::string name, mode;
   bool recorded = true;  // else what is saved of it is older
   std::string phase;     // idle, gathering, opening, running, stopping

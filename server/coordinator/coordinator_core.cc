@@ -54,8 +54,8 @@ void CoordinatorCore::on_message(PeerId from, const ControlMessage& message, std
 }
 
 // Not logged here: whoever decodes messages limits the noise that garbage makes.
-void CoordinatorCore::on_bad_message(PeerId from, const Error& error) {
-  context_.output.send(from, ControlError{error.code, error.message, {}});
+void CoordinatorCore::on_bad_message(PeerId from, const Error& error, const std::string& job) {
+  context_.output.send(from, ControlError{error.code, error.message, job});
 }
 
 // What is about one job goes to it, if its author is somebody who may say it.
@@ -437,6 +437,11 @@ std::vector<JobStatus> CoordinatorCore::jobs() const {
   std::vector<JobStatus> statuses;
   for (const auto& [name, job] : jobs_) statuses.push_back(job.status());
   return statuses;
+}
+
+const JobRecord* CoordinatorCore::record(const std::string& job) const {
+  const auto at = jobs_.find(job);
+  return at == jobs_.end() ? nullptr : &at->second.record();
 }
 
 std::vector<CoordinatorCore::PeerStatus> CoordinatorCore::peers() const {

@@ -28,7 +28,8 @@ class CoordinatorCore : private CheckpointJobs {
   CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry, CoordinatorOutput& output);
 
   void on_message(PeerId from, const ControlMessage& message, std::uint64_t now_ms);
-  void on_bad_message(PeerId from, const Error& error);
+  // job: the name of the one that it was about, if that is known.
+  void on_bad_message(PeerId from, const Error& error, const std::string& job = {});
   void tick(std::uint64_t now_ms);
   // Stop everything in good order (server 0 was told to stop); idle() tells when it is done.
   void drain(std::uint64_t now_ms);
@@ -67,6 +68,7 @@ class CoordinatorCore : private CheckpointJobs {
     std::string clock;                          // how its time of day differs; "": it does not
   };
   std::vector<JobStatus> jobs() const;
+  const JobRecord* record(const std::string& job) const;  // by its name; null: none; valid until anything happens
   std::vector<PeerStatus> peers() const;
   const LossCounts& losses() const { return losses_; }
 

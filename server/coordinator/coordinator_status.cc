@@ -75,7 +75,7 @@ Json jobs_json(const std::vector<JobStatus>& jobs) {
                    {"joined", job.joined},
                    {"waiting_for", job.waiting_for},
                    {"world_size", job.record.world_size},
-                   {"chunks", job.record.owners.size()},
+                   {"chunks", job.chunks},
                    {"chunk_elements", job.record.chunk_elements},
                    {"min_version", job.min_version.value},
                    {"max_version", job.max_version.value},

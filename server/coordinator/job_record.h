@@ -18,12 +18,10 @@ struct ViewNodes {
   Round first;  // from here on they have made all chunks; others may have made some of the round before
 };
 
-struct JobRecord {
+// What a status says of it: small, whatever the model.
+struct JobFacts {
   JobId job;
-  std::string job_json;
-  std::vector<TensorSpec> tensors;
   std::uint64_t chunk_elements = 0;
-  std::vector<ChunkOwner> owners;
   std::uint32_t world_size = 1;
   ViewId view;               // highest view ever given out: persisted before it is used
   Round committed;           // last committed consistent snapshot; 0: none
@@ -32,13 +30,19 @@ struct JobRecord {
   // Node ranks of the last view, ascending; empty after a stop in good order.
   std::vector<std::uint32_t> members;
   ViewNodes view_nodes;        // of the last view, whatever came then
-  RankStates rank_states;      // kept with the committed snapshot
   std::string last_stop;       // why the last view that ended in good order did
   ComputeKinds computed_with;  // what ranks computed the state's gradients with
 };
 
+struct JobRecord : JobFacts {
+  std::string job_json;
+  std::vector<TensorSpec> tensors;
+  std::vector<ChunkOwner> owners;
+  RankStates rank_states;  // kept with the committed snapshot
+};
+
 // Has anybody ever got state of it?
-inline bool has_progress(const JobRecord& record) {
+inline bool has_progress(const JobFacts& record) {
   return record.initialised || record.committed.value != 0;
 }
 

@@ -179,7 +179,7 @@ bool ClusterWorld::dies_before(const SnapshotDone& done) {
   if (!waiting_ || !done.ok) return false;
   const std::vector<CoordinatorCore::JobStatus> jobs = servers_.front().process->coordinator()->jobs();
   if (jobs.empty()) return false;
-  const JobRecord& record = jobs.front().record;
+  const JobRecord& record = *servers_.front().process->coordinator()->record(jobs.front().name);
   if (!record.initialised || record.committed >= done.round) return false;  // there must be an older one
   std::set<std::uint32_t> shards;
   for (const ChunkOwner& owner : record.owners) shards.insert(owner.shard.value);

@@ -263,7 +263,7 @@ void ClusterWorld::plant(ControlMessage& message) const {
     }
     const std::vector<CoordinatorCore::JobStatus> jobs = servers_.front().process->coordinator()->jobs();
     if (jobs.empty()) return;  // it has lost its store
-    const JobRecord& record = jobs.front().record;
+    const JobFacts& record = jobs.front().record;
     join->redo_members = members_hash(here, record.view_nodes.since);
     if (join->redo_members != record.view_nodes.hash) join->redo_members = members_hash(here, record.view.next());
   }

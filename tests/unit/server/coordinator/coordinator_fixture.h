@@ -211,11 +211,11 @@ class Cluster : public CoordinatorOutput {
 
   CoordinatorCore::JobStatus job(const std::string& name = "mnist") const {
     for (CoordinatorCore::JobStatus& status : core.jobs()) {
-      const Result<JobConfig> config = job_from_json(status.record.job_json);
-      if (status.record.job_json.empty() ? core.jobs().size() == 1 : config && config->name == name) return status;
+      if (status.name == name) return status;
     }
     return {};
   }
+  const JobRecord& record(const std::string& name = "mnist") const { return *core.record(name); }
   std::string phase() const { return job().phase; }
 
   // ---- CoordinatorOutput ----

@@ -23,6 +23,31 @@ TEST_CASE("hellos are answered with the coordinator's incarnation, and peers are
   CHECK(cluster.core.idle());
 }
 
+// Whoever watches asks often, and waits with it for the coordinator's thread.
+template <class Record>
+constexpr bool grows_with_the_model = requires(Record record) {
+  record.tensors;
+}
+|| requires(Record record) {
+  record.owners;
+}
+|| requires(Record record) {
+  record.rank_states;
+}
+|| requires(Record record) {
+  record.job_json;
+};
+
+TEST_CASE("a status has nothing that grows with the model or with what ranks keep") {
+  static_assert(grows_with_the_model<JobRecord>);
+  static_assert(!grows_with_the_model<decltype(CoordinatorCore::JobStatus::record)>);
+  Cluster cluster(2);
+  cluster.everybody(2);
+  cluster.run(2);
+  CHECK(cluster.job().chunks == cluster.record().owners.size());
+  CHECK(cluster.job().record.job == cluster.record().job);
+}
+
 TEST_CASE("a server of a cluster of another size is refused in words") {
   Cluster cluster(2);
   ServerHello hello = cluster.hello_of(1);

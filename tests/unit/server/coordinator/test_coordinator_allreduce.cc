@@ -445,7 +445,7 @@ TEST_CASE("a changed training under the same name and without a checkpoint begin
   cluster.join(0, other);
   CHECK_FALSE(welcome_of(cluster, 0).resume);
   CHECK(welcome_of(cluster, 0).view.value > first.view.value);
-  CHECK(job_from_json(cluster.job().record.job_json)->train.seed == 5);
+  CHECK(job_from_json(cluster.record().job_json)->train.seed == 5);
 }
 
 TEST_CASE("two coordinators without a registry never give the same id and view") {

@@ -129,7 +129,7 @@ TEST_CASE("what nobody has is not in the record, and the log says so") {
   cluster.sent.clear();
   give(cluster, 0, 40, large.state);
   CHECK(deliver(cluster, 0, large) == 1);
-  CHECK(cluster.job().record.rank_states.size() == 1);
+  CHECK(cluster.record().rank_states.size() == 1);
 }
 
 TEST_CASE("a full disk leaves it out, with a word") {

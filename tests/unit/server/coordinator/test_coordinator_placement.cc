@@ -170,7 +170,7 @@ TEST_CASE("state that servers have in memory keeps its chunks, when nodes join b
   options.tensors = {{"w", {8'000'000}}};  // the size of chunks goes by the number of nodes
   options.config.membership.on_worker_loss = OnWorkerLoss::kContinue;
   cluster.run(2, options);
-  const std::vector<ChunkOwner> owners = cluster.job().record.owners;
+  const std::vector<ChunkOwner> owners = cluster.record().owners;
   for (std::uint16_t i = 0; i < 2; ++i) cluster.keep(i, 10, 10);
   options.node = 2;
   options.nodes = 3;
@@ -191,7 +191,7 @@ TEST_CASE("state that servers have in memory keeps its chunks, when nodes join b
   Cluster other(2);
   arrive(other, places("s", 2), places("w", 3));
   other.run(3, options);
-  CHECK(other.job().record.owners.size() != owners.size());
+  CHECK(other.record().owners.size() != owners.size());
 }
 
 TEST_CASE("a host's share is split evenly over its servers") {

@@ -40,7 +40,7 @@ TEST_CASE("what ranks keep is committed with the snapshot of their round, and co
   keep(cluster, 1, 1, 41, "of an open round");
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.all_done(40);
-  const RankStates& states = cluster.job().record.rank_states;
+  const RankStates& states = cluster.record().rank_states;
   CHECK(states.size() == 2);
   CHECK(states.at({0, 0}) == bytes_of("zero"));
   CHECK(states.at({1, 1}) == bytes_of("three"));
@@ -60,7 +60,7 @@ TEST_CASE("a state that comes after its snapshot is committed all the same") {
   cluster.run(2);
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.all_done(40);
-  CHECK(cluster.job().record.rank_states.empty());
+  CHECK(cluster.record().rank_states.empty());
   keep(cluster, 1, 0, 40, "late");
   keep(cluster, 0, 1, 40, "as late");
   CHECK(cluster.registry.begin()->second.rank_states.empty());  // they are written together
@@ -112,10 +112,10 @@ TEST_CASE("a view that begins where the servers were brings back what ranks gave
   cluster.leave(0, LeaveKind::kStopped, 50);
   cluster.all_done(50);
   CHECK(cluster.job().record.committed == Round(50));
-  CHECK(cluster.job().record.rank_states.size() == 2);
+  CHECK(cluster.record().rank_states.size() == 2);
   // What belonged to a round that is gone through again is not there.
   keep(cluster, 1, 0, 51, "once more");
-  CHECK(cluster.job().record.rank_states.at({1, 0}) == bytes_of("of the round"));
+  CHECK(cluster.record().rank_states.at({1, 0}) == bytes_of("of the round"));
 }
 
 TEST_CASE("a state of another view, or of somebody else's node, is not taken") {
@@ -136,7 +136,7 @@ TEST_CASE("a state of another view, or of somebody else's node, is not taken") {
   say_of(1, 2);  // it has two
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.all_done(40);
-  CHECK(cluster.job().record.rank_states.empty());
+  CHECK(cluster.record().rank_states.empty());
 }
 
 TEST_CASE("members hear which round a snapshot is named for") {
@@ -161,9 +161,9 @@ TEST_CASE("no more than the bound is recorded") {
   for (std::uint32_t rank = 0; rank <= most; ++rank) keep(cluster, 0, rank, 40, large);
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.all_done(40);
-  CHECK(cluster.job().record.rank_states.size() == most);
+  CHECK(cluster.record().rank_states.size() == most);
   keep(cluster, 0, 0, 40, std::string(kMaxRankState, 'y'));  // takes the place of what it said before
-  CHECK(cluster.job().record.rank_states.at({0, 0}).front() == std::byte{'y'});
+  CHECK(cluster.record().rank_states.at({0, 0}).front() == std::byte{'y'});
 }
 
 }  // namespace tributary::coordinator_ranks_test
