@@ -1,19 +1,30 @@
-// Admission: who may connect to the sockets of a ZeroMQ context (ZeroMQ's authentication protocol, RFC 27): asked at
-// each handshake, on a thread of its own, so that a lane's long step keeps nobody waiting. To be started before the
-// context's first socket listens, and destroyed before the context ends.
+// Admission: who may connect to the socket of a ZeroMQ context that listens (ZeroMQ's authentication protocol, RFC 27),
+// asked at each handshake, and how much all who connect may take together (connection_book.h). On a thread of its own,
+// so that a lane's long step keeps nobody waiting. To be started before the socket listens, and destroyed before it
+// closes.
+//
+// A connection is cut by shutting its descriptor down, which ZeroMQ's monitor tells: for ZeroMQ the peer is gone then.
 #pragma once
+
+#include <sys/socket.h>
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <zmq.hpp>
 
 #include "common/base/event_fd.h"
 #include "common/base/result.h"
+#include "common/daemon/connection_book.h"
 #include "common/daemon/log.h"
+#include "common/daemon/message_counts.h"
+#include "common/wire/socket_events.h"
 
 namespace tributary {
 
@@ -27,27 +38,77 @@ class Admission {
   // On the admission's thread: whose key its messages come with, or why it may not come in.
   using Decide = std::function<Result<std::string>(const Shown& shown)>;
 
-  // what: they connect to, for the log: "the coordinator".
-  static Result<std::unique_ptr<Admission>> start(zmq::context_t& context, std::string what, Decide decide,
-                                                  Logger logger);
+  static constexpr std::uint64_t kLookMs = 100;     // between two looks at what connections hold
+  static constexpr std::size_t kMaxWaiting = 4096;  // handshakes; then the one that waits for longest is forgotten
+  // Handshakes of one key: so many at once, and so many a second from then on; others wait, because who is refused comes
+  // again at once. (A socket's counter of connections meets the number that a peer chose for itself after 2^32
+  // handshakes, divided by the connections that it holds.)
+  static constexpr double kHandshakesOfKey = 256.0, kHandshakesOfKeyPerSecond = 16.0;
+
+  // socket: the one that is to listen; it has its keys, and the context has no other. what: it is, for the log: "the coordinator".
+  static Result<std::unique_ptr<Admission>> start(zmq::context_t& context, zmq::socket_t& socket, std::string what,
+                                                  Decide decide, ConnectionLimits limits, Logger logger);
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
+  // The thread that receives from the socket: the frames of a whole message, without the routing id.
+  void heard(std::span<zmq::message_t> frames);
+
+  // Bytes of messages that have not ended, as of the last look.
+  std::uint64_t held_bytes() const { return held_.load(std::memory_order_relaxed); }
+  std::uint64_t late() const { return late_.load(std::memory_order_relaxed); }  // handshakes that waited for their turn
+  std::uint64_t cut() const { return cut_.load(std::memory_order_relaxed); }    // connections
   std::uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
 
  private:
-  Admission(zmq::context_t& context, std::string what, Decide decide, Logger logger, EventFd stop);
+  Admission(zmq::context_t& context, zmq::socket_t& socket, std::string what, Decide decide, ConnectionLimits limits,
+            Logger logger, EventFd stop);
   void run();
-  void answer();
+  // ZeroMQ's question about one handshake.
+  struct Question {
+    zmq::message_t from;
+    std::string request;
+    std::string key;  // it was found good, and is let in when its turn comes
+    std::uint64_t since_ms = 0;
+  };
+  void take_questions();
+  Result<std::string> judge(std::span<const zmq::message_t> credentials, const std::string& mechanism) const;
+  void answer(Question& question, const char* status);
+  void let_wait(Question question);
+  void let_in_those_that_waited();
+  bool take_handshake(const std::string& key);
+  void follow_connections();
+  void look();
+  void cut_those_beyond();
 
   const std::string what_;
   const Decide decide_;
   RateLimitedLog noise_;
   EventFd stop_;
   std::atomic<bool> stopping_{false};
-  std::atomic<std::uint64_t> refused_{0};
+  std::atomic<std::uint64_t> refused_{0}, late_{0}, cut_{0}, held_{0};
+  MessageCounts counts_;
+  const std::uint64_t overhead_;  // of a frame on the wire, beside its header
+
+  // The admission's thread only.
+  struct Followed {
+    sockaddr_storage peer = {};
+    MessageCounts::Count before = {};  // of the descriptor, when the connection began
+    std::uint64_t messages = 0;        // as last looked at
+  };
+  struct Handshakes {
+    double left = kHandshakesOfKey;
+    std::uint64_t as_of_ms = 0;
+  };
+  ConnectionBook book_;
+  std::map<int, Followed> followed_;
+  std::map<std::string, Handshakes> handshakes_;  // by key: those that are not all left
+  std::deque<Question> waiting_;                  // for their keys' turns
+  std::uint64_t looked_ms_ = 0;
+
   zmq::socket_t socket_;
+  SocketEvents events_;  // of the socket that listens
   std::thread thread_;
 };
 

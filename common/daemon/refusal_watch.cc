@@ -17,12 +17,12 @@ RefusalWatch::RefusalWatch(zmq::context_t& context, zmq::socket_t& socket)
 std::optional<std::string> RefusalWatch::failed(bool with_keys) {
   std::optional<std::string> why;
   for (int i = 0; i < SocketEvents::kBatch; ++i) {
-    const std::optional<std::uint16_t> event = events_.next();
+    const auto event = events_.next();
     if (!event) break;
-    succeeded_ = event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+    succeeded_ = event->kind == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
     if (succeeded_) {
       why.reset();
-    } else if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+    } else if (event->kind == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
       why =
           "it does not let this daemon's key in: its operator must put the .pub file into the folder that [security] "
           "authorized names there (`tributary keys new` makes both)";

@@ -10,6 +10,7 @@ void AdmittedNodes::set(JobId job, ViewId view, const std::vector<std::string>& 
   if (admitted.view != view) admitted.used.clear();
   admitted.view = view;
   admitted.keys = keys;
+  admitted.over = false;
 }
 
 void AdmittedNodes::keep(const std::function<bool(JobId)>& open) {
@@ -19,15 +20,32 @@ void AdmittedNodes::keep(const std::function<bool(JobId)>& open) {
 
 void AdmittedNodes::measure_no_more() {
   const std::lock_guard lock(mutex_);
-  jobs_.erase(JobId());
+  const auto measuring = jobs_.find(JobId());
+  if (measuring == jobs_.end()) return;
+  measuring->second.keys.clear();
+  measuring->second.over = true;
 }
 
 bool AdmittedNodes::may_measure(const std::string& key) const {
   const std::lock_guard lock(mutex_);
   const auto measuring = jobs_.find(JobId());
-  if (measuring == jobs_.end()) return false;
+  if (measuring == jobs_.end() || measuring->second.over) return false;
   const std::vector<std::string>& keys = measuring->second.keys;
   return !own_ || std::ranges::find(keys, key) != keys.end();
+}
+
+std::size_t AdmittedNodes::nodes(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  std::size_t count = 0;
+  for (const auto& [job, admitted] : jobs_) count += static_cast<std::size_t>(std::ranges::count(admitted.keys, key));
+  return count;
+}
+
+std::size_t AdmittedNodes::nodes() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t count = 0;
+  for (const auto& [job, admitted] : jobs_) count += admitted.keys.size();
+  return count;
 }
 
 Status AdmittedNodes::admit(const std::string& key) const {

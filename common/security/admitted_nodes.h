@@ -33,6 +33,9 @@ class AdmittedNodes {
   // Jobs that are not open any more go.
   void keep(const std::function<bool(JobId)>& open);
 
+  // How many nodes of views are let in by this key, or in all.
+  std::size_t nodes(const std::string& key) const;
+  std::size_t nodes() const;
   // May who showed this key come in? kInvalidArgument: no.
   Status admit(const std::string& key) const;
   // May who showed this token? Whose key it has then; the token is good no more. kMalformed, kInvalidArgument.
@@ -43,6 +46,7 @@ class AdmittedNodes {
     ViewId view;
     std::vector<std::string> keys;                                      // by node
     std::map<std::pair<NodeRank, LaneIndex>, std::uint32_t> used = {};  // the last use of a token
+    bool over = false;  // measuring: its tokens stay used up, should the same exam go on
   };
 
   const std::shared_ptr<const KeyPair> own_;

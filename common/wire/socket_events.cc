@@ -15,14 +15,21 @@ SocketEvents::SocketEvents(zmq::context_t& context, zmq::socket_t& socket, const
 }
 
 SocketEvents::~SocketEvents() {
-  if (watched_) zmq_socket_monitor(watched_, nullptr, 0);
+  stop();
 }
 
-std::optional<std::uint16_t> SocketEvents::next() {
+void SocketEvents::stop() {
+  if (void* watched = std::exchange(watched_, nullptr)) zmq_socket_monitor(watched, nullptr, 0);
+}
+
+std::optional<SocketEvents::Event> SocketEvents::next() {
   zmq::message_t frames[2];  // u16 event, u32 value; address
-  std::uint16_t event = 0;
-  if (receive_frames(events_, frames) == 0 || frames[0].size() < sizeof event) return std::nullopt;
-  std::memcpy(&event, frames[0].data(), sizeof event);
+  Event event;
+  std::int32_t value = 0;
+  if (receive_frames(events_, frames) == 0 || frames[0].size() < sizeof event.kind + sizeof value) return std::nullopt;
+  std::memcpy(&event.kind, frames[0].data(), sizeof event.kind);
+  std::memcpy(&value, static_cast<const char*>(frames[0].data()) + sizeof event.kind, sizeof value);
+  event.value = value;
   return event;
 }
 

@@ -1,4 +1,5 @@
-// SocketEvents: what ZeroMQ's monitor says of a socket's connections. Thread rule: the socket's.
+// SocketEvents: what ZeroMQ's monitor says of a socket's connections. Thread rule: the
+// socket's, or another one's, if that alone calls next().
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,15 @@ class SocketEvents {
       : watched_(std::exchange(other.watched_, nullptr)), events_(std::move(other.events_)) {}
   SocketEvents& operator=(SocketEvents&&) = delete;
 
-  // ZMQ_EVENT_...; none: nothing more has happened. Does not block.
-  std::optional<std::uint16_t> next();
+  struct Event {
+    std::uint16_t kind = 0;  // ZMQ_EVENT_...
+    int value = 0;           // of some kinds: the connection's descriptor
+  };
+  // None: nothing more has happened. Does not block.
+  std::optional<Event> next();
+  // Ends what is told; the watched socket's threads do not wait for a reader any more. Idempotent.
+  void stop();
+  void* handle() { return events_.handle(); }  // to be polled
 
  private:
   void* watched_;

@@ -9,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/host_port.h"
 #include "common/base/incarnation.h"
+#include "common/config/job_json.h"
 #include "common/daemon/daemon_thread.h"
 #include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
@@ -19,6 +20,14 @@ namespace tributary {
 namespace {
 
 constexpr std::chrono::seconds kOrderPatience{5};
+
+// So that its trainers hear of it.
+std::string job_named_in(const ControlMessage& message) {
+  const auto* join = std::get_if<JoinJob>(&message);
+  if (!join) return "";
+  const auto config = job_from_json(join->job_json);
+  return config ? config->name : "";
+}
 
 }  // namespace
 
@@ -65,10 +74,12 @@ Status Coordinator::bind(const CoordinatorSettings& settings) {
       if (authorized_->find(shown.key)) return shown.key;
       return fail(ErrorCode::kInvalidArgument, "its key " + shown.key + " is not among the authorized ones");
     };
-    auto admission = Admission::start(context_, "the coordinator", decide, logger_);
+    accept_with(socket_, *credentials.own);
+    ConnectionLimits limits;
+    limits.of_key = [](const std::string&) { return static_cast<std::size_t>(2 * Peers::kMaxProcessesOfKey); };
+    auto admission = Admission::start(context_, socket_, "the coordinator", decide, limits, logger_);
     if (!admission) return tl::unexpected(admission.error());
     admission_ = std::move(*admission);
-    accept_with(socket_, *credentials.own);
   }
   const Result<std::string> bound = bind_endpoint(socket_, settings.address);
   if (!bound) return tl::unexpected(bound.error());
@@ -84,8 +95,8 @@ Coordinator::~Coordinator() {
     orders_.rouse();
     thread_.join();
   }
-  socket_.close();
   admission_.reset();
+  socket_.close();
   context_.close();
   if (!ipc_path_.empty()) ::unlink(ipc_path_.c_str());
 }
@@ -125,6 +136,7 @@ void Coordinator::receive_batch() {
     zmq::message_t received[2];  // routing id, message
     const int frames = receive_frames(socket_, received) - 1;
     if (frames < 1) return;
+    if (admission_) admission_->heard(std::span(received).subspan(1, 1));
     messages_.add();
     const std::uint64_t now = now_ms();
     const Result<PeerId> from = peer_from_routing_id(bytes_of(received[0]));
@@ -140,16 +152,19 @@ void Coordinator::receive_batch() {
                          "; the coordinator's port takes control messages only, gradients go to the lanes");
     }
     const std::lock_guard lock(mutex_);
+    std::string job;
     if (message) {
-      if (Status permitted = permit(*from, received[1], *message); !permitted)
+      if (Status permitted = permit(*from, received[1], *message); !permitted) {
+        job = job_named_in(*message);
         message = tl::unexpected(permitted.error());
+      }
     }
     if (message) {
       core_->on_message(*from, *message, now);
     } else {
       malformed_.add();
       noise_.warn("refused a control message: " + message.error().message, now);
-      core_->on_bad_message(*from, message.error());
+      core_->on_bad_message(*from, message.error(), job);
     }
   }
 }

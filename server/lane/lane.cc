@@ -9,6 +9,7 @@
 #include "common/base/assert.h"
 #include "common/base/clock.h"
 #include "common/base/host_port.h"
+#include "common/config/config_check.h"
 #include "common/daemon/daemon_thread.h"
 #include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
@@ -49,14 +50,18 @@ Status Lane::bind() {
         return options_.admitted->admit(token, shown.proof);
       });
     };
-    auto admission = Admission::start(context_, "lane " + std::to_string(options_.jobs.lane.value), decide, logger_);
-    if (!admission) return tl::unexpected(admission.error());
-    admission_ = std::move(*admission);
     if (options_.payload == PayloadSecurity::kPlain) {
       accept_tokens(socket_);
     } else {
       accept_with(socket_, *options_.own);
     }
+    ConnectionLimits limits;
+    limits.of_key = [this](const std::string& key) { return options_.admitted->nodes(key) * kMaxLanes + kSpare; };
+    limits.held_bytes = [this] { return kMaxHeldBytes + options_.admitted->nodes() * kMaxHeldBytesOfNode; };
+    auto admission = Admission::start(context_, socket_, "lane " + std::to_string(options_.jobs.lane.value), decide,
+                                      std::move(limits), logger_);
+    if (!admission) return tl::unexpected(admission.error());
+    admission_ = std::move(*admission);
   }
   const Result<std::string> bound = bind_endpoint(socket_, *address);
   if (!bound) return tl::unexpected(bound.error());
@@ -75,8 +80,8 @@ Lane::~Lane() {
   // and nobody writes there any more), then (closing waits for it) what ZeroMQ had not sent, then the pools end.
   const std::vector<std::shared_ptr<BufferPool>> pools = jobs_.end();
   links_.end();
-  socket_.close();
   admission_.reset();
+  socket_.close();
   context_.close();
   if (!ipc_path_.empty()) ::unlink(ipc_path_.c_str());
 }
@@ -145,6 +150,10 @@ bool Lane::receive_batch() {
     zmq::message_t frames[3];  // routing id, header, payload
     const int after_routing_id = receive_frames(socket_, frames) - 1;
     if (after_routing_id < 1) return false;  // a ROUTER's routing id is always followed by a frame
+    if (admission_) {
+      admission_->heard(
+          std::span(frames).subspan(1, std::min<std::size_t>(static_cast<std::size_t>(after_routing_id), 2)));
+    }
     jobs_.changed();
     receive(frames, after_routing_id);
   }

@@ -59,6 +59,10 @@ class Lane final : public QueuedLane, private LaneOutput {
   static constexpr int kSendHighWater = 65536;
   // Measurements that have been sent back and have not left yet, of all peers: 64 MiB. Others are dropped.
   static constexpr std::uint64_t kMaxEchoes = 256;
+  // Bytes of half-sent messages: for any peers, and for each node of a view, whose lanes' windows are in flight.
+  static constexpr std::uint64_t kMaxHeldBytes = 256u << 20, kMaxHeldBytesOfNode = 64u << 20;
+  // Connections of a key beside one of each of its worker's lanes in each view.
+  static constexpr std::size_t kSpare = 16;
   // Restored bytes that wait for the lane's thread; the thread that loads them is held beyond.
   static constexpr std::size_t kMaxRestoreBytes = 32u << 20;
 

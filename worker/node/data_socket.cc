@@ -39,10 +39,10 @@ void DataSocket::connect() {
 std::optional<std::string> DataSocket::look() {
   std::optional<std::string> why;
   for (int i = 0; i < SocketEvents::kBatch; ++i) {
-    const std::optional<std::uint16_t> event = events_->next();
+    const auto event = events_->next();
     if (!event) break;
-    lost_ |= (*event & kLost) != 0;
-    if ((*event & kRefused) != 0) {
+    lost_ |= (event->kind & kLost) != 0;
+    if ((event->kind & kRefused) != 0) {
       why = "the lane at " + peer_.endpoint + " does not take the token of this node; its server's log says why";
     }
   }

@@ -29,15 +29,15 @@ struct Host {
         return admitted.admit(token, shown.proof);
       });
     };
-    admission = std::move(Admission::start(context, "the lane", decide, logger).value());
     set_common_options(socket, 1 << 20, 100);
     accept_tokens(socket);
+    admission = std::move(Admission::start(context, socket, "the lane", decide, {}, logger).value());
     endpoint = bind_endpoint(socket, address).value();
     admitted.set(JobId(1), ViewId(2), {node.identity.key});
   }
   ~Host() {
-    socket.close();
     admission.reset();
+    socket.close();
     context.close();
   }
   // The key that a message came with; nothing: none.
