@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/security/keys.h"
 
 namespace tributary {
@@ -61,7 +62,7 @@ void begin_request(AdminParser& parser, const AdminHttp::Handlers& handlers) {
   parser.body_limit(handlers.order ? AdminHttp::kMaxOrderBytes : 0);
 }
 
-AdminResponse answer_to(const AdminMessage& request, const AdminGuard& guard, const AdminHttp::Handlers& handlers) {
+AdminResponse answer_to(const AdminMessage& request, AdminGuard& guard, const AdminHttp::Handlers& handlers) {
   const unsigned version = request.version();
   const std::string target(request.target());
   const std::string path = target.substr(0, target.find('?'));
@@ -71,12 +72,15 @@ AdminResponse answer_to(const AdminMessage& request, const AdminGuard& guard, co
       const auto at = request.find(name);
       return at == request.end() ? std::nullopt : std::optional(std::string(at->value()));
     };
+    const std::string method(request.method_string());
     const bool reads = request.method() == http::verb::get || request.method() == http::verb::head;
     const std::optional<AdminDenial> denial = guard.denies({.order = !reads,
                                                             .host = field(http::field::host),
                                                             .origin = field(http::field::origin),
                                                             .authorization = field(http::field::authorization),
-                                                            .health = path == "/healthz"});
+                                                            .health = path == "/healthz",
+                                                            .proved = {method, target, request.body()},
+                                                            .now_ms = wall_ms()});
     if (denial) {
       AdminResponse response =
           make_response(version, http::int_to_status(denial->status), kJson, error_json(denial->why));

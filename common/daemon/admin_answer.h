@@ -18,7 +18,7 @@ inline constexpr std::size_t kAdminBuffer = 2 * AdminHttp::kMaxHeaderBytes;  // 
 
 // The bounds of a request. parser: a new one.
 void begin_request(AdminParser& parser, const AdminHttp::Handlers& handlers);
-AdminResponse answer_to(const AdminMessage& request, const AdminGuard& guard, const AdminHttp::Handlers& handlers);
+AdminResponse answer_to(const AdminMessage& request, AdminGuard& guard, const AdminHttp::Handlers& handlers);
 // Of a request that could not be read; none if there is nobody to say it to.
 std::optional<AdminResponse> refusal_of(boost::system::error_code error);
 

@@ -55,7 +55,7 @@ bool AdminGuard::known(std::string_view host) const {
          std::ranges::any_of(policy_.hosts, [&](const std::string& own) { return lower(own) == name; });
 }
 
-std::optional<AdminDenial> AdminGuard::denies(const AdminRequest& request) const {
+std::optional<AdminDenial> AdminGuard::denies(const AdminRequest& request) {
   if (!request.host || !known(host_of(*request.host))) {
     return AdminDenial{403, "this port is not known as \"" + request.host.value_or("") +
                                 "\"; ask it by its address, or add the name to [security] admin_hosts"};
@@ -71,6 +71,10 @@ std::optional<AdminDenial> AdminGuard::denies(const AdminRequest& request) const
   }
   constexpr std::string_view kBearer = "Bearer ";
   const std::string given = request.authorization.value_or("");
+  if (TokenProofs::is_one(given)) {
+    const Status taken = proofs_.take(policy_.token, given, request.proved, request.now_ms);
+    return taken ? std::nullopt : std::optional(AdminDenial{401, taken.error().message});
+  }
   if (std::string_view(given).starts_with(kBearer) && same_secret(policy_.token, given.substr(kBearer.size()))) {
     return std::nullopt;
   }

@@ -2,13 +2,16 @@
 //
 // A port on loopback is not private: a web page can make a browser ask it, under a name of the page's own that is bound
 // to 127.0.0.1 again (DNS rebinding). So the name that is asked for must be known, a page's origin must be the port's
-// own, and an order needs a token, which no page has.
+// own, and an order needs a token, which no page has: the token itself, or a proof of it (token_proof.h).
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "common/security/token_proof.h"
 
 namespace tributary {
 
@@ -22,6 +25,8 @@ struct AdminRequest {
   bool order = false;                                      // it changes something
   std::optional<std::string> host, origin, authorization;  // its header fields
   bool health = false;                                     // it asks only whether the daemon lives
+  ProvedRequest proved = {};                               // what a proof of the token is about
+  std::uint64_t now_ms = 0;                                // of the day
 };
 
 struct AdminDenial {
@@ -31,13 +36,15 @@ struct AdminDenial {
 
 class AdminGuard {
  public:
-  explicit AdminGuard(AdminPolicy policy) : policy_(std::move(policy)) {}
+  // now_ms: of the day.
+  explicit AdminGuard(AdminPolicy policy, std::uint64_t now_ms = 0) : policy_(std::move(policy)), proofs_(now_ms) {}
   // None: it is answered.
-  std::optional<AdminDenial> denies(const AdminRequest& request) const;
+  std::optional<AdminDenial> denies(const AdminRequest& request);
 
  private:
   bool known(std::string_view host) const;
   const AdminPolicy policy_;
+  TokenProofs proofs_;
 };
 
 // Of a daemon whose admin port is at `address`. names: by which it is reached besides.

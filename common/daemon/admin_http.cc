@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/daemon/admin_answer.h"
 #include "common/daemon/daemon_thread.h"
 
@@ -35,7 +36,7 @@ struct Connections {
 // One client. Keeps itself alive by the operation under way; everything on the HTTP thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(tcp::socket socket, const AdminGuard& guard, const AdminHttp::Handlers& handlers, Connections& all)
+  Connection(tcp::socket socket, AdminGuard& guard, const AdminHttp::Handlers& handlers, Connections& all)
       : stream_(std::move(socket)), guard_(guard), handlers_(handlers), all_(all), place_(all.waiting.end()) {
     ++all_.open;
   }
@@ -88,7 +89,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   beast::flat_buffer buffer_{kAdminBuffer};
   std::optional<AdminParser> parser_;
   AdminResponse response_;
-  const AdminGuard& guard_;
+  AdminGuard& guard_;
   const AdminHttp::Handlers& handlers_;
   Connections& all_;
   std::list<Connection*>::iterator place_;  // end(): does not wait
@@ -123,7 +124,7 @@ Result<tcp::endpoint> parse_address(asio::io_context& io, const std::string& add
 }  // namespace
 
 struct AdminHttp::Impl {
-  Impl(AdminPolicy policy, Handlers h) : guard(std::move(policy)), handlers(std::move(h)) {}
+  Impl(AdminPolicy policy, Handlers h) : guard(std::move(policy), wall_ms()), handlers(std::move(h)) {}
 
   ~Impl() {
     io.stop();
@@ -170,7 +171,7 @@ struct AdminHttp::Impl {
     });
   }
 
-  const AdminGuard guard;
+  AdminGuard guard;
   const Handlers handlers;
   Connections connections;  // HTTP thread's
   asio::io_context io{1};

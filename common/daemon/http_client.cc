@@ -9,6 +9,9 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/clock.h"
+#include "common/security/token_proof.h"
+
 namespace tributary {
 namespace {
 
@@ -28,7 +31,11 @@ class Exchange {
       : resolver_(io), stream_(io), request_(json ? http::verb::post : http::verb::get, path, 11) {
     const bool v6 = host.find(':') != std::string::npos;
     request_.set(http::field::host, (v6 ? "[" + host + "]" : host) + ":" + port);
-    if (!token.empty()) request_.set(http::field::authorization, "Bearer " + token);
+    if (!token.empty()) {
+      const std::string method(request_.method_string());
+      const ProvedRequest proved{method, path, json ? std::string_view(*json) : std::string_view()};
+      request_.set(http::field::authorization, token_proof_of(token, proved, wall_ms()));
+    }
     if (json) {
       request_.set(http::field::content_type, "application/json");
       request_.body() = *json;

@@ -12,7 +12,8 @@ namespace tributary {
 
 inline constexpr std::size_t kMaxHttpBody = 16u << 20;  // bytes of an answer
 
-// Body of http://ADDRESS/PATH. address: "HOST:PORT" ("[::1]:8080" for IPv6). token: shown to a port that wants one.
+// Body of http://ADDRESS/PATH. address: "HOST:PORT" ("[::1]:8080" for IPv6). token: of a port that wants one; a
+// proof of it is sent.
 // `timeout` bounds the whole exchange (for a host name, its resolution may take longer). Blocks; any thread. Errors:
 // kInvalidArgument for an address that is none, kTimeout, kLimit for a body over kMaxHttpBody, kUnavailable if nobody
 // answers or the answer is not 200 (its status and text are in the message).

@@ -60,8 +60,18 @@ Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bo
 
 namespace {
 
-Result<Credentials> if_safe(Result<Credentials> credentials, const std::vector<Listening>& listening, bool insecure) {
+// admin: the key and address of the admin port. Without keys check_exposure() judges it.
+Result<Credentials> if_safe(Result<Credentials> credentials, const std::vector<Listening>& listening,
+                            const Listening& admin, bool insecure) {
   if (!credentials) return credentials;
+  if (credentials->own && credentials->admin_token.empty() && !stays_on_machine(admin.address)) {
+    return fail(ErrorCode::kConfig, admin.key + " = \"" + admin.address +
+                                        "\" is not on this machine alone, and has no token: whoever gets there could "
+                                        "read names, rounds and losses. Either listen on loopback (" +
+                                        admin.key + " = \"" + admin.instead +
+                                        "\", which ssh -L brings to other machines), or give it a token ([security] "
+                                        "admin_token)");
+  }
   for (const Listening& at : listening) {
     const auto path = ipc_path(at.address);
     if (!path) continue;
@@ -77,19 +87,21 @@ Result<Credentials> if_safe(Result<Credentials> credentials, const std::vector<L
 // Whoever is the coordinator, here or elsewhere, gives orders.
 Result<Credentials> credentials_of(const ServerConfig& config) {
   // The lanes' place may follow from the coordinator's.
+  const Listening admin{"[server] admin", config.admin, "127.0.0.1:0", Audience::kMachine};
   const std::vector<Listening> listening = {{"[server] coordinator", config.coordinator, default_coordinator()},
                                             {"[server] bind", lanes_bind(config), lanes_bind({.index = config.index})},
-                                            {"[server] admin", config.admin, "127.0.0.1:0", Audience::kMachine}};
-  return if_safe(load_credentials(config.security, Role::kServer, config.index == 0), listening,
+                                            admin};
+  return if_safe(load_credentials(config.security, Role::kServer, config.index == 0), listening, admin,
                  config.security.insecure);
 }
 
 // An address for all-reduce jobs has no keys anyway, and is on the network where the coordinator is.
 Result<Credentials> credentials_of(const WorkerConfig& config) {
+  const Listening admin{"[worker] admin", config.admin, "127.0.0.1:0", Audience::kMachine};
   const std::vector<Listening> listening = {{"[worker] coordinator", config.coordinator, default_coordinator()},
-                                            {"[worker] admin", config.admin, "127.0.0.1:0", Audience::kMachine},
+                                            admin,
                                             {"[worker] address", config.address, "", Audience::kMachine}};
-  return if_safe(load_credentials(config.security, Role::kWorker, config.serve_coordinator), listening,
+  return if_safe(load_credentials(config.security, Role::kWorker, config.serve_coordinator), listening, admin,
                  config.security.insecure);
 }
 

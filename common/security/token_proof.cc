@@ -1,0 +1,58 @@
+#include "common/security/token_proof.h"
+
+#include <sodium.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+
+#include "common/security/data_tokens.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::string_view kProof = "Proof ";
+
+const std::uint8_t* bytes_of(std::string_view text) {
+  return reinterpret_cast<const std::uint8_t*>(text.data());
+}
+
+}  // namespace
+
+std::string token_proof_of(std::string_view token, const ProvedRequest& request, std::uint64_t now_ms) {
+  std::array<std::uint8_t, crypto_generichash_BYTES> key{}, proof{};
+  crypto_generichash(key.data(), key.size(), bytes_of(token), token.size(), nullptr, 0);
+  const std::string time = std::to_string(now_ms);
+  // Neither a method nor a target has spaces.
+  const std::string text = "tributary order 1 " + time + " " + std::string(request.method) + " " +
+                           std::string(request.target) + " " + std::string(request.body);
+  crypto_generichash(proof.data(), proof.size(), bytes_of(text), text.size(), key.data(), key.size());
+  std::array<char, 2 * crypto_generichash_BYTES + 1> digits{};
+  sodium_bin2hex(digits.data(), digits.size(), proof.data(), proof.size());
+  return std::string(kProof) + time + " " + digits.data();
+}
+
+Status TokenProofs::take(std::string_view token, std::string_view shown, const ProvedRequest& request,
+                         std::uint64_t now_ms) {
+  const auto refused = [](const std::string& why) { return fail(ErrorCode::kInvalidArgument, why); };
+  std::uint64_t time = 0;
+  const std::string_view rest = shown.substr(std::min(shown.size(), kProof.size()));
+  const auto [after, error] = std::from_chars(rest.data(), rest.data() + rest.size(), time);
+  if (error != std::errc() || after == rest.data() + rest.size()) return refused("the proof of the token has no time");
+  if (!same_proof(token_proof_of(token, request, time), shown)) {
+    return refused("the token is wrong; [security] admin_token names the file that has it");
+  }
+  const std::uint64_t apart = time > now_ms ? time - now_ms : now_ms - time;
+  if (apart > kClocksMs || time < since_ms_) {
+    return refused("the request was made " + std::to_string(apart / 1000) + " s " +
+                   (time > now_ms ? "after" : "before") + " this machine's time" +
+                   (apart > kClocksMs ? "; set the clocks of both" : ", and this daemon began later; try again"));
+  }
+  std::erase_if(taken_, [now_ms](const auto& entry) { return entry.second < now_ms; });
+  if (taken_.size() >= kMax) return refused("too many requests; try again in a minute");
+  if (!taken_.emplace(shown, time + kClocksMs).second) return refused("the proof of the token was shown before");
+  return {};
+}
+
+}  // namespace tributary

@@ -1,0 +1,41 @@
+// What a client shows to an admin port in place of its token, so that the token crosses no network: the time, and a proof
+// of the request and the time that only who has the token can make. Whoever sees one can neither change the request nor
+// send it once more.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "common/base/result.h"
+
+namespace tributary {
+
+struct ProvedRequest {
+  std::string_view method, target, body;
+};
+
+// "Proof TIME DIGITS", for the header Authorization. now_ms: of the day.
+std::string token_proof_of(std::string_view token, const ProvedRequest& request, std::uint64_t now_ms);
+
+// Proofs that one port has been shown. Thread rule: one thread.
+class TokenProofs {
+ public:
+  static constexpr std::uint64_t kClocksMs = 60'000;  // by which clocks of two machines may differ
+  static constexpr std::size_t kMax = 65536;          // in twice that time
+
+  // since_ms: when the port began; what was shown before that, to another one perhaps, counts no more.
+  explicit TokenProofs(std::uint64_t since_ms) : since_ms_(since_ms) {}
+
+  static bool is_one(std::string_view authorization) { return authorization.starts_with("Proof "); }
+  // Each is good once. kInvalidArgument, in words for who showed it.
+  Status take(std::string_view token, std::string_view shown, const ProvedRequest& request, std::uint64_t now_ms);
+
+ private:
+  const std::uint64_t since_ms_;
+  std::map<std::string, std::uint64_t, std::less<>> taken_;  // until when they must be remembered
+};
+
+}  // namespace tributary
