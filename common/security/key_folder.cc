@@ -48,14 +48,21 @@ Result<std::string> add_key(const KeyFolder& folder, const std::string& name, Ro
   if (Status closed = check_key_folder(folder.authorized()); !closed) return tl::unexpected(closed.error());
   const auto pub = [&](const std::string& stem) { return folder.authorized() + "/" + stem + ".pub"; };
   std::string stem = name;
-  // A second key has the name with a number.
+  // A second key has the first one's jobs, and the name with a number.
+  if (rotate && fs::exists(pub(stem), error)) {
+    const auto first = read_identity(pub(stem));
+    if (!first) return tl::unexpected(first.error());
+    pair->identity.jobs = first->jobs;
+  }
   for (int i = 2; rotate && (fs::exists(pub(stem), error) || fs::exists(folder.pair(stem), error)); ++i) {
     stem = name + "." + std::to_string(i);
   }
   if (!rotate && fs::exists(pub(stem), error)) {
     return fail(ErrorCode::kInvalidArgument, pub(stem) + " is there already; --rotate makes a second key of that name");
   }
-  if (Status written = write_key_pair(folder.pair(stem), *pair); !written) return tl::unexpected(written.error());
+  KeyPair own = *pair;
+  own.identity.jobs.clear();  // what it may is said in authorized/
+  if (Status written = write_key_pair(folder.pair(stem), own); !written) return tl::unexpected(written.error());
   if (Status written = write_identity(pub(stem), pair->identity); !written) {
     fs::remove(folder.pair(stem), error);
     return tl::unexpected(written.error());

@@ -100,6 +100,12 @@ Status write_new(const std::string& path, const std::string& text, mode_t mode) 
   return fail(ErrorCode::kIo, "cannot write " + path + ": " + why);
 }
 
+// Quotes and line ends would end the string that a file has it in.
+bool sound_pattern(std::string_view pattern) {
+  const std::string_view name = pattern.substr(0, pattern.size() - (pattern.ends_with('*') ? 1 : 0));
+  return !pattern.empty() && name.find_first_of("*\"\\\n\r") == std::string_view::npos;
+}
+
 struct KeyFile {
   Identity identity;
   std::string secret;
@@ -113,6 +119,7 @@ Result<KeyFile> parse(const std::string& path, const std::string& text, bool wan
   (*parsed)("key", "role", file.identity.role);
   (*parsed)("key", "public", file.identity.key);
   (*parsed)("key", "secret", file.secret);
+  (*parsed)("key", "jobs", file.identity.jobs);
   parsed->check_unknown();
   if (Status status = parsed->finish(); !status) return tl::unexpected(status.error());
   const auto bad = [&](const char* what) {
@@ -120,6 +127,11 @@ Result<KeyFile> parse(const std::string& path, const std::string& text, bool wan
   };
   if (!sound_name(file.identity.name)) return bad("has no [key] name of letters, digits, '-', '_' and '.'");
   if (!is_key(file.identity.key)) return bad("has no [key] public of 40 characters in Z85");
+  const std::vector<std::string>& jobs = file.identity.jobs;
+  if (!jobs.empty() && (wants_secret || file.identity.role != Role::kWorker))
+    return bad("has [key] jobs, which belong into a worker's .pub in authorized/");
+  if (!std::ranges::all_of(jobs, sound_pattern))
+    return bad("has [key] jobs that are no names of jobs, nor a name's beginning and '*' behind it");
   if (wants_secret && !is_key(file.secret))
     return bad("has no [key] secret of 40 characters in Z85: it is no .key file");
   if (!wants_secret && !file.secret.empty())
@@ -130,6 +142,9 @@ Result<KeyFile> parse(const std::string& path, const std::string& text, bool wan
 std::string text_of(const Identity& identity, const std::string& secret) {
   std::string text = "[key]\nname = \"" + identity.name + "\"\nrole = \"" + word(identity.role) + "\"\npublic = \"" +
                      identity.key + "\"\n";
+  std::string jobs;
+  for (const std::string& job : identity.jobs) jobs += (jobs.empty() ? "\"" : ", \"") + job + "\"";
+  if (!jobs.empty()) text += "jobs = [" + jobs + "]\n";
   if (!secret.empty()) text += "secret = \"" + secret + "\"\n";
   return text;
 }
@@ -138,6 +153,12 @@ std::string text_of(const Identity& identity, const std::string& secret) {
 
 bool is_key(std::string_view text) {
   return text.size() == kKeyText && text.find_first_not_of(kZ85) == std::string_view::npos;
+}
+
+bool may_join(const Identity& worker, std::string_view job) {
+  return worker.jobs.empty() || std::ranges::any_of(worker.jobs, [job](std::string_view pattern) {
+           return pattern.ends_with('*') ? job.starts_with(pattern.substr(0, pattern.size() - 1)) : job == pattern;
+         });
 }
 
 std::string in_words(const Identity& identity) {

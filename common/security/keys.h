@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/result.h"
 #include "common/config/choice.h"
@@ -35,10 +36,13 @@ struct Identity {
   std::string name;
   Role role = Role::kWorker;
   std::string key;  // public
+  // A worker's, in authorized/: names of the jobs that it may be a node of, "NAME" or "BEGINNING*"; empty: any.
+  std::vector<std::string> jobs = {};
 
   bool operator==(const Identity&) const = default;
 };
 std::string in_words(const Identity& identity);  // "worker 'node-0'"
+bool may_join(const Identity& worker, std::string_view job);
 
 struct KeyPair {
   Identity identity;

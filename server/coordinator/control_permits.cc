@@ -3,6 +3,9 @@
 #include <type_traits>
 #include <variant>
 
+#include "common/config/job_json.h"
+#include "common/security/key_folder.h"
+
 namespace tributary {
 namespace {
 
@@ -40,6 +43,22 @@ Status check_permitted(const Identity& who, const ControlMessage& message, const
         }
         if constexpr (kOneOf<M, ServerHello, WorkerHello>) {
           if (m.key != who.key) return refused(in_words(who) + " says hello with another key than its connection has");
+        }
+        if constexpr (kOneOf<M, ServerHello>) {
+          const std::string index = std::to_string(m.shard.value);
+          if (who.name != "server-" + index && !(m.shard == ShardIndex(0) && who.name == kCoordinatorName)) {
+            return refused("server " + index + " shows the key of " + in_words(who) + ": server " + index +
+                           "'s key has the name server-" + index + " (server 0's is the coordinator's): make it with " +
+                           "`tributary keys new server-" + index + " --role server`");
+          }
+        }
+        if constexpr (kOneOf<M, JoinJob>) {
+          // One that cannot be read is refused with what is wrong with it.
+          const auto config = job_from_json(m.job_json);
+          if (config && !may_join(who, config->name)) {
+            return refused(in_words(who) + " may not be a node of job '" + config->name +
+                           "': [key] jobs in its .pub, in the coordinator's folder of authorized keys, names others");
+          }
         }
         if constexpr (kOneOf<M, WorkerHello>) {
           if (m.name != who.name) {

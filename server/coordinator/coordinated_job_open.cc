@@ -138,7 +138,7 @@ void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {
               std::to_string(ledger_.nodes) + " nodes, " + start->in_words(shards().size()));
   JobView view{std::move(gathering.members), std::move(*start), {}};
   view.first = choose_first(ledger_.keeper.whole_state(view.start), view.members, record().job, view.start);
-  if (has_gate(config())) view.gate.emplace(config().gate, record().owners.size());
+  if (has_gate(config())) view.gate.emplace(config().gate, record().owners.size(), view.start.round);
   phase_ = OpeningView{std::move(view), {}};
   if (servers() == 0) return run(now_ms);
   for (const auto& [index, server] : ledger_.context.peers.servers()) {

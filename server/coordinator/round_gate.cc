@@ -6,8 +6,8 @@
 
 namespace tributary {
 
-RoundGate::RoundGate(GateConfig config, std::size_t chunks)
-    : config_(std::move(config)), facts_(chunks), there_(chunks, false) {}
+RoundGate::RoundGate(GateConfig config, std::size_t chunks, Round start)
+    : config_(std::move(config)), start_(start), facts_(chunks), there_(chunks, false) {}
 
 RoundDecision RoundGate::decision(const RoundFacts& m) const {
   return {m.job, m.view, decided_round_, decided_};
@@ -19,6 +19,13 @@ Result<RoundGate::Reply> RoundGate::on_facts(const RoundFacts& m) {
   if (!ours) {
     return fail(ErrorCode::kMalformed, "facts of round " + std::to_string(m.round.value) + " about chunks that job " +
                                            std::to_string(m.job.value) + " does not have");
+  }
+  // A round opens when the last one is decided; some chunks may be a round beyond the view's start.
+  const Round last = std::max(start_, decided_round_);
+  if (m.round > last && m.round.value - last.value > 1) {
+    return fail(ErrorCode::kMalformed, "facts of round " + std::to_string(m.round.value) + " of job " +
+                                           std::to_string(m.job.value) + ", where round " +
+                                           std::to_string(last.value + 1) + " is the next to be decided");
   }
   if (m.decided.known()) {
     if (m.round <= decided_round_) return Reply{};

@@ -5,7 +5,8 @@
 // some are a round ahead. Whoever has them says what was decided (RoundFacts::decided), and whoever asks is told that;
 // it is never decided anew. Facts carry the decision of the round before, so nothing is kept here from view to view.
 //
-// Facts may come twice, late and in any order. Bounded: facts of one round, and the newest decision.
+// Facts may come twice, late and in any order, but of no round beyond the next one: a server that says otherwise would
+// decide for all, or keep the others' facts out. Bounded: facts of one round, and the newest decision.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,14 @@ namespace tributary {
 
 class RoundGate {
  public:
-  RoundGate(GateConfig config, std::size_t chunks);
+  // start: where the view begins.
+  RoundGate(GateConfig config, std::size_t chunks, Round start);
 
   struct Reply {
     std::optional<RoundDecision> decision;
     bool for_all = false;  // it was made now: every server is to hear it. Else it is for who asked
   };
-  // kMalformed: facts of chunks that the job does not have.
+  // kMalformed: facts of chunks that the job does not have, or of a round that cannot be open yet.
   Result<Reply> on_facts(const RoundFacts& facts);
 
   // The newest decision; round 0: none yet.
@@ -35,6 +37,7 @@ class RoundGate {
   RoundDecision decision(const RoundFacts& facts) const;
 
   GateConfig config_;
+  Round start_;
   std::vector<GateFacts> facts_;  // by chunk, of round_
   std::vector<bool> there_;
   std::size_t count_ = 0;

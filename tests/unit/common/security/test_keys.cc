@@ -385,6 +385,59 @@ TEST_CASE("a lane takes each token of a node once, and of the view that is open"
   CHECK(shown(later));
 }
 
+TEST_CASE("jobs of a worker stand in its .pub, and go on with its second key") {
+  const TempDir dir;
+  const KeyFolder folder{dir / "keys"};
+  REQUIRE(make_key_folder(folder, Role::kServer));
+  REQUIRE(add_key(folder, "node-0", Role::kWorker));
+  const std::string pub = folder.authorized() + "/node-0.pub";
+  CHECK(read_identity(pub)->jobs.empty());
+  const auto says = [&](const std::string& line) {
+    std::ifstream in(pub);
+    const std::string text((std::istreambuf_iterator<char>(in)), {});
+    std::ofstream(pub) << text.substr(0, text.find("jobs = ")) << "jobs = " << line << "\n";
+    return read_identity(pub);
+  };
+  for (const char* bad : {R"([""])", R"(["a*b"])", R"(["*x"])", R"(["a\"b"])", R"("a")"}) {
+    CHECK_MESSAGE(has(error_of(says(bad)), "node-0.pub"), bad);
+  }
+  CHECK((says(R"(["mnist", "alice-*"])")->jobs == std::vector<std::string>{"mnist", "alice-*"}));
+  REQUIRE(add_key(folder, "node-0", Role::kWorker, true));
+  CHECK((read_identity(folder.authorized() + "/node-0.2.pub")->jobs == std::vector<std::string>{"mnist", "alice-*"}));
+  CHECK(read_key_pair(folder.pair("node-0.2"))->identity.jobs.empty());
+}
+
+TEST_CASE("a token that showed once in a measurement shows never again, though that ends and goes on") {
+  const KeyPair node = make_key_pair("node-0", Role::kWorker).value();
+  const auto server = std::make_shared<const KeyPair>(make_key_pair("server-0", Role::kServer).value());
+  AdmittedNodes admitted(server);
+  admitted.measure(5, {node.identity.key});
+  const DataToken token{JobId(), ViewId(5), NodeRank(0), ShardIndex(0), LaneIndex(0)};
+  const auto shown = [&](const DataToken& t) {
+    return admitted.admit(t, token_proof(t, node, server->identity.key).value());
+  };
+  CHECK(shown(token));
+  CHECK(admitted.may_measure(node.identity.key));
+  admitted.measure_no_more();  // the coordinator was away for a moment
+  CHECK_FALSE(shown(token));
+  CHECK_FALSE(admitted.admit(node.identity.key));
+  CHECK_FALSE(admitted.may_measure(node.identity.key));
+  admitted.measure(5, {node.identity.key});
+  CHECK(has(error_of(shown(token)), "used already"));
+  DataToken next = token;
+  next.use = token.use + 1;
+  CHECK(shown(next));
+  admitted.measure(6, {node.identity.key});
+  DataToken later = token;
+  later.view = ViewId(6);
+  CHECK(shown(later));
+  AdmittedNodes open(nullptr);
+  open.measure(1, {""});
+  CHECK(open.may_measure(""));
+  open.measure_no_more();
+  CHECK_FALSE(open.may_measure(""));
+}
+
 TEST_CASE("credentials that do not fit together are refused") {
   const TempDir dir;
   const KeyFolder folder{dir / "keys"};
@@ -480,6 +533,29 @@ TEST_CASE("no daemon without keys obeys a coordinator elsewhere, whatever its in
       CHECK(credentials_of(config));
     }
   }
+}
+
+TEST_CASE("where there are keys, an admin port that others reach has a token") {
+  const TempDir dir;
+  const KeyFolder folder{dir / "keys"};
+  REQUIRE(make_key_folder(folder, Role::kServer));
+  REQUIRE(add_key(folder, "node-0", Role::kWorker));
+  WorkerConfig config;
+  config.coordinator = "tcp://10.0.0.1:7070";
+  config.security.keys = folder.pair("node-0");
+  config.security.coordinator_key = folder.coordinator();
+  CHECK(credentials_of(config));
+  config.admin = "0.0.0.0:8080";
+  const std::string refused = error_of(credentials_of(config));
+  for (const char* part : {"[worker] admin = \"0.0.0.0:8080\" is not on this machine alone, and has no token",
+                           "[worker] admin = \"127.0.0.1:0\"", "ssh -L", "[security] admin_token"}) {
+    CHECK_MESSAGE(has(refused, part), refused);
+  }
+  config.security.admin_token = folder.token();
+  CHECK(credentials_of(config));
+  config.security.admin_token.clear();
+  config.admin = "";
+  CHECK(credentials_of(config));
 }
 
 TEST_CASE("who listens beyond its machine has keys, or says that everybody is trusted") {

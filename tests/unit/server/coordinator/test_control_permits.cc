@@ -1,6 +1,7 @@
 // Which key may say what to the coordinator.
 #include <doctest/doctest.h>
 
+#include "common/config/job_json.h"
 #include "server/coordinator/control_permits.h"
 #include "tests/unit/common/wire/random_message.h"
 
@@ -29,7 +30,9 @@ TEST_CASE("every kind of message is one role's, both's, or nobody's") {
     // Of a hello only the role counts here.
     const auto may = [&](Identity who) {
       if (const auto* hello = std::get_if<WorkerHello>(&message)) who.name = hello->name, who.key = hello->key;
-      if (const auto* hello = std::get_if<ServerHello>(&message)) who.key = hello->key;
+      if (const auto* hello = std::get_if<ServerHello>(&message)) {
+        who.name = "server-" + std::to_string(hello->shard.value), who.key = hello->key;
+      }
       return check_permitted(who, message, {}).has_value();
     };
     const bool server = may(kServer1), worker = may(kNode0);
@@ -51,12 +54,54 @@ TEST_CASE("a hello is said with the key, and by the name, that the connection ha
   CHECK_FALSE(check_permitted(kNode1, hello_of(kNode0, 2), {}));
   CHECK_FALSE(check_permitted(kNode0, hello_of(kNode0, 0), {}));
   ServerHello server;
+  server.shard = ShardIndex(1);
   server.incarnation = 5;
   server.key = kNode0.key;
   CHECK_FALSE(check_permitted(kServer1, server, {}));
   CHECK_FALSE(check_permitted(kNode0, server, {}));  // a worker's key used as a server's
   server.key = kServer1.key;
   CHECK(check_permitted(kServer1, server, {}));
+}
+
+TEST_CASE("a server's key is good for its own index") {
+  const Identity coordinator{"coordinator", Role::kServer, std::string(kKeyText, 'c')};
+  const auto hello = [](const Identity& who, std::uint16_t index) {
+    ServerHello m;
+    m.shard = ShardIndex(index);
+    m.incarnation = 5;
+    m.key = who.key;
+    return check_permitted(who, m, {});
+  };
+  CHECK(hello(kServer1, 1));
+  const Status seventh = hello(kServer1, 7);
+  REQUIRE_FALSE(seventh);
+  CHECK(seventh.error().message.find("server 7 shows the key of server 'server-1'") != std::string::npos);
+  CHECK(seventh.error().message.find("keys new server-7") != std::string::npos);
+  CHECK_FALSE(hello(kServer1, 0));
+  CHECK(hello(coordinator, 0));
+  CHECK_FALSE(hello(coordinator, 1));
+  CHECK(hello({"server-0", Role::kServer, coordinator.key}, 0));
+  CHECK_FALSE(hello({"alpha", Role::kServer, coordinator.key}, 2));
+}
+
+TEST_CASE("a worker whose key has jobs may be a node of these alone") {
+  const auto join = [](const std::string& name) {
+    JobConfig config;
+    config.name = name;
+    JoinJob m;
+    m.job_json = to_canonical_json(config);
+    return m;
+  };
+  Identity bound = kNode0;
+  CHECK(check_permitted(bound, join("anything"), {}));
+  bound.jobs = {"mnist", "alice-*"};
+  for (const char* own : {"mnist", "alice-", "alice-gpt"}) CHECK_MESSAGE(check_permitted(bound, join(own), {}), own);
+  for (const char* others : {"mnist2", "alice", "bob-gpt", "*"}) {
+    const Status refused = check_permitted(bound, join(others), {});
+    REQUIRE_FALSE_MESSAGE(refused, others);
+    CHECK(refused.error().message.find(std::string("worker 'node-0' may not be a node of job '") + others) == 0);
+  }
+  CHECK(check_permitted(bound, hello_of(bound, 1), {}));
 }
 
 TEST_CASE("who speaks for a process, or over a connection, has the key that it said hello with") {

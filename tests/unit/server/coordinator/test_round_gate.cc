@@ -177,7 +177,7 @@ TEST_CASE("a dynamic scale backs off when a round is skipped and grows after as 
 }
 
 TEST_CASE("the gate decides when all chunks' facts are there, in any order, once") {
-  RoundGate gate(clipping(1.0), 3);
+  RoundGate gate(clipping(1.0), 3, Round(0));
   CHECK_FALSE(gate.on_facts(told(1, {chunk(2, 16.0)}))->decision);
   CHECK_FALSE(gate.on_facts(told(1, {chunk(2, 16.0)}))->decision);  // a second copy counts once
   CHECK_FALSE(gate.on_facts(told(1, {chunk(0, 9.0)}))->decision);
@@ -186,7 +186,7 @@ TEST_CASE("the gate decides when all chunks' facts are there, in any order, once
   CHECK(reply->for_all);
   CHECK(reply->decision->round == Round(1));
   CHECK(reply->decision->decision.norm == 5.0);
-  RoundGate other(clipping(1.0), 3);
+  RoundGate other(clipping(1.0), 3, Round(0));
   const auto same = other.on_facts(told(1, {chunk(0, 9.0), chunk(1, 0.0), chunk(2, 16.0)}));
   CHECK(same->decision->decision == reply->decision->decision);
   SUBCASE("who asks again is told again, alone") {
@@ -205,7 +205,7 @@ TEST_CASE("the gate decides when all chunks' facts are there, in any order, once
 }
 
 TEST_CASE("a round that somebody has already is not decided again") {
-  RoundGate gate(clipping(1.0), 2);
+  RoundGate gate(clipping(1.0), 2, Round(3));
   RoundFacts known = told(4, {});
   known.decided = GateDecision{GateVerdict::kClipped, 0.25, 4.0, 1.0f, 0};
   SUBCASE("told before others ask") {
@@ -231,8 +231,27 @@ TEST_CASE("a round that somebody has already is not decided again") {
   CHECK(gate.on_facts(told(5, {chunk(1, 0.0)}))->decision->round == Round(5));
 }
 
+TEST_CASE("a server can neither decide rounds that are not open, nor keep the others' facts out") {
+  RoundGate gate(clipping(1.0), 2, Round(5));
+  for (const std::uint64_t round : {7ull, 8ull, ~0ull}) {
+    RoundFacts said = told(round, {chunk(0, 1.0)});
+    SUBCASE("by facts") {}
+    SUBCASE("by what it says was decided") {
+      said.decided = GateDecision{GateVerdict::kSkipped, 0.25, 4.0, 1.0f, 0};
+    }
+    const auto refused = gate.on_facts(said);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == ErrorCode::kMalformed);
+    CHECK(refused.error().message.find("round 6 is the next to be decided") != std::string::npos);
+  }
+  REQUIRE_FALSE(gate.on_facts(told(6, {chunk(0, 1.0)}))->decision);
+  CHECK(gate.on_facts(told(6, {chunk(1, 1.0)}))->decision->round == Round(6));
+  CHECK(gate.on_facts(told(7, {chunk(0, 1.0)})));
+  CHECK_FALSE(gate.on_facts(told(8, {chunk(0, 1.0)})));
+}
+
 TEST_CASE("facts of chunks that a job does not have are refused") {
-  RoundGate gate(clipping(1.0), 2);
+  RoundGate gate(clipping(1.0), 2, Round(0));
   const auto refused = gate.on_facts(told(1, {chunk(2, 1.0)}));
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == ErrorCode::kMalformed);

@@ -113,7 +113,7 @@ TEST_CASE("a round without samples waits, too, and is void") {
   shard.push(1, 1, 5.0f, 0, 0);
   REQUIRE(shard.out.rounds.size() == 1);
   CHECK(shard.out.rounds[0].chunks[0].facts.weight == 0);
-  RoundGate gate(*gated().gate, 1);
+  RoundGate gate(*gated().gate, 1, Round(0));
   const auto reply = gate.on_facts(shard.out.rounds[0]);
   REQUIRE(reply->decision);
   shard.core.decide(*reply->decision);
@@ -129,7 +129,7 @@ TEST_CASE("a gate that takes nothing away leaves the bits that there are without
     plain.push = with.push = *parse_encoding(encoding);
     plain.pull = with.pull = *parse_encoding(encoding);
     Shard first(plain), second(with);
-    RoundGate gate(*with.gate, 1);
+    RoundGate gate(*with.gate, 1, Round(0));
     first.init(1.5f);
     second.init(1.5f);
     for (std::uint64_t round = 1; round <= 5; ++round) {
@@ -270,7 +270,7 @@ TEST_CASE("a restored chunk goes on with the loss scale that it was kept with") 
   CHECK(shard.out.answers[0].header.gate == kept);
   shard.push(0, 7, 256.0f);
   REQUIRE(shard.out.rounds.size() == 1);
-  RoundGate gate(*setup.gate, 1);
+  RoundGate gate(*setup.gate, 1, Round(0));
   const auto reply = gate.on_facts(shard.out.rounds[0]);
   REQUIRE(reply->decision);
   CHECK(reply->decision->decision.good_rounds == 18);
