@@ -42,7 +42,7 @@ ROOMS: dict[str, list[str]] = {
     "tools/cluster": ["common/daemon", "common/files"],
     "tools/lab": ["tools/cluster"],
     "tools/trace": ["common/wire"],
-    "bench": ["tools/lab", "train", "worker/allreduce"],
+    "bench": ["tools/lab", "train", "worker/allreduce", "server/shard", "server/coordinator"],
     "tools/cli": ["bench", "common/doctor", "tools/trace"],
 }
 
