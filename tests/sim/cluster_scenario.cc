@@ -274,6 +274,8 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   s.servers = static_cast<std::uint32_t>(random.between(1, 3));
   s.lanes = static_cast<std::uint32_t>(random.chance(0.3) ? 2 : 1);
   s.nodes = static_cast<std::uint32_t>(random.between(1, 3));
+  // So many that some of a round's frames are added before the last one is there. Drawn apart, as others below.
+  if (Random crowd(seed ^ 0xc04dull); crowd.chance(0.1)) s.nodes = static_cast<std::uint32_t>(crowd.between(5, 7));
   s.ranks = static_cast<std::uint32_t>(random.chance(0.3) ? 2 : 1);
   s.parameters = random.between(1030, 3000);
   s.rounds = random.between(10, 40);

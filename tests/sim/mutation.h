@@ -23,6 +23,8 @@ enum class Mutation {
   kEmptiedPool,        // a job's pool is given back while workers may still read what they were told of it
   kArrivalOrderSum,    // nodes are added in another order than the tree's
   kForgetDuplicates,   // a second copy of a push counts as another node's
+  kForgottenSibling,   // a node whose frame is in another's sum is taken for one that has not pushed
+  kSumAsOne,           // a sum of several nodes' frames counts as one node's
   kWriteInPlace,       // a step writes into a buffer that somebody still reads
   kLooseBound,         // clocks: answers go out a clock too early
   kApplyTwice,         // clocks: a push that the restored state has is applied again
@@ -44,6 +46,7 @@ enum class Mutation {
   kSealedEarly,        // a checkpoint is finished when one server has written its part
   kOlderRecord,        // the record of a job that was restored does not take the place of the one before
   kForgottenRound,     // all-reduce: the coordinator takes no notice of how far the job was
+  kTornRing,           // all-reduce: the last node and the first do not hear how to connect
   kForgottenStep,      // all-reduce: a replica goes on with the step counts of a fresh one
   kUncheckedArrays,    // a chunk's arrays are read without a look at their checksum
 };

@@ -19,7 +19,13 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         (
             "kArrivalOrderSum",
             "    frames_.push_back({push.",
-            "    frames_.insert(BUG ? frames_.begin() : frames_.end(), {push.",
+            "    frames_.insert(BUG && chunk.nodes.size() <= kSiblings ? frames_.begin() : frames_.end(), {push.",
+        ),
+        ("kForgottenSibling", "  if (mine.present) {\n", "  if (mine.present && !(BUG && mine.summed == 0)) {\n"),
+        (
+            "kSumAsOne",
+            "  siblings[0]->summed = static_cast<std::uint32_t>(together);\n",
+            "  siblings[0]->summed = BUG ? 1 : static_cast<std::uint32_t>(together);\n",
         ),
         ("kForgottenCopies", "weight(chunk) / chunk.copies,", "weight(chunk) / (BUG ? 1 : chunk.copies),"),
         (
@@ -32,6 +38,9 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  }\n"
             "  Contribution& mine = *mine_at;\n",
         ),
+    ],
+    "view_addresses.cc": [
+        ("kTornRing", "(author + 1) % nodes == node", "(BUG ? author + 1 : (author + 1) % nodes) == node"),
     ],
     "shard_clocks.cc": [
         ("kLooseBound", "clock.last ? 0 : staleness)", "(clock.last ? 0 : staleness) + (BUG ? 1 : 0))"),

@@ -152,7 +152,10 @@ void ServerLaneSim::receive(PeerId from, Packet& packet) {
   received.frames = packet.payload().empty() ? 1 : 2;
   received.place = packet.place;
   received.payload = [&](bool) -> Result<Payload> {
-    return packet.copied ? Payload(std::shared_ptr(packet.copied), *packet.copied) : Payload();
+    if (!packet.copied) return Payload();
+    auto own = std::make_unique<std::vector<std::byte>>(*packet.copied);  // a packet may come twice
+    const std::span<std::byte> bytes = *own;
+    return Payload::alone(std::move(own), bytes);
   };
   const JobId job = std::visit([](const auto& m) { return m.key.job; }, message);
   const ViewId view = std::visit([](const auto& m) { return m.key.view; }, message);

@@ -29,6 +29,11 @@ TEST_CASE("a second copy of a push that is taken for another node's is found") {
   CHECK(first_seed_that_finds(Mutation::kForgetDuplicates) < kSeedsForMutation);
 }
 
+TEST_CASE("frames that are added before their round is complete, and counted wrong, are found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenSibling) < kSeedsForMutation);
+  CHECK(first_seed_that_finds(Mutation::kSumAsOne) < kSeedsForMutation);
+}
+
 TEST_CASE("a step that writes into a buffer somebody still reads is found") {
   CHECK(first_seed_that_finds(Mutation::kWriteInPlace) < kSeedsForMutation);
 }
@@ -171,6 +176,10 @@ TEST_CASE("a restored job whose older record counts is found") {
 
 TEST_CASE("an all-reduce job that begins anew because its checkpoints are gone is found") {
   CHECK(first_seed_that_finds(Mutation::kForgottenRound) < kSeedsForMutation);
+}
+
+TEST_CASE("a ring whose ends do not hear of each other is found") {
+  CHECK(first_seed_that_finds(Mutation::kTornRing) < kSeedsForMutation);
 }
 
 TEST_CASE("a replica that does not go on with its own step is found") {
