@@ -10,9 +10,9 @@
 namespace tributary {
 namespace {
 
-constexpr std::size_t kGroup = 8;   // frames that are decoded side by side and summed in one loop
-constexpr std::size_t kLevels = 7;  // each level of scratch halves the frames that are left, down to a group
-static_assert(kernels::kMaxSumInputs <= kGroup << kLevels);
+constexpr std::size_t kGroup = 8;    // frames that are decoded side by side and summed in one loop
+constexpr std::size_t kLevels = 10;  // each level of scratch halves the nodes that are left
+static_assert(kernels::kMaxSumInputs <= std::size_t{1} << kLevels);
 
 using Block = std::array<float, kMaxFusedBlock>;
 
@@ -30,21 +30,36 @@ const float* values_of(const Encoding& encoding, const PushFrame& frame, std::si
   return scratch.data();
 }
 
-// Tree sum of one block over a subtree's frames. As in kernels/tree_sum.cc, the left subtree is the largest power of
-// two below the number of leaves; here the leaves may have to be decoded, so at most a group of them exists at a time.
-void sum_frames(std::span<const PushFrame> frames, const FusedArgs& args, std::size_t first, std::size_t count,
-                float* out, Scratch& scratch, std::size_t level) {
+std::size_t nodes_in(std::span<const PushFrame> frames) {
+  std::size_t nodes = 0;
+  for (const PushFrame& frame : frames) nodes += frame.nodes;
+  return nodes;
+}
+
+// Tree sum of one block over the frames of a subtree with so many nodes. As in kernels/tree_sum.cc, the left subtree is
+// the largest power of two below the number of leaves; here the leaves may have to be decoded, so at most a group of
+// them exists at a time.
+void sum_frames(std::span<const PushFrame> frames, std::size_t nodes, const FusedArgs& args, std::size_t first,
+                std::size_t count, float* out, Scratch& scratch, std::size_t level) {
   std::array<const float*, kGroup> inputs;
-  if (frames.size() <= kGroup) {
+  const bool leaves = nodes == frames.size();
+  if (frames.size() == 1 || (leaves && frames.size() <= kGroup)) {
     for (std::size_t k = 0; k < frames.size(); ++k) {
       inputs[k] = values_of(*args.push, frames[k], args.elements, first, count, scratch.decoded[k]);
     }
     return kernels::tree_sum({inputs.data(), frames.size()}, count, out);
   }
-  const std::size_t left = std::bit_floor(frames.size() - 1);
+  const std::size_t left = std::bit_floor(nodes - 1);
+  std::size_t split = left;
+  if (!leaves) {
+    split = 0;
+    std::size_t there = 0;
+    while (there < left) there += frames[split++].nodes;
+    TRIB_ASSERT(there == left);
+  }
   float* right_sum = scratch.partial[level].data();
-  sum_frames(frames.first(left), args, first, count, out, scratch, level + 1);
-  sum_frames(frames.subspan(left), args, first, count, right_sum, scratch, level + 1);
+  sum_frames(frames.first(split), left, args, first, count, out, scratch, level + 1);
+  sum_frames(frames.subspan(split), nodes - left, args, first, count, right_sum, scratch, level + 1);
   inputs[0] = out;
   inputs[1] = right_sum;
   kernels::tree_sum({inputs.data(), 2}, count, out);
@@ -53,11 +68,12 @@ void sum_frames(std::span<const PushFrame> frames, const FusedArgs& args, std::s
 }  // namespace
 
 void fused_sum(const FusedArgs& args, float* out) {
-  TRIB_ASSERT(args.push != nullptr && !args.frames.empty() && args.frames.size() <= kernels::kMaxSumInputs);
+  const std::size_t nodes = nodes_in(args.frames);
+  TRIB_ASSERT(args.push != nullptr && !args.frames.empty() && nodes <= kernels::kMaxSumInputs);
   Scratch scratch;
   for (std::size_t first = 0; first < args.elements; first += kFusedBlock) {
     const std::size_t count = std::min(kFusedBlock, args.elements - first);
-    sum_frames(args.frames, args, first, count, out + first, scratch, 0);
+    sum_frames(args.frames, nodes, args, first, count, out + first, scratch, 0);
   }
 }
 
@@ -69,12 +85,13 @@ void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars&
 void fused_step(const kernels::Optimizer& optimizer, std::span<const StepRun> runs, const FusedArgs& args) {
   TRIB_ASSERT(!runs.empty() && runs.back().end == args.elements);
   TRIB_ASSERT(args.push != nullptr && (args.answer == nullptr || args.pull != nullptr));
-  TRIB_ASSERT(!args.frames.empty() && args.frames.size() <= kernels::kMaxSumInputs);
+  const std::size_t nodes = nodes_in(args.frames);
+  TRIB_ASSERT(!args.frames.empty() && nodes <= kernels::kMaxSumInputs);
   const int slots = optimizer.slots();
   TRIB_ASSERT(!args.answer || args.pull->is_delta() == (args.estimate_out != nullptr));
   const std::size_t step = args.answer ? std::max(kFusedBlock, args.pull->granularity()) : kFusedBlock;
   TRIB_ASSERT(step <= kMaxFusedBlock);
-  Scratch scratch;  // on the stack, about 16 KiB
+  Scratch scratch;  // on the stack, about 18 KiB
   alignas(64) Block sum;
 
   for (std::size_t first = 0; first < args.elements; first += step) {
@@ -90,7 +107,7 @@ void fused_step(const kernels::Optimizer& optimizer, std::span<const StepRun> ru
     if (args.frames.size() == 1) {
       block.grad = values_of(*args.push, args.frames[0], args.elements, first, block.count, sum);
     } else {
-      sum_frames(args.frames, args, first, block.count, sum.data(), scratch, 0);
+      sum_frames(args.frames, nodes, args, first, block.count, sum.data(), scratch, 0);
       block.grad = sum.data();
     }
     // A block is one group's, but where the groups of two tensors meet.

@@ -10,15 +10,17 @@
 
 namespace tributary {
 
-// A node's encoded gradient, and how many samples it is the sum of.
+// A node's encoded gradient, and how many samples it is the sum of; or the sum of several nodes', which are a subtree of
+// the sum's tree (kernels/tree_sum.h).
 struct PushFrame {
   const std::byte* bytes = nullptr;
   std::uint64_t weight = 1;
+  std::uint32_t nodes = 1;
 };
 
 struct FusedArgs {
   std::size_t elements = 0;
-  std::span<const PushFrame> frames;  // in node order; summed as kernels/tree_sum.h defines
+  std::span<const PushFrame> frames;  // in node order, together of kMaxSumInputs nodes; summed as tree_sum.h defines
   const Encoding* push = nullptr;     // encoding of the frames
   float scale = 1.0f;                 // 1 / total weight: multiplies the sum before the step
   const float* param_in = nullptr;    // in place (== param_out) or disjoint

@@ -29,6 +29,13 @@ class Payload {
     new (storage_) Held(std::forward<Owner>(owner));
     ops_ = &kOps<Held>;
   }
+  // The same, of bytes that nobody else reads or writes.
+  template <class Owner>
+  static Payload alone(Owner&& owner, std::span<std::byte> bytes) {
+    Payload payload(std::forward<Owner>(owner), std::span<const std::byte>(bytes));
+    payload.alone_ = true;
+    return payload;
+  }
 
   Payload(Payload&& other) noexcept { take(other); }
   Payload& operator=(Payload&& other) noexcept {
@@ -44,11 +51,16 @@ class Payload {
     if (ops_) ops_->destroy(storage_);
     ops_ = nullptr;
     bytes_ = {};
+    alone_ = false;
   }
   // Of its bytes only the last so many.
   void keep_last(std::size_t bytes) { bytes_ = bytes_.last(bytes); }
   bool empty() const { return ops_ == nullptr; }
   std::span<const std::byte> bytes() const { return bytes_; }
+  // To write to; empty: others may read them, as where a node's memory is read in place.
+  std::span<std::byte> own_bytes() {
+    return alone_ ? std::span(const_cast<std::byte*>(bytes_.data()), bytes_.size()) : std::span<std::byte>();
+  }
 
  private:
   static constexpr std::size_t kInline = 64;  // sizeof(zmq_msg_t)
@@ -67,10 +79,12 @@ class Payload {
   void take(Payload& other) noexcept {
     ops_ = std::exchange(other.ops_, nullptr);
     bytes_ = std::exchange(other.bytes_, {});
+    alone_ = std::exchange(other.alone_, false);
     if (ops_) ops_->relocate(other.storage_, storage_);
   }
 
   std::span<const std::byte> bytes_;
+  bool alone_ = false;
   const Ops* ops_ = nullptr;
   alignas(std::max_align_t) std::byte storage_[kInline];
 };

@@ -43,11 +43,12 @@ Payload to_payload(zmq::message_t message) {
   if (message.size() < kSurelyOutside) {
     auto copy = std::make_unique<std::byte[]>(message.size());
     std::memcpy(copy.get(), message.data(), message.size());
-    const std::span<const std::byte> bytes(copy.get(), message.size());
-    return Payload(std::move(copy), bytes);
+    const std::span<std::byte> bytes(copy.get(), message.size());
+    return Payload::alone(std::move(copy), bytes);
   }
-  const std::span<const std::byte> bytes = bytes_of(message);
-  return Payload(std::move(message), bytes);
+  // A message that was received has memory of its own: sockets here are never of one process (inproc).
+  const std::span<std::byte> bytes(static_cast<std::byte*>(message.data()), message.size());
+  return Payload::alone(std::move(message), bytes);
 }
 
 Result<PeerId> peer_from_routing_id(std::span<const std::byte> routing_id) {

@@ -244,8 +244,8 @@ Result<Payload> Lane::take_payload(zmq::message_t& frame, const PayloadPlace& pl
   if (!copy) return payload;
   auto memory = std::make_unique_for_overwrite<std::byte[]>(payload->bytes().size());
   std::ranges::copy(payload->bytes(), memory.get());
-  const std::span<const std::byte> bytes(memory.get(), payload->bytes().size());
-  return Payload(std::move(memory), bytes);
+  const std::span<std::byte> bytes(memory.get(), payload->bytes().size());
+  return Payload::alone(std::move(memory), bytes);
 }
 
 // A dropped answer is not lost for good: the client queries what is overdue, and is answered again.

@@ -16,6 +16,7 @@ struct Contribution {
   PeerId from;
   std::uint64_t weight = 0;
   bool present = false;
+  std::uint32_t summed = 0;  // so many nodes' frames are in this one; 0: its own is in another's
   bool redo = false;
   GateDecision gate;                   // Push::gate
   std::vector<StepSettings> settings;  // Push::settings

@@ -1,10 +1,12 @@
 #include "server/shard/shard_rounds.h"
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <string>
 #include <utility>
 
+#include "kernels/tree_sum.h"
 #include "server/shard/shard_core.h"
 
 namespace tributary {
@@ -43,6 +45,7 @@ void ShardRounds::end_view() {
     for (Contribution& push : round.pushes) {
       push.frame.reset();
       push.present = false;
+      push.summed = 0;
     }
     round.arrived = 0;
   }
@@ -72,6 +75,7 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
   const std::size_t bytes = frame.bytes().size();
   mine.settings = push.settings;  // which may throw
   mine.present = true;
+  mine.summed = 1;
   mine.redo = push.redo;
   mine.gate = push.gate;
   mine.weight = push.weight;
@@ -80,7 +84,36 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
   chunks_.stats().push_bytes += bytes;
   chunks_.hold(bytes);
   ++round.arrived;
+  if (!all_there(chunk)) add_siblings(chunk, push.key.node);
   push_held(from, chunk, push.key, push.round);
+}
+
+// So many frames that are a subtree of the sum become one, in the place of the first, before the round is complete:
+// nodes that wait for a late one do not each cost a frame. Only values in memory that nobody else reads can be added so.
+void ShardRounds::add_siblings(const ShardChunk& chunk, NodeRank newest) {
+  OpenRound& round = open_[chunk.position];
+  const auto at = static_cast<std::size_t>(std::ranges::lower_bound(chunk.nodes, newest) - chunk.nodes.begin());
+  for (std::size_t each = 1;; each *= kSiblings) {  // nodes in each of them
+    const std::size_t together = each * kSiblings, first = at / together * together;
+    if (first + together > chunk.nodes.size()) return;
+    std::array<Contribution*, kSiblings> siblings;
+    std::array<const float*, kSiblings> values;
+    for (std::size_t k = 0; k < kSiblings; ++k) {
+      siblings[k] = &round.pushes[chunk.nodes[first + k * each].value];
+      if (siblings[k]->summed != each) return;
+      values[k] = chunks_.push().as_fp32(siblings[k]->frame.bytes().data());
+      if (!values[k]) return;
+    }
+    const std::span<std::byte> place = siblings[0]->frame.own_bytes();
+    if (place.empty()) return;
+    kernels::tree_sum(values, chunk.elements, reinterpret_cast<float*>(place.data()));
+    siblings[0]->summed = static_cast<std::uint32_t>(together);
+    for (std::size_t k = 1; k < kSiblings; ++k) {
+      chunks_.let_go(siblings[k]->frame.bytes().size());
+      siblings[k]->frame.reset();
+      siblings[k]->summed = 0;
+    }
+  }
 }
 
 // A push that contradicts what its author was told; false: it does not.
@@ -158,7 +191,8 @@ bool ShardRounds::complete_round(ShardChunk& chunk) {
   frames_.clear();
   for (const NodeRank node : chunk.nodes) {
     const Contribution& push = round.pushes[node.value];
-    frames_.push_back({push.frame.bytes().data(), push.weight});
+    if (push.summed == 0) continue;
+    frames_.push_back({push.frame.bytes().data(), push.weight, push.summed});
   }
   ShardStep step{frames_, weight(chunk) / chunk.copies, chunk.state.step + 1};
   step.settings = round.pushes[chunk.nodes.front().value].settings;
@@ -199,6 +233,7 @@ void ShardRounds::finish(ShardChunk& chunk) {
     }
     push.frame.reset();
     push.present = false;
+    push.summed = 0;
     if (push.redo) {
       const Round done(chunk.state.version.value);
       chunks_.output().receipt(push.from, Receipt{chunks_.key(chunk, node), done, false, true});

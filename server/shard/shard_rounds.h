@@ -1,6 +1,7 @@
 // ShardRounds: synchronous rounds, chunk by chunk. A chunk at version v collects one push of round v+1 from every node
 // of the view that holds it; the last one triggers the fused sum and step, and every contributor gets the new
-// parameters (docs/data-path.md). At most one round of a chunk is open, so at most `nodes` frames of it are held.
+// parameters (docs/data-path.md). At most one round of a chunk is open. Of it at most `nodes` frames are held; fp32
+// frames that are siblings in the sum's tree become one, so that a single late node leaves O(log nodes) of them.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,9 @@ class ShardRounds final : public RoundRule {
   bool complete() const override { return !residuals_ || residuals_->complete(); }
   void captured(ShardChunk& chunk) override;
 
+  // Frames that become one. (Two would double the passes over memory; a cluster of four has none of them.)
+  static constexpr std::size_t kSiblings = 4;
+
  private:
   struct WaitingPull {
     PeerId from;  // value 0: none
@@ -49,6 +53,7 @@ class ShardRounds final : public RoundRule {
   std::uint64_t weight(const ShardChunk& chunk) const;
   void take_residual(PeerId from, ShardChunk& chunk, const Push& push, Payload values);
   void push_held(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round);
+  void add_siblings(const ShardChunk& chunk, NodeRank newest);
   bool complete_round(ShardChunk& chunk);
   bool apply(ShardChunk& chunk, ShardStep& step);
   void finish(ShardChunk& chunk);

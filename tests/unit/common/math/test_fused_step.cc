@@ -141,6 +141,45 @@ TEST_CASE("fused_step equals its parts for more frames than are summed in one lo
   }
 }
 
+TEST_CASE("a frame may be a subtree's sum, wherever it stands") {
+  constexpr std::size_t kElements = 300;
+  for (const std::size_t nodes : {5, 6, 7, 9, 13, 64, 100, 1023, 1024}) {
+    for (std::uint32_t which = 0; which < 8; ++which) {
+      CAPTURE(nodes);
+      CAPTURE(which);
+      std::vector<std::vector<float>> memory;
+      std::vector<const float*> inputs;
+      for (std::size_t k = 0; k < nodes; ++k) {
+        memory.push_back(some_values(kElements, static_cast<std::uint32_t>(k + 1)));
+        inputs.push_back(memory.back().data());
+      }
+      std::vector<float> expected(kElements), got(kElements);
+      kernels::tree_sum(inputs, kElements, expected.data());
+      // Of aligned parts of a power of two some are one frame.
+      std::vector<PushFrame> frames;
+      std::uint32_t state = which * 7919u + static_cast<std::uint32_t>(nodes);
+      for (std::size_t first = 0; first < nodes;) {
+        std::size_t width = 1;
+        while (first % (2 * width) == 0 && first + 2 * width <= nodes) {
+          state = state * 1664525u + 1013904223u;
+          if (state >> 30 == 0 || which == 0) break;
+          width *= 2;
+        }
+        const std::span part(inputs.data() + first, width);
+        if (width > 1) kernels::tree_sum(part, kElements, memory[first].data());
+        frames.push_back({reinterpret_cast<const std::byte*>(inputs[first]), 1, static_cast<std::uint32_t>(width)});
+        first += width;
+      }
+      FusedArgs args;
+      args.elements = kElements;
+      args.frames = frames;
+      args.push = &encoding_for(EncodingId::kFp32);
+      fused_sum(args, got.data());
+      CHECK(same(got, expected));
+    }
+  }
+}
+
 TEST_CASE("fused_step takes the largest number of frames") {
   check({.elements = 100, .frames = kernels::kMaxSumInputs, .push = EncodingId::kFp16});
 }

@@ -58,6 +58,12 @@ inline std::vector<std::byte> frame_of(std::size_t count, float value, EncodingS
 }
 
 inline Payload payload_of(std::vector<std::byte> bytes) {
+  auto owner = std::make_unique<std::vector<std::byte>>(std::move(bytes));
+  const std::span<std::byte> view = *owner;
+  return Payload::alone(std::move(owner), view);
+}
+// In memory that its author keeps.
+inline Payload shared_payload_of(std::vector<std::byte> bytes) {
   auto owner = std::make_shared<const std::vector<std::byte>>(std::move(bytes));
   const std::span<const std::byte> view = *owner;
   return Payload(std::move(owner), view);

@@ -1,6 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <memory>
+#include <random>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/weight.h"
@@ -368,6 +374,109 @@ TEST_CASE("the learning rate follows the schedule by rounds applied") {
   push(2, 0);  // skipped: no step of the schedule
   push(3, 1);  // lr 2/4
   CHECK(all_equal(core.params(ChunkIndex(0)), -0.75f));
+}
+
+// ---- Nodes that wait for a late one ----
+
+namespace {
+
+// What node `node` pushes: values whose sum depends on the order of adding.
+std::vector<std::byte> mixed_frame(std::uint32_t node, std::uint64_t round) {
+  std::vector<float> values(kChunk);
+  std::uint32_t state = node * 2654435761u + static_cast<std::uint32_t>(round) * 40503u + 1;
+  for (float& value : values) {
+    state = state * 1664525u + 1013904223u;
+    value = std::ldexp(static_cast<float>(static_cast<std::int32_t>(state)), -40 + static_cast<int>(state >> 28));
+  }
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+void push_mixed(Shard& shard, std::uint32_t node, std::uint64_t round, bool shared = false) {
+  const std::vector<std::byte> frame = mixed_frame(node, round);
+  const ChunkKey key{kJob, shard.core.job().view->view, NodeRank(node), ChunkIndex(0)};
+  shard.core.on_push(peer_of(node), Push{key, Round(round), 1, EncodingId::kFp32},
+                     shared ? shared_payload_of(frame) : payload_of(frame));
+}
+
+std::vector<std::uint32_t> nodes_in_order(std::uint32_t nodes, int order, std::uint32_t late) {
+  std::vector<std::uint32_t> all;
+  for (std::uint32_t node = 0; node < nodes; ++node) {
+    if (node != late) all.push_back(node);
+  }
+  if (order == 1) std::ranges::reverse(all);
+  if (order == 2) std::ranges::shuffle(all, std::mt19937(nodes));
+  all.push_back(late);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("nodes that wait for a late one cost few frames, and the bits are those of all frames together") {
+  for (const std::uint32_t nodes : {2u, 4u, 5u, 6u, 7u, 8u, 13u, 16u, 64u, 100u, 257u}) {
+    for (const std::uint32_t late : {0u, nodes / 3, nodes - 1}) {
+      for (int order = 0; order < 3; ++order) {
+        CAPTURE(nodes);
+        CAPTURE(late);
+        CAPTURE(order);
+        Shard shard({.nodes = nodes, .optimizer = "adamw"}), apart({.nodes = nodes, .optimizer = "adamw"});
+        shard.init(1.0f);
+        apart.init(1.0f);
+        std::uint64_t levels = 1;
+        for (std::uint64_t there = 4; there <= nodes; there *= 4) ++levels;
+        for (std::uint64_t round = 1; round <= 2; ++round) {
+          const std::vector<std::uint32_t> who = nodes_in_order(nodes, order, late);
+          for (const std::uint32_t node : who) {
+            if (node == late) CHECK(shard.core.stats().held_bytes <= 3 * levels * kChunk * sizeof(float));
+            push_mixed(shard, node, round);
+            push_mixed(shard, node, round);  // again: nothing is added twice
+          }
+          for (std::uint32_t node = 0; node < nodes; ++node) push_mixed(apart, node, round, true);
+          CHECK(shard.version() == round);
+          CHECK(std::ranges::equal(std::as_bytes(shard.params()), std::as_bytes(apart.params())));
+          CHECK(shard.core.stats().held_bytes == 0);
+          CHECK(shard.core.stats().held_frames == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("frames that are a subtree of the sum are one before the last node's is there") {
+  Shard shard({.nodes = 8});
+  shard.init(1.0f);
+  for (std::uint32_t node = 0; node < 7; ++node) push_mixed(shard, node, 1);
+  CHECK(shard.core.stats().held_frames == 4);
+  CHECK(shard.core.stats().max_held_bytes == 4 * kChunk * sizeof(float));
+  CHECK(shard.out.receipts.size() == 7);
+}
+
+TEST_CASE("what an author keeps, and what is not fp32, is not added before the round is complete") {
+  Shard shared({.nodes = 8});
+  shared.init(1.0f);
+  for (std::uint32_t node = 0; node < 7; ++node) push_mixed(shared, node, 1, true);
+  CHECK(shared.core.stats().held_frames == 7);
+  Shard half({.nodes = 8, .push = EncodingId::kBf16});
+  half.init(1.0f);
+  for (std::uint32_t node = 0; node < 7; ++node) half.push(node, 1, 1.0f);
+  CHECK(half.core.stats().held_frames == 7);
+}
+
+TEST_CASE("a round whose frames are partly added ends with its view, and is pushed anew in the next") {
+  Shard shard({.nodes = 8}), apart({.nodes = 8});
+  shard.init(1.0f);
+  apart.init(1.0f);
+  for (std::uint32_t node = 0; node < 7; ++node) push_mixed(shard, node, 1);
+  CHECK(shard.core.stop(false, Round()));
+  CHECK(shard.core.stats().held_bytes == 0);
+  ShardJob next = shard.core.job();
+  ViewPlan view = *next.view;
+  view.view = ViewId(kView.value + 1);
+  next.view = std::make_shared<const ViewPlan>(std::move(view));
+  REQUIRE(shard.core.reopen(next));
+  for (const std::uint32_t node : nodes_in_order(8, 2, 3)) push_mixed(shard, node, 1);
+  for (std::uint32_t node = 0; node < 8; ++node) push_mixed(apart, node, 1, true);
+  CHECK(std::ranges::equal(std::as_bytes(shard.params()), std::as_bytes(apart.params())));
 }
 
 }  // namespace tributary::shard_rounds_test
