@@ -47,6 +47,7 @@ struct ControlMessage {
     wantPart @37 :WantPart;
     statePart @38 :StatePart;
     rankValues @39 :RankValues;
+    peerAddresses @40 :PeerAddresses;
   }
 }
 
@@ -224,12 +225,17 @@ struct JobWaits {  # coordinator -> workers that have joined: for whom their job
   missing @1 :Text;
 }
 
-struct PeerAddress {  # worker -> coordinator -> the view's other workers (all-reduce): something they need to connect
+struct PeerAddress {  # worker -> coordinator (all-reduce): something that the view's other nodes need to connect
   job @0 :UInt64;
   view @1 :UInt32;
   node @2 :UInt32;  # the author
   key @3 :Text;
   value @4 :Data;
+  forAll @5 :Bool;  # else the value is for the two nodes beside the author; the others hear of its key
+}
+
+struct PeerAddresses {  # coordinator -> the view's workers: those of other nodes
+  addresses @0 :List(PeerAddress);
 }
 
 # worker -> coordinator: what a rank gave to be kept with the state after a round. To workers: what the view's giver gave.

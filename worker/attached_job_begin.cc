@@ -106,7 +106,7 @@ Status AttachedJob::begin(const JobWelcome& m, std::uint64_t now_ms) {
 // What another node of an all-reduce job has for this one to connect to it. (This view's welcome came before it.)
 void AttachedJob::on(const PeerAddress& m, std::uint64_t now_ms) {
   if (plan_->on_servers() || over()) return;
-  if (m.key != kOfferKey) context_.lanes.peer_address(m);
+  if (m.key != kOfferKey && !m.value.empty()) context_.lanes.peer_address(m);
   Agreeing* agreeing = std::get_if<Agreeing>(&phase_);
   if (!agreeing || !agreeing->agreement.hear(m)) return;
   const std::string conflict = agreeing->agreement.conflict();

@@ -18,7 +18,7 @@ PeerAddress DeviceAgreement::offer() const {
   std::string text;
   for (const std::string& line : offers_.at(node_.value)) text += (text.empty() ? "" : "\n") + line;
   const auto bytes = std::as_bytes(std::span(text));
-  return {job_, view_, node_, kOfferKey, {bytes.begin(), bytes.end()}};
+  return {job_, view_, node_, kOfferKey, {bytes.begin(), bytes.end()}, true};
 }
 
 bool DeviceAgreement::hear(const PeerAddress& m) {

@@ -185,6 +185,12 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
   context_.decline(m, record.joined_as, "a trainer of " + job_in_words(m.name) + " left before it began");
 }
 
+void NodeJobs::on(const PeerAddresses& m, std::uint64_t now_ms) {
+  for (const PeerAddress& address : m.addresses) {
+    if (AttachedJob* job = job_of(address)) job->on(address, now_ms);
+  }
+}
+
 // A snapshot has everything up to that round: pushes up to it are not needed any more.
 void NodeJobs::on(const SnapshotCommit& m, std::uint64_t) {
   const bool kept = std::ranges::any_of(jobs_, [&](const AttachedJob& one) {

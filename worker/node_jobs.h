@@ -77,6 +77,7 @@ class NodeJobs {
   void on(const SnapshotCommit& m, std::uint64_t now_ms);
   void on(const ControlError& m, std::uint64_t now_ms);
   void on(const JobWaits& m, std::uint64_t now_ms);
+  void on(const PeerAddresses& m, std::uint64_t now_ms);
   void on(const WantPart& m, std::uint64_t now_ms);
   void on(const StatePart& m, std::uint64_t now_ms);
   void on(const DrainDone&, std::uint64_t) { drain_done_ = true; }

@@ -26,7 +26,7 @@ namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both. Within
 // a version fields and kinds may be added (docs/data-path.md, "Messages of other releases").
-inline constexpr std::uint16_t kProtocolVersion = 13;
+inline constexpr std::uint16_t kProtocolVersion = 14;
 
 inline constexpr std::uint32_t kNobody = ~0u;  // in place of a rank
 
@@ -222,13 +222,14 @@ struct JobWaits {  // coordinator -> workers that have joined, now and then: for
   }
 };
 inline constexpr std::size_t kMaxPeerAddressBytes = 256u << 10;
-// Worker -> coordinator -> the view's other workers (all-reduce): something they need to connect to each other.
+// Worker -> coordinator (all-reduce): something that the view's other nodes need to connect to this one.
 struct PeerAddress {
   JobId job;
   ViewId view;
   NodeRank node;  // the author
   std::string key;
   std::vector<std::byte> value;  // at most kMaxPeerAddressBytes
+  bool for_all = false;          // else the value is for the two nodes beside the author; the others hear of its key
 
   static constexpr auto kWire = TRIB_WIRE(PeerAddress);
   static void fields(auto& m, auto&& field) {
@@ -237,6 +238,15 @@ struct PeerAddress {
     field(m.node, TRIB_WIRE(Node));
     field(m.key, TRIB_WIRE(Key), AtMost{kMaxNameBytes, "the key of the peer's address"});
     field(m.value, TRIB_WIRE(Value), AtMost{kMaxPeerAddressBytes, "the peer's address"});
+    field(m.for_all, TRIB_WIRE(ForAll));
+  }
+};
+struct PeerAddresses {  // coordinator -> the view's workers: those of other nodes
+  std::vector<PeerAddress> addresses;
+
+  static constexpr auto kWire = TRIB_WIRE(PeerAddresses);
+  static void fields(auto& m, auto&& field) {
+    field(m.addresses, TRIB_WIRE(Addresses), AtMost{kMaxRanks, "the list of addresses"});
   }
 };
 struct PrepareSnapshot {  // coordinator -> servers: get memory for the copy-on-write of the next snapshot, whose round
@@ -481,7 +491,7 @@ using ControlVariant =
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
                  DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
                  TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Examine, Examined, WantPart, StatePart,
-                 RankValues>;
+                 RankValues, PeerAddresses>;
 
 // One of them. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for all
 // alternatives, which every file that has a message would compile.

@@ -22,10 +22,9 @@ struct JobMember {
   JoinJob join;
   JobConfig config;  // join.job_json
   std::optional<LeaveJob> left;
-  std::uint32_t addresses = 0;  // PeerAddress messages passed on
-  std::uint64_t answers = 0;    // as its last pace says
-  std::vector<Round> said;      // likewise
-  bool leaving = false;         // elastic: its worker is being stopped, the job is not
+  std::uint64_t answers = 0;  // as its last pace says
+  std::vector<Round> said;    // likewise
+  bool leaving = false;       // elastic: its worker is being stopped, the job is not
 };
 using JobMembers = std::map<std::uint32_t, JobMember>;  // by node rank
 

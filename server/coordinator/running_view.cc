@@ -49,7 +49,8 @@ RunningView::RunningView(JobLedger& ledger, JobView opened, std::uint64_t now_ms
     : view(std::move(opened)),
       ledger_(ledger),
       snapshots_(ledger.config().snapshot, bytes_to_prepare(ledger), now_ms),
-      stragglers_(has_deadline(ledger.config())) {
+      stragglers_(has_deadline(ledger.config())),
+      addresses_(static_cast<std::uint32_t>(view.members.size())) {
   ledger_.stalls.begin_view(view.start.round, now_ms);
   ledger_.values.begin(ledger_.record().job, ledger_.record().view, view.start.round, ranks_of(view.members));
   const auto keeps_none = std::ranges::find_if(
@@ -80,15 +81,16 @@ void RunningView::on(const Peers::Worker& worker, const PeerAddress& m) {
         worker.peer, {ErrorCode::kInvalidArgument,
                       "worker " + worker.hello.name + " is not " + who + " and has no address to give for it"});
   }
-  if (++author->second.addresses > kMaxPeerAddresses) {
-    if (author->second.addresses > kMaxPeerAddresses + 1) return;  // said once
-    return ledger_.context.refuse(
-        worker.peer,
-        {ErrorCode::kLimit, who + " gave more than " + std::to_string(kMaxPeerAddresses) + " addresses in one view"});
-  }
+  if (const Status added = addresses_.add(m); !added) return ledger_.context.refuse(worker.peer, added.error());
+  if (addresses_.complete()) tell_addresses();
+}
+
+void RunningView::tell_addresses() {
+  if (!addresses_.news()) return;
   for (const auto& [node, member] : view.members) {
-    if (node != m.node.value) ledger_.context.send_worker(member.worker, m);
+    addresses_.tell_news(node, [&](const PeerAddresses& list) { ledger_.context.send_worker(member.worker, list); });
   }
+  addresses_.told();
 }
 
 void RunningView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms) {
@@ -264,6 +266,7 @@ std::optional<RunningView::LeftBehind> RunningView::left_behind(const LeaveJob& 
 
 std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
   look_for_stall(now_ms);
+  tell_addresses();
   if (const auto why = ledger_.values.mistake(now_ms)) fail_values(*why);
   if (const JobMember* finished = one_that_left(view.members)) return left_behind(*finished->left, now_ms);
   if (ledger_.servers() == 0) return std::nullopt;
@@ -311,6 +314,7 @@ void RunningView::tell_again(std::uint32_t node, const JobMember& member) const 
   const JobRecord& record = ledger_.record();
   const auto tell = [&](const ControlMessage& message) { ledger_.context.send_worker(member.worker, message); };
   welcome(node);
+  addresses_.tell_all(node, tell);
   if (stop_requested_) tell(StopRequest{record.job, record.view, ledger_.last_stop});
   if (const auto round = snapshots_.under_way()) tell(SnapshotAt{record.job, record.view, *round});
 }

@@ -13,20 +13,19 @@
 #include "server/coordinator/snapshot_schedule.h"
 #include "server/coordinator/stall_watch.h"
 #include "server/coordinator/straggler_watch.h"
+#include "server/coordinator/view_addresses.h"
 
 namespace tributary {
 
 class RunningView {
  public:
-  static constexpr std::uint32_t kMaxPeerAddresses = 4096;  // of a node in a view; more are not passed on
-
   RunningView(JobLedger& ledger, JobView opened, std::uint64_t now_ms);
 
   // ---- What its peers say ----
   void note(const Peers::Worker& worker, const NodePace& pace);  // of a member
   void has_memory(std::uint16_t server) { snapshots_.has_memory(server); }
   // What a node has for the others to connect to it.
-  void on(const Peers::Worker& worker, const PeerAddress& m);
+  void on(const Peers::Worker& worker, const PeerAddress& m);  // of an all-reduce job
   void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
   // What a rank keeps, of this view.
   void on(const Peers::Worker& worker, const NodeRankState& m);
@@ -71,6 +70,7 @@ class RunningView {
   bool saves() const { return ledger_.context.checkpoints.awaits_snapshot(ledger_.config().name); }
   void commit(Round round, std::uint64_t now_ms);
   void look_for_stall(std::uint64_t now_ms);
+  void tell_addresses();
   std::optional<LeftBehind> left_behind(const LeaveJob& first, std::uint64_t now_ms);
   void fail_values(const Error& why);
   // A node that has not left, and has begun a round after this one.
@@ -82,6 +82,7 @@ class RunningView {
   std::optional<AwaitedState> awaited_;  // for the snapshot under way
   StragglerWatch stragglers_;
   std::optional<StallWatch::Stall> stall_;
+  ViewAddresses addresses_;
   bool stop_requested_ = false;
   std::optional<Round> joins_after_;  // somebody wants to join, after a later snapshot than this
   // Some nodes have finished, others not yet; or not, and have begun another round.

@@ -148,7 +148,9 @@ Status AllreduceJob::open_rings() {
   auto exchange = make_exchange();
   Addresses mine = {(*control)->address_for_previous(), (*control)->address_for_next()};
   if (Status opened = exchange->open(std::move(device), mine); !opened) return opened;
-  const PeerAddress published{view_.job, view_.view, spec.node, address_key_, encode(mine)};
+  // Node 0's keys of NCCL's communicators are for all; rings are made of neighbours.
+  const bool for_all = spec.node.value == 0 && spec.allreduce_devices;
+  const PeerAddress published{view_.job, view_.view, spec.node, address_key_, encode(mine), for_all};
   if (published.value.size() > kMaxPeerAddressBytes) {
     return fail(ErrorCode::kLimit, "the addresses of " + std::to_string(RingShape::of(spec).here) +
                                        " local ranks take " + std::to_string(published.value.size()) +

@@ -66,9 +66,10 @@ struct ControlMessage {
     wantPart @37 :AnyPointer;
     statePart @38 :AnyPointer;
     rankValues @39 :AnyPointer;
-    praise @40 :StopRequest;
+    peerAddresses @40 :AnyPointer;
+    praise @41 :StopRequest;
   }
-  sent @41 :UInt64;
+  sent @42 :UInt64;
 }
 
 struct AttachMessage {

@@ -1,6 +1,8 @@
 // CoordinatorCore: jobs of mode "allreduce", which have no part on servers, in clusters with and without them.
 #include <doctest/doctest.h>
 
+#include "common/wire/codec.h"
+#include "server/coordinator/view_addresses.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_allreduce_test {
@@ -184,21 +186,28 @@ TEST_CASE("an all-reduce job whose last checkpoint is gone goes on from the one 
   CHECK(welcome_of(cluster, 0).resume_round == Round(40));
 }
 
-TEST_CASE("what nodes need to connect to each other is passed on to the others, and to nobody else") {
+TEST_CASE("nodes are told what they need to connect to each other when all have said it, and nobody else is") {
   Cluster cluster(0);
   cluster.everybody(4);
   join_all(cluster, 3);
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.sent.clear();
   cluster.say(worker_peer(1), address(welcome, 1, "ring/1"));
-  for (const std::uint32_t w : {0u, 2u}) {
-    const auto got = cluster.only<PeerAddress>(worker_peer(w));
+  cluster.say(worker_peer(1), address(welcome, 1, "ring/1"));  // again: it is one node all the same
+  cluster.say(worker_peer(0), address(welcome, 0));
+  CHECK(cluster.sent.empty());
+  cluster.say(worker_peer(2), address(welcome, 2));
+  for (std::uint32_t w = 0; w < 3; ++w) {
+    const auto got = cluster.only<PeerAddresses>(worker_peer(w));
     REQUIRE(got);
-    CHECK(got->node == NodeRank(1));
-    CHECK(got->key == "ring/1");
-    CHECK(got->value == std::vector{std::byte{1}, std::byte{2}});
+    REQUIRE(got->addresses.size() == 2);
+    for (const PeerAddress& one : got->addresses) {
+      CHECK(one.node != NodeRank(w));
+      CHECK(one.key == (one.node == NodeRank(1) ? "ring/1" : "k"));
+      CHECK(one.value == std::vector{std::byte{1}, std::byte{2}});
+    }
   }
-  CHECK(cluster.count<PeerAddress>() == 2);
+  CHECK(cluster.count<PeerAddresses>() == 3);
 
   cluster.sent.clear();
   JobWelcome stale = welcome;
@@ -208,10 +217,78 @@ TEST_CASE("what nodes need to connect to each other is passed on to the others, 
   // Worker 3 is no member, and worker 2 is not node 1.
   for (const std::uint32_t w : {3u, 2u}) {
     cluster.sent.clear();
-    cluster.say(worker_peer(w), address(welcome, 1));
-    CHECK(cluster.count<PeerAddress>() == 0);
+    cluster.say(worker_peer(w), address(welcome, 1, "another"));
     CHECK(cluster.only<ControlError>(worker_peer(w)));
+    cluster.pass(200, 3);
+    CHECK(cluster.count<PeerAddresses>() == 0);
   }
+}
+
+TEST_CASE("1000 nodes cost a few messages each, with the values of those beside a node and the keys of all") {
+  constexpr std::uint32_t kNodes = 1000;
+  Cluster cluster(0);
+  cluster.everybody(kNodes);
+  join_all(cluster, kNodes);
+  const JobWelcome welcome = welcome_of(cluster, 0);
+  for (const bool for_all : {true, false}) {
+    CAPTURE(for_all);
+    cluster.sent.clear();
+    for (std::uint32_t w = 0; w < kNodes; ++w) {
+      PeerAddress said = address(welcome, w, for_all ? "offer" : "ring");
+      said.for_all = for_all;
+      cluster.say(worker_peer(w), said);
+    }
+    CHECK(cluster.count<PeerAddresses>() == kNodes);
+    for (const std::uint32_t w : {0u, 1u, 500u, kNodes - 1}) {
+      const auto got = cluster.only<PeerAddresses>(worker_peer(w));
+      REQUIRE(got);
+      CHECK(got->addresses.size() == kNodes - 1);
+      std::vector<std::uint32_t> with_values;
+      for (const PeerAddress& one : got->addresses) {
+        if (!one.value.empty()) with_values.push_back(one.node.value);
+      }
+      if (for_all) {
+        CHECK(with_values.size() == kNodes - 1);
+      } else {
+        std::vector<std::uint32_t> beside = {(w + kNodes - 1) % kNodes, (w + 1) % kNodes};
+        std::ranges::sort(beside);
+        CHECK(with_values == beside);
+      }
+    }
+  }
+}
+
+TEST_CASE("what some nodes say later than others is told with the next tick, as a node's word ends another's wait") {
+  Cluster cluster(0);
+  cluster.everybody(3);
+  join_all(cluster, 3);
+  const JobWelcome welcome = welcome_of(cluster, 0);
+  cluster.sent.clear();
+  cluster.say(worker_peer(2), address(welcome, 2));
+  CHECK(cluster.count<PeerAddresses>() == 0);
+  cluster.pass(200, 3);
+  for (const std::uint32_t w : {0u, 1u}) {
+    const auto got = cluster.only<PeerAddresses>(worker_peer(w));
+    REQUIRE(got);
+    REQUIRE(got->addresses.size() == 1);
+    CHECK(got->addresses[0].node == NodeRank(2));
+  }
+  CHECK(cluster.count<PeerAddresses>() == 2);
+  // What was told is not told again, but to a worker that may not have heard.
+  cluster.sent.clear();
+  cluster.say(worker_peer(0), address(welcome, 0));
+  cluster.say(worker_peer(1), address(welcome, 1));
+  cluster.pass(200, 3);
+  CHECK(cluster.count<PeerAddresses>() == 3);
+  CHECK(cluster.only<PeerAddresses>(worker_peer(0))->addresses.size() == 1);
+  CHECK(cluster.only<PeerAddresses>(worker_peer(2))->addresses.size() == 2);
+  cluster.sent.clear();
+  cluster.pass(1000, 3);
+  CHECK(cluster.count<PeerAddresses>() == 0);
+  cluster.say(PeerId(999), Heartbeat{worker_incarnation(0), {}});
+  const auto again = cluster.only<PeerAddresses>(PeerId(999));
+  REQUIRE(again);
+  CHECK(again->addresses.size() == 2);
 }
 
 TEST_CASE("a node cannot flood the others with addresses") {
@@ -220,19 +297,45 @@ TEST_CASE("a node cannot flood the others with addresses") {
   join_all(cluster, 2);
   const JobWelcome welcome = welcome_of(cluster, 0);
   cluster.sent.clear();
-  for (std::uint32_t i = 0; i < RunningView::kMaxPeerAddresses + 10; ++i) {
-    cluster.say(worker_peer(1), address(welcome, 1));
-  }
-  CHECK(cluster.to<PeerAddress>(worker_peer(0)).size() == RunningView::kMaxPeerAddresses);
-  const auto error = cluster.only<ControlError>(worker_peer(1));
-  REQUIRE(error);
-  CHECK(error->code == ErrorCode::kLimit);
+  const auto say = [&](const JobWelcome& view, std::size_t kinds) {
+    for (std::size_t i = 0; i < kinds; ++i) {
+      PeerAddress large = address(view, 1, "kind " + std::to_string(i));
+      large.value.resize(kMaxPeerAddressBytes);
+      cluster.say(worker_peer(1), large);
+    }
+    cluster.pass(200, 2);
+  };
+  say(welcome, ViewAddresses::kMaxOfNode + 10);
+  const auto told = [&] {
+    std::size_t count = 0;
+    for (const PeerAddresses& list : cluster.to<PeerAddresses>(worker_peer(0))) count += list.addresses.size();
+    return count;
+  };
+  CHECK(told() == ViewAddresses::kMaxOfNode);
+  CHECK(cluster.to<ControlError>(worker_peer(1)).at(0).code == ErrorCode::kLimit);
   // The next view begins anew.
   cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kFailed, 0));
   cluster.sent.clear();
   join_all(cluster, 2);
-  cluster.say(worker_peer(1), address(welcome_of(cluster, 1), 1));
-  CHECK(cluster.to<PeerAddress>(worker_peer(0)).size() == 1);
+  say(welcome_of(cluster, 1), 1);
+  CHECK(told() == 1);
+}
+
+TEST_CASE("a list of addresses that is too long for a message goes in several") {
+  constexpr std::uint32_t kNodes = 100;
+  ViewAddresses addresses(kNodes);
+  for (std::uint32_t node = 0; node < kNodes; ++node) {
+    PeerAddress large{JobId(1), ViewId(1), NodeRank(node), "offer", {}, true};
+    large.value.resize(kMaxPeerAddressBytes);
+    REQUIRE(addresses.add(large));
+  }
+  REQUIRE(addresses.complete());
+  std::size_t count = 0;
+  addresses.tell_news(7, [&](const PeerAddresses& list) {
+    CHECK(encode_control(list).size() < kMaxControlBytes / 2);
+    count += list.addresses.size();
+  });
+  CHECK(count == kNodes - 1);
 }
 
 TEST_CASE("addresses of a job on servers are not passed on") {

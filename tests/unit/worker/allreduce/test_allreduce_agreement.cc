@@ -42,7 +42,8 @@ struct Member {
   }
   void hear(std::uint32_t from, const std::string& key, const std::string& value) {
     const auto bytes = std::as_bytes(std::span(value));
-    node.server->on_control(PeerAddress{JobId(99), ViewId(1), NodeRank(from), key, {bytes.begin(), bytes.end()}});
+    const PeerAddress said{JobId(99), ViewId(1), NodeRank(from), key, {bytes.begin(), bytes.end()}};
+    node.server->on_control(PeerAddresses{{said}});
   }
   std::vector<std::unique_ptr<Session>> sessions() {
     std::vector<std::unique_ptr<Session>> all;

@@ -170,13 +170,15 @@ TEST_CASE("addresses of other nodes reach the lane while their view runs here") 
   auto attached = node.attach(ring_options(node, 1, 2));
   node.coordinator.await<JoinJob>();
   const PeerAddress mine{JobId(99), ViewId(1), NodeRank(0), "key", {std::byte{5}}};
-  node.server->on_control(mine);  // nothing runs yet
+  node.server->on_control(PeerAddresses{{mine}});  // nothing runs yet
   node.welcome();
   const auto session = session_of(std::move(attached));
   PeerAddress other = mine;
   other.view = ViewId(2);
-  node.server->on_control(other);
-  node.server->on_control(mine);
+  PeerAddress far = mine;
+  far.node = NodeRank(3);
+  far.value.clear();  // of a node that is not beside this one
+  node.server->on_control(PeerAddresses{{other, far, mine}});
   REQUIRE(eventually([&] { return !node.lanes.addresses().empty(); }));
   REQUIRE(node.lanes.addresses().size() == 1);
   CHECK(node.lanes.addresses()[0].view == ViewId(1));

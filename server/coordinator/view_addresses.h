@@ -1,0 +1,45 @@
+// ViewAddresses: what the nodes of an all-reduce view have for each other to connect. The coordinator gathers it, and
+// tells each node of the others in lists: at once when every node has said something new, else now and then. So a view
+// of n nodes costs the coordinator a few messages a node, and each node the values of the two beside it and the keys of
+// all. Pure. A view of a job in the coordinator owns it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/wire/messages.h"
+
+namespace tributary {
+
+class ViewAddresses {
+ public:
+  static constexpr std::size_t kMaxOfNode = 8;              // keys of a node in a view
+  static constexpr std::uint64_t kMaxListBytes = 8u << 20;  // of values in a message; more go in several
+  using Tell = std::function<void(const PeerAddresses&)>;
+
+  explicit ViewAddresses(std::uint32_t nodes) : said_(nodes) {}
+
+  // Of a node and key the first word counts. The author must be a node of the view. kLimit: it has too many keys.
+  Status add(const PeerAddress& m);
+  // Has every node said something that the others were not told?
+  bool complete() const { return news_of_ == said_.size(); }
+  bool news() const { return news_of_ != 0; }
+  // What `node` was not told yet; what all said so far.
+  void tell_news(std::uint32_t node, const Tell& tell) const { tell_some(node, true, tell); }
+  void tell_all(std::uint32_t node, const Tell& tell) const { tell_some(node, false, tell); }
+  void told();  // all nodes were, of all that is there
+
+ private:
+  struct OfNode {
+    std::vector<PeerAddress> addresses;
+    std::size_t told = 0;  // of them
+  };
+  void tell_some(std::uint32_t node, bool news_alone, const Tell& tell) const;
+
+  std::vector<OfNode> said_;  // by node
+  std::size_t news_of_ = 0;   // nodes
+};
+
+}  // namespace tributary
