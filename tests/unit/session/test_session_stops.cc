@@ -1,6 +1,7 @@
 // A session whose rank is told to stop while it waits.
 #include <atomic>
 #include <future>
+#include <thread>
 
 #include "tests/unit/worker/node_fixture.h"
 
@@ -77,6 +78,31 @@ TEST_CASE("who waits for a round, or for the last state, is asked, and waits on"
   node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kFinished, Round(1), {}});
   node.server->on_control(SnapshotDone{JobId(99), ViewId(1), Round(1), true, 0, ""});
   CHECK(saving.get());
+}
+
+TEST_CASE("a worker that is busy when a rank detaches is waited for") {
+  std::atomic<bool> over = false;
+  FakeNode node;
+  node.run();
+  auto attached = node.attach(node.session_options());
+  node.coordinator.await<JoinJob>();
+  node.welcome();
+  auto session = attached.get();
+  REQUIRE_MESSAGE(session, session.error().message);
+  REQUIRE((*session)->start());
+  SessionOptions others = node.session_options();
+  others.job.name = "another";
+  others.stops = [&] { return over.load(); };
+  auto busy = node.coordinator.hold();
+  auto another = node.attach(others);  // the worker is about to join that job
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  auto leaving = std::async(std::launch::async, [&] { return (*session)->finish(LeaveKind::kFinished); });
+  CHECK(leaving.wait_for(std::chrono::milliseconds(10'500)) == std::future_status::timeout);
+  busy.unlock();
+  const Status left = leaving.get();
+  CHECK_MESSAGE(left, left.error().message);
+  over = true;
+  CHECK(error_of(std::move(another)).code == ErrorCode::kStopped);
 }
 
 }  // namespace tributary::session_stops_test

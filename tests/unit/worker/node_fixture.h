@@ -43,6 +43,8 @@ class FakeCoordinator final : public CoordinatorPort {
     REQUIRE(eventually([&] { return all<Message>().size() >= count; }));
     return all<Message>().back();
   }
+  // Who has something to say waits until the lock is gone.
+  std::unique_lock<std::mutex> hold() const { return std::unique_lock(mutex_); }
 
  private:
   mutable std::mutex mutex_;
