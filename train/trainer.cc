@@ -95,7 +95,7 @@ class Trainer {
         return summary_;
       }
       // The first attach must work; later ones may find daemons that are about to come back.
-      if (!end && (!attached_once_ || !may_come_back(end.error()))) return tl::unexpected(end.error());
+      if (!end && (!attached_once_ || no_worker_ || !may_come_back(end.error()))) return tl::unexpected(end.error());
       fruitless = best_ > best_before ? 1 : fruitless + 1;
       idle = complete_ > resumed_ ? 1 : idle + 1;  // a job that went back makes its way again: no reason to wait longer
       if (fruitless == 1) progress = Clock::now();
@@ -124,10 +124,14 @@ class Trainer {
 
   // Attaches, trains, detaches. Errors are the session's.
   Result<ViewEnd> run_view() {
-    // The first attach waits for a worker that is still to be started; later ones take turns with run_views' pauses.
-    session_options_.await_worker = !attached_once_;
+    const Clock::time_point asked = Clock::now();
     auto attached = Session::attach(session_options_, compute_.shape().tensors());
-    if (!attached) return tl::unexpected(attached.error());
+    if (!attached) {
+      // One that is to be started, or started again, is waited for within the attach.
+      no_worker_ =
+          attached.error().code == ErrorCode::kUnavailable && Clock::now() >= asked + session_options_.attach_timeout;
+      return tl::unexpected(attached.error());
+    }
     session_ = std::move(*attached);
     take_place(session_->topology());
     pushed_ = session_->resume_round();  // whose parameters start() waits for
@@ -384,6 +388,7 @@ class Trainer {
   SessionOptions session_options_;
   RunSummary summary_;
   bool attached_once_ = false;
+  bool no_worker_ = false;  // the last attach waited for one in vain
   bool told_not_finite_ = false;
   Round best_;       // newest complete round of any view
   Round resumed_;    // where the newest view began

@@ -77,6 +77,7 @@ Session::~Session() = default;
 Result<std::unique_ptr<Session>> Session::attach(SessionOptions options, std::vector<TensorSpec> tensors) {
   World& world = *World::current;
   ++world.attaches;
+  world.waited_for_worker += options.await_worker ? 1 : 0;
   if (world.on_attach) world.on_attach();
   if (options.stops && options.stops()) return fail(ErrorCode::kStopped, "told to stop while it waited for node 1");
   if (!world.attach_errors.empty()) {

@@ -37,6 +37,7 @@ struct World {
   static inline World* current = nullptr;  // the one that sessions belong to
 
   int attaches = 0;
+  int waited_for_worker = 0;  // attaches that would have
   std::vector<std::pair<LeaveKind, std::uint64_t>> finishes;
   std::string finish_message;
 

@@ -50,6 +50,7 @@ class Run {
     options_.job.train.epochs = 5;
   }
   void take_rate(double lr) { options_.job.optimizer.lr = lr; }
+  void wait_no_longer_for_attaches() { options_.attach_timeout = std::chrono::seconds(0); }
   std::string log() const {
     std::string text(4096, '\0');
     std::rewind(log_);
@@ -244,6 +245,26 @@ TEST_CASE("A worker daemon that goes and comes back only costs a restart") {
   const auto summary = run.train();
   run.expect_complete(summary);
   CHECK(summary->restarts == 2);
+}
+
+TEST_CASE("A worker daemon that is away is waited for within each attach, and not for longer than one may take") {
+  Run run;
+  run.world.errors[6] = {ErrorCode::kUnavailable, "the worker is gone"};
+  bool in_vain = false;
+  SUBCASE("it comes back") {}
+  SUBCASE("it does not") {
+    in_vain = true;
+    run.wait_no_longer_for_attaches();
+    run.world.on_round = [&](Round round) {
+      if (round.value == 6 && run.world.attaches == 1)
+        run.world.attach_errors.assign(3, {ErrorCode::kUnavailable, "nobody listens"});
+    };
+  }
+  const auto summary = run.train();
+  CHECK(run.world.attaches == 2);
+  CHECK(run.world.waited_for_worker == 2);
+  REQUIRE(summary.has_value() == !in_vain);
+  if (in_vain) CHECK(summary.error().message == "nobody listens");
 }
 
 TEST_CASE("A view that ends before its first round because another rank was lost costs a restart") {
