@@ -202,7 +202,11 @@ void ControlJobs::on(const StopJob& m) {
   }
   job->ending = true;
   // One of this very round may be under way: then the lanes' captures are second copies, or fill in what is missing.
-  if (status.snapshot_pending != m.round) expect_snapshot(*job, m.round, false);
+  if (status.snapshot_pending == m.round) {
+    snapshotter_->hurry(m.job, m.round);
+  } else {
+    expect_snapshot(*job, m.round, false);
+  }
   stop_lanes(*job, true, m.round, park_last(*job, m.round));
 }
 

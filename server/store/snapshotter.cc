@@ -61,6 +61,14 @@ void Snapshotter::expect(SnapshotPlan plan) {
   wake_.notify_all();
 }
 
+void Snapshotter::hurry(JobId job, Round round) {
+  const std::lock_guard lock(mutex_);
+  for (Active& active : active_) {
+    if (active.plan.info.job == job && active.plan.info.round == round) active.plan.paced = false;
+  }
+  wake_.notify_all();
+}
+
 void Snapshotter::captured(ChunkSnapshot chunk) {
   std::lock_guard lock(mutex_);
   for (Active& active : active_) {
@@ -106,15 +114,16 @@ void Snapshotter::abandon_locked(Active& active, const std::string& reason, std:
   active.slots.clear();
 }
 
-// Those that are given up go first: somebody may wait for their end, and it costs nothing.
+// Those that are given up go first: somebody may wait for their end, and it costs nothing. Those that keep no pace
+// follow: a job's end waits for them, and not for the pace of another job's.
 Snapshotter::Active* Snapshotter::runnable() {
+  Active* first = nullptr;
   for (Active& active : active_) {
     if (!active.abandoned.empty()) return &active;
+    const bool ready = active.next == active.plan.chunks.size() || active.present[active.next];
+    if (ready && (!first || (first->plan.paced && !active.plan.paced))) first = &active;
   }
-  for (Active& active : active_) {
-    if (active.next == active.plan.chunks.size() || active.present[active.next]) return &active;
-  }
-  return nullptr;
+  return first;
 }
 
 void Snapshotter::run() {
@@ -153,7 +162,7 @@ std::uint64_t Snapshotter::write_next(Active& active, std::unique_lock<std::mute
   if (!last) chunk = std::move(active.slots[active.next++]);
   at_disk_.store(true, std::memory_order_relaxed);
   lock.unlock();
-  // `active` stays: only this thread removes entries. Its plan is constant, its writer this thread's own.
+  // `active` stays: only this thread removes entries. Its plan but for `paced` is constant, its writer this thread's own.
   std::uint64_t written = 0;
   Status status;
   if (!active.writer) {
@@ -185,7 +194,7 @@ void Snapshotter::end(Active& active, Status status, std::unique_lock<std::mutex
   const auto position = std::find_if(active_.begin(), active_.end(), [&](const Active& a) { return &a == &active; });
   ended.splice(ended.begin(), active_, position);
   lock.unlock();
-  Active& it = ended.front();
+  Active& it = ended.front();  // nobody else's any more
   SnapshotDone report{it.plan.info.job, it.plan.view, it.plan.info.round, status.has_value(), 0, {}};
   if (status) {
     report.bytes = it.writer->bytes();

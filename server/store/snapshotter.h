@@ -46,6 +46,8 @@ class SnapshotOrders {
   // To be called before the lanes are told to capture. An earlier snapshot of the same job whose chunks are not all
   // captured yet can never become complete and is abandoned; one that is only being written still ends first.
   virtual void expect(SnapshotPlan plan) = 0;
+  // Nobody trains any more: one that is under way keeps no pace from here on.
+  virtual void hurry(JobId job, Round round) = 0;
   // The snapshot will not become complete. Nothing happens if it is not under way. Waits for no disk: when it
   // returns no buffer of that snapshot is held here any more but that of the chunk that is being written.
   virtual void abandon(JobId job, Round round, const std::string& reason) = 0;
@@ -69,6 +71,7 @@ class Snapshotter final : public SnapshotOrders {
   Snapshotter& operator=(const Snapshotter&) = delete;
 
   void expect(SnapshotPlan plan) override;
+  void hurry(JobId job, Round round) override;
   // A chunk of an expected snapshot. Of one that is not expected (any more), or a second copy: dropped.
   void captured(ChunkSnapshot chunk);
   void abandon(JobId job, Round round, const std::string& reason) override;

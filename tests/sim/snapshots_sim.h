@@ -26,6 +26,7 @@ class SnapshotsSim final : public SnapshotOrders {
       : owner_(owner), store_(store), options_(options), read_(std::move(read)), done_(std::move(done)) {}
 
   void expect(SnapshotPlan plan) override;
+  void hurry(JobId, Round) override {}  // nothing keeps a pace here
   void abandon(JobId job, Round round, const std::string& reason) override;
   void captured(ChunkSnapshot chunk);
 

@@ -37,8 +37,10 @@ struct FakeLane final : LaneCommands {
 
 struct FakeSnapshots final : SnapshotOrders {
   void expect(SnapshotPlan plan) override { expected.push_back(std::move(plan)); }
+  void hurry(JobId, Round round) override { hurried.push_back(round); }
   void abandon(JobId, Round, const std::string&) override {}
   std::vector<SnapshotPlan> expected;
+  std::vector<Round> hurried;
 };
 
 struct Server final : ControlJobsOutput {
@@ -162,6 +164,17 @@ TEST_CASE("a final state that is durable is reported again when the order comes 
   done = server.take<SnapshotDone>();
   REQUIRE(done.size() == 1);
   CHECK_FALSE(done[0].ok);
+}
+
+TEST_CASE("a job's last snapshot keeps no pace, also if it was asked for while training went on") {
+  Server server;
+  server.open(3);
+  server.jobs.on(SnapshotAt{JobId(7), ViewId(3), Round(9)});
+  REQUIRE(server.snapshots.expected.size() == 1);
+  CHECK(server.snapshots.expected[0].paced);
+  server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kFinished, Round(9), "done"});
+  CHECK(server.snapshots.expected.size() == 1);
+  CHECK(server.snapshots.hurried == std::vector<Round>{Round(9)});
 }
 
 TEST_CASE("what a job ends with stays in memory until it is committed, and is told of when it is asked for") {

@@ -395,6 +395,22 @@ TEST_CASE("the writer keeps to its budget, and the last snapshot of a job need n
   seconds(kBytes / 100, false);
 }
 
+TEST_CASE("a last snapshot does not wait for another job's pace, nor for its own") {
+  Fixture f(kElements * sizeof(float));  // a chunk a second
+  f.snapshotter.expect(f.plan(1, 5, 40));
+  for (std::uint32_t i = 0; i < 40; ++i) f.snapshotter.captured(f.chunk(1, 5, 2 * i));
+  REQUIRE(f.store.wait_added(1));
+  SnapshotPlan last = f.plan(2, 9, 8);
+  last.paced = false;
+  const auto began = std::chrono::steady_clock::now();
+  f.snapshotter.expect(last);
+  for (std::uint32_t i = 0; i < 8; ++i) f.snapshotter.captured(f.chunk(2, 9, 2 * i));
+  CHECK(f.reports.wait(1).job == JobId(2));
+  f.snapshotter.hurry(JobId(1), Round(5));
+  CHECK(f.reports.wait(2).job == JobId(1));
+  CHECK(std::chrono::steady_clock::now() - began < 5s);
+}
+
 TEST_CASE("a token bucket lets bytes out at its rate") {
   constexpr std::uint64_t kSecond = 1'000'000'000;
   TokenBucket bucket(1000, 100);
