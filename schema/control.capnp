@@ -137,6 +137,7 @@ struct Heartbeat {  # daemon -> coordinator
   bytesIn @3 :UInt64;
   bytesOut @4 :UInt64;
   clockMs @5 :UInt64;  # its time of day, ms since 1970
+  moved @6 :UInt64;  # servers: bytes read and written for checkpoints
 }
 
 struct HeartbeatReply {

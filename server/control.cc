@@ -8,6 +8,7 @@
 #include "common/base/incarnation.h"
 #include "common/daemon/daemon_thread.h"
 #include "server/examination.h"
+#include "server/store/checkpoint_service.h"
 
 namespace tributary {
 namespace {
@@ -163,6 +164,7 @@ ControlMessage Control::hello_message() {
 Heartbeat Control::heartbeat_message() {
   Heartbeat beat;
   beat.progress = jobs_.progress();
+  if (checkpoints_) beat.moved = checkpoints_->moved();
   for (const Lane* lane : lanes_) {
     beat.bytes_in += lane->counters().push_bytes.value();
     beat.bytes_out += lane->counters().answer_bytes.value();

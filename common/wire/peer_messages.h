@@ -152,6 +152,7 @@ struct Heartbeat {
   // Payload of all jobs since the daemon started: what has come to it, and what has left it.
   std::uint64_t bytes_in = 0, bytes_out = 0;
   std::uint64_t clock_ms = 0;  // its time of day, since 1970
+  std::uint64_t moved = 0;     // servers: bytes read and written for checkpoints
 
   static constexpr auto kWire = TRIB_WIRE(Heartbeat);
   static void fields(auto& m, auto&& field) {
@@ -161,6 +162,7 @@ struct Heartbeat {
     field(m.bytes_in, TRIB_WIRE(BytesIn));
     field(m.bytes_out, TRIB_WIRE(BytesOut));
     field(m.clock_ms, TRIB_WIRE(ClockMs));
+    field(m.moved, TRIB_WIRE(Moved));
   }
 };
 struct HeartbeatReply {

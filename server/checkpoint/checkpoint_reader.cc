@@ -28,7 +28,10 @@ class Reading {
         slots_(state_names(optimizer_).size()),
         visitor_(visitor) {}
 
-  Status run(const std::set<ShardIndex>& shards) {
+  // Of files that are not read whole, these chunks.
+  Status run(const std::set<ShardIndex>& whole, const std::set<ChunkIndex>& chunks) {
+    std::set<ShardIndex> shards = whole;
+    for (const ChunkIndex chunk : chunks) shards.insert(layout_.owner(chunk).shard);
     for (const ManifestShard& shard : manifest_.shards) {
       if (!shards.contains(shard.shard)) continue;
       if (Status opened = open(shard); !opened) return opened;
@@ -36,10 +39,11 @@ class Reading {
     for (std::uint32_t c = 0; c < layout_.chunks(); ++c) {
       const auto at = files_.find(layout_.owner(ChunkIndex(c)).shard);
       if (at == files_.end() || !at->second.file->chunks().contains(ChunkIndex(c))) continue;
+      if (!whole.contains(at->first) && !chunks.contains(ChunkIndex(c))) continue;
       if (Status read = read_chunk(at->second, ChunkIndex(c)); !read) return read;
     }
     for (const auto& [shard, file] : files_) {
-      if (file.flawed || file.whole.hex() == file.entry->checksum) continue;
+      if (!whole.contains(shard) || file.flawed || file.whole.hex() == file.entry->checksum) continue;
       Status told = visitor_.flaw(file.entry->file + " has the checksum " + file.whole.hex() + ", the manifest says " +
                                   file.entry->checksum + ": it is the file of another checkpoint");
       if (!told) return told;
@@ -142,7 +146,12 @@ class Reading {
 
 Status read_checkpoint(const std::string& path, const Manifest& manifest, const std::set<ShardIndex>& shards,
                        const CheckpointVisitor& visitor) {
-  return Reading(path, manifest, visitor).run(shards);
+  return Reading(path, manifest, visitor).run(shards, {});
+}
+
+Status read_chunks(const std::string& path, const Manifest& manifest, const std::set<ChunkIndex>& chunks,
+                   const std::set<ShardIndex>& whole, const CheckpointVisitor& visitor) {
+  return Reading(path, manifest, visitor).run(whole, chunks);
 }
 
 std::string chunk_in_words(const Layout& layout, ChunkIndex chunk) {

@@ -26,6 +26,11 @@ struct CheckpointVisitor {
 Status read_checkpoint(const std::string& path, const Manifest& manifest, const std::set<ShardIndex>& shards,
                        const CheckpointVisitor& visitor);
 
+// These chunks, and besides the whole files of those shards. Each chunk is held against its own checksums. That a file
+// is this checkpoint's says who reads all of it: the chunks count if somebody has done so for each file.
+Status read_chunks(const std::string& path, const Manifest& manifest, const std::set<ChunkIndex>& chunks,
+                   const std::set<ShardIndex>& whole, const CheckpointVisitor& visitor);
+
 // "chunk 3 (of tensors 'a', 'b')": with the tensors that lie in it, some of them if there are many.
 std::string chunk_in_words(const Layout& layout, ChunkIndex chunk);
 

@@ -5,15 +5,16 @@
 #include <iterator>
 #include <utility>
 
+#include "common/base/printed.h"
 #include "common/math/encoding.h"
 
 namespace tributary {
 namespace {
 
 // A save that waits this long for its snapshot (nobody trains, or no snapshot succeeds) is given up, but not while one
-// is being taken; and any, when a server does not answer for so long (state over disk speed, so very long).
+// is being taken; and any, when no server that it waits for has moved a byte for so long.
 constexpr std::uint64_t kWaitingPatienceMs = 600'000;
-constexpr std::uint64_t kWorkingPatienceMs = 4 * 3'600'000;
+constexpr std::uint64_t kWorkingPatienceMs = 600'000;
 
 std::string partial_of(const CheckpointStatus& status) {
   return status.path + kPartialSuffix;
@@ -243,6 +244,15 @@ void Checkpoints::server_lost(std::uint16_t server, const std::string& why, std:
   }
 }
 
+// Of the servers that it waits for; another number as well when one of them is done.
+std::uint64_t Checkpoints::progress(const CheckpointStatus& status) const {
+  std::uint64_t sum = status.awaited.size();
+  for (const std::uint16_t server : status.awaited) {
+    if (const auto moved = moved_.find(server); moved != moved_.end()) sum += moved->second;
+  }
+  return sum;
+}
+
 void Checkpoints::tick(std::uint64_t now_ms) {
   for (auto& [id, checkpoint] : checkpoints_) {
     const CheckpointStatus& status = checkpoint.status;
@@ -250,13 +260,21 @@ void Checkpoints::tick(std::uint64_t now_ms) {
     const bool waiting = status.step == CheckpointStep::kWaiting;
     if (status.step == CheckpointStep::kWriting && status.awaited.empty()) look_for_parts(checkpoint, now_ms);
     if (status.over()) continue;
-    if (now_ms <= status.begun_ms + (waiting ? kWaitingPatienceMs : kWorkingPatienceMs)) continue;
-    if (waiting && jobs_.takes_snapshot(status.job)) continue;
-    end(checkpoint,
-        waiting ? "no snapshot was committed in time; does the job make progress? --committed saves the newest one "
-                  "that there is"
-                : "the servers did not answer in time",
-        now_ms);
+    if (!waiting) {
+      if (!checkpoint.works) checkpoint.works.emplace(kWorkingPatienceMs, now_ms);
+      if (!checkpoint.works->over(progress(status), now_ms) || status.awaited.empty()) continue;
+      std::vector<std::string> names;
+      for (const std::uint16_t server : status.awaited) names.push_back("server " + std::to_string(server));
+      end(checkpoint,
+          listed(names) + (names.size() == 1 ? " has" : " have") + " read and written nothing for " +
+              std::to_string(kWorkingPatienceMs / 60'000) + " minutes; is the checkpoint's disk well?",
+          now_ms);
+    } else if (now_ms > status.begun_ms + kWaitingPatienceMs && !jobs_.takes_snapshot(status.job)) {
+      end(checkpoint,
+          "no snapshot was committed in time; does the job make progress? --committed saves the newest one that there "
+          "is",
+          now_ms);
+    }
   }
 }
 

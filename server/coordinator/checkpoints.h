@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/patience.h"
 #include "common/wire/messages.h"
 #include "server/coordinator/checkpoint_orders.h"
 #include "server/coordinator/coordinator_output.h"
@@ -64,6 +65,8 @@ class Checkpoints {
   std::set<LargePart> large_parts(JobId job) const;
   // The view ended, and no snapshot of it will be committed any more.
   void view_over(const std::string& job, const std::string& why, std::uint64_t now_ms);
+  // So many bytes this server has read and written for checkpoints, since it started.
+  void heard(std::uint16_t server, std::uint64_t moved) { moved_[server] = moved; }
   // What was asked of this server will not be answered.
   void server_lost(std::uint16_t server, const std::string& why, std::uint64_t now_ms);
   void tick(std::uint64_t now_ms);
@@ -75,7 +78,9 @@ class Checkpoints {
     JobRecord record;  // save: at the cut; restore: what the job will be
     std::uint32_t nodes = 0;
     std::vector<ManifestShard> shards;  // save: written
+    std::optional<Patience> works;      // with servers that read or write
   };
+  std::uint64_t progress(const CheckpointStatus& status) const;
   Result<Checkpoint*> begin(Checkpoint checkpoint, std::uint64_t now_ms);
   // All shards have written it: sealed when nothing that ranks kept with it is on its way any more.
   void look_for_parts(Checkpoint& checkpoint, std::uint64_t now_ms);
@@ -87,6 +92,7 @@ class Checkpoints {
   CoordinatorOutput& output_;
   CheckpointJobs& jobs_;
   std::map<std::uint64_t, Checkpoint> checkpoints_;  // by id
+  std::map<std::uint16_t, std::uint64_t> moved_;     // bytes, by server
   std::uint64_t last_id_ = 0;
 };
 

@@ -188,6 +188,7 @@ void CoordinatorCore::beat(Peers::Server& server, PeerId from, const Heartbeat& 
     for (auto& [name, job] : jobs_) job.tell_again(server);
     context_.checkpoints.server_lost(index, "the connection to server " + std::to_string(index) + " broke", now_ms);
   }
+  context_.checkpoints.heard(index, m.moved);
   for (const JobProgress& progress : m.progress) {
     CoordinatedJob* job = job_in_view(progress.job, progress.view);
     if (job && job->servers() != 0) job->on_progress(index, progress, now_ms);

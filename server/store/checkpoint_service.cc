@@ -49,6 +49,19 @@ std::string without_suffix(const std::string& directory) {
   return directory.ends_with(suffix) ? directory.substr(0, directory.size() - suffix.size()) : directory;
 }
 
+// Of those that load, each reads some files whole, so that each file is read whole once: the restore counts when all are
+// done.
+std::set<ShardIndex> files_to_check(const Manifest& manifest, const Layout& layout, ShardIndex mine) {
+  std::set<ShardIndex> loading, files;
+  for (const ChunkOwner owner : layout.owners()) loading.insert(owner.shard);
+  auto reader = loading.begin();
+  for (const ManifestShard& file : manifest.shards) {
+    if (*reader == mine) files.insert(file.shard);
+    if (++reader == loading.end()) reader = loading.begin();
+  }
+  return files;
+}
+
 }  // namespace
 
 CheckpointService::CheckpointService(Store& store, Options options, Done done, Log log)
@@ -153,6 +166,7 @@ Status CheckpointService::go_on() {
 
 // Waits until so much more may go to the disk.
 Status CheckpointService::pace(std::uint64_t bytes) {
+  moved_.fetch_add(bytes, std::memory_order_relaxed);
   const std::uint64_t pause = bucket_.take(bytes, steady_ns());
   std::unique_lock lock(mutex_);
   if (pause != 0) wake_.wait_for(lock, std::chrono::nanoseconds(pause), [&] { return stopping_; });
@@ -299,13 +313,14 @@ Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone
 
   auto writer = store_.begin(info);
   if (!writer) return tl::unexpected(writer.error());
-  std::set<ShardIndex> shards;  // whose files have chunks of ours
+  std::set<ChunkIndex> ours;
   for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
-    if (layout->owner(ChunkIndex(c)).shard == options_.shard) shards.insert(manifest->chunk_shards[c]);
+    if (layout->owner(ChunkIndex(c)).shard == options_.shard) ours.insert(ChunkIndex(c));
   }
   CheckpointVisitor visitor;
   visitor.chunk = [&](const StoredChunk& stored) -> Status {
-    if (layout->owner(stored.chunk).shard != options_.shard) return go_on();
+    moved_.fetch_add(bytes_of(stored), std::memory_order_relaxed);
+    if (!ours.contains(stored.chunk)) return go_on();
     StoredChunk chunk = stored;
     std::string sealed;
     Status status = rename_job(chunk, order.job, sealed);
@@ -317,7 +332,8 @@ Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone
     return fail(ErrorCode::kStore,
                 me + "checkpoint '" + order.directory + "': " + what + "; `tributary checkpoint verify` says more");
   };
-  if (Status read = read_checkpoint(order.directory, *manifest, shards, visitor); !read) return read;
+  const std::set<ShardIndex> whole = files_to_check(*manifest, *layout, options_.shard);
+  if (Status read = read_chunks(order.directory, *manifest, ours, whole, visitor); !read) return read;
   if (Status finished = (*writer)->finish(); !finished) return finished;
   log_("loaded '" + order.directory + "' as the " + describe(info) +
        printed(": %u chunks, %.1f MB in %.2f s", info.chunks, static_cast<double>(done.bytes) * 1e-6,
@@ -333,6 +349,7 @@ Status CheckpointService::load_parts(const LoadCheckpoint& order, const Manifest
     if (loaded) {
       loaded = read_part_file(order.directory, large, [&](std::uint64_t offset, std::span<const std::byte> piece) {
         done.bytes += piece.size();
+        moved_.fetch_add(piece.size(), std::memory_order_relaxed);
         Status added = parts.add(order.job, large, offset, piece);
         return added ? go_on() : added;
       });

@@ -3,13 +3,15 @@
 //
 //   write: a committed snapshot becomes the shard's file, within the store's budget. Training and snapshots go on.
 //   seal:  (server 0) when all shards' files are there: large parts, manifest, COMPLETE, the final name.
-//   load:  the files of a checkpoint become a complete snapshot of a job in this store; on server 0 also large parts.
+//   load:  the chunks of a checkpoint that this server is to own become a complete snapshot of a job in this store; on
+//          server 0 also large parts. Each file is read whole by one of the servers that load.
 //   drop:  what nobody needs any more.
 //
 // Orders are carried out one after the other. Every one but drop() ends in exactly one call of Done, on this thread or
 // the caller's.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -48,6 +50,8 @@ class CheckpointService {
   void seal(const SealCheckpoint& order);
   void load(const LoadCheckpoint& order);
   void drop(const DropCheckpoint& order);
+  // Bytes that were read or written for orders so far. Any thread.
+  std::uint64_t moved() const { return moved_.load(std::memory_order_relaxed); }
   // Gives up what is under way (ok = false) and joins the thread. Idempotent.
   void stop();
 
@@ -71,6 +75,7 @@ class CheckpointService {
   const Done done_;
   const Log log_;
   TokenBucket bucket_;  // the thread's own
+  std::atomic<std::uint64_t> moved_{0};
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::pair<std::uint64_t, Order>> orders_;

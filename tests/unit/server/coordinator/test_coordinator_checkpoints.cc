@@ -241,6 +241,33 @@ std::uint64_t restore(Cluster& cluster, const RestoreOrder& order) {
   return *id;
 }
 
+TEST_CASE("a restore takes as long as servers read, and ends ten minutes after the last byte") {
+  const JobRecord saved = stopped_at(40).records[0];
+  Cluster cluster(2, {}, 8);
+  cluster.everybody(1);
+  const std::uint64_t id = restore(cluster, order_of(saved, "moved"));
+  std::uint64_t moved = 0;
+  const auto pass = [&](std::uint64_t minutes, bool reads) {
+    for (std::uint64_t s = 0; s < minutes * 60; s += 5) {
+      cluster.now += 5'000;
+      moved += reads ? 1'000'000 : 0;
+      for (std::uint16_t i = 0; i < 2; ++i) {
+        Heartbeat beat{server_incarnation(i), {}};
+        beat.moved = i == 1 ? moved : 0;
+        cluster.say(server_peer(i), beat);
+      }
+      cluster.beat_worker(0);
+      cluster.core.tick(cluster.now);
+    }
+    return cluster.core.checkpoint(id)->step;
+  };
+  CHECK(pass(6 * 60, true) == CheckpointStep::kLoading);
+  CHECK(pass(9, false) == CheckpointStep::kLoading);
+  CHECK(pass(2, false) == CheckpointStep::kFailed);
+  CHECK(cluster.core.checkpoint(id)->message.find("server 1 have read and written nothing for 10 minutes") !=
+        std::string::npos);
+}
+
 TEST_CASE("a checkpoint of two servers is dealt to three, and the job resumes from it") {
   const JobRecord saved = stopped_at(40).records[0];
   Cluster cluster(3, {}, 8);  // another coordinator makes other job ids

@@ -110,11 +110,14 @@ TEST_CASE("what two stores hold is written, sealed, and loaded by three, value f
 
   const Layout moved = Layout::with_owners(tensors, 1024, dealt(9, 3)).value();
   LoadCheckpoint order{3, JobId(99), "moved", manifest_checksum(target).value(), target, moved.owners()};
+  std::uint64_t read = 0, all = 0;
+  for (const ManifestShard& file : manifest.shards) all += file.bytes;
   for (std::uint16_t s = 0; s < 3; ++s) {
     Shard shard(dir / ("to-" + std::to_string(s)), s);
     shard.service.load(order);
     const CheckpointDone done = shard.next();
     REQUIRE_MESSAGE(done.ok, done.message);
+    read += shard.service.moved();
     std::uint32_t seen = 0;
     const auto each = [&](ChunkIndex chunk, const ChunkState& state) -> Status {
       CHECK(chunk.value % 3 == s);
@@ -135,6 +138,21 @@ TEST_CASE("what two stores hold is written, sealed, and loaded by three, value f
     CHECK_FALSE(shard.next().ok);
     CHECK(shard.store->jobs().empty());
   }
+  CHECK(read < 2 * all);  // and not each file by each server: once whole, and once what is another's of it
+}
+
+TEST_CASE("of servers that load, one finds that a file is another checkpoint's, whoever takes chunks out of it") {
+  const TempDir dir;
+  const std::string path = write_sample(dir / "all");
+  const std::string other = write_sample(dir / "other", sample_manifest(), 1);
+  fs::copy_file(other + "/shard-1.bin", path + "/shard-1.bin", fs::copy_options::overwrite_existing);
+  std::size_t found = 0;
+  for (std::uint16_t s = 0; s < 2; ++s) {
+    Shard shard(dir / ("to-" + std::to_string(s)), s);
+    shard.service.load({1, JobId(5), "mlp", manifest_checksum(path).value(), path, dealt(4, 2)});
+    found += shard.next().ok ? 0 : 1;
+  }
+  CHECK(found == 1);
 }
 
 TEST_CASE("a file that a whole checkpoint of the round has is linked, not written again") {
