@@ -74,6 +74,7 @@ class Trainer {
     std::uint32_t fruitless = 0;  // times in a row that the job has not come further than it had been
     std::uint32_t idle = 0;       // ... that no round got done at all
     Clock::time_point progress = Clock::now();
+    const Clock::time_point first_end = progress + session_options_.attach_timeout;
     for (;;) {
       const Round best_before = best_;
       resumed_ = complete_;
@@ -94,8 +95,9 @@ class Trainer {
         note("stopped: " + why);
         return summary_;
       }
-      // The first attach must work; later ones may find daemons that are about to come back.
-      if (!end && (!attached_once_ || no_worker_ || !may_come_back(end.error()))) return tl::unexpected(end.error());
+      // Daemons may be about to come back. The first attach must work within its time-out, whatever its tries.
+      const bool in_time = !no_worker_ && (attached_once_ || Clock::now() < first_end);
+      if (!end && (!in_time || !may_come_back(end.error()))) return tl::unexpected(end.error());
       fruitless = best_ > best_before ? 1 : fruitless + 1;
       idle = complete_ > resumed_ ? 1 : idle + 1;  // a job that went back makes its way again: no reason to wait longer
       if (fruitless == 1) progress = Clock::now();

@@ -50,7 +50,7 @@ class Run {
     options_.job.train.epochs = 5;
   }
   void take_rate(double lr) { options_.job.optimizer.lr = lr; }
-  void wait_no_longer_for_attaches() { options_.attach_timeout = std::chrono::seconds(0); }
+  void give_attach(std::chrono::seconds time) { options_.attach_timeout = time; }
   std::string log() const {
     std::string text(4096, '\0');
     std::rewind(log_);
@@ -254,7 +254,7 @@ TEST_CASE("A worker daemon that is away is waited for within each attach, and no
   SUBCASE("it comes back") {}
   SUBCASE("it does not") {
     in_vain = true;
-    run.wait_no_longer_for_attaches();
+    run.give_attach(std::chrono::seconds(0));
     run.world.on_round = [&](Round round) {
       if (round.value == 6 && run.world.attaches == 1)
         run.world.attach_errors.assign(3, {ErrorCode::kUnavailable, "nobody listens"});
@@ -284,13 +284,25 @@ TEST_CASE("An error that attaching again cannot cure ends the run with its messa
   CHECK(run.world.attaches == 1);
 }
 
-TEST_CASE("The first attach is not tried again") {
+TEST_CASE("The first attach is tried again while its time-out lasts, if somebody was lost meanwhile") {
   Run run;
-  run.world.attach_errors = {{ErrorCode::kUnavailable, "nobody listens on /run/w.sock"}};
-  const auto summary = run.train();
-  REQUIRE_FALSE(summary.has_value());
-  CHECK(summary.error().message == "nobody listens on /run/w.sock");
-  CHECK(run.world.attaches == 1);
+  run.world.attach_errors = {{ErrorCode::kUnavailable, "the worker daemon was lost; attach again"}};
+  SUBCASE("in time") {
+    run.expect_complete(run.train());
+    CHECK(run.world.attaches == 2);
+  }
+  SUBCASE("too late") {
+    run.give_attach(std::chrono::seconds(0));
+    const auto summary = run.train();
+    REQUIRE_FALSE(summary.has_value());
+    CHECK(summary.error().message == "the worker daemon was lost; attach again");
+    CHECK(run.world.attaches == 1);
+  }
+  SUBCASE("what another try does not mend") {
+    run.world.attach_errors = {{ErrorCode::kConfigMismatch, "another configuration"}};
+    CHECK_FALSE(run.train().has_value());
+    CHECK(run.world.attaches == 1);
+  }
 }
 
 TEST_CASE("A job that is stopped before its first round counts as stopped, without a digest") {
