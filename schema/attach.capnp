@@ -83,6 +83,7 @@ enum FirstState {  # what one rank keeps of resumeRound, for those that have not
 
 struct AttachWaits {  # worker -> trainer, now and then while it attaches: who is not there yet
   missing @0 :Text;
+  progress @1 :UInt64;  # of JobWaits
 }
 
 # trainer -> worker: to be kept with the state after a round; worker -> trainer: what the first rank kept. The large part that it

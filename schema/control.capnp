@@ -102,6 +102,7 @@ struct JobProgress {
   maxVersion @3 :UInt64;
   prepared @4 :Bool;  # servers: what prepareSnapshot asked for is there
   writing @5 :Bool;  # servers: a snapshot was asked for, and has not ended
+  loaded @6 :UInt64;  # servers, before the view runs: bytes that have been read of the state it begins with
 }
 
 struct NodePace {  # where a node's time went, in total since the view began
@@ -224,6 +225,7 @@ struct JobWelcome {  # coordinator -> workers: begin
 struct JobWaits {  # coordinator -> workers that have joined: for whom their job waits
   name @0 :Text;  # the job's
   missing @1 :Text;
+  progress @2 :UInt64;  # grows with every step forward: who waits waits anew
 }
 
 struct PeerAddress {  # worker -> coordinator (all-reduce): something that the view's other nodes need to connect

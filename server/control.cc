@@ -56,8 +56,9 @@ Control::~Control() {
   stop();
 }
 
-void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints) {
-  jobs_.start({lanes.begin(), lanes.end()}, snapshotter);
+void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders,
+                    CheckpointService* checkpoints) {
+  jobs_.start({lanes.begin(), lanes.end()}, snapshotter, orders);
   lanes_ = std::move(lanes);
   snapshotter_ = snapshotter;
   checkpoints_ = checkpoints;
@@ -91,11 +92,6 @@ void Control::run() {
     link_->wait(events_.fd());
     events_.run();
   }
-}
-
-bool Control::between_chunks() {
-  link_->keep_up();  // loading may take longer than the coordinator's patience
-  return !stopping_.load(std::memory_order_acquire);
 }
 
 void Control::on_met(bool another) {

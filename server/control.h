@@ -5,9 +5,8 @@
 // Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are
 // parked, as for a restart.
 //
-// Thread rule: all state belongs to the control thread; lanes and the snapshotter post events to it; status() reads a
-// copy that the thread publishes. While a job is loaded the thread sends heartbeats between chunks, and other messages
-// wait.
+// Thread rule: all state belongs to the control thread, which waits for no disk; lanes, the snapshotter and the store's
+// thread post events to it; status() reads a copy that the thread publishes.
 #pragma once
 
 #include <atomic>
@@ -60,8 +59,9 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  // Starts the thread. lanes, and snapshotter and checkpoints (null without a store), must outlive stop().
-  void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, CheckpointService* checkpoints = nullptr);
+  // Starts the thread. lanes, and the other parts (null without a store), must outlive stop().
+  void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders,
+             CheckpointService* checkpoints = nullptr);
   // Asks the coordinator to stop this server's jobs in good order; drained() is true when that is done.
   void drain();
   bool drained() const { return drained_.load(std::memory_order_acquire); }
@@ -74,6 +74,8 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
 
   AdmittedNodes& admitted() { return admitted_; }  // any thread
 
+  // To be carried out on the control thread. Any thread.
+  void post(std::function<void()> event) { events_.push(std::move(event)); }
   // LaneListener and the snapshotter's callback: any thread.
   void lane_opened(LaneIndex lane, JobId job, ViewId view, const Status& status) override;
   void lane_snapshot(LaneIndex lane, JobId job, ViewId view, Round round, bool started) override;
@@ -117,10 +119,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   void send(ControlMessage message) override { link_->send(message); }
   void send_or_drop(const ControlMessage& message) override { link_->send_or_drop(message); }
   void hello() override { link_->say_hello(); }
-  bool between_chunks() override;
-  void loaded() override { link_->excuse_silence(); }
   void changed() override { publish(); }
-  void post(std::function<void()> event) { events_.push(std::move(event)); }
   std::uint64_t now_ms() const override { return steady_ms(); }
 
   const ServerConfig config_;

@@ -14,9 +14,10 @@ std::string ControlJobs::no_store() const {
   return "server " + std::to_string(config_.index) + " has no store configured; set [store] path in its configuration";
 }
 
-void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots) {
+void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, StoreOrders* orders) {
   lanes_ = std::move(lanes);
   snapshotter_ = snapshots;
+  orders_ = orders;
 }
 
 void ControlJobs::park_all(const std::string& why) {
@@ -25,8 +26,9 @@ void ControlJobs::park_all(const std::string& why) {
 
 void ControlJobs::describe(ServerHello& hello) {
   hello.store = store_ != nullptr;
-  if (store_) hello.stored = store_->jobs();
+  hello.stored = stored();
   for (auto& [id, parked] : parked_) {
+    if (parked.never_began()) continue;
     const bool pending = parked.parking != 0;
     parked.asked = parked.asked || pending;  // it will wait for what comes of that
     if (pending || parked.all) hello.kept.push_back({id, parked.min_version, parked.max_version, pending});
@@ -44,7 +46,10 @@ std::vector<JobProgress> ControlJobs::progress() const {
     const bool prepared = !store_ || job.status.prepared();  // without one there is nothing to prepare for
     const bool writing =
         std::ranges::any_of(writing_, [&](const auto& snapshot) { return std::get<JobId>(snapshot) == id; });
-    progress.push_back({id, job.view().view, job.status.min_version(), job.status.max_version(), prepared, writing});
+    const bool loads = job.load && !job.load->began;
+    const std::uint64_t loaded = loads ? job.load->bytes.load(std::memory_order_relaxed) : 0;
+    progress.push_back(
+        {id, job.view().view, job.status.min_version(), job.status.max_version(), prepared, writing, loaded});
   }
   return progress;
 }
@@ -98,19 +103,39 @@ void ControlJobs::on(const SnapshotCommit& m) {
     unpark(m.job);
     if (awaited) output_.send(ShardKept{m.job, view, false, {}, {}});
   }
-  if (store_) {
-    if (const Status dropped = store_->drop_before(m.job, m.round); !dropped) {
-      logger_->warn("cannot drop snapshots before round {}: {}", m.round.value, dropped.error().message);
-    }
+  if (store_ && m.round.value != 0) {
+    drop_stored(m.job, Round(0), Round(m.round.value - 1), [this, round = m.round](const Status& dropped) {
+      if (!dropped) logger_->warn("cannot drop snapshots before round {}: {}", round.value, dropped.error().message);
+    });
   }
   if (const auto found = jobs_.find(m.job); found != jobs_.end()) {
     for (const LaneIndex lane : found->second.lanes) lanes_[lane.value]->snapshot_written(m.job);
   }
 }
 
+std::vector<StoredJob> ControlJobs::stored() const {
+  if (!store_) return {};
+  std::vector<StoredJob> jobs = store_->jobs();
+  for (const auto& [id, first, last] : dropping_) {
+    const auto of = std::ranges::find(jobs, id, &StoredJob::job);
+    if (of == jobs.end()) continue;
+    std::erase_if(of->snapshots, [&](Round round) { return round >= first && round <= last; });
+    if (of->snapshots.empty()) jobs.erase(of);
+  }
+  return jobs;
+}
+
+// Nobody may count on them from here on. If they cannot be dropped they are there again.
+void ControlJobs::drop_stored(JobId job, Round first, Round last, StoreOrders::Done done) {
+  const auto entry = dropping_.insert(dropping_.end(), {job, first, last});
+  orders_->drop(job, first, last, [this, entry, done = std::move(done)](const Status& dropped) {
+    dropping_.erase(entry);
+    done(dropped);
+  });
+}
+
 bool ControlJobs::stored(JobId job, Round round) const {
-  if (!store_) return false;
-  const std::vector<StoredJob> jobs = store_->jobs();
+  const std::vector<StoredJob> jobs = stored();
   const auto found = std::ranges::find(jobs, job, &StoredJob::job);
   return found != jobs.end() && std::ranges::find(found->snapshots, round) != found->snapshots.end();
 }
@@ -253,6 +278,7 @@ void ControlJobs::stop_lanes(const Job& job, bool keep, Round round, bool park) 
 void ControlJobs::drop(JobId id, const std::string& why) {
   const Job& job = jobs_.at(id);
   logger_->warn("job '{}' view {} is dropped: {}", job.view().name(), job.view().view.value, why);
+  if (job.load && job.load->at == job.view().view) job.load->wanted = false;
   if (job.ending && job.status.snapshot_pending)
     not_saved_[id] = {job.view().name(), *job.status.snapshot_pending, why};
   // A final state that is being written goes on: it stays a good snapshot whatever the coordinator became.
@@ -269,14 +295,16 @@ void ControlJobs::park(JobId id, const std::string& why) {
     jobs_.erase(id);
     return tell_parked(id, view);
   }
-  const bool whole = job.status.phase == "running" || job.kept;  // else it is still being loaded
+  if (keep_load(id, why)) return output_.send(ShardKept{id, view, false, {}, {}});
+  const bool whole = job.status.phase == "running" || job.kept;  // else it has yet to be initialised
   if (!job.plan().has_rounds() || job.ending || job.lanes.empty() || !whole) {
     drop(id, why);
     return output_.send(ShardKept{id, view, false, {}, {}});
   }
   logger_->warn("job '{}' view {} is over: {}; its state stays in memory", job.view().name(), view.value, why);
   if (job.status.snapshot_pending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
-  const Parked& state = begin_parking(job);
+  Parked& state = begin_parking(job);
+  state.load = job.load;
   jobs_.erase(id);
   for (const LaneIndex lane : state.lanes) lanes_[lane.value]->park(id, view);
 }
@@ -284,9 +312,9 @@ void ControlJobs::park(JobId id, const std::string& why) {
 // The coordinator asks what is kept: it hears of it when all lanes have said.
 void ControlJobs::tell_parked(JobId id, ViewId view) {
   const auto kept = parked_.find(id);
-  if (kept == parked_.end()) return output_.send(ShardKept{id, view, false, {}, {}});
+  if (kept != parked_.end()) kept->second.until_ms = output_.now_ms() + kParkedMs;
+  if (kept == parked_.end() || kept->second.never_began()) return output_.send(ShardKept{id, view, false, {}, {}});
   kept->second.asked = true;
-  kept->second.until_ms = output_.now_ms() + kParkedMs;
   if (kept->second.parking == 0) parked(id, kept->second);
 }
 
@@ -298,8 +326,14 @@ void ControlJobs::parked(JobId id, const Parked& state) {
 void ControlJobs::unpark(JobId id) {
   const auto found = parked_.find(id);
   if (found == parked_.end()) return;
-  for (const LaneIndex lane : found->second.lanes) lanes_[lane.value]->drop_parked(id);
+  const Parked state = std::move(found->second);
   parked_.erase(found);
+  const bool reading = state.load && !state.load->there;
+  if (state.load) state.load->wanted = false;
+  for (const LaneIndex index : state.lanes) {
+    LaneCommands& lane = *lanes_[index.value];
+    reading ? lane.stop_job(id, state.load->at, false, Round(0), false) : lane.drop_parked(id);
+  }
 }
 
 void ControlJobs::tick() {
@@ -310,7 +344,8 @@ void ControlJobs::tick() {
     const bool none = !traced || traced->lanes.empty();
     if (none || traced->status.min_version().value > trace_->order().last.value) end_trace();
   }
-  const auto old = std::ranges::find_if(parked_, [&](const auto& entry) { return now > entry.second.until_ms; });
+  const auto old = std::ranges::find_if(
+      parked_, [&](auto& entry) { return now > entry.second.until_ms && !that_waits_for(entry.second); });
   if (old == parked_.end()) return;
   const JobId id = old->first;
   const ViewId view = old->second.view;
@@ -341,6 +376,7 @@ void ControlJobs::reply_done(const Job& job, Round round, bool ok, std::uint64_t
 
 void ControlJobs::finish(JobId id) {
   logger_->info("job '{}' view {} is closed", jobs_.at(id).view().name(), jobs_.at(id).view().view.value);
+  if (const auto& load = jobs_.at(id).load) load->wanted = false;
   jobs_.erase(id);
 }
 
@@ -364,7 +400,9 @@ void ControlJobs::lane_parked(JobId id, ViewId view, bool any, Version min, Vers
   state.all = state.all && any;
   state.min_version = std::min(state.min_version, min);
   state.max_version = std::max(state.max_version, max);
-  if (--state.parking == 0 && state.asked) parked(id, state);
+  if (--state.parking != 0) return;
+  if (state.never_began()) return take_up(id);
+  if (state.asked) parked(id, state);
 }
 
 void ControlJobs::lane_stopped(JobId id, ViewId view, Round round, bool kept) {

@@ -2,7 +2,8 @@
 // taken. No threads, sockets or clocks of its own: messages and events come in, actions go out through the ports. The
 // control thread (control.h) and the simulator (tests/sim) drive the same class.
 //
-//   OpenJob         lay the job out, give every lane its part, load the resume round from the store -> ShardReady
+//   OpenJob         lay the job out, give every lane its part, have the resume round loaded by the store's thread
+//                   -> ShardReady, when all is there
 //   PrepareSnapshot the lanes get memory for it; heartbeats say when they have
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
@@ -13,6 +14,10 @@
 //                   again while lanes wait for residuals, because nodes get on: they wait longer.
 //                   restart: it stays in memory for the next view -> ShardKept
 //
+// What was loaded for a view that never began, or is being, stays as well: the next view that begins at that snapshot
+// goes on with it. Nobody is told of it, because to everybody it is what the store has. The same goes for a view that
+// began here and got no further.
+//
 // Without a store jobs run, but nothing is kept: the first SnapshotAt of a view and every final StopJob are answered
 // "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered,
 // so that it does not ask for ever.
@@ -20,8 +25,10 @@
 // Thread rule: one thread.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -39,6 +46,7 @@
 #include "server/memory_formula.h"
 #include "server/store/snapshotter.h"
 #include "server/store/store.h"
+#include "server/store/store_thread.h"
 
 namespace tributary {
 
@@ -83,10 +91,7 @@ class ControlJobsOutput {
   virtual void send(ControlMessage message) = 0;                 // to the coordinator
   virtual void send_or_drop(const ControlMessage& message) = 0;  // the same, now or not at all
   virtual void hello() = 0;                                      // say hello again: what the store has is different now
-  // Called while a store is being read, which takes its time. False: the server is being stopped.
-  virtual bool between_chunks() = 0;
-  virtual void loaded() = 0;   // nobody listened to the coordinator since the first of these calls
-  virtual void changed() = 0;  // of jobs()
+  virtual void changed() = 0;                                    // of jobs()
   virtual std::uint64_t now_ms() const = 0;
 };
 
@@ -98,8 +103,8 @@ class ControlJobs {
 
   // store: null if there is none.
   ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output);
-  // Before anything else. snapshots: null without a store.
-  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots);
+  // Before anything else. snapshots, orders: null without a store.
+  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, StoreOrders* orders);
 
   // The coordinator.
   void on(const OpenJob& m);
@@ -132,12 +137,26 @@ class ControlJobs {
   std::string no_store() const;  // in words: this server has none
 
  private:
+  // A snapshot that the store's thread reads into the lanes. Read and written by both threads: the atomics alone.
+  struct Load {
+    Load(std::shared_ptr<const ViewPlan> asked, std::uint64_t now_ms)
+        : view(std::move(asked)), at(view->view), began_ms(now_ms) {}
+    const std::shared_ptr<const ViewPlan> view;  // that asked for it
+    ViewId at;                                   // under which the lanes have it
+    const std::uint64_t began_ms;
+    bool there = false;                   // all of it
+    bool began = false;                   // a view has begun with it
+    std::atomic<std::uint64_t> bytes{0};  // of it
+    std::atomic<bool> wanted{true};
+  };
   struct Job {
     ControlJobStatus status;
     std::vector<LaneIndex> lanes;  // that own chunks of it
-    // Lanes that have not opened yet, and snapshots of earlier views that have not ended.
+    // Lanes that have not opened yet, snapshots of earlier views that have not ended, and what goes from the store.
     std::size_t opening = 0;
-    bool clearing = false;          // the last of these are some
+    std::shared_ptr<Load> load;     // the state that it begins with, if that comes from the store
+    std::vector<ShardJob> parts;    // lanes', until they have of an earlier view's load what these go on with
+    bool clearing = false;          // snapshots of earlier views have not ended
     Status opened;                  // the first error of a lane
     bool refused_snapshot = false;  // "no store" was said
     bool missed_snapshot = false;   // the one that is pending was named too late
@@ -159,6 +178,9 @@ class ControlJobs {
     bool all = true;            // all that have keep something
     bool asked = true;          // the coordinator waits for a ShardKept
     std::optional<Round> last;  // the state that a stop at this round left: goes when that is committed
+    // What its view began with, or was to. Lanes are told to keep it when it is there.
+    std::shared_ptr<Load> load;
+    bool never_began() const { return load && !load->began; }
     Version min_version{~0ull}, max_version;
     std::uint64_t until_ms = 0;
     std::uint64_t memory = 0;  // as of its Job
@@ -168,10 +190,21 @@ class ControlJobs {
   Status check_memory(const Job& job) const;
   std::uint64_t memory_of(const Job& job) const;
   bool end_snapshots(JobId job);
-  Status forget_snapshots(const Job& job);
-  Status load(const Job& job);
+  void forget_snapshots(Job& job);
   void cleared(JobId id);
-  Status load_chunk(const Job& job, ChunkIndex chunk, ChunkState state, std::vector<bool>& seen);
+  // What there is in the store, but for what is just being dropped.
+  std::vector<StoredJob> stored() const;
+  void drop_stored(JobId job, Round first, Round last, StoreOrders::Done done);
+
+  // control_jobs_load.cc
+  void load(Job& job);
+  EachChunk restores(const std::shared_ptr<Load>& load) const;
+  void loaded(const std::shared_ptr<Load>& load, const Status& status);
+  std::shared_ptr<Load> load_for(const ViewPlan& view) const;
+  bool keep_load(JobId id, const std::string& why);
+  Job* that_waits_for(const Parked& state);
+  void take_up(JobId id);
+
   void opened(JobId id, ViewId view, const Status& status);
   void stop_lanes(const Job& job, bool keep, Round round, bool park = false) const;
   bool park_last(const Job& job, Round round);
@@ -195,11 +228,13 @@ class ControlJobs {
   ControlJobsOutput& output_;
   std::vector<LaneCommands*> lanes_;
   SnapshotOrders* snapshotter_ = nullptr;
+  StoreOrders* orders_ = nullptr;
   std::map<JobId, Job> jobs_;
   std::map<JobId, Parked> parked_;
   std::map<JobId, NotSaved> not_saved_;
   std::optional<JobTrace> trace_;
   std::multiset<std::tuple<JobId, ViewId, Round>> writing_;  // snapshots that were expected and have not ended
+  std::list<std::tuple<JobId, Round, Round>> dropping_;      // from the store: first and last
 };
 
 }  // namespace tributary

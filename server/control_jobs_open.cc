@@ -1,4 +1,5 @@
-// Opening jobs: every lane's part of the layout, and the state that a view begins with.
+// Opening jobs: every lane's part of the layout, and what must go before a view begins. (What it begins with may have to
+// be loaded: control_jobs_load.cc.)
 #include <algorithm>
 
 #include "common/base/quantity.h"
@@ -14,34 +15,41 @@ void ControlJobs::on(const OpenJob& m) {
     if (job->status.phase == "running") output_.send(ShardReady{m.job, m.view, true, {}, {}});
     return;
   }
-  if (jobs_.contains(m.job)) drop(m.job, "the job opens again");
-  if (m.kept && (!parked_.contains(m.job) || parked_.at(m.job).parking != 0 || !parked_.at(m.job).all)) {
+  if (jobs_.contains(m.job) && !keep_load(m.job, "the job opens again")) drop(m.job, "the job opens again");
+  const auto kept = parked_.find(m.job);
+  const bool keeps =
+      kept != parked_.end() && kept->second.parking == 0 && kept->second.all && !kept->second.never_began();
+  if (m.kept && !keeps) {
     return opened(
         m.job, m.view,
         fail(ErrorCode::kUnavailable, "server " + std::to_string(config_.index) + " does not have the state of job " +
                                           std::to_string(m.job.value) + " in memory any more; attach again"));
   }
-  if (!m.kept) unpark(m.job);
   Job job;
   job.kept = m.kept;
   std::vector<ShardJob> parts;
-  if (const Status status = prepare(m, job, parts); !status) return opened(m.job, m.view, status);
-  const auto keeps = [&](const ShardJob& part) {
-    return std::ranges::find(parked_.at(m.job).lanes, part.lane) != parked_.at(m.job).lanes.end();
+  const Status fits = prepare(m, job, parts);
+  if (fits && m.resume && !m.kept) job.load = load_for(job.view());
+  if (!m.kept && !job.load) unpark(m.job);
+  if (!fits) return opened(m.job, m.view, fits);
+  const auto on_kept = [&](const ShardJob& part) {
+    return std::ranges::find(kept->second.lanes, part.lane) != kept->second.lanes.end();
   };
-  if (m.kept && (parts.size() != parked_.at(m.job).lanes.size() || !std::ranges::all_of(parts, keeps))) {
+  if (m.kept && (parts.size() != kept->second.lanes.size() || !std::ranges::all_of(parts, on_kept))) {
     return opened(
         m.job, m.view,
         fail(ErrorCode::kTopology, "the state that server " + std::to_string(config_.index) + " kept of job '" +
                                        job.view().name() + "' lies on other lanes than the view puts its chunks on"));
   }
-  parked_.erase(m.job);  // now the lanes' again
+  if (m.kept) parked_.erase(m.job);  // now the lanes' again
   for (ShardJob& part : parts) {
     auto gauges = std::make_shared<LaneJobGauges>(part.plan().has_clocks() ? part.view->nodes : 0);
     job.lanes.push_back(part.lane);
     job.status.gauges.push_back(gauges);
     LaneCommands& lane = *lanes_[part.lane.value];
-    if (m.kept) {
+    if (job.load) {
+      job.parts.push_back(std::move(part));
+    } else if (m.kept) {
       lane.reopen(std::move(part), std::move(gauges));
     } else {
       lane.open(std::move(part), std::move(gauges));
@@ -51,18 +59,21 @@ void ControlJobs::on(const OpenJob& m) {
   // What a training of that name could not keep that is no more.
   std::erase_if(not_saved_,
                 [&](const auto& lost) { return lost.first != m.job && lost.second.job == job.view().name(); });
-  const auto entry = jobs_.emplace(m.job, std::move(job)).first;
+  Job& placed = jobs_.emplace(m.job, std::move(job)).first->second;
   output_.changed();
   if (end_snapshots(m.job)) {
-    entry->second.opened = forget_snapshots(entry->second);
+    forget_snapshots(placed);
   } else {
-    entry->second.clearing = true;
-    ++entry->second.opening;
+    placed.clearing = true;
+    ++placed.opening;
   }
-  if (m.resume && !m.kept && entry->second.opened) entry->second.opened = load(entry->second);
-  const Job& placed = entry->second;
-  for (const LaneIndex lane : placed.lanes)
-    lanes_[lane.value]->opened(m.job, m.view, m.resume && !m.kept && placed.opened);
+  if (placed.load) {
+    take_up(m.job);
+  } else if (m.resume && !m.kept && !placed.lanes.empty()) {
+    load(placed);
+  } else {
+    for (const LaneIndex lane : placed.lanes) lanes_[lane.value]->opened(m.job, m.view, false);
+  }
   if (placed.opening == 0) return opened(m.job, m.view, Status(placed.opened));  // no lane has a part of it
 }
 
@@ -70,22 +81,27 @@ void ControlJobs::on(const OpenJob& m) {
 // view that is over, perhaps with another configuration or topology, and must not be taken for a part of this view's
 // snapshots. So no view is open here before all of that is gone: what is in the store, and what is still being written.
 // A fresh job begins before any round.
-Status ControlJobs::forget_snapshots(const Job& job) {
-  const ControlJobStatus& status = job.status;
+void ControlJobs::forget_snapshots(Job& job) {
+  const JobId id = job.view().job;
+  const Round first = job.status.resumed ? job.view().start.next() : Round(0);
   const auto beyond = [&](const StoredJob& stored) {
-    return stored.job == status.view->job && std::ranges::any_of(stored.snapshots, [&](Round round) {
-             return !status.resumed || round > status.view->start;
-           });
+    return stored.job == id && std::ranges::any_of(stored.snapshots, [&](Round round) { return round >= first; });
   };
-  if (!store_ || std::ranges::none_of(store_->jobs(), beyond)) return {};
-  const Status dropped = status.resumed ? store_->drop_after(status.view->job, status.view->start)
-                                        : store_->drop_before(status.view->job, Round(~0ull));
-  output_.hello();  // tells the coordinator what is still there
-  if (dropped) return {};
-  return fail(ErrorCode::kUnavailable, "server " + std::to_string(config_.index) +
-                                           " has snapshots of an earlier view of job '" + status.view->name() +
-                                           "' that must go before the next one opens, and cannot drop them: " +
-                                           dropped.error().message + "; then attach again");
+  if (!store_ || std::ranges::none_of(store_->jobs(), beyond)) return;
+  ++job.opening;
+  drop_stored(id, first, Round(~0ull), [this, id, view = job.view().view](const Status& dropped) {
+    output_.hello();  // tells the coordinator what is still there
+    Job* opening = find(id, view);
+    if (!opening) return;
+    if (!dropped && opening->opened) {
+      opening->opened =
+          fail(ErrorCode::kUnavailable, "server " + std::to_string(config_.index) +
+                                            " has snapshots of an earlier view of job '" + opening->view().name() +
+                                            "' that must go before the next one opens, and cannot drop them: " +
+                                            dropped.error().message + "; then attach again");
+    }
+    if (--opening->opening == 0) opened(id, view, Status(opening->opened));
+  });
 }
 
 // False: some of an earlier view's are still being written.
@@ -107,8 +123,7 @@ void ControlJobs::cleared(JobId id) {
   if (left != writing_.end() && std::get<JobId>(*left) == id) return;
   Job& job = found->second;
   job.clearing = false;
-  const Status gone = forget_snapshots(job);
-  if (job.opened && !gone) job.opened = gone;
+  forget_snapshots(job);
   if (--job.opening == 0) opened(id, job.view().view, Status(job.opened));
 }
 
@@ -204,42 +219,6 @@ Status ControlJobs::check_memory(const Job& job) const {
                                      "another job to end");
 }
 
-Status ControlJobs::load(const Job& job) {
-  if (job.status.chunks == 0) return {};
-  std::vector<bool> seen(job.view().layout->chunks(), false);
-  const std::uint64_t started = output_.now_ms();
-  const Status loaded = store_->load(info(job, job.view().start), [&](ChunkIndex chunk, ChunkState state) {
-    return load_chunk(job, chunk, std::move(state), seen);
-  });
-  output_.loaded();
-  if (loaded) {
-    logger_->info("job '{}' loaded round {}: {} chunks, {} MB in {} ms", job.view().name(), job.view().start.value,
-                  job.status.chunks, job.status.elements * sizeof(float) * job.status.memory.arrays.state / 1'000'000,
-                  output_.now_ms() - started);
-  }
-  return loaded;
-}
-
-Status ControlJobs::load_chunk(const Job& job, ChunkIndex chunk, ChunkState state, std::vector<bool>& seen) {
-  if (!output_.between_chunks()) return fail(ErrorCode::kStopped, "the server is being stopped");
-  const std::uint32_t index = chunk.value;
-  const bool ours = index < seen.size() && job.view().layout->owner(chunk).shard.value == config_.index;
-  // With clocks the version counts pushes; the lane checks the clocks.
-  const bool other_round = !job.plan().has_clocks() && state.version.value != job.view().start.value;
-  if (!ours || seen[index] || other_round) {
-    return fail(ErrorCode::kStore, "the snapshot of round " + std::to_string(job.view().start.value) + " of job '" +
-                                       job.view().name() + "' has chunk " + std::to_string(index) + " at version " +
-                                       std::to_string(state.version.value) +
-                                       (!ours         ? ", which does not belong to this server"
-                                        : seen[index] ? " twice"
-                                                      : ", which is another round") +
-                                       "; start the server with the store it had");
-  }
-  seen[index] = true;
-  lanes_[job.view().layout->owner(chunk).lane.value]->restore(job.view().job, chunk, std::move(state));
-  return {};
-}
-
 void ControlJobs::opened(JobId id, ViewId view, const Status& status) {
   ShardReady ready;
   ready.job = id;
@@ -248,6 +227,7 @@ void ControlJobs::opened(JobId id, ViewId view, const Status& status) {
   if (status) {
     Job& job = jobs_.at(id);
     job.status.phase = "running";
+    if (job.load) job.load->began = true;
     logger_->info("job '{}' view {} is open: {} chunks on {} lanes, {}", job.view().name(), view.value,
                   job.status.chunks, job.lanes.size(), job.status.resumed ? "resumed" : "fresh");
   } else {
@@ -256,8 +236,9 @@ void ControlJobs::opened(JobId id, ViewId view, const Status& status) {
     const Job* job = find(id, view);  // else it was refused before it was anything
     logger_->error("job '{}' view {} cannot open: {}", job ? job->view().name() : std::to_string(id.value), view.value,
                    ready.message);
-    // What lanes kept of the last view is as good for the next one.
-    if (job) job->kept ? park(id, "it could not open") : drop(id, "it could not open");
+    // What lanes kept of the last view, or have loaded, is as good for the next one.
+    const std::string why = "it could not open";
+    if (job && !keep_load(id, why)) job->kept ? park(id, why) : drop(id, why);
   }
   output_.send(std::move(ready));
 }

@@ -74,12 +74,15 @@ Status Server::start_parts() {
     snapshotter_ = std::make_unique<Snapshotter>(
         *store_, options, [this](const SnapshotDone& done) { control_->snapshot_finished(done); },
         [logger = logger_](const std::string& line) { logger->info(line); });
+    store_thread_ = std::make_unique<StoreThread>(
+        *store_, [this](std::function<void()> event) { control_->post(std::move(event)); },
+        [logger = logger_](const std::string& line) { logger->critical(line); });
     checkpoints_ = std::make_unique<CheckpointService>(
         *store_, CheckpointService::Options{ShardIndex(config_.index), options.io_bytes_per_s},
         [this](const CheckpointDone& done) { control_->checkpoint_finished(done); },
         [logger = logger_](const std::string& line) { logger->info(line); });
   }
-  control_->start(lane_pointers, snapshotter_.get(), checkpoints_.get());
+  control_->start(lane_pointers, snapshotter_.get(), store_thread_.get(), checkpoints_.get());
 
   if (!config_.admin.empty()) {
     ServerParts parts;
@@ -118,11 +121,13 @@ Status Server::start_parts() {
   return {};
 }
 
-// Whoever asks goes first, then whoever gives orders; the lanes' threads end before the snapshotter that they hand
-// chunks to, and the lanes themselves, whose pools own those chunks' memory, after it.
+// Whoever asks goes first, then whoever gives orders; the store's thread, which waits for lanes to take what it loads,
+// before the lanes' threads; these before the snapshotter that they hand chunks to, and the lanes themselves, whose
+// pools own those chunks' memory, after it.
 Server::~Server() {
   admin_.reset();
   if (control_) control_->stop();
+  store_thread_.reset();
   checkpoints_.reset();
   for (const auto& lane : lanes_) lane->stop();
   snapshotter_.reset();

@@ -358,8 +358,8 @@ Result<std::unique_ptr<Session>> Session::attach(SessionOptions options, std::ve
 Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& options, std::vector<TensorSpec> tensors,
                                                       bool& opened) {
   if (auto status = options.topology.validate(); !status) return tl::unexpected(status.error());
-  const Clock::time_point deadline = Clock::now() + options.attach_timeout;
-  auto socket = connect_by(deadline, options);
+  const Clock::time_point began = Clock::now();
+  auto socket = connect_by(began + options.attach_timeout, options);
   if (!socket) return tl::unexpected(socket.error());
   auto impl = std::make_unique<Impl>(std::move(*socket), options.socket);
 
@@ -384,7 +384,7 @@ Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& opti
   std::vector<int> kept;
   if (options.keepsake && options.keepsake->memory) kept.push_back(options.keepsake->memory.get());
   const Status sent = impl->socket.send(request, kept);
-  AttachWait awaited(options, deadline);
+  AttachWait awaited(options, began);
   auto got = awaited.reply(impl->socket);
   if (!got) {
     if (got.error().code == ErrorCode::kTimeout) return tl::unexpected(awaited.timed_out());

@@ -85,9 +85,10 @@ struct SessionOptions {
   JobConfig job;
   // In an elastic job node_rank is what the node is known by, and world_size counts only for the first view.
   Topology topology;
-  std::chrono::milliseconds attach_timeout = kAttachTimeout;  // for the worker and all members to be there
-  bool await_worker = true;                                   // false: kUnavailable at once if none listens
-  std::function<void(const std::string&)> note;               // told what the attach waits for; null: nobody
+  // For the worker and all members to be there. Where these get on, as servers that load, it counts from the last step.
+  std::chrono::milliseconds attach_timeout = kAttachTimeout;
+  bool await_worker = true;                      // false: kUnavailable at once if none listens
+  std::function<void(const std::string&)> note;  // told what the attach waits for; null: nobody
   // Asked some times a second by the thread that waits: whether this rank is to stop. True ends an attach with
   // kStopped; start(), wait() and saved() go on, because others count on this rank. null: it is not.
   std::function<bool()> stops;

@@ -100,8 +100,8 @@ typedef struct tributary_options {
    * LOCAL_WORLD_SIZE, GROUP_RANK; each of them with TRIBUTARY_ in front comes first). */
   uint32_t from_environment;
   uint32_t rank, world_size, local_rank, local_world_size, node_rank;
-  uint32_t attach_timeout_ms; /* for the worker and all members to be there; 0: TRIBUTARY_ATTACH_TIMEOUT (seconds) of
-                               * the environment, else two minutes */
+  uint32_t attach_timeout_ms; /* for the worker and all members to be there, from the last step of servers that load; 0:
+                               * TRIBUTARY_ATTACH_TIMEOUT (seconds) of the environment, else two minutes */
   uint32_t gradients_move;    /* 1: tributary_gradient() is asked for anew in every round, and all of it is written */
   int32_t device; /* the CUDA device, as this process counts, that the worker is asked to lend memory of; -1: none */
   const char* computes_with; /* what computes the gradients ("torch 2.13 cpu"): compared with other ranks'; NULL: not */

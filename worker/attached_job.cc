@@ -408,7 +408,9 @@ void AttachedJob::tell_outcome(const Over& over, const LocalTrainer& trainer) {
 }
 
 void AttachedJob::waits(const JobWaits& m) {
-  std::get<Joining>(phase_).missing = m.missing;
+  Joining& joining = std::get<Joining>(phase_);
+  joining.missing = m.missing;
+  joining.progress = m.progress;
   last_refusal_.clear();
 }
 
@@ -420,7 +422,7 @@ void AttachedJob::tell_waits(std::uint64_t now_ms) {
   waits_told_ms_ = now_ms;
   std::string missing = joining ? joining->missing : trainers_.missing();
   if (missing.empty() && joining) missing = last_refusal_.empty() ? "the coordinator's word" : last_refusal_;
-  if (!missing.empty()) trainers_.tell_waits(missing, context_.trainers);
+  if (!missing.empty()) trainers_.tell({missing, joining ? joining->progress : 0}, context_.trainers);
 }
 
 void AttachedJob::tick(Running& running, std::uint64_t now_ms) {

@@ -15,7 +15,9 @@ using namespace attached;
 
 void AttachedJob::join(std::uint64_t now_ms) {
   const Joining* before = std::get_if<Joining>(&phase_);
-  phase_ = Joining{now_ms + kJoinRepeatMs, before ? before->missing : std::string()};
+  Joining next = before ? *before : Joining{};
+  next.next_ms = now_ms + kJoinRepeatMs;
+  phase_ = std::move(next);
   const JobConfig& config = plan_->config;
   for (FileDescriptor& fd : std::exchange(brought_, {})) {
     context_.redo.adopt(config, trainers_.node(), tensors_, trainers_.model_ranks(), std::move(fd), now_ms);

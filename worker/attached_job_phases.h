@@ -27,8 +27,9 @@ namespace tributary::attached {
 
 struct Gathering {};
 struct Joining {
-  std::uint64_t next_ms = 0;  // try again then
-  std::string missing{};      // for whom the job waits, as the coordinator said last
+  std::uint64_t next_ms = 0;   // try again then
+  std::string missing{};       // for whom the job waits, as the coordinator said last
+  std::uint64_t progress = 0;  // of those, likewise
 };
 struct Agreeing {
   JobWelcome welcome;

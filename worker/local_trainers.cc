@@ -29,9 +29,9 @@ std::string LocalTrainers::missing() const {
   return ranks.empty() ? "" : ranks + " of node " + std::to_string(node_.value);
 }
 
-void LocalTrainers::tell_waits(const std::string& missing, TrainerPort& port) const {
+void LocalTrainers::tell(const AttachWaits& waits, TrainerPort& port) const {
   for (const auto& [local_rank, trainer] : *this) {
-    if (trainer.takes_part() && trainer.hears_waits) port.send(trainer.id, AttachWaits{missing});
+    if (trainer.takes_part() && trainer.hears_waits) port.send(trainer.id, waits);
   }
 }
 

@@ -61,7 +61,7 @@ class LocalTrainers : private std::map<std::uint32_t, LocalTrainer> {
   std::string who_left() const;
   // "local rank 1, 3 of node 0": those that have not attached. Empty: none.
   std::string missing() const;
-  void tell_waits(const std::string& missing, TrainerPort& port) const;
+  void tell(const AttachWaits& waits, TrainerPort& port) const;
   std::vector<std::string> devices() const;
   std::vector<std::uint32_t> model_ranks() const;  // by local rank
   // Fills in which ranks have lived through a view of join.held_job, or of the job that they say.

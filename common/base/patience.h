@@ -22,6 +22,8 @@ class Patience {
   // The thing waited for comes, and somebody else measures how.
   void renew(std::uint64_t now_ms) { since_ms_ = now_ms; }
   std::uint64_t limit_ms() const { return limit_ms_; }
+  // The last step forward, or the beginning.
+  std::uint64_t since_ms() const { return since_ms_; }
 
  private:
   std::uint64_t limit_ms_;

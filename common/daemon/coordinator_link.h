@@ -83,8 +83,6 @@ class CoordinatorLink {
   // What came, hello or heartbeat if one is due, what waits.
   void turn();
   void flush();
-  // Hello or heartbeat, if one is due: while a turn takes long.
-  void keep_up();
   // Nobody listened to it for a while: the silence was ours.
   void excuse_silence();
   void say_hello();
@@ -100,6 +98,7 @@ class CoordinatorLink {
   void receive();
   void on(ControlMessage message);
   void forgotten();
+  void keep_up();  // hello or heartbeat, if one is due
   void beat();
   void check_silence();
   void check_refusals();

@@ -211,9 +211,13 @@ struct HeldState {
 };
 struct AttachWaits {  // worker -> trainer, now and then while it attaches: who is not there yet
   std::string missing;
+  std::uint64_t progress = 0;  // of JobWaits
 
   static constexpr auto kWire = TRIB_WIRE(Waits);
-  static void fields(auto& m, auto&& field) { field(m.missing, TRIB_WIRE(Missing), CutAt{}); }
+  static void fields(auto& m, auto&& field) {
+    field(m.missing, TRIB_WIRE(Missing), CutAt{});
+    field(m.progress, TRIB_WIRE(Progress));
+  }
 };
 
 // In the order of the union in schema/attach.capnp.

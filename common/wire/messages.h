@@ -214,11 +214,13 @@ struct JobWelcome {  // coordinator -> workers: begin
 struct JobWaits {  // coordinator -> workers that have joined, now and then: for whom their job waits
   std::string name;
   std::string missing;
+  std::uint64_t progress = 0;  // grows with every step forward
 
   static constexpr auto kWire = TRIB_WIRE(JobWaits);
   static void fields(auto& m, auto&& field) {
     field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "the job's name"});
     field(m.missing, TRIB_WIRE(Missing), CutAt{});
+    field(m.progress, TRIB_WIRE(Progress));
   }
 };
 inline constexpr std::size_t kMaxPeerAddressBytes = 256u << 10;

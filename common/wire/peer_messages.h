@@ -103,8 +103,9 @@ struct JobProgress {
   ViewId view;
   Version min_version;
   Version max_version;
-  bool prepared = false;  // servers: what the last PrepareSnapshot asked for is there
-  bool writing = false;   // servers: a snapshot of the job has been asked for here, and has not ended
+  bool prepared = false;     // servers: what the last PrepareSnapshot asked for is there
+  bool writing = false;      // servers: a snapshot of the job has been asked for here, and has not ended
+  std::uint64_t loaded = 0;  // servers, before the view runs: bytes of the state it begins with that have been read
 
   static void fields(auto& m, auto&& field) {
     field(m.job, TRIB_WIRE(Job));
@@ -113,6 +114,7 @@ struct JobProgress {
     field(m.max_version, TRIB_WIRE(MaxVersion));
     field(m.prepared, TRIB_WIRE(Prepared));
     field(m.writing, TRIB_WIRE(Writing));
+    field(m.loaded, TRIB_WIRE(Loaded));
   }
 };
 inline constexpr std::size_t kMaxLocalRanks = 256;  // of a node

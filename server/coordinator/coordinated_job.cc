@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "common/base/quantity.h"
+
 namespace tributary {
 
 const JobMembers& CoordinatedJob::members() const {
@@ -91,7 +93,11 @@ std::string CoordinatedJob::waiting_for() const {
     }
   } else if (const OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
     for (const auto& [index, server] : ledger_.context.peers.servers()) {
-      if (!opening->ready.contains(index)) add("server " + std::to_string(index) + ", which loads its part");
+      if (opening->ready.contains(index)) continue;
+      const auto loaded = opening->loaded.find(index);
+      const bool some = loaded != opening->loaded.end() && loaded->second != 0;
+      add("server " + std::to_string(index) + ", which loads its part" +
+          (some ? " (" + bytes_in_words(static_cast<double>(loaded->second)) + " so far)" : std::string()));
     }
   }
   return missing;
@@ -103,7 +109,7 @@ void CoordinatedJob::tell_waits(std::uint64_t now_ms) {
   const std::string missing = waiting_for();
   if (missing.empty()) return;
   waits_told_ms_ = now_ms;
-  ledger_.send(members(), JobWaits{config().name, missing});
+  ledger_.send(members(), JobWaits{config().name, missing, loaded_});
 }
 
 // Servers that have not said what they keep are asked again: the question may have been dropped. While nodes wait for
@@ -151,6 +157,10 @@ void CoordinatedJob::on(const Peers::Worker& worker, const NodePace& pace) {
 
 void CoordinatedJob::on_progress(std::uint32_t maker, const JobProgress& progress, std::uint64_t now_ms) {
   RunningView* running = std::get_if<RunningView>(&phase_);
+  if (OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
+    std::uint64_t& known = opening->loaded[static_cast<std::uint16_t>(maker)];
+    if (progress.loaded > known) loaded_ += progress.loaded - std::exchange(known, progress.loaded);
+  }
   if (running && servers() != 0 && progress.prepared) running->has_memory(static_cast<std::uint16_t>(maker));
   ledger_.paces.note(maker, view()->start.round, progress, now_ms);
 }

@@ -171,6 +171,7 @@ class CoordinatedJob {
   JobLedger ledger_;
   JobPhase phase_;
   std::uint64_t waits_told_ms_ = 0, asked_ms_ = 0;
+  std::uint64_t loaded_ = 0;  // bytes, by servers, for all of its views
 };
 
 }  // namespace tributary

@@ -28,7 +28,8 @@ struct GatheringJob {
 };
 struct OpeningView {
   JobView view;
-  std::set<std::uint16_t> ready;  // servers that have opened it
+  std::set<std::uint16_t> ready;                  // servers that have opened it
+  std::map<std::uint16_t, std::uint64_t> loaded;  // bytes, by server, as they said last
 };
 
 using JobPhase = std::variant<IdleJob, GatheringJob, OpeningView, RunningView, StoppingView>;

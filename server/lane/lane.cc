@@ -126,15 +126,15 @@ void Lane::count_mapped() {
   jobs_.changed();
 }
 
-void Lane::restore(JobId job, ChunkIndex chunk, ChunkState state) {
+void Lane::restore(JobId job, ViewId view, ChunkIndex chunk, ChunkState state) {
   const std::size_t bytes = state.bytes();
   {
     std::unique_lock lock(mutex_);
     restored_.wait(lock, [&] { return restore_bytes_ == 0 || restore_bytes_ + bytes <= kMaxRestoreBytes; });
     restore_bytes_ += bytes;
   }
-  post([this, job, chunk, bytes, state = std::move(state)](LaneJobs& jobs) mutable {
-    jobs.restore(job, chunk, std::exchange(state, {}));
+  post([this, job, view, chunk, bytes, state = std::move(state)](LaneJobs& jobs) mutable {
+    jobs.restore(job, view, chunk, std::exchange(state, {}));
     {
       const std::lock_guard lock(mutex_);
       restore_bytes_ -= bytes;

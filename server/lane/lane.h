@@ -79,7 +79,7 @@ class Lane final : public QueuedLane, private LaneOutput {
   LaneIndex index() const { return options_.jobs.lane; }
   const LaneCounters& counters() const { return jobs_.counters(); }
 
-  void restore(JobId job, ChunkIndex chunk, ChunkState state) override;
+  void restore(JobId job, ViewId view, ChunkIndex chunk, ChunkState state) override;
   // Ends the thread: no listener call and no message after it. Idempotent.
   void stop();
 

@@ -39,9 +39,9 @@ class LaneCommands {
   // The view is over; its state is kept until the job is opened again or dropped. Replied with lane_parked().
   virtual void park(JobId job, ViewId view) = 0;
   virtual void drop_parked(JobId job) = 0;
-  // One chunk of the job opened last. Blocks while Lane::kMaxRestoreBytes wait. REQUIRES: owned by this lane, each
-  // once.
-  virtual void restore(JobId job, ChunkIndex chunk, ChunkState state) = 0;
+  // One chunk of this view of the job; of another one it is dropped. Any thread. Blocks while Lane::kMaxRestoreBytes
+  // wait. REQUIRES: owned by this lane, each once.
+  virtual void restore(JobId job, ViewId view, ChunkIndex chunk, ChunkState state) = 0;
   // Ends open() and its restores; replied with lane_opened(). With `restored`, every chunk must have been.
   virtual void opened(JobId job, ViewId view, bool restored) = 0;
   // Gets memory for the copy-on-write of the next snapshot, and says so in the gauges.

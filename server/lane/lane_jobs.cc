@@ -94,14 +94,14 @@ void LaneJobs::drop_parked(JobId job) {
   retire(parked_, job);
 }
 
-void LaneJobs::restore(JobId job, ChunkIndex chunk, ChunkState state) {
-  Job& entry = jobs_.at(job);
-  if (!entry.restored) return;
+void LaneJobs::restore(JobId job, ViewId view, ChunkIndex chunk, ChunkState state) {
+  Job* entry = find(job, view);
+  if (!entry || !entry->restored) return;
   try {
-    entry.restored = entry.core->restore(chunk, state);
+    entry->restored = entry->core->restore(chunk, state);
   } catch (const std::bad_alloc&) {
-    entry.restored = fail(ErrorCode::kLimit, "no memory left for chunk " + std::to_string(chunk.value) +
-                                                 "; use more servers or a smaller model");
+    entry->restored = fail(ErrorCode::kLimit, "no memory left for chunk " + std::to_string(chunk.value) +
+                                                  "; use more servers or a smaller model");
   }
 }
 

@@ -74,7 +74,7 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
   void reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) override;
   void park(JobId job, ViewId view) override;
   void drop_parked(JobId job) override;
-  void restore(JobId job, ChunkIndex chunk, ChunkState state) override;
+  void restore(JobId job, ViewId view, ChunkIndex chunk, ChunkState state) override;
   void opened(JobId job, ViewId view, bool restored) override;
   void prepare_snapshot(JobId job, ViewId view) override;
   void snapshot_at(JobId job, ViewId view, Round round) override;

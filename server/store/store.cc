@@ -119,8 +119,7 @@ class RocksStore final : public Store {
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
   Status load(const SnapshotInfo& expected, const EachChunk& each) override;
   Result<PinnedSnapshot> pin(JobId job, Round round) override;
-  Status drop_before(JobId job, Round round) override;
-  Status drop_after(JobId job, Round round) override;
+  Status drop(JobId job, Round first, Round last) override;
   Status drop_job(JobId job) override;
   Status save(const JobRecord& record) override;
   Status remove(JobId job) override;
@@ -152,10 +151,8 @@ class RocksStore final : public Store {
   std::unique_ptr<rocksdb::Iterator> iterate(const Family& family) const;
   Status check_identity(std::uint16_t server_index);
   Status find_snapshots(std::map<std::string, Family> families, const Warn& warn);
-  // Drops families that are set aside. REQUIRES: mutex_ held.
-  void drop_aside(JobId job, const std::function<bool(Round)>& which);
-  // Removes the keys of these snapshots, then their families. REQUIRES: mutex_ held.
-  Status drop(const std::vector<SnapshotKey>& keys);
+  // Drops families that are set aside. REQUIRES: families_mutex_ held.
+  void drop_aside(JobId job, Round first, Round last);
   // Calls each(key, value) for the keys of the default family that begin with prefix.
   Status scan(const std::string& prefix,
               const std::function<Status(const rocksdb::Slice&, const rocksdb::Slice&)>& each) const;
@@ -166,7 +163,8 @@ class RocksStore final : public Store {
   std::unique_ptr<rocksdb::DB> db_;
   Family default_;
   std::unique_ptr<LargePartFamilies> large_parts_;
-  mutable std::mutex mutex_;                   // snapshots_ and the column families
+  std::mutex families_mutex_;                  // held by who makes or drops column families, and waits for the disk
+  mutable std::mutex mutex_;                   // guards snapshots_ and aside_, for moments
   std::map<SnapshotKey, Snapshot> snapshots_;  // complete ones
   std::map<std::string, Family> aside_;        // by name: of snapshots of which no record says that they are complete
 };
@@ -314,13 +312,18 @@ Status RocksStore::find_snapshots(std::map<std::string, Family> families, const 
   return {};
 }
 
-void RocksStore::drop_aside(JobId job, const std::function<bool(Round)>& which) {
-  std::erase_if(aside_, [&](const auto& entry) {
-    const auto [of, round] = named_by(entry.first);
-    if (of != job || !which(round)) return false;
-    db_->DropColumnFamily(entry.second.get()).PermitUncheckedError();
-    return true;
-  });
+void RocksStore::drop_aside(JobId job, Round first, Round last) {
+  std::vector<Family> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(aside_, [&](auto& entry) {
+      const auto [of, round] = named_by(entry.first);
+      if (of != job || round < first || round > last) return false;
+      dropped.push_back(std::move(entry.second));
+      return true;
+    });
+  }
+  for (const Family& family : dropped) db_->DropColumnFamily(family.get()).PermitUncheckedError();
 }
 
 Status RocksStore::scan(const std::string& prefix,
@@ -360,7 +363,7 @@ Status RocksStore::room(const std::string& doing, std::uint64_t bytes) const {
 }
 
 Status RocksStore::complete(SnapshotRecord record, const std::vector<std::string>& files) {
-  std::lock_guard lock(mutex_);
+  const std::lock_guard changing(families_mutex_);
   if (Status enough = room("complete the " + describe(record.info)); !enough) return enough;
   db_->Resume().PermitUncheckedError();  // a full disk made RocksDB read-only; there may be room again
   const std::string name = family_name(record.info, record.generation);
@@ -385,11 +388,15 @@ Status RocksStore::complete(SnapshotRecord record, const std::vector<std::string
     db_->DropColumnFamily(handle).PermitUncheckedError();  // else a leftover until the next open
     return tl::unexpected<Error>(error("complete the " + describe(record.info), status));
   }
-  auto& snapshot = snapshots_[id];
-  const Family older = std::exchange(snapshot.family, family);
-  snapshot.record = std::move(record);
+  Family older;
+  {
+    const std::lock_guard lock(mutex_);
+    Snapshot& snapshot = snapshots_[id];
+    older = std::exchange(snapshot.family, family);
+    snapshot.record = std::move(record);
+  }
   if (older) db_->DropColumnFamily(older.get()).PermitUncheckedError();
-  drop_aside(id.first, [&](Round round) { return round == id.second; });
+  drop_aside(id.first, id.second, id.second);
   return {};
 }
 
@@ -449,52 +456,37 @@ std::unique_ptr<rocksdb::Iterator> RocksStore::iterate(const Family& family) con
   return std::unique_ptr<rocksdb::Iterator>(db_->NewIterator(options, family.get()));
 }
 
-Status RocksStore::drop(const std::vector<SnapshotKey>& keys) {
+// The keys go first, then the families.
+Status RocksStore::drop(JobId job, Round first, Round last) {
+  const std::lock_guard changing(families_mutex_);
+  drop_aside(job, first, last);
   rocksdb::WriteBatch batch;
-  for (const auto& [job, round] : keys) batch.Delete(snapshot_key(job, round));
-  if (batch.Count() == 0) return {};
+  std::vector<SnapshotKey> keys;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, snapshot] : snapshots_) {
+      if (key.first != job || key.second < first || key.second > last) continue;
+      keys.push_back(key);
+      batch.Delete(snapshot_key(key.first, key.second));
+    }
+  }
+  if (keys.empty()) return {};
   if (Status enough = room("drop snapshots"); !enough) return enough;
   if (auto status = db_->Write(synced(), &batch); !status.ok()) {
     return tl::unexpected<Error>(error("drop snapshots", status));
   }
-  for (const SnapshotKey& key : keys) {
-    const auto found = snapshots_.find(key);
-    const Family family = std::move(found->second.family);
-    snapshots_.erase(found);
-    // Without its key it is no snapshot any more; should this fail, the next open drops it.
-    db_->DropColumnFamily(family.get()).PermitUncheckedError();
+  std::vector<Family> families;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const SnapshotKey& key : keys) families.push_back(std::move(snapshots_.extract(key).mapped().family));
   }
+  // Without its key it is no snapshot any more; should this fail, the next open drops it.
+  for (const Family& family : families) db_->DropColumnFamily(family.get()).PermitUncheckedError();
   return {};
 }
 
-Status RocksStore::drop_before(JobId job, Round round) {
-  std::lock_guard lock(mutex_);
-  std::vector<SnapshotKey> keys;
-  for (const auto& [key, snapshot] : snapshots_) {
-    if (key.first == job && key.second < round) keys.push_back(key);
-  }
-  drop_aside(job, [&](Round each) { return each < round; });
-  return drop(keys);
-}
-
-Status RocksStore::drop_after(JobId job, Round round) {
-  std::lock_guard lock(mutex_);
-  std::vector<SnapshotKey> keys;
-  for (const auto& [key, snapshot] : snapshots_) {
-    if (key.first == job && key.second > round) keys.push_back(key);
-  }
-  drop_aside(job, [&](Round each) { return each > round; });
-  return drop(keys);
-}
-
 Status RocksStore::drop_job(JobId job) {
-  std::lock_guard lock(mutex_);
-  std::vector<SnapshotKey> keys;
-  for (const auto& [key, snapshot] : snapshots_) {
-    if (key.first == job) keys.push_back(key);
-  }
-  drop_aside(job, [](Round) { return true; });
-  return drop(keys);
+  return drop(job, Round(0), Round(~0ull));
 }
 
 Status RocksStore::save(const JobRecord& record) {

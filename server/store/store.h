@@ -7,7 +7,8 @@
 // what ranks keep are families as well (server/store/large_part_families.h). Every record has a format number and an
 // XXH3-64 checksum, checked on load.
 //
-// Thread rule: one thread at a time writes a snapshot; small records may be written from another thread.
+// Thread rule: one thread at a time writes a snapshot; small records may be written from another thread. jobs() waits
+// for no disk.
 #pragma once
 
 #include <cstdint>
@@ -72,9 +73,8 @@ class Store : public JobRegistry {
   virtual Status load(const SnapshotInfo& expected, const EachChunk& each) = 0;
   // kNotFound: it is not here.
   virtual Result<PinnedSnapshot> pin(JobId job, Round round) = 0;
-  // Complete snapshots of that job that are older, or newer, than `round`.
-  virtual Status drop_before(JobId job, Round round) = 0;
-  virtual Status drop_after(JobId job, Round round) = 0;
+  // Complete snapshots of that job and of these rounds, `last` included.
+  virtual Status drop(JobId job, Round first, Round last) = 0;
   virtual Status drop_job(JobId job) = 0;  // all of its snapshots
 
   virtual std::string path() const = 0;

@@ -298,6 +298,8 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
     s.work_ns = random.between(15, 40) * kMs;
     s.rounds = random.between(30, 60);
   }
+  Random loads(seed ^ 0x10ad5ull);
+  s.load_step_ns = loads.chance(0.4) ? loads.between(50, 600) * kMs : s.disk_step_ns;
   s.fixed_ports = random.chance(0.5);
   s.disorder.drops = random.chance(0.3) ? 0.005 : 0.0;
   Random shares(seed ^ 0x10ca1ull);

@@ -68,6 +68,7 @@ struct ClusterScenario {
   bool spoils_uncommitted = false;  // what goes bad on a disk is of a snapshot that all have, and nobody knows that yet
   bool prepares = false;            // shards get memory for a snapshot first, however little it is
   std::uint64_t disk_step_ns = 1'000'000;
+  std::uint64_t load_step_ns = 1'000'000;  // for a chunk of the state that a view begins with
   std::uint64_t window_bytes = 0;
   std::uint64_t work_ns = 10'000'000;
   bool fixed_ports = false;

@@ -201,18 +201,11 @@ Status StoreSim::load(const SnapshotInfo& expected, const EachChunk& each) {
   return snapshot.read(each);
 }
 
-Status StoreSim::drop_before(JobId job, Round round) {
+Status StoreSim::drop(JobId job, Round first, Round last) {
   if (disk_.full) return drops_fail_ ? tl::unexpected(full()) : Status{};
   std::erase_if(disk_.snapshots, [&](const auto& entry) {
-    return entry.second.recorded && entry.first.first.first == job && entry.first.first.second < round;
-  });
-  return {};
-}
-
-Status StoreSim::drop_after(JobId job, Round round) {
-  if (disk_.full) return drops_fail_ ? tl::unexpected(full()) : Status{};
-  std::erase_if(disk_.snapshots, [&](const auto& entry) {
-    return entry.second.recorded && entry.first.first.first == job && entry.first.first.second > round;
+    const auto& [of, round] = entry.first.first;
+    return entry.second.recorded && of == job && round >= first && round <= last;
   });
   return {};
 }

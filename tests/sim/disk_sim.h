@@ -87,8 +87,7 @@ class StoreSim final : public Store {
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
   Status load(const SnapshotInfo& expected, const EachChunk& each) override;
   Result<PinnedSnapshot> pin(JobId job, Round round) override;
-  Status drop_before(JobId job, Round round) override;
-  Status drop_after(JobId job, Round round) override;
+  Status drop(JobId job, Round first, Round last) override;
   Status drop_job(JobId job) override;
   Result<std::vector<JobRecord>> registry() const override;
   Status save(const JobRecord& record) override;

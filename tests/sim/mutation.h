@@ -49,6 +49,11 @@ enum class Mutation {
   kTornRing,           // all-reduce: the last node and the first do not hear how to connect
   kForgottenStep,      // all-reduce: a replica goes on with the step counts of a fresh one
   kUncheckedArrays,    // a chunk's arrays are read without a look at their checksum
+  kForgottenLoad,      // what was loaded for a view that never began is loaded again
+  kOtherLoad,          // a view goes on with what was loaded of another round
+  kOtherNodesLoad,     // elastic: or for other nodes, whose residuals it has
+  kStrayChunk,         // a chunk that is loaded for one view goes into the lane's state of the next one
+  kEarlyTold,          // what is being dropped is still told of
 };
 
 }  // namespace tributary::sim

@@ -61,12 +61,18 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "    min = entry->core->min_version();\n",
             "    min = BUG ? entry->core->max_version().next() : entry->core->min_version();\n",
         ),
+        (
+            "kStrayChunk",
+            "  Job* entry = find(job, view);\n  if (!entry || !entry->restored)",
+            "  Job* entry = BUG && jobs_.contains(job) ? &jobs_.at(job) : find(job, view);\n"
+            "  if (!entry || !entry->restored)",
+        ),
         ("kUnparked", "    any = entry->core->initialised();\n", "    any = entry->core->initialised() && !BUG;\n"),
         ("kUnfinishedStop", "    if (entry->core->keeping()) {\n", "    if (!BUG && entry->core->keeping()) {\n"),
         (
             "kForgottenClocks",
-            "  if (!entry.restored) return;\n",
-            "  if (!entry.restored) return;\n  if (BUG) state.clocks.clear();\n",
+            "  if (!entry || !entry->restored) return;\n",
+            "  if (!entry || !entry->restored) return;\n  if (BUG) state.clocks.clear();\n",
         ),
         (
             "kForgottenFacts",
@@ -75,8 +81,8 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "kForgottenEstimate",
-            "  try {\n    entry.restored = entry.core->restore(",
-            "  if (BUG) state.estimate.reset();\n  try {\n    entry.restored = entry.core->restore(",
+            "  try {\n    entry->restored = entry->core->restore(",
+            "  if (BUG) state.estimate.reset();\n  try {\n    entry->restored = entry->core->restore(",
         ),
     ],
     "lane_jobs_messages.cc": [
@@ -101,6 +107,18 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error",
             "  if (!BUG) output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error",
         ),
+    ],
+    "control_jobs.cc": [
+        (
+            "kForgottenLoad",
+            "  if (keep_load(id, why)) return",
+            "  if (!BUG && keep_load(id, why)) return",
+        ),
+        ("kEarlyTold", "  hello.stored = stored();\n", "  hello.stored = BUG ? store_->jobs() : stored();\n"),
+    ],
+    "control_jobs_load.cc": [
+        ("kOtherLoad", "  return a.start == b.start && ", "  return (a.start == b.start || BUG) && "),
+        ("kOtherNodesLoad", "a.nodes == b.nodes && ", "(a.nodes == b.nodes || BUG) && "),
     ],
     "chunk_record.cc": [
         (

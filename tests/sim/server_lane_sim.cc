@@ -69,6 +69,13 @@ void ServerLaneSim::post(std::function<void(LaneJobs&)> command) {
   });
 }
 
+void ServerLaneSim::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
+  post([this, job = std::move(job), gauges = std::move(gauges)](LaneJobs& jobs) {
+    loaded_.clear();
+    jobs.open(job, gauges);
+  });
+}
+
 void ServerLaneSim::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
   post([this, job = std::move(job), gauges = std::move(gauges)](LaneJobs& jobs) {
     const ShardCore* kept = jobs.parked(job.view->job);
@@ -78,16 +85,21 @@ void ServerLaneSim::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) 
       next = testing::changed(next, [&](ViewPlan& view, JobConfig&) { view.nodes = kept->job().view->nodes; });
     }
     jobs.reopen(next, gauges);
+    if (job.view->view == goes_on_) return;
+    for (const auto& [chunk, state] : loaded_) world_.judge.restores(*jobs.core(job.view->job), chunk, state);
   });
 }
 
-void ServerLaneSim::restore(JobId job, ChunkIndex chunk, ChunkState saved) {
-  post([this, job, chunk, state = std::move(saved)](LaneJobs& jobs) mutable {
-    const ShardCore& core = *jobs.core(job);
-    world_.judge.restores(core, chunk, state);
-    const bool others = state.nodes != core.job().view->nodes;
-    if (world_.mutation == Mutation::kLostResiduals && others) state.residuals.clear();
-    jobs.restore(job, chunk, std::move(state));
+void ServerLaneSim::restore(JobId job, ViewId view, ChunkIndex chunk, ChunkState saved) {
+  post([this, job, view, chunk, state = std::move(saved)](LaneJobs& jobs) mutable {
+    const ShardCore* core = jobs.core(job);
+    if (core != nullptr && core->job().view->view == view) {
+      world_.judge.restores(*core, chunk, state);
+      loaded_.insert_or_assign(chunk, state);
+      const bool others = state.nodes != core->job().view->nodes;
+      if (world_.mutation == Mutation::kLostResiduals && others) state.residuals.clear();
+    }
+    jobs.restore(job, view, chunk, std::move(state));
   });
 }
 

@@ -1,6 +1,7 @@
 #include "tests/sim/server_sim.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "tests/sim/cluster_world.h"
@@ -21,6 +22,14 @@ ServerConfig config_of(std::uint16_t servers, std::uint16_t index) {
   return config;
 }
 
+// Do two views begin with the same, as far as this server is concerned?
+bool begin_alike(const OpenJob& a, const OpenJob& b) {
+  const auto what = [](const OpenJob& m) {
+    return std::tie(m.job, m.job_json, m.owners, m.nodes, m.model_ranks, m.resume, m.resume_round, m.kept);
+  };
+  return what(a) == what(b);
+}
+
 }  // namespace
 
 ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
@@ -35,6 +44,10 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
           {.step_ns = world.scenario.disk_step_ns, .syncs = world.mutation != Mutation::kUnsyncedSnapshot},
           [this](const ChunkSnapshot& snapshot) { world_.judge.snapshot_read(snapshot); },
           [this](const SnapshotDone& done) { lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); }); }),
+      orders_(
+          *this, store_, {.chunk_ns = world.scenario.load_step_ns, .drop_ns = world.scenario.disk_step_ns},
+          [this] { loads(); },
+          [this](std::function<void()> event) { lane_says([event = std::move(event)](ControlJobs&) { event(); }); }),
       checkpoints_(*this, store_, world.checkpoints, ShardIndex(index), world.scenario.disk_step_ns,
                    [this](const CheckpointDone& done) { lane_says([this, done](ControlJobs&) { send(done); }); }),
       jobs_(config_of(world.servers(), index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),
@@ -44,7 +57,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
     lanes_.push_back(std::make_unique<ServerLaneSim>(world, *this, LaneIndex(lane)));
     commands.push_back(lanes_.back().get());
   }
-  jobs_.start(std::move(commands), &snapshots_);
+  jobs_.start(std::move(commands), &snapshots_, &orders_);
   if (index == 0) {
     CoordinatorOptions options;
     options.servers = world.servers();
@@ -86,6 +99,10 @@ void ServerSim::lane_says(std::function<void(ControlJobs&)> what) {
 }
 
 void ServerSim::turn() {
+  if (loaded_for_ && make_encoding(*parse_encoding(world_.scenario.push))->keeps_residual()) {
+    const std::vector<ControlJobStatus> jobs = jobs_.statuses();
+    if (std::ranges::any_of(jobs, [](const auto& job) { return job.phase == "running"; })) loaded_for_.reset();
+  }
   heartbeat();
   jobs_.tick();
   flush();
@@ -99,6 +116,11 @@ void ServerSim::receive(Packet& packet) {
           meet(m.coordinator_incarnation, true);
         } else if constexpr (std::is_same_v<M, HeartbeatReply>) {
           meet(m.coordinator_incarnation, false);
+        } else if constexpr (std::is_same_v<M, OpenJob>) {
+          opens(m);
+        } else if constexpr (std::is_same_v<M, StopJob>) {
+          if (m.kind != StopKind::kRestart) loaded_for_.reset();
+          jobs_.on(m);
         } else if constexpr (requires { jobs_.on(m); }) {
           jobs_.on(m);
         } else if constexpr (requires { checkpoints_.order(m); }) {
@@ -115,8 +137,25 @@ void ServerSim::receive(Packet& packet) {
   turn();
 }
 
+void ServerSim::opens(const OpenJob& m) {
+  last_open_ = m;
+  if (loaded_for_ && !begin_alike(*loaded_for_, m)) loaded_for_.reset();
+  if (m.kept) {
+    for (const auto& lane : lanes_) lane->goes_on(m.view);
+  }
+  jobs_.on(m);
+}
+
+// Whatever became of views in between: what was loaded, or is being, is not read again.
+void ServerSim::loads() {
+  if (loaded_for_)
+    world_.broken(name_ + " loads again what it has loaded for view " + std::to_string(loaded_for_->view.value));
+  if (world_.scenario.mode == Mode::kSync || world_.scenario.mode == Mode::kLocalSgd) loaded_for_ = last_open_;
+}
+
 void ServerSim::on(const DropCheckpoint& m) {
   if (jobs_.contains(m.job)) return;
+  loaded_for_.reset();
   jobs_.unpark(m.job);
   checkpoints_.drop(m);
 }
@@ -171,6 +210,10 @@ bool ServerSim::send_now(const ControlMessage& message) {
 }
 
 void ServerSim::send(ControlMessage message) {
+  if (const auto* kept = std::get_if<ShardKept>(&message); kept && kept->any && loaded_for_) {
+    const Version loaded(loaded_for_->resume_round.value);
+    if (kept->min_version != loaded || kept->max_version != loaded) loaded_for_.reset();
+  }
   if (outbox_.size() >= kServerOutbox) return world_.broken("a server has too much to say to its coordinator");
   outbox_.push_back(std::move(message));
   flush();

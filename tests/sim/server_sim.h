@@ -17,6 +17,7 @@
 #include "tests/sim/checkpoints_sim.h"
 #include "tests/sim/disk_sim.h"
 #include "tests/sim/snapshots_sim.h"
+#include "tests/sim/store_orders_sim.h"
 #include "tests/sim/wires.h"
 
 namespace tributary::sim {
@@ -31,9 +32,13 @@ class ServerLaneSim final : public QueuedLane, private LaneOutput, private LaneL
   ~ServerLaneSim() override;
 
   // As LaneJobs does, with judges and planted bugs around it.
+  void open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) override;
   void reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) override;
-  void restore(JobId job, ChunkIndex chunk, ChunkState state) override;
+  void restore(JobId job, ViewId view, ChunkIndex chunk, ChunkState state) override;
   void decide(const RoundDecision& decision) override;
+
+  // This view goes on with what was kept; any other begins with what is loaded.
+  void goes_on(ViewId view) { goes_on_ = view; }
 
   const std::string& endpoint() const { return endpoint_; }
   std::optional<Version> held(JobId job, ViewId view, ChunkIndex chunk) const;
@@ -75,6 +80,8 @@ class ServerLaneSim final : public QueuedLane, private LaneOutput, private LaneL
   const std::shared_ptr<ToldPlaces> told_;  // of jobs_, as long as this process lives: links of workers hold it weakly
   std::uint64_t commands_until_ns_ = 0;
   std::size_t commands_ = 0;  // that wait
+  ViewId goes_on_;
+  std::map<ChunkIndex, ChunkState> loaded_;  // since the last open()
   std::unique_ptr<Listener> listener_;
 };
 
@@ -111,6 +118,8 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   // server/control.cc
   void turn();
   void receive(Packet& packet);
+  void opens(const OpenJob& m);
+  void loads();
   void on(const DropCheckpoint& m);
   void meet(std::uint64_t incarnation, bool hello);
   void say_hello();
@@ -121,8 +130,6 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   void send(ControlMessage message) override;
   void send_or_drop(const ControlMessage& message) override { send_now(message); }
   void hello() override { say_hello(); }
-  bool between_chunks() override { return true; }
-  void loaded() override {}
   void changed() override {}
   std::uint64_t now_ms() const override { return now_ns() / 1'000'000; }
 
@@ -140,6 +147,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   const std::string name_;
   StoreSim store_;
   SnapshotsSim snapshots_;
+  StoreOrdersSim orders_;
   CheckpointsSim checkpoints_;
   std::vector<std::unique_ptr<ServerLaneSim>> lanes_;
   ControlJobs jobs_;
@@ -148,6 +156,8 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   std::uint64_t hello_ms_ = 0, heartbeat_ms_ = 0;
   std::deque<ControlMessage> outbox_;
   std::uint64_t said_until_ns_ = 0;  // by lanes
+  OpenJob last_open_;
+  std::optional<OpenJob> loaded_for_;  // what was loaded last, or is being, was; and no view has got further with it
   std::unique_ptr<Dealer> dealer_;
   void listen(PeerId from, const ControlMessage& message);
   const std::uint64_t coordinator_id_;

@@ -163,6 +163,28 @@ TEST_CASE("a node that does not push again what servers lack is found") {
   CHECK(first_seed_that_finds(Mutation::kForgottenRedo) < kSeedsForMutation);
 }
 
+// ---- What servers load ----
+
+TEST_CASE("a server that loads again what it has loaded for a view that never began is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenLoad) < kSeedsForMutation);
+}
+
+TEST_CASE("a view that goes on with what was loaded of another round is found") {
+  CHECK(first_seed_that_finds(Mutation::kOtherLoad) < kSeedsForMutation);
+}
+
+TEST_CASE("a view that goes on with what was loaded for other nodes is found") {
+  CHECK(first_seed_that_finds(Mutation::kOtherNodesLoad, 5 * kSeedsForMutation) < 5 * kSeedsForMutation);
+}
+
+TEST_CASE("a server that tells of snapshots which are just being dropped is found") {
+  CHECK(first_seed_that_finds(Mutation::kEarlyTold, 5 * kSeedsForMutation) < 5 * kSeedsForMutation);
+}
+
+TEST_CASE("a chunk that is loaded for another view is found") {
+  CHECK(first_seed_that_finds(Mutation::kStrayChunk) < kSeedsForMutation);
+}
+
 // ---- Inside the coordinator's, and the readers' ----
 
 TEST_CASE("a checkpoint that is finished too early is found") {

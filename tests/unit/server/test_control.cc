@@ -52,10 +52,15 @@ struct SmallServer {
           *store, Snapshotter::Options{}, [this](const SnapshotDone& done) { control->snapshot_finished(done); },
           [](const std::string&) {});
     }
-    control->start(pointers, snapshotter.get());
+    if (store) {
+      store_thread = std::make_unique<StoreThread>(
+          *store, [this](std::function<void()> event) { control->post(std::move(event)); }, [](const std::string&) {});
+    }
+    control->start(pointers, snapshotter.get(), store_thread.get());
   }
   ~SmallServer() {
     control->stop();
+    store_thread.reset();
     for (const auto& lane : lanes) lane->stop();
     snapshotter.reset();
   }
@@ -63,6 +68,7 @@ struct SmallServer {
   std::unique_ptr<Control> control;
   std::vector<std::unique_ptr<Lane>> lanes;
   std::unique_ptr<Snapshotter> snapshotter;
+  std::unique_ptr<StoreThread> store_thread;
 };
 
 std::string job_text(const std::string& optimizer = "sgd") {

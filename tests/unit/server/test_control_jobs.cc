@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,7 +25,7 @@ struct FakeLane final : LaneCommands {
   void reopen(ShardJob, std::shared_ptr<LaneJobGauges>) override { said.emplace_back("reopen"); }
   void park(JobId, ViewId) override { said.emplace_back("park"); }
   void drop_parked(JobId) override { said.emplace_back("drop parked"); }
-  void restore(JobId, ChunkIndex, ChunkState) override { said.emplace_back("restore"); }
+  void restore(JobId, ViewId, ChunkIndex, ChunkState) override { said.emplace_back("restore"); }
   void opened(JobId, ViewId, bool) override { said.emplace_back("opened"); }
   void prepare_snapshot(JobId, ViewId) override { said.emplace_back("prepare"); }
   void snapshot_at(JobId, ViewId, Round) override { said.emplace_back("snapshot"); }
@@ -43,16 +45,44 @@ struct FakeSnapshots final : SnapshotOrders {
   std::vector<Round> hurried;
 };
 
+// The store's thread: nothing is done before it is told to.
+struct FakeOrders final : StoreOrders {
+  explicit FakeOrders(sim::StoreSim& on) : store(on) {}
+  void load(SnapshotInfo info, EachChunk each, Done done) override {
+    loads.push_back({std::move(info), std::move(each), std::move(done)});
+  }
+  void drop(JobId job, Round first, Round last, Done done) override {
+    drops.push_back([=, this] { done(store.drop(job, first, last)); });
+  }
+  void carry_out_drops() {
+    for (; !drops.empty(); drops.pop_front()) drops.front()();
+  }
+  struct Load {
+    SnapshotInfo info;
+    EachChunk each;
+    Done done;
+    // The only chunk of the job's.
+    Status chunk() const {
+      static BufferPool pool(4096, 4);
+      ChunkState state;
+      state.params = pool.acquire(400);
+      state.version = Version(info.round.value);
+      return each(ChunkIndex(0), std::move(state));
+    }
+  };
+  sim::StoreSim& store;
+  std::vector<Load> loads;
+  std::deque<std::function<void()>> drops;
+};
+
 struct Server final : ControlJobsOutput {
   explicit Server(const ServerConfig& with = {})
       : jobs(with, &store, quiet_logger(), static_cast<ControlJobsOutput&>(*this)) {
-    jobs.start({&lane}, &snapshots);
+    jobs.start({&lane}, &snapshots, &orders);
   }
   void send(ControlMessage message) override { sent.push_back(std::move(message)); }
   void send_or_drop(const ControlMessage& message) override { sent.push_back(message); }
   void hello() override {}
-  bool between_chunks() override { return true; }
-  void loaded() override {}
   void changed() override {}
   std::uint64_t now_ms() const override { return 1000; }
 
@@ -71,7 +101,15 @@ struct Server final : ControlJobsOutput {
   }
   void open(std::uint32_t view, bool kept = false) {
     jobs.on(open_message(view, kept));
+    orders.carry_out_drops();
     jobs.lane_opened(JobId(7), ViewId(view), {});
+  }
+  // With the snapshot of this round.
+  OpenJob resume_message(std::uint32_t view, std::uint64_t round = 5) const {
+    OpenJob open = open_message(view);
+    open.resume = true;
+    open.resume_round = Round(round);
+    return open;
   }
   void restart(std::uint32_t view) { jobs.on(StopJob{JobId(7), ViewId(view), StopKind::kRestart, Round(), "lost"}); }
   template <class M>
@@ -88,6 +126,7 @@ struct Server final : ControlJobsOutput {
   FakeSnapshots snapshots;
   sim::Disk disk;
   sim::StoreSim store{disk, true};
+  FakeOrders orders{store};
   std::vector<ControlMessage> sent;
   ControlJobs jobs;
 };
@@ -227,6 +266,12 @@ TEST_CASE("no view opens on a server that cannot drop what an earlier view has l
   }
   server.disk.full = true;
   server.jobs.on(open);
+  server.orders.carry_out_drops();
+  if (open.resume) {
+    REQUIRE(server.orders.loads.size() == 1);
+    REQUIRE(server.orders.loads[0].chunk());
+    server.orders.loads[0].done({});
+  }
   server.jobs.lane_opened(JobId(7), ViewId(2), {});
   const auto refused = server.take<ShardReady>();
   REQUIRE(refused.size() == 1);
@@ -239,6 +284,7 @@ TEST_CASE("no view opens on a server that cannot drop what an earlier view has l
   open.view = ViewId(3);
   open.resume = false;
   server.jobs.on(open);
+  server.orders.carry_out_drops();
   server.jobs.lane_opened(JobId(7), ViewId(3), {});
   const auto ready = server.take<ShardReady>();
   REQUIRE(ready.size() == 1);
@@ -315,6 +361,7 @@ TEST_CASE("no view opens before an earlier one's last snapshot has ended, and is
   REQUIRE(server.store.record(written));
   SUBCASE("its disk has room") {
     server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(1), Round(9), true, 1, {}});
+    server.orders.carry_out_drops();
     const auto ready = server.take<ShardReady>();
     REQUIRE(ready.size() == 1);
     CHECK(ready[0].ok);
@@ -324,6 +371,7 @@ TEST_CASE("no view opens before an earlier one's last snapshot has ended, and is
   SUBCASE("it has not") {
     server.disk.full = true;
     server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(1), Round(9), true, 1, {}});
+    server.orders.carry_out_drops();
     const auto ready = server.take<ShardReady>();
     REQUIRE(ready.size() == 1);
     CHECK_FALSE(ready[0].ok);
@@ -389,6 +437,178 @@ TEST_CASE("a job that is larger than all that jobs may take is refused by itself
   REQUIRE(ready.size() == 1);
   CHECK(ready[0].code == ErrorCode::kLimit);
   CHECK(server.lane.said.empty());
+}
+
+TEST_CASE("stops, and decisions of other jobs, are heard while a job loads, and heartbeats say how far it is") {
+  Server server;
+  OpenJob other = server.open_message(2);
+  other.job = JobId(8);
+  JobConfig config;
+  config.name = "other";
+  config.gate.clip_norm = 1.0;
+  other.job_json = to_canonical_json(config);
+  server.jobs.on(other);
+  server.jobs.lane_opened(JobId(8), ViewId(2), {});
+  server.jobs.on(server.resume_message(3));
+  REQUIRE(server.orders.loads.size() == 1);
+  CHECK(server.orders.loads[0].info.round == Round(5));
+  server.jobs.on(RoundDecision{JobId(8), ViewId(2), Round(1), {}});
+  CHECK(server.lane.said.back() == "decide");
+  REQUIRE(server.orders.loads[0].chunk());
+  CHECK(server.lane.said.back() == "restore");
+  CHECK(server.jobs.progress().size() == 2);
+  CHECK(server.jobs.progress()[0].loaded > 0);
+  CHECK(server.jobs.progress()[1].loaded == 0);
+  server.sent.clear();
+  server.restart(3);
+  const auto kept = server.take<ShardKept>();
+  REQUIRE(kept.size() == 1);
+  CHECK_FALSE(kept[0].any);  // to everybody it is what the store has
+}
+
+TEST_CASE("what was loaded, or is being, for a view that never began is not loaded again") {
+  Server server;
+  server.jobs.on(server.resume_message(3));
+  REQUIRE(server.orders.loads.size() == 1);
+  const FakeOrders::Load load = server.orders.loads[0];
+  SUBCASE("it is there when the view is over") {
+    REQUIRE(load.chunk());
+    load.done({});
+    CHECK(server.lane.said.back() == "opened");
+    server.restart(3);
+    CHECK(server.lane.said.back() == "park");
+    SUBCASE("the lane has said so") {
+      server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
+      server.jobs.on(server.resume_message(4));
+    }
+    SUBCASE("it has not") {
+      server.jobs.on(server.resume_message(4));
+      server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
+    }
+  }
+  SUBCASE("it is there before the next view opens") {
+    server.restart(3);
+    REQUIRE(load.chunk());
+    load.done({});
+    CHECK(server.lane.said.back() == "park");
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
+    server.jobs.on(server.resume_message(4));
+  }
+  SUBCASE("it is there after a third view has opened") {
+    server.restart(3);
+    server.jobs.on(server.resume_message(4));
+    server.restart(4);
+    server.jobs.on(server.resume_message(4));
+    REQUIRE(load.chunk());
+    CHECK(server.jobs.progress()[0].loaded > 0);
+    load.done({});
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
+  }
+  const std::vector<std::string>& said = server.lane.said;
+  REQUIRE(said.size() >= 2);
+  CHECK(said[said.size() - 2] == "reopen");
+  CHECK(said.back() == "opened");
+  server.sent.clear();
+  server.jobs.lane_opened(JobId(7), ViewId(4), {});
+  const auto ready = server.take<ShardReady>();
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].ok);
+  CHECK(ready[0].view == ViewId(4));
+  CHECK(server.orders.loads.size() == 1);
+}
+
+TEST_CASE("what a view that got no further than its snapshot was loaded with serves the next one, too") {
+  Server server;
+  server.jobs.on(server.resume_message(3));
+  REQUIRE(server.orders.loads.size() == 1);
+  REQUIRE(server.orders.loads[0].chunk());
+  server.orders.loads[0].done({});
+  server.jobs.lane_opened(JobId(7), ViewId(3), {});
+  server.restart(3);  // other servers were still loading
+  std::uint64_t reached = 5;
+  SUBCASE("no further") {}
+  SUBCASE("further") {
+    reached = 6;
+  }
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(reached));
+  const auto kept = server.take<ShardKept>();
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].any);
+  server.jobs.on(server.resume_message(4));
+  CHECK(server.orders.loads.size() == (reached == 5 ? 1 : 2));
+  CHECK(server.lane.said.back() == (reached == 5 ? "opened" : "open"));
+}
+
+TEST_CASE("what was loaded is of no use to a view that begins with something else") {
+  Server server;
+  server.jobs.on(server.resume_message(3));
+  REQUIRE(server.orders.loads.size() == 1);
+  const FakeOrders::Load load = server.orders.loads[0];
+  server.restart(3);
+  OpenJob next = server.resume_message(4);
+  std::size_t loads = 2;
+  SUBCASE("another round") {
+    next.resume_round = Round(6);
+  }
+  SUBCASE("other nodes") {
+    next.nodes = 2;
+  }
+  SUBCASE("another configuration") {
+    JobConfig config;
+    config.name = "job";
+    config.optimizer.lr = 0.75;
+    next.job_json = to_canonical_json(config);
+  }
+  SUBCASE("no snapshot") {
+    next.resume = false;
+    loads = 1;
+  }
+  server.jobs.on(next);
+  CHECK(server.orders.loads.size() == loads);
+  CHECK_FALSE(load.chunk());  // nobody reads on
+  server.lane.said.clear();
+  load.done(fail(ErrorCode::kStopped, "nobody wants it"));
+  CHECK(server.lane.said.empty());
+}
+
+TEST_CASE("a load that fails after its view is over fails the view that goes on with it, in the store's words") {
+  Server server;
+  server.jobs.on(server.resume_message(3));
+  server.restart(3);
+  server.jobs.on(server.resume_message(4));
+  server.sent.clear();
+  REQUIRE(server.orders.loads.size() == 1);
+  server.orders.loads[0].done(fail(ErrorCode::kStore, "a block's checksum does not match"));
+  const auto refused = server.take<ShardReady>();
+  REQUIRE(refused.size() == 1);
+  CHECK_FALSE(refused[0].ok);
+  CHECK(refused[0].view == ViewId(4));
+  CHECK(refused[0].message.find("checksum") != std::string::npos);
+  server.jobs.on(server.resume_message(5));
+  CHECK(server.orders.loads.size() == 2);
+}
+
+TEST_CASE("nobody is told of snapshots that are just being dropped, and everybody of those that could not be") {
+  Server server;
+  for (const std::uint64_t round : {5, 10}) {
+    const auto left = server.store.create({JobId(7), "job", Round(round), 0, "sgd", 1});
+    REQUIRE(server.store.record(left));
+  }
+  const auto told = [&] {
+    ServerHello hello;
+    server.jobs.describe(hello);
+    return hello.stored.empty() ? std::size_t{0} : hello.stored[0].snapshots.size();
+  };
+  CHECK(told() == 2);
+  server.jobs.on(SnapshotCommit{JobId(7), Round(10)});
+  CHECK(told() == 1);
+  server.disk.full = true;
+  server.orders.carry_out_drops();
+  CHECK(told() == 2);
+  server.disk.full = false;
+  server.jobs.on(SnapshotCommit{JobId(7), Round(10)});
+  server.orders.carry_out_drops();
+  CHECK(told() == 1);
 }
 
 }  // namespace tributary::control_jobs_test

@@ -783,4 +783,35 @@ TEST_CASE(
   second.get();
 }
 
+TEST_CASE("an attach whose servers get on waits for longer than its time-out, and no longer once they stand still") {
+  FakeNode node;
+  node.run();
+  SessionOptions options = node.session_options(0, 1);
+  options.attach_timeout = std::chrono::milliseconds(4000);
+  const auto began = std::chrono::steady_clock::now();
+  auto attach = node.attach(options);
+  node.coordinator.await<JoinJob>();
+  bool comes = true;
+  SUBCASE("they are there in the end") {}
+  SUBCASE("they stand still") {
+    comes = false;
+  }
+  for (std::uint64_t loaded = 1; loaded <= (comes ? 6 : 12); ++loaded) {
+    // A worker that joins again knows of no step before the coordinator's next word.
+    node.server->on_control(JobWaits{"a-job", "server 0, which loads its part", comes ? loaded : loaded % 2});
+    if (attach.wait_for(std::chrono::milliseconds(1000)) == std::future_status::ready) break;
+  }
+  const auto lasted = [&] { return std::chrono::steady_clock::now() - began; };
+  if (comes) {
+    node.welcome();
+    CHECK(attach.get());
+    CHECK(lasted() > std::chrono::milliseconds(6000));
+  } else {
+    const Error error = error_of(std::move(attach));
+    CHECK(error.code == ErrorCode::kTimeout);
+    CHECK(contains(error.message, "within 4000 ms after its last step forward; missing: server 0, which loads"));
+    CHECK(lasted() < std::chrono::milliseconds(11'000));
+  }
+}
+
 }  // namespace tributary::session_test

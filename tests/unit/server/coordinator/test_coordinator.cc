@@ -370,6 +370,29 @@ TEST_CASE("a node that leaves while the shards load takes the job back to gather
   CHECK(cluster.only<JobWelcome>(worker_peer(0)));
 }
 
+TEST_CASE("nodes that wait for shards to load hear how far these are") {
+  Cluster cluster(2);
+  cluster.everybody(1);
+  cluster.join(0, {.node = 0, .nodes = 1});
+  REQUIRE(cluster.phase() == "opening");
+  const auto told = [&](std::uint64_t loaded) {
+    cluster.now += CoordinatedJob::kTellWaitsMs;
+    Heartbeat beat{server_incarnation(1), {}};
+    beat.progress = {{.job = cluster.open().job, .view = cluster.open().view, .loaded = loaded}};
+    cluster.say(server_peer(1), beat);
+    cluster.beat_server(0);
+    cluster.beat_worker(0);
+    cluster.sent.clear();
+    cluster.core.tick(cluster.now);
+    return cluster.only<JobWaits>(worker_peer(0)).value_or(JobWaits{});
+  };
+  const JobWaits first = told(1'500'000'000), second = told(2'000'000'000), third = told(2'000'000'000);
+  CHECK(first.missing.find("server 1, which loads its part (1.5") != std::string::npos);
+  CHECK(first.progress > 0);
+  CHECK(second.progress > first.progress);
+  CHECK(third.progress == second.progress);
+}
+
 TEST_CASE("a server that is lost while the shards load is waited for") {
   Cluster cluster(2);
   cluster.everybody(1);

@@ -173,7 +173,7 @@ ChunkState restored_chunk(float value) {
 TEST_CASE("a restored job goes on from its round") {
   OneLane server;
   server.lane->open(small_job(1, 2), std::make_shared<LaneJobGauges>());
-  for (std::uint32_t c = 0; c < 2; ++c) server.lane->restore(JobId(7), ChunkIndex(c), restored_chunk(20.0f));
+  for (std::uint32_t c = 0; c < 2; ++c) server.lane->restore(JobId(7), ViewId(1), ChunkIndex(c), restored_chunk(20.0f));
   server.lane->opened(JobId(7), ViewId(1), true);
   const auto status = server.listener.opened();
   REQUIRE(status);
@@ -200,7 +200,7 @@ TEST_CASE("a restored job with clocks answers what it has, tells where its nodes
   ChunkState chunk = restored_chunk(20.0f);
   chunk.nodes = 2;
   chunk.clocks = {5, 4};
-  server.lane->restore(JobId(7), ChunkIndex(0), std::move(chunk));
+  server.lane->restore(JobId(7), ViewId(1), ChunkIndex(0), std::move(chunk));
   server.lane->opened(JobId(7), ViewId(1), true);
   REQUIRE(*server.listener.opened());
   CHECK(gauges->clocks[0].last.load() == 5);
@@ -231,7 +231,7 @@ void open_with_residuals(OneLane& server) {
   ChunkState chunk = restored_chunk(20.0f);
   chunk.nodes = 2;  // of the view that wrote it
   chunk.residuals = {NodeResidual::of(0, array_of(filled(0.5f))), NodeResidual::of(1, array_of(filled(0.25f)))};
-  server.lane->restore(JobId(7), ChunkIndex(0), std::move(chunk));
+  server.lane->restore(JobId(7), ViewId(1), ChunkIndex(0), std::move(chunk));
   server.lane->opened(JobId(7), ViewId(1), true);
   REQUIRE(*server.listener.opened());
 }
@@ -282,7 +282,7 @@ TEST_CASE("a stop that waits for residuals gives way to one that keeps nothing")
 TEST_CASE("a restore that lacks a chunk, or brings one of another size, is reported") {
   OneLane server;
   server.lane->open(small_job(1, 2), std::make_shared<LaneJobGauges>());
-  server.lane->restore(JobId(7), ChunkIndex(0), restored_chunk(20.0f));
+  server.lane->restore(JobId(7), ViewId(1), ChunkIndex(0), restored_chunk(20.0f));
   server.lane->opened(JobId(7), ViewId(1), true);
   auto status = server.listener.opened();
   REQUIRE(status);
@@ -292,7 +292,7 @@ TEST_CASE("a restore that lacks a chunk, or brings one of another size, is repor
   server.lane->open(small_job(1, 1), std::make_shared<LaneJobGauges>());
   ChunkState small = restored_chunk(20.0f);
   small.params = array_of({1.0f, 2.0f, 3.0f});
-  server.lane->restore(JobId(7), ChunkIndex(0), std::move(small));
+  server.lane->restore(JobId(7), ViewId(1), ChunkIndex(0), std::move(small));
   server.lane->opened(JobId(7), ViewId(1), true);
   status = server.listener.opened();
   REQUIRE(status);

@@ -81,8 +81,7 @@ class FakeStore final : public Store {
   }
   Status load(const SnapshotInfo&, const EachChunk&) override { return {}; }
   Result<PinnedSnapshot> pin(JobId, Round) override { return fail(ErrorCode::kInternal, "not here"); }
-  Status drop_before(JobId, Round) override { return {}; }
-  Status drop_after(JobId, Round) override { return {}; }
+  Status drop(JobId, Round, Round) override { return {}; }
   Status drop_job(JobId) override { return {}; }
   Status save(const JobRecord&) override { return {}; }
   Status remove(JobId) override { return {}; }

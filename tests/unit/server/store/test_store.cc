@@ -153,7 +153,7 @@ TEST_CASE("a snapshot without its record is set aside with a warning until its j
   for (const std::uint64_t round : {120, 130}) {  // those before are dropped when one is committed
     auto store = open_store(dir / "s");
     write_snapshot(*store, pool, sample_info(7, round, 3));
-    REQUIRE(store->drop_before(JobId(7), Round(round)));
+    REQUIRE(store->drop(JobId(7), Round(0), Round(round - 1)));
     CHECK(families() == 2);
   }
 }
@@ -182,7 +182,7 @@ TEST_CASE("dropping keeps the round that is named, newer ones, and other jobs") 
     for (const std::uint64_t round : {10, 20, 30, 40}) write_snapshot(*store, pool, sample_info(7, round, 2));
     write_snapshot(*store, pool, sample_info(8, 5, 2));
     REQUIRE(store->save(sample_job(7)).has_value());
-    REQUIRE(store->drop_before(JobId(7), Round(30)).has_value());
+    REQUIRE(store->drop(JobId(7), Round(0), Round(29)).has_value());
   }
   auto store = open_store(dir / "s");
   CHECK(rounds(*store) == std::vector<Round>{Round(30), Round(40)});
@@ -190,7 +190,7 @@ TEST_CASE("dropping keeps the round that is named, newer ones, and other jobs") 
   CHECK(contains(refusal(load_snapshot(*store, sample_info(7, 20, 2)), ErrorCode::kNotFound), "it has rounds 30, 40"));
   CHECK(load_snapshot(*store, sample_info(8, 5, 2)).has_value());
 
-  REQUIRE(store->drop_after(JobId(7), Round(30)).has_value());
+  REQUIRE(store->drop(JobId(7), Round(31), Round(~0ull)).has_value());
   CHECK(rounds(*store) == std::vector<Round>{Round(30)});
   CHECK(load_snapshot(*store, sample_info(8, 5, 2)).has_value());
 

@@ -31,7 +31,7 @@ std::uint64_t bytes_below(const std::string& folder) {
 void write_snapshots(Store& store, BufferPool& pool, std::uint64_t from, std::uint64_t count) {
   for (std::uint64_t round = from; round < from + count; ++round) {
     write_snapshot(store, pool, sample_info(7, round, 2));
-    REQUIRE(store.drop_before(JobId(7), Round(round)).has_value());
+    REQUIRE(store.drop(JobId(7), Round(0), Round(round - 1)).has_value());
   }
 }
 

@@ -1,0 +1,69 @@
+// StoreThread: what a server's control thread has done with the store, on a thread of its own: the control thread hears
+// the coordinator while gigabytes are read, or a disk takes its time to drop something.
+//
+//   control thread --load(), drop()--> orders, one after the other --> Store
+//                  <--Done, as an event--
+//
+// Thread rule: orders from the control thread. EachChunk runs on the store's thread. Done is handed to Post, which has
+// it called on the control thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "common/base/result.h"
+#include "server/store/store.h"
+
+namespace tributary {
+
+// Every order ends in exactly one call of Done, later than the call that gives it. Nothing is called once the server is
+// being stopped.
+class StoreOrders {
+ public:
+  using Done = std::function<void(const Status&)>;
+  virtual ~StoreOrders() = default;
+  // An error of `each` ends the load with that error.
+  virtual void load(SnapshotInfo info, EachChunk each, Done done) = 0;
+  // The job's complete snapshots of these rounds, `last` included.
+  virtual void drop(JobId job, Round first, Round last, Done done) = 0;
+};
+
+class StoreThread final : public StoreOrders {
+ public:
+  static constexpr std::size_t kMaxOrders = 4096;  // that wait; more end with kLimit
+
+  using Post = std::function<void(std::function<void()>)>;
+  using Log = std::function<void(const std::string&)>;
+  // REQUIRES: store outlives this object.
+  StoreThread(Store& store, Post post, Log log);
+  ~StoreThread() override;  // stop()
+  StoreThread(const StoreThread&) = delete;
+  StoreThread& operator=(const StoreThread&) = delete;
+
+  void load(SnapshotInfo info, EachChunk each, Done done) override;
+  void drop(JobId job, Round first, Round last, Done done) override;
+  // Ends a load after its chunk, and joins the thread. REQUIRES: the control thread has ended. Idempotent.
+  void stop();
+
+ private:
+  using Work = std::function<Status()>;
+  void order(Work work, Done done);
+  void run();
+  Status go_on();
+
+  Store& store_;
+  const Post post_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::pair<Work, Done>> orders_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,44 @@
+#include "tests/sim/store_orders_sim.h"
+
+namespace tributary::sim {
+
+void StoreOrdersSim::load(SnapshotInfo info, EachChunk each, Done done) {
+  loads_();
+  const auto begin = [this, info = std::move(info)](Order& order) {
+    order.status = store_.load(info, [&](ChunkIndex chunk, ChunkState state) -> Status {
+      order.chunks.emplace_back(chunk, std::move(state));
+      return {};
+    });
+  };
+  orders_.push_back({.begin = begin, .step_ns = options_.chunk_ns, .done = std::move(done), .each = std::move(each)});
+  if (orders_.size() == 1) work_soon();
+}
+
+void StoreOrdersSim::drop(JobId job, Round first, Round last, Done done) {
+  const auto begin = [this, job, first, last](Order& order) { order.status = store_.drop(job, first, last); };
+  orders_.push_back({.begin = begin, .step_ns = options_.drop_ns, .done = std::move(done)});
+  if (orders_.size() == 1) work_soon();
+}
+
+void StoreOrdersSim::work_soon() {
+  owner_.after(orders_.front().step_ns, [this] { work(); });
+}
+
+void StoreOrdersSim::work() {
+  Order& order = orders_.front();
+  if (order.begin) std::exchange(order.begin, nullptr)(order);
+  if (!order.chunks.empty()) {
+    auto [chunk, state] = std::move(order.chunks.front());
+    order.chunks.pop_front();
+    if (const Status taken = order.each(chunk, std::move(state)); !taken) {
+      order.chunks.clear();
+      order.status = taken;
+    }
+    if (!order.chunks.empty()) return work_soon();
+  }
+  post_([done = std::move(order.done), status = std::move(order.status)] { done(status); });
+  orders_.pop_front();
+  if (!orders_.empty()) work_soon();
+}
+
+}  // namespace tributary::sim
