@@ -365,7 +365,7 @@ Measurement cluster_scale() {
         ->check(in_range(1, 1000))
         ->capture_default_str();
   };
-  return {.name = "cluster_scale",
+  return {.name = "cluster-scale",
           .summary = "what server 0 says, hears and holds in large clusters, on virtual wires",
           .words = "Fields: docs/scale.md",
           .columns =

@@ -1,4 +1,4 @@
-// `tributary bench cluster_scale`: what server 0 says, hears and holds in clusters that no machine here could be.
+// `tributary bench cluster-scale`: what server 0 says, hears and holds in clusters that no machine here could be.
 //
 // The daemons' own cores, coordinator and shard, are driven on virtual wires: no sockets, threads or trainers. Messages
 // are encoded as the daemons encode them, and counted. The coordinator has the whole cluster and model. A lane of

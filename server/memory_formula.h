@@ -15,7 +15,7 @@
 //                                                    reading there
 //     estimate   A with a delta pull encoding        what the workers hold
 //     held       n * push frame * chunks in flight   gradient frames that wait for the other nodes (the most seen so
-//                                                    far)
+//                                                    far; fewer where fp32 frames are added before all are there)
 //     arriving   n * L * window                      frames that ZeroMQ has received and the lane has not looked at
 //                                                    yet; at most one push of each chunk
 //     sums       A                                   with a gate: rounds that wait for their decision

@@ -24,7 +24,7 @@ TEST_CASE("server 0 holds few frames for one late node, and says little to each 
     CHECK(row["view"]["out"]["messages"] == nodes + 4);
     CHECK(row["allreduce_addresses"]["out"]["messages"] == nodes);
     for (const auto& round : row["round"]) {
-      CHECK(round["frames_of_a_chunk_with_one_late"] <= 15);
+      CHECK(round["frames_of_a_chunk_with_one_late"] <= 18);  // of 300, which is no power of four
       CHECK(round["in"]["messages"] == nodes * row["chunks_of_server_0"].get<std::size_t>());
     }
   }

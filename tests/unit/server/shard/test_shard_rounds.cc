@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <span>
 #include <utility>
@@ -463,17 +462,13 @@ TEST_CASE("what an author keeps, and what is not fp32, is not added before the r
 }
 
 TEST_CASE("a round whose frames are partly added ends with its view, and is pushed anew in the next") {
-  Shard shard({.nodes = 8}), apart({.nodes = 8});
+  Shard shard({.nodes = 8, .recovers = true}), apart({.nodes = 8, .recovers = true});
   shard.init(1.0f);
   apart.init(1.0f);
   for (std::uint32_t node = 0; node < 7; ++node) push_mixed(shard, node, 1);
   CHECK(shard.core.stop(false, Round()));
   CHECK(shard.core.stats().held_bytes == 0);
-  ShardJob next = shard.core.job();
-  ViewPlan view = *next.view;
-  view.view = ViewId(kView.value + 1);
-  next.view = std::make_shared<const ViewPlan>(std::move(view));
-  REQUIRE(shard.core.reopen(next));
+  REQUIRE(shard.core.reopen(in_view(shard.core.job(), ViewId(kView.value + 1))));
   for (const std::uint32_t node : nodes_in_order(8, 2, 3)) push_mixed(shard, node, 1);
   for (std::uint32_t node = 0; node < 8; ++node) push_mixed(apart, node, 1, true);
   CHECK(std::ranges::equal(std::as_bytes(shard.params()), std::as_bytes(apart.params())));
