@@ -194,11 +194,11 @@ std::uint64_t ControlJobs::memory_of(const Job& job) const {
   return job.status.chunks == 0 ? 0 : memory_at_most(job.status.memory, store_ != nullptr);
 }
 
-// A job that does not fit beside the others is refused before it takes anything, so that the others go on.
+// Refuses a job that does not fit beside the others before it takes anything, so that the others go on.
 Status ControlJobs::check_memory(const Job& job) const {
   const std::uint64_t needed = memory_of(job);
   if (config_.max_memory == 0 || needed == 0) return {};
-  std::map<JobId, std::pair<std::string, std::uint64_t>> others;  // of jobs that are open, or kept for a next view
+  std::map<JobId, std::pair<std::string, std::uint64_t>> others;  // jobs that are open, or kept for a next view
   for (const auto& [id, other] : jobs_) others[id] = {"job '" + other.view().name() + "'", memory_of(other)};
   for (const auto& [id, kept] : parked_) others[id] = {"job '" + kept.name + "' between two views", kept.memory};
   others.erase(job.view().job);

@@ -63,7 +63,7 @@ struct MemoryTerms {
 };
 
 MemoryTerms memory_formula(const ShardMemory& shard);
-// What the job may make this server take, in bytes, beside frames that wait for nodes that are late: the formula while
+// Most that the job may make this server take, in bytes, beside frames that wait for nodes that are late: the formula while
 // a snapshot keeps a copy of all that it shares. snapshots: there is a store for them.
 std::uint64_t memory_at_most(ShardMemory shard, bool snapshots);
 // The term `process`, of a server with so many lanes.

@@ -268,7 +268,7 @@ void AttachServer::send(TrainerId trainer, const AttachMessage& message, std::sp
   const auto at = connections_.find(trainer);
   if (at == connections_.end() || at->second.broken) return;
   if (std::holds_alternative<AttachError>(message)) refused_.fetch_add(1, std::memory_order_relaxed);
-  // Who trains is waited for; nobody else may keep the others from this thread.
+  // Waiting is for those who train; nobody else may keep the others from this thread.
   const Status sent =
       at->second.socket.send(message, fds, jobs_->known(trainer) ? AttachSocket::kSendTimeout : kNoPatience);
   if (sent || sent.error().code == ErrorCode::kUnavailable) return;  // its end is read behind its last words

@@ -25,8 +25,8 @@ struct AdminRequest {
   bool order = false;                                      // it changes something
   std::optional<std::string> host, origin, authorization;  // its header fields
   bool health = false;                                     // it asks only whether the daemon lives
-  ProvedRequest proved = {};                               // what a proof of the token is about
-  std::uint64_t now_ms = 0;                                // of the day
+  ProvedRequest proved = {};                               // a proof of the token is about it
+  std::uint64_t now_ms = 0;                                // time of day
 };
 
 struct AdminDenial {

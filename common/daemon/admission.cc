@@ -31,10 +31,10 @@ constexpr int kMaxFrames = kFrames + 2;
 constexpr std::uint64_t kHandshakeBytes = 4096;
 
 constexpr int kAcceptedAtOnce = 64;  // before those beyond the bounds are cut
-// Of a CURVE frame: the command's name, a short nonce, flags and an authenticator.
+// Bytes beside a CURVE frame's own: the command's name, a short nonce, flags and an authenticator.
 constexpr std::uint64_t kCurveOverhead = 8 + 8 + 1 + 16;
 
-// Of a frame with so many bytes behind its header (ZMTP 3.1).
+// Wire size of a frame with so many bytes behind its header (ZMTP 3.1).
 std::uint64_t wire_bytes(std::uint64_t bytes) {
   return bytes + (bytes > 255 ? 9 : 2);
 }
@@ -164,7 +164,7 @@ void Admission::follow_connections() {
   if (accepted % kAcceptedAtOnce != 0) cut_those_beyond();
 }
 
-// What has come, as the kernel counts, and was not handed over as a whole message.
+// Bytes that the kernel counts, less those that were handed over as whole messages, are held.
 void Admission::look() {
   looked_ms_ = steady_ms();
   for (const int id : book_.ids()) {
@@ -179,11 +179,11 @@ void Admission::look() {
     const std::uint64_t messages = count.messages - connection.before.messages;
     if (messages != std::exchange(connection.messages, messages)) book_.brought(id, counts_.key(id), looked_ms_);
     std::uint64_t handed = count.bytes - connection.before.bytes;
-    if (handed > *received) {  // what came last over the descriptor's last connection
+    if (handed > *received) {  // messages of the descriptor's last connection
       connection.before.bytes += handed - *received;
       handed = *received;
     }
-    // A greeting and a handshake are no message.
+    // Greeting and handshake are no message.
     const std::uint64_t held = *received - handed;
     book_.holds(id, held > kHandshakeBytes ? held : 0);
   }
@@ -247,7 +247,7 @@ void Admission::let_wait(Question question) {
   if (waiting_.size() > kMaxWaiting) waiting_.pop_front();
 }
 
-// A connection that has waited for longer than a handshake may take is gone.
+// Connections that have waited for longer than a handshake may take are gone.
 void Admission::let_in_those_that_waited() {
   const std::uint64_t now = steady_ms();
   std::erase_if(waiting_, [&](Question& question) {

@@ -3,7 +3,7 @@
 // so that a lane's long step keeps nobody waiting. To be started before the socket listens, and destroyed before it
 // closes.
 //
-// A connection is cut by shutting its descriptor down, which ZeroMQ's monitor tells: for ZeroMQ the peer is gone then.
+// Shutting its descriptor down, which ZeroMQ's monitor tells, cuts a connection: for ZeroMQ the peer is gone then.
 #pragma once
 
 #include <sys/socket.h>
@@ -89,12 +89,12 @@ class Admission {
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint64_t> refused_{0}, late_{0}, cut_{0}, held_{0};
   MessageCounts counts_;
-  const std::uint64_t overhead_;  // of a frame on the wire, beside its header
+  const std::uint64_t overhead_;  // bytes of a frame on the wire, beside its header
 
   // The admission's thread only.
   struct Followed {
     sockaddr_storage peer = {};
-    MessageCounts::Count before = {};  // of the descriptor, when the connection began
+    MessageCounts::Count before = {};  // count of the descriptor, when the connection began
     std::uint64_t messages = 0;        // as last looked at
   };
   struct Handshakes {
@@ -108,7 +108,7 @@ class Admission {
   std::uint64_t looked_ms_ = 0;
 
   zmq::socket_t socket_;
-  SocketEvents events_;  // of the socket that listens
+  SocketEvents events_;  // events of the socket that listens
   std::thread thread_;
 };
 

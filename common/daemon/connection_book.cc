@@ -67,12 +67,13 @@ void ConnectionBook::too_many_newcomers(std::vector<Cut>& cuts) {
     newcomers[entry.second.address].push_back(&entry);
     ++count;
   }
-  if (count <= limits_.newcomers) return;
+  const std::size_t limit = limits_.newcomers();
+  if (count <= limit) return;
   for (auto& [address, theirs] : newcomers) std::ranges::sort(theirs, newest_first);
-  for (; count > limits_.newcomers; --count) {
+  for (; count > limit; --count) {
     const auto most = std::ranges::max_element(newcomers, {}, [](const auto& entry) { return entry.second.size(); });
     cut(cuts, *most->second.back(),
-        "more than " + std::to_string(limits_.newcomers) + " connections have brought no whole message yet");
+        "more than " + std::to_string(limit) + " connections have brought no whole message yet");
     most->second.pop_back();
   }
 }

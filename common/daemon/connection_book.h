@@ -24,7 +24,7 @@
 namespace tributary {
 
 struct ConnectionLimits {
-  std::size_t newcomers = 1024;
+  std::function<std::size_t()> newcomers = [] { return 1024; };
   std::function<std::size_t(const std::string& key)> of_key = [](const std::string&) { return 64; };
   std::function<std::uint64_t()> held_bytes = [] { return std::uint64_t{256} << 20; };
 };
@@ -36,7 +36,7 @@ class ConnectionBook {
   // id: its descriptor. address: whom it comes from, without a port.
   void accepted(int id, std::string address, std::uint64_t now_ms);
   void ended(int id) { connections_.erase(id); }
-  // A whole message has come since this was called last. key: the last one's.
+  // Says that a whole message has come since the last call. key: the last one's.
   void brought(int id, std::string key, std::uint64_t now_ms);
   void holds(int id, std::uint64_t bytes);
 
@@ -44,7 +44,7 @@ class ConnectionBook {
     int id = -1;
     std::string why;  // in words for the log
   };
-  // Those that are beyond the bounds now; they count no more.
+  // Connections that are beyond the bounds now; they count no more.
   std::vector<Cut> beyond();
 
   std::size_t size() const { return connections_.size(); }
@@ -54,7 +54,7 @@ class ConnectionBook {
  private:
   struct Connection {
     std::string address, key;
-    std::uint64_t order = 0;     // of acceptance
+    std::uint64_t order = 0;     // place among all that were accepted
     std::uint64_t heard_ms = 0;  // when it was accepted, or brought the last whole message
     std::uint64_t held = 0;
     bool newcomer = true, cut = false;

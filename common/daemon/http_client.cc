@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/incarnation.h"
 #include "common/security/token_proof.h"
 
 namespace tributary {
@@ -34,7 +35,7 @@ class Exchange {
     if (!token.empty()) {
       const std::string method(request_.method_string());
       const ProvedRequest proved{method, path, json ? std::string_view(*json) : std::string_view()};
-      request_.set(http::field::authorization, token_proof_of(token, proved, wall_ms()));
+      request_.set(http::field::authorization, token_proof_of(token, proved, wall_ms(), random_incarnation()));
     }
     if (json) {
       request_.set(http::field::content_type, "application/json");

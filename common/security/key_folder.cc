@@ -48,7 +48,7 @@ Result<std::string> add_key(const KeyFolder& folder, const std::string& name, Ro
   if (Status closed = check_key_folder(folder.authorized()); !closed) return tl::unexpected(closed.error());
   const auto pub = [&](const std::string& stem) { return folder.authorized() + "/" + stem + ".pub"; };
   std::string stem = name;
-  // A second key has the first one's jobs, and the name with a number.
+  // Second keys have the first one's jobs, and the name with a number.
   if (rotate && fs::exists(pub(stem), error)) {
     const auto first = read_identity(pub(stem));
     if (!first) return tl::unexpected(first.error());
@@ -61,7 +61,7 @@ Result<std::string> add_key(const KeyFolder& folder, const std::string& name, Ro
     return fail(ErrorCode::kInvalidArgument, pub(stem) + " is there already; --rotate makes a second key of that name");
   }
   KeyPair own = *pair;
-  own.identity.jobs.clear();  // what it may is said in authorized/
+  own.identity.jobs.clear();  // authorized/ says them
   if (Status written = write_key_pair(folder.pair(stem), own); !written) return tl::unexpected(written.error());
   if (Status written = write_identity(pub(stem), pair->identity); !written) {
     fs::remove(folder.pair(stem), error);

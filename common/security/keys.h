@@ -36,7 +36,7 @@ struct Identity {
   std::string name;
   Role role = Role::kWorker;
   std::string key;  // public
-  // A worker's, in authorized/: names of the jobs that it may be a node of, "NAME" or "BEGINNING*"; empty: any.
+  // Jobs that a worker may be a node of, as its .pub in authorized/ says: "NAME" or "BEGINNING*"; empty: any.
   std::vector<std::string> jobs = {};
 
   bool operator==(const Identity&) const = default;

@@ -14,8 +14,8 @@ namespace tributary {
 inline constexpr const char* kZapDomain = "tributary";
 inline constexpr int kZapEnforceDomain =
     93;  // ZMQ_ZAP_ENFORCE_DOMAIN: in the library since 4.3.0, in the header a draft
-// What a peer that has not shown a key may take for its handshake: it costs a pair of keys before it is known.
-inline constexpr int kHandshakeMs = 4000;
+// Time for a handshake. Connections that have none yet are bounded in number (common/daemon/connection_book.h).
+inline constexpr int kHandshakeMs = 15'000;
 
 // Before bind().
 inline void ask_admission(zmq::socket_t& socket) {

@@ -20,27 +20,34 @@ const std::uint8_t* bytes_of(std::string_view text) {
 
 }  // namespace
 
-std::string token_proof_of(std::string_view token, const ProvedRequest& request, std::uint64_t now_ms) {
+std::string token_proof_of(std::string_view token, const ProvedRequest& request, std::uint64_t now_ms,
+                           std::uint64_t number) {
   std::array<std::uint8_t, crypto_generichash_BYTES> key{}, proof{};
   crypto_generichash(key.data(), key.size(), bytes_of(token), token.size(), nullptr, 0);
-  const std::string time = std::to_string(now_ms);
+  const std::string when = std::to_string(now_ms) + " " + std::to_string(number);
   // Neither a method nor a target has spaces.
-  const std::string text = "tributary order 1 " + time + " " + std::string(request.method) + " " +
+  const std::string text = "tributary order 1 " + when + " " + std::string(request.method) + " " +
                            std::string(request.target) + " " + std::string(request.body);
   crypto_generichash(proof.data(), proof.size(), bytes_of(text), text.size(), key.data(), key.size());
   std::array<char, 2 * crypto_generichash_BYTES + 1> digits{};
   sodium_bin2hex(digits.data(), digits.size(), proof.data(), proof.size());
-  return std::string(kProof) + time + " " + digits.data();
+  return std::string(kProof) + when + " " + digits.data();
 }
 
 Status TokenProofs::take(std::string_view token, std::string_view shown, const ProvedRequest& request,
                          std::uint64_t now_ms) {
   const auto refused = [](const std::string& why) { return fail(ErrorCode::kInvalidArgument, why); };
-  std::uint64_t time = 0;
-  const std::string_view rest = shown.substr(std::min(shown.size(), kProof.size()));
-  const auto [after, error] = std::from_chars(rest.data(), rest.data() + rest.size(), time);
-  if (error != std::errc() || after == rest.data() + rest.size()) return refused("the proof of the token has no time");
-  if (!same_proof(token_proof_of(token, request, time), shown)) {
+  std::uint64_t time = 0, number = 0;
+  const char* at = shown.data() + std::min(shown.size(), kProof.size());
+  const char* const end = shown.data() + shown.size();
+  const auto next = [&](std::uint64_t& into) {
+    const auto [after, error] = std::from_chars(at, end, into);
+    const bool good = error == std::errc() && after != end && *after == ' ';
+    at = good ? after + 1 : end;
+    return good;
+  };
+  if (!next(time) || !next(number)) return refused("the proof of the token has no time and number");
+  if (!same_proof(token_proof_of(token, request, time, number), shown)) {
     return refused("the token is wrong; [security] admin_token names the file that has it");
   }
   const std::uint64_t apart = time > now_ms ? time - now_ms : now_ms - time;

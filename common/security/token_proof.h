@@ -1,6 +1,6 @@
-// What a client shows to an admin port in place of its token, so that the token crosses no network: the time, and a proof
-// of the request and the time that only who has the token can make. Whoever sees one can neither change the request nor
-// send it once more.
+// Clients show this to an admin port in place of its token, so that the token crosses no network: the time, a number
+// which no other request has, and a proof of these and the request that needs the token to be made. Whoever sees one
+// can neither change the request nor send it once more.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,9 @@ struct ProvedRequest {
   std::string_view method, target, body;
 };
 
-// "Proof TIME DIGITS", for the header Authorization. now_ms: of the day.
-std::string token_proof_of(std::string_view token, const ProvedRequest& request, std::uint64_t now_ms);
+// "Proof TIME NUMBER DIGITS", for the header Authorization. now_ms: of the day. number: a random one.
+std::string token_proof_of(std::string_view token, const ProvedRequest& request, std::uint64_t now_ms,
+                           std::uint64_t number);
 
 // Proofs that one port has been shown. Thread rule: one thread.
 class TokenProofs {

@@ -24,7 +24,7 @@ class SocketEvents {
 
   struct Event {
     std::uint16_t kind = 0;  // ZMQ_EVENT_...
-    int value = 0;           // of some kinds: the connection's descriptor
+    int value = 0;           // descriptor of the connection, with some kinds
   };
   // None: nothing more has happened. Does not block.
   std::optional<Event> next();

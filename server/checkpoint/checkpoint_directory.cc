@@ -272,7 +272,7 @@ Result<bool> seal_checkpoint(const std::string& partial, const std::string& targ
                              const WritePart& write_part) {
   const Result<Manifest> manifest = manifest_from_json(manifest_json);
   if (!manifest) return fail(manifest.error().code, "the manifest of '" + target + "': " + manifest.error().message);
-  // What is not a checkpoint's is removed there.
+  // Files that are not a checkpoint's are removed there.
   Status ready = check_real_directory(partial);
   if (ready) ready = see_shard_files(partial, *manifest);
   if (!ready) return tl::unexpected(ready.error());

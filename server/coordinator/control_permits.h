@@ -1,6 +1,6 @@
 // Which of the coordinator's peers may say what, in a cluster with keys (docs/security.md). Pure.
 //
-// A key is a name and a role. A peer says hello as who it is (server N's key is named server-N, server 0's may be the
+// Keys have a name and a role. A peer says hello as who it is (server N's key is named server-N, server 0's may be the
 // coordinator's), a role says what is its to say, and whoever speaks for a
 // process, or over a connection, that said hello has the key that it said hello with.
 #pragma once

@@ -18,7 +18,7 @@ struct ViewNodes {
   Round first;  // from here on they have made all chunks; others may have made some of the round before
 };
 
-// What a status says of it: small, whatever the model.
+// Facts that a status says of it: few bytes, whatever the model.
 struct JobFacts {
   JobId job;
   std::uint64_t chunk_elements = 0;

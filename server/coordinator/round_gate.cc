@@ -20,7 +20,7 @@ Result<RoundGate::Reply> RoundGate::on_facts(const RoundFacts& m) {
     return fail(ErrorCode::kMalformed, "facts of round " + std::to_string(m.round.value) + " about chunks that job " +
                                            std::to_string(m.job.value) + " does not have");
   }
-  // A round opens when the last one is decided; some chunks may be a round beyond the view's start.
+  // Rounds open when the last one is decided; some chunks may be a round beyond the view's start.
   const Round last = std::max(start_, decided_round_);
   if (m.round > last && m.round.value - last.value > 1) {
     return fail(ErrorCode::kMalformed, "facts of round " + std::to_string(m.round.value) + " of job " +

@@ -57,6 +57,8 @@ Status Lane::bind() {
     }
     ConnectionLimits limits;
     limits.of_key = [this](const std::string& key) { return options_.admitted->nodes(key) * kMaxLanes + kSpare; };
+    // Connections of nodes are silent, too, where a view has a pause.
+    limits.newcomers = [this] { return kMaxNewcomers + options_.admitted->nodes() * kNewcomersOfNode; };
     limits.held_bytes = [this] { return kMaxHeldBytes + options_.admitted->nodes() * kMaxHeldBytesOfNode; };
     auto admission = Admission::start(context_, socket_, "lane " + std::to_string(options_.jobs.lane.value), decide,
                                       std::move(limits), logger_);

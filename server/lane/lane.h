@@ -61,6 +61,8 @@ class Lane final : public QueuedLane, private LaneOutput {
   static constexpr std::uint64_t kMaxEchoes = 256;
   // Bytes of half-sent messages: for any peers, and for each node of a view, whose lanes' windows are in flight.
   static constexpr std::uint64_t kMaxHeldBytes = 256u << 20, kMaxHeldBytesOfNode = 64u << 20;
+  // Connections that have brought nothing yet: of any peers, and for each node of a view.
+  static constexpr std::size_t kMaxNewcomers = 1024, kNewcomersOfNode = 8;
   // Connections of a key beside one of each of its worker's lanes in each view.
   static constexpr std::size_t kSpare = 16;
   // Restored bytes that wait for the lane's thread; the thread that loads them is held beyond.

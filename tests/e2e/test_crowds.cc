@@ -23,7 +23,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kLeastPace = 0.5;  // of the calm one
+constexpr double kLeastPace = 0.5;  // share of the calm one
 constexpr seconds kMeasured{4};
 
 sockaddr_in address_of(const std::string& endpoint) {
@@ -41,7 +41,7 @@ FileDescriptor connect_to(const std::string& endpoint) {
   return fd;
 }
 
-// Of a process, bytes: its memory that no file and nobody else has.
+// Bytes of a process's memory that no file and nobody else has.
 std::uint64_t anonymous_bytes(int pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {
@@ -137,7 +137,7 @@ TEST_CASE("10,000 connections without a key take neither a job's pace nor its se
     const auto crowded = beside(cluster, [&](const std::atomic<bool>& over) {
       std::vector<FileDescriptor> crowd;
       for (int i = 0; i < 10'000 && !over.load(); ++i) crowd.push_back(connect_to(endpoint));
-      // Those that were cut come again, a thousand a second.
+      // Connections that were cut come again, a thousand a second.
       for (std::size_t i = 0; !over.load(); i = (i + 1) % crowd.size()) {
         crowd[i] = connect_to(endpoint);
         std::this_thread::sleep_for(milliseconds(1));

@@ -96,6 +96,8 @@ std::vector<Bytes> seeds() {
       bytes_of(post("/checkpoint/restore", R"({"checkpoint":"/d\u0000/../shared/x","name":"mlp","force":false})")),
       bytes_of(post("/doctor/order", R"({"measure":true,"paths":["/data","/d\u0000"]})") +
                post("/trace/order", R"({"job":"mlp","rounds":20})")),
+      bytes_of("GET /doctor/1 HTTP/1.1\r\nHost: localhost\r\nAuthorization: Proof 1800000000000 7 " + kToken +
+               "\r\n\r\n" + "POST /job/stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Proof 1 2 3\r\n\r\n"),
       bytes_of("POST /job/stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + kToken +
                "\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\ne\r\n{\"name\":\"mlp\"}\r\n0"
                "\r\n\r\n")};
@@ -104,7 +106,7 @@ std::vector<Bytes> seeds() {
 void run(std::span<const std::byte> bytes) {
   bool ordered = false;
   const AdminHttp::Handlers handles = handlers(ordered);
-  const AdminGuard guard({kToken, false, {"x"}});
+  AdminGuard guard({kToken, false, {"x"}});
   Received received(bytes);
   beast::flat_buffer buffer{kAdminBuffer};
   for (bool more = true; more;) {

@@ -1,4 +1,4 @@
-// A folder that stands for the root of a file system: what /proc and /sys say there is a test's.
+// Folder that stands for the root of a file system: a test says what is in its /proc and /sys.
 #pragma once
 
 #include <filesystem>

@@ -64,7 +64,8 @@ void add_keys(CliCommand app, int& exit_status) {
     exit_status = init(options->folder, options->worker ? Role::kWorker : Role::kServer);
   });
   CliCommand another = keys->add_subcommand("new", "a pair for another daemon");
-  another->add_option("NAME", options->name, "of the daemon; a worker says hello as NAME")->required();
+  another->add_option("NAME", options->name, "of the daemon; a worker says hello as NAME, and server N as server-N")
+      ->required();
   another->add_option("--role", options->role, "server, worker or admin")->check(one_of({"server", "worker", "admin"}));
   another->add_option("--dir", options->folder.path, "the folder that `init` made")->required()->type_name("DIR");
   another->add_flag("--rotate", options->rotate,

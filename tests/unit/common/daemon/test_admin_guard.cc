@@ -80,13 +80,14 @@ TEST_CASE("a proof does in place of the token, for its request, at its time, onc
     request.now_ms = now;
     return guard.denies(request);
   };
-  const auto proof = [](const std::string& token, std::uint64_t time) {
-    return token_proof_of(token, {"POST", "/job/stop", "{}"}, time);
+  const auto proof = [](const std::string& token, std::uint64_t time, std::uint64_t number = 7) {
+    return token_proof_of(token, {"POST", "/job/stop", "{}"}, time, number);
   };
   CHECK(proof(kToken, kNow).find(kToken) == std::string::npos);
   CHECK_FALSE(shown(proof(kToken, kNow)));
   CHECK(shown(proof(kToken, kNow))->why == "the proof of the token was shown before");
   CHECK_FALSE(shown(proof(kToken, kNow + 1)));
+  CHECK_FALSE(shown(proof(kToken, kNow, 8)));                         // two clients at once
   CHECK(shown(proof(kToken, kNow + 2), kNow, "{ }")->status == 401);  // another request
   CHECK(shown(proof(std::string(40, 'u'), kNow + 3))->why.starts_with("the token is wrong"));
   CHECK(shown(proof(kToken, kNow + 61'000))->why.find("61 s after this machine's time") != std::string::npos);

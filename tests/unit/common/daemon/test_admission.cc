@@ -243,7 +243,7 @@ TEST_CASE("a host without keys is told apart from the one that was meant") {
 }
 
 TEST_CASE("connections that never show a key keep nobody out, and are cut beyond their bound") {
-  Host host(true, {.newcomers = 20});
+  Host host(true, {.newcomers = [] { return 20; }});
   std::vector<FileDescriptor> silent;
   for (int i = 0; i < 300; ++i) silent.push_back(connect_to(host.endpoint));
   const KeyPair a = pair_of("a");

@@ -9,7 +9,7 @@ namespace tributary::connection_book_test {
 namespace {
 
 ConnectionLimits limits(std::size_t newcomers, std::size_t of_key, std::uint64_t held) {
-  return {newcomers, [of_key](const std::string&) { return of_key; }, [held] { return held; }};
+  return {[newcomers] { return newcomers; }, [of_key](const std::string&) { return of_key; }, [held] { return held; }};
 }
 
 std::vector<int> ids_of(const std::vector<ConnectionBook::Cut>& cuts) {

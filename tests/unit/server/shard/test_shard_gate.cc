@@ -270,7 +270,7 @@ TEST_CASE("a restored chunk goes on with the loss scale that it was kept with") 
   CHECK(shard.out.answers[0].header.gate == kept);
   shard.push(0, 7, 256.0f);
   REQUIRE(shard.out.rounds.size() == 1);
-  RoundGate gate(*setup.gate, 1, Round(0));
+  RoundGate gate(*setup.gate, 1, Round(6));
   const auto reply = gate.on_facts(shard.out.rounds[0]);
   REQUIRE(reply->decision);
   CHECK(reply->decision->decision.good_rounds == 18);
