@@ -303,7 +303,7 @@ TEST_CASE("a key that connects again and again waits after its first handshakes"
   host.allow(a.identity.key);
   zmq::context_t context(1);
   std::vector<zmq::socket_t> sockets;
-  for (int i = 0; i < 280; ++i) {
+  for (int i = 0; i < 400; ++i) {
     sockets.emplace_back(context, zmq::socket_type::dealer);
     set_common_options(sockets.back(), 1 << 20, 100);
     connect_with(sockets.back(), a, host.own.identity.key);
@@ -312,8 +312,8 @@ TEST_CASE("a key that connects again and again waits after its first handshakes"
     send_now(sockets.back(), word, false);
   }
   int heard = 0;
-  while (host.receive(milliseconds(20'000)) == a.identity.key && ++heard < 280) continue;
-  CHECK(heard == 280);
+  while (host.receive(milliseconds(20'000)) == a.identity.key && ++heard < 400) continue;
+  CHECK(heard == 400);
   CHECK(host.admission->late() >= 1);
   CHECK(host.admission->refused() == 0);
 }
