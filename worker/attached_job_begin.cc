@@ -33,6 +33,12 @@ void AttachedJob::join(std::uint64_t now_ms) {
   context_.held.describe(name(), message);
   trainers_.describe_living(message);
   for (const auto& [local_rank, trainer] : trainers_) add_kind(message.computes_with, trainer.computes_with);
+  // What the last view has of the budget goes soon, when lanes have closed it. The next one takes as much.
+  const auto last = context_.join_record(name()).memory.lock();
+  if (last && context_.budget->used() + last->budget_bytes() > context_.budget->limit()) {
+    phase_ = Joining{now_ms + kRingRetryMs};
+    return;
+  }
   message.on_devices = context_.options.devices && context_.options.devices->api() &&
                        trainers_.any(&LocalTrainer::on_device) && !have_holders(tensors_);
   if (context_.redo.busy(name())) {
@@ -135,6 +141,7 @@ Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now
   const auto opened = open_view(context_, std::move(spec), m, trainers_.node(), trainers_, now_ms);
   if (!opened) return tl::unexpected(opened.error());
   const NodeJob& job = **opened;
+  context_.join_record(name()).memory = *opened;
   Running& running = phase_.emplace<Running>(Running{
       .job = *opened,
       .states = StateDelivery(context_, m.job),

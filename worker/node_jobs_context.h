@@ -68,6 +68,7 @@ struct JoinRecord {
   NodeRank joined_as, begun_as;
   JobId job;
   ViewId view;
+  std::weak_ptr<const NodeJob> memory;  // of that view
 
   bool has_begun(const JobWelcome& m) const { return job == m.job && view >= m.view; }
 };

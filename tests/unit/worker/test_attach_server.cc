@@ -465,6 +465,30 @@ TEST_CASE("a restarted coordinator ends running views and is joined again by wai
   CHECK(waiting.get());
 }
 
+TEST_CASE("a job of more than half of the memory waits until what its last view had is free") {
+  std::uint64_t bytes = 0;
+  {
+    FakeNode probe;
+    probe.run();
+    const auto sessions = probe.sessions(1);
+    bytes = probe.lanes.job()->budget_bytes();
+  }
+  FakeNode node(1, bytes * 3 / 2);
+  node.run();
+  auto sessions = node.sessions(1);
+  auto last = node.lanes.job();  // as a lane that has not closed it yet
+  node.server->on_coordinator_restarted();
+  sessions.clear();
+  auto waiting = node.attach(node.session_options());
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  CHECK(node.coordinator.all<JoinJob>().size() == 1);
+  last.reset();
+  node.coordinator.await<JoinJob>(2);
+  node.welcome(2);
+  const auto session = waiting.get();
+  CHECK_MESSAGE(session, (session ? "" : session.error().message));
+}
+
 TEST_CASE(
     "draining asks running ranks to stop, refuses new ones, and is done when the coordinator has ended the view") {
   FakeNode node;
