@@ -9,11 +9,9 @@
 namespace tributary {
 namespace {
 
-// Nodes that have not finished where others have, and take no answers any more: their ranks may evaluate before they
-// say that they are done.
-constexpr std::uint64_t kLagPatienceMs = 600'000;
 // Nodes that have begun a round after the last one of nodes that have finished: no answer of it can come.
 constexpr std::uint64_t kBeyondPatienceMs = 10'000;
+constexpr std::uint64_t kTellLagMs = 60'000;       // that nodes have not finished when others have
 constexpr std::uint64_t kRedoBytesPerMs = 20'000;  // 20 MB/s
 
 // Memory that the largest shard needs for a snapshot: as much as its state, as every buffer is written anew after a
@@ -35,6 +33,15 @@ std::optional<std::uint64_t> redo_snapshot_from(const JobView& view, const JobRe
   if (paces.empty() || !paces.all_beyond(std::min(view.start.round, record.committed))) return std::nullopt;
   // Rings are of no use before there is a snapshot to load.
   return record.initialised ? record.committed.value + redo_capacity(view.members) / 2 : 0;
+}
+
+// " node 1, node 2"
+std::string not_left(const JobMembers& members) {
+  std::string nodes;
+  for (const auto& [node, member] : members) {
+    if (!member.left) nodes += (nodes.empty() ? " node " : ", node ") + std::to_string(node);
+  }
+  return nodes;
 }
 
 // An answer without its numbers, which change all the time.
@@ -242,13 +249,19 @@ std::optional<std::uint32_t> RunningView::node_beyond(Round round) const {
 }
 
 std::optional<RunningView::LeftBehind> RunningView::left_behind(const LeaveJob& first, std::uint64_t now_ms) {
-  // The others either finish now or wait for ever. (If all had, the stop would have begun.)
+  // The others finish when their ranks say so, which may evaluate first, as long as they like: a rank or worker that is
+  // lost meanwhile ends the view. (If all had finished, the stop would have begun.)
   std::uint64_t answers = 0;
   for (const auto& [node, member] : view.members) answers += member.answers;
   const std::string who = "node " + std::to_string(first.node.value) + " finished after round " +
                           std::to_string(first.round.value) + ", and ";
-  if (!lagging_) lagging_.emplace(kLagPatienceMs, now_ms);
-  if (lagging_->over(answers, now_ms)) return LeftBehind{stop_round(first.round), who + "others did not follow"};
+  if (!lagging_told_ms_) lagging_told_ms_ = now_ms + kTellLagMs;
+  if (now_ms >= *lagging_told_ms_) {
+    lagging_told_ms_ = ~0ull;
+    ledger_.log("node " + std::to_string(first.node.value) + " of " + ledger_.in_words() + " finished after round " +
+                std::to_string(first.round.value) + "; waiting for" + not_left(view.members) +
+                ", whose ranks may have something to do still");
+  }
   for (const auto& [node, member] : view.members) {
     if (!member.left) continue;
     const std::uint32_t ranks = member.join.local_world_size;

@@ -85,8 +85,9 @@ class RunningView {
   ViewAddresses addresses_;
   bool stop_requested_ = false;
   std::optional<Round> joins_after_;  // somebody wants to join, after a later snapshot than this
-  // Some nodes have finished, others not yet; or not, and have begun another round.
-  std::optional<Patience> lagging_, beyond_;
+  // Some nodes have finished. Others not yet, which is told then; or not, and have begun another round.
+  std::optional<std::uint64_t> lagging_told_ms_;
+  std::optional<Patience> beyond_;
 };
 
 }  // namespace tributary

@@ -243,7 +243,7 @@ TEST_CASE("a snapshot takes as long as servers say that they write, and is tried
   }
 }
 
-TEST_CASE("a node that lags after others have finished has as long as it takes answers, and no longer") {
+TEST_CASE("a node that lags after others have finished has as long as it lives") {
   Cluster cluster(1);
   cluster.everybody(2);
   cluster.run(2);
@@ -265,9 +265,9 @@ TEST_CASE("a node that lags after others have finished has as long as it takes a
     CHECK(cluster.only<StopJob>(server_peer(0))->kind == StopKind::kFinished);
   }
   SUBCASE("it takes no more of them") {
-    for (int i = 0; i < 9; ++i) minute(answers);
+    for (int i = 0; i < 100; ++i) minute(answers);
     CHECK(cluster.count<StopJob>() == 0);
-    for (int i = 0; i < 3; ++i) minute(answers);
+    cluster.leave(1, LeaveKind::kFailed, 5);
     REQUIRE(cluster.only<StopJob>(server_peer(0)));
     CHECK(cluster.only<StopJob>(server_peer(0))->kind == StopKind::kStopped);
   }
