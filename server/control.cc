@@ -113,7 +113,7 @@ void Control::on_control(ControlMessage message) {
         if constexpr (requires { this->on(m); }) {
           on(m);
         } else if constexpr (std::is_same_v<M, DrainDone>) {
-          if (draining_.load(std::memory_order_acquire)) drained_.store(true, std::memory_order_release);
+          if (draining_.load(std::memory_order_acquire)) end_drain();
         } else if constexpr (std::is_same_v<M, ControlError>) {
           if (!link_->ever_joined() && m.code == ErrorCode::kTopology) {
             link_->refuse("the coordinator refused: " + m.message);
@@ -174,7 +174,16 @@ void Control::check_drain(std::uint64_t now) {
     drain_ms_ = now;
     send(DrainRequest{incarnation_});
   }
-  if (jobs_.empty() && now >= drain_ms_ + kDrainAloneMs) drained_.store(true, std::memory_order_release);
+  if (!jobs_.empty() || now < drain_ms_ + kDrainAloneMs) return;
+  // What is kept may be all that there is of a state until the coordinator has it as a snapshot.
+  if (!jobs_.keeps() || !link_->connected()) end_drain();
+}
+
+// What is not saved is said before the process ends.
+void Control::end_drain() {
+  jobs_.give_up_parked();
+  publish();
+  drained_.store(true, std::memory_order_release);
 }
 
 void Control::publish() {

@@ -49,7 +49,8 @@ struct ControlStatus {
 
 class Control final : public LaneListener, private ControlJobsOutput, private CoordinatorLinkOwner {
  public:
-  // A server that was told to stop and has no job waits this long for the coordinator's word before it goes anyway.
+  // A server that was told to stop, and has nothing of a job in memory, waits this long for the coordinator's word
+  // before it goes anyway.
   static constexpr std::uint64_t kDrainAloneMs = 1000;
 
   // coordinator: endpoint to connect to. store may be null; it must outlive this object.
@@ -92,6 +93,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
 
   void run();
   void check_drain(std::uint64_t now_ms);
+  void end_drain();
   void publish();
 
   // CoordinatorLinkOwner

@@ -98,7 +98,7 @@ void ControlJobs::on(const SnapshotAt& m) {
 
 void ControlJobs::on(const SnapshotCommit& m) {
   if (const auto last = parked_.find(m.job); last != parked_.end() && last->second.last == m.round) {
-    const ViewId view = last->second.view;
+    const ViewId view = last->second.view().view;
     const bool awaited = last->second.parking != 0 && last->second.asked;
     unpark(m.job);
     if (awaited) output_.send(ShardKept{m.job, view, false, {}, {}});
@@ -108,7 +108,9 @@ void ControlJobs::on(const SnapshotCommit& m) {
       if (!dropped) logger_->warn("cannot drop snapshots before round {}: {}", round.value, dropped.error().message);
     });
   }
+  if (const auto kept = parked_.find(m.job); kept != parked_.end()) kept->second.status.snapshot_committed = m.round;
   if (const auto found = jobs_.find(m.job); found != jobs_.end()) {
+    found->second.status.snapshot_committed = m.round;
     for (const LaneIndex lane : found->second.lanes) lanes_[lane.value]->snapshot_written(m.job);
   }
 }
@@ -201,7 +203,12 @@ void ControlJobs::on(const StopJob& m) {
   if (!job && stored(m.job, m.round)) {  // said again, because the answer was lost
     return output_.send(SnapshotDone{m.job, m.view, m.round, true, 0, {}});
   }
-  if (!job) {
+  if (const auto kept = parked_.find(m.job);
+      !job && kept != parked_.end() && writing_.contains({m.job, m.view, m.round})) {
+    kept->second.save = m;
+    return;
+  }
+  if (!job && !(job = take_back(m))) {
     output_.send(SnapshotDone{m.job, m.view, m.round, false, 0,
                               "job " + std::to_string(m.job.value) + " is not open in view " +
                                   std::to_string(m.view.value) + " on server " + std::to_string(config_.index)});
@@ -235,6 +242,22 @@ void ControlJobs::on(const StopJob& m) {
   stop_lanes(*job, true, m.round, park_last(*job, m.round));
 }
 
+// What lanes keep of a view, if they have that round of it; nullptr: they have not.
+ControlJobs::Job* ControlJobs::take_back(const StopJob& m) {
+  const auto found = parked_.find(m.job);
+  if (found == parked_.end()) return nullptr;
+  Parked& state = found->second;
+  const bool there = state.view().view == m.view && state.parking == 0 && state.all && !state.never_began();
+  if (!there || state.min_version.value != m.round.value || state.max_version.value != m.round.value) return nullptr;
+  Job job;
+  job.status = std::move(state.status);
+  job.lanes = std::move(state.lanes);
+  job.load = std::move(state.load);
+  job.kept = true;
+  parked_.erase(found);
+  return &jobs_.emplace(m.job, std::move(job)).first->second;
+}
+
 // Whether lanes are to keep what the job ends with.
 bool ControlJobs::park_last(const Job& job, Round round) {
   if (!job.plan().has_rounds() || job.lanes.empty()) return false;
@@ -246,12 +269,11 @@ bool ControlJobs::park_last(const Job& job, Round round) {
 
 ControlJobs::Parked& ControlJobs::begin_parking(const Job& job) {
   Parked state;
-  state.name = job.view().name();
-  state.view = job.view().view;
+  state.status = job.status;
+  state.status.snapshot_pending.reset();  // given up, or the view's own
   state.lanes = job.lanes;
   state.parking = job.lanes.size();
   state.until_ms = output_.now_ms() + kParkedMs;
-  state.memory = memory_of(job);
   return parked_[job.view().job] = std::move(state);
 }
 
@@ -320,7 +342,7 @@ void ControlJobs::tell_parked(JobId id, ViewId view) {
 
 // All lanes have said what they keep.
 void ControlJobs::parked(JobId id, const Parked& state) {
-  output_.send(ShardKept{id, state.view, state.all, state.min_version, state.max_version});
+  output_.send(ShardKept{id, state.view().view, state.all, state.min_version, state.max_version});
 }
 
 void ControlJobs::unpark(JobId id) {
@@ -336,6 +358,23 @@ void ControlJobs::unpark(JobId id) {
   }
 }
 
+void ControlJobs::give_up_parked() {
+  for (const auto& [id, state] : parked_) {
+    const Round saved = state.status.snapshot_committed;
+    const Round round((state.parking == 0 ? state.min_version : state.status.min_version()).value);
+    if (!state.all || state.never_began() || round <= saved || !misses(state.view())) continue;
+    const std::string newest =
+        saved == Round() ? "it has no snapshot" : "its newest snapshot is of round " + std::to_string(saved.value);
+    not_saved_[id] = {state.view().name(), round,
+                      "its view " + std::to_string(state.view().view.value) +
+                          " was over, and this server kept the state in memory for the next one until it was told to "
+                          "stop; " +
+                          newest};
+    logger_->error("job '{}': the state of round {} is not saved: {}", state.view().name(), round.value,
+                   not_saved_[id].reason);
+  }
+}
+
 void ControlJobs::tick() {
   const std::uint64_t now = output_.now_ms();
   repeat_facts(now);
@@ -348,8 +387,9 @@ void ControlJobs::tick() {
       parked_, [&](auto& entry) { return now > entry.second.until_ms && !that_waits_for(entry.second); });
   if (old == parked_.end()) return;
   const JobId id = old->first;
-  const ViewId view = old->second.view;
-  logger_->warn("job '{}': nobody came back for the state of view {}; it is dropped", old->second.name, view.value);
+  const ViewId view = old->second.view().view;
+  logger_->warn("job '{}': nobody came back for the state of view {}; it is dropped", old->second.view().name(),
+                view.value);
   unpark(id);
   output_.send(ShardKept{id, view, false, {}, {}});
 }
@@ -364,14 +404,19 @@ void ControlJobs::reply_done(const Job& job, Round round, bool ok, std::uint64_t
     not_saved_.erase(status.view->job);
   } else {
     status.snapshot_error = message;
-    // One that was named too late is tried again, and nothing is wrong. Without a store it is as the user wants it,
-    // unless the job says that it is not.
-    const bool lost = store_ ? job.ending || !job.missed_snapshot : asks_for_snapshots(job.plan().config.snapshot);
+    // One that was named too late is tried again, and nothing is wrong.
+    const bool lost = misses(job.view()) && (!store_ || job.ending || !job.missed_snapshot);
     logger_->log(lost ? spdlog::level::err : spdlog::level::warn, "job '{}': the snapshot of round {} is not saved: {}",
                  status.view->name(), round.value, message);
     if (lost) not_saved_[status.view->job] = {status.view->name(), round, message};
   }
   output_.send(SnapshotDone{status.view->job, status.view->view, round, ok, bytes, message});
+}
+
+// Is a snapshot missed that is not there? Without a store it is as the user wants it, unless the job says that it is
+// not.
+bool ControlJobs::misses(const ViewPlan& view) const {
+  return store_ || asks_for_snapshots(view.plan->config.snapshot);
 }
 
 void ControlJobs::finish(JobId id) {
@@ -395,7 +440,7 @@ void ControlJobs::lane_snapshot(LaneIndex lane, JobId id, ViewId view, Round rou
 
 void ControlJobs::lane_parked(JobId id, ViewId view, bool any, Version min, Version max) {
   const auto found = parked_.find(id);
-  if (found == parked_.end() || found->second.view != view || found->second.parking == 0) return;
+  if (found == parked_.end() || found->second.view().view != view || found->second.parking == 0) return;
   Parked& state = found->second;
   state.all = state.all && any;
   state.min_version = std::min(state.min_version, min);
@@ -417,6 +462,9 @@ void ControlJobs::snapshot_finished(const SnapshotDone& done) {
   if (const auto ended = writing_.find({done.job, done.view, done.round}); ended != writing_.end()) {
     writing_.erase(ended);
     cleared(done.job);
+    const auto kept = parked_.find(done.job);
+    const auto save = kept == parked_.end() ? std::nullopt : std::exchange(kept->second.save, std::nullopt);
+    if (save) on(*save);
   }
   const Job* job = find(done.job, done.view);
   if (!job) {  // dropped in the meantime; what is durable can still be resumed from, so the coordinator should know

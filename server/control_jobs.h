@@ -11,7 +11,8 @@
 //   TraceRounds     the lanes record those rounds -> TracePart, when they are over
 //   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. (What a next view
 //                   could go on with stays in memory besides, until that snapshot is committed: it may fail.) Said
-//                   again while lanes wait for residuals, because nodes get on: they wait longer.
+//                   again while lanes wait for residuals, because nodes get on: they wait longer. What lanes keep of
+//                   a view that is over becomes a snapshot in the same way.
 //                   restart: it stays in memory for the next view -> ShardKept
 //
 // What was loaded for a view that never began, or is being, stays as well: the next view that begins at that snapshot
@@ -66,6 +67,7 @@ struct ControlJobStatus {
   bool resumed = false;        // from the snapshot of ViewPlan::start
   std::optional<Round> snapshot_pending;
   std::optional<Round> snapshot_durable;
+  Round snapshot_committed;  // the newest that all servers are known to have; 0: none
   std::uint64_t snapshot_bytes = 0;
   std::string snapshot_error;  // of the last one that failed
   Round gate_round;            // jobs with a gate: the newest round that was decided, in this view
@@ -130,8 +132,11 @@ class ControlJobs {
 
   void tick();             // now and then
   void unpark(JobId job);  // nobody will want what is kept of it
+  // The process ends, and what is kept with it: rounds that no snapshot has are not saved.
+  void give_up_parked();
   bool contains(JobId job) const { return jobs_.contains(job); }
   bool empty() const { return jobs_.empty(); }
+  bool keeps() const { return !parked_.empty(); }  // something of a view that is over
   std::vector<ControlJobStatus> statuses() const;
   std::vector<NotSaved> not_saved() const;
   std::string no_store() const;  // in words: this server has none
@@ -171,8 +176,7 @@ class ControlJobs {
   };
   // What the lanes kept of a job's last view. While a job is ending, both this and its Job are there.
   struct Parked {
-    std::string name;  // the job's
-    ViewId view;
+    ControlJobStatus status;  // when that view ended
     std::vector<LaneIndex> lanes;
     std::size_t parking = 0;    // lanes that have not said what they keep
     bool all = true;            // all that have keep something
@@ -183,12 +187,13 @@ class ControlJobs {
     bool never_began() const { return load && !load->began; }
     Version min_version{~0ull}, max_version;
     std::uint64_t until_ms = 0;
-    std::uint64_t memory = 0;  // as of its Job
+    std::optional<StopJob> save;  // what is to be done when a snapshot of that round, which was given up, has ended
+    const ViewPlan& view() const { return *status.view; }
   };
 
   Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
   Status check_memory(const Job& job) const;
-  std::uint64_t memory_of(const Job& job) const;
+  std::uint64_t memory_of(const ControlJobStatus& status) const;
   bool end_snapshots(JobId job);
   void forget_snapshots(Job& job);
   void cleared(JobId id);
@@ -207,6 +212,7 @@ class ControlJobs {
 
   void opened(JobId id, ViewId view, const Status& status);
   void stop_lanes(const Job& job, bool keep, Round round, bool park = false) const;
+  Job* take_back(const StopJob& m);
   bool park_last(const Job& job, Round round);
   Parked& begin_parking(const Job& job);
   void tell_parked(JobId id, ViewId view);
@@ -217,6 +223,7 @@ class ControlJobs {
   void finish(JobId id);
   Job* find(JobId id, ViewId view);
   bool stored(JobId job, Round round) const;
+  bool misses(const ViewPlan& view) const;
   void repeat_facts(std::uint64_t now_ms);
   void end_trace();
   SnapshotInfo info(const Job& job, Round round) const;

@@ -179,7 +179,7 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
 
   status.phase = "opening";
   status.resumed = m.resume;
-  if (m.resume) status.snapshot_durable = m.resume_round;
+  if (m.resume) status.snapshot_durable = status.snapshot_committed = m.resume_round;
   status.memory.elements = status.elements;
   status.memory.chunks = status.chunks;
   if (!parts.empty()) status.memory.arrays = chunk_arrays(parts.front());
@@ -190,17 +190,17 @@ Status ControlJobs::prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& p
 }
 
 // Bytes that a job may make this server take.
-std::uint64_t ControlJobs::memory_of(const Job& job) const {
-  return job.status.chunks == 0 ? 0 : memory_at_most(job.status.memory, store_ != nullptr);
+std::uint64_t ControlJobs::memory_of(const ControlJobStatus& status) const {
+  return status.chunks == 0 ? 0 : memory_at_most(status.memory, store_ != nullptr);
 }
 
 // Refuses a job that does not fit beside the others before it takes anything, so that the others go on.
 Status ControlJobs::check_memory(const Job& job) const {
-  const std::uint64_t needed = memory_of(job);
+  const std::uint64_t needed = memory_of(job.status);
   if (config_.max_memory == 0 || needed == 0) return {};
   std::map<JobId, std::pair<std::string, std::uint64_t>> others;  // jobs that are open, or kept for a next view
-  for (const auto& [id, other] : jobs_) others[id] = {"job '" + other.view().name() + "'", memory_of(other)};
-  for (const auto& [id, kept] : parked_) others[id] = {"job '" + kept.name + "' between two views", kept.memory};
+  for (const auto& [id, other] : jobs_) others[id] = {"job '" + other.view().name() + "'", memory_of(other.status)};
+  for (const auto& [id, kept] : parked_) others[id] = {"job '" + kept.view().name() + "' between two views", memory_of(kept.status)};
   others.erase(job.view().job);
   std::uint64_t taken = 0;
   std::string names;

@@ -86,7 +86,9 @@ std::string CoordinatedJob::waiting_for() const {
   if (is<GatheringJob>()) {
     missing = missing_in_words(members(), ledger_.awaited, config(), ledger_.nodes);
     for (std::uint16_t index = 0; index < servers(); ++index) {
-      if (!ledger_.context.peers.alive(index)) add("server " + std::to_string(index));
+      const std::string who = "server " + std::to_string(index);
+      if (!ledger_.context.peers.stays(index))
+        add(ledger_.context.peers.alive(index) ? who + ", which is being stopped" : who);
     }
     for (const auto& [node, why] : std::get<GatheringJob>(phase_).refused) {
       missing += "; node " + std::to_string(node) + " was refused: " + why;
@@ -110,22 +112,6 @@ void CoordinatedJob::tell_waits(std::uint64_t now_ms) {
   if (missing.empty()) return;
   waits_told_ms_ = now_ms;
   ledger_.send(members(), JobWaits{config().name, missing, loaded_});
-}
-
-// Servers that have not said what they keep are asked again: the question may have been dropped. While nodes wait for
-// others, those that keep something hear that it is still wanted.
-void CoordinatedJob::ask_again(std::uint64_t now_ms) {
-  const BetweenViews* between = this->between();
-  if (!between) asked_ms_ = now_ms;  // they are asked when the view ends
-  if (servers() == 0 || record().job.value == 0 || now_ms < asked_ms_ + kAskAgainMs) return;
-  asked_ms_ = now_ms;
-  std::set<std::uint16_t> whom = between->asked;
-  if (!members().empty()) {
-    for (const auto& [server, kept] : between->kept) whom.insert(server);
-  }
-  for (const auto& [index, server] : ledger_.context.peers.servers()) {
-    if (server.alive && whom.contains(index)) ledger_.context.output.send(server.peer, ledger_.cut_message());
-  }
 }
 
 // ---- While a view is open ----
@@ -359,37 +345,6 @@ void CoordinatedJob::become_idle(BetweenViews between, std::uint64_t now_ms) {
 
 // ---- Peers come and go ----
 
-void CoordinatedJob::on(std::uint16_t server, const ShardKept& m) {
-  BetweenViews* between = this->between();
-  if (!between) return;  // of a view before
-  between->asked.erase(server);
-  if (m.any) {
-    between->kept[server] = {m.job, m.min_version, m.max_version, false};
-  } else if (between->kept.erase(server) != 0) {
-    ledger_.log(in_words() + ": server " + std::to_string(server) + " keeps its state of the last view no longer",
-                LogLevel::kWarning);
-  }
-}
-
-// It says what it has.
-void CoordinatedJob::on(const ServerHello& hello, bool known) {
-  BetweenViews* between = this->between();
-  if (!between) return;
-  const std::uint16_t server = hello.shard.value;
-  if (!known) {
-    between->kept.erase(server);
-    between->asked.erase(server);
-  }
-  const auto kept = std::ranges::find(hello.kept, record().job, &KeptJob::job);
-  if (kept == hello.kept.end() || record().job.value == 0) return;
-  if (kept->pending) {
-    between->asked.insert(server);
-  } else {
-    between->kept[server] = *kept;
-    between->asked.erase(server);  // what it said of that before may not have arrived
-  }
-}
-
 void CoordinatedJob::tell_again(const Peers::Server& server) {
   if (servers() == 0) return;
   const std::uint16_t shard = server.hello.shard.value;
@@ -420,6 +375,7 @@ void CoordinatedJob::server_lost(std::uint16_t server, const std::string& reason
   if (BetweenViews* between = this->between()) {
     between->kept.erase(server);
     between->asked.erase(server);
+    look_at_kept(now_ms);
   } else if (is<OpeningView>()) {
     gather_again(reason, now_ms);
   } else if (const StoppingView* stopping = std::get_if<StoppingView>(&phase_);
@@ -446,6 +402,7 @@ void CoordinatedJob::server_stops(const std::string& who, std::uint64_t now_ms) 
   if (servers() == 0) return;
   request_stop(who + " was told to stop");
   if (is<OpeningView>()) gather_again(who + " was told to stop", now_ms);
+  save_kept(who, now_ms);
 }
 
 void CoordinatedJob::worker_stops(std::uint64_t worker, const std::string& who, std::uint64_t now_ms) {
@@ -460,16 +417,20 @@ void CoordinatedJob::worker_stops(std::uint64_t worker, const std::string& who, 
 }
 
 void CoordinatedJob::drain(const std::string& who, std::uint64_t now_ms) {
-  if (idle() || stopping()) return;
+  if (stopping()) return;
   if (is<RunningView>()) return request_stop(who + " was told to stop");
-  ledger_.send(members(), ControlError{ErrorCode::kStopped,
-                                       "the cluster is being stopped; attach again when it is back", config().name});
-  if (OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
-    opening->view.members.clear();
-    return gather_again(who + " was told to stop", now_ms);
+  if (!idle()) {
+    ledger_.send(members(), ControlError{ErrorCode::kStopped,
+                                         "the cluster is being stopped; attach again when it is back", config().name});
+    if (OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
+      opening->view.members.clear();
+      gather_again(who + " was told to stop", now_ms);
+    } else {
+      ledger_.last_stop = who + " was told to stop";
+      become_idle(std::move(std::get<GatheringJob>(phase_).between), now_ms);
+    }
   }
-  ledger_.last_stop = who + " was told to stop";
-  become_idle(std::move(std::get<GatheringJob>(phase_).between), now_ms);
+  save_kept(who, now_ms);
 }
 
 }  // namespace tributary

@@ -77,6 +77,8 @@ class CoordinatedJob {
   // Are large parts on their way that ranks gave for the committed snapshot? Asks for them.
   bool parts_come(std::uint64_t now_ms) { return ledger_.keeper.fetch(record().committed, now_ms); }
   bool kept_by_servers() const;
+  // What they keep is to become a snapshot, and not all have said what it is.
+  bool saves_kept() const { return between() && !between()->going.empty(); }
   // Its nodes left before it had an id: nothing of it is anywhere.
   bool never_opened() const;
   JobStatus status() const;
@@ -117,9 +119,9 @@ class CoordinatedJob {
   void tick(std::uint64_t now_ms);
 
   // ---- Peers come and go ----
-  void on(std::uint16_t server, const ShardKept& m);
+  void on(std::uint16_t server, const ShardKept& m, std::uint64_t now_ms);
   // A server is met, the first time or again.
-  void on(const ServerHello& hello, bool known);
+  void on(const ServerHello& hello, bool known, std::uint64_t now_ms);
   // What was under way to it may be lost with its old connection. What it can be told twice, it is.
   void tell_again(const Peers::Server& server);
   void tell_again(std::uint64_t worker);
@@ -163,13 +165,19 @@ class CoordinatedJob {
   void end_stop(StoppingView::Over over, std::uint64_t now_ms);
   void become_idle(BetweenViews between, std::uint64_t now_ms);
 
+  // coordinated_job_kept.cc: between two views
+  void ask_again(std::uint64_t now_ms);
+  void save_kept(const std::string& who, std::uint64_t now_ms);
+  void look_at_kept(std::uint64_t now_ms);
+  std::string why_not_saved(const BetweenViews& between, Round round) const;
+
   void look_for_state(std::uint64_t now_ms);
   std::string waiting_for() const;
   void tell_waits(std::uint64_t now_ms);
-  void ask_again(std::uint64_t now_ms);
 
   JobLedger ledger_;
   JobPhase phase_;
+  std::optional<ViewId> kept_tried_;  // what servers keep of this view was to become a snapshot
   std::uint64_t waits_told_ms_ = 0, asked_ms_ = 0;
   std::uint64_t loaded_ = 0;  // bytes, by servers, for all of its views
 };

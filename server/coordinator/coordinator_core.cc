@@ -50,7 +50,7 @@ void CoordinatorCore::drop_parts_but_of(const std::vector<JobRecord>& registry) 
 void CoordinatorCore::on_message(PeerId from, const ControlMessage& message, std::uint64_t now_ms) {
   context_.peers.hear(from, now_ms);
   std::visit([&](const auto& m) { on(from, m, now_ms); }, message);
-  answer_drains();
+  answer_drains(now_ms);
 }
 
 // Not logged here: whoever decodes messages limits the noise that garbage makes.
@@ -70,7 +70,7 @@ void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
     const Peers::Server* server = peers.server_at(from);
     CoordinatedJob* job = job_with(m.job);
     if (!server || !job) return;
-    job->on(server->hello.shard.value, m);
+    job->on(server->hello.shard.value, m, now_ms);
     open_if_complete(*job, now_ms);
   } else if constexpr (std::is_same_v<Message, RoundFacts>) {
     CoordinatedJob* job = job_in_view(m.job, m.view);
@@ -138,7 +138,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
                           stored.name + "` deletes it");
     }
   }
-  for (auto& [name, job] : jobs_) job.on(m, met.known);
+  for (auto& [name, job] : jobs_) job.on(m, met.known, now_ms);
   context_.output.send(from, HelloReply{context_.options.incarnation});
   // It says hello again if it never heard that it is known; then it has missed what was said after that, too.
   for (auto& [name, job] : jobs_) {
@@ -228,25 +228,25 @@ void CoordinatorCore::on(PeerId from, const DrainRequest& m, std::uint64_t now_m
   // Somebody that was given up, or never was there: nothing is open for its sake.
   if (!worker && !server) return context_.output.send(from, DrainDone{});
   peers.await_drain(m.incarnation, from);
-  const std::string who =
-      worker ? "worker " + worker->hello.name : "server " + std::to_string(server->hello.shard.value);
+  if (!worker) return;  // answer_drains() stops what it has a part in
   for (auto& [name, job] : jobs_) {
-    if (!worker) {
-      job.server_stops(who, now_ms);
-      continue;
-    }
     if (job.forget_worker(m.incarnation)) open_if_complete(job, now_ms);
-    job.worker_stops(m.incarnation, who, now_ms);
+    job.worker_stops(m.incarnation, "worker " + worker->hello.name, now_ms);
   }
 }
 
-void CoordinatorCore::answer_drains() {
+void CoordinatorCore::answer_drains(std::uint64_t now_ms) {
+  for (const auto& [index, server] : context_.peers.servers()) {
+    if (!server.alive || !server.leaves) continue;
+    // Again: a view may have begun or ended since it asked.
+    for (auto& [name, job] : jobs_) job.server_stops("server " + std::to_string(index), now_ms);
+  }
   const auto busy = [&](std::uint64_t incarnation) {
     const bool worker = context_.peers.worker(incarnation) != nullptr;
     return std::ranges::any_of(jobs_, [&](const auto& entry) {
       const CoordinatedJob& job = entry.second;
-      if (!job.in_view()) return false;
-      if (!worker) return job.servers() != 0;  // all servers have a part in those
+      // All servers have a part in a view, and in what is kept of it.
+      if (!worker) return job.servers() != 0 && (job.in_view() || job.saves_kept());
       return member_of(job.members(), incarnation) != job.members().end();
     });
   };
@@ -325,7 +325,7 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   context_.checkpoints.tick(now_ms);
   look_at_trace(now_ms);
   exams_.tick(now_ms);
-  answer_drains();
+  answer_drains(now_ms);
 }
 
 void CoordinatorCore::drain(std::uint64_t now_ms) {
@@ -335,7 +335,8 @@ void CoordinatorCore::drain(std::uint64_t now_ms) {
 }
 
 bool CoordinatorCore::idle() const {
-  return std::ranges::none_of(jobs_, [](const auto& entry) { return entry.second.in_view(); });
+  return std::ranges::none_of(jobs_,
+                              [](const auto& entry) { return entry.second.in_view() || entry.second.saves_kept(); });
 }
 
 // ---- Jobs ----

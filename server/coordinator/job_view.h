@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <string>
 
 #include "common/wire/messages.h"
 #include "server/coordinator/first_rank.h"
@@ -20,6 +21,7 @@ class JobLedger;
 struct BetweenViews {
   KeptShards kept;
   std::set<std::uint16_t> asked;
+  std::string going;  // somebody who was told to stop: what servers keep is to be written first; empty: nobody
 };
 
 struct JobView {

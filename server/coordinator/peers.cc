@@ -57,8 +57,13 @@ std::string Peers::name_of(std::uint64_t incarnation) const {
   return known ? known->hello.name : "unknown";
 }
 
+bool Peers::stays(std::uint16_t server) const {
+  const Server* there = alive(server);
+  return there && !there->leaves;
+}
+
 bool Peers::all_servers() const {
-  return servers_.size() == count_ && std::ranges::all_of(servers_, [](const auto& s) { return s.second.alive; });
+  return servers_.size() == count_ && std::ranges::all_of(servers_, [&](const auto& s) { return stays(s.first); });
 }
 
 bool Peers::all_have_stores() const {
@@ -127,7 +132,7 @@ Peers::Met Peers::meet(PeerId from, const ServerHello& hello, std::uint64_t now_
   Server& server = servers_[hello.shard.value];
   const bool known = server.hello.incarnation == hello.incarnation;
   const bool moved = known && server.peer != from;
-  server = Server{from, hello, now_ms, true};
+  server = Server{from, hello, now_ms, true, known && server.leaves};
   return {known, moved};
 }
 
@@ -192,6 +197,11 @@ std::vector<std::uint64_t> Peers::silent_workers(std::uint64_t now_ms) const {
 
 void Peers::drain_moved(std::uint64_t incarnation, PeerId to) {
   if (const auto drain = drains_.find(incarnation); drain != drains_.end()) drain->second = to;
+}
+
+void Peers::await_drain(std::uint64_t incarnation, PeerId from) {
+  drains_[incarnation] = from;
+  if (Server* server = server_with(incarnation)) server->leaves = true;
 }
 
 std::vector<PeerId> Peers::take_drained(const std::function<bool(std::uint64_t incarnation)>& busy) {

@@ -33,6 +33,7 @@ class Peers {
     ServerHello hello;
     std::uint64_t heard_ms = 0;
     bool alive = false;
+    bool leaves = false;                        // it was told to stop: no view begins with it
     std::uint64_t rival = 0;                    // incarnation of another process that says it is this server; 0: none
     std::uint64_t rival_ms = 0;                 // since when
     std::uint64_t bytes_in = 0, bytes_out = 0;  // as its heartbeats have them
@@ -60,7 +61,8 @@ class Peers {
   Worker* worker_with(std::uint64_t incarnation);
   const Worker* worker(std::uint64_t incarnation) const;  // nullptr: it is not there
   std::string name_of(std::uint64_t worker) const;        // "unknown" if it is gone
-  bool all_servers() const;
+  bool stays(std::uint16_t server) const;                 // it is alive, and was not told to stop
+  bool all_servers() const;                               // that there are to be
   bool all_have_stores() const;
   std::vector<ShardSlots> slots() const;  // where chunks can go, by server
   // How long two processes with one name or index are told apart by who is heard.
@@ -94,7 +96,7 @@ class Peers {
   std::vector<std::uint64_t> silent_workers(std::uint64_t now_ms) const;
 
   // ---- Who waits to be let go: by incarnation, and where it is told ----
-  void await_drain(std::uint64_t incarnation, PeerId from) { drains_[incarnation] = from; }
+  void await_drain(std::uint64_t incarnation, PeerId from);
   void drain_moved(std::uint64_t incarnation, PeerId to);
   // Those that `busy` no longer holds; they wait no more.
   std::vector<PeerId> take_drained(const std::function<bool(std::uint64_t incarnation)>& busy);

@@ -127,6 +127,9 @@ void LaneJobs::decide(const RoundDecision& decision) {
 
 void LaneJobs::stop_job(JobId job, ViewId view, bool keep, Round round, bool park) {
   bool kept = false;
+  if (const ShardCore* aside = parked(job); aside && aside->job().view->view == view && !jobs_.contains(job)) {
+    jobs_.insert(parked_.extract(job));
+  }
   if (Job* entry = find(job, view)) {
     kept = entry->core->stop(keep, round) && keep;
     const std::uint64_t now = output_.now_ms();

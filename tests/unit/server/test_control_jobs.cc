@@ -251,6 +251,142 @@ TEST_CASE("what a job ends with stays in memory until it is committed, and is to
   CHECK(std::ranges::find(server.lane.said, "reopen") != server.lane.said.end());
 }
 
+TEST_CASE("what is kept between views becomes a snapshot at the coordinator's word") {
+  Server server;
+  server.open(3);
+  server.restart(3);
+  const StopJob save{JobId(7), ViewId(3), StopKind::kStopped, Round(5), "server 1 was told to stop"};
+  server.jobs.on(save);  // the lane has not said what it keeps
+  auto done = server.take<SnapshotDone>();
+  REQUIRE(done.size() == 1);
+  CHECK_FALSE(done[0].ok);
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
+  std::optional<StopJob> other;
+  SUBCASE("not of another round") {
+    other = save;
+    other->round = Round(6);
+  }
+  SUBCASE("nor of another view") {
+    other = save;
+    other->view = ViewId(4);
+  }
+  server.sent.clear();
+  if (other) server.jobs.on(*other);
+  CHECK(server.take<SnapshotDone>().size() == (other ? 1 : 0));
+  CHECK(server.snapshots.expected.empty());
+  server.jobs.on(save);
+  REQUIRE(server.snapshots.expected.size() == 1);
+  CHECK(server.snapshots.expected[0].info.round == Round(5));
+  CHECK(server.lane.said.back() == "stop and park");
+  server.jobs.lane_stopped(JobId(7), ViewId(3), Round(5), true);
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
+  server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(5), true, 1, {}});
+  done = server.take<SnapshotDone>();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].ok);
+  CHECK(server.jobs.keeps());  // until all have it
+  server.jobs.on(SnapshotCommit{JobId(7), Round(5)});
+  CHECK_FALSE(server.jobs.keeps());
+  server.jobs.give_up_parked();
+  CHECK(server.jobs.not_saved().empty());
+}
+
+TEST_CASE("what is kept becomes a snapshot when one of the same round, which was given up with its view, has ended") {
+  Server server;
+  server.open(3);
+  server.jobs.on(SnapshotAt{JobId(7), ViewId(3), Round(5)});
+  REQUIRE(server.snapshots.expected.size() == 1);
+  server.restart(3);
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
+  server.sent.clear();
+  server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kStopped, Round(5), "server 1 was told to stop"});
+  CHECK(server.snapshots.expected.size() == 1);
+  CHECK(server.take<SnapshotDone>().empty());
+  bool written = false;
+  SUBCASE("it was too late to give it up") {
+    const auto handle = server.store.create(server.snapshots.expected[0].info);
+    REQUIRE(server.store.record(handle));
+    written = true;
+  }
+  SUBCASE("it is not there") {}
+  server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(5), written, 1, written ? "" : "given up"});
+  CHECK(server.snapshots.expected.size() == (written ? 1 : 2));
+  if (!written) server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(5), true, 1, {}});
+  const auto done = server.take<SnapshotDone>();
+  REQUIRE_FALSE(done.empty());
+  CHECK(std::ranges::all_of(done, &SnapshotDone::ok));
+}
+
+TEST_CASE("a server that is stopped with state in memory that no snapshot has says so") {
+  Server server;
+  OpenJob open = server.open_message(3);
+  SUBCASE("nothing of it was ever written") {}
+  SUBCASE("a snapshot has less") {
+    const auto snapshot = server.store.create({JobId(7), "job", Round(4), 0, "sgd", 1});
+    REQUIRE(server.store.record(snapshot));
+    open.resume = true;
+    open.resume_round = Round(4);
+    open.kept = false;
+  }
+  server.jobs.on(open);
+  server.jobs.lane_opened(JobId(7), ViewId(3), {});
+  server.restart(3);
+  CHECK(server.jobs.keeps());
+  Version kept(5);
+  SUBCASE("of a round") {}
+  SUBCASE("some chunks are a round further") {
+    kept = Version(6);
+  }
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), kept);
+  CHECK(server.jobs.not_saved().empty());  // its next view goes on with it
+  server.jobs.give_up_parked();
+  const auto lost = server.jobs.not_saved();
+  REQUIRE(lost.size() == 1);
+  CHECK(lost[0].job == "job");
+  CHECK(lost[0].round == Round(5));
+  CHECK(lost[0].reason.find("its view 3 was over") != std::string::npos);
+  CHECK(lost[0].reason.find(open.resume ? "is of round 4" : "it has no snapshot") != std::string::npos);
+}
+
+TEST_CASE("a server's own part of a last state that others could not write is not saved") {
+  Server server;
+  server.open(3);
+  server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kStopped, Round(9), "stopped"});
+  server.jobs.lane_stopped(JobId(7), ViewId(3), Round(9), true);
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(9), Version(9));
+  server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(9), true, 1, {}});
+  bool all = false;
+  SUBCASE("they have") {
+    server.jobs.on(SnapshotCommit{JobId(7), Round(9)});
+    all = true;
+  }
+  SUBCASE("they have not") {}
+  server.jobs.give_up_parked();
+  CHECK(server.jobs.not_saved().size() == (all ? 0 : 1));
+}
+
+TEST_CASE("a server that is stopped with nothing in memory beyond its snapshot has lost nothing") {
+  Server server;
+  server.open(3);
+  SUBCASE("no round was complete") {
+    server.restart(3);
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(0), Version(1));
+  }
+  SUBCASE("all servers have a snapshot of the round") {
+    server.jobs.on(SnapshotCommit{JobId(7), Round(9)});
+    server.restart(3);
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(9), Version(10));
+  }
+  SUBCASE("they have it since the view ended") {
+    server.restart(3);
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(9), Version(10));
+    server.jobs.on(SnapshotCommit{JobId(7), Round(9)});
+  }
+  CHECK(server.jobs.keeps());
+  server.jobs.give_up_parked();
+  CHECK(server.jobs.not_saved().empty());
+}
+
 TEST_CASE("no view opens on a server that cannot drop what an earlier view has left of later rounds") {
   Server server;
   for (const std::uint64_t round : {5, 10}) {

@@ -90,6 +90,155 @@ TEST_CASE("what servers keep before the first snapshot is not given up for anoth
   CHECK(cluster.opened(1)->kept);
 }
 
+TEST_CASE("what servers keep between views becomes a snapshot before one of them goes") {
+  for (const bool whole_cluster : {false, true}) {
+    CAPTURE(whole_cluster);
+    RunningCluster cluster;
+    cluster.answers_kept = false;
+    cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+    cluster.rejoin(0, 41, 52);
+    cluster.sent.clear();
+    const auto going = [&] {
+      if (whole_cluster) cluster.core.drain(cluster.now);
+      if (!whole_cluster) cluster.say(server_peer(1), DrainRequest{server_incarnation(1)});
+    };
+    const auto may_go = [&] {
+      return whole_cluster ? cluster.core.idle() : cluster.only<DrainDone>(server_peer(1)).has_value();
+    };
+    const JobId job = cluster.open().job;
+    const ViewId view = cluster.open().view;
+    going();
+    cluster.say(server_peer(0), ShardKept{job, view, true, Version(52), Version(52)});
+    CHECK_FALSE(may_go());  // server 1 has not said what it keeps
+    CHECK(cluster.count<StopJob>() == 0);
+    cluster.say(server_peer(1), ShardKept{job, view, true, Version(52), Version(52)});
+    CHECK_FALSE(may_go());
+    for (std::uint16_t i = 0; i < 2; ++i) {
+      const auto stop = cluster.only<StopJob>(server_peer(i));
+      REQUIRE(stop);
+      CHECK(stop->kind == StopKind::kStopped);
+      CHECK(stop->round == Round(52));
+      CHECK(stop->view == view);
+      cluster.say(server_peer(i), SnapshotDone{job, view, Round(52), true, 1, {}});
+    }
+    CHECK(may_go());
+    CHECK(cluster.core.jobs()[0].record.committed == Round(52));
+    CHECK(cluster.core.jobs()[0].not_saved.empty());
+    CHECK(cluster.only<SnapshotCommit>(server_peer(0)));
+    CHECK(cluster.errors.empty());
+    if (whole_cluster) continue;
+    // It comes back, those who waited come again, and the job goes on.
+    cluster.server_comes_back(1, Round(52));
+    cluster.sent.clear();
+    cluster.rejoin(0, 41, 52);
+    cluster.rejoin(1, 41, 52);
+    const auto open = cluster.opened(0);
+    REQUIRE(open);
+    CHECK(open->resume_round == Round(52));
+  }
+}
+
+TEST_CASE("a server that goes as a view ends waits until all have said what they keep") {
+  RunningCluster cluster;
+  cluster.answers_kept = false;
+  cluster.say(server_peer(1), DrainRequest{server_incarnation(1)});
+  CHECK(cluster.only<StopRequest>(worker_peer(0)));
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");  // before it has made its round
+  CHECK_FALSE(cluster.only<DrainDone>(server_peer(1)));
+  for (std::uint16_t i = 0; i < 2; ++i) {
+    cluster.say(server_peer(i), ShardKept{cluster.open().job, cluster.open().view, true, Version(52), Version(52)});
+  }
+  CHECK_FALSE(cluster.only<DrainDone>(server_peer(1)));
+  cluster.all_done(52);
+  CHECK(cluster.only<DrainDone>(server_peer(1)));
+  CHECK(cluster.core.jobs()[0].record.committed == Round(52));
+}
+
+TEST_CASE("no view opens with a server that was told to stop, also when it may go") {
+  Cluster cluster(2);
+  cluster.everybody(1);
+  cluster.say(server_peer(1), DrainRequest{server_incarnation(1)});
+  CHECK(cluster.only<DrainDone>(server_peer(1)));
+  cluster.join(0, {});
+  cluster.pass(3000, 1);
+  CHECK(cluster.count<OpenJob>() == 0);
+  CHECK(cluster.job().waiting_for == "server 1, which is being stopped");
+  cluster.server(1);  // it says hello again
+  CHECK(cluster.count<OpenJob>() == 0);
+  ServerHello hello = cluster.hello_of(1);
+  hello.incarnation = 501;
+  cluster.now += kTimeoutMs / 4;
+  cluster.beat_server(0);
+  cluster.beat_worker(0);
+  cluster.say(PeerId(1501), hello);
+  cluster.now += kTimeoutMs / 4;
+  cluster.say(PeerId(1501), hello);
+  CHECK(cluster.count<OpenJob>() == 2);
+}
+
+TEST_CASE("what servers keep and cannot become a snapshot is said to be lost, once, before they go") {
+  RunningCluster cluster;
+  std::string why;
+  SUBCASE("some chunks are a round further") {
+    cluster.keep(0, 52, 52);
+    cluster.keep(1, 52, 53);
+    why = "server 1 has some chunks of round 53 already";
+  }
+  SUBCASE("a server has nothing") {
+    cluster.keep(0, 52, 52);
+    why = "server 1 has nothing of it in memory";
+  }
+  SUBCASE("a disk is full") {
+    cluster.keep(0, 52, 52);
+    cluster.keep(1, 52, 52);
+    why = "server 1: disk full";
+  }
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  cluster.core.drain(cluster.now);
+  if (!cluster.core.idle()) {
+    cluster.done(0, 52);
+    cluster.done(1, 52, false);
+  }
+  for (int tick = 0; tick < 3; ++tick) {
+    cluster.core.drain(cluster.now);
+    cluster.core.tick(cluster.now);
+    cluster.say_what_is_kept();
+  }
+  CHECK(cluster.core.idle());
+  CHECK(cluster.core.jobs()[0].not_saved.find(why) != std::string::npos);
+  REQUIRE(cluster.errors.size() == 1);
+  CHECK(cluster.errors[0].find("the state of job 'mnist' at round 52 is not saved") == 0);
+  CHECK(cluster.errors[0].find(why) != std::string::npos);
+}
+
+TEST_CASE("nothing is to be saved of what servers keep at the round of the snapshot") {
+  TwoServers cluster;
+  cluster.everybody(2);
+  cluster.run(2, keeping());
+  cluster.keep(0, 0, 1);
+  cluster.keep(1, 0, 0);
+  cluster.leave(1, LeaveKind::kFailed, 0, "rank 3 died");
+  cluster.sent.clear();
+  cluster.core.drain(cluster.now);
+  CHECK(cluster.core.idle());
+  CHECK(cluster.count<StopJob>() == 0);
+  CHECK(cluster.core.jobs()[0].not_saved.empty());
+}
+
+TEST_CASE("what servers keep without what nodes have yet to say becomes no snapshot") {
+  TwoServers cluster;
+  cluster.everybody(2);
+  JoinOptions options = keeping();
+  options.config.push = EncodingId::kInt8;
+  cluster.run(2, options);
+  cluster.keep(0, 52, 52);
+  cluster.keep(1, 52, 52);
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  cluster.core.drain(cluster.now);
+  CHECK(cluster.core.idle());
+  CHECK(cluster.core.jobs()[0].not_saved.find("(push = \"int8\") is in their memory alone") != std::string::npos);
+}
+
 TEST_CASE("servers hear that what they keep is wanted as long as nodes wait, and are asked until they have said") {
   RunningCluster cluster;
   cluster.answers_kept = false;

@@ -8,11 +8,11 @@
 namespace tributary::testing {
 
 struct TwoServers : Cluster {
-  // A new process of server `index`, with the snapshot of round 40 in its store.
-  void server_comes_back(std::uint16_t index) {
+  // A new process of server `index`, with the snapshot of that round in its store.
+  void server_comes_back(std::uint16_t index, Round stored = Round(40)) {
     ServerHello hello = hello_of(index);
     hello.incarnation = 500 + index;
-    hello.stored = {StoredJob{open().job, "mnist", 0, {Round(40)}}};
+    hello.stored = {StoredJob{open().job, "mnist", 0, {stored}}};
     now += kTimeoutMs / 4;
     for (std::uint16_t i = 0; i < 2; ++i) {
       if (i != index) beat_server(i);

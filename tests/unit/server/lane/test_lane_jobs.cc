@@ -114,6 +114,35 @@ TEST_CASE("stopping a job captures its final state, and its memory goes when the
   CHECK(server.lane->counters().pushes.value() == 1);  // counters outlive the job
 }
 
+TEST_CASE("what a lane keeps of a view that is over is captured by a stop, and kept on") {
+  OneLane server;
+  server.open(1, 1);
+  RawClient client(server.lane->endpoint());
+  initialise(client, 1, 10.0f);
+  one_round(client, 1, 9.0f);
+  server.lane->park(JobId(7), ViewId(1));
+  REQUIRE(server.listener.parked());
+  server.lane->stop_job(JobId(7), ViewId(2), true, Round(1), true);  // of another view
+  auto stopped = server.listener.stopped();
+  REQUIRE(stopped);
+  CHECK_FALSE(stopped->kept);
+  const auto none = server.listener.parked();
+  REQUIRE(none);
+  CHECK_FALSE(none->any);
+  server.lane->stop_job(JobId(7), ViewId(1), true, Round(1), true);
+  stopped = server.listener.stopped();
+  REQUIRE(stopped);
+  CHECK(stopped->kept);
+  const auto captured = server.listener.captured();
+  REQUIRE(captured);
+  CHECK(captured->round == Round(1));
+  CHECK(captured->state.params.floats()[0] == 9.0f);
+  const auto kept = server.listener.parked();
+  REQUIRE(kept);
+  CHECK(kept->any);
+  CHECK(kept->min == Version(1));
+}
+
 TEST_CASE("a stop waits for residuals while somebody says that nodes get on, and not for ever") {
   Listener listener;
   LaneOptions options;
