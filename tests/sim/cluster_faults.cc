@@ -30,8 +30,12 @@ void ClusterWorld::start_server(std::uint32_t index) {
 
 void ClusterWorld::kill_server(std::uint32_t index, std::uint64_t for_ns) {
   if (index >= servers_now_) return;
+  if (servers_[index].process) judge.server_died();
+  end_server(index, for_ns);
+}
+
+void ClusterWorld::end_server(std::uint32_t index, std::uint64_t for_ns) {
   Server& server = servers_[index];
-  if (server.process) judge.server_died();
   values_judge.daemon_died();
   server.process.reset();
   clock.after(for_ns, [this, index, plan = ++server.starts] {
@@ -48,6 +52,7 @@ void ClusterWorld::kill(std::uint32_t who, std::uint64_t for_ns) {
   const std::uint32_t rank = is_worker ? 0 : (who - scenario.nodes) % scenario.ranks;
   Node& node = nodes_[index];
   if (!node.here) return;
+  judge.node_disturbed();
   if (is_worker) {
     node.worker.reset();
     values_judge.daemon_died();
@@ -156,8 +161,38 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
     case Kind::kRestore:
       operator_.restore();
       break;
+    case Kind::kPermute:
+      permute_ranks(fault.lasts_ns);
+      break;
+    case Kind::kHalfOpen:
+      wires.half_open_some(fault.lasts_ns);
+      break;
+    case Kind::kDrain:
+      for (const std::uint32_t who_is : fault.who) {
+        if (who_is < scenario.servers) drain_server(who_is, fault.lasts_ns);
+        if (who_is >= scenario.servers) leave(who_is - scenario.servers, fault.lasts_ns);
+      }
+      break;
   }
   look_after_rings();
+}
+
+bool ClusterWorld::permutes() const {
+  return std::ranges::any_of(scenario.faults,
+                             [](const auto& fault) { return fault.kind == ClusterScenario::Fault::Kind::kPermute; });
+}
+
+// What machines keep of the ranks that they had is of no use for the others.
+void ClusterWorld::permute_ranks(std::uint64_t for_ns) {
+  if (operator_.keeps_trainers()) return;
+  const std::vector<std::uint32_t> before = places_;
+  for (std::size_t i = places_.size(); i > 1; --i) std::swap(places_[i - 1], places_[random.below(i)]);
+  for (std::uint32_t node = 0; node < scenario.nodes; ++node) {
+    if (places_[node] != before[node]) judge.ring_lost();
+    for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
+      kill(scenario.servers + scenario.nodes + node * scenario.ranks + rank, for_ns);
+    }
+  }
 }
 
 // Of any snapshot that there is, or of the newest, which nobody knows to be complete.

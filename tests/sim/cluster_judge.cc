@@ -183,6 +183,11 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   if (others) ++outcome_.memberships;
   check_rings(*begun, welcome.members, others);
   const std::uint64_t start = welcome.resume_round.value;
+  const auto said = std::exchange(stopped_, std::nullopt);
+  if (said && scenario_.calm && synchronous() && *said == committed_ && start != said->value) {
+    broken_("a view begins at " + in_words("round", start) + ", but the last one ended in good order at " +
+            in_words("round", said->value));
+  }
   // The round that was open may be complete in the nodes' rings.
   if (synchronous() && start > complete_ + 1) {
     broken_("a view begins at " + in_words("round", start) + ", beyond " + in_words("the complete round", complete_));
@@ -212,7 +217,7 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   }
   began_under_ = begun->coordinator;
   server_lost_ = deaths_ != begun->deaths;
-  last_failed_ = false;
+  last_failed_ = told_lost_ = false;
   lost_before_ |= std::exchange(residuals_lost_, false);
   begun->start = start;
   redoing_ = start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
@@ -275,11 +280,45 @@ void ClusterJudge::decides(const RoundDecision& decision) {
   if (of->members && of->members->decides(decision.round, decision.decision)) ++outcome_.inherited;
 }
 
+void ClusterJudge::stops_at(Round round) {
+  if (synchronous() && scenario_.calm && stopped_ && *stopped_ != round) {
+    broken_("the job stops at " + in_words("round", round.value) + ", and somebody was told " +
+            in_words("round", stopped_->value));
+  }
+  stopped_ = round;
+}
+
+void ClusterJudge::last_state_failed(std::uint16_t shard) {
+  if (!has_part(shard)) return;  // nobody waits for its word
+  last_failed_ = true;
+  if (scenario_.calm && synchronous() && !disturbed_) broken_("a calm stop does not commit its last round");
+}
+
+bool ClusterJudge::has_part(std::uint16_t shard) const {
+  return newest_ &&
+         std::ranges::any_of(newest_->open.owners, [&](const ChunkOwner& owner) { return owner.shard.value == shard; });
+}
+
+void ClusterJudge::server_ends(std::uint16_t shard, bool said) {
+  ++outcome_.drained;
+  outcome_.unsaved += said ? 1 : 0;
+  const bool known = told_lost_;  // by one before, and no view has begun since
+  told_lost_ |= said;
+  if (known || !scenario_.calm || !synchronous() || !has_part(shard) || complete_ <= committed_.value) return;
+  const std::string what = in_words("round", complete_) + " is complete, and committed is " +
+                           in_words("round", committed_.value) + " when " + in_words("server", shard) +
+                           " ends in good order";
+  if (!said) broken_(what + " and says nothing");
+  if (!disturbed_) broken_(what);
+}
+
+void ClusterJudge::server_ended() {
+  if (!scenario_.calm || (synchronous() && complete_ > committed_.value)) server_died();
+}
+
 void ClusterJudge::store_lost(std::uint16_t shard) {
   server_lost_ = true;
-  const bool owns = newest_ && std::ranges::any_of(newest_->open.owners,
-                                                   [&](const ChunkOwner& owner) { return owner.shard.value == shard; });
-  losses_.store_lost(shard, owns);
+  losses_.store_lost(shard, has_part(shard));
 }
 
 void ClusterJudge::ring_lost() {
@@ -366,6 +405,8 @@ void ClusterJudge::reach(std::uint32_t chunk, std::uint64_t version) {
   reached_[chunk] = std::max(reached_[chunk], version);
   const std::uint64_t before = std::exchange(complete_, *std::ranges::min_element(reached_));
   if (complete_ > before) lost_before_ = false;
+  const bool later = disturbed_ && newest_ && newest_->welcomed && newest_->open.view > *disturbed_;
+  if (complete_ > before && later) disturbed_.reset();
 }
 
 void ClusterJudge::answers(const Answer& answer, std::span<const std::byte> payload) {

@@ -88,7 +88,14 @@ class ClusterJudge {
   }
   // A last state could not be written, and the servers go: nobody has it, as trainers that are through take their rings
   // with them.
-  void last_state_failed() { last_failed_ = true; }
+  void last_state_failed(std::uint16_t shard);
+  // It was stopped, and ends in good order. said: that something of a job is not saved.
+  void server_ends(std::uint16_t shard, bool said);
+  void server_ended();
+  // A view ends in the middle of a round, perhaps.
+  void node_disturbed() { disturbed_ = newest_ ? newest_->open.view : ViewId(); }
+  // All servers are told that the job stops at this round; or a rank says that it has stopped after it.
+  void stops_at(Round round);
   void store_lost(std::uint16_t shard);
   void ring_lost();
   // What a snapshot of that round has on that server's disk.
@@ -137,6 +144,7 @@ class ClusterJudge {
   void set_up(const OpenJob& open);
   void begin(View& view);
   void begin_clocks(View& view);
+  bool has_part(std::uint16_t shard) const;
   bool synchronous() const { return scenario_.mode == Mode::kSync || scenario_.mode == Mode::kLocalSgd; }
   bool keeps_residual() const;
   void check_rings(const View& begun, std::uint64_t name, bool others);
@@ -174,11 +182,14 @@ class ClusterJudge {
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> residuals_;  // in snapshots: chunk, version, hash
   bool last_failed_ = false;
-  bool redoing_ = false;            // a server is being brought up to the others
-  bool ring_gap_ = false;           // some node lacks pushes after the last snapshot
-  bool residuals_lost_ = false;     // some node does not know what it has not said: since the last view began
-  bool lost_before_ = false;        // the same of views before, until every node has been seen to make a round
-  std::optional<Round> gap_until_;  // a snapshot of this round makes up for it
+  bool told_lost_ = false;           // a server has ended, and said so
+  std::optional<ViewId> disturbed_;  // by the loss of a node, and no later view has made a round since
+  std::optional<Round> stopped_;     // where the last view ended, if that was in good order
+  bool redoing_ = false;             // a server is being brought up to the others
+  bool ring_gap_ = false;            // some node lacks pushes after the last snapshot
+  bool residuals_lost_ = false;      // some node does not know what it has not said: since the last view began
+  bool lost_before_ = false;         // the same of views before, until every node has been seen to make a round
+  std::optional<Round> gap_until_;   // a snapshot of this round makes up for it
 };
 
 }  // namespace tributary::sim

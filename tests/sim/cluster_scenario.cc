@@ -239,6 +239,67 @@ void fill_disks_in_turns(ClusterScenario& s) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
+// Ranks that are dealt out by arrival, and flows that a network forgets. Drawn apart, as above.
+void permute_ranks(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0x9e47ull);
+  if (s.gentle || s.rare_snapshots || s.mode == Mode::kAllreduce) return;
+  const std::uint64_t forgets = random.chance(0.1) ? random.between(1, 4) : 0;
+  for (std::uint64_t i = 0; i < forgets; ++i) {
+    s.faults.push_back({Fault::Kind::kHalfOpen, random.below(span_ns), some_time(random), {}});
+  }
+  const bool restores = std::ranges::any_of(s.faults, [](const Fault& f) { return f.kind == Fault::Kind::kRestore; });
+  const bool permutes = !s.elastic && s.nodes > 1 && !restores && random.chance(0.15);
+  for (std::uint64_t i = permutes ? random.between(1, 3) : 0; i > 0; --i) {
+    const std::uint64_t at = random.below(span_ns);
+    s.faults.push_back({Fault::Kind::kPermute, at, random.between(kMs, 500 * kMs), {}});
+    // A server that is lost with them has to be brought up by their pushes, if they are theirs.
+    if (!random.chance(0.7)) continue;
+    const std::uint32_t server = static_cast<std::uint32_t>(random.below(s.servers));
+    s.faults.push_back({Fault::Kind::kKill, at + random.below(200 * kMs), some_time(random), {server}});
+  }
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
+// Daemons are stopped in good order, all at once or some: among other faults, or where nothing else befalls servers and
+// the network. Drawn apart, as above.
+void stop_daemons(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0x5709ull);
+  const bool restores = std::ranges::any_of(s.faults, [](const Fault& f) { return f.kind == Fault::Kind::kRestore; });
+  if (s.gentle || s.rare_snapshots || restores || s.mode == Mode::kAllreduce || !random.chance(0.25)) return;
+  s.calm = random.chance(0.6);
+  if (s.calm) {
+    s.disorder = {};
+    s.kill_at_message = 0.0;
+    std::erase_if(s.faults, [&](const Fault& fault) {
+      using Kind = Fault::Kind;
+      const bool of_node = fault.kind == Kind::kJoin || fault.kind == Kind::kLeave || fault.kind == Kind::kGone ||
+                           fault.kind == Kind::kMachine || fault.kind == Kind::kPermute;
+      const bool kill = fault.kind == Kind::kKill &&
+                        std::ranges::all_of(fault.who, [&](std::uint32_t who) { return who >= s.servers; });
+      return !of_node && !kill;
+    });
+  }
+  const std::uint64_t stops = random.between(1, 3);
+  for (std::uint64_t i = 0; i < stops; ++i) {
+    Fault drain{Fault::Kind::kDrain, random.below(span_ns), random.between(kMs, 1000 * kMs), {}};
+    if (random.chance(0.5)) {
+      for (std::uint32_t who = 0; who < s.servers + s.nodes; ++who) drain.who.push_back(who);
+    } else {
+      drain.who = some(random, s.servers);
+    }
+    s.faults.push_back(drain);
+    // Often while a node is away, and servers keep what there is of the job.
+    if (!random.chance(0.5)) continue;
+    const std::uint32_t node = static_cast<std::uint32_t>(random.below(s.nodes));
+    const std::uint64_t before = random.between(kMs, 400 * kMs);
+    s.faults.push_back({Fault::Kind::kMachine,
+                        drain.at_ns - std::min(drain.at_ns, before),
+                        random.between(500 * kMs, 5000 * kMs),
+                        {s.servers + node}});
+  }
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
 // Ranks that hold a part of the model. Drawn apart, as above.
 void split_model(ClusterScenario& s) {
   Random random(s.seed ^ 0x5b117ull);
@@ -276,9 +337,15 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   s.nodes = static_cast<std::uint32_t>(random.between(1, 3));
   // So many that some of a round's frames are added before the last one is there. Drawn apart, as others below.
   if (Random crowd(seed ^ 0xc04dull); crowd.chance(0.1)) s.nodes = static_cast<std::uint32_t>(crowd.between(5, 7));
+  Random large(seed ^ 0x1a49eull);
+  const bool is_large = large.chance(0.04);
+  if (is_large) s.servers = 4;
+  if (is_large) s.nodes = static_cast<std::uint32_t>(large.between(4, 6));
   s.ranks = static_cast<std::uint32_t>(random.chance(0.3) ? 2 : 1);
   s.parameters = random.between(1030, 3000);
   s.rounds = random.between(10, 40);
+  if (is_large) s.parameters = large.between(6000, 9000);
+  if (is_large) s.rounds = std::min<std::uint64_t>(s.rounds, 20);
   static constexpr const char* kOptimizers[] = {"sgd", "adam", "adamw", "adagrad", "lion"};
   s.optimizer = kOptimizers[random.below(std::size(kOptimizers))];
   static constexpr const char* kPlain[] = {"fp32", "fp32", "bf16", "fp16"};
@@ -361,7 +428,12 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   if (s.mode != Mode::kAllreduce) hurt_disks(s, span);
   s.first_servers = s.later_servers = s.servers;
   if (s.mode != Mode::kAllreduce) order_checkpoints(s, span);
+  permute_ranks(s, span);
+  stop_daemons(s, span);
   split_model(s);
+  // A rank that holds a part of the model has all answers of a round when others may still lack theirs: what a stop
+  // ends with is then not always one round of all parts.
+  s.calm = s.calm && s.split == ClusterScenario::Split::kWhole;
   keep_large_states(s);
   s.gathers = Random(seed ^ 0x7a1e5ull).chance(0.5);
   const bool together = s.mode != Mode::kSsp && s.mode != Mode::kAsync && s.model_ranks().empty();
@@ -401,11 +473,25 @@ MembershipConfig ClusterScenario::membership() const {
 }
 
 const char* ClusterScenario::Fault::name() const {
-  static constexpr const char* kNames[] = {
-      "kill",        "power off",         "machine lost", "store lost", "chunk damaged",
-      "record lost", "connections break", "cut off",      "held up",    "disk full",
-      "node joins",  "node leaves",       "machine gone", "save",       "save of what is committed",
-      "restore"};
+  static constexpr const char* kNames[] = {"kill",
+                                           "power off",
+                                           "machine lost",
+                                           "store lost",
+                                           "chunk damaged",
+                                           "record lost",
+                                           "connections break",
+                                           "cut off",
+                                           "held up",
+                                           "disk full",
+                                           "node joins",
+                                           "node leaves",
+                                           "machine gone",
+                                           "save",
+                                           "save of what is committed",
+                                           "restore",
+                                           "ranks dealt anew",
+                                           "flows forgotten",
+                                           "stopped in good order"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -435,6 +521,7 @@ std::string ClusterScenario::describe() const {
           std::to_string(snapshot_s) + " s and " + std::to_string(snapshot_rounds) + " rounds" +
           (prepares ? " when there is memory" : "") + ", disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " +
           std::to_string(work_ns / kMs) + " ms a round";
+  if (calm) text += ", calm";
   if (shares_memory) text += ", answers in shared memory";
   if (spoils_uncommitted) text += ", a snapshot goes bad before it is committed";
   if (disorder.loses > 0.0) text += ", messages are lost";

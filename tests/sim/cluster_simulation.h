@@ -18,8 +18,10 @@
 // each push is applied once; versions grow by one, and a view begins no earlier than what was durable, or, where pushes
 // are kept, than the round that was open; no view is given out twice; no job begins anew while a store has something of
 // it, or with parts of snapshots of different views; queues keep their bounds; what a worker reads where it was told is
-// what was answered, however late; snapshots have the bits that they had; and when the faults are over, the training
-// goes on soon and comes to its end.
+// what was answered, however late; snapshots have the bits that they had; where daemons are stopped in good
+// order and nothing else befalls servers, the last round is committed before they end, or said to be lost, and the job
+// goes on at the very round that the stop said; and when the faults are over, the training goes on soon and comes to
+// its end.
 #pragma once
 
 #include <cstdint>
@@ -101,6 +103,9 @@ struct ClusterScenario {
       kSave,           // nothing wrong: a checkpoint is ordered, of a round from now
       kSaveCommitted,  // of the newest snapshot
       kRestore,        // the job goes on from a checkpoint
+      kPermute,        // all trainers are started again, on other machines: ranks are dealt out anew
+      kHalfOpen,       // connections that the network has forgotten
+      kDrain,          // daemons are stopped in good order, and started again when they have ended
     } kind = Kind::kKill;
     std::uint64_t at_ns = 0;
     static constexpr std::uint64_t kForEver = ~0ull;
@@ -110,6 +115,7 @@ struct ClusterScenario {
   };
   std::vector<Fault> faults;     // by time
   bool gentle = false;           // they are such that nothing is lost that anybody has said
+  bool calm = false;             // servers end in good order alone: what a stop ends with is saved, or said not to be
   double kill_at_message = 0.0;  // somebody dies right after a control message
   std::uint64_t slowness(std::uint32_t node) const { return node == slow_node ? slow_factor : 1; }
   std::uint32_t slow_node = ~0u;
@@ -127,13 +133,14 @@ struct ClusterOutcome {
   std::uint64_t restored = 0;  // that loaded a snapshot
   std::uint64_t redone = 0;    // views that begin after the snapshot with pushes that nodes kept
   std::uint64_t resends = 0;
-  std::uint64_t longest_pause_ns = 0;                        // from the end of the faults to the next complete round
-  bool refused = false;                                      // it cannot go on without what a disk has lost
-  bool began_anew = false;                                   // nobody had anything of the job any more
-  std::uint64_t joins = 0, leaves = 0;                       // of nodes while the job runs
-  std::uint64_t states = 0;                                  // that ranks got back
-  std::uint64_t large_parts = 0, first_states = 0;           // of those, and of the first rank, that ranks got
-  std::uint64_t memberships = 0;                             // views that begin with other nodes than the one before
+  std::uint64_t longest_pause_ns = 0;                      // from the end of the faults to the next complete round
+  bool refused = false;                                    // it cannot go on without what a disk has lost
+  bool began_anew = false;                                 // nobody had anything of the job any more
+  std::uint64_t joins = 0, leaves = 0;                     // of nodes while the job runs
+  std::uint64_t drained = 0, kept_saved = 0, unsaved = 0;  // servers that ended in good order; what came of kept state
+  std::uint64_t states = 0;                                // that ranks got back
+  std::uint64_t large_parts = 0, first_states = 0;         // of those, and of the first rank, that ranks got
+  std::uint64_t memberships = 0;                           // views that begin with other nodes than the one before
   std::uint64_t saved = 0, not_saved = 0, brought_back = 0;  // checkpoints; jobs out of one
   std::uint64_t saved_parts = 0;                             // large parts that checkpoints have
   std::uint64_t inherited = 0;  // rounds that were decided about in an earlier view (elastic, with a gate)

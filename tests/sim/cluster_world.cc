@@ -107,6 +107,12 @@ const char* name_of() {
   return "another message";
 }
 
+// Then a stop is one of what servers keep between two views.
+bool nobody_in(const CoordinatorCore& coordinator) {
+  const std::vector<CoordinatorCore::JobStatus> jobs = coordinator.jobs();
+  return !jobs.empty() && jobs.front().joined == 0;
+}
+
 // What a process logs, as a part of the trace.
 class TraceSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
@@ -152,6 +158,7 @@ ClusterWorld::ClusterWorld(const ClusterScenario& scenario_in, Mutation mutation
       operator_(*this) {
   outcome_.scenario = scenario;
   nodes_.resize(scenario.nodes);
+  for (std::uint32_t node = 0; node < scenario.nodes; ++node) places_.push_back(node);
   servers_.resize(scenario.servers);
 }
 
@@ -231,6 +238,10 @@ bool ClusterWorld::told(const ServerSim& coordinator, PeerId to, const ControlMe
   } else if (const auto* done = std::get_if<SnapshotDone>(&message); done && !server) {
     if (scenario.mode == Mode::kAllreduce) replicas_judge.outcome(*done);
   } else if (const auto* stop = std::get_if<StopJob>(&message); stop && server) {
+    if (stop->kind == StopKind::kStopped && scenario.mode != Mode::kAllreduce) {
+      judge.stops_at(stop->round);
+      if (*server == 0 && nobody_in(*coordinator.coordinator())) ++outcome_.kept_saved;
+    }
     const bool again = !stops_told_.insert({*server, stop->view}).second;
     if (mutation == Mutation::kLostStop && again && stop->kind == StopKind::kRestart) return false;
   }

@@ -50,6 +50,9 @@ class ClusterWorld {
   ServerLaneSim* lane_at(const std::string& endpoint) const;  // null: nobody is there
   ReplicaDisk& replica_disk(std::uint32_t node) { return replica_disks_[node]; }
   void wake_trainers(std::uint32_t node);
+  // The rank among nodes that a machine's trainers are started with.
+  bool permutes() const;
+  std::uint32_t place_of(std::uint32_t node) const { return places_[node]; }
   std::uint16_t servers() const { return servers_now_; }  // of the cluster
   const ServerSim* server(std::uint32_t index) const { return servers_[index].process.get(); }
   bool brought_back() const { return operator_.restored() > 0; }  // the job is one out of a checkpoint
@@ -82,9 +85,11 @@ class ClusterWorld {
   };
   std::uint32_t processes() const;
   void strike(const ClusterScenario::Fault& fault);
+  void permute_ranks(std::uint64_t for_ns);
   void spoil(const ClusterScenario::Fault& fault, bool uncommitted);
   void kill(std::uint32_t who, std::uint64_t for_ns);
   void kill_server(std::uint32_t index, std::uint64_t for_ns);
+  void end_server(std::uint32_t index, std::uint64_t for_ns);
   void start_server(std::uint32_t index);
   void look_after_rings();
   // cluster_members.cc: nodes that come and go
@@ -93,6 +98,9 @@ class ClusterWorld {
   void watch_leave(std::uint32_t index, std::uint64_t incarnation, std::uint64_t by_ns, std::uint64_t for_ns);
   void has_left(std::uint32_t index, std::uint64_t for_ns);
   void gone(std::uint32_t index);
+  void drain_server(std::uint32_t index, std::uint64_t for_ns);
+  void watch_drain(std::uint32_t index, std::uint64_t incarnation, std::uint64_t by_ns, std::uint64_t for_ns);
+  void server_ended(std::uint32_t index, std::uint64_t incarnation, std::uint64_t for_ns);
   void supervise();
   bool some_failed() const;
   bool over() const;
@@ -134,6 +142,7 @@ class ClusterWorld {
 
  private:
   std::vector<Node> nodes_;
+  std::vector<std::uint32_t> places_;  // by machine
   std::vector<Server> servers_;
   std::uint16_t servers_now_;
   OperatorSim operator_;

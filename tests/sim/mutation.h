@@ -54,6 +54,12 @@ enum class Mutation {
   kOtherNodesLoad,     // elastic: or for other nodes, whose residuals it has
   kStrayChunk,         // a chunk that is loaded for one view goes into the lane's state of the next one
   kEarlyTold,          // what is being dropped is still told of
+  kKeptUnsaved,        // what servers keep between two views is not written when one of them goes
+  kHastyDrain,         // a server may go before all servers have said what they keep
+  kSilentLoss,         // a server goes without a word about rounds that it alone had
+  kRingOfAnother,      // a ring belongs to whatever rank its machine has now
+  kHeldOfAnother,      // what a worker holds of its ranks does, too
+  kForgottenOverdue,   // nobody asks for an answer that does not come
 };
 
 }  // namespace tributary::sim

@@ -141,6 +141,42 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  if (const auto known = jobs_.find(config.name); known != jobs_.end() && !BUG)\n    record.view",
         ),
     ],
+    "coordinator_core.cc": [
+        (
+            "kHastyDrain",
+            "job.in_view() || job.saves_kept());\n      return member",
+            "job.in_view() || (job.saves_kept() && !BUG));\n      return member",
+        ),
+    ],
+    "coordinated_job_kept.cc": [
+        ("kKeptUnsaved", "  between->going = who;\n", "  if (!BUG) between->going = who;\n"),
+    ],
+    "control_jobs.cc": [
+        ("kSilentLoss", "    if (!state.all || round <= saved", "    if (BUG || !state.all || round <= saved"),
+    ],
+    "redo_ring.cc": [
+        (
+            "kRingOfAnother",
+            "  return job_ == job && node_ == node &&",
+            "  return job_ == job && (node_ == node || BUG) &&",
+        ),
+        ("kRingOfAnother", "  return node_ == node && layout", "  return (node_ == node || BUG) && layout"),
+    ],
+    "held_states.cc": [
+        (
+            "kHeldOfAnother",
+            "  anew = std::exchange(held->second.node, node) != node || anew;\n",
+            "  anew = (std::exchange(held->second.node, node) != node && !BUG) || anew;\n",
+        ),
+        (
+            "kHeldOfAnother",
+            "held->second.node != join.node) return",
+            "(held->second.node != join.node && !BUG)) return",
+        ),
+    ],
+    "client_core.cc": [
+        ("kForgottenOverdue", "      output_.send_query(chunk", "      if (!BUG) output_.send_query(chunk"),
+    ],
     "state_home.cc": [
         (
             "kForgottenRound",

@@ -10,6 +10,7 @@ namespace tributary::sim {
 namespace {
 
 constexpr std::uint64_t kHelloMs = 1000;
+constexpr std::uint64_t kDrainAloneMs = 1000;  // Control::kDrainAloneMs
 constexpr std::uint64_t kControlTickNs = 100'000'000, kBusyTickNs = 20'000'000;
 constexpr std::uint64_t kCoordinatorTickNs = 100'000'000;
 constexpr std::uint64_t kMaxSayNs = 500'000;
@@ -72,6 +73,8 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
         [this](PeerId from, Packet& packet) { listen(from, std::get<ControlMessage>(packet.message)); });
     coordinator_tick_ = [this] {
       coordinator_->tick(now_ms());
+      if (draining_) coordinator_->drain(now_ms());
+      coordinator_drained_ = draining_ && coordinator_->idle();
       after(kCoordinatorTickNs, coordinator_tick_);
     };
     after(kCoordinatorTickNs, coordinator_tick_);
@@ -106,9 +109,32 @@ void ServerSim::turn() {
   heartbeat();
   jobs_.tick();
   flush();
+  check_drain();
+}
+
+void ServerSim::drain() {
+  draining_ = true;
+  turn();
+}
+
+void ServerSim::check_drain() {
+  if (!draining_ || drained_) return;
+  if (drain_ms_ == 0) {
+    drain_ms_ = now_ms();
+    send(DrainRequest{incarnation_});
+  }
+  if (!jobs_.empty() || now_ms() < drain_ms_ + kDrainAloneMs) return;
+  const bool heard = joined_ && now_ms() < heard_ms_ + ClusterWorld::kPeerTimeoutMs;
+  if (!jobs_.keeps() || !heard) end_drain();
+}
+
+void ServerSim::end_drain() {
+  jobs_.give_up_parked();
+  drained_ = true;
 }
 
 void ServerSim::receive(Packet& packet) {
+  heard_ms_ = now_ms();
   std::visit(
       [&](const auto& m) {
         using M = std::decay_t<decltype(m)>;
@@ -127,6 +153,8 @@ void ServerSim::receive(Packet& packet) {
           checkpoints_.order(m);
         } else if constexpr (std::is_same_v<M, DropCheckpoint>) {
           on(m);
+        } else if constexpr (std::is_same_v<M, DrainDone>) {
+          if (draining_ && !drained_) end_drain();
         } else if constexpr (std::is_same_v<M, ControlError>) {
           world_.say(name_, "was refused: " + m.message);
         } else {
@@ -165,6 +193,7 @@ void ServerSim::meet(std::uint64_t incarnation, bool hello) {
     if (coordinator_incarnation_ != incarnation) jobs_.park_all("the coordinator came back as a new process");
     coordinator_incarnation_ = incarnation;
     joined_ = true;
+    if (draining_) send(DrainRequest{incarnation_});
     return;
   }
   if (!joined_ || incarnation == coordinator_incarnation_) return;
@@ -238,11 +267,14 @@ void ServerSim::listen(PeerId from, const ControlMessage& message) {
     peers_[from] = beat->incarnation;
   } else if (const auto* join = std::get_if<JoinJob>(&message)) {
     world_.replicas_judge.named(join->node.value, join->checkpoint_round);
+    if (const auto known = peers_.find(from); known != peers_.end()) worker_nodes_[known->second] = join->node.value;
   }
   world_.say_message("coordinator", "from " + name_of(from) + ":", message);
   if (const auto* done = std::get_if<SnapshotDone>(&message); done && !done->ok) {
     const std::vector<CoordinatorCore::JobStatus> jobs = coordinator_->jobs();
-    if (!jobs.empty() && jobs.front().phase == "stopping") world_.judge.last_state_failed();
+    if (!jobs.empty() && jobs.front().phase == "stopping") {
+      if (const auto server = server_of(from)) world_.judge.last_state_failed(*server);
+    }
   }
   if (const auto* done = std::get_if<SnapshotDone>(&message); done && world_.dies_before(*done)) return;
   ControlMessage heard = message;

@@ -102,6 +102,11 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   static constexpr std::uint32_t kStranger = ~0u;
   std::uint32_t node_of(PeerId worker) const;
 
+  // SIGTERM. When it is drained it ends, and says what it could not save.
+  void drain();
+  bool drained() const { return drained_ && (!coordinator_ || coordinator_drained_); }
+  std::vector<NotSaved> not_saved() const { return jobs_.not_saved(); }
+
   // What lanes say; carried out by the control thread a moment later.
   void lane_says(std::function<void(ControlJobs&)> what);
   // What it has in memory of a chunk, of a view that is open here.
@@ -121,6 +126,8 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   void opens(const OpenJob& m);
   void loads();
   void on(const DropCheckpoint& m);
+  void check_drain();
+  void end_drain();
   void meet(std::uint64_t incarnation, bool hello);
   void say_hello();
   void heartbeat();
@@ -153,7 +160,9 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   ControlJobs jobs_;
   bool joined_ = false;
   std::uint64_t coordinator_incarnation_ = 0;
-  std::uint64_t hello_ms_ = 0, heartbeat_ms_ = 0;
+  std::uint64_t hello_ms_ = 0, heartbeat_ms_ = 0, heard_ms_ = 0;
+  bool draining_ = false, drained_ = false, coordinator_drained_ = false;
+  std::uint64_t drain_ms_ = 0;
   std::deque<ControlMessage> outbox_;
   std::uint64_t said_until_ns_ = 0;  // by lanes
   OpenJob last_open_;

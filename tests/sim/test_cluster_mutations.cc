@@ -208,6 +208,30 @@ TEST_CASE("a replica that does not go on with its own step is found") {
   CHECK(first_seed_that_finds(Mutation::kForgottenStep) < kSeedsForMutation);
 }
 
+TEST_CASE("a server that lets go of what it keeps between views is found") {
+  CHECK(first_seed_that_finds(Mutation::kKeptUnsaved) < kSeedsForMutation);
+}
+
+TEST_CASE("a server that may go before all have said what they keep is found") {
+  CHECK(first_seed_that_finds(Mutation::kHastyDrain) < kSeedsForMutation);
+}
+
+TEST_CASE("a server that goes without a word about what is lost is found") {
+  CHECK(first_seed_that_finds(Mutation::kSilentLoss) < kSeedsForMutation);
+}
+
+TEST_CASE("a ring that goes on as another rank's is found") {
+  CHECK(first_seed_that_finds(Mutation::kRingOfAnother) < kSeedsForMutation);
+}
+
+TEST_CASE("what a worker holds of one rank and gives to another is found") {
+  CHECK(first_seed_that_finds(Mutation::kHeldOfAnother) < kSeedsForMutation);
+}
+
+TEST_CASE("a node that never asks for an answer is found") {
+  CHECK(first_seed_that_finds(Mutation::kForgottenOverdue) < kSeedsForMutation);
+}
+
 TEST_CASE("a reader that does not look at checksums is found") {
   CHECK(first_seed_that_finds(Mutation::kUncheckedArrays) < kSeedsForMutation);
 }

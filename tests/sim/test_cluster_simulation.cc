@@ -30,6 +30,9 @@ void run_seeds(std::uint64_t first) {
     total.kills += outcome.kills;
     total.commits += outcome.commits;
     total.kept += outcome.kept;
+    total.drained += outcome.drained;
+    total.unsaved += outcome.unsaved;
+    total.kept_saved += outcome.kept_saved;
     total.restored += outcome.restored;
     total.redone += outcome.redone;
     total.memberships += outcome.memberships;
@@ -61,6 +64,9 @@ void run_seeds(std::uint64_t first) {
   CHECK(total.first_states > 0);
   if (kSeedsPerCase < 1000) return;  // too few for what is rare
   CHECK(total.redone > 0);
+  CHECK(total.drained > kSeedsPerCase / 10);
+  CHECK(total.unsaved > 0);
+  CHECK(total.kept_saved > 0);
   CHECK(total.inherited > 0);
   CHECK(total.gathered > 0);
   CHECK(refused > 0);

@@ -30,8 +30,9 @@ TrainerSim::TrainerSim(ClusterWorld& world, std::uint32_t node, std::uint32_t lo
     : Process(world.clock, ClusterWorld::machine_of_node(node)),
       world_(world),
       node_(node),
+      place_(world.place_of(node)),
       local_rank_(local_rank),
-      rank_(node * world.scenario.ranks + local_rank) {
+      rank_(place_ * world.scenario.ranks + local_rank) {
   after(0, [this] { attach(); });
 }
 
@@ -68,10 +69,10 @@ void TrainerSim::attach() {
   request.local_rank = local_rank_;
   // In an elastic job: of the nodes that its starter knows of.
   const ClusterScenario& scenario = world_.scenario;
-  const std::uint32_t nodes = scenario.elastic ? std::max(scenario.first_nodes, node_ + 1) : scenario.nodes;
+  const std::uint32_t nodes = scenario.elastic ? std::max(scenario.first_nodes, place_ + 1) : scenario.nodes;
   request.world_size = nodes * scenario.ranks;
   request.local_world_size = world_.scenario.ranks;
-  request.node_rank = node_;
+  request.node_rank = place_;
   request.pid = static_cast<std::int32_t>(1000 + rank_);
   request.tensors = world_.tensors;
   if (scenario.large_states) request.lived_in = lived_in_;
@@ -249,9 +250,12 @@ void TrainerSim::on(const RankState& m, const std::shared_ptr<FileDescriptor>& m
 }
 
 void TrainerSim::on(const AttachError& error) {
-  if (may_come_back({error.code, error.message})) return attach_again(error.message);
+  // Where ranks are dealt out anew, the refusal may be of the rank that the node had before.
+  const bool of_another = error.code == ErrorCode::kTopology && world_.permutes();
+  if (may_come_back({error.code, error.message}) || of_another) return attach_again(error.message);
   close();
   phase_ = Phase::kDone;
+  if (error.code == ErrorCode::kStopped) return;  // the cluster is; it is started again
   failure_ = Error{error.code, error.message};
   world_.say(name(), "fails: " + error.message);
 }
@@ -469,24 +473,23 @@ void TrainerSim::saved() {
 }
 
 void TrainerSim::end(LeaveKind kind) {
-  world_.judge.trained(node_, local_rank_, job_->spec(), {job_->parameters(), job_->layout().flat_elements()});
+  world_.judge.trained(place_, local_rank_, job_->spec(), {job_->parameters(), job_->layout().flat_elements()});
   finish(kind);
 }
 
 void TrainerSim::finish(LeaveKind kind) {
   left_ = kind;
   not_saved_.reset();
+  world_.say(name(), "leaves after round " + std::to_string(complete_.value));
   if (kind == LeaveKind::kStopped && world_.scenario.faults.empty()) {
     world_.broken(name() + " was stopped, but nobody has asked for that");
   }
+  if (kind == LeaveKind::kStopped && world_.scenario.mode != Mode::kAllreduce) world_.judge.stops_at(complete_);
   const std::size_t older = states_.size() - std::min(states_.size(), kStatesOfStop);
   for (std::size_t i = older; i < states_.size(); ++i) give(states_[i]);
   phase_ = Phase::kFinishing;
   say([&clock = world_.clock, kind](NodeJobs& jobs, TrainerId id) {
     jobs.detach(id, Detach{kind, {}}, clock.now_ns() / 1'000'000);
-  });
-  after(kReplyTimeoutNs, [this, attempt = attaches_] {
-    if (phase_ == Phase::kFinishing && attempt == attaches_) attach_again("the worker did not take note of the detach");
   });
 }
 

@@ -86,7 +86,7 @@ class TrainerSim final : public Process {
   void on(const SharedValues& answer);
 
   ClusterWorld& world_;
-  const std::uint32_t node_, local_rank_, rank_;
+  const std::uint32_t node_, place_, local_rank_, rank_;  // its machine, and that one's rank among nodes
   Phase phase_ = Phase::kPausing;
   std::optional<TrainerId> connection_;
   std::uint64_t attaches_ = 0;

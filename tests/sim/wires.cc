@@ -37,14 +37,30 @@ std::uint64_t Wires::delay() {
   return random_.chance(kStraggle) ? usual * random_.between(2, 50) : usual;
 }
 
-void Wires::break_some() {
+std::shared_ptr<Connection> Wires::any_whole() {
   // Broken ones stay as long as something of them is to arrive: whom it is for may end before that.
   std::erase_if(connections_, [](const auto& weak) { return weak.expired(); });
   std::vector<std::shared_ptr<Connection>> whole;
   for (const auto& weak : connections_) {
     if (auto connection = weak.lock(); connection && !connection->broken) whole.push_back(std::move(connection));
   }
-  if (!whole.empty()) break_off(whole[random_.below(whole.size())]);
+  return whole.empty() ? nullptr : whole[random_.below(whole.size())];
+}
+
+void Wires::break_some() {
+  if (const auto connection = any_whole()) break_off(connection);
+}
+
+void Wires::half_open_some(std::uint64_t for_ns) {
+  const auto connection = any_whole();
+  if (!connection) return;
+  connection->dead = true;
+  connection->up.under_way.clear();
+  connection->down.under_way.clear();
+  if (random_.chance(0.5)) let_dealer_know(random_, connection);
+  clock_.after(for_ns, [this, weak = std::weak_ptr(connection)] {
+    if (const auto whole = weak.lock()) break_off(whole);
+  });
 }
 
 // Nothing is drawn for what cannot happen: seeds without it are what they were.
@@ -56,6 +72,7 @@ bool Wires::transmit(const std::shared_ptr<Connection>& connection, bool up, Pac
   Connection::Way& way = up ? connection->up : connection->down;
   if (way.under_way.size() >= high_water) return false;
   ++packets_;
+  if (connection->dead) return true;
   const Disorder& disorder = connection->disorder;
   if (happens(disorder.loses)) return true;
   const int copies = happens(disorder.repeats) ? 2 : 1;
@@ -95,11 +112,16 @@ void Wires::break_off(const std::shared_ptr<Connection>& connection) {
     way->under_way.resize(random_.below(way->under_way.size() + 1));
   }
   if (connection->listener) connection->listener->peers_.erase(connection->peer);
-  if (Dealer* dealer = connection->dealer) {
-    dealer->connection_.reset();
-    dealer->backoff_ns_ = kFirstReconnectNs;
-    dealer->connect_after(random_.between(1'000'000, kFirstReconnectNs));
-  }
+  let_dealer_know(random_, connection);
+}
+
+// It connects again.
+void Wires::let_dealer_know(Random& random, const std::shared_ptr<Connection>& connection) {
+  Dealer* dealer = connection->dealer;
+  if (!dealer || dealer->connection_ != connection) return;
+  dealer->connection_.reset();
+  dealer->backoff_ns_ = kFirstReconnectNs;
+  dealer->connect_after(random.between(1'000'000, kFirstReconnectNs));
 }
 
 Listener::Listener(Wires& wires, Process& owner, std::string address, const Disorder& disorder, Receive receive)

@@ -2,7 +2,8 @@
 // DEALER and ROUTER sockets make them over TCP.
 //
 // What a connection carries arrives in order and once, or, when it breaks, up to some message and no further; and what
-// arrives of a broken connection may come after what its successor brings. A listener may ask for less (Disorder). A
+// arrives of a broken connection may come after what its successor brings. One that the network has forgotten carries
+// nothing, and one end or both may not know it for long. A listener may ask for less (Disorder). A
 // dealer connects again by itself, under another PeerId. Nothing passes between two machines while they are cut off
 // from each other.
 #pragma once
@@ -81,6 +82,7 @@ struct Connection {
   Listener* listener = nullptr;
   std::uint32_t from = 0, to = 0;  // machines
   bool broken = false;
+  bool dead = false;  // what is sent vanishes
   Disorder disorder;
   Way up, down;
 };
@@ -92,8 +94,10 @@ class Wires {
   // These machines and all others do not hear each other until then.
   void cut_off(std::set<std::uint32_t> machines, std::uint64_t until_ns);
   bool cut(std::uint32_t a, std::uint32_t b) const;
-  // One connection that is there, if any is.
+  // One connection that is there, if any is. half_open_some(): nothing that is sent in it arrives any more, and until
+  // then both ends do not know, or the listener alone does not.
   void break_some();
+  void half_open_some(std::uint64_t for_ns);
   std::uint64_t packets() const { return packets_; }
 
  private:
@@ -103,7 +107,9 @@ class Wires {
   bool happens(double probability);
   bool transmit(const std::shared_ptr<Connection>& connection, bool up, Packet packet, std::size_t high_water);
   void arrive(const std::shared_ptr<Connection>& connection, bool up);
+  std::shared_ptr<Connection> any_whole();
   void break_off(const std::shared_ptr<Connection>& connection);
+  static void let_dealer_know(Random& random, const std::shared_ptr<Connection>& connection);
 
   VirtualClock& clock_;
   Random random_;

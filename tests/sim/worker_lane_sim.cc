@@ -67,6 +67,10 @@ WorkerLaneSim::~WorkerLaneSim() {
   }
 }
 
+std::uint32_t WorkerLaneSim::node() const {
+  return world_.scenario.elastic ? worker_.node() : memory_->spec().node.value;
+}
+
 std::uint64_t WorkerLaneSim::now_ns() const {
   return worker_.now_ns();
 }
@@ -80,7 +84,7 @@ void WorkerLaneSim::scan() {
     if (!ring || job_->failed() || job_->client().idle(chunk)) continue;
     const Round round(job_->client().version(chunk).value + 1);
     if (const auto kept = ring->find(chunk, round)) {
-      world_.judge.made(worker_.node(), memory_->layout().in_whole(chunk), round, kept->weight,
+      world_.judge.made(node(), memory_->layout().in_whole(chunk), round, kept->weight,
                         kept->bytes.first(frame_bytes(*memory_, chunk)));
     }
   }
@@ -92,7 +96,7 @@ bool WorkerLaneSim::send(ConnectionIndex connection, const DataMessage& message,
     if (!push->redo && push->residual != ResidualUse::kAlone) {
       const ChunkIndex chunk = push->key.chunk;
       const ChunkIndex here = memory_->layout().in_part(chunk).value();
-      world_.judge.made(worker_.node(), chunk, push->round, push->weight, payload.first(frame_bytes(*memory_, here)));
+      world_.judge.made(node(), chunk, push->round, push->weight, payload.first(frame_bytes(*memory_, here)));
     }
   }
   const Link& link = links_[connection.value];
@@ -143,7 +147,7 @@ void WorkerLaneSim::handle(ConnectionIndex from, const Packet& packet) {
   const ChunkIndex here = memory_->layout().in_part(chunk).value();
   const ChunkRange range = memory_->layout().chunk(here);
   const Version version(memory_->chunk_words()[here.value].version_plus_one.load(std::memory_order_acquire) - 1);
-  world_.judge.delivered(worker_.node(), memory_->spec(), chunk, version,
+  world_.judge.delivered(node(), memory_->spec(), chunk, version,
                          {memory_->parameters() + range.begin, range.elements});
   world_.wake_trainers(worker_.node());
 }

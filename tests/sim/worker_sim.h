@@ -41,6 +41,7 @@ class WorkerLaneSim final : private WorkerLaneOutput {
     ReadPlaces read;
     std::deque<Packet> late;  // arrived, and not looked at yet
   };
+  std::uint32_t node() const;  // its rank among nodes
   void settle_links(const std::vector<std::string>& endpoints);
   void receive(ConnectionIndex from, Packet& packet);
   void read(ConnectionIndex from, const Packet& packet);
