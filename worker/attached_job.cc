@@ -221,6 +221,16 @@ void AttachedJob::on(const StopRequest& m, std::uint64_t) {
   running->job->set_state(RegionState::kStopRequested);
 }
 
+namespace {
+
+// Ranks that have not what was trained go on from there when they come back.
+StopJob without_answers(StopJob stop) {
+  stop.kind = StopKind::kStopped;
+  return stop;
+}
+
+}  // namespace
+
 void AttachedJob::on(const StopJob& m, std::uint64_t now_ms) {
   const bool restarts = m.kind == StopKind::kRestart;
   if (Running* running = std::get_if<Running>(&phase_)) {
@@ -228,6 +238,9 @@ void AttachedJob::on(const StopJob& m, std::uint64_t now_ms) {
     if (restarts && running->ordered) return;
     // A stop at a round boundary overtakes this node's last answers now and then: they are let in first.
     if (restarts || running->reached() >= m.round) return end(*running, m);
+    // Servers are through with a view that ends where it began, and answer no more.
+    const bool answers = m.round > running->begun || (plan_->push->keeps_residual() && !running->loaded);
+    if (!answers) return end(*running, without_answers(m));
     running->ordered.emplace(m, Patience(context_.options.stop_timeout_ms, now_ms));
   } else if (in<Agreeing>() && restarts) {
     phase_ = Joining{now_ms};
@@ -435,9 +448,7 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
           "{}: no answer has come for {} ms since the stop at round {}; the parameters here are those of round {} in "
           "part",
           in_words(), context_.options.stop_timeout_ms, stop.round.value, reached.value);
-      StopJob late = stop;
-      late.kind = StopKind::kStopped;  // ranks that have not what was trained go on from there when they come back
-      return end(running, std::move(late));
+      return end(running, without_answers(stop));
     }
   } else if (running.found && now_ms >= running.found->until_ms) {
     leave(LeaveKind::kFailed, reached, running.found->stop.reason);

@@ -148,6 +148,7 @@ Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now
       .values = NodeValues(m.job, m.view, m.node.value * job.spec().ranks, job.spec().ranks, is_elastic(plan_->config),
                            context_.answers.begin(name(), m.job, m.resume_round, now_ms)),
       .begun = m.resume_round,
+      .loaded = m.resume && m.resume_round == m.committed,
       .giver = m.giver});
   last_refusal_.clear();
   lent_ = job.spec().devices;

@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -64,7 +65,7 @@ class FakeLanes final : public LanePort {
     return fds;
   }
   void open(const std::shared_ptr<NodeJob>& job) override {
-    if (!job->spec().init()) publish(*job, Version(job->view().start.value));
+    if (!job->spec().init() && answers) publish(*job, Version(job->view().start.value));
     const std::lock_guard lock(mutex_);
     job_ = job;
     ++opened_;
@@ -108,6 +109,7 @@ class FakeLanes final : public LanePort {
     std::uint64_t count = 0;
     return ::read(doorbells_[lane].fd(), &count, sizeof count) == sizeof count;
   }
+  std::atomic<bool> answers = true;  // the servers do, as a view opens
   // Waits until every rank is ready with every tensor for `round`, then answers it.
   void complete(Round round) const {
     const std::shared_ptr<NodeJob> job = this->job();

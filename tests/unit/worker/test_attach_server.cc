@@ -465,6 +465,28 @@ TEST_CASE("a restarted coordinator ends running views and is joined again by wai
   CHECK(waiting.get());
 }
 
+TEST_CASE("a view that is stopped where it began ends at once for a node that has not got its parameters") {
+  FakeNode node;
+  node.lanes.answers = false;
+  node.run();
+  auto attached = node.attach(node.session_options());
+  node.coordinator.await<JoinJob>();
+  JobWelcome welcome = node.welcome_message(1, Round(5));
+  welcome.committed = Round(5);
+  node.server->on_control(welcome);
+  auto session = attached.get();
+  REQUIRE_MESSAGE(session, session.error().message);
+  auto starting = std::async(std::launch::async, [&] { return (*session)->start(); });
+  node.server->on_control(StopRequest{JobId(99), ViewId(1), "server 0 was told to stop"});
+  node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kStopped, Round(5), "server 0 was told to stop"});
+  REQUIRE(starting.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
+  const Status started = starting.get();
+  REQUIRE_FALSE(started);
+  CHECK(started.error().code == ErrorCode::kStopped);
+  CHECK(started.error().message == "the job ended before its first round: server 0 was told to stop");
+  node.coordinator.await<LeaveJob>();
+}
+
 TEST_CASE("a job of more than half of the memory waits until what its last view had is free") {
   std::uint64_t bytes = 0;
   {
