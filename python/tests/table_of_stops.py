@@ -232,9 +232,9 @@ def start_rank(cluster: Cluster, node: int, out: Path, words: list[str]) -> None
         cluster.trainers.append(subprocess.Popen(program, env=variables, stdout=file, stderr=file))
 
 
-def wait_for_moment(cluster: Cluster, out: Path, dice: Dice) -> None:
+def wait_for_moment(cluster: Cluster, out: Path, may_be_starting: bool, dice: Dice) -> None:
     began = time.monotonic()
-    if dice.random() < STARTING:
+    if may_be_starting and dice.random() < STARTING:
         return time.sleep(dice.uniform(0.0, dice.start_s))
     while not any(line.startswith("round ") for line in lines(out)):
         if time.monotonic() > began + PATIENCE_S or cluster.trainers[0].poll() is not None:
@@ -244,14 +244,14 @@ def wait_for_moment(cluster: Cluster, out: Path, dice: Dice) -> None:
     time.sleep(dice.uniform(0.0, 0.6))
 
 
-def run_and_stop(folder: Path, run: int, words: list[str], lose: bool, dice: Dice) -> Ended:
+def run_and_stop(folder: Path, run: int, words: list[str], lose: bool, is_last: bool, dice: Dice) -> Ended:
     outs = [folder / f"run-{run}-rank-{node}" for node in range(NODES)]
     faults, unsaved = [], False
     with Cluster(folder, servers=SERVERS, nodes=NODES) as cluster:
         logs = {name: len(lines(folder / f"{name}.log")) for name in cluster.daemons}
         for node, out in enumerate(outs):
             start_rank(cluster, node, out, words)
-        wait_for_moment(cluster, outs[0], dice)
+        wait_for_moment(cluster, outs[0], not is_last, dice)
         if lose:
             cluster.trainers[1].kill()
             time.sleep(dice.uniform(0.0, LOST_S))
@@ -268,8 +268,8 @@ def run_and_stop(folder: Path, run: int, words: list[str], lose: bool, dice: Dic
             except subprocess.TimeoutExpired:
                 faults.append(f"{name} has not ended after {PATIENCE_S} s")
                 continue
-            # A rank that had not come to where it takes the signal ends by it.
-            wanted = (STOPPED, -signal.SIGTERM) if name.startswith("rank") else (0,)
+            # Who had not come to where it takes the signal ends by it.
+            wanted = (STOPPED if name.startswith("rank") else 0, -signal.SIGTERM)
             says = [line for line in lines(folder / f"{name}.log")[logs.get(name, 0) :] if "not saved: job" in line]
             unsaved |= bool(says)
             if lose and (name == "rank 1" or (status == 1 and says)):
@@ -292,7 +292,7 @@ def stops_of(folder: Path, words: list[str], stops: int, lose: bool, dice: Dice)
     in_training = again = unsaved = 0
     faults = []
     for run in range(stops + 1):  # the last one shows where the one before it ended
-        ended = run_and_stop(folder, run, words, lose and run < stops, dice)
+        ended = run_and_stop(folder, run, words, lose and run < stops, run == stops, dice)
         faults += [f"run {run}: {fault}" for fault in ended.faults]
         if ended.began is None:
             continue

@@ -57,8 +57,7 @@ enum class Mutation {
   kKeptUnsaved,        // what servers keep between two views is not written when one of them goes
   kHastyDrain,         // a server may go before all servers have said what they keep
   kSilentLoss,         // a server goes without a word about rounds that it alone had
-  kRingOfAnother,      // a ring belongs to whatever rank its machine has now
-  kHeldOfAnother,      // what a worker holds of its ranks does, too
+  kHeldOfAnother,      // what a worker holds of its ranks is given to whatever rank its machine has now
   kForgottenOverdue,   // nobody asks for an answer that does not come
 };
 

@@ -154,14 +154,6 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
     "control_jobs.cc": [
         ("kSilentLoss", "    if (!state.all || round <= saved", "    if (BUG || !state.all || round <= saved"),
     ],
-    "redo_ring.cc": [
-        (
-            "kRingOfAnother",
-            "  return job_ == job && node_ == node &&",
-            "  return job_ == job && (node_ == node || BUG) &&",
-        ),
-        ("kRingOfAnother", "  return node_ == node && layout", "  return (node_ == node || BUG) && layout"),
-    ],
     "held_states.cc": [
         (
             "kHeldOfAnother",

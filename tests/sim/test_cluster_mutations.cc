@@ -220,10 +220,6 @@ TEST_CASE("a server that goes without a word about what is lost is found") {
   CHECK(first_seed_that_finds(Mutation::kSilentLoss) < kSeedsForMutation);
 }
 
-TEST_CASE("a ring that goes on as another rank's is found") {
-  CHECK(first_seed_that_finds(Mutation::kRingOfAnother) < kSeedsForMutation);
-}
-
 TEST_CASE("what a worker holds of one rank and gives to another is found") {
   CHECK(first_seed_that_finds(Mutation::kHeldOfAnother) < kSeedsForMutation);
 }
