@@ -200,7 +200,8 @@ Status ControlJobs::check_memory(const Job& job) const {
   if (config_.max_memory == 0 || needed == 0) return {};
   std::map<JobId, std::pair<std::string, std::uint64_t>> others;  // jobs that are open, or kept for a next view
   for (const auto& [id, other] : jobs_) others[id] = {"job '" + other.view().name() + "'", memory_of(other.status)};
-  for (const auto& [id, kept] : parked_) others[id] = {"job '" + kept.view().name() + "' between two views", memory_of(kept.status)};
+  for (const auto& [id, kept] : parked_)
+    others[id] = {"job '" + kept.view().name() + "' between two views", memory_of(kept.status)};
   others.erase(job.view().job);
   std::uint64_t taken = 0;
   std::string names;
