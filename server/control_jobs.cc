@@ -358,6 +358,10 @@ void ControlJobs::unpark(JobId id) {
   }
 }
 
+bool ControlJobs::keeps() const {
+  return std::ranges::any_of(parked_, [](const auto& entry) { return !entry.second.never_began(); });
+}
+
 void ControlJobs::give_up_parked() {
   for (const auto& [id, state] : parked_) {
     const Round saved = state.status.snapshot_committed;

@@ -136,7 +136,7 @@ class ControlJobs {
   void give_up_parked();
   bool contains(JobId job) const { return jobs_.contains(job); }
   bool empty() const { return jobs_.empty(); }
-  bool keeps() const { return !parked_.empty(); }  // something of a view that is over
+  bool keeps() const;  // something of a view that is over, and more than was loaded for it
   std::vector<ControlJobStatus> statuses() const;
   std::vector<NotSaved> not_saved() const;
   std::string no_store() const;  // in words: this server has none

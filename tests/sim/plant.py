@@ -115,6 +115,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  if (!BUG && keep_load(id, why)) return",
         ),
         ("kEarlyTold", "  hello.stored = stored();\n", "  hello.stored = BUG ? store_->jobs() : stored();\n"),
+        (
+            "kSilentLoss",
+            "    if (!state.all || state.never_began() ||",
+            "    if (BUG || !state.all || state.never_began() ||",
+        ),
     ],
     "control_jobs_load.cc": [
         ("kOtherLoad", "  return a.start == b.start && ", "  return (a.start == b.start || BUG) && "),
@@ -150,9 +155,6 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "coordinated_job_kept.cc": [
         ("kKeptUnsaved", "  between->going = who;\n", "  if (!BUG) between->going = who;\n"),
-    ],
-    "control_jobs.cc": [
-        ("kSilentLoss", "    if (!state.all || round <= saved", "    if (BUG || !state.all || round <= saved"),
     ],
     "held_states.cc": [
         (
