@@ -469,6 +469,7 @@ void ControlJobs::snapshot_finished(const SnapshotDone& done) {
     const auto kept = parked_.find(done.job);
     const auto save = kept == parked_.end() ? std::nullopt : std::exchange(kept->second.save, std::nullopt);
     if (save) on(*save);
+    if (save && !done.ok) return;  // one of the same round has begun, and will say how it ended
   }
   const Job* job = find(done.job, done.view);
   if (!job) {  // dropped in the meantime; what is durable can still be resumed from, so the coordinator should know
