@@ -65,7 +65,7 @@ void StoreThread::run() {
     lock.unlock();
     Status status = contained(work);
     work = {};  // what it holds of a load goes before anybody hears that it is over
-    post_([done = std::move(done), status = std::move(status)] { done(status); });
+    post_([tell = std::move(done), ended = std::move(status)] { tell(ended); });
     lock.lock();
   }
 }

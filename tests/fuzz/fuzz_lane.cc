@@ -106,7 +106,7 @@ class Run {
   void open() {
     jobs_.open(job_, gauges());
     for (const auto& [chunk, snapshot] : everybody_.captured) {
-      if (job_.view->resumes) jobs_.restore(job(), chunk, snapshot.state);
+      if (job_.view->resumes) jobs_.restore(job(), view(), chunk, snapshot.state);
     }
     jobs_.opened(job(), view(), job_.view->resumes);
   }
