@@ -26,7 +26,7 @@ class KeptContext {
  private:
   static const Driver& loaded();  // of this process, once
 
-  const Driver& driver_;
+  const Driver driver_;
   void* before_ = nullptr;
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -30,7 +31,10 @@ class DeviceBlocks {
   // Frees nothing: a device hangs, and work on it may still touch the memory.
   void abandon() {
     blocks_.clear();
-    for (auto& memory : pinned_) (void)memory.release();
+    static auto& abandoned = *new std::vector<std::unique_ptr<SharedMemory>>;  // until the process ends
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    for (auto& memory : pinned_) abandoned.push_back(std::move(memory));
     pinned_.clear();
   }
 
