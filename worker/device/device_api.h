@@ -143,7 +143,7 @@ class DeviceApi {
 
   // ---- For all users of the devices together ----
   LaunchGate& launches() { return launches_; }
-  // What late host functions of hung devices may still touch, for as long as there may be any.
+  // Keeps for its life what hung devices, or late host functions of theirs, may still touch.
   void keep(std::shared_ptr<const void> what) {
     const std::lock_guard lock(mutex_);
     kept_.push_back(std::move(what));

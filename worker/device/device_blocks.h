@@ -6,7 +6,6 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -31,10 +30,7 @@ class DeviceBlocks {
   // Frees nothing: a device hangs, and work on it may still touch the memory.
   void abandon() {
     blocks_.clear();
-    static auto& abandoned = *new std::vector<std::unique_ptr<SharedMemory>>;  // until the process ends
-    static std::mutex mutex;
-    const std::lock_guard lock(mutex);
-    for (auto& memory : pinned_) abandoned.push_back(std::move(memory));
+    for (auto& memory : pinned_) api_.keep(std::move(memory));
     pinned_.clear();
   }
 

@@ -136,7 +136,11 @@ void DeviceReducer::keep_residual(ChunkIndex chunk, Round round, std::span<const
 // The frame last: a round counts once it is there, and then its residual must be.
 void DeviceReducer::keep(ChunkIndex chunk, const Chunk& state) {
   const DeviceMemory& memory = reduction_->memory();
-  if (keeps_residual()) keep_residual(chunk, state.round, {memory.residual_behind(chunk), residual_bytes(chunk)});
+  if (keeps_residual()) {
+    const std::span<const std::byte> values{memory.residual_behind(chunk), residual_bytes(chunk)};
+    reduction_->api_->host_access(values, false);
+    keep_residual(chunk, state.round, values);
+  }
   kernels::stream_copy(memory.frame(chunk), memory.frame_bytes(chunk), ring_->frame(chunk, state.round));
   ring_->publish(chunk, state.round, state.weight);
 }
