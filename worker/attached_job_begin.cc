@@ -14,10 +14,8 @@ using namespace attached;
 // ---- Joining ----
 
 void AttachedJob::join(std::uint64_t now_ms) {
-  const Joining* before = std::get_if<Joining>(&phase_);
-  Joining next = before ? *before : Joining{};
-  next.next_ms = now_ms + kJoinRepeatMs;
-  phase_ = std::move(next);
+  Joining& joining = in<Joining>() ? std::get<Joining>(phase_) : phase_.emplace<Joining>();
+  joining.next_ms = now_ms + kJoinRepeatMs;
   const JobConfig& config = plan_->config;
   for (FileDescriptor& fd : std::exchange(brought_, {})) {
     context_.redo.adopt(config, trainers_.node(), tensors_, trainers_.model_ranks(), std::move(fd), now_ms);
@@ -33,16 +31,16 @@ void AttachedJob::join(std::uint64_t now_ms) {
   context_.held.describe(name(), message);
   trainers_.describe_living(message);
   for (const auto& [local_rank, trainer] : trainers_) add_kind(message.computes_with, trainer.computes_with);
-  // What the last view has of the budget goes soon, when lanes have closed it. The next one takes as much.
+  // The last view gives its part of the budget back soon, when lanes have closed it. The next one takes as much.
   const auto last = context_.join_record(name()).memory.lock();
   if (last && context_.budget->used() + last->budget_bytes() > context_.budget->limit()) {
-    phase_ = Joining{now_ms + kRingRetryMs};
+    joining.next_ms = now_ms + kRingRetryMs;
     return;
   }
   message.on_devices = context_.options.devices && context_.options.devices->api() &&
                        trainers_.any(&LocalTrainer::on_device) && !have_holders(tensors_);
   if (context_.redo.busy(name())) {
-    phase_ = Joining{now_ms + kRingRetryMs};
+    joining.next_ms = now_ms + kRingRetryMs;
     return;
   }
   const std::string why_not = context_.redo.describe(config, message);
@@ -59,7 +57,7 @@ void AttachedJob::join(std::uint64_t now_ms) {
     const Result<std::optional<Round>> checkpoint = context_.lanes.newest_checkpoint(config, *layout);
     if (!checkpoint) return fail_with(checkpoint.error());
     if (!*checkpoint) {
-      phase_ = Joining{now_ms + kCheckpointRetryMs};
+      joining.next_ms = now_ms + kCheckpointRetryMs;
       return;
     }
     message.checkpoint_round = **checkpoint;

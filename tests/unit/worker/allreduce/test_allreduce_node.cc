@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "common/config/config_check.h"
+#include "common/config/job_json.h"
 #include "tests/unit/worker/node_fixture.h"
 #include "worker/local_address.h"
 
@@ -100,6 +101,37 @@ TEST_CASE("node 0 joins only when the checkpoint of the view before is on the di
   CHECK(node.coordinator.await<JoinJob>().checkpoint_round == Round(7));
   node.welcome(1, Round(7));
   CHECK(session_of(std::move(attached))->resume_round() == Round(7));
+}
+
+TEST_CASE("trainers hear for whom the job waits also while a checkpoint is being written") {
+  struct : TrainerPort {
+    void send(TrainerId, const AttachMessage& message, std::span<const int>) override {
+      if (const auto* waits = std::get_if<AttachWaits>(&message)) told.push_back(waits->missing);
+    }
+    std::vector<std::string> told;
+  } trainers;
+  FakeCoordinator coordinator;
+  FakeLanes lanes(1);
+  lanes.set_checkpoint(std::optional<Round>(Round(40)));
+  NodeJobs jobs({.max_memory = 64u << 20}, trainers, coordinator, lanes, quiet_logger());
+  AttachRequest request;
+  JobConfig config;
+  config.name = "a-job";
+  config.mode = Mode::kAllreduce;
+  request.job_json = to_canonical_json(config);
+  request.world_size = 2;
+  request.tensors = small_model();
+  request.hears_waits = true;
+  std::uint64_t now = 1000;
+  jobs.attach(TrainerId(1), request, 0, now);
+  REQUIRE(coordinator.all<JoinJob>().size() == 1);
+  jobs.on_control(JobWaits{"a-job", "node 1"}, now);
+  lanes.set_checkpoint(std::optional<Round>());
+  jobs.tick(now += AttachedJob::kJoinRepeatMs);
+  trainers.told.clear();
+  jobs.tick(now += AttachedJob::kTellWaitsMs);
+  CHECK(coordinator.all<JoinJob>().size() == 1);
+  CHECK(trainers.told == std::vector<std::string>{"node 1"});
 }
 
 TEST_CASE("a checkpoint that cannot be used is told to the trainers, and nothing is joined") {
