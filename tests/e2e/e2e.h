@@ -2,7 +2,9 @@
 #pragma once
 
 #include <doctest/doctest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <cstdint>
@@ -14,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/base/file_descriptor.h"
 #include "common/daemon/http_client.h"
 #include "tests/unit/temp_dir.h"
 #include "tools/cluster/local_cluster.h"
@@ -33,6 +36,23 @@ inline bool eventually(const std::function<bool()>& condition, milliseconds pati
     std::this_thread::sleep_for(milliseconds(5));
   }
   return true;
+}
+
+// Address of an endpoint on this machine.
+inline sockaddr_in address_of(const std::string& endpoint) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
+}
+
+// Plain TCP connection to such an endpoint; none if nobody takes it.
+inline FileDescriptor connect_to(const std::string& endpoint) {
+  FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = address_of(endpoint);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return FileDescriptor();
+  return fd;
 }
 
 // IDX files as Fashion-MNIST has them, but small: 512 and 128 images of 12 x 12 pixels whose class can be seen.

@@ -32,22 +32,6 @@ std::string start_error(const ClusterOptions& options) {
   return cluster.error().message;
 }
 
-std::uint16_t port_of(const std::string& endpoint) {
-  return static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1)));
-}
-
-// A plain TCP connection to a loopback port.
-int connect_tcp(std::uint16_t port) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) return fd;
-  ::close(fd);
-  return -1;
-}
-
 SessionOptions session_options(LocalCluster& cluster, std::uint32_t node, std::uint32_t local_rank,
                                const std::string& name) {
   const std::uint32_t per_node = cluster.options().ranks_per_node;
@@ -370,13 +354,14 @@ TEST_CASE("pushes of a wrong job, garbage headers and lone frames get an error a
 // Random bytes to a TCP port, over as many connections as the other side makes us open, until `stop` or `most` bytes. A
 // connection whose bytes are not taken (ZeroMQ waits up to 30 s for a handshake to make sense) is given up for a new
 // one.
-std::uint64_t make_noise(std::uint16_t port, const std::atomic<bool>& stop, std::uint64_t most) {
-  std::mt19937_64 random(port);
+std::uint64_t make_noise(const std::string& endpoint, const std::atomic<bool>& stop, std::uint64_t most) {
+  std::mt19937_64 random(address_of(endpoint).sin_port);
   std::vector<std::uint64_t> noise(1 << 17);
   for (auto& word : noise) word = random();
   std::uint64_t sent = 0;
   while (!stop && sent < most) {
-    const int fd = connect_tcp(port);
+    const FileDescriptor connection = connect_to(endpoint);
+    const int fd = connection.get();
     if (fd < 0) break;
     const timeval patience{.tv_sec = 0, .tv_usec = 50'000};
     ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
@@ -388,7 +373,6 @@ std::uint64_t make_noise(std::uint16_t port, const std::atomic<bool>& stop, std:
       if (got <= 0) break;
       sent += static_cast<std::uint64_t>(got);
     }
-    ::close(fd);
   }
   return sent;
 }
@@ -405,9 +389,8 @@ TEST_CASE("a gigabyte of noise on a server's ports while a job trains changes no
   constexpr std::uint64_t kEach = 500'000'000;
   std::atomic<bool> stop{false};
   const std::string lane = cluster->servers()[0].lanes.at(0);
-  auto to_lane = std::async(std::launch::async, [&] { return make_noise(port_of(lane), stop, kEach); });
-  auto to_coordinator =
-      std::async(std::launch::async, [&] { return make_noise(port_of(cluster->coordinator()), stop, kEach); });
+  auto to_lane = std::async(std::launch::async, [&] { return make_noise(lane, stop, kEach); });
+  auto to_coordinator = std::async(std::launch::async, [&] { return make_noise(cluster->coordinator(), stop, kEach); });
   // And a peer that speaks ZeroMQ but sends messages that are none of ours, one of them far over the limit.
   auto garbler = std::async(std::launch::async, [&] {
     zmq::context_t context(1);

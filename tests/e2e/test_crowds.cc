@@ -26,21 +26,6 @@ using Clock = std::chrono::steady_clock;
 constexpr double kLeastPace = 0.5;  // share of the calm one
 constexpr seconds kMeasured{4};
 
-sockaddr_in address_of(const std::string& endpoint) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
-FileDescriptor connect_to(const std::string& endpoint) {
-  FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const sockaddr_in address = address_of(endpoint);
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return FileDescriptor();
-  return fd;
-}
-
 // Bytes of a process's memory that no file and nobody else has.
 std::uint64_t anonymous_bytes(int pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");

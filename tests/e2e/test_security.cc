@@ -99,14 +99,6 @@ std::set<int> listening_ports(int pid) {
   return ports;
 }
 
-sockaddr_in address_of(const std::string& endpoint) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return address;
-}
-
 }  // namespace
 
 TEST_CASE("with keys a job ends in the same bits, over encrypted sockets and in shared memory") {
@@ -296,9 +288,8 @@ TEST_CASE("whoever has no key, or not this one, is refused with a line on both s
   for (const Daemon& server : cluster->servers())
     endpoints.insert(endpoints.end(), server.lanes.begin(), server.lanes.end());
   for (int i = 0; i < 200; ++i) {
-    const sockaddr_in address = address_of(endpoints[static_cast<std::size_t>(i) % endpoints.size()]);
-    open.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    CHECK(::connect(open.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    open.push_back(connect_to(endpoints[static_cast<std::size_t>(i) % endpoints.size()]));
+    CHECK(open.back().get() >= 0);
   }
 
   const std::uint64_t now = job_number(*cluster, "max_version");

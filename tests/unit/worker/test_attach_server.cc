@@ -43,8 +43,31 @@ AttachRequest request_of(const SessionOptions& options) {
   return request;
 }
 
+// A request that no worker takes, whoever else attaches.
+AttachRequest impossible_request(const FakeNode& node) {
+  AttachRequest request = request_of(node.session_options());
+  request.local_rank = 3;
+  return request;
+}
+
 Result<AttachReceived> answer(AttachSocket& socket) {
   return socket.receive(std::chrono::steady_clock::now() + std::chrono::seconds(20));
+}
+
+AttachError refusal_on(AttachSocket& socket) {
+  auto got = answer(socket);
+  REQUIRE(got);
+  const auto* error = std::get_if<AttachError>(&got->message);
+  REQUIRE(error);
+  return *error;
+}
+
+// The worker's answer to it on a connection of its own.
+AttachError refusal_of(const FakeNode& node, const AttachRequest& request, std::span<const int> descriptors = {}) {
+  auto socket = AttachSocket::connect(node.socket());
+  REQUIRE(socket);
+  REQUIRE(socket->send(request, descriptors));
+  return refusal_on(*socket);
 }
 
 }  // namespace
@@ -88,25 +111,16 @@ TEST_CASE("the join says what the ranks compute with, each kind once") {
 TEST_CASE("contradicting ranks are refused before anything is opened") {
   FakeNode node;
   node.run();
-  AttachRequest request = request_of(node.session_options());
-  request.local_rank = 3;
-  auto socket = AttachSocket::connect(node.socket());
-  REQUIRE(socket);
-  REQUIRE(socket->send(request));
-  auto got = answer(*socket);
-  REQUIRE(got);
-  const auto* error = std::get_if<AttachError>(&got->message);
-  REQUIRE(error);
-  CHECK(error->code == ErrorCode::kTopology);
-  CHECK(contains(error->message, "local_rank 3 is not below local_world_size 1"));
+  const AttachError error = refusal_of(node, impossible_request(node));
+  CHECK(error.code == ErrorCode::kTopology);
+  CHECK(contains(error.message, "local_rank 3 is not below local_world_size 1"));
   CHECK(node.coordinator.all<JoinJob>().empty());
 }
 
 TEST_CASE("connections that read nothing do not hold up the others") {
   FakeNode node;
   node.run();
-  AttachRequest request = request_of(node.session_options());
-  request.local_rank = 3;
+  const AttachRequest request = impossible_request(node);
   std::vector<AttachSocket> silent;
   for (int i = 0; i < 5; ++i) {
     silent.push_back(std::move(AttachSocket::connect(node.socket()).value()));
@@ -124,17 +138,8 @@ TEST_CASE("connections that read nothing do not hold up the others") {
 TEST_CASE("a trainer that sends more descriptors than one is refused") {
   FakeNode node;
   node.run();
-  AttachRequest request = request_of(node.session_options());
-  request.local_rank = 3;
-  auto socket = AttachSocket::connect(node.socket());
-  REQUIRE(socket);
   const std::vector<int> many(100, 0);
-  REQUIRE(socket->send(request, many));
-  auto got = answer(*socket);
-  REQUIRE(got);
-  const auto* error = std::get_if<AttachError>(&got->message);
-  REQUIRE(error);
-  CHECK(contains(error->message, "a packet with 100 descriptors"));
+  CHECK(contains(refusal_of(node, impossible_request(node), many).message, "a packet with 100 descriptors"));
 }
 
 TEST_CASE("a local rank that is taken is refused with the process that has it, while gathering and while running") {
@@ -214,13 +219,10 @@ TEST_CASE("a trainer of another protocol version is told both versions") {
   std::memcpy(packet.data() + sizeof header, bytes.data(), bytes.size());
   REQUIRE(send(fd.get(), packet.data(), packet.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(packet.size()));
   auto socket = AttachSocket::adopt(FileDescriptor(dup(fd.get())));
-  auto got = answer(socket);
-  REQUIRE(got);
-  const auto* error = std::get_if<AttachError>(&got->message);
-  REQUIRE(error);
-  CHECK(error->code == ErrorCode::kProtocolVersion);
-  CHECK(contains(error->message, std::to_string(kProtocolVersion)));
-  CHECK(contains(error->message, std::to_string(kProtocolVersion + 1)));
+  const AttachError error = refusal_on(socket);
+  CHECK(error.code == ErrorCode::kProtocolVersion);
+  CHECK(contains(error.message, std::to_string(kProtocolVersion)));
+  CHECK(contains(error.message, std::to_string(kProtocolVersion + 1)));
 }
 
 TEST_CASE("garbage on the socket is refused and hurts nobody") {
@@ -245,11 +247,7 @@ TEST_CASE("garbage on the socket is refused and hurts nobody") {
       send(fd, header, sizeof header, MSG_NOSIGNAL);
     }
     auto socket = AttachSocket::adopt(FileDescriptor(dup(fd)));
-    auto got = answer(socket);
-    REQUIRE(got);
-    const auto* error = std::get_if<AttachError>(&got->message);
-    REQUIRE(error);
-    CHECK(error->code == ErrorCode::kMalformed);
+    CHECK(refusal_on(socket).code == ErrorCode::kMalformed);
     char byte;
     CHECK(eventually([&] { return recv(fd, &byte, 1, MSG_DONTWAIT) == 0; }));  // and closed
   }

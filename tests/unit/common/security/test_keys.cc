@@ -42,6 +42,13 @@ std::string error_of(const Result<T>& result) {
   return result.error().message;
 }
 
+KeyFolder folder_with_a_node(const TempDir& dir) {
+  KeyFolder folder{dir / "keys"};
+  REQUIRE(make_key_folder(folder, Role::kServer));
+  REQUIRE(add_key(folder, "node-0", Role::kWorker));
+  return folder;
+}
+
 unsigned mode_of(const std::string& path) {
   struct stat info {};
   REQUIRE(::stat(path.c_str(), &info) == 0);
@@ -183,9 +190,7 @@ TEST_CASE("a file of keys that others may write or replace is refused, with the 
 
 TEST_CASE("into a folder that others may write nobody new comes, and who is in it may be shut out") {
   const TempDir dir;
-  const KeyFolder folder{dir / "keys"};
-  REQUIRE(make_key_folder(folder, Role::kServer));
-  REQUIRE(add_key(folder, "node-0", Role::kWorker));
+  const KeyFolder folder = folder_with_a_node(dir);
   REQUIRE(add_key(folder, "node-1", Role::kWorker));
   const Identity own = read_key_pair(folder.pair("coordinator"))->identity;
   std::vector<std::string> told;
@@ -387,9 +392,7 @@ TEST_CASE("a lane takes each token of a node once, and of the view that is open"
 
 TEST_CASE("jobs of a worker stand in its .pub, and go on with its second key") {
   const TempDir dir;
-  const KeyFolder folder{dir / "keys"};
-  REQUIRE(make_key_folder(folder, Role::kServer));
-  REQUIRE(add_key(folder, "node-0", Role::kWorker));
+  const KeyFolder folder = folder_with_a_node(dir);
   const std::string pub = folder.authorized() + "/node-0.pub";
   CHECK(read_identity(pub)->jobs.empty());
   const auto says = [&](const std::string& line) {
@@ -440,9 +443,7 @@ TEST_CASE("a token that showed once in a measurement shows never again, though t
 
 TEST_CASE("credentials that do not fit together are refused") {
   const TempDir dir;
-  const KeyFolder folder{dir / "keys"};
-  REQUIRE(make_key_folder(folder, Role::kServer));
-  REQUIRE(add_key(folder, "node-0", Role::kWorker));
+  const KeyFolder folder = folder_with_a_node(dir);
   SecurityConfig config;
   const auto none = load_credentials(config, Role::kWorker, false);
   REQUIRE(none);
@@ -537,9 +538,7 @@ TEST_CASE("no daemon without keys obeys a coordinator elsewhere, whatever its in
 
 TEST_CASE("where there are keys, an admin port that others reach has a token") {
   const TempDir dir;
-  const KeyFolder folder{dir / "keys"};
-  REQUIRE(make_key_folder(folder, Role::kServer));
-  REQUIRE(add_key(folder, "node-0", Role::kWorker));
+  const KeyFolder folder = folder_with_a_node(dir);
   WorkerConfig config;
   config.coordinator = "tcp://10.0.0.1:7070";
   config.security.keys = folder.pair("node-0");
