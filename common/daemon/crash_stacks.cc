@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstddef>
 #include <cstring>
 #include <ctime>
 #include <initializer_list>
@@ -84,19 +83,17 @@ void print_own(int) {
 void ask_others(int self) {
   const int folder = ::open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder < 0) return;
-  alignas(std::max_align_t) char entries[4096];
+  alignas(dirent64) char entries[4096];
   for (;;) {
-    const long read = ::syscall(SYS_getdents64, folder, entries, sizeof entries);
+    const ssize_t read = ::getdents64(folder, entries, sizeof entries);
     if (read <= 0) break;
-    for (long at = 0; at < read;) {
-      // Of linux_dirent64: inode and offset (8 bytes each), the entry's length (2), its type (1), its name.
-      unsigned short length = 0;
-      std::memcpy(&length, entries + at + 16, sizeof length);
+    for (ssize_t at = 0; at < read;) {
+      const auto* entry = reinterpret_cast<const dirent64*>(entries + at);
       int thread = 0;
-      for (const char* digit = entries + at + 19; *digit >= '0' && *digit <= '9'; ++digit) {
+      for (const char* digit = entry->d_name; *digit >= '0' && *digit <= '9'; ++digit) {
         thread = thread * 10 + (*digit - '0');
       }
-      at += length;
+      at += entry->d_reclen;
       if (thread == 0 || thread == self) continue;
       awaited = thread;
       if (::syscall(SYS_tgkill, ::getpid(), thread, kThreadSignal) != 0) continue;

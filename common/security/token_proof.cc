@@ -34,6 +34,10 @@ std::string token_proof_of(std::string_view token, const ProvedRequest& request,
   return std::string(kProof) + when + " " + digits.data();
 }
 
+bool TokenProofs::is_one(std::string_view authorization) {
+  return authorization.starts_with(kProof);
+}
+
 Status TokenProofs::take(std::string_view token, std::string_view shown, const ProvedRequest& request,
                          std::uint64_t now_ms) {
   const auto refused = [](const std::string& why) { return fail(ErrorCode::kInvalidArgument, why); };

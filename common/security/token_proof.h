@@ -30,7 +30,7 @@ class TokenProofs {
   // since_ms: when the port began; what was shown before that, to another one perhaps, counts no more.
   explicit TokenProofs(std::uint64_t since_ms) : since_ms_(since_ms) {}
 
-  static bool is_one(std::string_view authorization) { return authorization.starts_with("Proof "); }
+  static bool is_one(std::string_view authorization);
   // Each is good once. kInvalidArgument, in words for who showed it.
   Status take(std::string_view token, std::string_view shown, const ProvedRequest& request, std::uint64_t now_ms);
 

@@ -22,6 +22,16 @@ constexpr bool said_by(Role role) {
   return false;  // what only the coordinator says
 }
 
+// Whoever takes the message refuses a job that cannot be read, and says what is wrong with it.
+Status check_joins(const Identity& who, const JoinJob& m) {
+  if (who.jobs.empty()) return {};
+  const auto config = job_from_json(m.job_json);
+  if (!config || may_join(who, config->name)) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              in_words(who) + " may not be a node of job '" + config->name +
+                  "': [key] jobs in its .pub, in the coordinator's folder of authorized keys, names others");
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> process_in(const ControlMessage& message) {
@@ -53,12 +63,7 @@ Status check_permitted(const Identity& who, const ControlMessage& message, const
           }
         }
         if constexpr (kOneOf<M, JoinJob>) {
-          // One that cannot be read is refused with what is wrong with it.
-          const auto config = job_from_json(m.job_json);
-          if (config && !may_join(who, config->name)) {
-            return refused(in_words(who) + " may not be a node of job '" + config->name +
-                           "': [key] jobs in its .pub, in the coordinator's folder of authorized keys, names others");
-          }
+          if (const Status joins = check_joins(who, m); !joins) return joins;
         }
         if constexpr (kOneOf<M, WorkerHello>) {
           if (m.name != who.name) {

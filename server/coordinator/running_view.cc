@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <utility>
+#include <vector>
 
+#include "common/base/printed.h"
 #include "common/wire/redo_plan.h"
 
 namespace tributary {
@@ -35,13 +37,12 @@ std::optional<std::uint64_t> redo_snapshot_from(const JobView& view, const JobRe
   return record.initialised ? record.committed.value + redo_capacity(view.members) / 2 : 0;
 }
 
-// " node 1, node 2"
 std::string not_left(const JobMembers& members) {
-  std::string nodes;
+  std::vector<std::string> nodes;
   for (const auto& [node, member] : members) {
-    if (!member.left) nodes += (nodes.empty() ? " node " : ", node ") + std::to_string(node);
+    if (!member.left) nodes.push_back("node " + std::to_string(node));
   }
-  return nodes;
+  return listed(nodes);
 }
 
 // An answer without its numbers, which change all the time.
@@ -259,7 +260,7 @@ std::optional<RunningView::LeftBehind> RunningView::left_behind(const LeaveJob& 
   if (now_ms >= *lagging_told_ms_) {
     lagging_told_ms_ = ~0ull;
     ledger_.log("node " + std::to_string(first.node.value) + " of " + ledger_.in_words() + " finished after round " +
-                std::to_string(first.round.value) + "; waiting for" + not_left(view.members) +
+                std::to_string(first.round.value) + "; waiting for " + not_left(view.members) +
                 ", whose ranks may have something to do still");
   }
   for (const auto& [node, member] : view.members) {

@@ -34,10 +34,9 @@ Result<std::shared_ptr<NodeDevices>> NodeDevices::of_this_machine(const WorkerCo
   }
   const std::uint64_t deadline = steady_ms() + static_cast<std::uint64_t>(patience.count());
   auto api = look();
-  if (!api && api.error().code == ErrorCode::kUnavailable) {
-    logger->warn("looking for devices again for {} s: {}", patience.count() / 1000, api.error().message);
-  }
-  while (!api && api.error().code == ErrorCode::kUnavailable) {
+  const auto not_yet = [&api] { return !api && api.error().code == ErrorCode::kUnavailable; };
+  if (not_yet()) logger->warn("looking for devices again for {} s: {}", patience.count() / 1000, api.error().message);
+  while (not_yet()) {
     if (steady_ms() >= deadline) {
       return fail(ErrorCode::kUnavailable, "this machine's devices cannot be used yet: " + api.error().message +
                                                "; start the worker again when they can, or let it reduce on the host: "
