@@ -135,7 +135,7 @@ class VirtualCluster final : public CoordinatorOutput {
     });
   }
 
-  // What each lane says of its chunks, and what is decided.
+  // Each lane reports its chunks, and the decision goes out.
   Json gate_of_a_round() {
     return phase([&] {
       std::map<std::pair<std::uint16_t, std::uint16_t>, RoundFacts> facts;
@@ -219,7 +219,7 @@ class VirtualCluster final : public CoordinatorOutput {
   Traffic in_, out_;
 };
 
-// What a lane says, counted.
+// Counts the messages of a lane.
 class CountedOutput final : public ShardOutput {
  public:
   void answer(PeerId, const Answer& header, const BufferRef& payload) override { add(header, payload.size()); }

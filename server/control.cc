@@ -175,11 +175,11 @@ void Control::check_drain(std::uint64_t now) {
     send(DrainRequest{incarnation_});
   }
   if (!jobs_.empty() || now < drain_ms_ + kDrainAloneMs) return;
-  // What is kept may be all that there is of a state until the coordinator has it as a snapshot.
+  // Memory may have the only copy of a state until the coordinator has it as a snapshot.
   if (!jobs_.keeps() || !link_->connected()) end_drain();
 }
 
-// What is not saved is said before the process ends.
+// Reports the state that is not saved before the process ends.
 void Control::end_drain() {
   jobs_.give_up_parked();
   publish();

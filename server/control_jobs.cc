@@ -242,7 +242,7 @@ void ControlJobs::on(const StopJob& m) {
   stop_lanes(*job, true, m.round, park_last(*job, m.round));
 }
 
-// What lanes keep of a view, if they have that round of it; nullptr: they have not.
+// Makes a job again of the state that lanes keep, if that is of this view and round; nullptr: it is not.
 ControlJobs::Job* ControlJobs::take_back(const StopJob& m) {
   const auto found = parked_.find(m.job);
   if (found == parked_.end()) return nullptr;

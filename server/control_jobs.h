@@ -15,7 +15,7 @@
 //                   a view that is over becomes a snapshot in the same way.
 //                   restart: it stays in memory for the next view -> ShardKept
 //
-// What was loaded for a view that never began, or is being, stays as well: the next view that begins at that snapshot
+// A load for a view that never began stays as well, also before it is done: the next view that begins at that snapshot
 // goes on with it. Nobody is told of it, because to everybody it is what the store has. The same goes for a view that
 // began here and got no further.
 //
@@ -182,7 +182,7 @@ class ControlJobs {
     bool all = true;            // all that have keep something
     bool asked = true;          // the coordinator waits for a ShardKept
     std::optional<Round> last;  // the state that a stop at this round left: goes when that is committed
-    // What its view began with, or was to. Lanes are told to keep it when it is there.
+    // Its view began with this, or was to. Lanes are told to keep it when it is there.
     std::shared_ptr<Load> load;
     bool never_began() const { return load && !load->began; }
     Version min_version{~0ull}, max_version;
@@ -197,7 +197,7 @@ class ControlJobs {
   bool end_snapshots(JobId job);
   void forget_snapshots(Job& job);
   void cleared(JobId id);
-  // What there is in the store, but for what is just being dropped.
+  // Everything in the store, but for what is just being dropped.
   std::vector<StoredJob> stored() const;
   void drop_stored(JobId job, Round first, Round last, StoreOrders::Done done);
 

@@ -77,8 +77,8 @@ void ControlJobs::loaded(const std::shared_ptr<Load>& load, const Status& status
   if (waits) opened(id, waits->view().view, status);
 }
 
-// What an earlier view has left that this one can begin with; null: nothing. A view that began here may have left what
-// its nodes had not said yet, which is that of another round.
+// Finds a load of an earlier view that this view can begin with; null: there is none. Nodes of a view that began here may
+// have yet to say their residuals, which are those of another round.
 std::shared_ptr<ControlJobs::Load> ControlJobs::load_for(const ViewPlan& view) const {
   const auto found = parked_.find(view.job);
   if (found == parked_.end() || !found->second.load || !same_load(*found->second.load->view, view)) return nullptr;

@@ -237,7 +237,7 @@ void ControlJobs::opened(JobId id, ViewId view, const Status& status) {
     const Job* job = find(id, view);  // else it was refused before it was anything
     logger_->error("job '{}' view {} cannot open: {}", job ? job->view().name() : std::to_string(id.value), view.value,
                    ready.message);
-    // What lanes kept of the last view, or have loaded, is as good for the next one.
+    // The next view can use as well what lanes kept of the last one, or have loaded.
     const std::string why = "it could not open";
     if (job && !keep_load(id, why)) job->kept ? park(id, why) : drop(id, why);
   }

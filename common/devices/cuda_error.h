@@ -37,8 +37,8 @@ constexpr bool ends_process(cudaError_t code) {
   }
 }
 
-// Those of a driver that is not ready yet, or not again: a fabric manager or MPS server that comes up, a device that
-// another process has for itself. A later process, or this one, may find it there.
+// Is it an error of a driver that is not ready yet, or not again? A fabric manager or an MPS server comes up, or another
+// process has the device for itself. A later process, or this one, may find the device there.
 constexpr bool may_pass(cudaError_t code) {
   switch (code) {
     case cudaErrorUnknown:  // /dev/nvidia-uvm is not there yet

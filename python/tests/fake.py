@@ -312,7 +312,7 @@ class FakeStream(TorchDispatchMode):
     synchronize = run
 
     def wait_stream(self, other: FakeProgramStream | FakeStream) -> None:
-        """What the program has put on its own stream was done at once; this stream stands for all of ours."""
+        """Work on the program's own stream was done at once; this stream stands for all of ours."""
         self.has_all_of_program = True
 
 

@@ -50,7 +50,7 @@ STOPPED = 75
 
 
 class Said:
-    """What a rank says: where it begins, each round, and where it ends, with a digest of the parameters."""
+    """Output of a rank: where it begins, each round, and where it ends, with a digest of the parameters."""
 
     @staticmethod
     def begins(round: int, digest: str) -> None:
@@ -196,7 +196,7 @@ class LibraryRank:
 
 @dataclass
 class Ended:
-    """What the processes of one run said."""
+    """Output of the processes of one run."""
 
     began: tuple[int, str] | None  # round, digest
     said: tuple[int, str] | None
@@ -268,7 +268,7 @@ def run_and_stop(folder: Path, run: int, words: list[str], lose: bool, is_last: 
             except subprocess.TimeoutExpired:
                 faults.append(f"{name} has not ended after {PATIENCE_S} s")
                 continue
-            # Who had not come to where it takes the signal ends by it.
+            # A process that had not come to where it takes the signal ends by it.
             wanted = (STOPPED if name.startswith("rank") else 0, -signal.SIGTERM)
             says = [line for line in lines(folder / f"{name}.log")[logs.get(name, 0) :] if "not saved: job" in line]
             unsaved |= bool(says)

@@ -28,7 +28,7 @@ class Reading {
         slots_(state_names(optimizer_).size()),
         visitor_(visitor) {}
 
-  // Of files that are not read whole, these chunks.
+  // Reads the files of `whole`, and of other files only these chunks.
   Status run(const std::set<ShardIndex>& whole, const std::set<ChunkIndex>& chunks) {
     std::set<ShardIndex> shards = whole;
     for (const ChunkIndex chunk : chunks) shards.insert(layout_.owner(chunk).shard);

@@ -244,7 +244,7 @@ void Checkpoints::server_lost(std::uint16_t server, const std::string& why, std:
   }
 }
 
-// Of the servers that it waits for; another number as well when one of them is done.
+// Counts the bytes of the servers that it waits for; gives another number as well when one of them is done.
 std::uint64_t Checkpoints::progress(const CheckpointStatus& status) const {
   std::uint64_t sum = status.awaited.size();
   for (const std::uint16_t server : status.awaited) {

@@ -77,7 +77,7 @@ class CoordinatedJob {
   // Are large parts on their way that ranks gave for the committed snapshot? Asks for them.
   bool parts_come(std::uint64_t now_ms) { return ledger_.keeper.fetch(record().committed, now_ms); }
   bool kept_by_servers() const;
-  // What they keep is to become a snapshot, and not all have said what it is.
+  // Their state is to become a snapshot, and not all have said which round they have.
   bool saves_kept() const { return between() && !between()->going.empty(); }
   // Its nodes left before it had an id: nothing of it is anywhere.
   bool never_opened() const;

@@ -1,5 +1,5 @@
-// What servers keep of a job between two views: who is asked for it, and how it becomes a snapshot before one of them
-// goes.
+// State that servers keep of a job between two views: who is asked for it, and how it becomes a snapshot before one of
+// them goes.
 #include <algorithm>
 #include <utility>
 

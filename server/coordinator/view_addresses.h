@@ -21,12 +21,12 @@ class ViewAddresses {
 
   explicit ViewAddresses(std::uint32_t nodes) : said_(nodes) {}
 
-  // Of a node and key the first word counts. The author must be a node of the view. kLimit: it has too many keys.
+  // The first value of a node and key counts. The author must be a node of the view. kLimit: it has too many keys.
   Status add(const PeerAddress& m);
   // Has every node said something that the others were not told?
   bool complete() const { return news_of_ == said_.size(); }
   bool news() const { return news_of_ != 0; }
-  // What `node` was not told yet; what all said so far.
+  // Tells what `node` was not told yet; tells what all said so far.
   void tell_news(std::uint32_t node, const Tell& tell) const { tell_some(node, true, tell); }
   void tell_all(std::uint32_t node, const Tell& tell) const { tell_some(node, false, tell); }
   void told();  // all nodes were, of all that is there

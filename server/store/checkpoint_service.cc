@@ -49,8 +49,8 @@ std::string without_suffix(const std::string& directory) {
   return directory.ends_with(suffix) ? directory.substr(0, directory.size() - suffix.size()) : directory;
 }
 
-// Of those that load, each reads some files whole, so that each file is read whole once: the restore counts when all are
-// done.
+// Shares the files among the servers that load, so that one of them reads each file whole: the restore counts when all
+// are done.
 std::set<ShardIndex> files_to_check(const Manifest& manifest, const Layout& layout, ShardIndex mine) {
   std::set<ShardIndex> loading, files;
   for (const ChunkOwner owner : layout.owners()) loading.insert(owner.shard);

@@ -114,8 +114,8 @@ void Snapshotter::abandon_locked(Active& active, const std::string& reason, std:
   active.slots.clear();
 }
 
-// Those that are given up go first: somebody may wait for their end, and it costs nothing. Those that keep no pace
-// follow: a job's end waits for them, and not for the pace of another job's.
+// Snapshots that are given up go first: somebody may wait for their end, and it costs nothing. Snapshots that keep no
+// pace follow: a job's end waits for them, and not for the pace of another job's.
 Snapshotter::Active* Snapshotter::runnable() {
   Active* first = nullptr;
   for (Active& active : active_) {

@@ -182,7 +182,7 @@ bool ClusterWorld::permutes() const {
                              [](const auto& fault) { return fault.kind == ClusterScenario::Fault::Kind::kPermute; });
 }
 
-// What machines keep of the ranks that they had is of no use for the others.
+// Machines keep state of the ranks that they had, which is of no use for others.
 void ClusterWorld::permute_ranks(std::uint64_t for_ns) {
   if (operator_.keeps_trainers()) return;
   const std::vector<std::uint32_t> before = places_;

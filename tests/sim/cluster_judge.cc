@@ -309,7 +309,7 @@ void ClusterJudge::server_ends(std::uint16_t shard, bool said) {
                            in_words("round", committed_.value) + " when " + in_words("server", shard) +
                            " ends in good order";
   if (!said) broken_(what + " and says nothing");
-  // What servers keep can be written if all have one round of it, and no node has something yet to say.
+  // Servers can write the state that they keep if all have one round of it, and no node has something yet to say.
   const bool mixed = std::ranges::any_of(reached_, [&](std::uint64_t version) { return version != complete_; });
   const bool may_lose = disturbed_ && (mixed || keeps_residual() || scenario_.rewinds || server_lost_);
   if (!may_lose) broken_(what);

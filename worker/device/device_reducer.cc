@@ -9,7 +9,7 @@ namespace tributary {
 namespace {
 
 constexpr std::uint32_t kNone = ~0u;
-// Of one sleep while a residual is waited for: then failures are looked for.
+// One sleep while a residual is waited for: then failures are looked for.
 constexpr std::uint64_t kWaitNs = 100'000'000;
 // An event of each kind a chunk may have pending.
 constexpr std::size_t kEventsPerChunk = 3;

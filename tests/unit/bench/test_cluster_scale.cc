@@ -1,4 +1,4 @@
-// What large clusters cost server 0, on virtual wires.
+// Costs of large clusters for server 0, on virtual wires.
 #include <doctest/doctest.h>
 
 #include <vector>

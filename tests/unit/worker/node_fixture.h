@@ -44,7 +44,7 @@ class FakeCoordinator final : public CoordinatorPort {
     REQUIRE(eventually([&] { return all<Message>().size() >= count; }));
     return all<Message>().back();
   }
-  // Who has something to say waits until the lock is gone.
+  // Holds back everybody who has something to say until the lock is gone.
   std::unique_lock<std::mutex> hold() const { return std::unique_lock(mutex_); }
 
  private:

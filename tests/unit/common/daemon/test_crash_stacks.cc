@@ -1,4 +1,4 @@
-// What a process says of its threads when it crashes.
+// Stacks of all threads that a process prints when it crashes.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/resource.h>

@@ -155,7 +155,7 @@ TEST_CASE("a frame may be a subtree's sum, wherever it stands") {
       }
       std::vector<float> expected(kElements), got(kElements);
       kernels::tree_sum(inputs, kElements, expected.data());
-      // Of aligned parts of a power of two some are one frame.
+      // Some aligned parts of a power of two are one frame.
       std::vector<PushFrame> frames;
       std::uint32_t state = which * 7919u + static_cast<std::uint32_t>(nodes);
       for (std::size_t first = 0; first < nodes;) {

@@ -274,7 +274,7 @@ TEST_CASE("what some nodes say later than others is told with the next tick, as 
     CHECK(got->addresses[0].node == NodeRank(2));
   }
   CHECK(cluster.count<PeerAddresses>() == 2);
-  // What was told is not told again, but to a worker that may not have heard.
+  // Nobody is told again, but a worker that may not have heard.
   cluster.sent.clear();
   cluster.say(worker_peer(0), address(welcome, 0));
   cluster.say(worker_peer(1), address(welcome, 1));

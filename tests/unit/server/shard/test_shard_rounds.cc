@@ -379,7 +379,7 @@ TEST_CASE("the learning rate follows the schedule by rounds applied") {
 
 namespace {
 
-// What node `node` pushes: values whose sum depends on the order of adding.
+// A push of node `node`: values whose sum depends on the order of adding.
 std::vector<std::byte> mixed_frame(std::uint32_t node, std::uint64_t round) {
   std::vector<float> values(kChunk);
   std::uint32_t state = node * 2654435761u + static_cast<std::uint32_t>(round) * 40503u + 1;

@@ -1,4 +1,4 @@
-// What the control thread has done with the store: in order, by another thread, and answered on the control thread.
+// Orders of the control thread to the store: done in order, by another thread, and answered on the control thread.
 #include <doctest/doctest.h>
 
 #include <atomic>
