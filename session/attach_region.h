@@ -39,14 +39,14 @@ inline constexpr std::size_t kRegionAlign = 4096;
 enum class RegionState : std::uint32_t {
   kRunning = 0,
   kStopRequested = 1,  // finish the round, then detach with LeaveKind::kStopped
-  kStopped = 2,        // the view is over in good order (AttachStopped says why); rounds still open are void
+  kStopped = 2,        // the view has ended cleanly (AttachStopped says why); rounds still open are void
   kRestart = 3,        // the view is over because a member was lost; attach again
   kFailed = 4,         // the worker refused something or died; see the socket
 };
 
-// Of the newest rounds: a word is written again so many rounds later, which needs its own gradients of the rounds
-// between. The lane writes it before it publishes any of the round's parameters; a trainer reads it after it has waited
-// for any of them.
+// Gate words of the newest rounds. A word is written again so many rounds later, which needs this node's gradients of
+// the rounds between. The lane writes a word before it publishes any of the round's parameters; a trainer reads the
+// word after it has waited for any of them.
 inline constexpr std::size_t kGateWords = 4;
 
 struct NodeHeader {
@@ -60,13 +60,13 @@ struct NodeHeader {
   std::atomic<std::uint64_t> reduce_ns{0};
   std::atomic<std::uint64_t> bytes_pushed{0};
   std::atomic<std::uint64_t> bytes_pulled{0};
-  // Modes ssp and async. Of all answers: how many clocks the slowest node was behind the reader.
+  // Modes ssp and async, over all answers: by how many clocks the slowest node was behind the reader.
   std::atomic<std::uint64_t> pulls{0};
   std::atomic<std::uint64_t> staleness_sum{0};
   std::atomic<std::uint64_t> staleness_max{0};
-  // Written by trainers, all the same, before they are ready for that round: after it comes none. 0: not known.
+  // The job's last round. All trainers write the same, before they are ready for that round. 0: not known.
   std::atomic<std::uint64_t> last_round{0};
-  // Written by the worker: a snapshot will be of this round, so ranks give what they keep with it. 0: none is named.
+  // Written by the worker: the round of the next snapshot, for which ranks give their kept state. 0: none is named.
   std::atomic<std::uint64_t> snapshot_round{0};
   GateWord gate[kGateWords];  // by round % kGateWords; jobs with a gate
 };
@@ -82,7 +82,7 @@ struct RankHeader {
 struct TensorWord {
   std::atomic<std::uint64_t> round{0};  // of the last ready(); begins at the resume round
   std::atomic<std::uint64_t> weight{0};
-  // Settings of the step, as the trainer says them.
+  // Settings of the step, given by the trainer.
   std::atomic<double> lr{StepSettings::kConfigured};
   std::atomic<double> weight_decay{StepSettings::kConfigured};
   std::atomic<double> momentum{StepSettings::kConfigured};

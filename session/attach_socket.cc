@@ -119,7 +119,7 @@ Status AttachSocket::send(const AttachMessage& message, std::span<const int> fds
     while (const int problem = send_packet(fd_.get(), parts, offset == 0 ? fds : std::span<const int>())) {
       if (problem != EAGAIN) return tl::unexpected(closed_by_peer());
       if (!wait_for(fd_.get(), POLLOUT, deadline)) {
-        // What has begun and does not end would make the next message unreadable.
+        // A message that is cut off would make the next one unreadable.
         if (offset > 0) hang_up();
         return fail(ErrorCode::kTimeout,
                     "the other side of the attach socket has not read for " + std::to_string(patience.count()) + " ms");

@@ -6,7 +6,7 @@
 //     packet  := u32 kPacketMagic | u32 message_bytes | u32 offset | u32 zero | piece of at most kMaxPiece bytes
 //     message := packets with offset 0, kMaxPiece, 2 * kMaxPiece, ... of the same message_bytes;
 //                descriptors come with the first
-// Whatever breaks that grammar gives kMalformed, and the connection is given up.
+// A packet that breaks this grammar gives kMalformed, and the connection is given up.
 #pragma once
 
 #include <chrono>
@@ -34,23 +34,23 @@ class AttachSocket {
  public:
   static constexpr std::size_t kMaxFds = kMaxPacketFds;  // node region, gradient region, one eventfd per worker lane
   static constexpr std::size_t kMaxPiece = 64u << 10;
-  // How long a packet may wait for a peer that does not read; then the peer is given up, or, if nothing of the message
-  // has been sent, the message alone.
+  // How long a packet may wait for a peer that does not read. After that send() drops the message, and also the peer if
+  // a part of the message has been sent.
   static constexpr std::chrono::milliseconds kSendTimeout{2000};
-  // Trainers send one with a message at most.
+  // Descriptors that a trainer may send with a message.
   static constexpr std::size_t kMaxFdsOfTrainer = 1;
 
-  // kUnavailable if nobody listens on `path` (named), kInvalidArgument if it is too long for a Unix socket. kIo: who
-  // listens is another user's process, and not root's.
+  // kUnavailable if no process listens on `path` (named), kInvalidArgument if it is too long for a Unix socket. kIo:
+  // another user's process listens, and not root's.
   static Result<AttachSocket> connect(const std::string& path);
-  // An accepted connection.
+  // Takes an accepted connection.
   static AttachSocket adopt(FileDescriptor fd) { return AttachSocket(std::move(fd), kMaxFdsOfTrainer); }
 
-  // patience: with a peer that does not read, for each packet. Closed by the peer: kUnavailable; kTimeout.
+  // patience: the wait for a peer that does not read, for each packet. kUnavailable: the peer has closed; kTimeout.
   Status send(const AttachMessage& message, std::span<const int> fds = {},
               std::chrono::milliseconds patience = kSendTimeout);
-  // Without waiting: nothing if no complete message is there yet. Closed by the peer: kUnavailable. Bytes that are no
-  // message: the codec's error.
+  // Returns a complete message if there is one, without waiting. kUnavailable: the peer has closed. Bytes that are no
+  // message give the codec's error.
   Result<std::optional<AttachReceived>> receive_now();
   // Waits for a message at most until `deadline`: then kTimeout.
   Result<AttachReceived> receive(std::chrono::steady_clock::time_point deadline);
@@ -58,7 +58,7 @@ class AttachSocket {
   int fd() const { return fd_.get(); }
   // The process at the other end.
   SocketPeer peer() const;
-  // Ends the connection: what the peer has sent before is still received, and then that it is closed.
+  // Ends the connection: messages that the peer has sent before are still received, and then the end.
   void hang_up();
 
  private:
@@ -69,7 +69,7 @@ class AttachSocket {
 
   FileDescriptor fd_;
   std::size_t takes_fds_;           // with a message
-  NotInherited own_;                // of who has connected: the worker is to see the end of this process
+  NotInherited own_;                // of a connecting trainer: the worker is to see the end of this process
   std::vector<std::byte> partial_;  // message under way
   std::size_t expected_ = 0;        // its size; 0: none under way
   std::vector<FileDescriptor> partial_fds_;

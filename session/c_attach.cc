@@ -72,7 +72,7 @@ Result<std::vector<TensorSpec>> tensors_of(const tributary_options& options) {
     }
     specs.push_back(spec_of(tensor));
   }
-  // What a worker would refuse is refused before one is looked for.
+  // Tensors that a worker would refuse are refused before the attach looks for a worker.
   if (auto layout = Layout::unowned(specs); !layout) return tl::unexpected(layout.error());
   return specs;
 }

@@ -1,5 +1,5 @@
-// What tributary_attach() is told (session/tributary.h), as the session takes it. Everything in it is the caller's:
-// what cannot be is kInvalidArgument or kConfig, with the member's name.
+// The arguments of tributary_attach() (session/tributary.h), in the session's types. The caller sets all of them: an
+// impossible value is kInvalidArgument or kConfig, with the member's name.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What the C interface (session/tributary.h) is made of: statuses and the last error of a thread, structs of callers
-// that know fewer or more members than this library, and a fence that no exception passes. Used by tributary.cc and
+// The parts of the C interface (session/tributary.h): statuses and the last error of a thread, structs of callers that
+// know fewer or more members than this library, and a fence that no exception passes. Used by tributary.cc and
 // c_attach.cc.
 #pragma once
 
@@ -59,13 +59,13 @@ auto fenced_pointer(Call&& call) noexcept {
 
 Status not_null(const void* pointer, const char* what);
 
-// Of a struct that begins with its size. least: bytes up to the last member that every caller has.
+// Checks the size that a struct begins with. least: bytes up to the last member that every caller has.
 Status check_size(std::size_t size, std::size_t least, const char* what);
 
 // kInvalidArgument: members that this library does not know are not 0.
 Status check_unknown(const void* given, std::size_t size, std::size_t known, const char* what);
 
-// Overwrites in `known`, which has the values of absent members, what the caller's struct has.
+// Copies the members of the caller's struct to `known`, which has the values of absent members.
 // kInvalidArgument: it is null, its size is impossible, or it has something set that only newer libraries know.
 template <class Struct>
 Status read_struct(const Struct* given, std::size_t least, const char* what, Struct& known) {
@@ -77,7 +77,7 @@ Status read_struct(const Struct* given, std::size_t least, const char* what, Str
   return {};
 }
 
-// Gives the caller what its struct has room for; members that this library does not know become 0.
+// Writes the members that the caller's struct has; those that this library does not know become 0.
 template <class Struct>
 Status write_struct(Struct values, std::size_t least, const char* what, Struct* out) {
   if (Status there = not_null(out, what); !there) return there;

@@ -1,5 +1,5 @@
-// SessionDevice: what the C interface does for a trainer on a GPU. Host memory of its session is pinned, so that copies
-// overlap with all else; and a gradient that streams still have to finish is said to be ready when they get there.
+// SessionDevice: the C interface's part for a trainer on a GPU. It pins the session's host memory, so that copies
+// overlap with all else, and declares a gradient ready when the stream that produces it gets there.
 #pragma once
 
 #include <condition_variable>
@@ -20,24 +20,24 @@ namespace tributary::c {
 class SessionDevice {
  public:
   SessionDevice(std::shared_ptr<TrainerDevice> device, std::size_t tensors);
-  // Waits for what ready_after() put on streams. No copy may be under way.
+  // Waits for the calls that ready_after() put on streams. REQUIRES: no copy is under way.
   ~SessionDevice();
   SessionDevice(const SessionDevice&) = delete;
   SessionDevice& operator=(const SessionDevice&) = delete;
 
-  // For as long as this object lives. Whole pages. An error leaves memory as it is, so that copies are slower.
+  // Pins whole pages for as long as this object lives. An error leaves memory as it is, so that copies are slower.
   Status pin(const std::vector<std::span<std::byte>>& memory);
 
-  // Calls `ready` on a thread of the driver when what is on `stream` now is done. One for a tensor at a time. Different
-  // tensors may be called from different threads. kDevice: the device, or the stream, does not take it.
+  // Calls `ready` on a thread of the driver when the work now on `stream` is done. One call for a tensor at a time.
+  // Different tensors may be called from different threads. kDevice: the device, or the stream, does not take it.
   Status ready_after(void* stream, std::size_t tensor, std::function<void()> ready);
-  // Blocks until it has been called for the tensor, or for all. kDevice: the device has failed, or a stream has ended
-  // without it. Nothing is called after that, and all that follows has the same error.
+  // Blocks until `ready` has been called for the tensor, or for all. kDevice: the device has failed, or a stream has
+  // ended without the call. After that no `ready` is called, and later calls return the same error.
   Status said(std::size_t tensor);
   Status all_said();
 
  private:
-  // Outlives this object where the driver still has a call of it, which it may never make.
+  // Outlives this object where the driver still holds a call of it, which it may never make.
   struct State {
     std::mutex mutex;
     std::condition_variable called;

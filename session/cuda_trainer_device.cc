@@ -72,8 +72,8 @@ class CudaTrainerDevice final : public TrainerDevice {
   }
 
  private:
-  // A call of the runtime is about the device that its thread has chosen last. That is the trainer's choice, which is
-  // the same afterwards.
+  // A call of the runtime applies to the device that its thread has chosen last. The trainer's choice is restored
+  // afterwards.
   template <class Call>
   Status on_device(const char* operation, Call&& call) const {
     const KeptContext kept;

@@ -1,4 +1,4 @@
-// FigureOutbox: what the program has said of its rounds (Session::log) and the worker has not been told yet.
+// FigureOutbox: figures of rounds (Session::log) that have not been sent to the worker yet.
 #pragma once
 
 #include <chrono>
@@ -14,14 +14,14 @@ namespace tributary {
 
 class FigureOutbox {
  public:
-  // Session::log(). Any thread.
+  // Does Session::log(). Any thread.
   Status add(Round round, std::string_view name, double mean, std::uint64_t samples);
 
   // The session's thread:
   bool due() const;  // Session::kFigureInterval is over
-  // Tells the worker. One that is gone is found by whoever waits for it.
+  // Sends the figures to the worker. If the worker is gone, the next wait for it finds that.
   void send(AttachSocket& socket);
-  // The worker is older, and knows no figures: nothing is sent any more.
+  // Sends nothing any more: the worker is older, and knows no figures.
   void give_up() { unknown_ = true; }
 
  private:

@@ -12,7 +12,7 @@ namespace tributary {
 // again. Returns false only when the time ran out.
 bool futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::nanoseconds timeout);
 
-// Wakes everybody who sleeps on `word`.
+// Wakes all threads that sleep on `word`.
 void futex_wake_all(const std::atomic<std::uint32_t>& word);
 
 }  // namespace tributary

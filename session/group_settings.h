@@ -1,5 +1,5 @@
-// GroupSettings: weight decay and momentum that a trainer says of a group's steps, until it says others. For callers
-// who say a tensor's learning rate alone with its gradient.
+// GroupSettings: weight decay and momentum that a trainer has set for a group's steps. For callers that give only the
+// learning rate with a tensor's gradient.
 #pragma once
 
 #include <cstddef>

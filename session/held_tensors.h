@@ -1,6 +1,6 @@
-// HeldTensors: what of the model a rank holds, and its node with it (docs/model-parallel.md). Tensors have the numbers
-// that all ranks declared them with, and in the node's layout, where they lie in shared memory, those of the node's
-// part. Made of an attach reply; does not change.
+// HeldTensors: the part of the model that a rank and its node hold (docs/model-parallel.md). A tensor has the number
+// that all ranks declared it with, and another one in the node's layout, by which it lies in shared memory. Made from
+// an attach reply; does not change.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@ class HeldTensors {
 
   const Layout& layout() const { return layout_; }                   // of the node
   const std::vector<std::size_t>& tensors() const { return mine_; }  // that this rank holds, numbered as there
-  // From the number that a tensor was declared with; none: this rank does not hold it.
+  // Converts the number that a tensor was declared with; none: this rank does not hold it.
   std::optional<std::size_t> find(std::size_t declared) const;
   std::size_t at(std::size_t declared) const;  // REQUIRES: it does
-  // In a fresh job: is this rank the first that holds it? tensor: as in tensors().
+  // In a fresh job: is this rank the first that holds the tensor? tensor: as in tensors().
   bool gives_values(std::size_t tensor) const;
 
  private:

@@ -1,4 +1,4 @@
-// KeptState: what a rank keeps after a round, with its large part, if it has one. Trainers and their worker share the
+// KeptState: a rank's state after a round, with its large part, if it has one. Trainers and their worker share the
 // large part's memory.
 #pragma once
 
@@ -17,7 +17,7 @@ struct KeptState {
   Round round() const { return state.round; }
   StateHead head() const { return StateHead::of(state.state); }
   std::span<const std::byte> body() const { return StateHead::body(state.state); }
-  // All that its head speaks of is there.
+  // Whether all parts that its head names are there.
   bool complete() const { return !state.state.empty() && (!head().large || large); }
 };
 

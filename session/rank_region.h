@@ -1,6 +1,6 @@
-// Which parts of a rank's region of shared memory (session/attach_region.h) the rank uses: its words, and the gradients of
-// tensors that it holds. The rest is addresses without memory, so that ranks which hold a part of the model each do not
-// need memory for all of it.
+// The used parts of a rank's region of shared memory (session/attach_region.h): its words, and the gradients of tensors
+// that it holds. The rest is addresses without memory, so that a rank with a part of the model needs memory only for
+// that part.
 #pragma once
 
 #include <cstddef>

@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kLivenessInterval{50};
 // How long the worker may take to say why the view ended.
 constexpr std::chrono::milliseconds kReplyTimeout{10'000};
 constexpr std::chrono::milliseconds kConnectPause{100};  // between tries to reach a worker that does not listen yet
-// Of keep(): the open round, and those before it that a stop may be after or a snapshot may still be named for.
+// Rounds of keep(): the open one, and those before it that a stop may be after or a snapshot may still be named for.
 constexpr std::size_t kRoundsKept = 3;
 constexpr std::size_t kRoundsOfStop = 2;  // a stop is after the last one of them that is complete
 
@@ -47,13 +47,13 @@ struct Session::Impl {
   const Layout& layout() const { return held->layout(); }
   SessionMemory memory;
   std::vector<std::vector<std::uint16_t>> lanes_of;  // per tensor as in the node's layout: which doorbells to ring
-  // What the worker said when the view ended, read from the socket.
+  // The worker's messages about the end of the view, read from the socket.
   std::optional<AttachStopped> stopped;
   std::optional<Error> failure;
   std::shared_ptr<SessionKeepsake> keepsake;
   std::vector<KeptState> kept;          // of the last rounds, oldest first
-  std::optional<KeptState> own, first;  // that the worker has sent since the view began
-  std::vector<Round> given;  // of these, what the worker has: a stop may be after an earlier round than a snapshot
+  std::optional<KeptState> own, first;  // sent by the worker since the view began
+  std::vector<Round> given;             // of these, the worker's: a stop may be after an earlier round than a snapshot
   FigureOutbox figures;
   TraceWriter trace;
   StopQuestion stops;
@@ -66,7 +66,7 @@ struct Session::Impl {
 
   void find_lanes();
   KeptState state_at_start() const;
-  // Of the tensor's last ready(); any thread.
+  // The round of the tensor's last ready(); any thread.
   Round round_of(std::size_t tensor) const { return Round(memory.word(tensor).round.load(std::memory_order_relaxed)); }
   RegionState state() const { return static_cast<RegionState>(memory.node().state.load(std::memory_order_acquire)); }
   Status hold(const KeptState& state);
@@ -102,7 +102,7 @@ void Session::Impl::find_lanes() {
   }
 }
 
-// What is known of this rank's state as the attach is answered; its large part may be on its way.
+// This rank's state as known when the attach is answered; its large part may be on its way.
 KeptState Session::Impl::state_at_start() const {
   if (!reply.state.empty()) return {{reply.resume_round, reply.state}};
   if (!reply.held_state.empty() || !keepsake) return {{reply.resume_round, reply.held_state}};
@@ -559,7 +559,7 @@ Status Session::keep(Round round, const State& state) {
   const auto recent = kept.end() - static_cast<std::ptrdiff_t>(std::min(kept.size(), kRoundsOfStop));
   kept.erase(std::remove_if(kept.begin(), recent, [](const KeptState& one) { return one.large != nullptr; }), recent);
   if (Status held = impl_->hold(kept.back()); !held) return held;
-  // Who has nothing waits for it.
+  // Ranks without a state wait for it.
   if (first_state() == FirstState::kGiven && round == resume_round()) return impl_->give(kept.back().state);
   return impl_->give_for_snapshot();
 }
@@ -680,7 +680,7 @@ Status Session::finish(LeaveKind kind, const std::string& message) {
   const std::size_t kept = kind == LeaveKind::kFailed ? 0 : impl_->kept.size();
   for (std::size_t i = kept - std::min(kept, kRoundsOfStop); i < kept; ++i) {
     const KeptState& state = impl_->kept[i];
-    // What was kept when the view had ended the worker has not got yet.
+    // The worker does not have state that was kept after the view had ended.
     if (state.large && impl_->state() > RegionState::kStopRequested) {
       if (!impl_->socket.send(HeldState{state.state}, std::vector{state.large->fd()})) {
         return tl::unexpected(impl_->unavailable());

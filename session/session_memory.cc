@@ -13,7 +13,7 @@ constexpr char kSameRelease[] = "; worker and trainer must be of the same releas
 
 }  // namespace
 
-// What was lent is closed before the socket is: the worker frees it after that.
+// Lent memory is closed before the socket: the worker frees the memory after that.
 SessionMemory::~SessionMemory() {
   if (device_gradients_) opener_->close(device_gradients_);
   if (device_parameters_) opener_->close(device_parameters_);

@@ -1,10 +1,10 @@
-// SessionMemory: what a session shares with the worker of its node (session/attach_region.h), mapped in this process:
-// the parameters, this rank's gradients, the words that say how far they are, and the worker lanes' doorbells. The
-// session owns it; pointers into it end with it, but those to parameters that somebody holds.
+// SessionMemory: the memory that a session shares with the worker of its node (session/attach_region.h), mapped in this
+// process: the parameters, this rank's gradients, the words with their progress, and the worker lanes' doorbells.
+// Owner: the session. Pointers into it end with it, except those to parameters that a caller holds.
 //
-// Parameters are read where the worker writes them, or, for who holds them, in a view of this process's own: whoever
-// writes there has a copy of the page, and neither the worker nor another rank reads what he wrote. (So does whoever
-// pins it: nothing that is held may be pinned, as a CUDA device asks for.)
+// Parameters are read where the worker writes them, or, if a caller holds them, in a private view of this process: a
+// write copies the page, and neither the worker nor another rank sees it. (Pinning copies it, too: held parameters must
+// not be pinned, which a CUDA device asks for.)
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,12 @@ class SessionMemory {
   SessionMemory& operator=(const SessionMemory&) = delete;
   ~SessionMemory();
 
-  // Of the reply of the worker at `worker` (its socket), with the descriptors that came with it. kept: where the
-  // descriptor goes that the trainer is to hold (AttachReply::redo); null: nowhere. kMalformed: sizes that this layout
-  // does not have, or memory that is none of ours.
+  // Maps the memory in the reply of the worker at `worker` (its socket), with the descriptors that came with it. kept:
+  // receives the descriptor that the trainer is to hold (AttachReply::redo); may be null. kMalformed: sizes that this
+  // layout does not have, or memory that is none of ours.
   Status map(const AttachReply& reply, const Layout& layout, std::vector<FileDescriptor> fds,
              const std::shared_ptr<TrainerDevice>& opener, FileDescriptor* kept, const std::string& worker);
-  // What is lent on the device, if the reply says so. Errors of the opener.
+  // Opens the memory lent on the device, if the reply has any. Errors of the opener.
   Status open_device(const AttachReply& reply);
 
   NodeHeader& node() const { return *node_; }
@@ -42,13 +42,14 @@ class SessionMemory {
   TraceWindow& trace() const { return *trace_; }
   void ring(std::uint16_t lane) const;  // the worker lane looks
 
-  // Of elements, as the layout numbers them.
+  // Pointers to elements, as the layout numbers them.
   float* initial(std::uint64_t element) const { return given_parameters_ + element; }
   const float* parameters(std::uint64_t element) const { return parameters_ + element; }
-  // From now on parameters() are in a view that lives as long as its holder. Before the first of them is asked for.
+  // Moves parameters() to a private view that lives as long as its holder. REQUIRES: no call of parameters() before.
   Result<std::shared_ptr<const void>> hold_parameters();
   float* gradient(std::uint64_t element, Round round) const;
-  // Memory of parameters and of this rank's gradients, whole pages. held: the tensors of the latter, ascending.
+  // Returns the memory of parameters and of this rank's gradients, whole pages. held: the tensors of the latter,
+  // ascending.
   std::vector<std::span<std::byte>> host_memory(const Layout& layout, std::span<const std::size_t> held) const;
   bool on_device() const { return device_gradients_ != nullptr; }
   float* device_gradient(std::uint64_t element) const { return device_gradients_ + element; }

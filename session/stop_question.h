@@ -1,4 +1,4 @@
-// StopQuestion: whether this rank is to stop (SessionOptions::stops), asked now and then by whoever waits.
+// StopQuestion: whether this rank is to stop (SessionOptions::stops), asked now and then by a thread that waits.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@ class StopQuestion {
 
   explicit StopQuestion(std::function<bool()> stops = nullptr) : stops_(std::move(stops)) {}
 
-  // Costs nothing more often than every kInterval: the answer is then the last one.
+  // Calls within kInterval of the last one cost nothing: they return its answer.
   bool ask() {
     const auto now = std::chrono::steady_clock::now();
     if (!stops_ || now < next_) return answer_;

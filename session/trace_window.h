@@ -10,9 +10,9 @@
 namespace tributary {
 
 struct TraceWindow {
-  // Written by the worker: first before last. last 0: nothing is traced.
+  // Written by the worker: first before last. last 0: no trace.
   std::atomic<std::uint64_t> first{0}, last{0};
-  // Written by the trainer. By round - first; end_ns 0: nothing is said. Of the steady clock.
+  // Written by the trainer, by round - first, on the steady clock. end_ns 0: not recorded.
   struct Place {
     std::atomic<std::uint64_t> round{0};
     std::atomic<std::uint64_t> begin_ns{0};  // the end of the round before

@@ -1,5 +1,5 @@
-// TraceWriter: what a session records of its rounds while its job is traced. Costs a comparison a tensor and one
-// relaxed load a round when it is not. Thread rule: the session's.
+// TraceWriter: records a session's rounds while its job is traced. Otherwise it costs a comparison a tensor and one
+// relaxed load a round. Thread rule: the session's.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ namespace tributary {
 
 class TraceWriter {
  public:
-  // A gradient of this round is ready.
+  // Records that a gradient of this round is ready.
   void ready(TraceWindow& window, Round round) {
     if (round > round_) begin(window, round);
     if (place_) place_->ready_ns.store(steady_ns(), std::memory_order_relaxed);
   }
-  // A wait for parameters of a round is over.
+  // Records that a wait for parameters of a round is over.
   void waited() {
     if (!traced_) return;
     end_ns_ = steady_ns();
@@ -29,7 +29,7 @@ class TraceWriter {
     round_ = round;
     place_ = nullptr;
     const std::uint64_t last = window.last.load(std::memory_order_acquire);
-    // From the round before the first one on, whose end is where the first one begins.
+    // Starts with the round before the first one: its end is the beginning of the first.
     traced_ = last != 0 && round.value <= last && round.value + 1 >= window.first.load(std::memory_order_relaxed);
     if (!traced_) return;
     const std::uint64_t at = round.value - window.first.load(std::memory_order_relaxed);

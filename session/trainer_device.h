@@ -1,6 +1,5 @@
-// TrainerDevice: what a trainer's process does with the device that it computes on, for a session (Session with
-// SessionOptions::device). An interface, so that tributary_session links no CUDA: the real one is in the library
-// tributary_session_cuda.
+// TrainerDevice: a session's operations on the device that the trainer computes on (SessionOptions::device). An
+// interface, so that tributary_session links no CUDA: the implementation is in the library tributary_session_cuda.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +15,9 @@ namespace tributary {
 class TrainerDevice {
  public:
   virtual ~TrainerDevice() = default;
-  // "GPU-...": the worker lends memory of this device.
+  // The device whose memory the worker lends: "GPU-...".
   virtual std::string uuid() const = 0;
-  // The whole allocation behind a handle of the worker's, mapped into this process.
+  // Maps the whole allocation behind a handle of the worker's into this process.
   virtual Result<void*> open(std::span<const std::byte> handle) = 0;
   // REQUIRES: no work that uses it is under way. Before the session ends.
   virtual void close(void* memory) = 0;
@@ -28,14 +27,14 @@ class TrainerDevice {
   // REQUIRES: it is pinned, and no copy of it is under way.
   virtual void unpin(std::span<std::byte> memory) = 0;
 
-  // When what is on `stream` (a cudaStream_t of this device) now is done, `function` is called, on a thread of the
-  // driver; it must not call CUDA. If the device fails before, it is not called at all.
+  // Calls `function`, on a thread of the driver, when the work now on `stream` (a cudaStream_t of this device) is done.
+  // It must not call CUDA. If the device fails before, `function` is not called at all.
   virtual Status call_after(void* stream, void (*function)(void*), void* argument) = 0;
-  // Whether all that is on `stream` is done. An error: the device has failed, and what waits for it is not called.
+  // Whether all work on `stream` is done. An error: the device has failed, and waiting functions are not called.
   virtual Result<bool> idle(void* stream) = 0;
 };
 
-// For the device with this index, as the CUDA runtime counts in this process. kNotFound with the reason in a build
+// Makes the device with this index, as the CUDA runtime counts in this process. kNotFound with the reason in a build
 // without CUDA or without such a device.
 Result<std::shared_ptr<TrainerDevice>> make_cuda_trainer_device(int device);
 

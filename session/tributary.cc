@@ -128,13 +128,13 @@ Status check_ready(const tributary_session* session, std::size_t tensor, std::ui
   return {};
 }
 
-// What streams still have to say comes before any answer.
+// Waits for ready_after() calls that streams have not made yet; no answer comes before them.
 Status await_streams(const tributary_session& session, std::size_t tensor) {
   if (!session.device) return {};
   return tensor == TRIBUTARY_ALL_TENSORS ? session.device->all_said() : session.device->said(tensor);
 }
 
-// A wait for all while only some are ready could last for ever.
+// A wait for all while only some are ready could last forever.
 Status check_all_ready(const tributary_session& session) {
   auto held = std::views::iota(std::size_t{0}, count(session)) |
               std::views::filter([&](std::size_t tensor) { return session.session->holds(tensor); });
@@ -439,7 +439,7 @@ tributary_status tributary_wait(tributary_session* session, size_t tensor, tribu
     const auto state = all ? session->session->wait() : session->session->wait(tensor);
     if (!state) return tl::unexpected(state.error());
     *step = step_of(*state);
-    // Of a view that is over nothing can be ready any more.
+    // In a view that is over no tensor can be ready any more.
     if (*step != TRIBUTARY_CONTINUE && *step != TRIBUTARY_STOP_REQUESTED) return {};
     if (all) {
       std::ranges::fill(session->awaiting, 0);

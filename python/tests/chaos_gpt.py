@@ -60,7 +60,7 @@ def digest_in(text: str) -> str:
 
 
 def kill_in_turns(run: subprocess.Popen[str], folder: Path, kills: int) -> list[tuple[str, float]]:
-    """What was killed, and how long it was until the job was a round past the open one."""
+    """Returns the kind of each process killed, and the time until the job was a round past the open one."""
     taken: list[tuple[str, float]] = []
     while round_of(folder) < 1 and run.poll() is None:
         time.sleep(0.1)

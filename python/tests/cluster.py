@@ -22,7 +22,7 @@ LIBRARY = Path(os.environ.get("TRIBUTARY_LIBRARY", BUILD / "lib" / "libtributary
 
 
 def not_built() -> str:
-    """What is missing; empty: nothing."""
+    """Names the missing programs; empty: none."""
     missing = [str(path) for path in (BIN / "tributary-server", BIN / "tributary-worker", LIBRARY) if not path.exists()]
     return f"not built: {', '.join(missing)}" if missing else ""
 
@@ -34,7 +34,7 @@ def free_port() -> int:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Of a program that trains: this process', with the package and the library of this tree."""
+    """Environment of a program that trains: this process', with the package and the library of this tree."""
     return {
         **os.environ,
         "PYTHONPATH": str(REPOSITORY / "python"),
@@ -171,7 +171,7 @@ class Cluster:
         return process
 
     def wait_for_round(self, rank: int, name: str, round: int) -> None:
-        """Of a program that writes lines "round NAME ROUND" (``trainer.py`` with a pause)."""
+        """Waits for a round of a program that writes lines "round NAME ROUND" (``trainer.py`` with a pause)."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             whole = self.log_of(rank).rpartition("\n")[0]  # the last line may be a part of one
@@ -219,7 +219,7 @@ def wait_all(processes: list[subprocess.Popen[bytes]], timeout: float) -> None:
 
 
 def value_of(log: str, key: str, name: str) -> str:
-    """Of the last line "KEY NAME VALUE"."""
+    """Returns the VALUE of the last line "KEY NAME VALUE"."""
     values = [line.split(" ", 2)[2] for line in log.splitlines() if line.startswith(f"{key} {name} ")]
     assert values, f"no line '{key} {name} ...' in:\n{log}"
     return values[-1]

@@ -289,7 +289,7 @@ class FakeSession:
 
 
 class FakeStream(TorchDispatchMode):
-    """Of a GPU that computes nothing before it must: copies on it are made when somebody waits for it."""
+    """Stream of a GPU that computes nothing before it must: copies on it are made when a thread waits for it."""
 
     cuda_stream = 77
 

@@ -81,7 +81,7 @@ class Case:
             return trib.DistributedOptimizer(self.net, optimizer, mesh=self.mesh, replicate="dp", **options)
 
     def batches(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Of this rank, in an epoch: those of all data ranks together are the data set's order."""
+        """This rank's batches in an epoch: those of all data ranks together are the data set's order."""
         sampler = trib.DistributedSampler(DATA, shuffle=False)
         return list(DataLoader(DATA, batch_size=BATCH, sampler=sampler))
 
@@ -220,7 +220,7 @@ def hybrid_inside() -> None:
 
 
 def mixed_precision() -> None:
-    """What is pushed is of the sharded parameters' type."""
+    """Pushed gradients have the sharded parameters' type."""
     case = Case({"dp": 2, "fsdp": 2})
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     fully_shard(case.net, mesh=case.mesh["fsdp"], mp_policy=policy)

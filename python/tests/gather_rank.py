@@ -29,7 +29,7 @@ class Rank:
         self.folder = Path(settings["folder"])
         self.library = _library.load()
         self.keepsake = self.library.keepsake()
-        # That this process need not ask any more: of as many rounds as answers are kept of, so that others can ask.
+        # Calls that this process need not repeat: of as many rounds as answers are kept of, so that others can ask.
         self.known: set[tuple[int, int]] = set()
 
     def attach(self) -> Session:

@@ -54,7 +54,7 @@ def loader(**options: Any) -> DataLoader[Any]:
 
 
 class Said:
-    """What a rank says."""
+    """The file of a rank's lines, and the values that it has reported."""
 
     def __init__(self, net: nn.Module, groups: Any) -> None:
         self.net, self.groups = net, groups
@@ -76,7 +76,7 @@ class Said:
         self.file.flush()
 
     def value(self, of: str, number: int, value: float) -> None:
-        """That all ranks have alike."""
+        """Writes a value that is equal on all ranks."""
         self.values[of] = value
         self.file.write(f"{of} {number} {value!r}\n")
         self.file.flush()
@@ -372,7 +372,7 @@ def clipped_here() -> None:
 
 
 def shard(rank: int) -> range:
-    """Of 10 batches, or of 7."""
+    """Samples of 10 batches on rank 0, of 7 on others."""
     return range(80) if rank == 0 else range(80, 80 + 7 * BATCH)
 
 

@@ -1,4 +1,4 @@
-"""What a rank is told of a model that is split wrongly: lines "MISTAKE: MESSAGE". Two ranks, by RANK and WORLD_SIZE."""
+"""Prints a rank's errors for models split wrongly: lines "MISTAKE: MESSAGE". Two ranks, by RANK and WORLD_SIZE."""
 
 from __future__ import annotations
 

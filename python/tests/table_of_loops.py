@@ -65,8 +65,8 @@ class Run:
             time.sleep(0.005)
 
     def rounds(self) -> dict[tuple[int, str], list[str]]:
-        """What was said of each round, by rank and round. A loss is what was said of it first: a rank that goes through
-        a round again has later parameters.
+        """Returns each round's reports, by rank and round. The first reported loss counts: a rank that goes through a
+        round again has later parameters.
         """
         said: dict[tuple[int, str], list[str]] = {}
         losses: dict[tuple[int, str], str] = {}

@@ -151,7 +151,7 @@ def accumulated(run: Run) -> None:
 
 
 def kept_by_hand(run: Run) -> None:
-    """Of a loop whose top is a round's first gradient."""
+    """Loop whose top is a round's first gradient."""
     opt = run.optimizer()
     loader = Stateful(lambda epoch: torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(epoch)).tolist())
     loader.make = lambda: None  # type: ignore[method-assign]  # random numbers are not put back

@@ -1,4 +1,4 @@
-"""What compares us with torch: whoever exchanges, the same batches give the same model."""
+"""Comparison with torch: whatever exchanges the gradients, the same batches give the same model."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class TorchStepTest(unittest.TestCase):
 
 
 class GpuCheckTest(unittest.TestCase):
-    """What `bench/gpu_check` makes of the figures of a step on a GPU."""
+    """The judgement of `bench/gpu_check` on the figures of a step on a GPU."""
 
     def setUp(self) -> None:
         sys.path.insert(0, str(REPOSITORY / "bench"))

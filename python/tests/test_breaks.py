@@ -656,7 +656,7 @@ class Losses(WithFake):
         self.assertEqual(len(self.library.attaches), 1)
 
     def test_whoever_waits_for_others_words_attaches_with_them(self) -> None:
-        """Of the ranks that hold a model together some have the round, and one attaches again before it has."""
+        """Some ranks that hold a model together have the round; one attaches again before it has the round."""
         opt = self.make()
         self.train(opt)
         asked: list[int] = []

@@ -1,4 +1,4 @@
-"""What loops ask a process group for: values of all ranks."""
+"""Collectives of loops: values of all ranks."""
 
 from __future__ import annotations
 

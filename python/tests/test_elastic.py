@@ -37,8 +37,8 @@ opt.finish()
 
 class Elastic(WithDaemons):
     def batches(self, cluster: Cluster, rank: int) -> dict[int, tuple[int, int, int, list[int]]]:
-        """Ranks, epoch, steps of the scheduler and samples of each round: what was said last before it was complete.
-        What is said of it later is of a rank that goes through it again.
+        """Ranks, epoch, steps of the scheduler and samples of each round: the last report before it was complete. Later
+        reports are of a rank that goes through it again.
         """
         found: dict[int, tuple[int, int, int, list[int]]] = {}
         complete = 0

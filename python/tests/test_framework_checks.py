@@ -1,4 +1,4 @@
-"""What Accelerate, Hugging Face's Trainer and Lightning are told about a job, before training where that can be."""
+"""Errors to users of Accelerate, Hugging Face's Trainer and Lightning, before training where possible."""
 
 from __future__ import annotations
 

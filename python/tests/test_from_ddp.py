@@ -276,7 +276,7 @@ class Data(WithFake):
 
 class Table(unittest.TestCase):
     def test_each_row_has_a_test(self) -> None:
-        """Of docs/loops.md: a test that there is."""
+        """Every row of docs/loops.md names a test that exists."""
         text = (REPOSITORY / "docs" / "loops.md").read_text()
         rows = [line for line in text.splitlines() if line.startswith("| ")][2:]
         self.assertGreater(len(rows), 30)

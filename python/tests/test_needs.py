@@ -1,4 +1,4 @@
-"""What is said where torch is missing, broken or too old: in a process of its own, with a torch of the test's."""
+"""Errors where torch is missing, broken or too old: in a process of its own, with a torch of the test's."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Reference:
         self.taken = 0
 
     def losses(self, replicas: int) -> list[float]:
-        """Of the next round, by replica: it takes what follows in the order."""
+        """Trains the next round on the following samples. Returns its losses by replica."""
         batch = BATCH * replicas
         samples = [self.data[i] for i in self.order[self.taken : self.taken + batch]]
         self.taken += batch
@@ -58,7 +58,7 @@ class Reference:
 
 
 class Runs(WithDaemons):
-    """Of an example, whose losses are those of one process."""
+    """Runs of an example, whose losses are those of one process."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -102,8 +102,8 @@ class Runs(WithDaemons):
         os.kill(processes_of(program, self.folder)[-1], signal.SIGKILL)
 
     def check(self, what: str, replicas_of: dict[int, int], size: int) -> None:
-        """replicas_of: up to that round, from the round before it in the dict. Of a round at which all stopped, other
-        replicas say no loss of that round.
+        """replicas_of: up to that round, from the round before it in the dict. At a round at which all stopped, other
+        replicas report no loss.
         """
         reference, losses = Reference(self.text, size), self.losses()
         worst = 0.0

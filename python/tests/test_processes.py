@@ -92,7 +92,7 @@ class Groups(WithLoaders):
     def sum_of(
         self, folder: Path, stops: list[tuple[int, signal.Signals]], data: float = 0.0, step: float = 0.0
     ) -> str:
-        """What two epochs come to that are stopped so: a signal to all processes of both ranks after that round."""
+        """Trains two epochs with these stops, signals to all processes of both ranks after a round; returns the sum."""
         with Cluster(folder, servers=1, nodes=2) as cluster:
             for round, number in [*stops, (0, None)]:
                 for rank in range(2):

@@ -41,7 +41,7 @@ class Streams(WithFake):
             self._leave()
 
     def check_same(self, train: Callable[[], None]) -> None:
-        """What it leaves in the model, without and with a GPU."""
+        """Checks that training leaves the same model without and with a GPU."""
         ended = []
         for around in (contextlib.nullcontext, self.on_gpu):
             self._leave()

@@ -54,7 +54,7 @@ class Lost(Libraries):
 
 
 class Run:
-    """A GAN's loop. What it said of each round, and the parameters and buffers in the end."""
+    """A GAN's loop: its reports of each round, and the parameters and buffers at the end."""
 
     def __init__(self, draws: bool, at: int = 0, critics: int = 1, times: int = 1) -> None:
         self.draws = draws

@@ -127,7 +127,7 @@ def train(settings: dict[str, Any]) -> None:
 
 
 def batches(size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """What all ranks see together, round by round."""
+    """The batches of all ranks together, round by round."""
     data = dataset()
     for epoch in itertools.count():
         order = torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(1 + epoch))
@@ -136,7 +136,7 @@ def batches(size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
 
 
 def reference(settings: dict[str, Any], world: int) -> nn.Module:
-    """What torch makes of the same settings in one process, on the batches of all ranks."""
+    """Returns torch's model for the same settings in one process, on the batches of all ranks."""
     net = model(3)
     opt = optimizer_of(settings, net)
     scheduler = scheduler_of(settings, opt)

@@ -1,4 +1,4 @@
-"""What tests against a library in Python have in common."""
+"""The common base of tests against a library in Python."""
 
 from __future__ import annotations
 

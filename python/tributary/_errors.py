@@ -26,7 +26,7 @@ class Status(enum.IntEnum):
 
 
 class Error(RuntimeError):
-    """What the library, the worker daemon or the coordinator said.
+    """An error that the library, the worker daemon or the coordinator reported.
 
     Attributes:
         status: a :class:`Status`, or the plain number of one that this release does not know.

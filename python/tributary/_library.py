@@ -20,12 +20,12 @@ from tributary._errors import Error, Status, error_of
 CONFIGURED = -1.0  # as the job has it
 ALL_TENSORS = _abi.ALL_TENSORS
 
-# What a session's memory is seen as: fp32 values in logical order.
+# A view of a session's memory: fp32 values in logical order.
 Floats = Any  # ctypes.Array[ctypes.c_float]
 
 
 class Step(enum.IntEnum):
-    """What :meth:`Session.wait`, or :meth:`Session.gather`, found."""
+    """The outcome of :meth:`Session.wait` or :meth:`Session.gather`."""
 
     CONTINUE = 0
     STOP_REQUESTED = 1
@@ -64,7 +64,7 @@ class Tensor:
 
 @dataclass
 class AttachOptions:
-    """What an attach is told; ``tributary_options`` of the header says more.
+    """Options of an attach; the header describes them at ``tributary_options``.
 
     Args:
         topology: rank, world size, local rank, local world size and node rank. None: as the environment says.
@@ -98,7 +98,7 @@ class FirstState(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Kept:
-    """What was kept of a round.
+    """State kept with a round.
 
     Attributes:
         state: bytes; none: nothing is known.
@@ -129,7 +129,7 @@ class View:
 
 @dataclass(frozen=True)
 class Gate:
-    """What was decided about a round in a job with a gate."""
+    """The gate's decision about a round."""
 
     skipped: bool
     norm: float
@@ -147,7 +147,7 @@ class Stats:
 
 
 class Keepsake:
-    """What outlives sessions of a job: with it, no round is lost when the node's worker is."""
+    """State that outlives a job's sessions: with it, the loss of the node's worker loses no round."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
@@ -213,7 +213,7 @@ class Library:
         raise error_of(status, self.last_error() or self.functions.tributary_status_name(status).decode())
 
     def last_error(self) -> str:
-        """What the library said of this thread's last failed call; empty: nothing."""
+        """The library's message about this thread's last failed call; empty: none failed."""
         return (self.functions.tributary_last_error() or b"").decode(errors="replace")
 
     def keepsake(self) -> Keepsake:
@@ -369,15 +369,15 @@ class Session:
         )
 
     def wanted_round(self) -> int:
-        """Of the next snapshot, once it has been named: states of it are to be whole. Else 0."""
+        """The round of the next snapshot, for which states must be whole; 0 until the round is named."""
         return int(self._functions.tributary_wanted_round(self._open()))
 
     def kept_state(self) -> Kept:
-        """What was kept of the view's ``resume_round``. Waits for its large part."""
+        """Returns the state kept of the view's ``resume_round``. Waits for its large part."""
         return self._kept(self._functions.tributary_get_kept)
 
     def kept_state_of_first(self) -> Kept:
-        """What one rank keeps of it for those that have nothing. Waits for it. Not for the rank that gives it."""
+        """Waits for the state that one rank gives to those without one. The giver must not call it."""
         return self._kept(self._functions.tributary_get_kept_of_first)
 
     def _kept(self, call: Any) -> Kept:
@@ -452,7 +452,7 @@ class Session:
         self._library.check(self._functions.tributary_gathered(self._open(), round, index, array, len(values)))
 
     def gate(self, round: int) -> Gate | None:
-        """What was decided about a round; None if nothing is known, or the job has no gate."""
+        """Returns the gate's decision about a round; None if it is not known, or the job has no gate."""
         gate = _abi.CGate(size=c.sizeof(_abi.CGate))
         self._library.check(self._functions.tributary_get_gate(self._open(), round, c.byref(gate)))
         if not gate.known:

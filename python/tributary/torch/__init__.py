@@ -12,8 +12,8 @@
         opt.step()
         opt.zero_grad()
 
-``tributary run`` starts it with daemons and ranks on one machine, ``torchrun`` beside worker daemons on several. What
-differs from DistributedDataParallel, and what the engine does: ``docs/torch.md``.
+``tributary run`` starts it with daemons and ranks on one machine, ``torchrun`` next to worker daemons on several.
+``docs/torch.md`` describes the engine, and the differences from DistributedDataParallel.
 """
 
 from importlib import import_module as _import_module

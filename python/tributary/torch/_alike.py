@@ -1,4 +1,4 @@
-"""What all ranks have alike beside the parameters that servers have: one rank gives it to those that have nothing."""
+"""State that is equal on all ranks and not on servers. One rank gives it to ranks that have none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLES = 256  # elements of a frozen tensor that are compared
 
 
 class Alike:
-    """Of one job.
+    """The state of one job that is equal on all its ranks.
 
     Args:
         frozen: parameters of the model that the job does not train, by name.
@@ -46,7 +46,7 @@ class Alike:
     # ---- at the job's beginning
 
     def beginning(self) -> dict[str, Any]:
-        """What one rank gives, as DDP's constructor does: buffers, and frozen parameters if they are not too large."""
+        """Returns the state that one rank gives to all: buffers, and frozen parameters if they are not too large."""
         tensors = {**self._buffers(), **self._frozen}
         if _size(tensors.values()) > AT_BEGINNING:
             logger.info(
@@ -145,7 +145,7 @@ class Alike:
 
     @torch.no_grad()
     def load(self, given: dict[str, Any]) -> None:
-        """What state() gave, here or on another rank."""
+        """Loads a result of state(), of this rank or another."""
         assert self._optimizer is not None
         for slot in self._slots:
             slot.put(given["parameters"][slot.name])

@@ -110,9 +110,9 @@ def _of_subclass(kind: type[DataLoader[Any]], /, **options: Any) -> None:
 
 
 def _held_back(loader: DataLoader[Any]) -> bool:
-    """Whether whoever iterates draws a batch before it gives out the one before it, as Accelerate's loaders do. The one
-    that begins an iteration tells its GradientState. What it iterates is a loader of torch, which it has, or (before
-    0.30) is.
+    """Returns whether a wrapper draws each batch before it gives out the one before, as Accelerate's loaders do. A
+    wrapper registers with its GradientState when an iteration begins. Its loader is ``base_dataloader``, or (before
+    0.30) itself.
     """
     state: Any = sys.modules.get("accelerate.state")
     begins = state.GradientState().active_dataloader if state is not None else None

@@ -1,4 +1,4 @@
-"""What a loop does that loses gradients or parameters, as step() sees it."""
+"""Mistakes of a loop that lose gradients or parameters, as step() sees them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def who_steps(
 
 
 class Checks:
-    """Of one job.
+    """The checks of one job.
 
     Args:
         optimizer: whose groups are to have the same parameters.

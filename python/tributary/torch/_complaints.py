@@ -1,4 +1,4 @@
-"""What users are told: messages that name the thing and the cure, and the checks that need nothing else."""
+"""Messages to users, which name the thing and the cure, and the checks that need nothing else."""
 
 from __future__ import annotations
 

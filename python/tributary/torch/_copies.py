@@ -69,9 +69,9 @@ class Copies:
 
 
 class StreamCopies(Copies):
-    """Of a model on a GPU: on a stream of their own, so that neither the program nor the model's kernels wait for them.
+    """Copies of a model on a GPU, on their own stream: neither the program nor the model's kernels wait for them.
 
-    What is given is what the program's current stream has then; a host function on the stream says that it is ready.
+    A copy takes the values as of the program's current stream; a host function on the stream reports it ready.
     Where the worker lends memory of the device, copies stay on it; else they go through pinned memory of the host.
 
     Args:

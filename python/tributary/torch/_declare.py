@@ -204,7 +204,7 @@ def buffers_of(model: Parameters) -> Callable[[], dict[str, torch.Tensor]]:
 
 
 def computes_with(slots: list[Slot]) -> str:
-    """What computes the gradients, as ranks compare it."""
+    """Names torch's version and the device that computes the gradients; ranks compare it."""
     device = slots[0].parameter.device
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return f"torch {torch.__version__} {where}"

@@ -10,7 +10,7 @@ class Rewound(RuntimeError):
     in an elastic job, because other ranks share its samples now.
 
     Parameters, sampler and schedulers are those of :attr:`round` when this is raised; the loop goes on with its next
-    batch. What the loop itself counts is its own to put right.
+    batch. The loop must correct its own counters.
     """
 
     def __init__(self, round: int, from_round: int) -> None:

@@ -31,7 +31,7 @@ class Job:
 
 
 class Given:
-    """What the user says of a job, by section. The library checks it; this completes it.
+    """The user's configuration of a job, by section. The library checks it; this class completes it.
 
     Sections are as TOML has them. ``[[groups]]`` are ``groups[0]``, ``groups[1]`` and so on, as in the library's words.
 
@@ -116,7 +116,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def read(job: JobArgument) -> Given:
-    """What the user says of the job: the path of a file, or sections as dicts.
+    """Reads the user's configuration of the job: the path of a file, or sections as dicts.
 
     Raises:
         ValueError: the file cannot be read, or is no TOML.

@@ -1,4 +1,4 @@
-"""How a job is left: finished, stopped in good order, or failed."""
+"""How a job is left: finished, stopped cleanly, or failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Leaving:
-    """Of one job.
+    """Leaves one job.
 
     Args:
         link: that keeps the job going.

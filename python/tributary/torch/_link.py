@@ -24,13 +24,13 @@ from tributary.torch._together import Together
 
 @dataclass(frozen=True)
 class Model:
-    """What a job trains here.
+    """The model that a job trains in this process.
 
     Args:
         slots: its parameters.
         arrived: told each tensor whose values have come in a round.
         push_again: pushes what was pushed of the open round, into a new view.
-        clear: the job went back, and not in a step() of its own: the open round begins anew.
+        clear: the job went back, and not in a step() of its own: the open round begins again.
         step_here: its parameters are this rank's own, once it has begun, and this steps them with the mean gradient of
             the newest round. Takes the groups' values; None: those that they have. None: servers step.
     """
@@ -150,7 +150,7 @@ class Link:
         self.attachment.copies.take(slot, self.attachment.parameters(slot.index))
 
     def gate(self, round: int) -> Gate | None:
-        """What was decided about a round; None in a job without a gate."""
+        """Returns the gate's decision about a round; None in a job without a gate."""
         if self.attachment.live is None:
             return None
         return self.attachment.live.gate(round if self.ahead is None else self.ahead.round)
@@ -212,7 +212,7 @@ class Link:
         return self._ranks != (self.view.rank, self.view.world_size) and self.place.is_dealt
 
     def push_again(self) -> None:
-        """What was pushed of the open round, into a new view that begins before it."""
+        """Pushes the open round's gradients again, into a new view that begins before it."""
         self.leaving.begins_anew()
         self._ranks = (self.view.rank, self.view.world_size)
         self.place.keep_again(self.attachment.session, self.attachment.began_after)
@@ -376,7 +376,7 @@ class Link:
         self.place.at_top()
 
     def keep_top(self) -> None:
-        """What the program goes on from, if it is to go on after the newest round."""
+        """Keeps the state from which the program continues after the newest round."""
         if self.attachment.live is not None and self.ahead is None:
             self.place.keep_top(self.attachment.live)
 

@@ -1,4 +1,4 @@
-"""What the front end tells people: log lines of the logger ``tributary``."""
+"""The front end's log: lines of the logger ``tributary``."""
 
 from __future__ import annotations
 

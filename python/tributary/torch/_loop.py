@@ -1,8 +1,8 @@
 """The loop of a program: where it is in its data, and what it wants to be kept beside.
 
 A loop passes two points in each round. When the round *leaves*, its forward passes are done. At the *top* the loop
-takes the next batch; if it takes none from a sampler of ours, the top is the round's first gradient. What the loop does
-between them (schedulers, averages, an evaluation) belongs to the round before.
+takes the next batch; if it takes none from a sampler of ours, the top is the round's first gradient. The loop's work
+between the two points (schedulers, averages, an evaluation) belongs to the round before.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Top:
 
 
 class Loop:
-    """What a program has one of, whatever jobs it trains.
+    """The state of the program's one loop, whatever jobs it trains.
 
     Args:
         passes_top: what jobs do when the loop takes a batch.
@@ -198,7 +198,7 @@ class Loop:
         return self.now()
 
     def round_leaves(self) -> list[Any]:
-        """Of any job. Where samplers are then."""
+        """Notes that a round of any job leaves. Returns the samplers' places."""
         self._left, self._topped = self.when_round_leaves(), False
         places: list[Any] = self._left["samplers"]
         return places
@@ -310,7 +310,7 @@ class Loop:
             set_generators(self._generators)
 
     def go_on_again(self) -> None:
-        """What is left of an iteration that is of no round has changed what the loop goes on from."""
+        """Restores the state from which the loop continues: an iteration of no round has changed it."""
         if not self.arrived:
             self._load_objects()
             self._set_generators()

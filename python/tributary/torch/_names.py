@@ -1,4 +1,4 @@
-"""What a job is called that nobody has named."""
+"""The default name of a job."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _CURE = (
 
 
 def without_torch(error: ImportError) -> str:
-    """What `import torch` said, and the cure. A torch that is there may fail, too: it names another module, or none."""
+    """Returns the error of `import torch` and the cure. A torch that fails names another module, or none."""
     this = f"this Python ({sys.executable}, {platform.python_version()})"
     found = f"{this} has none" if error.name == "torch" else f"the torch of {this} cannot be imported"
     return f"tributary.torch needs torch 2.1 or newer, and {found}: {error}. {_CURE}"

@@ -144,7 +144,7 @@ class MeshPart(GroupPart):
     """The part that a rank has by its place in a device mesh.
 
     Tensors are known by their names, and a slice of a DTensor by its name and its place: ranks that have a tensor of
-    the same name hold the same tensor. What those that hold it have of its gradient depends on the mesh's dimension:
+    the same name hold the same tensor. Each holder's part of its gradient depends on the mesh's dimension:
 
     - sharded (``fully_shard``): each has a mean over data of its own. ``fully_shard`` has taken the mean of them for
       tensors that it knows; of others each rank gives a part.
@@ -195,7 +195,7 @@ class MeshPart(GroupPart):
 
     @staticmethod
     def _make_group(replicas: torch.Tensor) -> Any:
-        """Of this replica's ranks. Every rank takes part in making all of them."""
+        """Makes the group of this replica's ranks. Every rank takes part in making all replicas' groups."""
         mine = None
         for ranks in replicas.tolist():
             group = torch.distributed.new_group(ranks, backend="gloo")

@@ -1,4 +1,4 @@
-"""What a rank keeps with each round, beside the parameters, to go on after it."""
+"""The state that a rank keeps with each round, besides the parameters, to continue after it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEFORE = 4 << 20  # bytes of the parameters that the open round began with
 
 @dataclass(frozen=True)
 class Kept:
-    """What was kept of a round of a job.
+    """The state kept with a round of a job.
 
     Attributes:
         top: that the program goes on from.
@@ -75,7 +75,7 @@ class Place:
         optimizer: whose state this rank has; None: servers have it.
         reseed: sets random generators for what follows a round, as the end of each step() does; None: it does not.
         alike: what all ranks have alike; None: nothing is given to others.
-        model_rank: which part of the model this rank holds. What only one rank had is of its part.
+        model_rank: which part of the model this rank holds. State of a single rank belongs to its part.
 
     Attributes:
         round: that left last, or that the loop was at the top after.
@@ -142,7 +142,7 @@ class Place:
             self._schedulers.load(given)
 
     def part(self) -> dict[str, Any]:
-        """What is this job's own at the loop's top."""
+        """Returns this job's own state at the loop's top."""
         self._schedulers.find()
         if self._copies:
             self._encode_own(self._copies)
@@ -266,7 +266,7 @@ class Place:
     # ---- going on
 
     def found(self, session: Session, round: int) -> Kept | None:
-        """What was kept of a round. None: nothing is known of it.
+        """Returns the state kept with a round; None if there is none.
 
         Raises:
             ValueError: the model is another than the job's.
@@ -355,7 +355,7 @@ class Place:
         self.note_own()
 
     def take(self, part: dict[str, Any]) -> None:
-        """What was this job's own at a top."""
+        """Takes the job's own state at a top, a result of part()."""
         self.round, self._given = part["round"], part["schedulers"]
         self._take_own(part["own"])
         if part["alike"] and self._alike is not None:

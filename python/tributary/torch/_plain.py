@@ -59,7 +59,7 @@ class Packed:
         return pickle.dumps((self.data, [tensor.numel() for tensor in self.tensors]), protocol=5)
 
     def pieces(self) -> list[tuple[int, int]]:
-        """Of the large part: addresses and sizes, one behind the other. They live as long as this does."""
+        """Returns addresses and sizes of the large part, in order. They are valid as long as this object."""
         return [(tensor.data_ptr(), tensor.numel()) for tensor in self.tensors]
 
     @staticmethod

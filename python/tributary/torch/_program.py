@@ -1,4 +1,4 @@
-"""What a whole program has one of: the signal to stop, the jobs that are to be finished at its end, and who this is."""
+"""One program's state: the signal to stop, the jobs to be finished at its end, and its rank."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Program:
 
     @property
     def links(self) -> list[Link]:
-        """Of the jobs, in the order in which they were made."""
+        """Links of the jobs, in the order in which these were made."""
         return self.jobs.links
 
     def open(self, link: Link) -> None:
@@ -133,7 +133,7 @@ class Program:
         self._at_top(draws=True)
 
     def first_gradient(self, link: Link) -> None:
-        """Of a job's round: the top of a loop that takes no batches from samplers, if the job's rounds come first."""
+        """Notes a round's first gradient: the top of a loop without samplers, if this job's rounds come first."""
         if self._leads is None or self._leads.closed:
             self._leads = link
         if link.began_at and not self._said_anew and self.loop.begins_data_anew:
@@ -318,8 +318,8 @@ def keep(**objects: Any) -> None:
     """Objects whose state belongs to the place in the data. It is kept with each round. A process that goes on gets it
     in this call.
 
-    What can be iterated is asked in the backward pass (the loader of a loop: :func:`batches`). Everything else (a
-    moving average) is asked when the loop begins the next round. To be called before the loop, on every rank.
+    An iterable (the loader of a loop: :func:`batches`) gives its state in the backward pass, every other object (a
+    moving average) when the loop begins the next round. Call this before the loop, on every rank.
 
     Args:
         objects: with ``state_dict()`` and ``load_state_dict()``; of numbers, text, tensors, arrays and containers of

@@ -18,7 +18,7 @@ LONGEST_NAME = 64  # bytes: kMaxFigureNameBytes
 
 @dataclass
 class RoundReport:
-    """What is known of a round when its parameters have come."""
+    """Figures of a round, once its parameters have come."""
 
     rank: int
     world_size: int
@@ -125,7 +125,7 @@ def _samples(report: RoundReport, figures: dict[str, float]) -> int:
 def as_datagram(report: RoundReport, figures: dict[str, float]) -> dict[str, Any]:
     """The object of a round's datagram."""
     seen = _samples(report, figures)
-    # Who adds up ranks' samples counts those of a replica once.
+    # A sum over ranks must count a replica's samples once.
     samples = seen if report.replicas == report.world_size else -(-seen * report.replicas // report.world_size)
     datagram: dict[str, Any] = {
         "rank": report.rank,

@@ -1,4 +1,4 @@
-"""What a rank tells of its job: lines of the log, and rounds' figures for whoever shows them."""
+"""A rank's reports of its job: lines of the log, and each round's figures for a display."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tributary.torch._round_watch import RoundWatch
 
 
 class Report:
-    """Of one job.
+    """Reports of one job.
 
     Attributes:
-        watch: says that a round does not get done.
+        watch: reports a round that does not complete.
         restarts: how often the job was attached again.
     """
 

@@ -11,10 +11,10 @@ LONGEST_PAUSE_S = 5.0
 
 
 class Retries:
-    """Of one job. Tries without a round done in between are fruitless, and have an end.
+    """Limits one job's fruitless retries: those without a complete round between them.
 
     Attributes:
-        fruitless: how often was tried since then.
+        fruitless: retries since the last complete round.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Retries:
             self._progress_at = time.monotonic()
 
     def pause(self) -> float | None:
-        """Before the next try, seconds; None: that were enough."""
+        """Returns the seconds to wait before the next retry; None: give up."""
         late = time.monotonic() > self._progress_at + FRUITLESS_PATIENCE_S
         if self.fruitless >= FRUITLESS_ATTACHES and late:
             return None
@@ -38,5 +38,5 @@ class Retries:
         return min(FIRST_PAUSE_S * 2 ** min(self.fruitless - 1, 10), LONGEST_PAUSE_S)
 
     def round_done(self) -> None:
-        """They were not fruitless."""
+        """Resets the count: the retries were not fruitless."""
         self.fruitless = 0

@@ -1,4 +1,4 @@
-"""What is known of a round while it is open."""
+"""The state of an open round."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class OpenRound:
 
     @property
     def samples(self) -> int:
-        """That were said of all its passes; 0: nothing was."""
+        """Samples that samples() gave for the round's passes; 0: none given."""
         return sum(self._samples)
 
     def seen(self, drawn: int) -> int:
@@ -74,7 +74,7 @@ class OpenRound:
 
     @property
     def factor(self) -> int:
-        """What gradients of the pass under way are multiplied by: a mean over samples becomes a sum."""
+        """The factor for gradients of the current pass: it makes a mean over samples a sum."""
         return self._samples[-1] if self._samples else 1
 
     @property

@@ -1,4 +1,4 @@
-"""Says that a round does not get done."""
+"""Reports a round that does not complete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Wait:
 class RoundWatch:
     """Watches a rank that waits for parameters, from a thread of its own: the one that waits is in the library.
 
-    What keeps a round from getting done is the coordinator's to know; the message says where to ask.
+    The coordinator knows the reason; the message says where to ask.
 
     Args:
         say: told each message; called by the thread.

@@ -14,7 +14,7 @@ from tributary._library import CONFIGURED
 Groups = list[dict[str, Any]]
 Values = dict[str, Any]  # of a group, by key
 
-# That torch's schedulers and loops change. Schedules of the momentum change betas[0] where a group has betas.
+# Settings that torch's schedulers and loops change. A momentum schedule changes betas[0] where a group has betas.
 _SCHEDULED = ("lr", "weight_decay", "momentum", "betas")
 _FIXED = ("dampening", "nesterov", "eps", "lr_decay", "amsgrad", "maximize")
 

@@ -1,4 +1,4 @@
-"""What a round knows of each parameter."""
+"""The state of each parameter in a round."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Slot:
         """Begins a round."""
         self.passes = 0  # backward passes that gave it a gradient
         self.sent = False
-        # What was sent: `source` times `factor`, or zeros.
+        # The values sent: `source` times `factor`, or zeros.
         self.source: torch.Tensor | None = None
         self.factor = 1
         # p.grad as note_gradient() saw it.
@@ -125,8 +125,8 @@ class Slot:
 
     @torch.no_grad()
     def local(self) -> torch.Tensor:
-        """What of the parameter is in this process: of a DTensor this rank's slice. ``data`` has a version of its own:
-        autograd sees no write.
+        """This process' values of the parameter: of a DTensor this rank's slice. ``data`` has its own version: autograd
+        sees no write.
         """
         values: torch.Tensor = self.parameter.to_local() if self.is_split else self.parameter.data  # type: ignore[operator]
         return values
@@ -161,7 +161,7 @@ class Slot:
         return self._sample is not None and self._sample.differs(self.local())
 
     def remember(self, source: torch.Tensor | None, factor: int) -> None:
-        """What is sent."""
+        """Notes the values that are sent."""
         self.sent = True
         self.source = source if factor else None  # zero times what is not finite is zero
         self.factor = factor

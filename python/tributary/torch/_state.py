@@ -14,7 +14,7 @@ from tributary.torch._log import listed
 from tributary.torch._slots import as_slice, is_split, slice_of
 from tributary.torch.lion import Lion
 
-# Their names are torch's (kernels/*.h: kState). Whoever counts steps has them beside.
+# Names of state arrays, torch's (kernels/*.h: kState). Optimizers that count steps have the count besides.
 _ARRAYS: dict[type, tuple[str, ...]] = {
     torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
     torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
@@ -26,7 +26,7 @@ _COUNT_STEPS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
 
 
 def _arrays_of(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
-    """What the servers keep for each of its parameters."""
+    """Returns the names of the arrays that the servers keep for each of its parameters."""
     if type(optimizer) not in _ARRAYS:
         raise ValueError(f"{type(optimizer).__name__} does not step on the servers, which have no state of it")
     if isinstance(optimizer, torch.optim.SGD) and not optimizer.param_groups[0]["momentum"]:

@@ -54,8 +54,8 @@ class StopSignal:
         self._listeners.append(answer)
 
     def forget(self, answer: Callable[[str], None]) -> None:
-        """Whoever listened does no more. Without listeners signals do what they did before; not after one came, whose
-        echoes would hit a program that ends because of it.
+        """Removes a listener. Without listeners signals act as before, but not after one came: its echoes would hit a
+        program that ends because of it.
         """
         if answer in self._listeners:
             self._listeners.remove(answer)
@@ -63,8 +63,8 @@ class StopSignal:
             self.disarm()
 
     def arm(self) -> bool:
-        """Takes the two signals over: whether it was this call that did. Not outside the main thread, where Python
-        allows none. What was requested of jobs that have ended is not of the next one.
+        """Takes the two signals over; returns whether this call did. Outside the main thread, where Python allows no
+        handler, it does not. A request to earlier jobs, which have ended, does not stop the next one.
         """
         if not self._listeners:
             self.requested = None
@@ -151,7 +151,7 @@ class StopSignal:
         threading.Thread(target=self._see, args=(read,), name="tributary-stop", daemon=True).start()
 
     def _see(self, read: socket.socket) -> None:
-        """Of the thread. The main thread's handler may run much later than a signal comes."""
+        """Runs in the thread. The main thread's handler may run much later than a signal comes."""
         with read:
             while True:
                 got = read.recv(1)

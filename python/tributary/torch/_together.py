@@ -28,8 +28,8 @@ NOWHERE = 1 << 62  # the position of a process that has kept nothing, and goes o
 
 
 class Together:
-    """Whoever is lost is lost to all jobs. So all end their views, and attach again in the order in which the program
-    made them, which is the same on all ranks.
+    """The program's jobs. A lost rank is lost to all of them: all end their views, and attach again in the order in
+    which the program made them, which is the same on all ranks.
 
     All go on from the last top of the loop. A rank that is lost in an iteration comes back to the iteration's
     beginning. The jobs that had their round in it are then *ahead*: their part is computed again, and nothing of it is
@@ -64,8 +64,8 @@ class Together:
     # ---- attaching
 
     def add(self, link: Link) -> None:
-        """Attaches a new job; it must work within its time-out. Who is lost while all come together may be back before
-        the time is over.
+        """Attaches a new job; it must work within its time-out. A rank lost meanwhile may be back before the time-out
+        ends.
 
         Raises:
             JobStopped, tributary.Error: it did not; the job is not among those that are open.
@@ -195,8 +195,8 @@ class Together:
 
     @contextlib.contextmanager
     def _stopping(self, attached: list[Link]) -> Iterator[ctypes.c_int]:
-        """What ends the wait for the other ranks in one job: a signal, or that they are not in those before it any
-        more. There they wait for this one.
+        """Yields the flag that ends the wait for other ranks in one job: set by a signal, or when a view of the jobs
+        attached before it is over. Other ranks wait for this one in those views.
         """
         if not attached:
             yield self.stop.flag
@@ -218,8 +218,8 @@ class Together:
             thread.join()
 
     def peer_has_ended(self, who: str) -> None:
-        """A rank of those that start again together has ended. Whoever computes finds out by itself; who waits for all
-        ranks to be there would wait for one that waits for this one.
+        """Notes that a rank of those that start again together has ended. Ranks that compute learn of it by themselves;
+        a rank that waits for all ranks would wait for one that waits for this one.
         """
         self._ended = f"{who}: ranks with a process group of torch's start again together"
         if self._attaching:

@@ -19,11 +19,12 @@ REMEMBERED = 64 << 10  # bytes of an iteration's answers that go with the loop's
 
 
 class Values:
-    """Of a program, whose ranks all make the same calls. A call is known by the newest complete round and by its number
-    since then. A rank that goes through its loop once more gets what the call came to (docs/values.md).
+    """Values that a program's ranks, which all make the same calls, gather. The newest complete round and the call's
+    number since then identify a call. A rank that goes through its loop again gets the call's earlier result
+    (docs/values.md).
 
-    In a job that goes on from a snapshot some ranks may go on from the top after a round, and others from the top
-    before it. So what calls of an iteration came to is kept with the top after it, for ranks that ask.
+    In a job that continues from a snapshot some ranks may continue from the top after a round, and others from the top
+    before it. So results of an iteration's calls are kept with the top after it, for ranks that ask.
 
     Args:
         jobs: of the program.
@@ -112,7 +113,7 @@ class Values:
     # ---- figures
 
     def log(self, figures: dict[str, float]) -> None:
-        """What metric() is asked for later."""
+        """Adds figures to the sums of which metric() takes the mean."""
         weight = figures.get("samples", 1.0)
         for name, value in figures.items():
             if name != "samples":
@@ -138,7 +139,7 @@ class Values:
         self._bytes = 0
 
     def goes_back(self) -> None:
-        """What is left of the iteration is of no round."""
+        """The job goes back: the rest of the iteration is of no round."""
         self._alone, self._back = int(self._looped), self._looped
 
     def goes_alone(self) -> None:

@@ -59,7 +59,7 @@ class Accelerator(accelerate.Accelerator):
     """Accelerate's, in whose :meth:`prepare` optimizers become :class:`tributary.torch.DistributedOptimizer`.
 
     Models are not wrapped. Loaders that shuffle are dealt out by a :class:`tributary.torch.DistributedSampler`, and so
-    go on where the job is; all others are split as Accelerate does it. What Accelerate gathers and reduces goes over
+    continue where the job is; all others are split as Accelerate does it. Accelerate's own gathers and reductions use
     its process group.
 
     Args:

@@ -1,4 +1,4 @@
-"""What loops ask a process group for, over the job: small values, the same on all ranks, alive after losses."""
+"""A loop's collectives over the job instead of a process group: small values, equal on all ranks, surviving losses."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def broadcast(value: Any = None, source: int = 0) -> Any:
 
 
 def metric(name: str) -> float:
-    """The mean of a figure over all ranks: of what each has given to :func:`log` since this was asked last. What was
-    logged with ``samples=`` counts so much, everything else once. NaN: no rank has logged it.
+    """The mean over all ranks of a figure's values given to :func:`log` since the last call. ``samples=`` is a value's
+    weight, by default 1. NaN: no rank has logged it.
 
     Raises:
         Rewound, Stopped, tributary.Error, ValueError: as :func:`all_reduce`.

@@ -62,7 +62,7 @@ class _Progress:
 
     @property
     def samples(self) -> int:
-        """Of all ranks in a round."""
+        """Samples of all ranks in a round."""
         args = self._trainer.args
         return int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)
 
@@ -81,7 +81,7 @@ class _Progress:
 
 
 def _states(callbacks: list[Any]) -> dict[str, Any]:
-    """Of callbacks that have one, as a Trainer's checkpoint has them."""
+    """Returns the states of callbacks that have one, in the form of a Trainer's checkpoint."""
     states: dict[str, Any] = {}
     for callback in callbacks:
         if not callable(getattr(callback, "state", None)):

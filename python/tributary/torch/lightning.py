@@ -97,9 +97,9 @@ class TributaryStrategy(ParallelStrategy):
 
     The Trainer's own arguments say how gradients are accumulated and clipped (``gradient_clip_val``: of the mean
     gradient, on the servers), and the precision. Loaders that shuffle are dealt out by a
-    :class:`tributary.torch.DistributedSampler`; others are split as DistributedDataParallel's are. What is logged with
-    ``sync_dist=True``, and metrics of torchmetrics, go over the job. There is no process group: a rank that is lost is
-    started again alone.
+    :class:`tributary.torch.DistributedSampler`; others are split as DistributedDataParallel's are. Figures logged with
+    ``sync_dist=True``, and metrics of torchmetrics, go over the job. There is no process group: a lost rank is started
+    again alone.
 
     Args:
         options: of the ``DistributedOptimizer``, as ``push="bf16"`` and ``name="train"``.
@@ -211,7 +211,7 @@ class TributaryStrategy(ParallelStrategy):
 
     @property
     def grad_norm(self) -> float:
-        """Of the newest round's mean gradient, before it was clipped. NaN without ``gradient_clip_val``."""
+        """The norm of the newest round's mean gradient before clipping; NaN without ``gradient_clip_val``."""
         assert self._job is not None
         return _frameworks.norm_of(self._job)
 
@@ -251,7 +251,7 @@ class TributaryStrategy(ParallelStrategy):
         return collectives.broadcast(obj, src) if self._joined else obj
 
     def all_gather(self, tensor: torch.Tensor, group: Any = None, sync_grads: bool = False) -> torch.Tensor:
-        """Of equal shapes, at most 64 KiB a rank: [ranks, ...]."""
+        """Gathers tensors of equal shapes, at most 64 KiB a rank, into [ranks, ...]."""
         if sync_grads:
             raise ValueError("all_gather(sync_grads=True): no gradients go through values of ranks")
         return torch.stack(self._gathered(tensor))

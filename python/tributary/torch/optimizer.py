@@ -251,7 +251,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._open.adds_by_weight and (waits or slot.micro_batches):
             gradient = self._dense(slot)
             slot.parameter.grad = None
-            # Of its own: autograd may hand out a tensor that somebody else has, too.
+            # A product of our own: autograd may hand out a tensor that others hold, too.
             slot.micro_batches.add(times(gradient, self._open.factor))
         if not waits:
             self._send(slot)
@@ -513,9 +513,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.state = self.wrapped.state
 
     def full_state_dict(self, exported: str | os.PathLike[str]) -> dict[str, Any]:
-        """In torch's layout, with the state that the servers hold: of a checkpoint, exported with ``--optimizer``.
+        """Returns torch's layout with the servers' state, from a checkpoint exported with ``--optimizer``.
 
-        What :func:`tributary.torch.full_state_dict` gives without a job.
+        Without a job, :func:`tributary.torch.full_state_dict` returns the same.
         """
         parameters = {self._link.attachment.tensors[slot.index].name: slot.parameter for slot in self._slots}
         return _state.of_file(parameters, self.wrapped, exported)

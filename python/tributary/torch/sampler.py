@@ -52,7 +52,7 @@ class Turn:
         self.skipped = False  # in an earlier process it was over
 
     def then(self, number: int, epoch: int, start: int, until: int) -> Turn:
-        """What the same iteration goes on with."""
+        """Returns the next turn of the same iteration."""
         return Turn(number, epoch, start, self.size, self.per_round, until=until, ends_short=self.ends_short)
 
     def dealt(self, ahead: int) -> int:
@@ -84,7 +84,7 @@ class DistributedSampler(Sampler[int]):
 
     Batch b of all ranks together is ``order[b * B * W : (b + 1) * B * W]`` of the epoch's order (B samples a batch, W
     ranks), whatever the nodes are. With ``accumulate=k`` a round's k batches are those of k ranks, so that one process
-    sees what k ranks would. What is left of an epoch when no full round can be made of it is dropped.
+    sees what k ranks would. A rest of an epoch that makes no full round is dropped.
 
     A process that goes on takes what is left of the epoch that was open, also with another number of ranks, other
     batches or another ``accumulate``. Its iterations before are empty, as ``for epoch in range(n)`` needs them. A loop
@@ -189,11 +189,11 @@ class DistributedSampler(Sampler[int]):
         return drew
 
     def is_nth(self, nth: int) -> None:
-        """Of the living samplers of the same data; counted when a round leaves."""
+        """Sets its number among the living samplers of the same data; counted when a round leaves."""
         self._nth = nth
 
     def place(self, ends: bool = False) -> dict[str, Any] | None:
-        """What a process needs to go on; None: it begins anew.
+        """Returns the state that a process needs to continue; None: it begins at the start.
 
         Args:
             ends: the loop has done what it does after an epoch.
@@ -332,7 +332,7 @@ class DistributedSampler(Sampler[int]):
         return self._rewinds != program.rewinds or (turn.world, turn.rank) != (replicas(), replica())
 
     def again(self, turn: Turn) -> Turn | None:
-        """What the iteration of a turn that moved goes on with; None: the loop goes to another epoch."""
+        """Returns the turn that replaces one that moved; None: the loop goes to another epoch."""
         number, epoch, start = turn.number, turn.epoch, turn.dealt(self.ahead)
         if program.loop.ended is not None:
             program.loop.top(self)
@@ -357,7 +357,7 @@ class DistributedSampler(Sampler[int]):
         return before != self._rewinds
 
     def after(self, turn: Turn) -> Turn | None:
-        """What the iteration goes on with when all of a turn has reached the loop; None: it is over."""
+        """Returns the turn after one that has reached the loop completely; None: the iteration is over."""
         if turn.epoch < turn.until:
             self._turn = turn.then(turn.number + 1, turn.epoch + 1, 0, turn.until)
             return self._turn
@@ -372,7 +372,7 @@ class DistributedSampler(Sampler[int]):
         program.loop.samples += turn.size
 
     def indices(self, turn: Turn) -> Iterator[list[int]]:
-        """Of each batch of a turn."""
+        """Yields the indices of each batch of a turn."""
         order = self._order(turn.epoch)
         for batch in range(turn.count(len(self.dataset))):
             yield order[turn.places(batch, len(order))].tolist()

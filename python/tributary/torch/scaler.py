@@ -38,7 +38,7 @@ class GradScaler:
         self._enabled = enabled
 
     def get_scale(self) -> float:
-        """What the next loss is multiplied by."""
+        """Returns the factor for the next loss."""
         if not self._enabled:
             return 1.0
         link = program.link

@@ -144,7 +144,7 @@ class Stream:
         return batch
 
     def _opened(self) -> Iterator[Any]:
-        """The loader's batches from the place on. Whoever goes on has the generators of the loop's top."""
+        """Iterates over the loader's batches from the place. A process that continues has the top's generators."""
         place, self._place = self._place, None
         here = generators()
         if place is not None:
