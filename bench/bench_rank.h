@@ -1,4 +1,4 @@
-// What every rank has that a measurement starts as a process of its own: the job's file on its command line, its
+// The common arguments of ranks that a measurement starts as processes: the job's file on the command line; the rank's
 // place and the worker's socket in the environment.
 #pragma once
 

@@ -109,7 +109,7 @@ class Exchange {
     const std::lock_guard lock(mutex_);
     return error_;
   }
-  // Ends after a round. What rank 0 saw of all of them.
+  // Ends after a round. Returns all rounds as rank 0 saw them.
   Result<std::vector<RoundSeen>> finish() {
     stop_ = true;
     threads_.clear();

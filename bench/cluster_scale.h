@@ -1,8 +1,8 @@
-// `tributary bench cluster-scale`: what server 0 says, hears and holds in clusters that no machine here could be.
+// `tributary bench cluster-scale`: messages and memory of server 0 in clusters too large for this machine.
 //
 // The daemons' own cores, coordinator and shard, are driven on virtual wires: no sockets, threads or trainers. Messages
 // are encoded as the daemons encode them, and counted. The coordinator has the whole cluster and model. A lane of
-// server 0 has some of its chunks, each of which is pushed by all nodes; what that takes is scaled to all its chunks.
+// server 0 has some of its chunks, each of which is pushed by all nodes; their costs are scaled to all its chunks.
 #pragma once
 
 #include <cstdint>

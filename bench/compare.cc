@@ -52,13 +52,13 @@ void add_prediction(Json& part, const Result<Scenario>& scenario, bool step, dou
   part["predicted_why_not"] = prediction ? "" : prediction.error().message;
   part["error"] = nullptr;
   if (!prediction) return;
-  // What is measured is a round: with local steps, all of them.
+  // The measured time is a round's: with local steps, of all of them.
   const double seconds = step ? prediction->step_s * scenario->local_steps : prediction->exchange_s;
   part["predicted"] = to_json(*prediction, seconds);
   if (seconds > 0.0) part["error"] = measured / seconds - 1.0;
 }
 
-// What all links together carried, each byte counted once, where it was sent.
+// Bytes of all links per sample, each byte counted once, where it was sent.
 double wire_bytes_per_sample(const Json& job) {
   double bytes = 0.0;
   for (const auto& host : job.at("hosts")) bytes += number(host, "wire_bytes_sent");
@@ -179,7 +179,7 @@ class Comparison {
     part["binds"] = what_binds_step(compute, reduce, wait, limits_of(one, number(one, "step_seconds")));
     auto scenario = scenario_of(variants_[v], number(one, "model_bytes"));
     if (scenario) {
-      // Of a local step: a round's computing is all of them.
+      // For one local step: a round computes all of them.
       scenario->compute_s = 1e-3 * compute / scenario->local_steps;
       scenario->overlap = lab_.config().compare.overlap;
     }

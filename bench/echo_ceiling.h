@@ -1,4 +1,4 @@
-// The ceiling for `tributary bench pushpull`: what ZeroMQ and the optimizer's arithmetic alone allow on this machine,
+// The ceiling for `tributary bench pushpull`: the rate of ZeroMQ and the optimizer's arithmetic alone on this machine,
 // measured in the same run. A client process keeps 16 chunks in flight on a DEALER socket (zero-copy sends from memory
 // as large as the model); a server process receives each on a ROUTER socket, steps the optimizer on one of its rotating
 // chunk states (as large as the model, too) with the received frame as the gradient, and returns the frame. No headers,
@@ -31,7 +31,7 @@ struct EchoResult {
   double cpu_seconds_per_gb = 0.0;  // of both processes, per gigabyte each way
 };
 
-// Blocks for options.seconds and some. Spawns the server; errors as Process::spawn, kUnavailable if it fails.
+// Blocks for a little more than options.seconds. Spawns the server; errors as Process::spawn, kUnavailable if it fails.
 Result<EchoResult> measure_echo(const EchoOptions& options);
 
 // The server process (a hidden subcommand): prints `ready {"endpoints":[...]}` and echoes until it is terminated.

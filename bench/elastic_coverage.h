@@ -1,5 +1,5 @@
-// Whether every sample was dealt once, whoever took part: what ranks tell of the samples they computed, beside what the
-// sampler deals to a single rank. Pure.
+// Checks that every sample was dealt once, whichever ranks took part: compares the samples that ranks report with those
+// that the sampler deals to a single rank. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@
 
 namespace tributary::bench {
 
-// For jobs in which every rank computes its whole share. What ranks tell can be lost on the way, so there may be rounds
-// of which nothing can be said.
+// For jobs in which every rank computes its whole share. Reports can be lost on the way, so some rounds may be
+// undecided.
 class ElasticCoverage {
  public:
   // whole: the job's sampler for a world of one rank.
   explicit ElasticCoverage(train::Sampler whole) : whole_(std::move(whole)) {}
 
   void take(const ProgressReport& report);
-  // rounds_whole: all ranks of a view told of the round, and computed just its samples; rounds_wrong: all ranks of a
-  // view told of it, and computed others; rounds_dealt_twice: it was open when nodes came or went. A round of two views
-  // may be both whole and wrong.
+  // rounds_whole: all ranks of a view reported the round, and computed just its samples; rounds_wrong: all ranks of a
+  // view reported it, and computed others; rounds_dealt_twice: it was open when nodes came or went. A round of two
+  // views may be both whole and wrong.
   nlohmann::ordered_json counts();
-  // In the rounds after `after`, up to `to`.
+  // Counts the samples in the rounds after `after`, up to `to`.
   std::uint64_t samples(std::uint64_t after, std::uint64_t to) const;
 
  private:

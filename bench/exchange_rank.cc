@@ -1,6 +1,6 @@
 // `tributary bench exchange-rank`: one rank of a job that computes nothing. It attaches to its host's worker as a
 // trainer does, declares all gradients ready at once, waits for all parameters, and notes when each round began and
-// ended. What `tributary lab run --exchange` starts on every host.
+// ended. `tributary lab run --exchange` starts it on every host.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

@@ -18,7 +18,7 @@ namespace tributary::bench {
 struct GlooBaseline::Impl {
   explicit Impl(GlooBaselineOptions wanted) : options(std::move(wanted)) {}
 
-  // What a node keeps between measurements.
+  // State of a node between measurements.
   struct Node {
     std::unique_ptr<GlooRank> gloo;
     std::unique_ptr<float[]> gradients;

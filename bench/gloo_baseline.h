@@ -1,6 +1,6 @@
-// What bench/allreduce_bench.cc is compared with: the Gloo library used as anybody would use it. Every node is a thread
-// with a buffer of the whole model; a round is one call of gloo::allreduce with the ring algorithm over all of it, and
-// then, if wanted, the optimizer's step over all parameters.
+// The baseline of bench/allreduce_bench.cc: the Gloo library in its plain use. Every node is a thread with a buffer of
+// the whole model; a round is one call of gloo::allreduce with the ring algorithm over all of it, and then, if wanted,
+// the optimizer's step over all parameters.
 #pragma once
 
 #include <cstdint>

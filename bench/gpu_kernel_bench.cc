@@ -111,7 +111,7 @@ std::vector<Case> all_cases(const GpuKernelBenchOptions& options) {
                        cuda::tree_sum({a.inputs.data(), inputs}, a.n, a.out, s);
                      }});
   }
-  // Of one input, and of the four ranks of a shared device.
+  // Cases with one input, and with those of the four ranks of a shared device.
   for (std::size_t inputs : {1, 4}) {
     const std::string of = inputs == 1 ? "" : " of a sum of " + std::to_string(inputs);
     const double in = 4.0 * static_cast<double>(inputs);

@@ -1,5 +1,5 @@
-// `tributary bench gpu-kernels`: what a device makes of the CUDA kernels (kernels/), beside the bandwidth of a copy
-// from device memory to device memory in the same run.
+// `tributary bench gpu-kernels`: the speed of the CUDA kernels (kernels/) on a device, compared with the bandwidth of a
+// copy from device memory to device memory in the same run.
 #pragma once
 
 #include <cstddef>

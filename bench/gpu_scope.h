@@ -1,5 +1,5 @@
-// GpuScope: streams, events and memory of one device, until the measurement that asked for them is over. After the
-// first failure everything it gives is null, and status() says what failed.
+// GpuScope: streams, events and memory of one device, for the time of one measurement. After the first failure all its
+// results are null, and status() has the error.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// `tributary bench kernels`: what one core makes of the CPU kernels (kernels/), beside memcpy in the same run.
+// `tributary bench kernels`: the speed of the CPU kernels (kernels/) on one core, compared with memcpy in the same run.
 #pragma once
 
 #include <cstddef>

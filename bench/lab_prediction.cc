@@ -13,7 +13,7 @@ double rate_of(const lab::LabHost& host) {
   return std::min(host.up_mbit, host.down_mbit) * kBytesPerMbit;
 }
 
-// What all scenarios of a lab share.
+// The common part of all scenarios of a lab.
 Scenario hosts_of(const lab::LabConfig& lab, double model_bytes, double goodput) {
   Scenario s;
   s.nodes = lab.workers();

@@ -1,4 +1,4 @@
-// What the cost model says about a run in a lab.
+// The cost model's prediction of a run in a lab.
 #pragma once
 
 #include "common/config/config.h"
@@ -14,7 +14,7 @@ Scenario lab_scenario(const lab::LabConfig& lab, const JobConfig& job, double mo
 // Gloo's ring over the hosts with a worker: one rank each, all in one piece.
 Scenario gloo_scenario(const lab::LabConfig& lab, double model_bytes, double goodput);
 
-// Of the lab's links, from what was measured in it.
+// Returns the payload share of the lab's links, from their measurements.
 double payload_share(const lab::LabConfig& lab, const std::vector<lab::LinkCheck>& links);
 
 }  // namespace tributary::bench

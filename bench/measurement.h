@@ -1,6 +1,6 @@
-// What `tributary bench` is made of. A measurement is a file in this folder with its options, what it does, and what
-// its rows mean; and a line in bench/measurements.cc. Whoever runs it (tools/cli/bench.cc) prints the rows, as JSON or
-// as tables, and draws.
+// The interface of `tributary bench`. A measurement is a file in this folder with its options, its code and the meaning
+// of its rows; and a line in bench/measurements.cc. Its caller (tools/cli/bench.cc) prints the rows, as JSON or as
+// tables, and draws.
 #pragma once
 
 #include <functional>
@@ -16,15 +16,15 @@
 
 namespace tributary::bench {
 
-// What a measurement has around it while it runs.
+// The environment of a measurement while it runs.
 struct MeasurementRun {
   std::string program;                              // `tributary`, for processes of its own
-  std::function<bool()> interrupted;                // has somebody asked it to end?
-  std::function<void(const std::string&)> tell;     // how far it is, a line
-  std::function<void(nlohmann::ordered_json)> row;  // something measured, printed at once
+  std::function<bool()> interrupted;                // has the user asked it to end?
+  std::function<void(const std::string&)> tell;     // prints its progress, a line
+  std::function<void(nlohmann::ordered_json)> row;  // prints a result at once
   // Draws `page` from `data` (a JSON file) with bench/draw.py; kind: which of its pictures.
   std::function<Status(const std::string& kind, const std::string& data, const std::string& page)> draw;
-  bool held = true;  // whether what the system promises did; if not, the exit status is 1
+  bool held = true;  // whether the system's promises held; if not, the exit status is 1
 };
 
 struct Measurement {
@@ -32,8 +32,8 @@ struct Measurement {
   const char* summary = "";  // empty: a process that other measurements start; it is not listed
   const char* words;         // for --help: how it measures, and the fields of its rows
   const char* columns = "";  // of tables, as "name,exchange.seconds"; empty: all
-  bool stops = false;        // it asks `interrupted`, so that what it has started ends in good order
-  // Adds its options to `command`, and gives what runs it with them.
+  bool stops = false;        // it asks `interrupted`, so that the processes it has started end cleanly
+  // Adds its options to `command`, and returns the function that runs it with them.
   std::function<std::function<Status(MeasurementRun&)>(CliCommand command)> add;
 };
 
@@ -46,7 +46,7 @@ auto measures(void (*add)(CliCommand, Options&), Status (*run)(Options&, Measure
   };
 }
 
-// A measurement of one row.
+// Yields the row of a measurement of one row.
 template <class Json>
 Status yield(MeasurementRun& run, const Result<Json>& result) {
   if (!result) return tl::unexpected(result.error());

@@ -1,5 +1,5 @@
-// `tributary bench optimizer`: parameters per second of the servers' hot loop (common/math/fused_step.h) beside what
-// the memory of the same machine, in the same run, allows for the bytes that it must move.
+// `tributary bench optimizer`: parameters per second of the servers' hot loop (common/math/fused_step.h), compared with
+// the bound that the machine's memory, in the same run, sets for the bytes that the loop must move.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What surviving costs: clusters of the same kind with and without.
+// The cost of survival: clusters of the same kind with and without it.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -69,8 +69,8 @@ Result<Json> run_durability(const PushPullOptions& options) {
     if (!kept) return tl::unexpected(kept.error());
     variant.kept_rounds = *kept;
   }
-  // A ring's memory is got when it is gone round for the first time, and a snapshot's with the first one: once in the
-  // life of a job, not what a round costs. (And a round to capture is named by the pace, which slices make jump.)
+  // A ring allocates memory in its first turn, and snapshots with the first one: once in the life of a job, so this is
+  // no cost of a round. (And the pace, which slices make jump, decides which round is captured.)
   for (Variant& variant : variants) {
     PushPullBenchmark& benchmark = variant.setup->benchmark();
     const std::uint64_t rounds = variants[1].kept_rounds + PushPullBenchmark::kWarmRounds;
@@ -83,7 +83,7 @@ Result<Json> run_durability(const PushPullOptions& options) {
   for (std::uint32_t i = 0; i < options.slices; ++i) {
     progress.reached(i, options.slices);
     for (std::size_t turn = 0; turn < std::size(variants); ++turn) {
-      // Who goes first in one slice goes last in the next: nobody always follows the same one.
+      // The first variant of one slice is the last in the next: none always follows the same one.
       Variant& variant = variants[(i + turn) % std::size(variants)];
       if (auto ok = variant.setup->benchmark().slice(); !ok) return tl::unexpected(ok.error());
       const auto written = variant.setup->benchmark().written();
@@ -91,7 +91,7 @@ Result<Json> run_durability(const PushPullOptions& options) {
       variant.written = *written;
     }
   }
-  // What it costs is snapshots as much as copies.
+  // The cost is of snapshots as much as of copies.
   if (variants[1].written.newest_snapshot == variants[1].first_snapshot) {
     return fail(ErrorCode::kUnavailable,
                 "no slice had a snapshot, so this says nothing of what they cost; give more --seconds");

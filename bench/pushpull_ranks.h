@@ -1,4 +1,4 @@
-// The ranks of `tributary bench pushpull`: threads that attach as trainers do, and stop and go together.
+// The ranks of `tributary bench pushpull`: threads that attach as trainers do, and pause and resume together.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@
 
 namespace tributary::bench {
 
-// What a node's first rank found after the last round.
+// The findings of a node's first rank after the last round.
 struct NodeResult {
   std::string digest;
   bool finite = true;  // every parameter
@@ -34,10 +34,11 @@ struct RankDevice {
   std::function<Status(void* host, const void* device, std::size_t bytes)> read;
 };
 
-// All ranks of all nodes. They run in slices: resume() lets them go, pause() makes them all stop after the same round.
+// All ranks of all nodes. They run in slices: resume() starts them, pause() makes all of them stop after the same
+// round.
 //
-// How they agree on that round: rank 0 names it (last_round_) before it declares anything of it ready. Nobody can
-// complete that round's first tensor without rank 0, so whoever reaches the next round has seen the name.
+// Rank 0 names that round (last_round_) before it declares any of the round's tensors ready. No rank can complete the
+// round's first tensor without rank 0, so every rank that reaches the next round has seen the name.
 class Ranks {
  public:
   // One thread for each; all attach at once, and wait for resume(). first_of_node: options of the ranks with local rank
@@ -47,20 +48,19 @@ class Ranks {
         std::optional<RankDevice> device = std::nullopt);
   ~Ranks();  // end(), and joins: the daemons must answer, or be gone, by then
 
-  // `healthy` is called now and then while waiting; an error of its ends the wait. Errors: kTimeout, or what a rank
-  // failed with.
+  // `healthy` is called now and then while waiting; an error of it ends the wait. Errors: kTimeout, or a rank's error.
   using Healthy = std::function<Status()>;
   Status wait_paused(const Healthy& healthy);
   void resume();
   Status pause(const Healthy& healthy);
   // Waits until `condition`, at most `seconds`.
   Status wait_until(const std::function<bool()>& condition, double seconds, const Healthy& healthy);
-  // While paused: all ranks examine their parameters, detach and end. The nodes' results.
+  // REQUIRES: paused. All ranks examine their parameters, detach and end. Returns the nodes' results.
   Result<std::vector<NodeResult>> finish();
-  // They end without results: at once if paused, else after the round, if that is answered.
+  // Ends all ranks without results: at once if paused, else after the round, if that is answered.
   void end();
 
-  std::uint64_t rounds() const { return rounds_.load(); }  // that rank 0 began
+  std::uint64_t rounds() const { return rounds_.load(); }  // begun by rank 0
   std::uint64_t chunk_bytes() const { return chunk_bytes_.load(); }
   // Payload bytes of all nodes since the attach; only between the first wait_paused() and finish().
   SessionStats totals() const;
@@ -92,7 +92,7 @@ class Ranks {
   bool over_ = false;
   std::string error_;  // the first rank's that failed
 
-  std::vector<std::jthread> threads_;  // last: joined before what they use goes
+  std::vector<std::jthread> threads_;  // last: joined before the members that they use are destroyed
 };
 
 }  // namespace tributary::bench

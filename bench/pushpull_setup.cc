@@ -231,7 +231,7 @@ Result<PushPullBenchmark::Kept> PushPullBenchmark::kept() {
   return kept;
 }
 
-// While rounds go on. What is kept is each server's most, and the highest ratio of the two at one time.
+// Reads the servers' memory during rounds; keeps each server's maximum, and the highest ratio of the two at one time.
 Status PushPullBenchmark::watch_memory() {
   measured_.owned_bytes.resize(cluster_.servers().size());
   measured_.formula_bytes.resize(cluster_.servers().size());

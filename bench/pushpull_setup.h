@@ -1,4 +1,4 @@
-// A cluster under `tributary bench pushpull`, and what measures it.
+// A cluster under `tributary bench pushpull`, and its measurement.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class PushPullBenchmark {
  public:
   static constexpr std::uint64_t kWarmRounds = 2;  // at the beginning of a slice
 
-  // What the servers have on disk.
+  // The servers' state on disk.
   struct Kept {
     bool busy = false;  // there is more to write
     std::uint64_t snapshot_bytes = 0;
@@ -34,15 +34,16 @@ class PushPullBenchmark {
   PushPullBenchmark(const PushPullOptions& options, LocalCluster& cluster, std::string folder);
 
   Status wait_paused() { return ranks_.wait_paused(healthy()); }
-  // Rounds that no slice measures: so many at least, and until the servers have their first snapshot, if they take any.
+  // Runs rounds that no slice measures: at least so many, and until the servers have their first snapshot, if they take
+  // any.
   Status warm_up(std::uint64_t rounds);
   Status slice();
   Status ceiling();
-  // When the servers have nothing more to write. kTimeout: they do not come to an end.
+  // Waits until the servers have nothing more to write. kTimeout: they do not come to an end.
   Result<Kept> written();
-  // Ends the job, and checks what run_pushpull() says.
+  // Ends the job, and does the checks of run_pushpull().
   Result<nlohmann::ordered_json> finish();
-  // Ranks come to their end without a result, if they get their answers.
+  // Ends the ranks without a result, if they get their answers.
   void end() { ranks_.end(); }
 
   double rate() const { return median(measured_.slices); }
@@ -56,7 +57,7 @@ class PushPullBenchmark {
     double servers = 0.0, workers = 0.0, trainers = 0.0;
     double total() const { return servers + workers + trainers; }
   };
-  // What the slices add up to.
+  // The sums over the slices.
   struct Measured {
     std::vector<double> slices, pushed, pulled;  // GB/s
     double seconds = 0.0, gigabytes = 0.0, rounds = 0.0;
@@ -67,10 +68,10 @@ class PushPullBenchmark {
 
   Cpu cpu_now();
   Ranks::Healthy healthy();
-  Result<Kept> kept();  // as the servers say now
+  Result<Kept> kept();  // from the servers' status
   Status watch_memory();
   Result<nlohmann::ordered_json> ask_daemons();
-  Status ask_devices(nlohmann::ordered_json& found);  // what the first node's devices did, in its worker's words
+  Status ask_devices(nlohmann::ordered_json& found);  // the first node's devices, as its worker reports them
   nlohmann::ordered_json rates() const;
   nlohmann::ordered_json settings() const;
 
@@ -86,7 +87,7 @@ class PushPullBenchmark {
 class PushPullSetup {
  public:
   static Result<std::unique_ptr<PushPullSetup>> start(const PushPullOptions& options);
-  // Without stop() something failed. Ranks that are paused go by themselves; then the daemons, as no rank may wait for
+  // Without stop() an operation failed. Paused ranks end by themselves; then the daemons end, as no rank may wait for
   // an answer that never comes.
   ~PushPullSetup();
   PushPullBenchmark& benchmark() { return *benchmark_; }

@@ -27,7 +27,7 @@ double number(const Json& json, const char* key) {
   return json.at(key).get<double>();
 }
 
-// What exchanges and jobs have in common, of one round, medians over the repetitions.
+// The resources of an exchange or a job in one round, medians over the repetitions.
 Json usage(const std::vector<Json>& runs) {
   Json bytes = Json::array();
   const auto& hosts = runs.front().at("hosts");

@@ -1,4 +1,4 @@
-// What measurements on labs have in common: labs that are brought up, runs that are repeated in turn, and a report.
+// The common part of measurements on labs: labs that are brought up, runs that are repeated in turn, and a report.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +21,14 @@ std::vector<double> column(const std::vector<Json>& runs, const std::function<do
 // {median, min, max, all[]}
 Json spread(const std::vector<double>& values);
 
-// What all runs of a lab report (tools/lab/lab_run.h), of one round, medians over the repetitions: wire_bytes [{host,
-// sent, received}], processes [{name, seconds (of processors)}], cpu_seconds, machine_busy, drops, retransmits.
+// Resources that all runs of a lab report (tools/lab/lab_run.h), of one round, medians over the repetitions: wire_bytes
+// [{host, sent, received}], processes [{name, seconds (of processors)}], cpu_seconds, machine_busy, drops, retransmits.
 Json usage(const std::vector<Json>& runs);
 
 // {name, rate_mbit, hosts[], links[], goodput_bytes_per_s, goodput_from}
 Json described(const lab::Lab& lab);
 
-// What every measurement on labs is told.
+// Arguments of every measurement on labs.
 struct LabArguments {
   std::vector<std::string> files;
   std::string report, base_dir = "runs";
@@ -42,9 +42,9 @@ struct LabArguments {
 };
 void add_lab_arguments(CliCommand command, LabArguments& arguments);
 
-// Gives {labs [what `measure` gives of each]} as a row, and with --report FOLDER/results.json and FOLDER/report.html,
-// as bench/draw.py draws `kind`. All files are read before the first lab is brought up; its links are measured unless
-// that was done, and it ends with its measurement.
+// Yields {labs [the result of `measure` for each]} as a row, and with --report writes FOLDER/results.json and
+// FOLDER/report.html, as bench/draw.py draws `kind`. All files are read before the first lab is brought up. A lab's
+// links are measured unless that was done, and the lab ends with its measurement.
 Status measure_labs(const std::string& kind, const LabArguments& arguments, MeasurementRun& run,
                     const std::function<Result<Json>(const lab::Lab&)>& measure);
 

@@ -7,7 +7,7 @@
 
 namespace tributary::bench {
 
-// Of normal spread, as gradients have roughly. The same for the same seed.
+// Returns values of roughly normal spread, as gradients have. The same for the same seed.
 inline std::vector<float> sample_gradients(std::size_t count, std::uint32_t seed) {
   std::vector<float> values(count);
   std::uint32_t random = seed;

@@ -1,4 +1,4 @@
-// A folder for what a measurement writes, which goes with it.
+// A folder for a measurement's files, removed with this object.
 #pragma once
 
 #include <stdlib.h>

@@ -30,8 +30,8 @@ struct StalenessRankOptions {
   BenchRank rank;
   std::uint32_t chunks = 32;
   std::uint64_t clocks = 100;
-  // Of every `period` clocks of its own a node is the slow one for a share of 1 / nodes, which periods is drawn from
-  // the seed; then it sleeps up to so long before each chunk's push.
+  // A node is the slow one in a share of 1 / nodes of its periods of `period` clocks, drawn from the seed; then it
+  // sleeps up to `slow_us` before each chunk's push.
   std::uint64_t period = 20;
   std::uint32_t slow_us = 400;
   std::uint64_t seed = 1;
@@ -208,7 +208,7 @@ class StalenessRank {
                        std::to_string(node) + " is at " + std::to_string(session_->parameters(tensor)[node]);
   }
 
-  // What the worker counts is there a moment after the parameters.
+  // The worker's counts arrive a moment after the parameters.
   SessionStats told() const {
     SessionStats stats = session_->stats();
     for (int i = 0; i < kCountPolls && stats.pulls < pulls_ + tensors_.size(); ++i) {

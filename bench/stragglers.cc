@@ -33,7 +33,7 @@
 namespace tributary::bench {
 namespace {
 
-// What happens to the last node. Its steps take `factor` times as long: all of them, or some, drawn at random.
+// The slowdown of the last node. Its steps take `factor` times as long: all of them, or some, drawn at random.
 struct Slowdown {
   std::string name;
   double factor = 1.0, chance = 1.0;
@@ -58,11 +58,11 @@ struct StragglerOptions {
   std::string report;    // folder; empty: none
   std::function<void(const std::string&)> tell;
   std::function<bool()> interrupted;
-  // What there is after each run, so that whoever is interrupted keeps it. An error ends the measurement.
+  // Called with the results after each run, so that an interruption loses none. An error ends the measurement.
   std::function<Status(const nlohmann::ordered_json& so_far)> keep;
 };
 
-// What throughput could be if nobody ever waited for the slow node, and it did what it manages: n - 1 + 1 / f nodes.
+// The throughput, in nodes, if no node ever waited for the slow one, and that did what it can: n - 1 + 1 / f nodes.
 double ideal_nodes(std::uint32_t nodes, const Slowdown& slowdown);
 
 using Json = nlohmann::ordered_json;
@@ -72,10 +72,10 @@ constexpr std::chrono::milliseconds kPacePoll{2};
 constexpr std::chrono::seconds kStartTimeout{60}, kStopTimeout{60};
 constexpr std::uint64_t kWarmupReports = 2;  // of every rank, before the time begins
 constexpr std::uint32_t kLocalSteps = 10;    // of DiLoCo
-// Of plain SGD on the mean over all nodes' samples. A push that is a step of its own, of one node's samples, has it
+// The rate of plain SGD on the mean over all nodes' samples. Where one node's push is a step of its own, the rate is
 // divided by the nodes: the same progress a sample.
 constexpr double kLearningRate = 0.15;
-// A node that is not slow is done in time with everything.
+// A node that is not slow completes its share in time.
 constexpr double kDeadlineSlack = 1.06;
 
 // How many samples each rank has reported, as time goes by.
@@ -97,7 +97,7 @@ class Tally {
   bool warm() const {
     return std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.at.size() >= kWarmupReports; });
   }
-  // Of a rank up to then; between two reports as if it had come evenly.
+  // Returns a rank's samples up to a time, interpolated linearly between two reports.
   double samples(std::size_t rank, std::uint64_t at_ns) const {
     const auto& at = ranks_[rank].at;
     const auto next = std::ranges::lower_bound(at, at_ns, {}, &Point::ns);
@@ -293,7 +293,7 @@ Json options_json(const StragglerOptions& o) {
           {"seed", o.seed}};
 }
 
-// What a result of an earlier call lacks that is needed here or by the report; empty: nothing.
+// Names a member that an earlier call's result lacks and this call or the report needs; empty: none.
 std::string flaw_of(const Json& earlier) {
   const auto options = earlier.find("options"), runs = earlier.find("runs");
   if (options == earlier.end() || !options->is_object()) return "it has no object \"options\"";
@@ -407,7 +407,7 @@ Result<Json> run_stragglers(const StragglerOptions& options, const Json& earlier
   if (find("none", "sync") == nullptr) {
     if (Status status = measure(slowdowns().front(), "sync", 0); !status) return tl::unexpected(status.error());
   }
-  // What nodes that are not slow need for all their samples.
+  // The time of nodes that are not slow for all their samples.
   double compute_ms = 0.0;
   for (const Json& ms : find("none", "sync")->at("compute_ms")) compute_ms = std::max(compute_ms, ms.get<double>());
   const auto deadline_ms = static_cast<std::uint32_t>(std::ceil(kDeadlineSlack * compute_ms));

@@ -1,4 +1,4 @@
-// What the single-process measurements share.
+// Helpers of the single-process measurements.
 #pragma once
 
 #include <time.h>
@@ -7,7 +7,7 @@
 
 namespace tributary::bench {
 
-// Of the calling thread. Other processes' turns on the same core do not count, while waiting for memory does.
+// CPU seconds of the calling thread. Waiting for memory counts, other processes' turns on the same core do not.
 inline double thread_cpu_seconds() {
   timespec time{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

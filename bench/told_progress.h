@@ -1,4 +1,4 @@
-// ToldProgress: how far a measurement of many parts is, told now and then.
+// ToldProgress: prints the progress of a measurement of many parts now and then.
 #pragma once
 
 #include <chrono>

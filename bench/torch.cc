@@ -99,7 +99,7 @@ double mean(const std::vector<double>& values) {
   return std::reduce(values.begin(), values.end()) / static_cast<double>(std::max<std::size_t>(values.size(), 1));
 }
 
-// Of a run: the ranks' losses, of which each has its share, and rank 0's clock. [{step, seconds, loss}]
+// The curve of a run: the mean of the ranks' losses, each of its share, and rank 0's clock. [{step, seconds, loss}]
 Json curve_of(const Json& run) {
   const Json& ranks = run.at("ranks");
   Json curve = Json::array();

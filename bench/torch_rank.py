@@ -84,7 +84,7 @@ class Text:
 
     @torch.no_grad()
     def loss(self) -> float:
-        """Of this rank's share of what is held out."""
+        """Loss on this rank's share of the held-out data."""
         pieces = torch.linspace(0, len(self.held_out) - 1, HELD_OUT).long().tolist()[self.rank :: self.ranks]
         x, y = self._stack(self.held_out, pieces)
         return float(F.cross_entropy(self.model(x).flatten(0, 1), y.flatten()))
@@ -220,7 +220,7 @@ def main() -> None:
 
     device = torch.device("cpu") if args.device == "cpu" else rank_device()
     task = Text(*own, args.batch, device) if args.model == "gpt" else Images(own[0], args.batch, device)
-    # What is timed is what the GPU has done, not what it was given to do.
+    # The time ends when the GPU is done, not when it was given the work.
     there = torch.cuda.synchronize if args.device == "cuda" else lambda: None
     parameters = sum(p.numel() for p in task.model.parameters())
     ways = Ways(args, task.model)

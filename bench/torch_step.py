@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a step costs beside plain torch, and what memory a trainer needs: all ranks, worker and server on one machine.
+"""Cost of a step compared with plain torch, and memory of a trainer: all ranks, worker and server on one machine.
 
     bench/torch_step.py [--turns 3] [--steps 20] [--ranks 1] [--device cuda] [--models gpt,resnet] [--bin FOLDER]
 
@@ -39,7 +39,7 @@ def ways(args: argparse.Namespace) -> list[str]:
 
 
 def only_rank_sees_gpus(command: list[str], environment: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """What the daemons of a run are to be started with, so that its worker has no memory of a GPU to lend."""
+    """Returns command and environment of a run whose daemons see no GPU, so that its worker lends no memory of one."""
     seen = environment.get("CUDA_VISIBLE_DEVICES")
     again = ["-u", "CUDA_VISIBLE_DEVICES"] if seen is None else [f"CUDA_VISIBLE_DEVICES={seen}"]
     return ["/usr/bin/env", *again, *command], {**environment, "CUDA_VISIBLE_DEVICES": ""}

@@ -1,5 +1,5 @@
-// How long a trainer pauses before it attaches again, after the `idle`th time in a row (from 1) that no round got done
-// in its view, or it found none. Pure; the simulator's trainers pause so, too.
+// The pause of a trainer before it attaches again, after the `idle`th time in a row (from 1) that no round was
+// completed in its view, or it found no view. Pure; the simulator's trainers use it, too.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,9 @@ namespace tributary::train {
 inline constexpr std::chrono::milliseconds kFirstAttachPause{25};
 inline constexpr std::chrono::milliseconds kLongestAttachPause{5'000};
 
-// view_ran: it had attached, and its view was cut; else what could not be reached may take its time. In an elastic job
-// the next view waits for its nodes for a while, and the pause is well within that: nodes would take turns otherwise,
-// each going on without those that pause, until these are back and end its view.
+// view_ran: the trainer had attached, and its view was cut; otherwise the unreachable daemon may take its time. In an
+// elastic job the next view waits for its nodes for a while, and the pause is well within that. Otherwise nodes would
+// take turns: each would continue without those that pause, until these are back and end its view.
 inline std::chrono::milliseconds attach_pause(const MembershipConfig& membership, std::uint32_t idle, bool view_ran) {
   const bool awaited = view_ran && membership.on_worker_loss == OnWorkerLoss::kContinue;
   const std::chrono::milliseconds longest =

@@ -16,7 +16,7 @@ class CounterRng {
 
   constexpr std::uint64_t at(std::uint64_t counter) const { return mix(key_ + (counter + 1) * kGamma); }
 
-  // In [-1, 1), a multiple of 2^-23: exact in fp32.
+  // Returns a multiple of 2^-23 in [-1, 1): exact in fp32.
   constexpr float symmetric(std::uint64_t counter) const {
     const auto top = static_cast<std::int64_t>(at(counter) >> 40);
     return static_cast<float>(top - (std::int64_t{1} << 23)) * 0x1p-23f;
@@ -43,7 +43,7 @@ class CounterRng {
   std::uint64_t key_;
 };
 
-// What streams are for; part of their key.
+// The purposes of streams; part of their key.
 inline constexpr std::uint64_t kStreamShuffle = 1;
 inline constexpr std::uint64_t kStreamInitialValues = 2;
 inline constexpr std::uint64_t kStreamSlowSteps = 3;

@@ -18,7 +18,7 @@ constexpr std::uint32_t kLabelsMagic = 0x00000801;
 constexpr unsigned kReadBuffer = 256u << 10;
 constexpr unsigned kReadPiece = 64u << 20;  // gzread takes an int-sized length
 
-// Of Fashion-MNIST's training set.
+// Statistics of Fashion-MNIST's training set.
 constexpr double kFashionMean = 0.2860;
 constexpr double kFashionDeviation = 0.3530;
 

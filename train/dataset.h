@@ -35,13 +35,13 @@ struct ImageSet {
   std::array<float, 256> scale{};  // byte -> (byte / 255 - mean) / standard deviation
 };
 
-// The training or the test set that the job names. kNotFound names the missing file, the directory and the cure;
-// kMalformed names the file and what is wrong with it; kConfig for a data set this trainer does not know.
+// Loads the training set that the job names. kNotFound names the missing file, the directory and the cure; kMalformed
+// names the file and its fault; kConfig for a data set that this trainer does not know.
 Result<ImageSet> load_training_set(const TrainConfig& config);
-// Of images as large as those of `training`, or kMalformed names both files and sizes.
+// Loads the test set. Its images must be as large as those of `training`; else kMalformed names both files and sizes.
 Result<ImageSet> load_test_set(const TrainConfig& config, const ImageSet& training);
 
-// From two IDX files, each `name` or `name`.gz in `directory`.
+// Loads two IDX files, each `name` or `name`.gz in `directory`.
 Result<ImageSet> load_images(const std::string& directory, const std::string& images_name,
                              const std::string& labels_name, double mean, double deviation);
 

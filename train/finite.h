@@ -1,5 +1,5 @@
-// Whether a job's numbers are still numbers. A learning rate that is too large, or samples that are damaged, end in NaN
-// or infinities, which spread and never go away by themselves.
+// Checks whether a job's numbers are still finite. Too large a learning rate, or damaged samples, end in NaN or
+// infinities, which spread and never go away by themselves.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 namespace tributary::train {
 
-// What to do about it, to be put behind the following.
+// The cure, to be appended to the messages below.
 extern const char* const kNotFiniteAdvice;
 
-// In words, or empty if it is finite.
+// Describes a loss that is not finite; empty: it is finite.
 std::string not_finite(Round round, double loss);
-// The first tensor that has values which are not finite, and how many, or empty: they all are.
+// Names the first tensor with values that are not finite, and their number; empty: all are finite.
 std::string not_finite(const std::vector<TensorSpec>& tensors, std::span<const float* const> parameters);
 
 }  // namespace tributary::train

@@ -1,9 +1,9 @@
-// HostReplicas: what local steps need (train/model_compute.h, local_round()): the parameters of the replica whose round
-// it is, and for every replica the state of its inner optimizer. A replica's parameters live for one round only,
+// HostReplicas: the memory of local steps (train/model_compute.h, local_round()): the parameters of the current
+// replica, and for every replica the state of its inner optimizer. A replica's parameters live for one round only,
 // because every round begins at the servers' parameters, so all replicas of a process share their place.
 //
-// State that is kept lies in two banks: the first step of a round reads the one and writes the other, so that what the
-// round began with stays, without a copy, until the next one. After a loss the job may want a round again.
+// Kept state lies in two banks: the first step of a round reads the one and writes the other. So the round's initial
+// state stays, without a copy, until the next round. After a loss the job may repeat a round.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +18,11 @@
 
 namespace tributary::train {
 
-// Which state of the inner optimizer a round of local steps begins with.
+// The state of the inner optimizer that a round of local steps begins with.
 enum class InnerState {
-  kFresh,  // none: it begins anew
-  kNext,   // what the last round left
-  kAgain,  // what the last round began with: it is computed once more
+  kFresh,  // none: zeros
+  kNext,   // the last round's final state
+  kAgain,  // the last round's initial state: that round is computed again
 };
 
 // Thread rule: one thread at a time.
@@ -34,11 +34,11 @@ class HostReplicas {
 
   // By tensor. Undefined before the first step of a round.
   std::span<const float* const> parameters() const { return parameters_; }
-  // A round of a replica begins, with this inner state, and ends; one that does not end was none.
+  // Begins a round of a replica, with this inner state, and ends it; a round that does not end leaves no state.
   void begin(std::uint32_t replica, InnerState begins);
   void end() { states_[replica_].last = states_[replica_].out; }
-  // parameters()[tensor] = `from` after a step along gradient / samples. `from`: in the first step of the round (of
-  // this tensor) what the round begins with, then parameters()[tensor].
+  // parameters()[tensor] = `from` after a step along gradient / samples. `from`: in the tensor's first step of the
+  // round the round's initial parameters, then parameters()[tensor].
   void step(std::size_t tensor, const kernels::StepScalars& scalars, const float* from, const float* gradient,
             std::uint32_t samples);
   // difference = from - parameters()[tensor].

@@ -75,7 +75,7 @@ int report_error(const Error& error, const std::string& who) {
   return exit_status(error);
 }
 
-// Whatever is wrong with the data set, the user can put right.
+// All errors of the data set are the user's to correct.
 int report_data_error(const Error& error, const std::string& who) {
   report_error(error, who);
   return kExitUsage;
@@ -120,7 +120,7 @@ int run_rank(const Options& options, JobConfig job) {
     if (!loaded) return report_data_error(loaded.error(), who);
     test = std::move(*loaded);
   }
-  // Only one rank draws a bar, and none if somebody else shows the progress of all.
+  // Only one rank draws a bar, and none if another program shows the progress of all.
   const bool draws = topology.rank == 0 && !options.quiet && !sender;
   ProgressBar bar(stderr, draws ? ProgressBar::style_for(stderr) : ProgressBar::Style::kOff,
                   topology.world_size == 1 ? "" : "rank 0 of " + std::to_string(topology.world_size));
@@ -177,7 +177,7 @@ int run(int argc, char** argv) {
   place("--local-world-size", "LOCAL_WORLD_SIZE", options.topology.local_world_size, "number of ranks on the node");
   place("--node-rank", "GROUP_RANK", options.topology.node_rank, "number of the node");
 
-  // Of `tributary bench stragglers`: not shown.
+  // Options for `tributary bench stragglers`: not shown.
   app.add_option("--curve-ms", options.curve_ms)->group("");
   app.add_option("--slow-us-per-sample", options.slow_motion.us_per_sample)->group("");
   app.add_option("--slow-factor", options.slow_motion.factor)->group("");

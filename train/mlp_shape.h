@@ -1,5 +1,5 @@
-// What a multi-layer perceptron is: inputs - hidden ... - classes, ReLU between layers, softmax
-// cross-entropy on top.
+// The shape of a multi-layer perceptron: inputs - hidden ... - classes, ReLU between layers, softmax cross-entropy on
+// top.
 //
 // Tensors, in this order: layer0.weight [out, in], layer0.bias [out], layer1.weight, ... Tensor 2l is the weight of
 // layer l, 2l+1 its bias. The gradient is the SUM over the samples, not the mean: the servers divide by the number of
@@ -22,8 +22,8 @@ class MlpShape {
   static constexpr std::uint32_t kMaxWidth = 65536;
   static constexpr std::uint32_t kMaxBatch = 65536;
 
-  // sizes: inputs, hidden ..., classes. max_batch: samples of the largest forward pass. kConfig names what is out of
-  // bounds.
+  // sizes: inputs, hidden ..., classes. max_batch: samples of the largest forward pass. kConfig names the value that is
+  // out of bounds.
   static Result<MlpShape> make(std::vector<std::uint32_t> sizes, std::uint32_t max_batch);
 
   const std::vector<std::uint32_t>& sizes() const { return sizes_; }

@@ -36,10 +36,10 @@ struct Share {
   std::uint32_t micro_batches = 1;                                                 // some may be empty
   std::function<std::span<const std::uint32_t>(std::uint32_t micro)> micro_batch;  // valid until the next call
   // Asked before every micro-batch but the first: is there time for another one? If not, the gradient is the sum over
-  // what has been done. Null: there always is.
+  // the micro-batches done. Null: there always is.
   std::function<bool()> another;
-  // What the loss, and with it the gradient, is multiplied by: a power of two. Asked when everything has been needed;
-  // null: 1.
+  // The factor for the loss, and so for the gradient: a power of two. Called when every tensor has been needed; null:
+  // 1.
   std::function<float()> loss_scale = {};
 
   float scale() const { return loss_scale ? loss_scale() : 1.0f; }
@@ -69,25 +69,25 @@ class ModelCompute {
   // The library of matrix products, its release, and the processor whose kernels it uses: "OpenBLAS 0.3.21 (Haswell)".
   const std::string& computes_with() const { return computes_with_; }
 
-  // Where the following passes read parameters and write gradients.
+  // Sets the memory from which the following passes read parameters and to which they write gradients.
   void bind(const RankMemory& memory);
   void unbind() { memory_ = {}; }
 
-  // Gradient of a share, its micro-batches added in order, or as many as there is time for; stats count what they had.
-  // Every tensor is first needed (even if the share is empty: only then may its gradient be written), in forward order,
-  // and then becomes ready, last layer first. Nothing is ready before everything was needed. Empty if `need` abandoned
-  // the round. `need` and `ready` may be null.
+  // Computes the gradient of a share: its micro-batches added in order, or as many as there is time for; the stats
+  // count those. Every tensor is first needed (even if the share is empty: only then may its gradient be written), in
+  // forward order, and then becomes ready, last layer first. No tensor is ready before every one was needed. Empty if
+  // `need` abandoned the round. `need` and `ready` may be null.
   std::optional<BatchStats> gradient(const Share& share, const NeedTensor& need, const TensorReady& ready);
 
-  // To be called before the first local_round(): makes room for a replica's parameters and for the inner optimizer's
-  // state of so many replicas. keeps: from round to round; otherwise every round is kFresh.
+  // Allocates a replica's parameters and the inner optimizer's state of so many replicas. Call it before the first
+  // local_round(). keeps: state is kept from round to round; otherwise every round is kFresh.
   void begin_local(std::shared_ptr<const kernels::Optimizer> inner, std::uint32_t replicas, bool keeps);
 
-  // From the bound parameters on, steps of the inner optimizer, each along the mean gradient of its share. What comes
-  // out as the gradient is by how much they moved: the bound parameters minus the replica's. `need`, `ready` and the
-  // result as in gradient(); nothing is ready before the last step. A replica without steps contributes zeros,
-  // and such a round is none for its inner state; nor is one that was abandoned. REQUIRES: the bound parameters stay
-  // until their tensor is ready.
+  // Takes steps of the inner optimizer from the bound parameters, each along the mean gradient of its share. The result
+  // as the gradient is the move: the bound parameters minus the replica's. `need`, `ready` and the return value as in
+  // gradient(); no tensor is ready before the last step. A replica without steps contributes zeros; such a round, like
+  // an abandoned one, does not count for its inner state. REQUIRES: the bound parameters stay until their tensor is
+  // ready.
   std::optional<BatchStats> local_round(const LocalRound& round, const NeedTensor& need, const TensorReady& ready);
 
   // Loss and accuracy of the bound parameters over a whole set. REQUIRES: nothing else writes the parameters meanwhile.

@@ -1,4 +1,4 @@
-// A pass over samples: what it counts, and whom it calls while it goes on.
+// A pass over samples: its sums, and its callbacks.
 #pragma once
 
 #include <cstddef>

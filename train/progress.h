@@ -1,5 +1,6 @@
-// Progress of ranks, sent to whoever started them (`tributary up`) over a Unix datagram socket: one small JSON object
-// per round and rank. The receiver adds the ranks' sums to get the loss and accuracy over all ranks by example counts.
+// Progress of ranks, sent to the program that started them (`tributary up`) over a Unix datagram socket: one small JSON
+// object per round and rank. The receiver adds the ranks' sums to get loss and accuracy over all ranks by example
+// counts.
 //
 //   {"rank":0,"world_size":4,"restarts":1,"resumed":10,"complete":11,"round":12,"rounds":1880,"loss_sum":150.3,
 //    "correct":40,"samples":64,"global_samples":256,"samples_sum":1234,"compute_ns":...,"reduce_ns":...,"wait_ns":...}
@@ -9,8 +10,8 @@
 //   in jobs with a gate "gradient_norm", "loss_scale", "skipped" of the newest complete round
 //   and after a round with an evaluation also "test_loss", "test_accuracy"
 //
-// Sending never blocks and never fails training: what the receiver does not take in time is dropped, so that sums over
-// datagrams are for display. The final figures are in each rank's --json object.
+// Sending never blocks and never fails training: datagrams that the receiver does not take in time are dropped, so sums
+// over datagrams are for display. The final figures are in each rank's --json object.
 #pragma once
 
 #include <sys/un.h>
@@ -25,9 +26,9 @@
 
 namespace tributary::train {
 
-// Where the time of a step goes, in nanoseconds. compute + reduce + wait = the step's wall time: of the time in which
-// the trainer was blocked, what the node's reduction took meanwhile counts as reduce, the rest as wait. What overlaps
-// with computing costs nothing and is not shown.
+// The split of a step's time, in nanoseconds. compute + reduce + wait = the step's wall time. While the trainer was
+// blocked, the time of the node's reduction counts as reduce, the rest as wait. Work that overlaps with computing costs
+// nothing and is not shown.
 struct StepSplit {
   std::uint64_t compute_ns = 0, reduce_ns = 0, wait_ns = 0;
 
@@ -59,7 +60,7 @@ std::string to_json(const RoundReport& report);
 
 class ProgressSender {
  public:
-  // kInvalidArgument if the path does not fit a socket address. The socket need not exist yet, or any more.
+  // kInvalidArgument if the path does not fit a socket address. The socket need not exist, then or later.
   static Result<ProgressSender> to(const std::string& path);
   ProgressSender(ProgressSender&& other) noexcept;
   ProgressSender& operator=(ProgressSender&& other) = delete;

@@ -68,7 +68,7 @@ Share RankCompute::share_of(Round round, Rank rank, std::uint32_t step) {
   share.micro_batches = sampler_.accumulation();
   share.micro_batch = [=, this](std::uint32_t micro) {
     const std::span<const std::uint32_t> samples = sampler_.micro_batch(round, rank, micro, step);
-    // That of the first one passes when the parameters are there.
+    // The first micro-batch's slow motion passes when the parameters are there.
     if (slow_motion_ && (micro > 0 || step > 0)) slow_motion_->pass(round, step, samples.size());
     computed_sum_ += samples_sum(samples);
     return samples;
@@ -110,12 +110,12 @@ std::optional<BatchStats> RankCompute::gradient(Round round, Rank rank, const Ne
 std::optional<BatchStats> RankCompute::local_round(Round round, Rank rank, const NeedTensor& need,
                                                    const TensorReady& ready, std::uint32_t replica) {
   LocalRound local{.replica = replica, .steps = sampler_.steps(round), .step = {}};
-  // Only an epoch's last batch can be too small for everybody.
+  // Only an epoch's last batch can be too small for all ranks.
   if (sampler_.step_share_size(round, local.steps - 1, rank) == 0) --local.steps;
   Inner::Kept& kept = inner_->kept[replica];
   const bool again = round == kept.round, next = round == kept.round.next();
   std::uint64_t taken = inner_->config.keep_state && next ? kept.taken : 0;
-  // A round without steps found the state that it left.
+  // A round without steps does not change the state.
   if (inner_->config.keep_state && again) taken = local.steps == 0 ? kept.taken : kept.taken_before;
   if (taken > 0) {
     local.begins = again ? InnerState::kAgain : InnerState::kNext;

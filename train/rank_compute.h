@@ -1,12 +1,12 @@
-// RankCompute: what one rank computes in one round, from samples to the gradient. The trainer and the standalone
+// RankCompute: the computation of one rank in one round, from samples to the gradient. The trainer and the standalone
 // reference share it, hence the same bits.
 //
 // In mode local_sgd a rank is a replica. In a round it takes local steps from the servers' parameters with the inner
-// optimizer of [local], and its gradient is by how much they moved: parameters before minus after. Such gradients weigh
-// 1 each, so that the servers' average is that of the replicas' moves.
+// optimizer of [local], and its gradient is the move: parameters before minus after. Such gradients weigh 1 each, so
+// that the servers' average is that of the replicas' moves.
 //
-// With sync.deadline_ms a rank computes for so long in a round, and its gradient is the sum over the samples that it
-// managed (train/round_deadline.h). The rest of its share is left: it comes again in the next epoch, in another order.
+// With sync.deadline_ms a rank computes for so long in a round, and its gradient is the sum over the samples done by
+// then (train/round_deadline.h). The rest of its share is skipped: it comes again in the next epoch, in another order.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ namespace tributary::train {
 // Thread rule: one thread at a time.
 class RankCompute {
  public:
-  // `training` must outlive this. kConfig as Sampler::make and MlpShape::make. replicas: whose local steps it will
-  // compute, if the job has them.
+  // `training` must outlive this object. kConfig as Sampler::make and MlpShape::make. replicas: the number of replicas
+  // whose local steps it will compute, if the job has them.
   static Result<RankCompute> make(const JobConfig& job, const ImageSet& training, std::uint32_t world_size,
                                   std::uint32_t replicas = 1);
 
@@ -42,19 +42,19 @@ class RankCompute {
   // As ModelCompute's.
   void bind(const RankMemory& memory) { model_.bind(memory); }
   void unbind() { model_.unbind(); }
-  // Gradient of the rank's share of a round, and for `ready` what it counts for in the average: its samples; with local
-  // steps 1, or 0 if it had none. The result says how many samples it was over. replica: where several are computed
-  // here, which of them the rank is. loss_scale: as Share's.
+  // Computes the gradient of the rank's share of a round. `ready` gets its weight in the average: its samples; with
+  // local steps 1, or 0 if it had none. The result counts the samples. replica: the rank's number among several that
+  // are computed here. loss_scale: as Share's.
   std::optional<BatchStats> gradient(Round round, Rank rank, const NeedTensor& need, const WeightedReady& ready,
                                      std::uint32_t replica = 0, std::function<float()> loss_scale = {});
-  // The same without a deadline.
+  // The weight without a deadline.
   std::uint32_t weight(Round round, Rank rank) const;
   // samples_sum() of all that the last gradient() computed.
   std::uint64_t computed_sum() const { return computed_sum_; }
   void set_slow_motion(const SlowMotionOptions& options) { slow_motion_.emplace(options); }
-  // Whether the job keeps the inner optimizer's state from round to round, and what is here does not belong to this
-  // round: it will begin anew. (Kept is what the round began with if it was the last one computed here, or what the
-  // round before left.)
+  // Whether the job keeps the inner optimizer's state from round to round, and the state here does not belong to this
+  // round, so that it will begin with zeros. (Kept is this round's initial state if it was the last one computed here,
+  // or the final state of the round before.)
   bool lost_inner_state(Round round) const;
   BatchStats evaluate(const ImageSet& set) { return model_.evaluate(set); }
 
@@ -63,7 +63,7 @@ class RankCompute {
     LocalConfig config;
     ScheduleConfig schedule;  // counted in local steps of the job
     std::shared_ptr<const kernels::Optimizer> optimizer;
-    // What a replica's state is.
+    // The rounds and steps of a replica's state.
     struct Kept {
       Round round;                     // the last one it was through; 0: none
       std::uint64_t taken = 0;         // steps since it began

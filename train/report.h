@@ -1,5 +1,5 @@
-// What a training run tells people and programs: a progress bar on a terminal (plain lines elsewhere), a final summary,
-// and one JSON object.
+// The output of a training run: a progress bar on a terminal (plain lines elsewhere), a final summary, and one JSON
+// object.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct CurvePoint {
   BatchStats test;
 };
 
-// Jobs with a gate: what was decided about the rounds that this process saw complete.
+// Jobs with a gate: the decisions about the rounds that this process saw complete.
 struct GateTotals {
   std::uint64_t rounds = 0, clipped = 0, skipped = 0;
   GateDecision last;
@@ -49,11 +49,11 @@ struct RunSummary {
   StepSplit split;                 // total of these rounds
   std::uint64_t bytes_pushed = 0, bytes_pulled = 0;  // by this node
   GateTotals gate;
-  // Modes ssp and async, by this node: chunks that were answered, and by how many clocks the slowest node was behind.
+  // Modes ssp and async, of this node: answered chunks, and by how many clocks the slowest node was behind.
   bool clocks = false;
   std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
 
-  // Mode sync with a deadline: samples that this rank was dealt and left for want of time.
+  // Mode sync with a deadline: samples of this rank that were skipped for want of time.
   bool partial = false;
   std::uint64_t samples_left = 0;
   std::vector<CurvePoint> curve;  // of TrainerOptions::curve_ms
@@ -96,7 +96,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void round(const RoundReport& report, std::uint64_t rounds_per_epoch);
-  // A line of its own, also with kOff: something the user must know.
+  // Prints a line that the user must see, also with kOff.
   void note(const std::string& text);
 
  private:

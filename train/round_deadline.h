@@ -1,8 +1,8 @@
-// RoundDeadline: when a rank stops computing in a work-weighted round (sync.deadline_ms). Pure.
+// RoundDeadline: decides when a rank stops computing in a work-weighted round (sync.deadline_ms). Pure.
 //
-// A round has so much time from when its parameters are there. Whatever a rank has summed up by then is its gradient,
-// weighted by its samples; a micro-batch is not begun if, by what the last one took, it would not be done in time. The
-// first is always done: every rank has a part in every round.
+// A round has so much time from when its parameters are there. The rank's sum by then is its gradient, weighted by its
+// samples; a micro-batch is not begun if, by the time of the last one, it would not be done in time. The first is
+// always done: every rank has a part in every round.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,14 @@
-// The global sampler: which samples a rank sees in which step of which round. A pure function of (seed, round, step,
-// rank), so that a resume needs no state.
+// The global sampler: the samples of a rank in a step of a round. A pure function of (seed, round, step, rank), so that
+// a resume needs no state.
 //
-// Every epoch is a permutation of all samples, shuffled anew by (seed, epoch). A step takes the next global_batch
-// entries of it; rank k of n takes the k-th of n contiguous shares, and splits it into `accumulation` micro-batches. So
-// each sample comes exactly once an epoch over all ranks. The last batch of an epoch may be smaller: it is shared out
-// as evenly as possible, shares then differ by one sample at most, and may be empty.
+// Every epoch is a permutation of all samples, shuffled by (seed, epoch). A step takes its next global_batch entries;
+// rank k of n takes the k-th of n contiguous shares, and splits it into `accumulation` micro-batches. So each sample
+// comes exactly once an epoch over all ranks. The last batch of an epoch may be smaller: it is shared out as evenly as
+// possible, shares then differ by one sample at most, and may be empty.
 //
-// In an elastic job so is every batch, because the number of ranks changes from view to view (set_world_size()). A
-// round's samples do not: each still comes exactly once an epoch, whoever takes part.
+// In an elastic job every batch is shared out so, because the number of ranks changes from view to view
+// (set_world_size()). A round's samples do not change: each still comes exactly once an epoch, whichever ranks take
+// part.
 //
 // A round is one step; with local steps (mode local_sgd) it is `local_steps` of them. Rounds do not reach over the end
 // of an epoch: if the epoch's number of steps is no multiple of local_steps, its last round has fewer.
@@ -22,8 +23,8 @@
 
 namespace tributary::train {
 
-// Of samples, in no order: those of a round's ranks add up to that of the whole round, as world size 1 has it, if and
-// only if (but for chance) each was dealt once.
+// Returns a sum of samples that does not depend on their order. The sums of a round's ranks add up to that of world
+// size 1 if and only if (but for chance) each sample was dealt once.
 std::uint64_t samples_sum(std::span<const std::uint32_t> samples);
 
 struct SamplerOptions {
@@ -41,7 +42,7 @@ class Sampler {
   // kConfig if global_batch is larger than the training set, or does not divide by world_size * accumulation in a job
   // that is not elastic.
   static Result<Sampler> make(const SamplerOptions& options);
-  // Other ranks share the batches from now on. REQUIRES: world_size > 0, and elastic or as before.
+  // Sets the ranks that share the batches from now on. REQUIRES: world_size > 0, and elastic or as before.
   void set_world_size(std::uint32_t world_size);
 
   std::uint64_t rounds_per_epoch() const { return rounds_per_epoch_; }
@@ -54,7 +55,7 @@ class Sampler {
   // Samples of a round, all its steps: over all ranks, or of one.
   std::uint32_t batch_size(Round round) const;
   std::uint32_t share_size(Round round, Rank rank) const;
-  // Of one of its steps.
+  // Samples of a rank in one step of the round.
   std::uint32_t step_share_size(Round round, std::uint32_t step, Rank rank) const;
 
   // Indices of the samples of one rank in a step, or of one of its micro-batches. Valid until the next call for another

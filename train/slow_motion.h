@@ -1,6 +1,6 @@
-// SlowMotion: makes a rank compute as if its machine were another one: every sample takes so long more, asleep, and on
-// a slow rank several times as long, always or in steps that are drawn at random. For experiments on machines with
-// fewer processors than ranks: sleeping ranks do not slow down each other, and a slow one uses no more processor.
+// SlowMotion: makes a rank compute as on a slower machine: it sleeps for so long per sample, and on a slow rank several
+// times as long, always or in steps that are drawn at random. For experiments on machines with fewer processors than
+// ranks: sleeping ranks do not slow down each other, and a slow one uses no more processor.
 #pragma once
 
 #include <chrono>

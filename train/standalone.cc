@@ -39,7 +39,7 @@ std::vector<T*> tensor_pointers(const Layout& layout, T* flat) {
   return pointers;
 }
 
-// What nodes and servers hold: master parameters, optimizer state, and the parameters as ranks see them after the wire.
+// State of nodes and servers: master parameters, optimizer state, and the parameters as ranks see them after the wire.
 class Model {
  public:
   Model(const JobConfig& job, Layout layout, std::shared_ptr<const kernels::Optimizer> optimizer, std::uint32_t ranks,
@@ -105,7 +105,7 @@ class Model {
     });
   }
 
-  // About the last round; before the first one what that begins with.
+  // The decision about the last round; before the first one, the initial decision.
   const GateDecision& gate() const { return gate_; }
 
  private:
@@ -133,7 +133,7 @@ class Model {
     });
   }
 
-  // Of the step that is being taken.
+  // Scalars of the step that is being taken.
   kernels::StepScalars scalars() const {
     return optimizer_->scalars(step_, scheduled_lr(server_schedule(job_), job_.optimizer.lr, step_));
   }
@@ -218,7 +218,7 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
                                     ProgressBar* bar) {
   if (Status status = check(options); !status) return tl::unexpected(status.error());
   JobConfig whole = options.job;
-  whole.sync = {};  // nobody is late
+  whole.sync = {};  // no rank is late
   Result<RankCompute> compute = RankCompute::make(whole, training, options.ranks, options.ranks);
   if (!compute) return tl::unexpected(compute.error());
   if (bar != nullptr) bar->note("computing with " + compute->computes_with());

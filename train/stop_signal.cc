@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kSleepSlice{50};
 
-// What a signal handler can reach: when the first signal came, 0 before. Any thread may run the handler.
+// Globals, for the signal handler: the time of the first signal, 0 before. Any thread may run the handler.
 std::atomic<std::uint64_t> g_asked_ms = 0;
 std::atomic<int> g_signal = 0;  // the first one
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
@@ -51,7 +51,7 @@ void StopSignal::arm() {
   if (armed_ || requested()) return;
   struct sigaction action {};
   action.sa_handler = tributary_note_signal;
-  action.sa_flags = SA_RESTART;  // system calls go on: stopping is decided between rounds
+  action.sa_flags = SA_RESTART;  // system calls continue: stopping is decided between rounds
   sigemptyset(&action.sa_mask);
   TRIB_ASSERT(sigaction(SIGINT, &action, &interrupt_before_) == 0);
   TRIB_ASSERT(sigaction(SIGTERM, &action, &terminate_before_) == 0);

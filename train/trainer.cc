@@ -87,7 +87,7 @@ class Trainer {
       const std::string why = end ? reason_ : end.error().message;
       const bool stopped_before_start = !end && end.error().code == ErrorCode::kStopped;
       if (stopped_before_start || (attached_once_ && stop_signal_.requested())) {
-        // Nothing can be said about the parameters: this rank has no complete round in its hands.
+        // The parameters are unknown: this rank has no complete round.
         summary_.stopped = true;
         summary_.stop_reason = why;
         summary_.digest.clear();
@@ -112,7 +112,7 @@ class Trainer {
     }
   }
 
-  // Asked while the session waits. A signal has its answer at once, because a round may take its time; an attach ends.
+  // Asked while the session waits. A signal is answered at once, because a round may take its time; an attach ends.
   bool answers_stop() {
     if (session_ != nullptr && stop_signal_.unanswered()) {
       note(stop_signal_.name() + ": stops when " +
@@ -144,7 +144,7 @@ class Trainer {
       }
     }
     if (Status status = session_->start(); !status) {
-      // With the worker's reason it is a view that ended because a member was lost; else the worker itself is gone.
+      // With a reason of the worker, the view ended because a member was lost; else the worker itself is gone.
       if (status.error().code != ErrorCode::kUnavailable || session_->stop_reason().empty()) {
         return tl::unexpected(status.error());
       }
@@ -255,8 +255,7 @@ class Trainer {
     return {};
   }
 
-  // Waits for all answers of the round that is under way. The result is `otherwise` where the session has nothing else
-  // to say.
+  // Waits for all answers of the current round. Returns `otherwise` unless the session reports another state.
   Result<StepState> await_answers(StepState otherwise) {
     if (pushed_ == complete_) return otherwise;
     const Clock::time_point asked = Clock::now();
@@ -281,7 +280,7 @@ class Trainer {
       reason_ = session_->stop_reason();
       return ViewEnd::kRestart;
     }
-    // After kStopped, too, the parameters are those of complete_: nobody can complete a round that somebody left
+    // After kStopped, too, the parameters are those of complete_: no rank can complete a round that another left
     // before.
     const bool finished = complete_ >= last_;
     summary_.rounds = complete_.value;
@@ -302,7 +301,7 @@ class Trainer {
             : "rank " + std::to_string(topology_.rank) + " was told to stop (" + stop_signal_.name() + ")";
     leaving_ = true;
     Status saved = session_->finish(finished ? LeaveKind::kFinished : LeaveKind::kStopped, told);
-    // A worker that is gone before it took note may know this rank's last round, or not: the job then says.
+    // A worker that is gone before it acknowledged may know this rank's last round, or not: the job then decides.
     if (finished && !saved) return tl::unexpected(saved.error());
     if (saved) saved = session_->saved();
     if (finished && !saved && may_come_back(saved.error())) return tl::unexpected(saved.error());
@@ -316,7 +315,7 @@ class Trainer {
     return finished ? ViewEnd::kFinished : ViewEnd::kStopped;
   }
 
-  // Said once. With a gate such a round is not applied, and the next one may be as ever.
+  // Prints it once. With a gate such a round is not applied, and the next one may be finite again.
   void look_at(Round round, const BatchStats& stats) {
     const std::string what = not_finite(round, stats.loss_sum);
     if (what.empty() || told_not_finite_) return;
@@ -364,7 +363,7 @@ class Trainer {
 
   void note(const std::string& text) { bar_.note("rank " + std::to_string(topology_.rank) + ": " + text); }
 
-  // In an elastic job each view deals out the ranks, and with them the samples, anew.
+  // In an elastic job each view assigns the ranks, and with them the samples, again.
   void take_place(const Topology& place) {
     const bool moved = place.rank != topology_.rank || place.world_size != topology_.world_size;
     topology_ = place;
