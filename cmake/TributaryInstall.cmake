@@ -23,7 +23,7 @@ if(CMAKE_INSTALL_PREFIX_INITIALIZED_TO_DEFAULT)
   set(CMAKE_INSTALL_PREFIX ${CMAKE_BINARY_DIR}/tributary-${PROJECT_VERSION} CACHE PATH "A folder of its own" FORCE)
 endif()
 
-# What a trainer in C needs. Sets TRIBUTARY_LIBRARY to the target, or to nothing where it is not built.
+# Installs files for trainers in C. Sets TRIBUTARY_LIBRARY to the target, or to nothing where it is not built.
 function(tributary_install_library)
   set(TRIBUTARY_LIBRARY "" PARENT_SCOPE)
   if(NOT TARGET tributary_shared)

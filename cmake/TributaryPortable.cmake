@@ -76,12 +76,12 @@ target_link_options(tributary_openblas PRIVATE LINKER:-z,defs LINKER:-z,noexecst
   LINKER:-u,openblas_get_config LINKER:-u,openblas_get_corename LINKER:-u,openblas_set_num_threads)
 set_target_properties(PkgConfig::OPENBLAS PROPERTIES INTERFACE_LINK_LIBRARIES tributary_openblas)
 
-# What glibc 2.31 still has apart.
+# Separate libraries of glibc 2.31.
 foreach(language C CXX CUDA)
   string(APPEND CMAKE_${language}_STANDARD_LIBRARIES " -lpthread -ldl -lrt")
 endforeach()
 
-# Gloo's headers for what is compiled with it.
+# Gloo's headers for a target that is compiled with Gloo.
 function(tributary_portable_headers)
   foreach(target tributary_worker_lanes tributary_bench)
     if(TARGET ${target})

@@ -64,7 +64,7 @@ if [ -n "$openblas" ] && link_small_openblas "$openblas" "$lib/libopenblas.so.0"
   skip=libopenblas.so.0
 fi
 
-# What is needed by the programs directly, then by what was found, without going through a library that was made anew.
+# Libraries that the programs need, then those that these need; dependencies of the rebuilt one are not followed.
 declare -A seen=()
 queue=("${programs[@]}")
 while [ ${#queue[@]} -gt 0 ]; do

@@ -4,7 +4,8 @@
 #
 #   scripts/fuzz.sh [SECONDS [TARGET...]]      all targets, or those named: data, control ...
 #
-# What inputs have covered is kept in build/fuzz/corpus, from run to run; inputs that found something are in build/fuzz/findings. The exit status is 0 only if there is none.
+# Inputs that cover new code stay in build/fuzz/corpus, from run to run; inputs that found something are in
+# build/fuzz/findings. The exit status is 0 only if there is none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,7 +26,7 @@ if [ $# -eq 0 ]; then
   targets=("${targets[@]%.cc}")
 fi
 
-# Of every allocation only two callers: unwinding all of them takes a third of the time.
+# Two callers of every allocation: unwinding all of them takes a third of the time.
 export ASAN_OPTIONS=malloc_context_size=2
 found=0
 for target in "${targets[@]}"; do

@@ -3,8 +3,8 @@
 #
 #   scripts/install_packages.sh [packages_test.txt] [packages_lint.txt]
 #
-# Of a line's alternatives it takes the first that is installed or that apt knows. On a system without dpkg and apt it tells what is
-# wanted, and fails; TRIBUTARY_PACKAGES=present says that all of it is there under other names.
+# From a line's alternatives it takes the first that is installed or that apt knows. On a system without dpkg and apt
+# it prints the packages wanted, and fails; TRIBUTARY_PACKAGES=present says that all are there under other names.
 set -euo pipefail
 cd "$(dirname "$0")"
 lists=(packages.txt "$@")
@@ -92,7 +92,7 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 "${as_root[@]}" apt-get update -qq
 
-# What apt would install of each.
+# Versions that apt would install.
 name=""
 while read -r first second _; do
   case $first in

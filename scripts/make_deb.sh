@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs the Debian package of a built tree (cmake/TributaryPackage.cmake): OUT/tributary_VERSION_ARCHITECTURE.deb. Of the
-# preset `portable` the package is for Debian 11, Ubuntu 20.04 and newer; of another, for this machine's release.
+# Packs the Debian package of a built tree (cmake/TributaryPackage.cmake): OUT/tributary_VERSION_ARCHITECTURE.deb. The
+# preset `portable` gives a package for Debian 11, Ubuntu 20.04 and newer; another preset, for this machine's release.
 #
 #   scripts/make_deb.sh [BUILD [OUT]]      BUILD, a built tree: build/portable; OUT: build
 #

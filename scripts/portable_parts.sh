@@ -43,7 +43,7 @@ sources=(zeromq3:libzmq3-dev capnproto:libcapnp-dev prometheus-cpp:prometheus-cp
 # own source is not used, because not every mirror has it.
 gloo=horovod==0.28.1
 gloo_hash=sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
-# What of these is linked in, or compiled in from headers.
+# Packages that are linked in, or compiled in from headers.
 licensed=(libzmq3-dev libcapnp-dev prometheus-cpp-dev libspdlog-dev libfmt-dev libgloo-dev librocksdb-dev libgflags-dev
   libsnappy-dev zlib1g-dev libbz2-dev liblz4-dev libzstd-dev libsodium-dev libxxhash-dev libopenblas-pthread-dev libstdc++-12-dev)
 

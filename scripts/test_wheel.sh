@@ -67,7 +67,7 @@ package = str(Path(tributary.__file__).resolve().parent)
 loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
 assert f"{package}/lib/libtributary.so.1" in loaded, loaded
 assert f"{package}/lib/libstdc++.so.6" not in loaded, "the wheel's C++ run time is loaded in place of the system's"
-# What is thrown in the library is caught there, whatever C++ run time the process has.
+# The library catches its own exceptions, whatever C++ run time the process has.
 options = trib.AttachOptions(job="[job", tensors=[trib.Tensor("w", (3,))], socket="/nowhere")
 try:
     tributary.load().attach(options)

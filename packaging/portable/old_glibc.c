@@ -1,4 +1,4 @@
-// What newer releases of glibc have and 2.31 has not, for programs that are compiled with Debian 12's headers and
+// Functions that glibc 2.31 lacks and newer releases have, for programs that are compiled with Debian 12's headers and
 // linked against Debian 11's glibc (cmake/TributaryPortable.cmake). Hidden: nothing outside sees them.
 #define _GNU_SOURCE
 #include <errno.h>

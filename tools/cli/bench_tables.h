@@ -1,4 +1,4 @@
-// What a measurement found, in words: a JSON object as lines and tables.
+// A measurement's result in words: a JSON object as lines and tables.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-// What `tributary chaos` does: trains on a local cluster, kills daemons at random moments, starts them again, and
-// compares the parameters with those of a calm run of as many rounds.
+// `tributary chaos`: trains on a local cluster, kills daemons at random moments, starts them again, and compares the
+// parameters with those of a calm run of as many rounds.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What an examination of all daemons (docs/doctor.md), and the coordinator's status, say of the cluster. Pure.
+// Checks of a cluster, from an examination of all daemons (docs/doctor.md) and the coordinator's status. Pure.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,20 +13,20 @@ namespace tributary::cli {
 struct DaemonExam {
   std::string name;  // "worker w1"
   bool server = false;
-  std::string silent_because;  // empty: it has said what follows
+  std::string silent_because;  // empty: it has reported the members below
   std::vector<Setting> settings;
   std::vector<Check> checks;
   std::vector<LinkRate> rates;
 };
 struct ClusterExam {
-  std::uint32_t servers = 0;  // that the cluster has
+  std::uint32_t servers = 0;  // of the cluster
   std::vector<DaemonExam> daemons;
 };
-// As server/orders/exam_http.h answers. kMalformed: it is none.
+// Parses an answer of server/orders/exam_http.h. kMalformed: it is none.
 Result<ClusterExam> exam_of(const nlohmann::ordered_json& json);
 
-// Only what no daemon can see by itself: who is missing, what differs, whose link is slow, why a job gets no round
-// done. status: of the daemon that has the coordinator.
+// Checks that no daemon can make by itself: missing daemons, settings that differ, slow links, why a job completes no
+// round. status: of the daemon that has the coordinator.
 std::vector<Check> checks_of_cluster(const ClusterExam& exam, const nlohmann::ordered_json& status);
 
 }  // namespace tributary::cli

@@ -72,7 +72,7 @@ bool has_coordinator(const WorkerConfig& config) {
   return config.serve_coordinator;
 }
 
-// What a daemon with this configuration would find.
+// Appends the checks that a daemon with this configuration would make.
 template <class Config>
 void look_at_daemon(const Config& config, Around around, std::vector<Check>& checks) {
   const auto credentials = credentials_of(config);
@@ -86,7 +86,7 @@ void look_at_daemon(const Config& config, Around around, std::vector<Check>& che
   append(checks, checks_of(config, around));
 }
 
-// A configuration that cannot be read is the last thing that is said.
+// If the configuration cannot be read, that is the last check.
 void look_at_config(const std::string& path, const Around& around, std::vector<Check>& checks) {
   const auto config = load_daemon_config(path);
   if (config) return std::visit([&](const auto& daemons) { look_at_daemon(daemons, around, checks); }, *config);

@@ -1,4 +1,4 @@
-// What is installed beside this tool, and what it means.
+// Facts about the programs installed next to this tool, and their judgement.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace tributary::cli {
 
 struct InstallFacts {
   std::string folder;                         // of the programs
-  std::vector<std::string> missing_programs;  // that should lie beside this one
+  std::vector<std::string> missing_programs;  // that should lie next to this one
   std::string data_dir;                       // of the built-in trainer
   bool has_data = false;
 };

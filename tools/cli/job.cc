@@ -30,7 +30,7 @@ int remove(const Cluster& cluster, const std::string& name) {
   return 0;
 }
 
-// Of the coordinator's status.
+// Reads the jobs of the coordinator's status.
 Result<Json> jobs_of(const AdminPort& admin) {
   auto status = ask(admin, "/status", std::nullopt);
   if (!status) return status;

@@ -1,4 +1,5 @@
-// JobWatch: the job that trainers brought to a cluster, as its coordinator tells. `tributary run` owns it; one thread.
+// JobWatch: the job that trainers brought to a cluster, as its coordinator reports. `tributary run` owns it; one
+// thread.
 #pragma once
 
 #include <chrono>
@@ -13,14 +14,14 @@ namespace tributary::cli {
 
 class JobWatch {
  public:
-  // What the cluster kept of earlier runs does not count.
+  // Rounds of earlier runs that the cluster kept do not count.
   explicit JobWatch(LocalCluster& cluster);
 
-  // Asks, if the last time was a while ago (or `now`). What is not answered stays as it was.
+  // Asks the coordinator if the last call was a while ago (or `now`). Without an answer the state stays as it was.
   void ask(bool now);
-  // Completed since the beginning, in all views and jobs.
+  // Rounds completed since the beginning, in all views and jobs.
   std::uint64_t rounds() const { return rounds_; }
-  // Of /status: {name, max_version, finished, last_stop, not_saved, ...} of the job that began last; null: none did.
+  // The /status of the job that began last: {name, max_version, finished, last_stop, not_saved, ...}; null: none did.
   const nlohmann::ordered_json& job() const { return job_; }
 
  private:

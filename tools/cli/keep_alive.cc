@@ -40,7 +40,7 @@ KeepAlive::Lost KeepAlive::lost() {
   for (std::uint32_t i = 0; !stopping && i < cluster_.trainers().size(); ++i) {
     if (is_lost(cluster_.trainers()[i].process)) lost.trainers.push_back(i);
   }
-  // Whoever was killed first: errors of others that ran then are put down to that.
+  // Killed trainers come first: errors of others that ran then are attributed to that loss.
   std::ranges::stable_partition(
       lost.trainers, [&](std::uint32_t i) { return !RestartRules::is_error(*cluster_.trainers()[i].process.poll()); });
   for (auto* all : {&cluster_.servers(), &cluster_.workers()}) {
@@ -57,7 +57,7 @@ Status KeepAlive::look() {
   const std::uint64_t rounds = rounds_();
   const bool training = cluster_.trainers_running();
   Lost who = lost();
-  // Daemons first: errors of trainers that ran when one was lost are put down to that.
+  // Daemons first: errors of trainers that ran when one was lost are attributed to that.
   for (Daemon* daemon : who.daemons) {
     if (auto ok = may_start(*daemon, rounds); !ok) return ok;
   }

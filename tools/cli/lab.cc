@@ -92,7 +92,7 @@ Json describe(const lab::Lab& lab) {
           {"goodput_bytes_per_s", lab::goodput_bytes_per_s(lab.config(), lab.links())}};
 }
 
-// What both `up` and `run` begin with. With a message and a status for the caller's exit otherwise.
+// The beginning of `up` and `run`. On failure: an error, and in `status` the caller's exit status.
 Result<std::unique_ptr<lab::Lab>> bring_up(const LabArguments& a, bool transient,
                                            const std::function<bool()>& interrupted, int& status) {
   status = kCannot;
@@ -142,7 +142,7 @@ struct RunArguments : LabArguments {
   bool only_exchange = false;
 };
 
-// What exchanges and jobs have in common.
+// Prints the resources that an exchange or a job used.
 void print_usage(const Json& r) {
   std::printf("%.2f CPU-seconds, %d drops, %d retransmissions\n", r.at("cpu_seconds").get<double>(),
               r.at("drops").get<int>(), r.at("retransmits").get<int>());

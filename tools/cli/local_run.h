@@ -1,5 +1,5 @@
-// LocalRun: what `tributary up` and `tributary run` share: a cluster of daemons on this machine, its trainers watched
-// until they have ended or somebody asks to stop, and what is told meanwhile. The command owns it; one thread.
+// LocalRun: the common part of `tributary up` and `tributary run`: a cluster of daemons on this machine, the watch over
+// its trainers until they end or a signal asks to stop, and the output meanwhile. The command owns it; one thread.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct LocalRunOptions {
   bool keep_running = false;
 };
 
-// Their options on the command line. folder: the default of --base-dir, in words.
+// Adds the options of both commands. folder: the default of --base-dir, in words.
 void add_local_run_options(CliCommand command, LocalRunOptions& options, const std::string& servers,
                            const std::string& folder);
 
@@ -35,15 +35,15 @@ class LocalRun {
  public:
   explicit LocalRun(const LocalRunOptions& options) : options_(options), out_(options.json ? stderr : stdout) {}
 
-  // The daemons, with so many servers, and the socket for progress. From now on signals ask to stop.
+  // Starts the daemons, with so many servers, and the socket for progress. From now on signals ask to stop.
   Status start(std::uint16_t servers, const std::string& base_dir);
   std::string progress_socket() const { return cluster_->socket_dir() + "/progress.sock"; }
-  // What runs where, under a heading.
+  // Prints the daemons and their places, under a heading.
   void announce(const std::string& what);
-  // Until the trainers have ended or a signal asks to stop. look: called now and then; its error ends the watch.
+  // Waits until the trainers have ended or a signal asks to stop. look: called now and then; its error ends the watch.
   Status watch(const std::function<Status()>& look);
   bool interrupted() const { return interrupted_; }  // before the trainers had ended
-  // A line, in the place of progress that is drawn.
+  // Prints a line in place of the progress that is drawn.
   void tell(std::string_view line);
 
   LocalCluster& cluster() { return *cluster_; }
@@ -59,10 +59,10 @@ class LocalRun {
   bool interrupted_ = false;
 };
 
-// What is told of a run that was stopped. saved: the same command can go on.
+// Prints how a run was stopped. saved: the same command can continue it.
 void tell_stopped(std::FILE* out, std::uint64_t round, const std::string& reason, bool saved);
 
-// kTimeout, naming who had to be killed, if that was anybody.
+// kTimeout, naming the processes that had to be killed, if any had to be.
 Status stopped_in_time(const std::vector<std::string>& killed, const std::string& base_dir);
 
 }  // namespace tributary::cli

@@ -21,7 +21,7 @@ struct LogsArguments {
   bool follow = false;
 };
 
-// Of a folder all files *.log, of a run's folder those in its logs/. kNotFound: there are none.
+// Returns all files *.log of a folder, those in logs/ of a run's folder. kNotFound: there are none.
 Result<std::vector<std::string>> files_of(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths) {

@@ -1,5 +1,6 @@
-// What `tributary plan` computes, apart from the tool for its tests: the table of layouts with a recommendation, the
-// published example (plan_paper), sweeps (plan_sweep), and link figures of running daemons (plan_measure).
+// The computations of `tributary plan`, apart from the tool for their tests: the table of layouts with a
+// recommendation, the published example (plan_paper), sweeps (plan_sweep), and link figures of running daemons
+// (plan_measure).
 #pragma once
 
 #include <cstddef>

@@ -73,7 +73,7 @@ void read_job(const SortedJson& job, Measured& m) {
   m.ranks_per_node = std::max(m.ranks_per_node, static_cast<std::uint32_t>(number(job, "local_world_size")));
 }
 
-// What the coordinator says of the job's placement, if it does.
+// Reads the job's placement from the coordinator's status, if it is there.
 void read_placement(const SortedJson& status, Measured& m) {
   for (const SortedJson& job : member(member(status, "coordinator"), "jobs")) {
     const SortedJson& placement = member(job, "placement");

@@ -1,4 +1,4 @@
-// Link figures of running daemons, for the plan of the job that they run: what the workers' /status says of their links
+// Link figures of running daemons, for the plan of the job that they run: the links in the workers' /status
 // (worker/node/link_meter.h).
 //
 // A rate seen is the link's payload rate where the exchange is bound by the link; where something else binds it
@@ -18,7 +18,7 @@ namespace tributary::cli {
 struct MeasuredLink {
   std::string worker;
   double out = 0.0, in = 0.0;  // payload bytes per second
-  double round_trip_s = 0.0;   // shortest, from a push to its receipt
+  double round_trip_s = 0.0;   // shortest, from a push to its acknowledgement
   double best() const { return out > in ? out : in; }
 };
 
@@ -38,14 +38,14 @@ struct Measured {
 // exchange has been seen yet; kInvalidArgument: several jobs, and none is named.
 Result<Measured> measured_links(const std::vector<nlohmann::json>& statuses, const std::string& job);
 
-// What the status of server 0 says of the job m.job: its payload (as if all chunks were full), encodings, and on how
-// many hosts of their own its servers are.
+// Reads the job m.job from the status of server 0: its payload (as if all chunks were full), encodings, and the number
+// of server hosts without a worker.
 void read_coordinators_job(const nlohmann::json& status, Measured& m);
 
 // Asks the daemons. kUnavailable, naming the daemon that does not answer.
 Result<Measured> measure(const std::vector<std::string>& admin_addresses, const std::string& job);
 
-// Puts it into a scenario: nodes, servers, ranks, payload, encodings, bandwidths (payload rates: goodput 1) and
+// Puts `measured` into a scenario: nodes, servers, ranks, payload, encodings, bandwidths (payload rates: goodput 1) and
 // latency.
 void use_measured(const Measured& measured, Scenario& scenario);
 

@@ -40,7 +40,7 @@ bool is_mode_of_ours(ExchangeMode mode) {
   return mode != ExchangeMode::kTree;
 }
 
-// What Tributary has, the simplest to run first, should two be equally fast.
+// Tributary's modes, the simplest to run first, should two be equally fast.
 constexpr ExchangeMode kPreference[] = {ExchangeMode::kServersColocated, ExchangeMode::kServersDedicated,
                                         ExchangeMode::kServersMixed, ExchangeMode::kHierarchicalRing,
                                         ExchangeMode::kFlatRing};

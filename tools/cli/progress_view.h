@@ -1,5 +1,4 @@
-// What `tributary up` and `tributary run` show while ranks train: the datagrams of train/progress.h from all ranks,
-// added up.
+// The progress that `tributary up` and `tributary run` show: datagrams of train/progress.h from all ranks, added up.
 #pragma once
 
 #include <chrono>

@@ -21,10 +21,10 @@ class RestartRules {
   // most: restarts of one process within kRounds rounds.
   explicit RestartRules(std::uint32_t most) : most_(most) {}
 
-  // `who` ended so, when the job had completed `rounds` since the run began. Why it is not started again; nothing if it
-  // is. Who is killed from outside did nothing wrong; an error comes again, unless rounds went by. Ranks that exchange
-  // among themselves fail when one of them is lost: an error of a process that ran when another was lost is put down to
-  // that, until a round is complete.
+  // Returns why `who` is not started again; nothing if it is. It ended with `status`, when the job had completed
+  // `rounds` since the run began. A process killed from outside did nothing wrong; an error comes again, unless rounds
+  // went by. Ranks that exchange among themselves fail when one of them is lost: an error of a process that ran when
+  // another was lost is attributed to that loss, until a round is complete.
   std::optional<std::string> refusal(const std::string& who, const ExitStatus& status, std::uint64_t rounds) {
     const auto [at, first] = processes_.try_emplace(who);
     Past& past = at->second;

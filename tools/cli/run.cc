@@ -61,13 +61,13 @@ struct RunOptions {
   std::uint32_t restarts = 100;
 };
 
-// Of a job's status: nobody is in it, and it has not finished.
+// Whether a job's status says that no rank is in it and it has not finished.
 bool left_alone(const Json& job) {
   const std::string phase = job.value("phase", "");
   return !job.value("finished", false) && (phase == "idle" || phase == "gathering");
 }
 
-// What a run of this command is called: "train" for `python train.py --lr 0.1` and `python -m my.train`.
+// Returns the name of a run of this command: "train" for `python train.py --lr 0.1` and `python -m my.train`.
 std::string stem_of(const std::vector<std::string>& command) {
   for (std::size_t i = 1; i < command.size(); ++i) {
     if (command[i] == "-m" && i + 1 < command.size()) return command[i + 1].substr(command[i + 1].rfind('.') + 1);
@@ -190,7 +190,7 @@ class Run {
     return stopped_in_time(killed, cluster.base_dir());
   }
 
-  // What trainers printed last, if that says what they ended with.
+  // Adds rank 0's result and the ranks' common digest, from the trainers' last lines that have a result.
   Status add_digest() {
     Json first;
     for (const Trainer& trainer : run_.cluster().trainers()) {

@@ -64,7 +64,7 @@ struct Answer {
   std::string error;
 };
 
-// What coordinators among those asked have in one of their lists.
+// Joins one list of all coordinators among the daemons asked.
 std::vector<Json> of_coordinators(const std::vector<Answer>& answers, const char* key) {
   std::vector<Json> all;
   for (const Answer& a : answers) {
@@ -96,7 +96,7 @@ void print_servers(const std::vector<Answer>& answers) {
   table.print();
 }
 
-// What a node keeps of its pushes for lost servers.
+// The rounds of pushes that a node keeps for lost servers.
 std::string redo(const Json& job) {
   const Json kept = job.value("redo", Json());
   if (!kept.is_object()) return "-";
@@ -133,7 +133,7 @@ std::string factor(const Json& predicted, const char* key) {
   return printed("%.3f M/B", number(predicted, key));
 }
 
-// Who the coordinator knows, also those that were not asked, and how much payload came to them and left them.
+// Prints the coordinator's peers, also those that were not asked, and the payload that each received and sent.
 void print_daemons(const std::vector<Answer>& answers) {
   Table table({"DAEMON", "HEARD", "IN", "OUT"});
   for (const Json& peer : of_coordinators(answers, "peers")) {
@@ -204,7 +204,7 @@ void print_paces(const std::vector<Answer>& answers) {
 // Rounds a second between two looks at the jobs.
 class Rates {
  public:
-  // Of each job in `jobs` since they were looked at before, as text.
+  // Returns the rate of each job in `jobs` since the last look, as text.
   std::map<std::string, std::string> look(const std::vector<Json>& jobs) {
     const auto now = std::chrono::steady_clock::now();
     const std::chrono::duration<double> passed = now - at_;
@@ -227,7 +227,7 @@ class Rates {
   std::chrono::steady_clock::time_point at_;
 };
 
-// rates: of who looks again and again.
+// rates: for a caller that looks repeatedly.
 void print_jobs(const std::vector<Answer>& answers, Rates* rates) {
   std::vector<std::string> header = {"JOB",   "PHASE",   "VIEW",   "NODES",    "RANKS",
                                      "ROUND", "DURABLE", "CHUNKS", "LAST STOP"};
@@ -371,7 +371,7 @@ struct AskedDaemons {
     add_token_option(command, token_file);
   }
 
-  // What `use` makes of addresses and token; an exit status if there are none, with the reason on standard error.
+  // Returns use(addresses, token); an exit status if there are none, with the reason on standard error.
   int with(const char* command, const auto& use) const {
     const auto refused = [&](const std::string& why, int exit_status) {
       std::fprintf(stderr, "tributary %s: %s\n", command, why.c_str());

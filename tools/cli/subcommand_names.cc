@@ -25,7 +25,7 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return d[a.size()][b.size()];
 }
 
-// Of this command, and then of those below it: `tributary run` may be `tributary lab run`.
+// Looks in this command, and then in those below it: `tributary run` may be `tributary lab run`.
 std::string meant(const CLI::App& app, const std::string& path, const std::string& word) {
   std::string best;
   std::size_t least = word.size() / 3 + 1;

@@ -73,8 +73,8 @@ Result<trace::Data> fetch(const AdminPort& admin, const std::string& path) {
   }
 }
 
-// What the coordinator knows of the job, and rates as the trace has them: bytes of a round over the time that they were
-// under way.
+// A scenario from the coordinator's status of the job and the trace's rates: bytes of a round over the time that they
+// were under way.
 std::optional<Scenario> exchange_of(const nlohmann::json& status, const trace::Data& data, const trace::Sums& sums) {
   Measured m;
   m.job = data.job;

@@ -1,5 +1,5 @@
 // LocalCluster: real tributary-server and tributary-worker daemons on this machine, over Unix sockets, loopback or
-// shared memory. What `tributary up`, the benchmarks and the end-to-end tests start.
+// shared memory. `tributary up`, the benchmarks and the end-to-end tests start it.
 //
 // Everything it writes lies in one folder, so that the same folder continues the same run:
 //     lock              held by this process and, inherited, by every daemon: one cluster at a time
@@ -36,7 +36,7 @@ constexpr const char* transport_name(Transport transport) {
 // REQUIRES: one of kTransports.
 Transport transport_named(std::string_view name);
 
-// Where a daemon, and the trainers beside it, run: a network namespace stands for a host.
+// The place of a daemon and the trainers next to it: a network namespace stands for a host.
 struct DaemonSite {
   std::string network_namespace;      // its path; empty: the caller's
   std::string address = "127.0.0.1";  // IPv4, as the others reach it
@@ -127,11 +127,11 @@ class LocalCluster {
   // The command of the built-in trainer. overrides: "section.key=value", as --set takes them.
   std::vector<std::string> train_command(const std::string& job_file, const std::vector<std::string>& overrides,
                                          const std::vector<std::string>& arguments) const;
-  // One for each rank. Again for other nodes later.
+  // Starts a trainer for each rank. May be called again later for other nodes.
   Status start_trainers(const TrainerOptions& options);
   bool trainers_running();
-  // Whoever ended and should not have, with the last lines of its log: a daemon in any case, a trainer unless it
-  // trained to the end or was stopped in good order.
+  // Names a process that ended and should not have, with the last lines of its log: a daemon in any case, a trainer
+  // unless it trained to the end or was stopped cleanly.
   std::optional<std::string> failure();
   // True if all trainers ended within `timeout`.
   bool wait_for_trainers(std::chrono::milliseconds timeout);
@@ -141,15 +141,15 @@ class LocalCluster {
   // Starts a trainer again that has ended, by its place in trainers() (its rank, where all were started at once).
   Status restart_trainer(std::uint32_t index);
 
-  // In good order: SIGTERM to the workers, which lets the job stop at a round boundary and the trainers leave; then the
-  // servers. Whoever is the coordinator (server 0, or worker 0) goes last. Who does not end in time is killed. Names of
-  // those; empty: all went well.
+  // Stops cleanly: SIGTERM to the workers, which stops the job at a round boundary and makes the trainers leave; then
+  // to the servers. The daemon with the coordinator (server 0, or worker 0) stops last. A process that does not end in
+  // time is killed. Returns the names of those; empty: all went well.
   std::vector<std::string> stop();
-  // Before it, for trainers that are in no view of the job, whom no worker tells.
+  // Signals the trainers, before stop(): no worker notifies those that are in no view of the job.
   void tell_trainers();
-  // The first half of stop(): workers and trainers have ended then, servers still tell what became of the job.
+  // The first half of stop(): workers and trainers have ended then, servers still report the state of the job.
   std::vector<std::string> stop_training();
-  // For when something is lost anyway: trainers first, then as above.
+  // Stops trainers first, then as stop(): for a run that has failed anyway.
   std::vector<std::string> stop_now();
 
   const ClusterOptions& options() const { return options_; }

@@ -59,8 +59,8 @@ struct ChildFds {
     [[maybe_unused]] const auto written = ::write(fds.report, &error, sizeof error);
     ::_exit(127);
   };
-  // What was sent to the parent's group before this child left it is the parent's to deal with, and dropped here: a
-  // signal that is ignored does not stay pending. Only then may the parent's end be heard.
+  // Signals sent to the parent's group before this child left it are for the parent, and dropped here: a signal that is
+  // ignored does not stay pending. Only then may the signal for the parent's end arrive.
   ::setpgid(0, 0);
   for (const int signal : {SIGINT, SIGTERM}) {
     ::signal(signal, SIG_IGN);

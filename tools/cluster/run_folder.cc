@@ -17,7 +17,7 @@ constexpr char kMarkerText[] = "Tributary keeps a run here; --fresh removes it.\
 // How every configuration begins that LocalCluster writes.
 constexpr char kOurConfig[] = "# Written by tributary for a cluster on one machine.";
 
-// What LocalCluster and `tributary up` write.
+// Files that LocalCluster and `tributary up` write.
 bool is_run_file(const std::string& name) {
   static const std::regex names(R"((cluster|summary)\.json(\.new)?|(server|worker)-\d+\.toml(\.new)?|admin\.token)");
   return std::regex_match(name, names);

@@ -1,6 +1,6 @@
-// StopWait: waits for daemons that were told to stop, for as long as they get on. A daemon gives up by itself when
-// nothing moves any more (stop_timeout_s), so one that answers is left alone; one that has not answered for the limit
-// is not waited for.
+// StopWait: waits for daemons that are stopping, for as long as they make progress. A daemon gives up by itself when
+// nothing moves any more (stop_timeout_s), so the wait for one that answers has no limit; it ends for a daemon that has
+// not answered for the limit.
 #pragma once
 
 #include <chrono>
@@ -14,14 +14,14 @@ namespace tributary {
 
 class StopWait {
  public:
-  // Does it answer within the time that is left? Called on the waiting thread. An error that comes at once, as from a
+  // Does the daemon answer within the time that is left? Called on the waiting thread. An immediate error, as from a
   // daemon whose pages are closed already, is no answer, and no end either.
   using Ask = std::function<bool(std::chrono::milliseconds)>;
 
-  // They were told just now.
+  // REQUIRES: the daemons were just now asked to stop.
   explicit StopWait(std::chrono::milliseconds limit);
-  // True once it has ended, false if it neither ended nor answered for the limit. Of several an answer of one counts
-  // for all.
+  // True once the process has ended, false if it neither ended nor answered for the limit. An answer of one of several
+  // counts for all.
   bool ended(Process& process, const Ask& answers);
 
  private:

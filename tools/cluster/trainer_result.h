@@ -1,4 +1,4 @@
-// What a trainer left when it ended.
+// The result that a trainer printed when it ended.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@ namespace tributary {
 // trainer_result(), read. kUnavailable: there is none; the error shows the last lines of its log.
 Result<nlohmann::ordered_json> parsed_result(const Trainer& trainer);
 
-// Of every trainer, in their order.
+// Parses the results of all trainers, in their order.
 Result<std::vector<nlohmann::ordered_json>> parsed_results(LocalCluster& cluster);
 
 // The sum of its samples' losses; NaN if that was no finite number, which JSON has no word for.

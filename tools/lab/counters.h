@@ -1,4 +1,4 @@
-// What the hosts' links carried, from the kernel's own counters.
+// Traffic of the hosts' links, from the kernel's own counters.
 //
 // An interface counts an offloaded packet of 64 KiB once, with one header. The limit's queue counts what it would be on
 // a wire, a header for every segment: that is the figure for bytes on the wire, and the one that the rate limits.
@@ -15,7 +15,7 @@
 
 namespace tributary::lab {
 
-// What passed one limit.
+// Traffic through one limit.
 struct QueueCounters {
   std::uint64_t bytes = 0, packets = 0, drops = 0, overlimits = 0;
 };
@@ -42,10 +42,10 @@ Result<InterfaceCounters> parse_interface(std::string_view proc_net_dev, std::st
 // /proc/net/snmp and /proc/net/netstat, one after the other.
 TcpCounters parse_tcp(std::string_view snmp_and_netstat);
 
-// What happened from `before` to `after`; a counter that went down (the interface is a new one) counts as 0.
+// The traffic from `before` to `after`; a counter that went down (the interface is a new one) counts as 0.
 HostCounters difference(const HostCounters& after, const HostCounters& before);
 
-// Of all hosts, in the plan's order.
+// Reads the counters of all hosts, in the plan's order.
 Result<std::vector<HostCounters>> read_counters(const LabPlan& plan);
 
 }  // namespace tributary::lab

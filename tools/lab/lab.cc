@@ -176,7 +176,7 @@ Result<std::unique_ptr<Lab>> Lab::up(const LabConfig& config, bool transient, co
       return lab;
     }
   }
-  // What an earlier run left.
+  // Removes the rest of an earlier run.
   if (auto removed = clear(config.name); !removed) return tl::unexpected(removed.error());
   lab->transient_ = transient;
   if (auto ok = lab->make(interrupted); !ok) {

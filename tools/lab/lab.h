@@ -41,9 +41,9 @@ class Lab {
  public:
   using Interrupted = std::function<bool()>;
 
-  // Brings a lab up, or takes over one of this name that is up already. What a crashed run left of it is removed first.
-  // transient: it is taken down with this object unless it was up before. Errors: kUnavailable if it is in use, or up
-  // with other hosts; kStopped if interrupted (what was made is removed); those of the commands.
+  // Brings a lab up, or takes over one of this name that is up already. Removes the rest of a crashed run first.
+  // transient: the lab is taken down with this object unless it was up before. Errors: kUnavailable if it is in use, or
+  // up with other hosts; kStopped if interrupted (the lab is removed); those of the commands.
   static Result<std::unique_ptr<Lab>> up(const LabConfig& config, bool transient, const Interrupted& interrupted);
   ~Lab();
   Lab(const Lab&) = delete;
@@ -52,10 +52,10 @@ class Lab {
   bool was_up() const { return was_up_; }
   const LabConfig& config() const { return config_; }
   const LabPlan& plan() const { return plan_; }
-  // Measured since it came up; empty: not measured.
+  // Links measured since the lab came up; empty: not measured.
   const std::vector<LinkCheck>& links() const { return links_; }
   Status verify(double seconds, const Interrupted& interrupted);
-  // Ends what runs in it, and removes it.
+  // Ends the lab's processes, and removes it.
   Status down();
 
  private:
@@ -72,16 +72,16 @@ class Lab {
   std::vector<LinkCheck> links_;
 };
 
-// Names of labs of which anything is left, sorted.
+// Names of labs that are up or left traces, sorted.
 std::vector<std::string> labs_found();
 
-// What `take_down` removed.
+// Counts of what `take_down` removed.
 struct Removed {
   std::size_t processes = 0, namespaces = 0;
 };
 
-// Ends what runs in a lab's namespaces, by process id, and removes them, its state and its folder. Fine if there is
-// nothing.
+// Ends the processes in a lab's namespaces, by process id, and removes the namespaces, the state and the folder.
+// Succeeds if there is nothing.
 Result<Removed> take_down(LabLock lock);
 
 }  // namespace tributary::lab

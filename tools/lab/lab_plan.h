@@ -1,4 +1,4 @@
-// What a lab consists of, as a pure function of its file: namespaces, addresses, and the commands that make them.
+// The plan of a lab, a pure function of its file: namespaces, addresses, and the commands that make them.
 //
 //      namespace tributary-lab.NAME.w0         namespace tributary-lab.NAME.switch
 //     ┌───────────────────────┐              ┌──────────────────────────────┐

@@ -1,4 +1,4 @@
-// Whether the limits are true: what iperf3 carries from host to host, beside the rates.
+// Checks a lab's limits: iperf3's goodput from host to host, compared with the configured rates.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace tributary::lab {
 
-// Of a full Ethernet packet of 1514 bytes, 1448 are payload of TCP with time stamps: the share of a rate that a program
-// can use.
+// The share of a rate that a program can use: a full Ethernet packet of 1514 bytes has 1448 bytes of TCP payload (with
+// time stamps).
 inline constexpr double kPayloadShare = 1448.0 / 1514.0;
 inline constexpr double kLinkTolerance = 0.03;
 

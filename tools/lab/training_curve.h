@@ -1,4 +1,4 @@
-// What the trainers tell while they train (train/progress.h), put together by round.
+// Progress that trainers report (train/progress.h), put together by round.
 #pragma once
 
 #include <cstddef>

@@ -113,7 +113,7 @@ bool Chain::whole() const {
   return true;
 }
 
-// Of what was recorded twice, because it was said twice, the first counts.
+// If an event was recorded twice, because its message was sent twice, the first counts.
 std::vector<Chain> chains_of(const Data& data) {
   std::map<std::tuple<std::uint32_t, std::uint16_t, std::uint32_t>, Chain> chains;
   std::map<std::tuple<std::uint16_t, std::uint32_t>, std::pair<std::int64_t, std::int64_t>> steps;

@@ -32,21 +32,21 @@ struct Data {
   Round first, last;
   std::vector<Track> tracks;
   std::uint64_t lost = 0;
-  std::string short_because;  // empty: everybody has sent everything
+  std::string short_because;  // empty: every daemon has sent everything
 
   std::uint64_t rounds() const { return last.value - first.value + 1; }
 };
 
-// From what the coordinator says of the trace as a whole. kMalformed: it is none of ours.
+// Parses the coordinator's status of the trace as a whole. kMalformed: it is none of ours.
 Result<Data> data_of(const nlohmann::ordered_json& status);
-// Puts a part of it to its track. kMalformed likewise.
+// Adds a part of the trace to its track. kMalformed likewise.
 Status add_piece(Data& data, const nlohmann::ordered_json& piece);
 
-// Is it a stretch of the track's time, and no meter's total or a moment of somebody else?
+// Is the event a stretch of the track's time, and not a meter's total or another track's moment?
 bool takes_place(TraceKind kind);
 
-// What one track did at a time lies side by side: no two of its events overlap, and none is empty. Their order stays.
-// Clocks are read to the nanosecond, so this moves nothing by much.
+// Moves each track's events apart: no two overlap, and none is empty. Their order stays. Clocks are read to the
+// nanosecond, so no event moves by much.
 void set_apart(Data& data);
 
 // The way of a chunk in a round, of a node: nanoseconds, and kMissing where nothing was recorded.

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Of Perfetto's processes: one for each daemon, and for each trainer.
+// Numbers of Perfetto's processes, one for each daemon and each trainer, and of their threads.
 class Places {
  public:
   struct Place {
@@ -33,7 +33,7 @@ std::string micros(std::int64_t ns) {
   return printed("%jd.%03d", static_cast<std::intmax_t>(ns / 1000), static_cast<int>(ns % 1000));
 }
 
-// What an X event is called; names of its arguments are short, because there are many.
+// The name of an X event; names of its arguments are short, because there are many.
 const char* name_of(TraceKind kind) {
   switch (kind) {
     case TraceKind::kReduced:

@@ -31,7 +31,7 @@ Intervals together(Intervals all) {
   return merged;
 }
 
-// Of `all` what is in none of `others`; both as together() has them.
+// The part of `all` that is in none of `others`; both are results of together().
 Intervals without(const Intervals& all, const Intervals& others) {
   Intervals rest;
   auto other = others.begin();
@@ -119,7 +119,7 @@ void add(Phases& sum, const Phases& other) {
   sum.network_ns += other.network_ns;
 }
 
-// What a lane's meter said grew by, over the rounds that are counted.
+// The growth of a lane's meter over the rounds that are counted.
 Phases metered(const Track& track, const std::set<std::uint16_t>& counted) {
   std::map<std::uint16_t, Phases> totals;
   for (const TraceEvent& e : track.events) {
@@ -156,7 +156,7 @@ std::set<std::uint16_t> whole_rounds(const std::vector<Chain>& chains) {
   return rounds;
 }
 
-// Who came last, by chunk and round.
+// Finds the node whose push came last, by chunk and round.
 void find_late(const std::vector<Chain>& chains, const std::set<std::uint16_t>& counted, std::vector<NodeSums>& nodes) {
   std::map<std::pair<std::uint16_t, std::uint32_t>, std::vector<std::pair<std::int64_t, std::uint32_t>>> pushes;
   for (const Chain& chain : chains) {

@@ -1,5 +1,5 @@
-// What a trace adds up to: per node as status has it (worker/node/pace_meter.h), beside what its meters said of the
-// same rounds; and how long what could bind the job was busy in a round. Pure: of events by one clock (trace_clocks.h).
+// Sums of a trace: per node as in status (worker/node/pace_meter.h), next to its meters' figures of the same rounds;
+// and the busy time in a round of each resource that could bind the job. Pure: of events by one clock (trace_clocks.h).
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct Sums {
   double computing_s() const;  // a round, of the slowest node
   double network_s() const;    // of the busiest
   double memory_s() const;
-  // The largest difference between what events and meters say of a phase of a node, as a part of what the meter says.
-  // (Of phases of less than a thousandth of a round: as a part of that.) None: there are no meters.
+  // The largest difference between events and meters in a phase of a node, as a part of the meter's figure. (For phases
+  // of less than a thousandth of a round: as a part of that.) None: there are no meters.
   std::optional<double> difference() const;
 };
 

@@ -55,8 +55,8 @@ Verdict verdict_of(const Sums& sums) {
   return {busy[0].second, busy[1].second, busy[0].first, busy[1].first, sums.round_s};
 }
 
-// What a round is longer than computing is the exchange as far as nothing hides it; it is taken to shrink as the
-// model's exchange does.
+// The exposed part of the exchange is the round's time beyond computing; it is assumed to shrink as the model's
+// exchange does.
 std::vector<Remedy> remedies_for(const Verdict& verdict, const Sums& sums, const std::optional<Scenario>& exchange) {
   std::vector<Remedy> all;
   const double computing = std::min(sums.computing_s(), sums.round_s), exposed = sums.round_s - computing;

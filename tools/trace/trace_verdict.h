@@ -1,4 +1,4 @@
-// What binds a traced job, and what would help, in words. Pure.
+// The resource that binds a traced job, and remedies, in words. Pure.
 #pragma once
 
 #include <cstdint>
