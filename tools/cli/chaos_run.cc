@@ -46,7 +46,7 @@ class Watched {
     auto progress = ProgressSocket::listen(socket);
     if (!progress) return tl::unexpected(progress.error());
     std::vector<std::string> overrides = options.overrides;
-    // As long as there is somebody to kill; the calm run as long as that one was.
+    // Trains as long as there are processes to kill; the calm run for as many rounds.
     overrides.push_back("train.epochs=1000000");
     overrides.push_back("train.eval_every_epochs=1000000");
     overrides.push_back("train.max_rounds=" + std::to_string(max_rounds));
@@ -60,7 +60,7 @@ class Watched {
   }
 
   LocalCluster& cluster() { return *cluster_; }
-  // Takes what ranks have told since the last look; whether that was anything.
+  // Takes the ranks' reports since the last look; returns whether there were any.
   bool look() {
     bool told = false;
     progress_.drain([&](std::string_view datagram) {
@@ -169,7 +169,7 @@ class Chaos {
     const char* what = "after a kill no round was completed";
     if (auto ok = watched.wait_for([&] { return watch.back(); }, what, options_.interrupted); !ok) return ok;
     const double recovered = seconds_since(ready);
-    // The next strike is told from this one by what ranks have told by then.
+    // The ranks' reports until then separate the next strike from this one.
     const char* all = "after a kill not every rank saw a round completed";
     if (auto ok = watched.wait_for([&] { return watch.all_back(); }, all, options_.interrupted); !ok) return ok;
     killed += static_cast<std::uint32_t>(victims.size());

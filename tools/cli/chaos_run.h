@@ -18,18 +18,18 @@ struct ChaosOptions {
   std::vector<std::string> overrides;
   ClusterOptions cluster;     // base_dir: two clusters are made in it, chaos/ and calm/
   std::uint32_t kills = 50;   // processes
-  std::uint64_t seed = 1;     // of who and when
+  std::uint64_t seed = 1;     // for victims and times
   double calm_seconds = 1.0;  // mean time between a recovery and the next kill
-  double several = 0.4;       // how often more than one is killed at once
+  double several = 0.4;       // share of strikes that kill more than one at once
   std::function<bool()> interrupted;
-  std::function<void(const std::string&)> tell;  // a line at a time
+  std::function<void(const std::string&)> tell;  // prints a line
 };
 
 // {job, seed, kills, strikes [{at_round (the newest complete one), killed[], restarted_s (from the kill until all
-// processes were ready again), recovered_s (from then until a rank that had attached anew held a round completed since,
-// and had computed the next gradient from it), recomputed (rounds that were complete before the strike, as far as ranks
-// had told, and are after where the new view began)}], recovered_s {median, max}, rounds, digest, calm_digest, same}.
-// kTimeout: the calm run stood still. kUnavailable: training did not go on, or a daemon could not be started again.
+// processes were ready again), recovered_s (from then until a rank that had attached again held a round completed
+// since, and had computed the next gradient from it), recomputed (reported complete rounds from before the strike that
+// are after the new view's beginning)}], recovered_s {median, max}, rounds, digest, calm_digest, same}. kTimeout: the
+// calm run stood still. kUnavailable: training did not continue, or a daemon could not be started again.
 Result<nlohmann::ordered_json> run_chaos(const ChaosOptions& options);
 
 }  // namespace tributary::cli

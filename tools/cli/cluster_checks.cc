@@ -93,7 +93,7 @@ void jobs(const Json& coordinator, CheckList& out) {
   }
 }
 
-// A link is slow beside the others: how fast they ought to be nobody has said.
+// A link is slow compared with the others: no configuration says how fast links should be.
 void rates(const ClusterExam& exam, CheckList& out) {
   std::vector<double> all;
   for (const DaemonExam& daemon : exam.daemons) {

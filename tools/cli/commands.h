@@ -1,7 +1,6 @@
-// The subcommands of `tributary`, in two programs: tributary, and tributary-bench, which measures and emulates and which
-// tributary starts for them. Each adds itself to the command line and, if it is the one called, sets the exit
-// status (common/base/exit_codes.h): 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 75 a job was
-// stopped.
+// The subcommands of `tributary`, in two programs: tributary, and tributary-bench, which tributary starts to measure
+// and emulate. Each adds itself to the command line and, if called, sets the exit status (common/base/exit_codes.h): 0
+// done, 1 failed (the reason is on standard error), 2 wrong usage, 75 a job was stopped.
 #pragma once
 
 #include <optional>
@@ -14,7 +13,7 @@
 namespace tributary::cli {
 
 void add_up(CliCommand app, int& exit_status);
-// trainer: what stood after "--".
+// trainer: the arguments after "--".
 void add_run(CliCommand app, const std::vector<std::string>& trainer, int& exit_status);
 void add_status(CliCommand app, int& exit_status);
 void add_top(CliCommand app, int& exit_status);
@@ -39,10 +38,10 @@ void add_lab(CliCommand app, int& exit_status);
 // Options of several commands. --secure, or --secure=plain.
 void add_secure(CliCommand command, std::optional<PayloadSecurity>& secure);
 
-// Adds those to the command line of tributary.
+// Adds the subcommands of tributary-bench to the command line of tributary.
 void list_measuring(CommandLine& app);
 
-// Parses the command line and runs the subcommand, which sets exit_status. Returns what the process exits with.
+// Parses the command line and runs the subcommand, which sets exit_status. Returns the process' exit status.
 int run_command_line(CommandLine& app, int argc, char** argv, int& exit_status);
 
 }  // namespace tributary::cli

@@ -1,4 +1,4 @@
-// Where the daemons of a cluster answer.
+// Admin ports of a cluster's daemons.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace tributary::cli {
 
-// Admin addresses in a base folder's cluster.json (of a running `tributary up`). kNotFound: there is none.
+// Reads admin addresses from a base folder's cluster.json (of a running `tributary up`). kNotFound: there is none.
 Result<std::vector<std::string>> admin_addresses(const std::string& base_dir);
 
-// The token of their admin ports: of the file that is named, else that TRIBUTARY_ADMIN_TOKEN names, else of the base
+// Reads the token of admin ports: from `file`, else from the file that TRIBUTARY_ADMIN_TOKEN names, else from the base
 // folder; "" if there is none of them. kConfig: a file that cannot be used.
 Result<std::string> admin_token(const std::string& file, const std::string& base_dir);
 void add_token_option(CliCommand command, std::string& file);

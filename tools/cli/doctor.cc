@@ -32,7 +32,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::chrono::milliseconds kExamPoll{250};
-constexpr std::uint64_t kSayMs = 10'000;  // between two words about who is waited for
+constexpr std::uint64_t kSayMs = 10'000;  // between two lines with the awaited daemons
 
 constexpr const char* kDoctorFooter = R"(
 Each line is ok, a note (it works, but you may want to know), or a problem; below notes and problems stands what to do. Nothing is changed.
@@ -130,7 +130,7 @@ Result<Json> with_daemons(const AdminPort& admin, const std::string& path, Json 
   return exam;
 }
 
-// Ends: the coordinator gives up who does not answer.
+// Always ends: the coordinator gives up daemons that do not answer.
 Result<Json> examine(const AdminPort& admin, const DoctorOptions& options) {
   const Json order = {{"measure", options.measure}, {"paths", options.paths}};
   const auto accepted = ask(admin, "/doctor/order", order.dump(-1, ' ', false, Json::error_handler_t::replace));

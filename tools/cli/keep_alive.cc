@@ -9,7 +9,7 @@
 namespace tributary::cli {
 namespace {
 
-constexpr std::chrono::milliseconds kTogether{50};  // who is lost at once is found at once
+constexpr std::chrono::milliseconds kTogether{50};  // processes lost together are found together
 
 constexpr std::chrono::seconds kAskPause{1}, kWaits{3};
 constexpr std::uint32_t kMostBroughtBack = 3;
@@ -28,8 +28,8 @@ bool stopped(Trainer& trainer) {
 
 }  // namespace
 
-// A daemon that was told to stop ends with status 0: its job stops, and its trainers say so. A job that stops does not
-// want its ranks back.
+// A daemon that was asked to stop ends with status 0: its job stops, and its trainers' exit status says so. A job that
+// stops does not need its ranks again.
 KeepAlive::Lost KeepAlive::lost() {
   const auto is_lost = [](Process& process) {
     const auto status = process.poll();
@@ -66,7 +66,7 @@ Status KeepAlive::look() {
   }
   if (auto ok = start_again(std::move(who.daemons)); !ok) return ok;
   if (!training && who.trainers.empty()) return {};
-  // The job goes on with all of its ranks, also those that were done.
+  // The job continues with all of its ranks, also those that were done.
   for (std::uint32_t i = 0; i < cluster_.trainers().size(); ++i) {
     const auto status = cluster_.trainers()[i].process.poll();
     if (status && status->ok()) who.trainers.push_back(i);

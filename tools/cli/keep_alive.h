@@ -1,5 +1,5 @@
-// KeepAlive: starts daemons and trainers of a cluster again that ended and should not have, so that its job goes on.
-// `tributary run` owns it; one thread.
+// KeepAlive: starts daemons and trainers of a cluster again that ended and should not have, so that its job continues.
+// Owner: `tributary run`; one thread.
 #pragma once
 
 #include <chrono>
@@ -18,14 +18,14 @@ namespace tributary::cli {
 
 class KeepAlive {
  public:
-  // rounds: completed since the run began; asked when somebody ended. waits: whether a trainer waits for others. tell: a
-  // line for people.
+  // rounds: completed since the run began; called when a process has ended. waits: whether a trainer waits for others.
+  // tell: prints a line.
   KeepAlive(LocalCluster& cluster, std::uint32_t most, std::function<std::uint64_t()> rounds,
             std::function<bool()> waits, std::function<void(std::string_view)> tell)
       : cluster_(cluster), rules_(most), rounds_(std::move(rounds)), waits_(std::move(waits)), tell_(std::move(tell)) {}
 
-  // kInvalidArgument: a trainer says that it is used wrongly. kUnavailable: somebody is not started again. Both with
-  // how it ended, and why.
+  // Starts lost processes again. kInvalidArgument: a trainer exits with wrong usage. kUnavailable: a process is not
+  // started again. Both name how it ended, and why.
   Status look();
   std::uint32_t restarts() const { return restarts_; }
 
@@ -38,7 +38,7 @@ class KeepAlive {
     bool nobody() const { return trainers.empty() && daemons.empty(); }
   };
   Lost lost();
-  // Trainers that ended well, if one that was started again waits for them: it was lost as the job came to its end.
+  // Starts trainers again that ended well, if a restarted one waits for them: it was lost as the job came to its end.
   Status bring_back();
   template <class One>
   Status may_start(One& one, std::uint64_t rounds);

@@ -16,8 +16,8 @@
 namespace tributary::cli {
 
 struct LogFilter {
-  std::string level = "info";  // and above; lines of other programs have none, and are let through
-  std::string job;             // lines that are about another one are left out; "": none is
+  std::string level = "info";  // and above; lines of other programs have none, and pass
+  std::string job;             // lines about another job are left out; "": none is
 };
 bool lets_through(const LogFilter& filter, const std::optional<LogLine>& line);
 
@@ -28,7 +28,7 @@ class LogMerge {
   // kIo: a file that cannot be read.
   static Result<LogMerge> open(const std::vector<std::string>& paths);
 
-  // Gives every whole line that the files have by now, in order: name (of its file), line as it was, parsed.
+  // Gives every whole line that the files have now, in order: name (of its file), unchanged line, parsed line.
   using Take = std::function<void(const std::string&, const std::string&, const std::optional<LogLine>&)>;
   void read(const Take& take);
 

@@ -20,15 +20,15 @@ void add_cluster_options(CliCommand command, Cluster& cluster);
 struct AdminPort {
   std::string address, token;
 };
-// kInvalidArgument: neither was given. kConfig: a token's file that cannot be used.
+// Finds the admin port. kInvalidArgument: neither was given. kConfig: a token's file that cannot be used.
 Result<AdminPort> coordinator_admin(const Cluster& cluster);
 
-// A JSON object that the coordinator answered with to a POST of `order`, or to a GET; its refusal as an error
-// (kTimeout: it may accept in a moment).
+// Returns the coordinator's JSON object in answer to a POST of `order`, or to a GET; its refusal as an error (kTimeout:
+// it may accept in a moment).
 Result<nlohmann::ordered_json> ask(const AdminPort& admin, const std::string& path,
                                    const std::optional<std::string>& order);
 
-// Says "tributary COMMAND: why" on standard error. Returns the exit status: 2 for a wrong argument, else 1.
+// Prints "tributary COMMAND: why" on standard error. Returns the exit status: 2 for a wrong argument, else 1.
 int complain(const char* command, const Error& why);
 
 }  // namespace tributary::cli

@@ -170,7 +170,7 @@ void use_measured(const Measured& m, Scenario& s) {
   s.node_bandwidths.clear();
   if (sorted.front() < kSameBandwidth * sorted.back()) s.node_bandwidths = rates;
   // The shortest round trip was at the beginning of a round, when the first transfers to all servers left together: the
-  // time of their payload, the way there, and that of a receipt back.
+  // time of their payload, the way there, and that of an acknowledgement back.
   const double payload = m.daemons * m.chunk_bytes * m.wire.push / s.network.bandwidth;
   s.network.latency_s = std::max(kLeastLatency, 0.5 * (round_trip - payload));
 }

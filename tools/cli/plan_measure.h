@@ -1,8 +1,8 @@
 // Link figures of running daemons, for the plan of the job that they run: the links in the workers' /status
 // (worker/node/link_meter.h).
 //
-// A rate seen is the link's payload rate where the exchange is bound by the link; where something else binds it
-// (compute, another host, encodings) the link is faster. So these are lower bounds, and the text says so.
+// A measured rate is the link's payload rate if the link binds the exchange. If another resource binds it (compute,
+// another host, encodings), the link is faster. So these are lower bounds, and the text says so.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,14 @@ struct Measured {
   std::uint32_t ranks_per_node = 1;  // the most
   std::uint32_t daemons = 0;         // servers
   std::uint32_t servers = 0;         // server hosts without a worker
-  bool servers_placed = false;       // whether the coordinator said so, else every server daemon counts as such
+  bool servers_placed = false;       // `servers` is from the coordinator; else every server daemon counts as such
   double payload_bytes = 0.0;        // fp32
   double chunk_bytes = 0.0;
   WireRatio wire;
 };
 
-// From the /status of all daemons. `job`: its name; empty: the only one that runs. kNotFound: no such job, or no
-// exchange has been seen yet; kInvalidArgument: several jobs, and none is named.
+// Reads the links from the /status of all daemons. `job`: its name; empty: the only one that runs. kNotFound: no such
+// job, or no exchange yet; kInvalidArgument: several jobs, and none is named.
 Result<Measured> measured_links(const std::vector<nlohmann::json>& statuses, const std::string& job);
 
 // Reads the job m.job from the status of server 0: its payload (as if all chunks were full), encodings, and the number

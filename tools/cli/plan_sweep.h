@@ -18,7 +18,7 @@ struct Sweep {
 
 inline constexpr std::uint32_t kMaxSweepSteps = 10000;
 
-// The values, ascending, without repeats. Errors: kInvalidArgument, naming the option.
+// Returns the values, ascending, without repeats. Errors: kInvalidArgument, naming the option.
 Result<std::vector<double>> sweep_values(const Sweep& sweep);
 // One line for each value and layout, below a header:
 //   over,value,layout,exchange_s,exposed_s,step_s,efficiency,network_factor,worker_out_bytes,bottleneck
@@ -27,8 +27,8 @@ Result<std::string> sweep_csv(const Scenario& scenario, const Sweep& sweep);
 inline constexpr const char* kSweepHeader =
     "over,value,layout,exchange_s,exposed_s,step_s,efficiency,network_factor,worker_out_bytes,bottleneck";
 
-// Draws a CSV file of sweep_csv() into a picture (.svg or .png). kNotFound: no script beside the tool, no Python, or no
-// matplotlib; the message says what to install.
+// Draws a CSV file of sweep_csv() into a picture (.svg or .png). kNotFound: no script next to the tool, no Python, or
+// no matplotlib; the message says what to install.
 Status plot_sweep(const std::string& csv_file, const std::string& picture);
 
 }  // namespace tributary::cli

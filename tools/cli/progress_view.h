@@ -21,13 +21,14 @@ class ProgressView {
   ~ProgressView();
 
   int fd() const { return socket_.fd(); }
-  // Takes what has arrived and shows it: redrawn in place on a terminal, else a line now and then. Never blocks.
+  // Takes and shows the reports that have arrived: redrawn in place on a terminal, else a line now and then. Never
+  // blocks.
   void update();
-  // Removes what is drawn in place, before something else is printed.
+  // Removes the progress drawn in place, before other output.
   void clear();
 
  private:
-  // Over the samples of the reports that told it.
+  // A mean over the samples of the reports that have the figure.
   struct Mean {
     double sum = 0.0, samples = 0.0;
   };
@@ -42,7 +43,7 @@ class ProgressView {
   std::chrono::steady_clock::time_point shown_;
   std::uint64_t round_ = 0, rounds_ = 0;
   double test_accuracy_ = -1.0;
-  // Since the last time something was shown.
+  // Since the last output.
   Mean loss_, accuracy_;
   std::uint64_t samples_ = 0, compute_ns_ = 0, reduce_ns_ = 0, wait_ns_ = 0;
 };

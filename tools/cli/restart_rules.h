@@ -1,4 +1,4 @@
-// RestartRules: whether a process that ended, and should not have, is started again. Pure.
+// RestartRules: decides whether a process that ended, and should not have, is started again. Pure.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +51,7 @@ class RestartRules {
 
   static bool says_usage(const ExitStatus& status) { return status.signal == 0 && status.code == kExitUsage; }
 
-  // An exit status, or a signal that a process brings upon itself. A shell says signal n with status 128 + n.
+  // An exit status, or a signal that a process brings upon itself. A shell reports signal n as status 128 + n.
   static bool is_error(const ExitStatus& status) {
     constexpr int kOwn[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSYS, SIGTRAP};
     const int signal = status.signal == 0 ? std::max(status.code - kExitSignal, 0) : status.signal;
@@ -66,7 +66,7 @@ class RestartRules {
   };
 
   const std::uint32_t most_;
-  // Processes that were lost for no error of their own, and the round of the last one.
+  // Number of processes that were lost without an error of their own, and the round of the last one.
   std::uint64_t losses_ = 0, lost_at_ = 0;
   std::map<std::string, Past> processes_;
 };

@@ -1,4 +1,4 @@
-// tributary run: trainers of anybody's on a whole cluster of real daemons on this machine.
+// tributary run: any trainers on a whole cluster of real daemons on this machine.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -143,7 +143,7 @@ class Run {
     LocalCluster& cluster = run_.cluster();
     job.ask(true);
     Json nodes = node_traffic(cluster), servers = server_usage(cluster);
-    // Trainers that are in no job yet have nobody to tell them to stop.
+    // No daemon tells trainers that are in no job yet to stop.
     if (run_.interrupted() && job.job().is_null()) {
       cluster.stop_now();
       run_.tell("stopped before training began; the same command starts it again");

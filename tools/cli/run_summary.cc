@@ -131,7 +131,7 @@ Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordere
       summary["samples_left"] = static_cast<std::uint64_t>(over_ranks(ranks, "samples_left"));
     }
     if (first.contains("staleness")) summary["staleness"] = staleness_of(ranks, per_node);
-    if (first.contains("gate")) summary["gate"] = first.at("gate");  // all ranks heard the same
+    if (first.contains("gate")) summary["gate"] = first.at("gate");  // equal on all ranks
     return summary;
   } catch (const nlohmann::json::exception& e) {
     return fail(ErrorCode::kInternal, std::string("a rank's result is not as expected: ") + e.what());

@@ -18,7 +18,7 @@ nlohmann::ordered_json server_usage(LocalCluster& cluster);
 Result<nlohmann::ordered_json> summarise(LocalCluster& cluster, nlohmann::ordered_json servers);
 
 std::string summary_text(const nlohmann::ordered_json& summary);
-// Its lines about nodes and about servers.
+// Returns the summary's lines about nodes and about servers.
 std::string nodes_text(const nlohmann::ordered_json& summary);
 std::string servers_text(const nlohmann::ordered_json& summary);
 

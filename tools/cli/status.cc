@@ -187,7 +187,7 @@ void print_placement(const std::vector<Answer>& answers) {
   exchanges.print();
 }
 
-// How long nodes take for a round, only where it is known, and who lags behind the others.
+// Prints the time of nodes for a round, where it is known, and the nodes that lag behind the others.
 void print_paces(const std::vector<Answer>& answers) {
   Table table({"JOB", "NODE", "COMPUTE", "REDUCTION", "NETWORK", "LAGS"});
   for (const Json& job : jobs_of(answers)) {
@@ -353,7 +353,7 @@ int show_again(const std::vector<std::string>& addresses, const std::string& tok
     for (const Answer& a : answers) {
       if (!a.error.empty()) std::printf("%s\n", a.error.c_str());
     }
-    if (std::fflush(stdout) != 0) return 1;  // nobody reads any more
+    if (std::fflush(stdout) != 0) return 1;  // the reader is gone
     if (look == times) return all_answered(answers) ? 0 : 1;
     std::this_thread::sleep_until(next);
   }

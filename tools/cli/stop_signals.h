@@ -1,4 +1,4 @@
-// SIGINT, SIGTERM and SIGHUP as a file descriptor, for commands that start things which they must stop in good order.
+// SIGINT, SIGTERM and SIGHUP as a file descriptor, for commands that start processes which they must stop cleanly.
 #pragma once
 
 #include <signal.h>
@@ -7,7 +7,7 @@
 
 namespace tributary::cli {
 
-// Blocked from construction on; create it before any thread.
+// The signals are blocked from construction on. REQUIRES: no thread has been started.
 class StopSignals {
  public:
   StopSignals() {
@@ -23,7 +23,7 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
   int fd() const { return fd_; }
-  // Whether one came since the last call.
+  // Returns whether a signal came since the last call.
   bool taken() const {
     signalfd_siginfo info;
     return ::read(fd_, &info, sizeof info) == sizeof info;

@@ -1,4 +1,4 @@
-// Whether a job that was struck is back: what `tributary chaos` makes of the reports of its ranks. Pure.
+// StrikeWatch: decides from the ranks' reports whether a job is back after a strike of `tributary chaos`. Pure.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace tributary::cli {
 
-// A rank tells of a round when it has given its gradient away, maybe before it has noticed that somebody is gone. So a
-// report counts as one of the time after a strike only if the rank has attached anew since, and as a recovery only if
-// its view has completed a round. REQUIRES: before strike(), all_back() or no strike before (else a late report from
-// the view before may be taken for a new one).
+// A rank reports a round when it has given its gradient away, maybe before it has noticed a loss. So a report counts
+// for the time after a strike only if the rank has attached again since, and as a recovery only if its view has
+// completed a round. REQUIRES: before strike(), all_back() or no strike before (else a late report from the view before
+// may be taken for a new one).
 class StrikeWatch {
  public:
   explicit StrikeWatch(std::uint32_t ranks) : ranks_(ranks) {}
@@ -32,7 +32,7 @@ class StrikeWatch {
     if (report.complete > report.resumed) rank.back = true;
   }
 
-  // From now on reports of attaches that were told of before are old.
+  // Begins a strike: from now on reports of attaches that are known already are old.
   void strike() {
     struck_ = true;
     complete_before_ = complete_;
@@ -46,7 +46,7 @@ class StrikeWatch {
 
   // The newest round that a rank had all answers of, since the last strike's new view began.
   std::uint64_t complete() const { return complete_; }
-  // The same of the view before it, with what ranks told of it later on.
+  // The same of the view before it, including later reports of it.
   std::uint64_t complete_before() const { return complete_before_; }
   // Some rank, or every rank, has seen its view complete a round after the strike.
   bool back() const {
@@ -55,7 +55,7 @@ class StrikeWatch {
   bool all_back() const {
     return std::ranges::all_of(ranks_, [](const Rank& rank) { return rank.back; });
   }
-  // Rounds that were complete before, as far as ranks had told, and were computed again.
+  // Rounds that were reported complete before, and were computed again.
   std::uint64_t recomputed() const {
     const std::uint64_t from = resumed_.value_or(complete_before_);
     return complete_before_ - std::min(from, complete_before_);
@@ -69,7 +69,7 @@ class StrikeWatch {
   std::vector<Rank> ranks_;
   bool struck_ = false;
   std::uint64_t complete_ = 0, complete_before_ = 0;
-  std::optional<std::uint64_t> resumed_;  // the earliest that a view since the strike began after
+  std::optional<std::uint64_t> resumed_;  // the earliest round after which a view since the strike began
 };
 
 }  // namespace tributary::cli

@@ -1,4 +1,4 @@
-// Subcommands that were mistyped.
+// Messages for mistyped subcommands.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 
 namespace tributary::cli {
 
-// The command line names a subcommand that is not there: says so in words, with the one that may be meant.
+// If the command line names an unknown subcommand: returns the error, with the one that may be meant.
 std::optional<std::string> unknown_subcommand(CliCommand top, int argc, const char* const* argv);
 
 }  // namespace tributary::cli

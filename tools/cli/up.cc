@@ -109,7 +109,7 @@ class Up {
     return kExitFailed;
   }
 
-  // Nobody may end before the job does.
+  // No process may end before the job does.
   Status look() {
     const auto failure = run_.cluster().failure();
     if (!failure) return {};

@@ -1,4 +1,4 @@
-// Runs a program to its end and takes what it printed.
+// Runs a program to its end and returns its output.
 #pragma once
 
 #include <chrono>
@@ -17,12 +17,11 @@ struct Command {
   std::string network_namespace;  // as in ProcessOptions
 };
 
-// Path of a program: from PATH, else from the folders of system tools, which a user's PATH often lacks. Empty: there is
-// none.
+// Finds a program in PATH, else in the folders of system tools, which a user's PATH often lacks. Empty: there is none.
 std::string find_program(const std::string& name);
 
-// Standard output and error together. Errors: kNotFound if there is no such program, kTimeout (it was killed),
-// kUnavailable if it failed, with the command line and what it printed.
+// Returns standard output and error together. Errors: kNotFound if there is no such program, kTimeout (it was killed),
+// kUnavailable if it failed, with the command line and its output.
 Result<std::string> run_command(const Command& command);
 
 // "ip -n lab link show", for messages.

@@ -1,4 +1,4 @@
-// LineFollower: what is appended to a file, line by line. One thread.
+// LineFollower: reads the lines that are appended to a file. One thread.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,9 @@ namespace tributary {
 
 class LineFollower {
  public:
-  // From the file's present end; it need not exist yet.
+  // Starts at the file's present end; the file need not exist yet.
   explicit LineFollower(std::string file);
-  // Gives every line that is complete to `take`, without its newline; at the end of all things (`rest`) also what has
-  // none.
+  // Gives every complete line to `take`, without its newline; with `rest`, for the last call, also an incomplete one.
   void read(const std::function<void(std::string_view line)>& take, bool rest = false);
 
  private:

@@ -50,7 +50,7 @@ std::string toml_string(const std::string& text) {
 
 Status write_file(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".new";
-  const auto file = open_to_write(temporary);  // nobody's link is followed
+  const auto file = open_to_write(temporary);  // follows no symbolic link
   if (!file) return tl::unexpected(file.error());
   if (Status written = write_all(*file, temporary, text.data(), text.size()); !written) return written;
   if (::rename(temporary.c_str(), path.c_str()) != 0) return tl::unexpected(file_error("write", path, errno));
@@ -139,7 +139,7 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::start(ClusterOptions options
 Status LocalCluster::prepare() {
   std::error_code error;
   const std::string& base = options_.base_dir;
-  // One that somebody made may be open to readers, as he wishes; not to writers, which the token's reading looks at.
+  // An existing folder may be open to readers, as its owner wishes; not to writers, which the token's reading checks.
   if (Status ours = fs::exists(base, error) ? check_own_folder(base) : make_private_folder(base); !ours) return ours;
   options_.base_dir = fs::canonical(options_.base_dir, error).string();
   if (options_.bin_dir.empty()) options_.bin_dir = executable_dir();
@@ -194,7 +194,7 @@ Status LocalCluster::make_keys() {
   return {};
 }
 
-// On hosts of a network that we made, and where somebody asks for ports of loopback without keys, everybody is trusted.
+// All peers are trusted on hosts of a network that we made, and where the caller asks for loopback ports without keys.
 std::string LocalCluster::security(const std::string& name, bool coordinator) const {
   std::string text = "\n[security]\n";
   if (coordinator) text += "admin_token = " + toml_string(options_.base_dir + "/" + kAdminTokenFile) + "\n";
@@ -221,7 +221,7 @@ Status LocalCluster::take_lock() {
     char text[32] = {};
     [[maybe_unused]] const auto got = ::pread(lock_fd_, text, sizeof text - 1, 0);
     const pid_t holder = static_cast<pid_t>(std::atol(text));
-    // The one who started it was killed: its daemons, which hold the lock too, are just stopping.
+    // The process that started the cluster was killed: its daemons, which hold the lock too, are just stopping.
     const bool winding_down = holder > 0 && ::kill(holder, 0) != 0 && errno == ESRCH;
     if (!winding_down || Clock::now() >= until) {
       return fail(ErrorCode::kUnavailable, "a cluster is running in " + options_.base_dir + " (pid " +
@@ -245,7 +245,7 @@ Status LocalCluster::write_configs() {
   if (ipc) {
     coordinator_ = "ipc://" + socket_dir_ + "/coordinator";
   } else if (!options_.worker_sites.empty()) {
-    // A host of its own: nobody else has taken the port.
+    // A host of its own: no other process has taken the port.
     const DaemonSite& site = options_.servers == 0 ? options_.worker_sites[0] : options_.server_sites[0];
     coordinator_ = "tcp://" + site.address + ":" + std::to_string(kCoordinatorPort);
   } else {
@@ -392,7 +392,7 @@ milliseconds LocalCluster::grace() const {
   return std::chrono::seconds(options_.stop_timeout_s) + kExtraGrace;
 }
 
-// All are told before the first is waited for. Only one that answers nobody any more is killed.
+// Signals all daemons before it waits for the first. Only a daemon that does not answer any more is killed.
 void LocalCluster::end(std::span<Daemon> daemons, std::vector<std::string>& killed) {
   for (Daemon& d : daemons) d.process.send_signal(SIGTERM);
   StopWait wait(grace());

@@ -25,9 +25,9 @@
 
 namespace tributary {
 
-// Between workers and servers. kShm: messages over Unix sockets (between hosts of their own over tcp), payloads in
-// shared memory, as the daemons choose by themselves on one machine; with the others payloads go over the socket, too.
-// kTcp is for measurements: without keys every user of the machine may come in (insecure).
+// The transport between workers and servers. kShm: messages over Unix sockets (between hosts of their own over tcp),
+// payloads in shared memory, as the daemons choose by themselves on one machine; with the others payloads go over the
+// socket, too. kTcp is for measurements: without keys every user of the machine may connect (insecure).
 enum class Transport { kTcp, kIpc, kShm };
 inline constexpr const char* kTransports[] = {"tcp", "ipc", "shm"};  // as on the command line
 constexpr const char* transport_name(Transport transport) {
@@ -63,9 +63,9 @@ struct ClusterOptions {
   std::chrono::seconds trainer_grace{5};  // for trainers to leave once their workers are gone
   std::string log_level = "info";
   std::optional<PayloadSecurity> secure = {};  // every daemon gets keys, in base_dir/keys
-  std::string bin_dir;                         // where the daemons' programs are; empty: beside the running one
-  // The host that each daemon says it is on, as if they were not all on this machine: by index, missing or empty for
-  // this machine. For tests of placement.
+  std::string bin_dir;                         // folder of the daemons' programs; empty: of the running one
+  // The host that each daemon reports, as if they were on several machines: by index, missing or empty for this
+  // machine. For tests of placement.
   std::vector<std::string> server_hosts, worker_hosts;
   // Added to server 0's and to every worker's configuration file: for tests of bad configuration.
   std::string extra_server_toml, extra_worker_toml;
@@ -97,15 +97,16 @@ struct Trainer {
   std::string name() const { return "trainer of rank " + std::to_string(rank); }
 };
 
-// A program that is run once for each rank. Its environment says who it is (ARCHITECTURE.md, "Words"), as torchrun's
-// does: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE, each with TRIBUTARY_ in front,
-// too. Where its worker listens, and how long it may attach: TRIBUTARY_SOCKET, _PROGRESS and _ATTACH_TIMEOUT.
+// A program that is run once for each rank. Its environment has the rank's topology (ARCHITECTURE.md, "Words"), as
+// torchrun's does: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK and GROUP_WORLD_SIZE, each with
+// TRIBUTARY_ in front, too. TRIBUTARY_SOCKET, _PROGRESS and _ATTACH_TIMEOUT: its worker's socket, the socket for
+// progress, and the attach's time-out.
 struct TrainerOptions {
   std::vector<std::string> command;  // argv[0]: path of the program
-  std::string progress_socket;       // where they report each round; empty: nowhere
+  std::string progress_socket;       // for reports of each round; empty: none
   bool meet = false;                 // a port of this machine is named for torch.distributed (MASTER_PORT)
   bool output_apart = false;         // rank 0's standard output goes to logs/trainer-0.out instead of its log
-  // For elastic jobs: on which nodes, and how many nodes they are told there are. Empty and 0: all.
+  // For elastic jobs: the nodes of the trainers, and the number of nodes in their environment. Empty and 0: all.
   std::vector<std::uint32_t> nodes;
   std::uint32_t world_nodes = 0;
   std::vector<std::vector<std::string>> rank_arguments;  // more, by rank; missing or empty: none
@@ -192,7 +193,7 @@ class LocalCluster {
   std::uint16_t meeting_port_ = 0;  // of trainers that are started now
 };
 
-// The command of a trainer that is told its job on its command line, as tributary-train is. program: with its first
+// The command of a trainer that takes its job on its command line, as tributary-train does. program: with its first
 // arguments.
 std::vector<std::string> job_command(std::vector<std::string> program, const std::string& job_file,
                                      const std::vector<std::string>& overrides,
@@ -206,8 +207,8 @@ std::string how_ended(const Trainer& trainer, const ExitStatus& status);
 // none yet.
 std::string trainer_result(const Trainer& trainer);
 
-// A TCP port of 127.0.0.1 that nobody listens on, outside the range that the kernel gives to outgoing connections (so
-// that it is not taken by chance before it is used).
+// Returns a TCP port of 127.0.0.1 that no process listens on, outside the range that the kernel gives to outgoing
+// connections (so that it is not taken by chance before it is used).
 Result<std::uint16_t> free_port();
 
 }  // namespace tributary

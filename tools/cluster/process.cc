@@ -185,7 +185,7 @@ std::optional<ExitStatus> Process::poll() {
   rusage usage{};
   const pid_t got = ::wait4(pid_, &raw, WNOHANG, &usage);
   if (got != pid_) {
-    if (got < 0 && errno == ECHILD) status_ = ExitStatus{.code = -1};  // somebody else reaped it
+    if (got < 0 && errno == ECHILD) status_ = ExitStatus{.code = -1};  // it was reaped elsewhere
     return status_;
   }
   status_ = ExitStatus{};

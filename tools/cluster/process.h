@@ -38,15 +38,15 @@ struct ProcessUsage {
   std::uint64_t resident_peak_bytes = 0;  // highest resident set so far (VmHWM)
 };
 
-// Usage of a live process as /proc tells it; zeros if it is gone.
+// Returns the usage of a live process from /proc; zeros if it is gone.
 ProcessUsage usage_of(pid_t pid);
 
 class Process {
  public:
-  // Starts a program in a process group of its own (a terminal's Ctrl-C reaches only the caller, who stops its children
-  // in order). The kernel sends it SIGTERM when the calling THREAD ends, so spawn from a thread that lives as long as
-  // the child should. kIo: the program cannot be started, or the log file or the namespace cannot be opened (all
-  // named).
+  // Starts a program in a process group of its own (a terminal's Ctrl-C reaches only the caller, which stops its
+  // children in order). The kernel sends it SIGTERM when the calling THREAD ends, so spawn from a thread that lives as
+  // long as the child should. kIo: the program cannot be started, or the log file or the namespace cannot be opened
+  // (all named).
   static Result<Process> spawn(const ProcessOptions& options);
   Process() = default;
   Process(Process&& other) noexcept { swap(other); }
@@ -63,16 +63,16 @@ class Process {
   explicit operator bool() const { return pid_ > 0; }
   pid_t pid() const { return pid_; }
   bool running() { return pid_ > 0 && !poll(); }
-  // Its status if it has ended.
+  // Returns the process' status if it has ended.
   std::optional<ExitStatus> poll();
-  // Its status if it ends within `timeout`.
+  // Returns the process' status if it ends within `timeout`.
   std::optional<ExitStatus> wait(std::chrono::milliseconds timeout);
-  // Also to what it started in its process group, so that a script does not outlive its shell.
+  // Signals the process and its whole process group, so that a script does not outlive its shell.
   void send_signal(int signal);
-  // Kills what it left behind in its process group. REQUIRES: it has ended, just now.
+  // Kills the rest of its process group. REQUIRES: the process has just ended.
   void end_rest() const;
-  // SIGTERM, then SIGKILL if it is still there after `grace`; without grace SIGKILL at once, so that it cannot begin to
-  // stop in good order. Returns how it ended.
+  // Sends SIGTERM, then SIGKILL if the process is still there after `grace`; without grace SIGKILL at once, so that it
+  // cannot begin a clean shutdown. Returns how it ended.
   ExitStatus terminate(std::chrono::milliseconds grace);
   // So far; after its end, in total (the peak then includes that of the caller at the fork: ask before).
   ProcessUsage usage();

@@ -16,7 +16,7 @@ namespace tributary {
 namespace {
 
 constexpr std::size_t kMaxDatagram = 2048;
-constexpr int kReceiveBuffer = 4 << 20;  // rounds of many ranks while nobody looks; what does not fit is dropped
+constexpr int kReceiveBuffer = 4 << 20;  // rounds of many ranks while no one reads; the excess is dropped
 
 }  // namespace
 

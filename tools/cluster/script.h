@@ -7,7 +7,7 @@
 
 namespace tributary {
 
-// The path of one: beside the build, or in the install. kNotFound, with where it was sought.
+// Returns the path of a script: next to the build, or in the install. kNotFound, with the places searched.
 Result<std::string> script_named(const std::string& name);
 
 }  // namespace tributary

@@ -99,7 +99,7 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
 }
 
 // A process group of torch's has no place for a process that is started again: the others end, too. The first that is
-// started again is told another port. At the old one it would find addresses of processes that are about to end.
+// started again gets another port. At the old one it would find addresses of processes that are about to end.
 Status LocalCluster::restart_trainer(std::uint32_t index) {
   Trainer& trainer = trainers_.at(index);
   trainer.process.end_rest();

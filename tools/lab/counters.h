@@ -37,7 +37,7 @@ struct HostCounters {
 // The limit of each interface in the output of `tc -s -j qdisc show`: root queues of kind tbf or htb. kMalformed if it
 // is not that.
 Result<std::map<std::string, QueueCounters>> parse_queues(std::string_view tc_json);
-// One interface of /proc/net/dev. kNotFound if it is not in there.
+// Reads one interface of /proc/net/dev. kNotFound if it is not in there.
 Result<InterfaceCounters> parse_interface(std::string_view proc_net_dev, std::string_view interface);
 // /proc/net/snmp and /proc/net/netstat, one after the other.
 TcpCounters parse_tcp(std::string_view snmp_and_netstat);

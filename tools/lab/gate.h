@@ -1,5 +1,5 @@
-// How ranks stop for a moment, all at the same point, while the lab reads counters: files in one folder, because ranks
-// and lab share nothing but the disk (the hosts' networks are what is measured).
+// Gates: all ranks stop at the same point for a moment, while the lab reads counters. Gates are files in one folder,
+// because ranks and lab share only the disk (the hosts' networks are being measured).
 //
 // A rank writes NAME.RANK and waits for NAME.open, which the lab writes when all are there.
 #pragma once
@@ -17,7 +17,7 @@ inline constexpr const char* kGateBefore = "before";  // after the warm-up, befo
 inline constexpr const char* kGateAfter = "after";    // after the last measured round
 inline constexpr std::chrono::seconds kGatePatience{120};
 
-// A rank's side. Passes at once if `folder` is empty. kTimeout after kGatePatience.
+// A rank's side: waits at the gate. Passes at once if `folder` is empty. kTimeout after kGatePatience.
 Status pass_gate(const std::string& folder, const std::string& name, std::uint32_t rank);
 
 // The lab's side: whether this rank has come to the gate.

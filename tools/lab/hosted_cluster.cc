@@ -20,7 +20,7 @@ Status make_folder(const std::string& path) {
   return {};
 }
 
-// A new, empty folder for gates and the like, beside what LocalCluster keeps in the base folder.
+// Makes a new, empty folder for gates and the like, next to LocalCluster's files in the base folder.
 Result<std::string> fresh_folder(const RunOptions& run, const std::string& name) {
   std::error_code error;
   const std::string path = fs::absolute(run.base_dir, error).string() + "/" + name;

@@ -16,10 +16,11 @@ namespace tributary::lab {
 
 std::string bin_dir_of(const RunOptions& run);
 Status make_folder(const std::string& path);
-// A new, empty folder for gates and the like, beside what LocalCluster keeps in the base folder.
+// Makes a new, empty folder for gates and the like, next to LocalCluster's files in the base folder.
 Result<std::string> fresh_folder(const RunOptions& run, const std::string& name);
 
-// Servers and workers. store: servers keep snapshots. kInvalidArgument if servers are wanted and the lab has none.
+// Starts servers and workers. store: servers keep snapshots. kInvalidArgument if servers are wanted and the lab has
+// none.
 Result<std::unique_ptr<LocalCluster>> start_cluster(const Lab& lab, const RunOptions& run, ServerHosts servers,
                                                     bool store);
 // As the lab file places them; of an all-reduce job only the workers.
@@ -28,7 +29,7 @@ ServerHosts servers_for(const JobConfig& job);
 // Daemons and trainers, for read_now().
 std::vector<Watched> watched(LocalCluster& cluster);
 
-// kStopped if the user asked to stop, kUnavailable if somebody ended that should not have.
+// kStopped if the user asked to stop, kUnavailable if a process ended that should not have.
 Status healthy(LocalCluster& cluster, const RunOptions& run);
 Status not_interrupted(const RunOptions& run);
 

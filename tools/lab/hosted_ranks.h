@@ -1,5 +1,5 @@
-// Ranks on the hosts of a lab, between two gates: what their rounds took, what the links carried and who used how much
-// of the processors meanwhile.
+// Ranks on the hosts of a lab, between two gates: the times of their rounds, the traffic of the links and each process'
+// use of the processors meanwhile.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@
 
 namespace tributary::lab {
 
-// A process and what it is called in results.
+// A process and its name in results.
 struct Watched {
   std::string name;
   Process* process = nullptr;
@@ -72,8 +72,8 @@ class LoneRanks {
   std::vector<Trainer> ranks_;
 };
 
-// Leads ranks that were just started through both gates to their end. `healthy` is asked all the time: an error of its
-// ends the measurement. Errors: kTimeout, kUnavailable if a rank ends without a result.
+// Leads ranks that were just started through both gates to their end. `healthy` is called all the time: its error ends
+// the measurement. Errors: kTimeout, kUnavailable if a rank ends without a result.
 Result<MeasuredRanks> measure_ranks(const Lab& lab, std::vector<Trainer>& ranks, const std::vector<Watched>& watched,
                                     const std::string& gate, const std::function<Status()>& healthy);
 

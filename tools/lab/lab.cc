@@ -110,7 +110,7 @@ Result<Removed> clear(const std::string& lab) {
 
 Result<LabLock> LabLock::take(const std::string& name) {
   const std::string path = folder_of(name) + "/lock";
-  // Again if it was removed between open and lock: then the lock is on a file that nobody else will find.
+  // Tries again if the file was removed between open and lock: then the lock is on a file that no other process finds.
   constexpr int kAttempts = 10;
   for (int i = 0; i < kAttempts; ++i) {
     std::error_code error;

@@ -1,7 +1,7 @@
 // A lab that is up: its namespaces exist and its links are limited.
 //
-// A lab is known by its name. /run/tributary-lab/NAME/ holds `lock`, which whoever is using it holds, and `state.json`.
-// A lab without its state (a crash while it was made, a reboot) is found by its namespaces' names.
+// A lab is known by its name. /run/tributary-lab/NAME/ has `lock`, which the lab's current user holds, and
+// `state.json`. A lab without its state (a crash while it was made, a reboot) is found by its namespaces' names.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@ inline constexpr const char* kLabFolder = "/run/tributary-lab/";
 // The exclusive use of a lab's name, whether the lab is up or not.
 class LabLock {
  public:
-  // kUnavailable if another process has it (which one is said).
+  // kUnavailable, naming the process, if another one has it.
   static Result<LabLock> take(const std::string& name);
   LabLock(LabLock&& other) noexcept;
   LabLock& operator=(LabLock&&) = delete;

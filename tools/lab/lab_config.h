@@ -1,4 +1,4 @@
-// A lab file: which hosts there are, how fast their links, which daemon runs where, and the job.
+// A lab file: the hosts, the speed of their links, the places of the daemons, and the job.
 //
 //   [lab]        name, congestion
 //   [network]    rate_mbit, burst_kb, queue_kb: every host's link, each way
@@ -27,8 +27,8 @@ struct LabHost {
   bool worker = false;
   bool server = false;
   std::uint32_t ranks = 1;  // trainers on it, if it has a worker
-  double up_mbit = 0.0;     // what it may send, in 1e6 bits a second on the wire
-  double down_mbit = 0.0;   // what it may receive
+  double up_mbit = 0.0;     // limit for sending, in 1e6 bits a second on the wire
+  double down_mbit = 0.0;   // limit for receiving
   double bandwidth = 0.0;   // weight of its link in the assignment of chunks, relative to the other hosts
 };
 
@@ -80,9 +80,9 @@ struct LabConfig {
 // Whether a lab may have this name.
 bool is_lab_name(const std::string& name);
 
-// Bytes of a link's burst when the file does not say. At least what holds the largest offloaded packet (64 KiB of
-// payload and the headers of its 45 segments), or the kernel would split every one of them; and a millisecond of the
-// rate, so that a timer that fires late costs nothing.
+// Default bytes of a link's burst. At least the largest offloaded packet (64 KiB of payload and the headers of its 45
+// segments), or the kernel would split every one of them; and a millisecond of the rate, so that a timer that fires
+// late costs nothing.
 std::uint32_t default_burst_bytes(double rate_mbit);
 std::uint32_t queue_bytes(const LabConfig& config);
 

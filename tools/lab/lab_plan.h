@@ -8,8 +8,8 @@
 //     │ eth0 10.77.0.2 ── tbf ┼──────────────┼ tbf ── p1 ┘                  │
 //     └───────────────────────┘              └──────────────────────────────┘
 //
-// tbf shapes what leaves an interface, so that the limit up is at eth0 and the limit down at the bridge's port. Nothing
-// of the machine's own network is touched.
+// tbf shapes the traffic that leaves an interface, so the limit up is at eth0 and the limit down at the bridge's port.
+// The machine's own network is not touched.
 #pragma once
 
 #include <cstdint>

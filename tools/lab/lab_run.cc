@@ -58,7 +58,7 @@ Result<Json> exchange_result(const Lab& lab, const std::string& mode, const Meas
   return result;
 }
 
-// The ranks of `command` beside a cluster's workers, between both gates, and what `result` makes of them. Stops the
+// Runs the ranks of `command` next to a cluster's workers, between both gates; returns `result` of them. Stops the
 // cluster.
 Result<Json> through_daemons(
     const Lab& lab, const RunOptions& run, LocalCluster& cluster, const std::vector<std::string>& command,
@@ -126,7 +126,7 @@ Result<Json> program_result(const Lab& lab, const MeasuredRanks& measured, const
   return result;
 }
 
-// As torchrun tells them.
+// Runs the ranks alone, with torchrun's environment.
 Result<Json> run_lone_program(const Lab& lab, const ProgramOptions& options, const std::string& gate) {
   const auto folder = lone_folder(options.run);
   if (!folder) return tl::unexpected(folder.error());

@@ -16,7 +16,7 @@ namespace tributary::lab {
 
 struct RunOptions {
   std::string base_dir;                // files of the run: configurations, logs; emptied first
-  std::string bin_dir;                 // where our programs are; empty: beside the running one
+  std::string bin_dir;                 // folder of our programs; empty: of the running one
   std::string job_file;                // to train instead of the lab file's; empty: the lab file's
   std::vector<std::string> overrides;  // "section.key=value" of the job, after those of the lab file
   std::string log_level = "info";
@@ -24,10 +24,10 @@ struct RunOptions {
   std::function<bool()> interrupted;           // asked a few times a second
 };
 
-// Which hosts of the lab run a server in a run.
+// The hosts of the lab that run a server in a run.
 enum class ServerHosts {
   kNone,     // the ranks exchange among themselves
-  kPlaced,   // those that the lab file says
+  kPlaced,   // those of the lab file
   kWorkers,  // those with a worker and no others, whatever the file says
 };
 
@@ -40,8 +40,8 @@ struct ExchangeOptions {
   std::string optimizer = "adamw";
 };
 
-// A program that trains, once for each rank, told by its environment who it is: with servers as `tributary run` tells
-// it, without them as torchrun does. It takes --gate FOLDER and passes both gates (tools/lab/gate.h) there.
+// A program that trains, once for each rank. Its environment has the rank: with servers as of `tributary run`, without
+// them as of torchrun. It takes --gate FOLDER and passes both gates (tools/lab/gate.h) there.
 struct ProgramOptions {
   RunOptions run;
   std::vector<std::string> command;

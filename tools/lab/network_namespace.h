@@ -1,4 +1,4 @@
-// Work inside a network namespace without leaving this process, and who else is inside one.
+// Work inside a network namespace without leaving this process, and the processes inside one.
 #pragma once
 
 #include <sys/types.h>

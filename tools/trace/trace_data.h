@@ -62,7 +62,7 @@ struct Chain {
                acknowledged = kMissing, received = kMissing, step_begin = kMissing, step_end = kMissing,
                answered = kMissing, arrived_begin = kMissing, arrived_end = kMissing;
 
-  bool whole() const;  // all but the receipt, which an answer may replace
+  bool whole() const;  // all but the acknowledgement, which an answer may replace
 };
 // Sorted by node, round and chunk.
 std::vector<Chain> chains_of(const Data& data);
