@@ -53,7 +53,7 @@ class Unavailable(Error):
 
 
 class JobStopped(Error):
-    """The job was stopped in good order."""
+    """The job was stopped cleanly."""
 
 
 class NotSaved(Error):

@@ -1,6 +1,6 @@
 """The C library ``libtributary.so``: finding and loading it, and :class:`Session`, which is one attach of this process.
 
-ctypes lets go of the interpreter's lock in calls, so a thread that waits for parameters holds up nobody.
+ctypes releases the interpreter's lock in calls, so a thread that waits for parameters does not block others.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class AttachOptions:
 class FirstState(enum.IntEnum):
     """Whether what one rank keeps comes to those that have nothing."""
 
-    NONE = 0  # nobody has any
+    NONE = 0  # no rank has any
     COMES = 1  # :meth:`Session.kept_of_first` waits for it
     GIVEN = 2  # this rank gives it, before its first :meth:`Session.ready`
 
@@ -234,7 +234,7 @@ class Session:
     """One attach: from here to :meth:`destroy` memory is shared with the worker. See ``session/session.h``.
 
     Memory is given as ctypes arrays of ``c_float``, which end with the session; but with ``holds_parameters`` an array
-    of parameters can be read as long as there is anybody who has it. If the view is ``on_device``, arrays of gradients
+    of parameters can be read as long as a reference to it exists. If the view is ``on_device``, arrays of gradients
     and parameters are memory of the device: only their addresses mean something here.
     """
 
@@ -356,12 +356,12 @@ class Session:
         return array
 
     def keep(self, round: int, state: bytes, large: Sequence[tuple[int, int]] = (), whole: bool = True) -> None:
-        """Gives what this rank needs beside the parameters to go on after ``round``, before the next round's first
-        :meth:`ready`; said again, the last one counts.
+        """Keeps the state that this rank needs, besides the parameters, to continue after ``round``. Call it before the
+        next round's first :meth:`ready`; the last call counts.
 
         Args:
-            large: addresses and sizes, in bytes, of what else belongs to it, which is copied.
-            whole: False: who takes this rank's place needs what the first rank keeps, too.
+            large: addresses and sizes, in bytes, of the large part, which is copied.
+            whole: False: the process that takes this rank's place needs the first rank's state, too.
         """
         pieces = (_abi.CPiece * len(large))(*(_abi.CPiece(address, size) for address, size in large))
         self._library.check(
@@ -444,7 +444,7 @@ class Session:
         return [c.string_at(values[rank].data, values[rank].size) for rank in range(count.value)]
 
     def gathered(self, round: int, index: int, values: Sequence[bytes]) -> None:
-        """Tells what a :meth:`gather` came to in an earlier process of this rank, for ranks that ask again."""
+        """Gives the result of a :meth:`gather` in an earlier process of this rank, for ranks that ask again."""
         held = [c.c_char_p(value) for value in values]
         array = (_abi.CValue * len(values))()
         for place, value, address in zip(array, values, held):
@@ -460,7 +460,7 @@ class Session:
         return Gate(bool(gate.skipped), gate.norm, gate.coefficient, gate.loss_scale)
 
     def stop_reason(self) -> str:
-        """Why the view ended; empty if it goes on."""
+        """The reason why the view ended; empty if it has not."""
         return (self._functions.tributary_stop_reason(self._open()) or b"").decode(errors="replace")
 
     def stats(self) -> Stats:

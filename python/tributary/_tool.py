@@ -15,7 +15,7 @@ from tributary._errors import Error
 
 
 def path() -> str:
-    """The package's own, that beside the library, or the one on the PATH.
+    """The package's own, the one next to the library, or the one on the PATH.
 
     Raises:
         tributary.Error: there is none.

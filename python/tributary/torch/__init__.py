@@ -49,7 +49,7 @@ _FRAMEWORKS = ("accelerate", "hf", "lightning")
 
 
 def __getattr__(name: str) -> _Any:
-    """Modules for frameworks, which are imported only if somebody names one: ``tributary.torch.hf``."""
+    """Modules for frameworks, which are imported only when they are named: ``tributary.torch.hf``."""
     if name in _FRAMEWORKS:
         return _import_module(f"tributary.torch.{name}")
     raise AttributeError(f"module 'tributary.torch' has no attribute {name!r}")

@@ -139,7 +139,7 @@ class Alike:
         return [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
 
     def forget(self) -> None:
-        """The optimizer begins anew."""
+        """Clears the optimizer's state."""
         assert self._optimizer is not None
         self._optimizer.state.clear()
 

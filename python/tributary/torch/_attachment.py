@@ -102,7 +102,7 @@ class Attachment:
 
         Args:
             stops: not 0, set by another thread, ends the wait for ranks.
-            note: told what is waited for.
+            note: called with what the attach waits for.
         """
         session = self._session_with(replace(self._options, attach_timeout_ms=timeout_ms, stops=stops, note=note))
         try:
@@ -142,12 +142,12 @@ class Attachment:
             for i, values in places.items():
                 self._fill(i, self.copies.tensor_of(values, self.tensors[i].shape, on_device=False))
             self._initial = InitialValues(memory)
-        else:  # the job begins anew: with what it began with
+        else:  # the job begins again, with its first values
             self._initial.read(memory)
 
     def why_over(self) -> str:
-        """Why there is no view, or why it has ended; empty: it goes on. Nobody else waits in it; if rounds are open,
-        it is taken to go on.
+        """The reason why there is no view, or why it has ended; empty: it has not. No other thread waits in it; if
+        rounds are open, the view is assumed not to have ended.
         """
         if self.live is None:
             return f"job '{self.name}' is not attached"
@@ -184,7 +184,7 @@ class Attachment:
         self.copies.ready(self.session, index, weight, rate)
 
     def say(self, group: int, settings: Settings) -> None:
-        """Settings of the group's next step, beside the rate. Not while a thread is in :meth:`push` of its tensors."""
+        """Sets the group's next step, besides the rate. Not while a thread is in :meth:`push` of its tensors."""
         said = (settings.weight_decay, settings.momentum)
         if self._said.get(group, (CONFIGURED, CONFIGURED)) != said:
             self.session.group_settings(group, *said)

@@ -16,7 +16,7 @@ def who_steps(
     """Before the first round: says what is not as with the optimizer alone.
 
     Raises:
-        ValueError: the optimizer has state that servers would have to have, or hooks that nobody would call.
+        ValueError: the optimizer has state that servers would have to have, or hooks that would not be called.
     """
     if not steps_here:
         if _complaints.hooks_of_steps(optimizer):

@@ -86,7 +86,7 @@ class StreamCopies(Copies):
         self._device = device
         self._cuda = cuda
         self._stream = cuda.Stream(device)
-        # Host functions have a stream of their own: the next copy need not wait for the one before to be told.
+        # Host functions have a stream of their own: the next copy need not wait for the report of the one before.
         self._telling = cuda.Stream(device)
 
     def _view_of(self, floats: Floats, shape: tuple[int, ...], on_device: bool) -> torch.Tensor:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-EXIT_STOPPED = 75  # EX_TEMPFAIL: no success, and the same command goes on
+EXIT_STOPPED = 75  # EX_TEMPFAIL: no success, and the same command continues
 
 
 class Rewound(RuntimeError):
-    """The job went back to an earlier round, because all copies of later ones were lost. Or the open round begins anew
+    """The job went back to an earlier round, because all copies of later ones were lost. Or the open round begins again
     in an elastic job, because other ranks share its samples now.
 
-    Parameters, sampler and schedulers are those of :attr:`round` when this is raised; the loop goes on with its next
+    Parameters, sampler and schedulers are those of :attr:`round` when this is raised; the loop continues with its next
     batch. The loop must correct its own counters.
     """
 
@@ -26,7 +26,7 @@ class Rewound(RuntimeError):
 
 
 class Stopped(SystemExit):
-    """The job was stopped in good order. Ends the program with exit status 75; the same command goes on.
+    """The job was stopped cleanly. Ends the program with exit status 75; the same command continues it.
 
     After :func:`tributary.torch.stop` training is complete, and the status is 0.
     """

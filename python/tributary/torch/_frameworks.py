@@ -34,7 +34,7 @@ def sampler_of(loader: Any) -> DistributedSampler | None:
 
 
 def dealt(loader: Any, seed: int) -> Any:
-    """A loader that shuffles all of a data set, made anew with a DistributedSampler; any other loader as it is."""
+    """Returns a loader that shuffles all of a data set with a DistributedSampler instead; any other loader as it is."""
     if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
         return loader
     sampler: Any = loader.sampler
@@ -49,7 +49,7 @@ def with_sampler(loader: Any, sampler: Any) -> Any:
 
 
 def distributed(model: torch.nn.Module, optimizer: Any, options: dict[str, Any]) -> DistributedOptimizer:
-    """Attaches to the job. A scheduler of the optimizer would warn that nobody steps it: the servers do."""
+    """Attaches to the job. A scheduler of the optimizer would warn that it is not stepped: the servers do that."""
     optimizer._opt_called = True
     return DistributedOptimizer(model, optimizer, **options)
 

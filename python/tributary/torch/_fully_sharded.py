@@ -18,8 +18,8 @@ def dimensions_of(model: Any) -> list[str]:
         model: or its parameters, if none is a DTensor.
 
     Raises:
-        TypeError: a module was sharded over a mesh whose dimensions have no names; or who split a parameter cannot be
-            known without its module.
+        TypeError: a module was sharded over a mesh whose dimensions have no names; or the code that split a parameter
+        cannot be known without its module.
     """
     if not isinstance(model, torch.nn.Module):
         if any(is_split(item if torch.is_tensor(item) else item[1]) for item in model):
@@ -43,7 +43,7 @@ def dimensions_of(model: Any) -> list[str]:
 
 
 def _mesh_infos(module: torch.nn.Module) -> list[Any]:
-    """Meshes of the module's own parameters, as ``fully_shard`` has split them. torch tells them to nobody else."""
+    """Meshes of the module's own parameters, as ``fully_shard`` has split them. torch shows them nowhere else."""
     if not hasattr(module, "_get_fsdp_state"):
         return []
     state = module._get_fsdp_state()

@@ -1,4 +1,4 @@
-"""Rank 0's initial values, for a job that has to begin anew."""
+"""Rank 0's initial values, for a job that has to begin again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tributary._library import Floats
 class InitialValues:
     """Keeps values in a file without a name.
 
-    A job that loses a server before its first snapshot begins anew, and shall do so with the same values.
+    A job that loses a server before its first snapshot begins again, and shall do so with the same values.
 
     Args:
         memory: a session's, of all tensors.

@@ -213,7 +213,7 @@ def build(given: Given, name: str, formula: Formula, options: Sections) -> Job:
         )
     given.complete("optimizer", {"name": named})
     if named == MEAN and given.get("job", "mode", "sync") == "sync":
-        # The parameters are the ranks' alone: without what they kept nobody can go on.
+        # The parameters are the ranks' alone: without their kept state no rank can continue.
         given.complete("membership", {"on_state_lost": given.get("membership", "on_state_lost", "rewind")})
     groups = [] if named == MEAN else formula.groups
     wanted = max(0, len(groups) - 1)
@@ -222,7 +222,7 @@ def build(given: Given, name: str, formula: Formula, options: Sections) -> Job:
             f"{given.source} has [optimizer] and {given.groups} [[groups]], but the torch optimizer has "
             f"{len(formula.groups)} parameter groups: give {wanted} [[groups]], or none to have them made"
         )
-    # Rates go with the gradients: a program that is started again with other ones goes on with the same job.
+    # Rates go with the gradients: a program that is started again with other ones continues the same job.
     unsaid = {"lr"} if "schedule" not in given.sections else set()
     for number, keys in enumerate(groups):
         there = given.sections.get(_group(number), {})

@@ -42,7 +42,7 @@ def _said(name: str) -> str | None:
 
 
 def topology_of_environment() -> tuple[int, int, int, int, int] | None:
-    """None where a launcher has said what rank this is; a program that nobody launched is the only rank."""
+    """Returns None where a launcher has set the rank; a program without a launcher is the only rank."""
     if any(name in os.environ or f"TRIBUTARY_{name}" in os.environ for name in _TOPOLOGY):
         return None
     return (0, 1, 0, 1, 0)

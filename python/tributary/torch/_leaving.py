@@ -67,7 +67,7 @@ class Leaving:
     # ---- a job that stops
 
     def if_stopped(self) -> None:
-        """Leaves the job if a rank of this replica was told to stop when the newest round was complete."""
+        """Leaves the job if a rank of this replica was asked to stop when the newest round was complete."""
         if self.stops and not self.closed:
             self.as_stopped()
 
@@ -140,10 +140,10 @@ class Leaving:
             self._jobs.at_end(link)
 
     def say_finished(self) -> None:
-        """Training is complete. Without waiting for what comes of it.
+        """Reports that training is complete, without waiting for the result.
 
         Raises:
-            tributary.Error: nobody could be told.
+            tributary.Error: the report could not be sent.
         """
         if self.closed or self._said or self.stops:
             return
@@ -191,7 +191,7 @@ class Leaving:
 
         Raises:
             tributary.NotSaved: it is not.
-            Stopped: the last rounds were lost; the same command goes on.
+            Stopped: the last rounds were lost; the same command continues.
         """
         if self.closed:
             return
@@ -222,7 +222,7 @@ class Leaving:
     # ---- a rank that fails
 
     def fail(self, message: str) -> None:
-        """This rank cannot go on; the others are told why. Never raises."""
+        """Leaves a job that this rank cannot continue; sends the reason to the others. Never raises."""
         link = self._link
         if self.closed:
             return

@@ -28,7 +28,7 @@ class Model:
 
     Args:
         slots: its parameters.
-        arrived: told each tensor whose values have come in a round.
+        arrived: called with each tensor whose values have come in a round.
         push_again: pushes what was pushed of the open round, into a new view.
         clear: the job went back, and not in a step() of its own: the open round begins again.
         step_here: its parameters are this rank's own, once it has begun, and this steps them with the mean gradient of
@@ -53,7 +53,7 @@ class Link:
         attachment: to the node's worker.
         model: that the job trains.
         jobs: of the program.
-        place: what this rank keeps beside the parameters.
+        place: what this rank keeps besides the parameters.
         part: of the model that this rank holds.
         accumulate: backward passes a round, whose batches are those of so many ranks.
         batches: of each rank in a round.
@@ -61,7 +61,7 @@ class Link:
 
     Attributes:
         round: the newest whose parameters are here.
-        trained: a round has left since this process came to where it went on.
+        trained: a round has left since this process reached the place where it continued.
         skips: the job went back, and what is left of the loop's iteration is of no round.
         beside: rounds that other jobs of the program had when this one began in the middle of the loop, by name.
         ahead: what was kept of a later round, which is complete: the loop goes through it once more, and nothing is
@@ -94,7 +94,7 @@ class Link:
         self.rewinds = 0  # how often the job went back
         self.rewound_from = 0  # round that the job had when it last did
         self.leaving = Leaving(self, jobs)
-        self.began_at = 0  # round that was complete when this process went on
+        self.began_at = 0  # round that was complete when this process continued
         self._model = model
         self._jobs = jobs
         self._batches = batches
@@ -221,8 +221,8 @@ class Link:
             self._model.push_again()
 
     def goes_back(self, skips: bool) -> None:
-        """The new view begins after an earlier round, or the open round begins anew. skips: the loop is to come to its
-        top before a round.
+        """Goes back: the new view begins after an earlier round, or the open round begins again. skips: the loop is to
+        come to its top before a round.
         """
         self.rewound_from = self.round
         self.rewinds += 1
@@ -231,7 +231,7 @@ class Link:
         self._order = []
 
     def tell_rewound(self) -> None:
-        """To the loop, in a line of the log; if training goes on.
+        """Tells the loop, or prints a line of the log, that the job went back; if training continues.
 
         Raises:
             Rewound: as it was asked for.
@@ -258,8 +258,8 @@ class Link:
         """In the view that there is now.
 
         Args:
-            part: what was the job's own at the top that the program goes on from. None: nothing is known of it.
-            ahead: what was kept of a round after it, which is complete.
+            part: the job's own state at the top from which the program continues. None: none is known.
+            ahead: the state kept with a later round, which is complete.
         """
         self.began_at = self.attachment.began_after
         self._ranks = (self.view.rank, self.view.world_size)
@@ -287,7 +287,7 @@ class Link:
 
     @staticmethod
     def _can_step(part: dict[str, Any] | None, ahead: Kept | None) -> bool:
-        """Whether an optimizer that steps here has what it goes on from: of the round before, at most."""
+        """Whether an optimizer that steps here has the state to continue from: of the round before, at most."""
         if part is None or not part["alike"]:
             return False
         # The mean gradient of one round is there: of the newest that is complete.
@@ -384,10 +384,10 @@ class Link:
         """Waits for the round that was pushed, whatever is lost meanwhile.
 
         Returns:
-            False if the job went back, or the open round begins anew: the model has the parameters to go on with.
+            False if the job went back, or the open round begins again: the model has the parameters to continue with.
 
         Raises:
-            Stopped: in good order. The model has the parameters.
+            Stopped: cleanly. The model has the parameters.
         """
         if self.skips:
             return False

@@ -1,4 +1,4 @@
-"""The loop of a program: where it is in its data, and what it wants to be kept beside.
+"""The loop of a program: its place in its data, and the objects that are kept with the place.
 
 A loop passes two points in each round. When the round *leaves*, its forward passes are done. At the *top* the loop
 takes the next batch; if it takes none from a sampler of ours, the top is the round's first gradient. The loop's work
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Top:
-    """A top that a program goes on from.
+    """A top from which a program continues.
 
     Attributes:
         number: of tops that the program came to before, also in earlier processes.
         loop: its state.
-        jobs: what was each open job's own (Place.part).
+        jobs: each open job's own state (Place.part).
     """
 
     number: int
@@ -71,7 +71,7 @@ class Loop:
         told: the loop begins where the job is, because it asked where that is (epochs(), rounds()).
         epoch: of epochs().
         samples: that this rank has taken from samplers.
-        arrived: the loop has passed its top since it went on from a state.
+        arrived: the loop has passed its top since it continued from a state.
         streams: whose batches it takes, by name.
         has_other_loaders: the loop has taken batches of a DataLoader that no sampler of ours deals out.
         looks: the last batch was only looked at: the loop begins the same iteration again.
@@ -95,7 +95,7 @@ class Loop:
         self.last: DistributedSampler | None = None  # that a batch was taken from
         self._training: list[DistributedSampler] = []  # at the program's end their function may have returned
         self._objects: dict[str, Any] = {"values of all ranks": values}
-        self._given: dict[str, Any] | None = None  # what the program goes on from
+        self._given: dict[str, Any] | None = None  # state from which the program continues
         self._claimed = False  # a place of that: a sampler has it
         self._goes_on = False  # a round has left since: there are other places now
         self.batches_before = 0  # of each rank, in rounds of which nothing is kept
@@ -120,7 +120,7 @@ class Loop:
 
     @property
     def begins_data_anew(self) -> bool:
-        """Whether a process that goes on takes batches from the beginning of its data."""
+        """Whether a process that continues takes batches from the beginning of its data."""
         knows = self.draws or any(_is_loader(thing) for thing in self._objects.values())
         return self.has_other_loaders and not knows and (self._counts or not self.told)
 
@@ -149,7 +149,7 @@ class Loop:
         return [sampler for known in self._samplers if (sampler := known()) is not None]
 
     def place_of(self, sampler: DistributedSampler) -> dict[str, Any] | None:
-        """Where a sampler that was made now goes on: as the one did that had as many of the same data before it."""
+        """Where a sampler that was made now continues: as the one that had as many of the same data before it."""
         nth = self.nth(sampler)
         for place in [] if self._goes_on else self._places():
             if sampler.is_of(place) and place["nth"] == nth:
@@ -171,7 +171,7 @@ class Loop:
         return sum(1 for one in samplers[: samplers.index(sampler)] if one.is_of(data))
 
     def keep(self, objects: dict[str, Any]) -> None:
-        """Objects that have a state. In a program that goes on they get it at once.
+        """Keeps objects that have a state. In a program that continues they get it at once.
 
         Raises:
             TypeError: one has no state, or one that cannot be kept.
@@ -239,7 +239,7 @@ class Loop:
 
     def at_top(self, before: dict[str, Any], draws: bool) -> dict[str, Any]:
         """The same at the top. draws: the next batch is not taken yet."""
-        # A first batch may be looked at only: a process that goes on looks again.
+        # A first batch may be looked at only: a process that continues looks again.
         looks = draws and not self.looks and any(sampler.begins for sampler in self.samplers)
         place = {**self._place(), "at_top": True} if draws else {}
         return {**before, **place, "objects": self._states(loaders=False), "looks": looks}
@@ -299,7 +299,7 @@ class Loop:
                     sampler.jump(place)
 
     def _load_objects(self, loaders: bool = False) -> None:
-        """Loaders once only: whoever draws from one has moved it."""
+        """Loads the objects' states. Loaders get theirs only once: a draw from a loader has moved it."""
         given = self._given["objects"] if self._given is not None else {}
         for name, thing in self._objects.items():
             if name in given and _is_loader(thing) == loaders:

@@ -67,7 +67,7 @@ class Part:
         return stops
 
     def watch(self, gone: Callable[[str], None]) -> None:
-        """Tells, from another thread, that a rank which this one cannot go on without has ended, and which."""
+        """Reports, from another thread, that a rank which this one cannot continue without has ended, and which."""
         del gone  # any rank that has ended may come back
 
     def leave(self) -> None:
@@ -80,7 +80,7 @@ class Part:
 
     @property
     def starts_together(self) -> bool:
-        """Whether all ranks start again when one is lost. They then go on from the same top of their loops."""
+        """Whether all ranks start again when one is lost. They then continue from the same top of their loops."""
         return False
 
     def least(self, number: int) -> int:
@@ -121,7 +121,7 @@ class GroupPart(Part):
 
 @dataclass(frozen=True)
 class _Held:
-    """A tensor as a rank holds it, told to the others."""
+    """A tensor as a rank holds it, sent to the others."""
 
     tensor: Tensor
     values: str  # of its initial values, a digest
@@ -269,7 +269,7 @@ class MeshPart(GroupPart):
 
     def _share(self, slot: Slot, holders: list[int], split: set[str]) -> float:
         """The share of its gradient that this rank gives. The first of ranks that have the same one gives it; a mean
-        that nobody has taken is made of parts.
+        that has not been taken is made of parts.
         """
         mesh = _mesh_of(slot.parameter)
         on = set(() if mesh is None else mesh.mesh_dim_names)

@@ -19,8 +19,8 @@ _LEAVING_S = 5.0  # how long a rank that is done waits for its neighbours to say
 class Peers:
     """Ranks of the process group, as this one sees them.
 
-    No process group outlives one of its ranks, and no process joins it later. So the others end, too, and whoever
-    started the program starts all of them again.
+    No process group outlives one of its ranks, and no process joins it later. So the others end, too, and the launcher
+    starts all of them again.
 
     Args:
         group: on Gloo, of ranks that stop together. None: all.
@@ -34,12 +34,12 @@ class Peers:
         self._question: _Question | None = None  # that is still to be answered
 
     def least(self, number: int) -> int:
-        """The least number that a rank says. All ask together."""
+        """Returns the least number that any rank gives. All call it together."""
         return -_Question(-number, self._all).answer()
 
     def watch(self, gone: Callable[[str], None]) -> None:
-        """A receive that nobody sends for ends when the process at the other end does. Each rank waits for its
-        neighbours; those that end because of it are waited for by theirs.
+        """Watches the neighbours: a receive without a send ends when the process at the other end does. Neighbours that
+        end because of it are watched by theirs.
         """
         world, rank = self._all.size(), self._all.rank()
 
@@ -70,7 +70,7 @@ class Peers:
 
     def agree(self, round: int, stops: bool, over: Callable[[], bool]) -> bool | None:
         """All ranks of the group ask once about each round, in order, also if it is done again: then the answer is
-        known, or is still to come. So whoever asks and whoever attaches again never wait for each other.
+        known, or is still to come. So ranks that ask and ranks that attach again never wait for each other.
         """
         if round <= self._agreed:
             return False
@@ -85,10 +85,11 @@ class Peers:
 
 
 def _group_of_all() -> Any:
-    """On Gloo, with no timeout of the program's, left alone by ``destroy_process_group()``. torchrun gives processes
-    that it starts again the store of those before them: under a name of its own nobody finds their addresses there.
+    """A group on Gloo, with no timeout of the program's, which ``destroy_process_group()`` does not touch. torchrun
+    gives restarted processes the store of those before them: under a name of its own no process finds their addresses
+    there.
     """
-    if torch.distributed.get_backend() != "gloo":  # what tells the name may have no device yet
+    if torch.distributed.get_backend() != "gloo":  # the backend that has the name may have no device yet
         return torch.distributed.new_group(backend="gloo", timeout=_FOR_EVER)
     name = [uuid.uuid4().hex]
     torch.distributed.broadcast_object_list(name, src=0)

@@ -27,7 +27,7 @@ class Kept:
     """The state kept with a round of a job.
 
     Attributes:
-        top: that the program goes on from.
+        top: from which the program continues.
         left: where samplers were when the round left, if the loop did not come to its top after it.
         own: what only the rank had then.
         before: parameters that the round began with, if they were kept.
@@ -65,8 +65,8 @@ class Place:
 
     A round's state is kept twice: before its first gradient is sent, because the round may be complete without this
     process, and again at the top of the loop, when the loop has done what belongs to the round (_loop.py). Both name
-    the program's last top. A process that goes on from the first goes through the round once more without training, so
-    that the loop does what belongs to it.
+    the program's last top. A process that continues from the first goes through the round once more without training,
+    so that the loop does what belongs to it.
 
     Args:
         loop: of the program.
@@ -79,11 +79,11 @@ class Place:
 
     Attributes:
         round: that left last, or that the loop was at the top after.
-        unknown: why what was kept of the round that this rank goes on after cannot be read.
+        unknown: why the kept state of the round after which this rank continues cannot be read.
         stepped: the newest round that an optimizer which steps here has stepped.
-        before: tells the parameters that the open round began with.
+        before: returns the parameters that the open round began with.
         whole: whether what all ranks have alike is to go with the state, though it is large.
-        starts_together: the state at a top has that of when the round left. Ranks that start together go on from the
+        starts_together: the state at a top has that of when the round left. Ranks that start together continue from the
             same one.
     """
 
@@ -136,7 +136,7 @@ class Place:
             self._keep(session, name, left)
 
     def at_top(self) -> None:
-        """The loop begins its next iteration: what goes on from a state has it now."""
+        """The loop begins its next iteration: objects that continue from a state have it now."""
         if self._given is not None:
             given, self._given = self._given, None
             self._schedulers.load(given)
@@ -177,10 +177,11 @@ class Place:
         for of in sorted(self._kept):
             self._give(session, of, *self._kept[of])
         if gives and round not in self._kept:
-            self._give(session, round, NOTHING, True)  # which the others are to hear
+            self._give(session, round, NOTHING, True)  # for the others' answer
 
     def keep_whole(self, session: Session) -> None:
-        """The job stops after the round, which this rank hears when it has begun another one."""
+        """Gives the whole state: the job stops after the round, which this rank learns when it has begun another one.
+        """
         kept = self._kept.get(self.stepped)
         if self.steps_here and kept is not None and not kept[1]:
             self._give(session, self.stepped, *self._with_alike(kept[0]))
@@ -333,7 +334,7 @@ class Place:
         return state
 
     def _give_first(self, session: Session, round: int, mine: dict[str, Any] | None) -> None:
-        """To those that have nothing, who wait for it. Empty: there is nothing."""
+        """Gives the state to the ranks without one, which wait for it. Empty: there is none."""
         kept = NOTHING if mine is None else _plain.packed(mine, WHAT)
         self._give(session, round, kept, mine is None or _is_whole(mine))
 
@@ -390,14 +391,14 @@ class Place:
             self._take_own(top.jobs[name]["own"])
 
     def go_on_in_loop(self, top: Top, own: bool) -> None:
-        """The program's loop goes on from a top, after this job's round."""
+        """The program's loop continues from a top, after this job's round."""
         reseed, round = self._reseed, self.round
         self.loop.go_on(top, own, None if reseed is None else lambda: reseed(round))
 
     @torch.no_grad()
     def _load_own(self, own: dict[str, Any]) -> None:
         if own["model_rank"] != self._model_rank:
-            return  # the job goes on with other ranks
+            return  # the job continues with other ranks
         tensors = self._tensors()
         for name, values in own.get("tensors", {}).items():
             there = tensors.get(name)

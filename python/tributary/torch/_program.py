@@ -38,11 +38,11 @@ class Program:
         self.awaits: list[threading.Thread] = []  # that the end waits for, when the jobs are left
         self._leads: Link | None = None  # whose round comes first in an iteration of the loop
         self._failure: str | None = None
-        self._stopped = False  # by a signal, which took something that the loop cannot go on without
+        self._stopped = False  # by a signal, which took something that the loop cannot continue without
         self._hooked = False
 
     def begin_loop(self) -> None:
-        """The program has nothing yet of what its loop goes on from."""
+        """Begins with a new loop: the program has no state to continue from yet."""
         self.values = self.jobs.values = Values(self.jobs)
         self.loop = Loop(self._passes_top, self.values)
         self._said_anew = False
@@ -97,7 +97,7 @@ class Program:
                 setattr(module, name, self._noting(getattr(module, name)))
 
     def _noting(self, leave: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-        """A status is how the program ends, unless it trains on: somebody has caught it then."""
+        """Notes the exit status. It is how the program ends, unless it trains on: then its exception was caught."""
 
         def noted(code: Any = None) -> NoReturn:
             if threading.current_thread() is threading.main_thread():
@@ -123,7 +123,7 @@ class Program:
         self.links.clear()
 
     def _say_stopped(self) -> None:
-        """A job stops, and so all do: whoever waits for this rank in another one hears it before this one waits."""
+        """A job stops, and so all do: ranks that wait for this one in another job learn it before this rank waits."""
         let_loaders_end()
         for link in self.links:
             link.leaving.say_stopped()
@@ -198,11 +198,12 @@ class Program:
             self.awaits.pop().join()
 
     def _say_finished(self) -> None:
-        """Before anybody waits: who is lost then has all jobs before it, or none."""
+        """Reports all jobs finished before this rank waits: a rank that is lost then has all jobs before it, or none.
+        """
         for link in self.links:
             link.leaving.ends()
         for link in self.links:
-            with contextlib.suppress(Error):  # it is told again, and waited for
+            with contextlib.suppress(Error):  # reported again, and awaited
                 link.leaving.say_finished()
 
     def end(self) -> None:
@@ -315,8 +316,8 @@ def log(**figures: Any) -> None:
 
 
 def keep(**objects: Any) -> None:
-    """Objects whose state belongs to the place in the data. It is kept with each round. A process that goes on gets it
-    in this call.
+    """Objects whose state belongs to the place in the data. It is kept with each round. A process that continues gets
+    it in this call.
 
     An iterable (the loader of a loop: :func:`batches`) gives its state in the backward pass, every other object (a
     moving average) when the loop begins the next round. Call this before the loop, on every rank.
@@ -332,7 +333,7 @@ def keep(**objects: Any) -> None:
 
 
 def epochs(count: int | None = None) -> Iterator[int]:
-    """``range(count)``, from the epoch that is open: in a process that goes on, the job's.
+    """``range(count)``, from the epoch that is open: in a process that continues, the job's.
 
     Args:
         count: of the whole job; None: without end.
@@ -341,7 +342,7 @@ def epochs(count: int | None = None) -> Iterator[int]:
 
 
 def rounds(count: int) -> Iterator[int]:
-    """``range(count)``, from the round after which this process goes on: how many rounds are complete.
+    """``range(count)``, from the round after which this process continues: how many rounds are complete.
 
     Raises:
         RuntimeError: no optimizer has been made yet.

@@ -1,5 +1,5 @@
-"""A round's figures, for whoever shows them: the job's status, and whoever started the trainers, which gets one JSON
-datagram (``train/progress.h`` has the format).
+"""A round's figures for display: in the job's status, and as one JSON datagram to the program that started the trainers
+(``train/progress.h`` has the format).
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ class RoundReport:
 
 
 class Progress:
-    """Tells the job a round's figures, and sends a datagram to the socket that ``TRIBUTARY_PROGRESS`` names, if any.
+    """Reports a round's figures to the job, and sends a datagram to the socket that ``TRIBUTARY_PROGRESS`` names, if
+    any.
 
     A loop says its figures (:func:`tributary.torch.log`) before or after ``step()``. So a report whose figures have not
     come waits for them, at most until the next round's report. Sending never blocks and never fails training.
 
     Args:
-        tell: tells the job: a round, a figure's name, its mean, and over how many samples of this rank.
+        tell: reports to the job: a round, a figure's name, its mean, and over how many samples of this rank.
         path: of the socket; None: as the environment says.
     """
 

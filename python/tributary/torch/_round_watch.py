@@ -31,7 +31,7 @@ class RoundWatch:
     The coordinator knows the reason; the message says where to ask.
 
     Args:
-        say: told each message; called by the thread.
+        say: called by the thread with each message.
         look_s: time between looks, seconds.
         quiet_s: time before the first message, seconds.
     """

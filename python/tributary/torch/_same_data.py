@@ -20,11 +20,11 @@ WARNING = (
 
 
 class SameData:
-    """Compares this rank's gradient with the mean, where the job tells it: by its norm, or all of it.
+    """Compares this rank's gradient with the mean, where the job has it: by its norm, or all of it.
 
     Args:
         mean: the job answers with the mean gradient.
-        norm: the job's gate tells the norm of the mean.
+        norm: the job's gate has the norm of the mean.
     """
 
     def __init__(self, *, mean: bool, norm: bool) -> None:

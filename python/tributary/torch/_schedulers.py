@@ -19,7 +19,7 @@ _made: list[weakref.ref[Any]] = []  # all of this program, in the order in which
 
 
 def _new(kind: type, *_: Any, **__: Any) -> Any:
-    """Torch's own class has no __new__(); it tells nobody else of a scheduler."""
+    """Notes each new scheduler. Torch's own class has no __new__(), and keeps no list of schedulers."""
     scheduler: Any = object.__new__(kind)
     _made[:] = [known for known in _made if known() is not None]
     _made.append(weakref.ref(scheduler))
@@ -98,7 +98,7 @@ class Schedulers:
         return {"name": name, "state": data}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Goes on as they were."""
+        """Restores the schedulers' states."""
         found, given = self._found(), state["schedulers"]
         names = [type(scheduler).__name__ for scheduler in found]
         if names != [one["name"] for one in given]:

@@ -1,4 +1,4 @@
-"""Random generators: set anew for each round, or as they were when something was kept."""
+"""Random generators: set for each round, or as they were when a state was kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def seed_round(seed: int, rank: int, round: int) -> None:
-    """Sets the generators of torch (all devices), Python and, if it is loaded, NumPy anew, for a rank's next round."""
+    """Sets the generators of torch (all devices), Python and, if it is loaded, NumPy for a rank's next round."""
     digest = hashlib.blake2b(f"{seed}/{rank}/{round}".encode(), digest_size=8).digest()
     value = int.from_bytes(digest, "little") >> 1
     torch.manual_seed(value)

@@ -21,7 +21,7 @@ _FIXED = ("dampening", "nesterov", "eps", "lr_decay", "amsgrad", "maximize")
 
 @dataclass(frozen=True)
 class Settings:
-    """A group's step: what servers are told. ``CONFIGURED``: as the job has it."""
+    """Settings of a group's step on the servers. ``CONFIGURED``: as the job has it."""
 
     lr: float
     weight_decay: float = CONFIGURED
@@ -60,7 +60,7 @@ def given(groups: Groups, values: list[Values] | None) -> Iterator[None]:
 
 
 def said_of(number: int, group: dict[str, Any], began: Values, scheduled: bool) -> Settings:
-    """Settings of a group's step, as servers are told.
+    """Settings of a group's step, as servers get them.
 
     Args:
         number: of the group, for messages.

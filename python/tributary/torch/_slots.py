@@ -155,7 +155,7 @@ class Slot:
         self._sample = Sample(self.local()) if samples else None
 
     def written(self) -> bool:
-        """Whether somebody wrote the parameter since its values were last taken."""
+        """Whether the parameter was written since its values were last taken."""
         if self.parameter._version != self._version:
             return True
         return self._sample is not None and self._sample.differs(self.local())
@@ -182,7 +182,7 @@ class Slot:
         return now._version != self._noted_version or now is not self._noted or self.gradient_rewritten()
 
     def gradient_rewritten(self) -> bool:
-        """Whether p.grad has other values than were noted, as far as samples tell."""
+        """Whether p.grad has other values than were noted, as far as samples show."""
         now = self.parameter.grad
         return now is not None and self._noted_sample is not None and self._noted_sample.differs(now)
 
@@ -203,7 +203,7 @@ class SharedSlot(Slot):
         self._version = self.parameter._version
 
     def watch(self, samples: bool) -> None:
-        """Its pages tell."""
+        """Does nothing: its pages show writes."""
 
     def written(self) -> bool:
         """Also by a write that raises no version (``p.data``): its page is this process' own then, and shows no later

@@ -50,7 +50,7 @@ class StopSignal:
         self._listeners: list[Callable[[str], None]] = []
 
     def listen(self, answer: Callable[[str], None]) -> None:
-        """``answer`` is told the first signal's name when it comes, by a thread of its own."""
+        """Calls ``answer`` with the first signal's name when it comes, in a thread of its own."""
         self._listeners.append(answer)
 
     def forget(self, answer: Callable[[str], None]) -> None:
@@ -83,8 +83,7 @@ class StopSignal:
             self._give_back()
 
     def comes(self) -> bool:
-        """Whether the signal is there, or will be in a moment: who sends one to many processes may come to this one
-        last.
+        """Whether the signal is there, or will be in a moment: a sender to many processes may signal this one last.
         """
         end = time.monotonic() + SAME_WISH_S
         while self.requested is None and self._before and time.monotonic() < end:
@@ -142,7 +141,7 @@ class StopSignal:
         read, write = socket.socketpair()
         write.setblocking(False)
         before = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
-        if before != -1:  # somebody else (asyncio) watches
+        if before != -1:  # another listener (asyncio) watches
             signal.set_wakeup_fd(before)
             read.close()
             write.close()

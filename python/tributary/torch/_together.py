@@ -1,4 +1,4 @@
-"""The open jobs of a program, which are attached together and go on together."""
+"""The open jobs of a program, which are attached together and continue together."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 PAUSE_SLICE_S = 0.05
 LOOK_S = 0.05
-NOWHERE = 1 << 62  # the position of a process that has kept nothing, and goes on from wherever others do
+NOWHERE = 1 << 62  # of a process that has kept nothing, and continues from the others' place
 
 
 class Together:
     """The program's jobs. A lost rank is lost to all of them: all end their views, and attach again in the order in
     which the program made them, which is the same on all ranks.
 
-    All go on from the last top of the loop. A rank that is lost in an iteration comes back to the iteration's
+    All continue from the last top of the loop. A rank that is lost in an iteration comes back to the iteration's
     beginning. The jobs that had their round in it are then *ahead*: their part is computed again, and nothing of it is
     sent (Link.ahead).
 
@@ -50,7 +50,7 @@ class Together:
         self.links: list[Link] = []
         self._retries = Retries()
         self._attaching = False
-        self._ended = ""  # a rank that this one cannot go on without
+        self._ended = ""  # a rank that this one cannot continue without
 
     @property
     def open(self) -> list[Link]:
@@ -177,7 +177,7 @@ class Together:
 
     @staticmethod
     def _check_beginning(link: Link, attached: list[Link]) -> None:
-        """Raises if others went back to where the program had not begun the job: it goes on in a new process, which
+        """Raises if others went back to where the program had not begun the job: it continues in a new process, which
         begins the job once more when its loop comes there.
         """
         for other in attached:
@@ -271,7 +271,7 @@ class Together:
         """From the newest top of the loop that one of them has kept.
 
         Args:
-            least: of the positions that this process and others have, which go on from the same top.
+            least: of the positions that this process and others have, which continue from the same top.
         """
         loop = links[0].place.loop
         found = {one.name: one.place.found(one.attachment.session, one.attachment.began_after) for one in links}

@@ -38,7 +38,7 @@ class Values:
         self._looped = False  # the loop has come to a top in this process
         self._answers: deque[tuple[int, int, list[bytes]]] = deque()  # since the last top
         self._bytes = 0  # of them
-        self._known: list[tuple[int, int, list[bytes]]] = []  # of the iteration before the top that this goes on from
+        self._known: list[tuple[int, int, list[bytes]]] = []  # of the iteration before the top of continuation
         self._alone = 0  # so many tops must come before other ranks make the same calls again
         self._back = False  # because the job went back
         self._sums: dict[str, tuple[float, float]] = {}  # of what metric() is asked for, and their weights
@@ -147,7 +147,7 @@ class Values:
         self._alone = 2
 
     def say_known(self) -> None:
-        """In the first view of a process that goes on."""
+        """Gives the known results to the worker, in the first view of a process that continues."""
         known, self._known = self._known, []
         for round, number, answer in known:
             self._link().attachment.session.gathered(round, number, answer)

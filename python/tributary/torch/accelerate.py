@@ -78,7 +78,7 @@ class Accelerator(accelerate.Accelerator):
 
     @classmethod
     def take_over(cls, accelerator: accelerate.Accelerator, tributary: dict[str, Any] | None) -> None:
-        """Makes one of these of an Accelerator that somebody else has made, and that has prepared nothing yet."""
+        """Converts an Accelerator of other code, which has prepared nothing yet, to this class."""
         accelerator.__class__ = cls
         accelerator._begin(tributary)
 
@@ -226,7 +226,7 @@ class Accelerator(accelerate.Accelerator):
         )
 
     def load_state(self, input_dir: str | None = None, *arguments: Any, **named: Any) -> NoReturn:
-        """Raises RuntimeError: the same command goes on where the job is."""
+        """Raises RuntimeError: the same command continues where the job is."""
         raise RuntimeError(
             "load_state(): parameters, optimizer, schedulers and the place in the data come with the job, which goes "
             "on by itself. To begin with weights of another run, load them into the model before prepare()"

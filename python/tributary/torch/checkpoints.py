@@ -20,7 +20,7 @@ BASE_DIR, ADMIN = "TRIBUTARY_BASE_DIR", "TRIBUTARY_ADMIN"
 
 
 def save_checkpoint(directory: str | os.PathLike[str]) -> Future[str | None]:
-    """Orders a checkpoint of this program's job, of a round that comes soon. Training goes on meanwhile.
+    """Orders a checkpoint of this program's job, of a round that comes soon. Training continues meanwhile.
 
     Rank 0 orders it; on other ranks this does nothing. Servers write it: each of them needs the folder under this path.
     The program's end waits for it. ``tributary run`` says which cluster; elsewhere ``TRIBUTARY_ADMIN`` in the
@@ -52,7 +52,7 @@ def save_checkpoint(directory: str | os.PathLike[str]) -> Future[str | None]:
         except Exception as error:
             saved.set_exception(error)
 
-    # Not of a pool: the interpreter waits for those before the job is left, and without more rounds for ever.
+    # Not of a pool: the interpreter waits for those before the job is left, and without more rounds forever.
     thread = threading.Thread(target=wait, name="tributary-checkpoint", daemon=True)
     thread.start()
     program.awaits.append(thread)
@@ -63,7 +63,7 @@ def load_checkpoint(checkpoint: str | os.PathLike[str]) -> bool:
     """Before the optimizer is made: its job begins with a checkpoint's state, unless the cluster has that job already.
 
     Rank 0 orders it; on other ranks this does nothing, and their attach waits for rank 0's. A program that is started
-    again calls it again, and goes on where the job is.
+    again calls it again, and continues where the job is.
 
     Args:
         checkpoint: its folder, under the path that servers see. It says the job's name.

@@ -36,7 +36,7 @@ class _Progress:
     """Where a Trainer is, as what is kept with each round.
 
     Attributes:
-        given: what this process goes on from; None: nothing.
+        given: the state from which this process continues; None: none.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -114,7 +114,7 @@ class _GoesOn(TrainerCallback):
 
 
 class TributaryMixin:
-    """Before a Trainer among a class' bases: it trains over Tributary, and :meth:`train` goes on where the job is.
+    """Before a Trainer among a class' bases: it trains over Tributary, and :meth:`train` continues where the job is.
 
     The Trainer's own arguments say how gradients are accumulated and clipped (``max_grad_norm``: of the mean gradient,
     on the servers), and the precision (``bf16``).
@@ -176,7 +176,7 @@ class TributaryMixin:
     # ---- training
 
     def train(self, resume_from_checkpoint: Any = None, trial: Any = None, *arguments: Any, **named: Any) -> Any:
-        """As the Trainer's. A process that is started again goes on where the job is, as from a checkpoint.
+        """As the Trainer's. A process that is started again continues where the job is, as from a checkpoint.
 
         Raises:
             ValueError: a checkpoint to resume from, though the job is at its beginning; a search of hyper-parameters.
@@ -203,7 +203,7 @@ class TributaryMixin:
         return attached
 
     def _place(self, optimizer: DistributedOptimizer, checkpoint: Any) -> str | None:
-        """A folder with what the Trainer goes on from; None: it begins."""
+        """A folder with the state from which the Trainer continues; None: it begins."""
         self._folder = tempfile.TemporaryDirectory(prefix="tributary-trainer-")
         self.goes_on = optimizer.round > 0 and self._progress.write(self._folder.name, optimizer.round) > 0
         if self.goes_on:

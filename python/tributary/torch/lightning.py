@@ -35,7 +35,7 @@ class _Environment(ClusterEnvironment):
     """``tributary run``, torchrun and their like have started this process, and say which rank it is."""
 
     creates_processes_externally = True
-    main_address = "127.0.0.1"  # nobody asks
+    main_address = "127.0.0.1"  # unused
     main_port = 0
 
     @staticmethod
@@ -70,7 +70,7 @@ class _Loops:
 
     def state_dict(self) -> dict[str, Any]:
         loops = self._trainer.fit_loop.state_dict()
-        # A loop that goes on from a checkpoint counts the batch whose end the checkpoint was made at.
+        # A loop that continues from a checkpoint counts the batch whose end the checkpoint was made at.
         loops["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
         return {"loops": loops, "callbacks": self._callbacks()}
 
@@ -160,7 +160,7 @@ class TributaryStrategy(ParallelStrategy):
         self._gather_metrics()
 
     def setup_optimizers(self, trainer: Trainer) -> None:
-        """Attaches to the job, and goes on in the Trainer's loops where the job is.
+        """Attaches to the job, and continues the Trainer's loops where the job is.
 
         Raises:
             ValueError: there is not one optimizer; the message names the way out.
@@ -216,7 +216,7 @@ class TributaryStrategy(ParallelStrategy):
         return _frameworks.norm_of(self._job)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> NoReturn:
-        """Raises ValueError: the same command goes on where the job is."""
+        """Raises ValueError: the same command continues where the job is."""
         raise ValueError(
             "fit(ckpt_path=...): parameters, optimizer, schedulers and the place in the data come with the job, which "
             "goes on by itself. To begin with a checkpoint's weights, load them before fit() "

@@ -40,7 +40,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     """Wraps a torch optimizer, and trains the model with all ranks of a job.
 
     Making one attaches to the node's worker daemon, blocks until all ranks are there, and writes the job's parameters
-    into the model: rank 0's in a new job, else those of the round that it goes on after. From then on each gradient
+    into the model: rank 0's in a new job, else those of the round after which it continues. From then on each gradient
     leaves as soon as the backward pass has it, and :meth:`step` waits for the new parameters. SGD, Adam, AdamW, Adagrad
     and :class:`tributary.torch.Lion` step on the servers; for every other optimizer the servers answer with the mean
     gradient, and this process steps.
@@ -51,7 +51,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Args:
         model_or_params: the model; or its parameters, or ``named_parameters()``.
         optimizer: that steps them. It must not have made a step yet.
-        name: of the job, which goes on where a job of this name stopped. Default: the program's name.
+        name: of the job, which continues where a job of this name stopped. Default: the program's name.
         job: path of a job file, or its sections as dicts. The rest follows from the torch optimizer and the other
             arguments; what contradicts them is an error.
         max_grad_norm: clips the global norm of the mean gradient, as ``clip_grad_norm_``; infinite: measures it.
@@ -63,7 +63,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             they add up, as in DistributedDataParallel: divide the loss by the number of passes.
         overlap: ``"backward"``: gradients leave during backward. ``"step"``: all in :meth:`step`, whatever backward
             does.
-        seed: sets random generators anew in each round, from it, the round and the rank (with a mesh: the replica).
+        seed: sets random generators in each round, from it, the round and the rank (with a mesh: the replica).
         on_rewind: if all copies of the last rounds are lost: ``"warn"``, or ``"raise"`` :class:`Rewound`.
         step_on: ``"auto"``, or ``"trainers"`` to step here whatever the optimizer is.
         parameters: ``"copy"``: the model has memory of its own. ``"shared"``: it reads the parameters where the node's
@@ -338,10 +338,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             What the closure returns.
 
         Raises:
-            Stopped: the job is stopped, in good order. It ends the program with exit status 75.
+            Stopped: the job is stopped cleanly. It ends the program with exit status 75.
             Rewound: the job went back, with ``on_rewind="raise"``.
             RuntimeError: the loop did what loses gradients or parameters; the message names the cure.
-            tributary.Error: the job cannot go on.
+            tributary.Error: the job cannot continue.
         """
         loss = None
         if closure is not None:
@@ -436,7 +436,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._link.leaving.if_stopped()
 
     def _clear(self) -> None:
-        """The job went back: the open round begins anew."""
+        """The job went back: the open round begins again."""
         self._next_round()
         self.zero_grad()
 
@@ -471,7 +471,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's. A gradient that was sent is let go, because a lost round is pushed again with it."""
+        """As torch's. A sent gradient is dropped, not zeroed, because a lost round is pushed again with it."""
         for slot in self._slots:
             if slot.sent:
                 slot.parameter.grad = None
@@ -486,7 +486,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """In torch's layout: groups, and the state that this process holds (none, where the servers step).
 
-        ``"tributary"`` has the job's name and the newest round. torch's optimizer begins anew with a state that has
+        ``"tributary"`` has the job's name and the newest round. torch's optimizer begins again with a state that has
         none, as a warning says once.
         """
         if not self._steps_here and self._link.round:

@@ -80,13 +80,13 @@ class Turn:
 
 
 class DistributedSampler(Sampler[int]):
-    """Deals a data set out to ranks, and goes on where the job is.
+    """Deals a data set out to ranks, and continues where the job is.
 
     Batch b of all ranks together is ``order[b * B * W : (b + 1) * B * W]`` of the epoch's order (B samples a batch, W
     ranks), whatever the nodes are. With ``accumulate=k`` a round's k batches are those of k ranks, so that one process
     sees what k ranks would. A rest of an epoch that makes no full round is dropped.
 
-    A process that goes on takes what is left of the epoch that was open, also with another number of ranks, other
+    A process that continues takes the rest of the epoch that was open, also with another number of ranks, other
     batches or another ``accumulate``. Its iterations before are empty, as ``for epoch in range(n)`` needs them. A loop
     that begins with :func:`tributary.torch.epochs` or :func:`tributary.torch.rounds` has no empty iterations. A sampler
     that trains no rounds, as one for an evaluation, always has its whole epoch.
@@ -100,7 +100,7 @@ class DistributedSampler(Sampler[int]):
         ahead: batches that the loop draws before it trains the one before. Accelerate's is known.
 
     Raises:
-        ValueError: the job goes on in data of another length, or of another seed.
+        ValueError: the job continues in data of another length, or of another seed.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class DistributedSampler(Sampler[int]):
         self._told_left = False
         self._nth = 0  # of those of the same data
         self.go_on(program.loop.place_of(self))
-        # Made anew for each epoch: it takes the place of one that trained with the same data.
+        # Made again for each epoch: it takes the place of one that trained with the same data.
         for before in [one for one in program.loop.samplers if one.has_trained(self.data())]:
             before._trains, self._trains = False, True
         program.loop.add_sampler(self)
@@ -292,7 +292,7 @@ class DistributedSampler(Sampler[int]):
         return self._turn
 
     def _by_rounds(self, size: int, per_round: int) -> dict[str, Any] | None:
-        """The place in a program that goes on without one: every round took as many batches as the next one will."""
+        """The place in a program that continues without one: every round took as many batches as the next one will."""
         before = program.loop.batches_before
         if not before:
             return None

@@ -39,7 +39,7 @@ class Stream:
         self._over = False  # and the loop knows
         self._began: dict[str, Any] | None = None  # random generators when the turn did
         self._batches: Iterator[Any] | None = None
-        self._place: dict[str, Any] | None = None  # where the next iteration goes on
+        self._place: dict[str, Any] | None = None  # where the next iteration continues
         self._goes_on = False  # in an earlier process it had batches
         self._spare: Any = _NONE
         self._void = _Void()
@@ -178,7 +178,7 @@ class Stream:
         return batches
 
     def _agreed(self, has_batch: bool) -> bool | None:
-        """Whether the turn goes on. None: the job went back meanwhile."""
+        """Whether the turn continues. None: the job went back meanwhile."""
         if self.until == "own":
             return has_batch
         before = program.rewinds
@@ -248,14 +248,14 @@ def batches(loader: Iterable[Any], *, until: str = "all", name: str = "batches")
     said whether they have another one.
 
     The place is kept with each round. A loader with ``state_dict()`` and ``load_state_dict()`` (torchdata's
-    ``StatefulDataLoader``) goes on by them. Another one is gone through again, up to the place, with the random
+    ``StatefulDataLoader``) continues by them. Another one is gone through again, up to the place, with the random
     generators that it began with: it must give the same batches then.
 
     Args:
         loader: an iterable of this rank's batches.
         until: ``"all"``: the iteration ends when all ranks' data have ended. A rank without data gets its last batch
             again, which counts nothing: the gradient is the mean over ranks that have data. ``"first"``: it ends when
-            the first rank has no more. ``"own"``: each rank's with its own data; nobody waits, and a job stops where
+            the first rank has no more. ``"own"``: each rank's with its own data; no rank waits, and a job stops where
             its ranks make different numbers of rounds.
         name: of the place, for loops that take batches of several loaders at once.
 
