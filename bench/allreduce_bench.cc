@@ -1,6 +1,6 @@
 // `tributary bench allreduce`: rounds of the workers' all-reduce lanes (worker/allreduce/allreduce_lane.h) on the
-// loopback interface, beside the Gloo library's own ring of equal size (bench/gloo_baseline.h) in the same run, in
-// turns.
+// loopback interface, compared with the Gloo library's own ring of equal size (bench/gloo_baseline.h) in the same run,
+// in turns.
 //
 // A node is a lane and a thread for each trainer, all in this process. Trainers do no computing: all gradients of a
 // round are ready at once, last tensor first, and the round is over when every node has all new parameters. So nothing

@@ -1,4 +1,4 @@
-// `tributary bench checkpoint`: what saving a checkpoint costs the rounds that go on meanwhile.
+// `tributary bench checkpoint`: the cost of saving a checkpoint for the rounds meanwhile.
 //
 // Trainers attach from threads of this process and only exchange, round after round. Quiet stretches and saves take
 // turns; the rounds that a save overlaps are compared with the others. A pause would show as a long round, and as a
@@ -77,7 +77,7 @@ struct RoundSeen {
   }
 };
 
-// The ranks: threads that exchange until they are told to stop, all after the same round.
+// The ranks: threads that exchange until they are asked to stop, all after the same round.
 class Exchange {
  public:
   Exchange(const CheckpointBenchOptions& options, LocalCluster& cluster)
@@ -127,7 +127,7 @@ class Exchange {
     if (auto ok = session.start(); !ok) return ok;
     for (std::size_t t = 0; t < tensors_.size(); ++t) std::ranges::fill(session.gradient(t), 1e-3f);
     for (std::uint64_t round = 1; round <= last_round_; ++round) {
-      // Named before anything of the round is ready: nobody completes the round without having seen it.
+      // Named before any tensor of the round is ready: no rank completes the round without having seen it.
       if (leads && stop_) last_round_ = round;
       RoundSeen seen{Clock::now(), {}};
       seen.answers.reserve(tensors_.size());

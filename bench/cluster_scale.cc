@@ -65,7 +65,7 @@ class Traffic {
   std::map<std::uint64_t, std::size_t> to_;
 };
 
-// A coordinator with everybody it talks to.
+// A coordinator with all its peers.
 class VirtualCluster final : public CoordinatorOutput {
  public:
   VirtualCluster(const ClusterScaleOptions& options, std::uint32_t nodes, Mode mode)
@@ -85,7 +85,7 @@ class VirtualCluster final : public CoordinatorOutput {
     join_.world_size = nodes * options.ranks;
   }
 
-  // Everybody is there, and the last node's trainers have attached: from then on until all nodes are welcomed.
+  // Measures from when all peers are there, and the last node's trainers have attached, until all nodes are welcomed.
   Json open() {
     for (std::uint16_t s = 0; s < servers_; ++s) {
       ServerHello hello;

@@ -1,4 +1,4 @@
-// `tributary bench compare`: the variants of a lab file in turn on the same lab, again and again (A B A B), beside the
+// `tributary bench compare`: the variants of a lab file in turn on the same lab, repeatedly (A B A B), next to the
 // cost model's prediction.
 #include <algorithm>
 #include <cstdint>

@@ -204,7 +204,7 @@ def words(variants, key):
 
 
 def predictions_section(results):
-    """Every measured time beside what the cost model says."""
+    """Draws every measured time next to the cost model's."""
 
     def row(result, variant, key, what, seconds):
         part = variant[key]

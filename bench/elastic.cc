@@ -193,7 +193,7 @@ class Run {
     }
   }
 
-  // The newest round that was told of since the last look.
+  // The newest round that was reported since the last look.
   std::optional<ProgressReport> look() {
     std::optional<ProgressReport> newest;
     progress_->drain([&](std::string_view datagram) {

@@ -37,7 +37,7 @@ enum class GpuPeer {
 int run_gpu_peer(GpuPeer peer, int device, const std::string& handle);
 
 // Measures with processes that run `program` bench gpu-peer:
-//   time_slicing   launch_and_wait_us alone and beside a process that computes
+//   time_slicing   launch_and_wait_us alone and next to a process that computes
 //   fault          a peer's kernel reads no memory of its own: error, told_after_ms, host_function_ran, later_calls
 //                  ("cudaMalloc": "...") in that process; here: what a call here says after it
 //   ipc            opened_twice, importer_killed (freed, and memory that came back), exporter_killed (a copy from its

@@ -37,7 +37,7 @@ constexpr std::size_t kShared = 256u << 20;  // bytes that are lent: enough to b
 constexpr std::size_t kFew = 1024;           // floats of a launch that costs nothing but itself
 constexpr unsigned kLaunches = 200;
 constexpr milliseconds kPeerBegins{20'000};  // to set up its context, and to say so
-constexpr milliseconds kFaultTold{5'000};    // for a fault to be told
+constexpr milliseconds kFaultTold{5'000};    // for the report of a fault
 
 double ms_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -101,7 +101,7 @@ int fault(GpuScope& scope, int device) {
   const cudaStream_t stream = scope.stream(), other = scope.stream();
   if (!scope.status()) return 1;
   static std::atomic<bool> ran{false};  // a late host function may still come when this returns
-  // Nobody has memory there.
+  // An address without memory.
   auto* nowhere = reinterpret_cast<float*>(std::uintptr_t{1} << 46);
   const auto begin = Clock::now();
   kernels::cuda::scale(nowhere, kFew, 1.0f, stream);

@@ -45,7 +45,7 @@ struct Arrays {
   std::vector<float> top_values;
   std::vector<std::uint16_t> top_offsets;
   std::vector<float> residual1, residual_top;
-  double sink = 0.0;  // so that no fact is computed for nobody
+  double sink = 0.0;  // uses all results, so that none is optimized away
 
   std::size_t chunks() const { return (options.elements + options.chunk_elements - 1) / options.chunk_elements; }
 

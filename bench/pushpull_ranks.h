@@ -42,7 +42,7 @@ struct RankDevice {
 class Ranks {
  public:
   // One thread for each; all attach at once, and wait for resume(). first_of_node: options of the ranks with local rank
-  // 0 tell the node's number. An element of `sessions` is a rank; if its gradients may move, it writes them in every
+  // 0, by the node's number. An element of `sessions` is a rank; if its gradients may move, it writes them in every
   // round, else once. device: of all of them; without one: host memory.
   Ranks(std::vector<SessionOptions> sessions, std::vector<TensorSpec> tensors,
         std::optional<RankDevice> device = std::nullopt);

@@ -1,4 +1,4 @@
-// `tributary bench staleness-rank`: one rank of a job of mode "ssp" or "async" that can tell from its parameters alone
+// `tributary bench staleness-rank`: one rank of a job of mode "ssp" or "async" that sees from its parameters alone
 // which pushes they hold, and so counts itself what the servers promise.
 //
 // Plain SGD with learning rate 1. A node's gradient is -1 where the position in the chunk is the node's rank modulo the
@@ -42,7 +42,7 @@ struct StalenessRankOptions {
 //   stale  value[j] < c - s               the bound is broken
 //   ahead  value[j] > c + s + 1           j was let go too early
 //   torn   values of one node differ within the chunk, or are no whole numbers
-// A job that goes on from a snapshot begins with values first[j], some of which are ahead of the clock that all nodes
+// A job that continues from a snapshot begins with values first[j], some of which are ahead of the clock that all nodes
 // begin at; until the clock has passed it, first[own node] stands for c in the first and the third line, and first[j]
 // bounds the third, too: those pushes are applied, whether their authors have repeated them yet or not.
 //   lost   first[j] is below that clock: the snapshot lacks pushes that it is said to have

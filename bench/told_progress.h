@@ -13,7 +13,7 @@ class ToldProgress {
  public:
   static constexpr std::chrono::seconds kEvery{5};
 
-  // tell: may be null. what: of one part's plural, "slices".
+  // tell: may be null. what: the parts' name in plural, "slices".
   ToldProgress(std::function<void(const std::string&)> tell, std::string what)
       : tell_(std::move(tell)), what_(std::move(what)), told_(Clock::now()) {}
 

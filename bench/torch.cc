@@ -165,7 +165,7 @@ Json variant_part(const Variant& variant, const std::vector<Json>& runs, std::ui
   return part;
 }
 
-// Beside DDP, if it is among them.
+// Adds ratios to DDP, if it is among the parts.
 void compare_to_ddp(Json& parts) {
   const auto ddp = std::find_if(parts.begin(), parts.end(), [](const Json& part) { return part.at("name") == "ddp"; });
   if (ddp == parts.end()) return;

@@ -1,4 +1,4 @@
-"""One rank of what `tributary bench torch` and bench/torch_step.py compare: the same model and batches, whoever
+"""One rank for the comparisons of `tributary bench torch` and bench/torch_step.py: the same model and batches, whatever
 exchanges the gradients.
 
 Prints how far it is, and at the end one JSON object: {digest (of the parameters), model_bytes, begin_ns[], end_ns[] (of
@@ -196,7 +196,7 @@ def pass_gate(folder: str, name: str, rank: int) -> None:
 
 
 def private_mb() -> float:
-    """Memory of this process that it shares with nobody, now."""
+    """Memory of this process that is not shared, now."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) / 1024
 

@@ -24,13 +24,13 @@ if(TRIBUTARY_HAVE_CUDA)
   endif()
 endif()
 
-# tributary_needs_cuda_header(SOURCE...): sources of this directory that include it. After all other folders: beside the
-# header there may be other releases of the toolkit's own.
+# tributary_needs_cuda_header(SOURCE...): sources of this directory that include it. Its folder comes after all others:
+# it may have other releases of the toolkit's own headers.
 function(tributary_needs_cuda_header)
   set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "-idirafter;${TRIBUTARY_NCCL_INCLUDE}")
 endfunction()
 
-# tributary_tells_left_out(SOURCE): the source of this directory that tells at run time what is left out.
+# tributary_tells_left_out(SOURCE): the source of this directory that reports at run time what is left out.
 function(tributary_tells_left_out source)
   if(TRIBUTARY_NCCL_CURE)
     set_source_files_properties(${source} PROPERTIES COMPILE_DEFINITIONS "TRIBUTARY_NO_NCCL=\"${TRIBUTARY_NCCL_CURE}\"")

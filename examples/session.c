@@ -1,9 +1,9 @@
 /* A trainer in C: linear regression by gradient descent, one process a rank. Start it as torchrun starts its ranks
- * (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK), on each node beside a worker daemon (TRIBUTARY_SOCKET).
+ * (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK), on each node with a worker daemon (TRIBUTARY_SOCKET).
  *
  *   session [ROUNDS]          prints the loss over all samples, the same bits on every rank
  *
- * Exit status: 0 trained to the end, 75 stopped in good order (the same command goes on), 1 failed. */
+ * Exit status: 0 trained to the end, 75 stopped cleanly (the same command continues), 1 failed. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,7 +98,7 @@ static tributary_status train(tributary_session* session, uint64_t rounds, uint6
   return status;
 }
 
-/* One session. TRIBUTARY_UNAVAILABLE: attaching again may help; TRIBUTARY_STOPPED: in good order. */
+/* One session. TRIBUTARY_UNAVAILABLE: attaching again may help; TRIBUTARY_STOPPED: a clean stop. */
 static tributary_status run(const tributary_options* options, uint64_t rounds) {
   tributary_session* session = NULL;
   tributary_status status = tributary_attach(options, &session);

@@ -35,7 +35,7 @@ needed_glibc() {
   echo "${newest:-2.0}"
 }
 
-# install_programs BUILD FOLDER LOG: the stripped install of a built tree, whose programs and libraries look beside
+# install_programs BUILD FOLDER LOG: the stripped install of a built tree, whose programs and libraries look next to
 # themselves first, and find everything.
 install_programs() {
   local build=$1 folder file rpath library path undefined

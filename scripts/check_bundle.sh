@@ -88,7 +88,7 @@ case $mode in
   chroot)
     mknod -m 666 "$root/dev/null" c 1 3 2>/dev/null || touch "$root/dev/null"
     mkdir "$root/proc/self"
-    ln -s "$inside/bin/tributary" "$root/proc/self/exe" # what a program asks to find those beside it
+    ln -s "$inside/bin/tributary" "$root/proc/self/exe" # a program reads it to find those next to it
     run=(env -i "$(command -v chroot)" "$root")
     ;;
   plain)

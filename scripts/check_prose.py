@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Finds sentences of comments and notes that begin with What, Who, Whose, Whoever, Of or That (docs/STYLE.md).
 
-check_prose.py [FILE]...      by default every tracked file; prints FILE:LINE and the sentence, and ends with 1 if there is one
+check_prose.py [FILE]...      by default every tracked file; prints FILE:LINE and the sentence, and exits with 1 if any
 
 A question may begin so. Code in Markdown, in fences or between backquotes, is no prose.
 """

@@ -15,9 +15,9 @@ command -v patchelf >/dev/null || {
   exit 1
 }
 
-# OpenBLAS is 36 MB, two fifths of it LAPACK and Fortran's run time, which nothing here calls. The archive beside the library
-# holds the same objects: linked again with only the functions that the programs call, it keeps its kernels for every
-# kind of CPU, and the same bits.
+# OpenBLAS is 36 MB, two fifths of it LAPACK and Fortran's run time, which nothing here calls. The archive next to the
+# library holds the same objects: linked again with only the functions that the programs call, it keeps its kernels for
+# every kind of CPU, and the same bits.
 link_small_openblas() {
   local whole=$1 out=$2 archive work wanted
   shift 2

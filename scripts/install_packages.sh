@@ -21,7 +21,7 @@ while IFS='#' read -r alternatives what; do
   words+=("${what# }")
 done < <(cat -- "${lists[@]}")
 
-# tell INDEX: one line of what is wanted, and of what was tried.
+# tell INDEX: prints one line with the wanted package, and the alternatives tried.
 tell() {
   local tried=${wanted[$1]//|/, }
   echo "  ${words[$1]} (tried: ${tried//>=/ >= })" >&2

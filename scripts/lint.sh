@@ -48,7 +48,7 @@ check() {
       cd python && "$lint/bin/mypy" --no-error-summary --cache-dir ../build/mypy tributary
       ;;
     shellcheck)
-      # The first line tells a shell script, because most have no ending.
+      # The first line identifies a shell script, because most have no ending.
       files -exec awk '/^(#!.*[\/ ](ba|da)?sh|# shellcheck shell=)/ { print FILENAME } { nextfile }' {} + |
         xargs -P "$(nproc)" -n 8 shellcheck
       ;;

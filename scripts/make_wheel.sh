@@ -41,7 +41,7 @@ cp -r "$here"/../python/{tributary,pyproject.toml,setup.py} "$here/../LICENSE" "
 find "$stage" -name __pycache__ -prune -exec rm -rf {} +
 cp -r "$work/programs"/{bin,lib} "$stage/tributary"
 cp -r "$work/programs/licences" "$stage"
-# For those who build on it there is the bundle; and a wheel has no links, so that this would be the library once more.
+# The bundle is for building on the library; and a wheel has no links, so that this would be the library once more.
 rm -rf "$stage"/tributary/lib/{cmake,pkgconfig,libtributary.so} "$stage"/tributary/bin/test_*
 python3 -m pip wheel --no-deps --config-settings="--build-option=--plat-name=$platform" --wheel-dir "$out" "$stage" \
   >>"$log" 2>&1 || {

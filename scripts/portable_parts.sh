@@ -68,9 +68,9 @@ if [ "$(cat "$folder/complete" 2>/dev/null)" = "$wanted" ]; then
 fi
 find "$folder" -mindepth 1 -maxdepth 1 ! -name lock -exec rm -rf {} +
 
-# A configuration of apt beside the machine's, with the machine's mirror.
+# A configuration of apt next to the machine's, with the machine's mirror.
 codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-debian_archives() {  # lines "URI SUITE"; apt tells only those of which it has lists
+debian_archives() {  # lines "URI SUITE"; apt names only those of which it has lists
   # shellcheck disable=SC2016
   apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' 2>/dev/null |
     awk -v name="$codename" '$2 == name || index($2, name "-") == 1' | sort -u

@@ -18,7 +18,7 @@ export CMAKE_INCLUDE_PATH
 passed=0
 failed=0
 skipped=""  # names of tests that cannot run here, as the lab's without root
-broken=""   # names of tests that failed, and their last lines, told again at the end: the output above is long
+broken=""   # names of tests that failed, and their last lines, printed again at the end: the output above is long
 
 # last_words PRESET REPORT: of every test that failed according to CTest's report, the last 15 lines that are not empty, and its name.
 last_words() {

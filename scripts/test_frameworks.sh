@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Hugging Face's Trainer, Lightning and Accelerate over the daemons of a build, beside DistributedDataParallel. They come
-# from PyPI into build/frameworks, which takes a minute; the tests take eight.
+# Hugging Face's Trainer, Lightning and Accelerate over the daemons of a build, compared with DistributedDataParallel.
+# They come from PyPI into build/frameworks, which takes a minute; the tests take eight.
 #
 #   scripts/test_frameworks.sh BUILD_FOLDER [TEST...]
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests of the Python package, with torch and with the daemons of a build. Two halves run beside each other.
+# The tests of the Python package, with torch and with the daemons of a build. Two halves run at the same time.
 #
 #   scripts/test_torch.sh BUILD_FOLDER [HALF]
 set -euo pipefail

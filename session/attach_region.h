@@ -1,4 +1,4 @@
-// The shared memory between a worker daemon and its trainers: who writes what, and when it may be read. POSIX shared
+// The shared memory between a worker daemon and its trainers: writers of each part, and when to read it. POSIX shared
 // memory, created by the worker, unlinked at once and passed as file descriptors, so that the kernel reclaims it when
 // the last process goes.
 //

@@ -8,10 +8,10 @@
 namespace tributary::c {
 namespace {
 
-// How often who waits looks whether the device still works: a call that failed work has swallowed wakes nobody.
+// Interval at which a waiting thread checks the device: a call that failed work has swallowed wakes no thread.
 constexpr std::chrono::milliseconds kDeviceInterval{50};
 
-// Whatever the device said: another attach does not help.
+// The code for any error of the device: another attach does not help.
 Error device_error(const Error& error) {
   return {ErrorCode::kDevice, error.message};
 }
@@ -57,7 +57,7 @@ Status SessionDevice::ready_after(void* stream, std::size_t tensor, std::functio
 void SessionDevice::call(void* given) {
   const std::unique_ptr<Call> that(static_cast<Call*>(given));
   State& state = *that->state;
-  // Under the lock: who has been told of a failure may have ended the session.
+  // Under the lock: a caller that has the error of a failure may have ended the session.
   const std::lock_guard lock(state.mutex);
   if (state.failed) return;
   that->ready();

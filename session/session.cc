@@ -110,8 +110,8 @@ KeptState Session::Impl::state_at_start() const {
   return mine == keepsake->states.end() ? KeptState() : *mine;
 }
 
-// The worker has it when this trainer is gone. After the view nobody wants it. (A worker that does not read in time
-// lacks this round's, and has the next one's.)
+// Gives the state to the worker, which has it when this trainer is gone; after the view it is not needed. (A worker
+// that does not read in time lacks this round's, and has the next one's.)
 Status Session::Impl::hold(const KeptState& state) {
   if (this->state() > RegionState::kStopRequested) return {};
   const std::vector<int> fds = state.large ? std::vector{state.large->fd()} : std::vector<int>();
@@ -198,7 +198,8 @@ void Session::Impl::read_socket() {
   }
 }
 
-// In a view all hear what any rank knows of keys that it has passed, before it gives another value.
+// Sends all answers that this rank knows to the worker: in a view all ranks get the answers of keys that any rank has
+// passed, before it gives another value.
 void Session::Impl::say_answers() {
   if (!keepsake) return;
   keepsake->answers.begin(reply.job, reply.resume_round);
@@ -255,7 +256,7 @@ Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round 
       memory.node().waiters.fetch_add(1, std::memory_order_seq_cst);
       const bool woken = futex_wait(memory.node().progress, seen, kLivenessInterval);
       memory.node().waiters.fetch_sub(1, std::memory_order_seq_cst);
-      stops.ask();  // who is asked may have something to say; a round is waited for all the same
+      stops.ask();  // the callback may print; the wait for a round continues in any case
       if (woken) continue;
       // A round may wait for the very snapshot that was named meanwhile. (A worker that is gone is found below.)
       [[maybe_unused]] const Status sent = give_for_snapshot();
@@ -307,13 +308,13 @@ Result<StepState> Session::Impl::after(const Status& waited) {
   if (!waited) return tl::unexpected(waited.error());
   if (now == RegionState::kRunning || !all_complete()) return StepState::kContinue;
   if (now == RegionState::kStopRequested) return StepState::kStopRequested;
-  // The view ended in good order at this very round. If training is complete this rank is about to finish, or its next
-  // wait says so; otherwise it should stop here.
+  // The view ended cleanly at this very round. If training is complete this rank is about to finish, or its next wait
+  // says so; otherwise it should stop here.
   return when_over() == StepState::kFinished ? StepState::kContinue : StepState::kStopRequested;
 }
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-// Closing the socket tells the worker.
+// The closed socket shows the worker the session's end.
 Session::~Session() {
   if (!impl_->keepsake) return;
   if (!impl_->kept.empty()) impl_->keepsake->states = std::move(impl_->kept);

@@ -22,9 +22,9 @@ class StopSignal {
   void arm();
   void suspend();
   bool requested() const;
-  // Requested, for the first time that this is asked: somebody waits for an answer.
+  // Returns whether a stop is requested that has not been answered; true only once.
   bool unanswered();
-  // Or until a stop is requested.
+  // Sleeps for `length`, or until a stop is requested.
   void sleep(std::chrono::milliseconds length) const;
   std::string name() const;  // "SIGINT"; empty: not requested
 

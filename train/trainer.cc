@@ -399,7 +399,7 @@ class Trainer {
 
   // The view's.
   std::unique_ptr<Session> session_;
-  bool leaving_ = false;                  // it was told to finish
+  bool leaving_ = false;                  // finish() has been called
   std::vector<const float*> parameters_;  // by tensor, in the session's memory
   std::vector<float*> gradients_;         // of the round
   Round complete_;                        // newest round whose answers have all come

@@ -128,7 +128,7 @@ def machine() -> dict[str, Any]:
 
 
 def description() -> dict[str, str]:
-    """Texts about the machine by file name, for whoever reads the results elsewhere."""
+    """Texts about the machine by file name, for readers of the results elsewhere."""
     texts = {
         "nvidia-smi-q.txt": said_by(["nvidia-smi", "-q"]),
         "cpu.txt": said_by(["lscpu"]),

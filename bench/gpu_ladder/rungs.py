@@ -18,7 +18,7 @@ from gpu_ladder.machine import mps, mps_runs, said_by
 from gpu_ladder.steps import LOGS, Outcome, Rung, Step, last_object
 
 TEST_LIMIT_S, TORCH_LIMIT_S, SANITIZER_LIMIT_S = 150.0, 240.0, 120.0
-IMPORT_S = 90.0  # for torch, from a disk that nobody has read yet
+IMPORT_S = 90.0  # for torch, from a disk that has not been read yet
 PIPELINE = "gpu-pipeline"
 FIRST_PIPELINE = f"bench {PIPELINE}, fp32, shm"  # where it fails others would, too, each after its time
 ENCODINGS = ("fp32", "bf16", "int8", "onebit")

@@ -106,7 +106,7 @@ def file_name(step: str) -> str:
 
 
 class Ladder:
-    """Climbs rungs. `out` gets results.tar, and the page, which `page` makes anew after each step."""
+    """Climbs rungs. `out` gets results.tar, and the page, which `page` makes again after each step."""
 
     def __init__(self, out: Path, until: float, limit_s: float, only: str | None, environment: dict[str, str]) -> None:
         self.out, self.until, self.limit_s, self.only, self.environment = out, until, limit_s, only, environment

@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# What colocated.sbatch and separate.sbatch share. The batch step sources it and calls `train`; each task that this
-# starts sources it again and is a server, a worker or a trainer. It needs the programs on PATH, bash 4.4 or newer, an
-# srun that knows --overlap (20.11), and a folder that all machines see, TRIBUTARY_RUN: runs/NAME-OF-THE-JOB below the
-# job's working directory, unless it is set. There are keys, configurations, logs, and the servers' stores, from which
-# the job goes on when it is submitted again.
+# The common part of colocated.sbatch and separate.sbatch. The batch step sources it and calls `train`; each task that
+# this starts sources it again and is a server, a worker or a trainer. It needs the programs on PATH, bash 4.4 or newer,
+# an srun that knows --overlap (20.11), and a folder that all machines see, TRIBUTARY_RUN: runs/NAME-OF-THE-JOB below
+# the job's working directory, unless it is set. There are keys, configurations, logs, and the servers' stores, from
+# which the job continues when it is submitted again.
 export TRIBUTARY_RUN=${TRIBUTARY_RUN:-$PWD/runs/$SLURM_JOB_NAME}
 # How often each process is started again after a failure.
 export TRIBUTARY_RESTARTS=${TRIBUTARY_RESTARTS:-3}
 
 # train SERVERS NODES RANKS COMMAND...: the whole job: a server on each machine of the list SERVERS, a worker on each of
-# NODES, and COMMAND, RANKS times in all. Ends the script: 0, trained to the end; 75, stopped in good order before that;
+# NODES, and COMMAND, RANKS times in all. Ends the script: 0, trained to the end; 75, stopped cleanly before that;
 # 1, a daemon failed, and its log says why; 128 or more, a trainer did.
 train() {
   local hosts ranks=$3 command=("${@:4}") servers nodes steps status=0
@@ -49,7 +49,7 @@ train() {
   exit "$status"
 }
 
-# stop_all: all tasks of the job stop in good order, those that do so already undisturbed. URG, which nothing else sends
+# stop_all: all tasks of the job stop cleanly, those that do so already undisturbed. URG, which nothing else sends
 # and programs ignore, reaches them by way of `keep`.
 stop_all() {
   scancel --signal=URG "$SLURM_JOB_ID" || true
@@ -104,7 +104,7 @@ keep() {
     echo "$1 on $SLURMD_NODENAME ended with status $status; it is started again" >&2
     sleep 1
   done
-  exit $((status < 128 ? 128 : status)) # srun tells the largest of its tasks', and a 75 must not hide this one
+  exit $((status < 128 ? 128 : status)) # srun reports the largest of its tasks', and a 75 must not hide this one
 }
 
 server() {
@@ -151,7 +151,7 @@ EOF
   keep tributary-worker --config "$config"
 }
 
-# worker_socket: its path, in a folder that nobody else may enter; job numbers are no secret, and /tmp is everybody's.
+# worker_socket: its path, in a folder that only this user may enter; job numbers are no secret, and /tmp is shared.
 worker_socket() {
   local folder=/tmp/tributary-$UID
   mkdir -m 700 "$folder" 2>/dev/null || true
@@ -162,7 +162,7 @@ worker_socket() {
   echo "$folder/$SLURM_JOB_ID-$SLURM_NODEID.sock"
 }
 
-# trainer COMMAND...: told what torchrun would tell it.
+# trainer COMMAND...: runs it with torchrun's variables.
 trainer() {
   export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_STEP_NUM_TASKS
   export GROUP_RANK=$SLURM_NODEID GROUP_WORLD_SIZE=$SLURM_STEP_NUM_NODES

@@ -35,7 +35,7 @@ def processes(kind: str, folder: Path) -> list[int]:
 
 
 def round_of(folder: Path) -> int:
-    """The job's round, as the cluster's status has it; -1: nobody says it."""
+    """Returns the job's round from the cluster's status; -1: it is not there."""
     status = [str(BIN / "tributary"), "status", "--json", "--base-dir", str(folder)]
     said = subprocess.run(status, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
     rounds = []

@@ -1,4 +1,4 @@
-"""A library in Python in place of libtributary.so: one rank and one server, which fail as they are told."""
+"""A library in Python in place of libtributary.so: one rank and one server, which fail on request."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class FakeLibrary:
             arrived), ``"gone"`` (the worker is), ``"back to R"``, ``"stop"``, ``"stopped"``,
             ``"trained"`` (another rank has ended training).
         refuse: errors of the next attaches.
-        alone: called by an attach that then waits, for somebody who is missing, until it is to stop.
-        attaches: what they were told.
+        alone: called by an attach that then waits, for a missing rank, until it is to stop.
+        attaches: their options.
         stream: of the GPU that a program is on; None: it is on none.
         others: what the ranks after this one give where this one gives so much.
         answers: what calls came to, by their keys, for a process that asks once more.
@@ -284,7 +284,7 @@ class FakeSession:
             assert not self.library.stream.queue, "a copy is under way"
             assert self.library.stream.has_all_of_program, "the program may still read"
         self.destroyed = True
-        for memory in [*self.gradients_of[0], *self.gradients_of[1]]:  # of parameters somebody may have a share
+        for memory in [*self.gradients_of[0], *self.gradients_of[1]]:  # parameters may still be held
             memory[:] = [math.nan] * len(memory)
 
 
@@ -327,7 +327,7 @@ class FakeProgramStream:
 
     def wait_stream(self, stream: FakeStream) -> None:
         stream.run()
-        stream.has_all_of_program = False  # it goes on, and reads the session's memory
+        stream.has_all_of_program = False  # it continues, and reads the session's memory
 
 
 class FakeCuda:

@@ -2,7 +2,7 @@
 
 python fsdp_digest.py adamw|rmsprop ROUNDS
 
-Two nodes of two ranks split it by fully_shard, but for a norm that is beside it; one process takes four passes a round.
+Two nodes of two ranks split it by fully_shard, but for a norm that is not split; one process takes four passes a round.
 """
 
 from __future__ import annotations

@@ -283,7 +283,7 @@ def steps_here(kind: type[torch.optim.Optimizer]) -> None:
 
 
 def state_of_servers() -> None:
-    """Out of an exported checkpoint: torch's optimizer goes on over the slices."""
+    """From an exported checkpoint torch's optimizer continues over the slices."""
 
     def fresh() -> tuple[Case, torch.optim.Optimizer]:
         case = Case({"dp": 1, "fsdp": 4})
@@ -317,7 +317,7 @@ def state_of_servers() -> None:
 
 
 def tops() -> None:
-    """A rank is killed before its loop comes to a top that the others come to: all go on from the one before."""
+    """A rank is killed before its loop comes to a top that the others come to: all continue from the one before."""
     makes: list[Case] = []
 
     def fresh() -> trib.DistributedOptimizer:

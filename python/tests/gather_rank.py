@@ -2,7 +2,7 @@
 
 The argument is JSON: ``rounds``; ``pause``, seconds a round; ``holds``, rounds between whose two values rank 1 waits
 for a file ``go-ROUND`` in ``folder``; ``skips``, a round after which rank 1 leaves its first value out; ``leaves``, one
-after which it finishes without another value. A line "values ROUND INDEX [...]" tells of each answer.
+after which it finishes without another value. A line "values ROUND INDEX [...]" reports each answer.
 """
 
 from __future__ import annotations

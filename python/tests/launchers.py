@@ -1,4 +1,4 @@
-"""A program on two ranks, a node each: started by ``tributary run``, or by torchrun beside worker daemons."""
+"""A program on two ranks, a node each: started by ``tributary run``, or by torchrun next to worker daemons."""
 
 from __future__ import annotations
 

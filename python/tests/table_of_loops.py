@@ -1,4 +1,5 @@
-"""Each loop of loops.py beside its calm run: losses, rates, samples, digests, when something of it is lost or stopped.
+"""Each loop of loops.py compared with its calm run: losses, rates, samples, digests, when something of it is lost or
+stopped.
 
 Not a part of `make test`: it takes minutes (test_loops.py has a part of it). With what is built in build/release, or as
 for the tests.

@@ -1,4 +1,4 @@
-"""Stops of everything at a random moment, with each encoding: a run goes on at the very round that the stop said.
+"""Stops of everything at a random moment, with each encoding: a run continues at the very round that the stop reported.
 
 SIGTERM goes to all servers, workers and ranks, in any order and some milliseconds apart. Each encoding trains one job
 with two groups of an AdamW and a rate that the ranks say. They are small programs on the library; with --torch, on

@@ -90,7 +90,7 @@ def stateful(run: Run) -> None:
 
 
 def by_itself(run: Run) -> None:
-    """As each rank's data say: nobody is asked."""
+    """Each rank's data decide: the ranks exchange nothing."""
     train(run, Stateful(), until="own")
 
 

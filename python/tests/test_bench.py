@@ -59,7 +59,7 @@ class BenchTorchTest(unittest.TestCase):
         loss = {name: v["validation_loss"] for name, v in found.items()}
         self.assertLess(abs(loss["servers"] / loss["ddp"] - 1), 1e-5)
         self.assertLess(abs(loss["int8"] / loss["ddp"] - 1), 1e-2)
-        for name in ("ddp", "servers"):  # with two hosts each carries one model each way, whoever exchanges
+        for name in ("ddp", "servers"):  # with two hosts each carries one model each way, whatever the exchange
             for host in found[name]["wire_bytes"]:
                 self.assertLess(abs(host["sent"] / lab["model_bytes"] - 1), 0.15, name)
         self.assertIn("Validation loss", (self.folder / "report" / "report.html").read_text())

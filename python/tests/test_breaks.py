@@ -1,4 +1,4 @@
-"""Mistakes that break other systems, and what users are told here (docs/torch-messages.md). Library: in Python."""
+"""Mistakes that break other systems, and the messages to users here (docs/torch-messages.md). Library: in Python."""
 
 from __future__ import annotations
 
@@ -401,7 +401,7 @@ class Rates(WithFake):
         self.train(opt)
         opt.param_groups[1].update(weight_decay=0.25, momentum=0.7)
         self.train(opt)
-        self.library.events[3] = "lost"  # another session, which is told anew
+        self.library.events[3] = "lost"  # another session, which gets the settings again
         self.train(opt, 2)
         opt.param_groups[1].update(weight_decay=0.0, momentum=0.8)
         self.train(opt)

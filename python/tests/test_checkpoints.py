@@ -53,7 +53,7 @@ class LargeStates(WithDaemons):
         return [value_of(log, "digest", "job") for log in logs]
 
     def check(self, optimizer: str, servers: int) -> None:
-        """The job of two servers is saved while it trains, and goes on with others as if nothing had been."""
+        """The job of two servers is saved while it trains, and continues with others as if nothing had happened."""
         program = self.folder / "program.py"
         program.write_text(PROGRAM.replace("ROUNDS", str(ROUNDS)))
         with Cluster(self.folder / "calm", servers=2, nodes=2) as cluster:

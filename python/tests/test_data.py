@@ -1,4 +1,4 @@
-"""DistributedSampler: who sees what, and from where on."""
+"""DistributedSampler: the samples of each rank, and the place where it continues."""
 
 from __future__ import annotations
 

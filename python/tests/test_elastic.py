@@ -1,4 +1,4 @@
-"""Jobs that go on with the ranks that are left, with real daemons: each sample comes once an epoch."""
+"""Jobs that continue with the ranks that are left, with real daemons: each sample comes once an epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job ends, and what all are told of it: against a library in Python."""
+"""How a job ends, and the reports of it to all ranks: against a library in Python."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ class Data(WithFake):
         self.assertEqual((len(seen), set(seen)), (8, set(exact)))
 
     def test_training_by_torchs_sampler(self) -> None:
-        """Goes on in its epoch, because the order follows from it."""
+        """Continues in its epoch, because the order follows from it."""
 
         def run(stops_after: int = 0) -> list[list[float]]:
             self.net = TwoLayers()

@@ -1,4 +1,4 @@
-"""Values that ranks give each other, with daemons that are killed: each is what it was, and nobody waits for ever."""
+"""Values that ranks give each other, with daemons that are killed: each stays the same, and no rank waits forever."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Gathers(unittest.TestCase):
         self.cluster.start_worker(1)
 
         self.cluster.wait_for(1, "holds 30")
-        # Else the job begins anew.
+        # Else the job begins again.
         self.assertIn("wrote the snapshot", (self.folder / "server-0.log").read_text())
         self.cluster.kill("server-0")
         (self.folder / "go-30").touch()
@@ -79,7 +79,7 @@ class Gathers(unittest.TestCase):
         for (round, index), given in values.items():
             for rank, value in enumerate(given):
                 self.assertRegex(value, f"^{rank}:[0-9]+:{round}:{index}$")
-        # Calls that were complete before its process was killed are not asked anew; others are.
+        # Calls that were complete before its process was killed are not repeated; others are.
         self.assertEqual(values[3, 0][1], f"1:{old}:3:0")
         self.assertNotEqual(values[3, 1][1], f"1:{old}:3:1")
         self.assertEqual(values[40, 0][1], f"1:{second.pid}:40:0")

@@ -1,4 +1,4 @@
-"""A part of table_of_loops.py: loops beside their calm runs, with real daemons."""
+"""A part of table_of_loops.py: loops compared with their calm runs, with real daemons."""
 
 from __future__ import annotations
 

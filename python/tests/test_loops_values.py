@@ -14,7 +14,7 @@ from tributary._library import Gate
 
 
 class Scheduled(WithFake):
-    """Beside torch alone."""
+    """Compares with torch alone."""
 
     def follow(self, net: torch.nn.Module, optimizer: torch.optim.Optimizer, round: int) -> None:
         x = torch.randn(5, 4, generator=torch.Generator().manual_seed(round))

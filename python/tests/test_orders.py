@@ -9,7 +9,7 @@ import sys
 from cluster import BIN, value_of
 from test_cluster import WithDaemons
 
-# A job that saves itself, and goes on from that in another cluster.
+# A job that saves itself, and continues from that in another cluster.
 OWN_ORDERS = """
 import sys, time
 import torch

@@ -1,4 +1,4 @@
-"""Ranks that hold a part of the model: the examples follow one process, survive, and go on with other replicas."""
+"""Ranks that hold a part of the model: the examples follow one process, survive, and continue with other replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops as people write them, killed and stopped at every point: what goes on is the calm run."""
+"""Loops as people write them, killed and stopped at every point: they continue as the calm run."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def steps_here(run: Run) -> None:
 
 
 class OtherScheduler:
-    """As timm's: none of torch's, with a step that is told the number of updates."""
+    """As timm's: none of torch's, with a step that takes the number of updates."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer

@@ -1,6 +1,6 @@
 """A model on a GPU: copies on a stream of their own.
 
-The stream is one in Python that does nothing before it must: whoever reads too early finds what was there before.
+The stream is one in Python that does nothing before it must: a read that comes too early finds the values before.
 """
 
 from __future__ import annotations

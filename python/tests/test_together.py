@@ -1,4 +1,4 @@
-"""Jobs of one program: killed at every point of the loop, what goes on is the calm run. Against libraries in Python."""
+"""Jobs of one program: killed at every point of the loop, they continue as the calm run. Libraries are in Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS = 6
 
 
 class Killed(BaseException):
-    """In place of a signal that nobody sees."""
+    """Stands for a signal that is never seen."""
 
 
 class Libraries:

@@ -1,6 +1,6 @@
 """A small program that trains, one job after another: what tests with daemons run.
 
-The argument is a JSON list of settings. For each, lines "KEY NAME VALUE" tell what came of it.
+The argument is a JSON list of settings. For each, lines "KEY NAME VALUE" report the result.
 """
 
 from __future__ import annotations

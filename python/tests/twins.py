@@ -161,7 +161,7 @@ def gan(way: Way, name: str) -> list[nn.Module]:
 
 
 def unfrozen(way: Way, name: str) -> list[nn.Module]:
-    """The first layer trains from the middle on: DistributedDataParallel is made anew then."""
+    """The first layer trains from the middle on: DistributedDataParallel is made again then."""
     net = plain()
     net[0].requires_grad_(False)
     called, optimizer = way.made(net, torch.optim.AdamW(net[2].parameters(), lr=0.01), name)

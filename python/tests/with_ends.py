@@ -1,4 +1,4 @@
-"""Loops that end, and go on: common to tests of them."""
+"""Loops that end, and continue: the common part of their tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EPOCHS, ROUNDS = 3, 24
 
 
 class Killed(BaseException):
-    """In place of a signal that nobody sees."""
+    """Stands for a signal that is never seen."""
 
 
 def kill() -> None:
@@ -125,7 +125,7 @@ class WithEnds(WithFake):
         return [*self.values(), *(one.detach().clone().float() for one in mine)]
 
     def go_on(self, loop: Callable[[Run], None], end: Callable[[], None], at: int) -> None:
-        """The calm run, and one that ends at a point and goes on."""
+        """The calm run, and one that ends at a point and continues."""
         run, rates, values = self.calm(loop)
         self.anew()
         batches: dict[int, list[int]] = {}

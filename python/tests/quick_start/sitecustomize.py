@@ -1,8 +1,8 @@
 """Spares processes of tests the import of torch's compiler, half of the time in which torch starts.
 
 torch imports `torch._dynamo` when a program makes its first optimizer, only to keep the optimizer's methods from being
-compiled. A program that compiles imports the compiler by itself. Python imports this module at its start, where this folder is
-in PYTHONPATH.
+compiled. A program that compiles imports the compiler by itself. Python imports this module at its start if this folder
+is in PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NAME = "torch._compile"
 
 
 def _not_compiled(real: Callable[..., Any]) -> Callable[..., Any]:
-    """The decorator of torch, which imports the compiler no earlier than somebody else does."""
+    """The decorator of torch, which imports the compiler no earlier than other code does."""
 
     def disable(fn: Callable[..., Any] | None = None, recursive: bool = True) -> Any:
         if fn is None:
@@ -36,7 +36,7 @@ def _not_compiled(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads `torch._compile` as everybody does, and changes its decorator."""
+    """Loads `torch._compile` as usual, and changes its decorator."""
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if name != NAME:

@@ -180,8 +180,7 @@ class Place:
             self._give(session, round, NOTHING, True)  # for the others' answer
 
     def keep_whole(self, session: Session) -> None:
-        """Gives the whole state: the job stops after the round, which this rank learns when it has begun another one.
-        """
+        """Gives the whole state: the job stops after a round, and this rank learns it when it has begun another one."""
         kept = self._kept.get(self.stepped)
         if self.steps_here and kept is not None and not kept[1]:
             self._give(session, self.stepped, *self._with_alike(kept[0]))

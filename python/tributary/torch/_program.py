@@ -198,8 +198,7 @@ class Program:
             self.awaits.pop().join()
 
     def _say_finished(self) -> None:
-        """Reports all jobs finished before this rank waits: a rank that is lost then has all jobs before it, or none.
-        """
+        """Reports all jobs finished before it waits: a rank that is lost then has all jobs before it, or none."""
         for link in self.links:
             link.leaving.ends()
         for link in self.links:

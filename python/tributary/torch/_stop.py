@@ -83,8 +83,7 @@ class StopSignal:
             self._give_back()
 
     def comes(self) -> bool:
-        """Whether the signal is there, or will be in a moment: a sender to many processes may signal this one last.
-        """
+        """Whether the signal is there, or will be in a moment: a sender to many processes may signal this one last."""
         end = time.monotonic() + SAME_WISH_S
         while self.requested is None and self._before and time.monotonic() < end:
             time.sleep(0.01)
