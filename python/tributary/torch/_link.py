@@ -231,7 +231,7 @@ class Link:
         self._order = []
 
     def tell_rewound(self) -> None:
-        """Tells the loop, or prints a line of the log, that the job went back; if training continues.
+        """Reports to the loop, or in a line of the log, that the job went back; if training continues.
 
         Raises:
             Rewound: as it was asked for.

@@ -84,7 +84,7 @@ class DistributedSampler(Sampler[int]):
 
     Batch b of all ranks together is ``order[b * B * W : (b + 1) * B * W]`` of the epoch's order (B samples a batch, W
     ranks), whatever the nodes are. With ``accumulate=k`` a round's k batches are those of k ranks, so that one process
-    sees what k ranks would. A rest of an epoch that makes no full round is dropped.
+    sees what k ranks would. The rest of an epoch that makes no full round is dropped.
 
     A process that continues takes the rest of the epoch that was open, also with another number of ranks, other
     batches or another ``accumulate``. Its iterations before are empty, as ``for epoch in range(n)`` needs them. A loop
