@@ -34,8 +34,7 @@ struct RankDevice {
   std::function<Status(void* host, const void* device, std::size_t bytes)> read;
 };
 
-// All ranks of all nodes. They run in slices: resume() starts them, pause() makes all of them stop after the same
-// round.
+// All ranks of all nodes. They run in slices: resume() starts them, pause() stops all of them after the same round.
 //
 // Rank 0 names that round (last_round_) before it declares any of the round's tensors ready. No rank can complete the
 // round's first tensor without rank 0, so every rank that reaches the next round has seen the name.

@@ -34,8 +34,7 @@ class PushPullBenchmark {
   PushPullBenchmark(const PushPullOptions& options, LocalCluster& cluster, std::string folder);
 
   Status wait_paused() { return ranks_.wait_paused(healthy()); }
-  // Runs rounds that no slice measures: at least so many, and until the servers have their first snapshot, if they take
-  // any.
+  // Runs rounds outside slices: at least so many, and until the servers have their first snapshot, if they take any.
   Status warm_up(std::uint64_t rounds);
   Status slice();
   Status ceiling();

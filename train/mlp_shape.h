@@ -1,5 +1,4 @@
-// The shape of a multi-layer perceptron: inputs - hidden ... - classes, ReLU between layers, softmax cross-entropy on
-// top.
+// The shape of a multi-layer perceptron: inputs - hidden ... - classes, ReLU between layers, softmax cross-entropy last.
 //
 // Tensors, in this order: layer0.weight [out, in], layer0.bias [out], layer1.weight, ... Tensor 2l is the weight of
 // layer l, 2l+1 its bias. The gradient is the SUM over the samples, not the mean: the servers divide by the number of

@@ -38,8 +38,7 @@ struct Share {
   // Asked before every micro-batch but the first: is there time for another one? If not, the gradient is the sum over
   // the micro-batches done. Null: there always is.
   std::function<bool()> another;
-  // The factor for the loss, and so for the gradient: a power of two. Called when every tensor has been needed; null:
-  // 1.
+  // The factor for the loss, and so for the gradient: a power of two. Called once every tensor was needed; null: 1.
   std::function<float()> loss_scale = {};
 
   float scale() const { return loss_scale ? loss_scale() : 1.0f; }

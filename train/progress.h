@@ -1,6 +1,5 @@
 // Progress of ranks, sent to the program that started them (`tributary up`) over a Unix datagram socket: one small JSON
-// object per round and rank. The receiver adds the ranks' sums to get loss and accuracy over all ranks by example
-// counts.
+// object per round and rank. The receiver's sums over ranks give loss and accuracy by example counts.
 //
 //   {"rank":0,"world_size":4,"restarts":1,"resumed":10,"complete":11,"round":12,"rounds":1880,"loss_sum":150.3,
 //    "correct":40,"samples":64,"global_samples":256,"samples_sum":1234,"compute_ns":...,"reduce_ns":...,"wait_ns":...}

@@ -38,7 +38,7 @@ struct RunSummary {
   std::uint64_t resumed_from = 0;  // round this process began after; 0: from the start
   std::uint32_t restarts = 0;
   bool stopped = false;
-  std::string stop_reason;         // its requester, or another reason
+  std::string stop_reason;         // its requester, as the worker reports it
   std::string not_saved;           // why the state that the job ended with is not durable; empty: it is
   std::string not_finite;          // which of the loss or the parameters is no number any more; empty: none
   BatchStats train;                // the last (maybe partial) epoch: this rank's samples, in standalone runs all

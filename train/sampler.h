@@ -7,8 +7,7 @@
 // possible, shares then differ by one sample at most, and may be empty.
 //
 // In an elastic job every batch is shared out so, because the number of ranks changes from view to view
-// (set_world_size()). A round's samples do not change: each still comes exactly once an epoch, whichever ranks take
-// part.
+// (set_world_size()). A round's samples do not change: each still comes exactly once an epoch.
 //
 // A round is one step; with local steps (mode local_sgd) it is `local_steps` of them. Rounds do not reach over the end
 // of an epoch: if the epoch's number of steps is no multiple of local_steps, its last round has fewer.

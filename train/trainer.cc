@@ -280,8 +280,7 @@ class Trainer {
       reason_ = session_->stop_reason();
       return ViewEnd::kRestart;
     }
-    // After kStopped, too, the parameters are those of complete_: no rank can complete a round that another left
-    // before.
+    // After kStopped, too, the parameters are those of complete_: no rank completes a round that another has left.
     const bool finished = complete_ >= last_;
     summary_.rounds = complete_.value;
     summary_.digest.clear();
