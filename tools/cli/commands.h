@@ -1,6 +1,6 @@
 // The subcommands of `tributary`, in two programs: tributary, and tributary-bench, which tributary starts to measure
-// and emulate. Each adds itself to the command line and, if called, sets the exit status (common/base/exit_codes.h): 0
-// done, 1 failed (the reason is on standard error), 2 wrong usage, 75 a job was stopped.
+// and emulate. Each adds itself to the command line and, if called, sets the exit status (common/base/exit_codes.h):
+// 0 done, 1 failed (the reason is on standard error), 2 wrong usage, 75 a job was stopped.
 #pragma once
 
 #include <optional>

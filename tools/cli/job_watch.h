@@ -1,5 +1,4 @@
-// JobWatch: the job that trainers brought to a cluster, as its coordinator reports. `tributary run` owns it; one
-// thread.
+// JobWatch: the job that trainers brought to a cluster, as its coordinator reports. Owner: `tributary run`; one thread.
 #pragma once
 
 #include <chrono>

@@ -21,8 +21,7 @@ class ProgressView {
   ~ProgressView();
 
   int fd() const { return socket_.fd(); }
-  // Takes and shows the reports that have arrived: redrawn in place on a terminal, else a line now and then. Never
-  // blocks.
+  // Shows the reports that have arrived: redrawn in place on a terminal, else a line now and then. Never blocks.
   void update();
   // Removes the progress drawn in place, before other output.
   void clear();
