@@ -1,5 +1,5 @@
-// The CUDA twin of Optimizer::step(): for jobs in all-reduce mode, whose parameters and optimizer state live on the
-// devices. What stays on the host is the interface (kernels/optimizer.h): its scalars() are computed there as ever.
+// The CUDA twin of Optimizer::step(), for all-reduce jobs whose parameters and optimizer state live on the devices. The
+// interface (kernels/optimizer.h) stays on the host: scalars() are computed there.
 #pragma once
 
 #include "kernels/cuda_stream.h"

@@ -6,9 +6,9 @@
 //   count   how many values of each block's share lie above the threshold, and how many on it
 //   take    the sent values, in index order, to where the counts of the blocks before say
 //
-// Each launch after `upper` finds the threshold of the histograms before it anew, in every block: a few kilobytes from
-// the second-level cache cost less than a launch of their own. So values are read five times and
-// written once; of a chunk of 1 MiB all but the first time from the second-level cache.
+// Each launch after `upper` finds the threshold of the earlier histograms again, in every block: a few kilobytes from
+// the second-level cache cost less than a launch of their own. So values are read five times and written once; of a
+// chunk of 1 MiB all but the first time from the second-level cache.
 #include "kernels/device.cuh"
 #include "kernels/topk.h"
 
@@ -18,7 +18,7 @@ namespace {
 constexpr int kStepShift = 20, kMiddleShift = 10;  // a magnitude's 31 bits: 11 tell the step, then twice 10
 constexpr unsigned kSteps = 1u << 11, kDigits = 1u << 10;
 constexpr std::uint32_t kNotFinite = 0x7f800000;  // magnitudes of infinity and of NaNs are not below it
-// Bounds what a block must look at to know what lies before it.
+// Bounds the counts that a block must read to know how many values lie before it.
 constexpr unsigned kMaxShares = 4096;
 static_assert(kTopKGroup % kTile == 0);
 
@@ -29,7 +29,7 @@ struct Scratch {
 static_assert(sizeof(Scratch) == kTopKScratchBytes);
 constexpr std::size_t kHistogramWords = kSteps + 2 * kDigits;  // they come first
 
-// What one block handles in `count`, `take` and `decode`: consecutive tiles, so that index order is block order.
+// One block's elements in `count`, `take` and `decode`: consecutive tiles, so that index order is block order.
 struct Share {
   std::size_t begin, end;
 };
@@ -42,7 +42,7 @@ __device__ __forceinline__ Share share_of_block(std::size_t elements) {
 
 // ---- The threshold ----
 
-// Where the wanted-th largest lies: its digit, and how many more are wanted of that digit once all larger ones are
+// Place of the wanted-th largest value: its digit, and how many more are wanted of that digit once all larger ones are
 // taken.
 struct Place {
   std::uint32_t digit, wanted;
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// What lies before a place, in index order; and how many of that are sent.
+// Counts of the values before a place, in index order; and how many of them are sent.
 struct Before {
   std::uint32_t above, on;
 

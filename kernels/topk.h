@@ -29,12 +29,12 @@ void topk_select(float* residual, std::size_t elements, std::size_t k, std::uint
                  std::uint16_t* offsets, std::uint32_t* scratch);
 
 // Whether counts and offsets of a received frame describe k ascending places within `elements`. Reads topk_groups()
-// counts and at most k offsets, whatever they say. Any address.
+// counts and at most k offsets, whatever their values. Any address.
 bool topk_valid(const std::byte* counts, const std::byte* offsets, std::size_t elements, std::size_t k);
 
-// Values [first, first+count) of the array as dense values, +0 where nothing was sent. Any address. Of a frame that
-// is not topk_valid(), or changes while it is read, some values: whatever it says, only the counts up to the last
-// group, k values and k offsets are read, and only out[0 .. count) is written.
+// Values [first, first+count) of the array as dense values, +0 where nothing was sent. Any address. A frame that is not
+// topk_valid(), or changes while it is read, gives arbitrary values: in any case only the counts up to the last group,
+// k values and k offsets are read, and only out[0 .. count) is written.
 // REQUIRES: first + count <= elements.
 void topk_decode(const std::byte* counts, const std::byte* values, const std::byte* offsets, std::size_t k,
                  std::size_t first, std::size_t count, float* out);
@@ -49,7 +49,7 @@ inline constexpr std::size_t kTopKScratchBytes = 49152;
 // place.
 void topk_select(const SumInputs& added, Residual residual, std::size_t elements, std::size_t k, std::uint32_t* counts,
                  float* values, std::uint16_t* offsets, void* scratch, Stream stream);
-// A whole array. As on the CPU, it keeps within the frame and `out`, whatever the frame says.
+// Decodes a whole array. As on the CPU, it keeps within the frame and `out`, whatever the frame contains.
 void topk_decode(const std::uint32_t* counts, const float* values, const std::uint16_t* offsets, std::size_t k,
                  std::size_t elements, float* out, Stream stream);
 

@@ -18,14 +18,14 @@ struct AttachMessage {
     stopped @6 :AttachStopped;
     error @7 :AttachError;
     rankState @8 :RankState;
-    figures @9 :Control.Figures;  # trainer -> worker: of its rounds since it said some last
+    figures @9 :Control.Figures;  # trainer -> worker: of its rounds since its previous report
     waits @10 :AttachWaits;
-    heldState @11 :RankState;  # of every round, for whoever takes the rank's place on this node
+    heldState @11 :RankState;  # of every round, for the process that takes the rank's place on this node
     sharedValues @12 :SharedValues;
   }
 }
 
-# trainer -> worker; ranks as torchrun names them. With it may travel the descriptor that came with an earlier reply's `redo`.
+# trainer -> worker; ranks as torchrun names them. The descriptor that came with an earlier reply's `redo` may travel with it.
 struct AttachRequest {
   jobJson @0 :Text;
   rank @1 :UInt32;
@@ -43,8 +43,8 @@ struct AttachRequest {
   livedIn @13 :UInt64;  # the job whose state of the last view this process has; 0: none
 }
 
-# worker -> trainer. With it travel file descriptors: node region, gradient region, one eventfd per lane, and, with `redo`, what the
-# node has pushed, for the trainer to hold and give back when it attaches again.
+# worker -> trainer. File descriptors travel with it: node region, gradient region, one eventfd per lane. With `redo`, also the pushes
+# of the node: the trainer holds them and returns them when it attaches again.
 struct AttachReply {
   job @0 :UInt64;
   view @1 :UInt32;
@@ -54,7 +54,7 @@ struct AttachReply {
   lanes @5 :UInt16 = 1;  # worker lanes: how many eventfds
   nodeRegionBytes @6 :UInt64;
   gradientRegionBytes @7 :UInt64;
-  # The rank's gradients and the parameters in device memory, lent by CUDA IPC. device empty: in the regions, as ever.
+  # The rank's gradients and the parameters in device memory, lent by CUDA IPC. device empty: they are in the regions.
   # The regions hold words and initial values in both cases.
   device @8 :Text;  # as in the request
   gradientHandle @9 :Data;
@@ -76,8 +76,8 @@ struct AttachReply {
 }
 
 enum FirstState {  # what one rank keeps of resumeRound, for those that have nothing
-  none @0;  # nobody has any
-  comes @1;  # as rankState, to who waits for it
+  none @0;  # no rank has any
+  comes @1;  # as rankState, to the ranks that wait for it
   given @2;  # by this rank
 }
 

@@ -24,7 +24,7 @@ struct ControlMessage {
     leaveJob @14 :LeaveJob;
     stopJob @15 :StopJob;
     drainRequest @16 :DrainRequest;
-    drainDone @17 :Void;  # coordinator -> a draining daemon: nothing of yours is open any more
+    drainDone @17 :Void;  # coordinator -> a draining daemon: none of its jobs is open any more
     error @18 :ControlError;
     peerAddress @19 :PeerAddress;
     shardKept @20 :ShardKept;
@@ -40,7 +40,7 @@ struct ControlMessage {
     jobWaits @30 :JobWaits;
     traceRounds @31 :TraceRounds;
     tracePart @32 :TracePart;
-    clusterQuestion @33 :Void;  # whoever may come in -> coordinator: what is there? It answers with clusterFacts
+    clusterQuestion @33 :Void;  # any admitted peer -> coordinator: what is there? The answer is clusterFacts
     clusterFacts @34 :ClusterFacts;
     examine @35 :Examine;
     examined @36 :Examined;
@@ -62,7 +62,7 @@ struct KeptJob {  # state of a job's last view that a server has in memory
   job @0 :UInt64;
   minVersion @1 :UInt64;  # of its chunks
   maxVersion @2 :UInt64;
-  pending @3 :Bool;  # its lanes have not let go of the view yet: shardKept follows
+  pending @3 :Bool;  # its lanes have not closed the view yet: shardKept follows
 }
 
 struct ServerHello {  # server -> coordinator
@@ -76,7 +76,8 @@ struct ServerHello {  # server -> coordinator
   laneLocals @7 :List(Text);  # per lane: name under which a worker on this machine finds it; empty: none
   kept @8 :List(KeptJob);
   store @9 :Bool;  # it has one
-  # What one process at a time can hold (its store, locked): another process with the same has outlived this one. Empty: nothing.
+  # Names a thing that one process at a time can hold (its locked store). A hello with the same name proves that this process is gone.
+  # Empty: none.
   exclusive @10 :Text;
   key @11 :Text;  # in a cluster with keys: its public one, which its connections and lanes have
   plain @12 :Bool;  # in a cluster with keys: its lanes do not encrypt, and take one-time tokens
@@ -225,7 +226,7 @@ struct JobWelcome {  # coordinator -> workers: begin
 struct JobWaits {  # coordinator -> workers that have joined: for whom their job waits
   name @0 :Text;  # the job's
   missing @1 :Text;
-  progress @2 :UInt64;  # grows with every step forward: who waits waits anew
+  progress @2 :UInt64;  # grows with every step forward: a waiting node's time-out begins again
 }
 
 struct PeerAddress {  # worker -> coordinator (all-reduce): something that the view's other nodes need to connect
@@ -234,14 +235,14 @@ struct PeerAddress {  # worker -> coordinator (all-reduce): something that the v
   node @2 :UInt32;  # the author
   key @3 :Text;
   value @4 :Data;
-  forAll @5 :Bool;  # else the value is for the two nodes beside the author; the others hear of its key
+  forAll @5 :Bool;  # else the value is for the author's two neighbours; the others receive the key alone
 }
 
 struct PeerAddresses {  # coordinator -> the view's workers: those of other nodes
   addresses @0 :List(PeerAddress);
 }
 
-# worker -> coordinator: what a rank gave to be kept with the state after a round. To workers: what the view's giver gave.
+# worker -> coordinator: a rank's own state, to be kept with the state after a round. To workers: that of the view's giver.
 struct NodeRankState {
   job @0 :UInt64;
   view @1 :UInt32;
@@ -251,8 +252,8 @@ struct NodeRankState {
   state @5 :Data;
 }
 
-# The large part of a rank's state (common/wire/state_head.h) goes in parts, each asked for. A worker has what its ranks keep, the
-# coordinator what belongs to its snapshots.
+# The large part of a rank's state (common/wire/state_head.h) travels in parts, each requested. A worker has those of its ranks, the
+# coordinator those of its snapshots.
 struct LargePart {
   bytes @0 :UInt64;
   high @1 :UInt64;
@@ -278,8 +279,8 @@ struct RankValue {
   data @1 :Data;
 }
 
-# Worker -> coordinator: what ranks of its node gave under a key, and answers that it knows. Coordinator -> workers: an answer, or, with
-# a message, why there can be none.
+# Worker -> coordinator: values of its node's ranks under a key, and answers that it knows. Coordinator -> workers: an answer, or a
+# message with the reason why there can be none.
 struct RankValues {
   job @0 :UInt64;
   view @1 :UInt32;
@@ -377,7 +378,7 @@ struct StopJob {  # coordinator -> servers and workers: this view is over
   reason @4 :Text;
 }
 
-struct DrainRequest {  # daemon -> coordinator: I was told to stop; stop my jobs in good order first
+struct DrainRequest {  # daemon -> coordinator: I am to stop; first stop my jobs at a round boundary
   incarnation @0 :UInt64;
 }
 
@@ -411,7 +412,7 @@ struct LoadCheckpoint {  # coordinator -> server: the chunks that you own become
   owners @5 :Records.Layout;  # without tensors: they are in the manifest
 }
 
-struct DropCheckpoint {  # coordinator -> servers: nobody needs these any more
+struct DropCheckpoint {  # coordinator -> servers: these are no longer needed
   job @0 :UInt64;  # 0: none
   directory @1 :Text;  # empty: none
 }
@@ -461,7 +462,7 @@ struct ServerLanes {
   plain @4 :Bool;  # as in ServerHello
 }
 
-struct ClusterFacts {  # coordinator -> whoever asked: what can be compared with what is there
+struct ClusterFacts {  # coordinator -> the asker: facts to compare with its own
   servers @0 :UInt16;  # that it waits for
   version @1 :Text;  # of its program
   clockMs @2 :UInt64;  # its time of day, ms since 1970
@@ -469,9 +470,9 @@ struct ClusterFacts {  # coordinator -> whoever asked: what can be compared with
   workers @4 :UInt32;  # that are there
 }
 
-struct Examine {  # coordinator -> daemons: look at yourself
+struct Examine {  # coordinator -> daemons: run the doctor's checks
   exam @0 :UInt32;
-  over @1 :Bool;  # that examination is: nothing more is asked
+  over @1 :Bool;  # the examination is over: nothing more is asked
   measure @2 :Bool;  # links to servers, and the store's disk
   paths @3 :List(Text);  # is each of them there?
   cluster @4 :ClusterFacts;
@@ -492,7 +493,7 @@ struct Check {  # a line of the doctor's
   advice @4 :Text;
 }
 
-struct LinkRate {  # what a worker measured of its way to a server
+struct LinkRate {  # a worker's measurement of its way to a server
   shard @0 :UInt16;
   bytesPerS @1 :Float64;  # each way
   roundTripS @2 :Float64;

@@ -1,22 +1,22 @@
 # The data path: worker lane <-> server lane. A header is one frame; Push, Init, Answer and Residual are followed by a raw payload
 # frame, unless the header says where in shared memory the payload lies.
 #
-# Rules of all wires: the root struct begins with the protocol version, whatever the version, so that any program recognises a
-# peer of any other and says so. Numbers are append-only within a version; a change of meaning is a new version. A field's
-# default is that of its member in common/*messages.h, and kinds stand in the order of the variant there.
+# Rules of all wires: in every version the root struct begins with the protocol version, so that any program recognises and reports
+# a peer of any other. Numbers are append-only within a version; a change of meaning is a new version. A field's default is that of
+# its member in common/*messages.h, and kinds stand in the order of the variant there.
 @0x920227243f08daab;
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("tributary::wire");
 
-# Encodings with error feedback keep a residual with the node. Snapshots need it: servers store it with the chunk.
+# Encodings with error feedback keep a residual on the node. Snapshots need the residual: servers store it with the chunk.
 enum ResidualUse {
   none @0;
   behind @1;  # the payload is the frame, padding to a multiple of 64 bytes, and the residual after this round (fp32)
   alone @2;  # the payload is the residual alone: the node has left after this round. Answered with a receipt
 }
 
-# Settings of a step of a group of tensors, as trainers say them. -1: as the job has it (common/math/step_settings.h).
+# Settings of a step of a group of tensors, as trainers give them. -1: the job's value (common/math/step_settings.h).
 struct StepSettings {
   lr @0 :Float64 = -1;
   weightDecay @1 :Float64 = -1;
@@ -24,11 +24,11 @@ struct StepSettings {
 }
 
 # Flat on purpose (groups, not pointers): a header is one small struct that is built and read without allocation, unless
-# trainers say settings of steps.
+# trainers give settings of steps.
 struct DataHeader {
   protocol @0 :UInt16;
 
-  # What the message is about. A push names (job, view, node, round, chunk): receiving it twice changes nothing.
+  # The subject of the message. A push names (job, view, node, round, chunk): receiving it twice changes nothing.
   view @1 :UInt32;
   job @2 :UInt64;
   node @3 :UInt32;

@@ -53,7 +53,8 @@ std::string address_of(const sockaddr_storage& peer) {
   return known ? host : "this machine";
 }
 
-// By the kernel, since the connection is there; 0 where it does not count. None: there is no such connection.
+// Bytes received by the kernel since the connection began; 0 where it does not count. None: there is no such
+// connection.
 std::optional<std::uint64_t> bytes_received(int descriptor) {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -164,7 +165,7 @@ void Admission::follow_connections() {
   if (accepted % kAcceptedAtOnce != 0) cut_those_beyond();
 }
 
-// Bytes that the kernel counts, less those that were handed over as whole messages, are held.
+// Measures the bytes held: those that the kernel counts, less those handed over as whole messages.
 void Admission::look() {
   looked_ms_ = steady_ms();
   for (const int id : book_.ids()) {
@@ -202,7 +203,8 @@ void Admission::cut_those_beyond() {
   }
 }
 
-// The library asks, so the frames are what RFC 27 says; what they hold is the peer's.
+// Receives the library's questions. Their frames follow RFC 27, because the library makes them; their contents are the
+// peer's.
 void Admission::take_questions() {
   std::array<zmq::message_t, kMaxFrames> asked;
   const int frames = receive_frames(socket_, asked);
@@ -247,7 +249,7 @@ void Admission::let_wait(Question question) {
   if (waiting_.size() > kMaxWaiting) waiting_.pop_front();
 }
 
-// Connections that have waited for longer than a handshake may take are gone.
+// Admits peers whose turn has come. Connections that have waited for longer than a handshake may take are gone.
 void Admission::let_in_those_that_waited() {
   const std::uint64_t now = steady_ms();
   std::erase_if(waiting_, [&](Question& question) {

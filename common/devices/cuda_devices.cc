@@ -39,7 +39,7 @@ int numa_node_of(std::string pci_bus_id) {
   return in ? node : -1;
 }
 
-// What the user can do about a machine on which the driver shows no device.
+// Returns why the driver shows no device, and the cure.
 std::string why_none(cudaError_t error, const CudaSystem& system) {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   const std::string hidden =

@@ -153,7 +153,7 @@ class Doctor {
               "right only behind a forwarded port; else write one of these");
   }
 
-  // What workers are told of a server that listens at all interfaces, or at the loopback.
+  // Checks the address that workers receive of a server that listens at all interfaces, or at the loopback.
   void told_address(const ServerConfig& c) {
     const std::string bind = lanes_bind(c);
     if (!c.advertise.empty()) return;

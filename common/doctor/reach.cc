@@ -21,7 +21,7 @@
 namespace tributary {
 namespace {
 
-// Of hosts, each asked for once: a resolver that does not answer takes many seconds.
+// Addresses of hosts, each resolved once: a resolver that does not answer takes many seconds.
 class Names {
  public:
   const Result<in_addr>& find(const std::string& host) {
@@ -118,7 +118,7 @@ class Attempt {
   bool under_way_ = false;
 };
 
-// Until each has ended, or nothing has answered for too long.
+// Tries all endpoints until each attempt has ended, or nothing has answered for too long.
 std::vector<Attempt> attempt_all(std::span<const std::string> endpoints, Names& names) {
   std::vector<Attempt> attempts;
   for (const std::string& endpoint : endpoints) attempts.emplace_back(endpoint, names);

@@ -3,7 +3,7 @@
 //   u64 length of the JSON (little-endian) | JSON, padded with spaces | the tensors' bytes, without gaps
 //   JSON: {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"key": "text"}}
 //
-// Offsets count from the end of the JSON. Pure: headers as text; who reads and writes the files does that.
+// Offsets count from the end of the JSON. Pure: headers as text; callers read and write the files.
 #pragma once
 
 #include <cstdint>

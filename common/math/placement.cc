@@ -12,7 +12,7 @@
 namespace tributary {
 namespace {
 
-// Times that differ by less are the same: what is left of sums and quotients that are equal on paper.
+// Times that differ by less are the same: the rounding error of sums and quotients that are equal on paper.
 constexpr double kRounding = 1e-12;
 
 // A direction of a host's link: at share s it takes at + slope·s.

@@ -18,7 +18,7 @@ Result<std::unique_ptr<AuthorizedKeys>> AuthorizedKeys::open(std::string folder,
   return self;
 }
 
-// Once, until it is over.
+// Logs a trouble once, until it is over.
 void AuthorizedKeys::tell(const std::string& trouble) {
   const auto [at, added] = told_.try_emplace(trouble, true);
   at->second = true;

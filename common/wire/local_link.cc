@@ -46,7 +46,7 @@ socklen_t address_of(const std::string& name, sockaddr_un& address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
 }
 
-// Memory of ours goes only to whoever could read it anyway.
+// Passes only a peer that could read our memory anyway.
 Status check_user(int socket) {
   const auto peer = peer_at(socket);
   if (!peer) return tl::unexpected(gone());

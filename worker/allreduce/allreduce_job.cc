@@ -13,7 +13,7 @@ using Phase = ViewProgress::Phase;
 
 constexpr std::uint64_t kValuesMagic = 0x76616c7554524942ull;
 
-// What node 0 sends along the control ring before the values.
+// Header that node 0 sends along the control ring before the values.
 struct ValuesHeader {
   std::uint64_t magic = kValuesMagic;
   std::uint64_t layout_hash = 0;
@@ -134,7 +134,7 @@ Status AllreduceJob::begin() {
   return {};
 }
 
-// Listens, publishes where, and has the exchange connect while the control ring is connected here.
+// Listens, publishes the addresses, and connects the control ring while the exchange connects.
 Status AllreduceJob::open_rings() {
   const NodeJobSpec& spec = job_->spec();
   std::shared_ptr<GlooDevice> device;

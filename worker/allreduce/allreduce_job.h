@@ -43,7 +43,7 @@ class AllreduceJob {
   void close(bool in_good_order);
   // After close(): nothing more will be written.
   bool has_outcome() const { return has_outcome_.load(std::memory_order_acquire); }
-  // REQUIRES: has_outcome(). What there is on this node's disk, after close() in good order.
+  // The checkpoint on this node's disk after a clean close(). REQUIRES: has_outcome().
   const SnapshotDone& outcome() const { return outcome_; }
   bool ended() const { return ended_.load(std::memory_order_acquire); }  // its threads are done
 

@@ -68,7 +68,7 @@ void AllreduceLane::peer_address(PeerAddress address) {
       return held->job()->view().job == address.job && held->job()->view().view == address.view;
     });
     if (at != jobs_.end()) return (*at)->peer_address(address);
-    // Of a view that is over, or not open yet: the oldest go first.
+    // The address is of a view that is over, or not open yet. The oldest ones are dropped first.
     if (early_.size() >= kMaxEarly) early_.erase(early_.begin());
     early_.push_back(std::move(address));
   });

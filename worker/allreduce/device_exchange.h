@@ -1,7 +1,7 @@
-// DeviceExchange: adds a view's buckets up where GPUs have them: an AllreduceEngine with its thread.
+// DeviceExchange: sums a view's buckets in GPU memory: an AllreduceEngine with its thread.
 //
-// The thread calls BucketOutput from start() to stop(). close() also wakes whoever waits in connect() or load(), and
-// nothing is issued any more.
+// The thread calls BucketOutput from start() to stop(). An abrupt close() also wakes a caller in connect() or load(),
+// and nothing is issued any more.
 #pragma once
 
 #include <functional>

@@ -24,8 +24,8 @@ namespace {
 
 namespace gpu = kernels::cuda;
 
-// The driver puts small allocations into shared blocks of this size, and IPC hands out whole blocks: what is lent must
-// not share one with what is not.
+// The driver puts small allocations into shared blocks of this size, and IPC hands out whole blocks: lent memory must
+// not share a block with other memory.
 constexpr std::size_t kBlock = 2u << 20;
 
 struct CudaStream {

@@ -1,7 +1,7 @@
-// How often communicators are asked whether a group's collectives are on their streams. NCCL puts those of
-// communicators that do not block there on a thread of its own, started at the end of the group: right after it they
-// are hardly ever there, and mostly are some tens of microseconds later. Whoever slept a millisecond would give a group
-// that long.
+// How often communicators are asked whether a group's collectives are on their streams. With communicators that do not
+// block, NCCL launches on a thread of its own, started at the end of the group. The collectives are hardly ever on
+// their streams at once, and mostly some tens of microseconds later: a sleep of a millisecond would waste that time per
+// group.
 #pragma once
 
 #include <cstdint>
