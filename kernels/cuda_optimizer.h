@@ -5,7 +5,7 @@
 #include "kernels/cuda_stream.h"
 #include "kernels/optimizer.h"
 
-namespace tributary::kernels::cuda {  // kernels/cuda_stream.h says what holds for these
+namespace tributary::kernels::cuda {  // rules: kernels/cuda_stream.h
 
 // As optimizer.step(scalars, block) with all pointers of `block` in device memory, bit for bit.
 void optimizer_step(const Optimizer& optimizer, const StepScalars& scalars, const BlockArgs& block, Stream stream);

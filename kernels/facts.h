@@ -24,7 +24,7 @@ GradientFacts gradient_facts(const float* in, std::size_t count);
 GradientFacts fp32_to_bf16_facts(const float* in, std::size_t count, std::uint16_t* out);
 GradientFacts fp32_to_fp16_facts(const float* in, std::size_t count, std::uint16_t* out);
 
-namespace cuda {  // kernels/cuda_stream.h says what holds for these
+namespace cuda {  // rules: kernels/cuda_stream.h
 
 // Elements of scratch that the following functions need: the facts of each block.
 constexpr std::size_t facts_scratch_elements(std::size_t count) {

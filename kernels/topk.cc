@@ -19,7 +19,7 @@ namespace {
 using topk_passes::Place;
 using topk_passes::Threshold;
 
-constexpr int kStepShift = 20;  // a key's 31 bits: 11 tell the step, then twice 10
+constexpr int kStepShift = 20;  // a key's 31 bits: 11 are the step, then twice 10
 constexpr int kMiddleShift = 10;
 constexpr std::uint32_t kSteps = 1u << 11;
 constexpr std::uint32_t kDigits = 1u << 10;

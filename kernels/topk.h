@@ -21,10 +21,10 @@ constexpr std::size_t topk_groups(std::size_t elements) {
   return (elements + kTopKGroup - 1) / kTopKGroup;
 }
 
-// residual: in x, out x without what is sent (+0 there). 1 <= k <= elements < 2^32. counts[g]: how many of the k lie in
-// group g; values[i], offsets[i]: the sent ones in index order, offset within their group. scratch: elements keys may
-// be needed, the caller lends `elements` words so that nothing is allocated. The residual may change under the passes
-// (kernels/topk_passes.h): then fewer than k may be sent, and never more.
+// residual: in x, out x with +0 in place of the sent values. 1 <= k <= elements < 2^32. counts[g]: how many of the k
+// lie in group g; values[i], offsets[i]: the sent ones in index order, offset within their group. scratch: elements
+// keys may be needed, the caller lends `elements` words so that nothing is allocated. The residual may change under the
+// passes (kernels/topk_passes.h): then fewer than k may be sent, and never more.
 void topk_select(float* residual, std::size_t elements, std::size_t k, std::uint32_t* counts, float* values,
                  std::uint16_t* offsets, std::uint32_t* scratch);
 
@@ -39,7 +39,7 @@ bool topk_valid(const std::byte* counts, const std::byte* offsets, std::size_t e
 void topk_decode(const std::byte* counts, const std::byte* values, const std::byte* offsets, std::size_t k,
                  std::size_t first, std::size_t count, float* out);
 
-namespace cuda {  // kernels/cuda_stream.h says what holds for these
+namespace cuda {  // rules: kernels/cuda_stream.h
 
 // Bytes of device memory, at a multiple of 16, that topk_select() wants until the stream has passed it; the same for
 // every array.

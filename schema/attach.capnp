@@ -37,7 +37,7 @@ struct AttachRequest {
   tensors @7 :List(Records.Tensor);
   device @8 :Text;  # UUID of the GPU that this rank's gradients and parameters are on; empty: in host memory
   gradientsMove @9 :Bool;  # the trainer can write each round's gradient elsewhere
-  computesWith @10 :Text;  # the library that computes gradients, and which of its kernels; empty: not said
+  computesWith @10 :Text;  # the library that computes gradients, and which of its kernels; empty: not known
   modelRank @11 :UInt32;  # which part of the model it holds
   hearsWaits @12 :Bool;  # it knows AttachWaits
   livedIn @13 :UInt64;  # the job whose state of the last view this process has; 0: none
@@ -65,7 +65,7 @@ struct AttachReply {
   worldSize @14 :UInt32 = 1;
   nodeRank @15 :UInt32;
   state @16 :Data;  # what the rank gave to be kept with resumeRound
-  # Where the rank writes its gradients, in what `redo` travels with: that of round r lies at ringOffset + (r mod
+  # The place of the rank's gradients in the memory that comes with `redo`: round r's lies at ringOffset + (r mod
   # ringSlots) * ringSlotBytes, as flat as in a gradient region. ringSlots 0: they are in the gradient region.
   ringOffset @17 :UInt64;
   ringSlotBytes @18 :UInt64;
@@ -81,7 +81,7 @@ enum FirstState {  # what one rank keeps of resumeRound, for those that have not
   given @2;  # by this rank
 }
 
-struct AttachWaits {  # worker -> trainer, now and then while it attaches: who is not there yet
+struct AttachWaits {  # worker -> trainer, now and then while it attaches: the members that are missing
   missing @0 :Text;
   progress @1 :UInt64;  # of JobWaits
 }

@@ -76,8 +76,7 @@ struct ServerHello {  # server -> coordinator
   laneLocals @7 :List(Text);  # per lane: name under which a worker on this machine finds it; empty: none
   kept @8 :List(KeptJob);
   store @9 :Bool;  # it has one
-  # Names a thing that one process at a time can hold (its locked store). A hello with the same name proves that this process is gone.
-  # Empty: none.
+  # Names a thing that one process at a time can hold (its locked store); empty: none. A later hello with it proves this one gone.
   exclusive @10 :Text;
   key @11 :Text;  # in a cluster with keys: its public one, which its connections and lanes have
   plain @12 :Bool;  # in a cluster with keys: its lanes do not encrypt, and take one-time tokens
@@ -101,8 +100,8 @@ struct JobProgress {
   view @1 :UInt32;
   minVersion @2 :UInt64;
   maxVersion @3 :UInt64;
-  prepared @4 :Bool;  # servers: what prepareSnapshot asked for is there
-  writing @5 :Bool;  # servers: a snapshot was asked for, and has not ended
+  prepared @4 :Bool;  # servers: the memory for the last prepareSnapshot is there
+  writing @5 :Bool;  # servers: a snapshot was ordered, and has not ended
   loaded @6 :UInt64;  # servers, before the view runs: bytes that have been read of the state it begins with
 }
 
@@ -116,7 +115,7 @@ struct NodePace {  # where a node's time went, in total since the view began
   networkNs @6 :UInt64;  # from then until a server has the last of it
   samples @7 :UInt64;  # that its gradients were sums over
   answers @8 :UInt64;  # grows with every answer that the node takes
-  figures @9 :Figures;  # what its trainers said last
+  figures @9 :Figures;  # its trainers' last ones
   said @10 :List(UInt64);  # by local rank: the round of which it has given all gradients
 }
 
@@ -143,7 +142,7 @@ struct Heartbeat {  # daemon -> coordinator
 }
 
 struct HeartbeatReply {
-  coordinatorIncarnation @0 :UInt64;  # differs from the known one: say hello again
+  coordinatorIncarnation @0 :UInt64;  # differs from the known one: the daemon sends hello again
 }
 
 struct JoinJob {  # worker -> coordinator, when its local ranks have all attached
@@ -160,7 +159,7 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   redoLast @9 :UInt64;
   redoCapacity @10 :UInt32;  # 0: it keeps none
   redoMembers @11 :UInt64;  # JobWelcome.members of the views that they were pushed in
-  residualFirst @14 :UInt64 = 1;  # the rounds after which it knows what it has not said yet (last < first: none)
+  residualFirst @14 :UInt64 = 1;  # the rounds after which it has the residual (last < first: none)
   residualLast @15 :UInt64;
   computesWith @12 :List(Text);  # what its ranks compute gradients with, each once
   onDevices @13 :Bool;  # its ranks' gradients are on GPUs, which add them up
@@ -179,12 +178,12 @@ struct OpenJob {  # coordinator -> server: own your chunks of this job in this v
   nodes @4 :UInt32 = 1;
   resume @5 :Bool;  # load the snapshot of resumeRound; else wait for Init
   resumeRound @6 :UInt64;
-  kept @7 :Bool;  # go on with what is in memory; resume and resumeRound then say what is in the store
+  kept @7 :Bool;  # continue with the state in memory; resume and resumeRound then describe the store's
   modelRanks @8 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
   workerKeys @9 :List(Text);  # in a cluster with keys: of the view's nodes; empty: there are none
 }
 
-struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it has in memory to go on from
+struct ShardKept {  # server -> coordinator: reply to StopJob(restart): its state in memory to continue from
   job @0 :UInt64;
   view @1 :UInt32;
   any @2 :Bool;
@@ -215,18 +214,18 @@ struct JobWelcome {  # coordinator -> workers: begin
   node @11 :UInt32;  # which node of the view the receiver is, of how many
   nodes @12 :UInt32 = 1;
   members @13 :UInt64;  # hash of the ranks that they are known by
-  rankStates @14 :List(Data);  # by local rank: what was kept with resumeRound; empty: none
+  rankStates @14 :List(Data);  # by local rank: its own state of resumeRound; empty: none
   modelRanks @15 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
   serverKeys @16 :List(Text);  # in a cluster with keys: by shard; empty: there are none
   plain @17 :List(UInt16);  # shards whose lanes do not encrypt, and take one-time tokens
   firstState @18 :Data;  # what the first rank that did gave to be kept with resumeRound
-  giver @19 :UInt32 = 0xffffffff;  # the rank that is to give it, if it is not known yet; else nobody
+  giver @19 :UInt32 = 0xffffffff;  # the rank that is to give it, if it is not known yet; else none
 }
 
 struct JobWaits {  # coordinator -> workers that have joined: for whom their job waits
   name @0 :Text;  # the job's
   missing @1 :Text;
-  progress @2 :UInt64;  # grows with every step forward: a waiting node's time-out begins again
+  progress @2 :UInt64;  # grows with every step forward, which restarts the waiters' time-outs
 }
 
 struct PeerAddress {  # worker -> coordinator (all-reduce): something that the view's other nodes need to connect
@@ -361,13 +360,13 @@ struct LeaveJob {  # worker -> coordinator
   round @4 :UInt64;  # the last one whose answers this node has received in full
   message @5 :Text;
   name @6 :Text;  # the job's: before JobWelcome its id is not known
-  figures @7 :Figures;  # what its trainers said last
+  figures @7 :Figures;  # its trainers' last ones
 }
 
 enum StopKind {
   finished @0;  # every node finished, or one for all: keep the final state as a snapshot
   stopped @1;  # stopped at a round boundary: likewise
-  restart @2;  # a member was lost: drop what is open
+  restart @2;  # a member was lost: drop open rounds
 }
 
 struct StopJob {  # coordinator -> servers and workers: this view is over
@@ -427,7 +426,7 @@ struct CheckpointDone {  # server -> coordinator: reply to the first three
   unchanged @6 :Bool;
 }
 
-struct TraceRounds {  # coordinator -> servers and workers: record these rounds, then send what was recorded
+struct TraceRounds {  # coordinator -> servers and workers: record these rounds, then send the records
   job @0 :UInt64;
   view @1 :UInt32;
   first @2 :UInt64;

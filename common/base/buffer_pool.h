@@ -9,7 +9,7 @@
 // at offset(), including later ones (docs/data-path.md).
 //
 // Memory for a block costs the kernel some 200 us a MiB (its pages are zeroed and mapped one by one). Before a burst,
-// such as a snapshot's copy-on-write, another thread can pay that: expect() and prepare_one().
+// such as a snapshot's copy-on-write, another thread can pay that cost: expect() and prepare_one().
 //
 // Thread rule: acquire() on the pool's owning thread only. References may be copied, sent and dropped on any thread;
 // the last drop puts the block on a lock-free free list. A mutex guards blocks without memory: only callers that enter
@@ -107,8 +107,7 @@ class BufferPool {
   // in sealed memory, which is freed with the pool and its readers' mappings.
   bool trim(std::size_t keep, std::size_t at_most = std::numeric_limits<std::size_t>::max());
 
-  // Announces that `blocks` more than those in use will be acquired soon. Returns how many prepare_one() has to
-  // prepare.
+  // Announces that `blocks` beyond those in use will be acquired soon. Returns how many prepare_one() must prepare.
   std::size_t expect(std::size_t blocks);
   // One other thread: gets memory for one more block. False if no block needs memory, or there is no memory.
   bool prepare_one();

@@ -12,7 +12,7 @@ class App;
 namespace tributary {
 
 struct Candidates {
-  std::vector<std::string> lines;  // each a word, a tab, and what it is
+  std::vector<std::string> lines;  // each a word, a tab, and its description
   bool paths = false;              // a path is wanted, of which the shell knows more
 };
 

@@ -35,7 +35,7 @@ struct CountField {
   CountKind kind;
   const char* key;  // in /status; "a/b": b in the object a
   const char* help;
-  double unit = 0.0;             // 0: shown as a whole number; else: of what is shown
+  double unit = 0.0;             // 0: shown as a whole number; else: the factor of the shown value
   const char* metric = nullptr;  // in /metrics, without prefix and "_total"; null: as the key
 
   bool grows() const { return kind == CountKind::kTotal; }

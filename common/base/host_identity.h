@@ -6,8 +6,8 @@
 
 namespace tributary {
 
-// The kernel's boot id and the inode of the process's network namespace ("<uuid>/<inode>"): the same for all processes
-// that see the same interfaces, different between machines and between containers with a network of their own.
+// Returns the kernel's boot id and the inode of the process's network namespace ("<uuid>/<inode>"). All processes that
+// see the same interfaces have one identity; machines, and containers with a network of their own, have different ones.
 // "unknown-<random>" where /proc does not show them.
 std::string host_identity();
 // Returns the identity that a configuration states, otherwise the machine's.

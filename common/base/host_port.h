@@ -13,7 +13,7 @@
 namespace tributary {
 
 struct HostPort {
-  std::string_view host;  // of "[::1]" what is between the brackets
+  std::string_view host;  // of "[::1]" the text between the brackets
   std::string_view port;  // empty: there is none
 };
 

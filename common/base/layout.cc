@@ -54,7 +54,7 @@ Status check_tensors(std::span<const TensorSpec> tensors) {
     return fail(ErrorCode::kInvalidArgument,
                 std::to_string(tensors.size()) + " tensors are declared; the limit is " + std::to_string(kMaxTensors));
   }
-  std::set<std::string_view> names;  // sorted: whoever declares them could choose names with one hash
+  std::set<std::string_view> names;  // sorted: a hostile peer could choose names with one hash
   std::uint64_t parameters = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const TensorSpec& spec = tensors[i];

@@ -9,8 +9,8 @@
 //
 // Padding elements have gradient 0 and belong to no tensor; digests and exports skip them. Chunk c is owned by exactly
 // one (shard, lane). With equal weights the assignment is round-robin, so that the tensors a backward pass finishes
-// together are spread over all servers; with weights each chunk goes to the shard below its share that is due first,
-// which is balanced to within one chunk at every prefix. Weights come from the placement
+// together are spread over all servers. With weights each chunk goes to the shard below its share that is due first:
+// this is balanced to within one chunk at every prefix. Weights come from the placement
 // (server/coordinator/job_placement.h).
 #pragma once
 
@@ -154,8 +154,8 @@ inline constexpr std::uint64_t kLargestChunkBytes = 1u << 20, kLargestDeviceChun
 //
 // Over a network of k servers and n nodes the last answers of a round can begin only when the last pushes are in: then
 // a server still sends n answers of its last chunk, and up to 2k chunks were in the window. So a round of M bytes takes
-// about 1 + (2k + n) * chunk / M times as long as its bytes; the chunk is what makes that 2 % (the nearest power of
-// two), within 16 KiB .. `largest`, and no lane gets fewer than 8.
+// about 1 + (2k + n) * chunk / M times as long as its bytes. The chunk is chosen to make the excess 2 % (the nearest
+// power of two), within 16 KiB .. `largest`, and no lane gets fewer than 8.
 std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards,
                                      std::uint32_t nodes, bool one_machine, std::uint64_t largest = kLargestChunkBytes);
 

@@ -1,6 +1,5 @@
 // SealedBytes: bytes in shared memory that no process can change any more, even with a descriptor: repeated reads give
-// the same bytes. They are a memfd that is sealed against writing; the kernel frees it when the last process that has
-// it goes.
+// the same bytes. They are a memfd, sealed against writing, which the kernel frees when its last process ends.
 //
 // SealedWriter writes them once; after seal() it is unusable.
 #pragma once

@@ -39,8 +39,8 @@ Result<FileDescriptor> create_sealed(std::size_t bytes, const std::string& purpo
 
 }  // namespace
 
-// A memfd has no limit of its own: a request for more than the machine has would not be refused, but would end with a
-// killed process.
+// A memfd has no limit of its own: a request for more than the machine has would succeed, and later a process be
+// killed.
 std::uint64_t available_memory() {
   std::ifstream in("/proc/meminfo");
   std::string key, unit;

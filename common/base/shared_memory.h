@@ -24,7 +24,7 @@ std::uint64_t available_memory();
 // not, a reader of the same user may write there as well.
 bool kernel_seals_writing();
 
-// A mapping of shared memory, read and write unless said.
+// A mapping of shared memory, for reading and writing unless a function states otherwise.
 class SharedMemory {
  public:
   // Rights of those who get a descriptor of it.

@@ -1,6 +1,6 @@
-// WakingClock: the time in which an observer was running. An observer that measures a peer's silence by it counts only
-// time in which it could have received messages: while its process was stopped, its machine paused or its thread held
-// up, the clock stands still. Used by one thread.
+// WakingClock: the time in which an observer was running. The clock stands still while the observer's process is
+// stopped, its machine paused or its thread held up. So a peer's silence includes only time in which the observer could
+// have received messages. Used by one thread.
 #pragma once
 
 #include <algorithm>

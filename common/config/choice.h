@@ -1,5 +1,5 @@
-// Choices among words in a configuration: an enum whose members are in the order of its words. Files, JSON and messages
-// contain the words.
+// Choices among words in a configuration: enums with members in the order of their words. Files, JSON and messages have
+// the words.
 #pragma once
 
 #include <algorithm>
@@ -40,8 +40,8 @@ constexpr std::span<const std::string_view> words_of(OnWorkerLoss) {
   return kOnWorkerLoss;
 }
 
-// If the ranks' own states for a view's first round are lost: continue: begin without them; rewind: begin at the last
-// snapshot, which has them
+// For a view's first round of which the ranks' own states are lost. continue: begin without them; rewind: begin at the
+// last snapshot, which has them
 enum class OnStateLost : std::uint8_t { kContinue, kRewind };
 inline constexpr std::string_view kOnStateLost[] = {"continue", "rewind"};
 constexpr std::span<const std::string_view> words_of(OnStateLost) {

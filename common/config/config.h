@@ -20,8 +20,7 @@ struct LogConfig {
   LogFormat format = LogFormat::kText;
 };
 
-// Bounds of a link's bandwidth, in the unit that the cluster uses. Outside them the placement arithmetic loses
-// precision.
+// Bounds of a link's bandwidth, in the cluster's unit. Outside them the placement arithmetic loses precision.
 inline constexpr double kMinBandwidth = 1e-3, kMaxBandwidth = 1e15;
 inline bool is_bandwidth(double value) {
   return value >= kMinBandwidth && value <= kMaxBandwidth;
@@ -174,8 +173,8 @@ struct SspConfig {
   static void fields(auto& c, auto&& key) { key("staleness", c.staleness); }
 };
 
-// Mode local_sgd: a rank is a replica that takes local steps; its gradient of a round is the distance that they moved
-// it. Then [optimizer] is the servers' outer one, and [schedule] counts local steps.
+// Mode local_sgd: a rank is a replica that takes local steps; its gradient of a round is the change that they made.
+// Then [optimizer] is the servers' outer one, and [schedule] counts local steps.
 struct LocalConfig {
   std::uint32_t steps = 0;    // local steps a round (DiLoCo's H)
   OptimizerConfig optimizer;  // the inner one; its name is the key "optimizer"
@@ -202,7 +201,7 @@ struct GateConfig {
   }
 };
 
-// Bounds of a dynamic scale.
+// Bounds of a loss scale; a dynamic one stays within them.
 inline constexpr float kMinLossScale = 0x1p-120f, kMaxLossScale = 0x1p120f;
 
 struct RecoveryConfig {

@@ -65,7 +65,7 @@ bool contains(std::span<const std::string_view> list, std::string_view word) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-// Returns whether a value of the steps' arithmetic stays 0 or not, below 1 or not, and finite in fp32.
+// Returns whether fp32 keeps a value of the steps' arithmetic finite, zero or not, and below 1 or not.
 bool same_kind_in_fp32(double v) {
   const float used = static_cast<float>(v);
   return !std::isfinite(v) || (std::isfinite(used) && (used == 0.0f) == (v == 0.0) && (used < 1.0f) == (v < 1.0));
@@ -401,7 +401,7 @@ std::optional<Fault> inapplicable(const JobConfig& config, const std::string& ke
     return Fault{key, "gate.loss_scale",
                  "only a dynamic loss scale has it: remove the key or set gate.loss_scale to \"dynamic\""};
   }
-  // The key that says which optimizer or schedule the others of its section belong to.
+  // The key that names the optimizer or schedule which the other keys of its section belong to.
   const bool of_group = section.starts_with("groups[");
   const std::string name_key = section == "local" ? "local.optimizer" : (of_group ? "optimizer" : section) + ".name";
   const auto look_up = [&](const std::vector<Applicability>& table, std::string_view chosen) -> std::optional<Fault> {

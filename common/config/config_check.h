@@ -36,7 +36,7 @@ std::vector<Fault> faults_of(const WorkerConfig& config);
 
 // The defaults of one optimizer (they differ: see OptimizerConfig). An unknown name keeps the struct's own.
 OptimizerConfig default_optimizer(std::string_view name);
-// Those of [optimizer]: in mode local_sgd plain sgd averages the replicas (lr 1) unless the job says otherwise.
+// The defaults of [optimizer]: in mode local_sgd plain sgd averages the replicas (lr 1).
 OptimizerConfig default_outer_optimizer(Mode mode, std::string_view name);
 
 // Returns the fault of a key that this job does not use ("optimizer.momentum" with adamw), with the key whose choice

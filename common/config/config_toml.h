@@ -2,8 +2,7 @@
 //
 // A fault of a file is reported as kConfig with "FILE:LINE: section.key = value: what would be right"; of several
 // faults the one on the lowest line. Unknown sections and keys are refused (with the nearest known name), never
-// ignored: a misspelt key that silently keeps its default would train something else. All functions are pure except for
-// reading the file.
+// ignored: a misspelt key that silently keeps its default would train something else. Pure, but for reading the file.
 #pragma once
 
 #include <span>

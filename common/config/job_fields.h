@@ -17,8 +17,8 @@ inline std::string group_section(std::size_t index) {
 }
 
 // Calls visit(section, key, member) for every key. Config: const JobConfig to write, JobConfig to read. For a reader,
-// the chosen optimizer's defaults are in place before the other optimizer keys are visited; it returns the number of
-// groups (visit.tables), whose keys begin with the optimizer's values.
+// the chosen optimizer's defaults are in place before the other optimizer keys are visited. The reader returns the
+// number of groups (visit.tables), whose keys begin with the optimizer's values.
 template <class Config, class Visitor>
 void visit_job_fields(Config& c, Visitor&& visit) {
   constexpr bool kReads = !std::is_const_v<Config>;

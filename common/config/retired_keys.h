@@ -1,6 +1,5 @@
 // Keys that job files had in earlier releases. In a store's record, a checkpoint's manifest or an older peer's message
-// a retired key is accepted if its value means the present behaviour. In a job file it is refused, with its
-// replacement.
+// a retired key is accepted if its value means the present behaviour. In a job file it is refused, with the cure.
 #pragma once
 
 #include <string_view>
@@ -9,7 +8,7 @@ namespace tributary {
 
 struct RetiredKey {
   std::string_view section, key;
-  std::string_view meant_nothing;  // the JSON value that had no effect; empty: no value has one
+  std::string_view meant_nothing;  // the JSON value without effect; empty: any value is
   std::string_view instead;        // the replacement, in words
 };
 

@@ -24,7 +24,7 @@ struct AdminPolicy {
 struct AdminRequest {
   bool order = false;                                      // it changes something
   std::optional<std::string> host, origin, authorization;  // its header fields
-  bool health = false;                                     // it asks only whether the daemon lives
+  bool health = false;                                     // it only checks whether the daemon lives
   ProvedRequest proved = {};                               // a proof of the token is about it
   std::uint64_t now_ms = 0;                                // time of day
 };

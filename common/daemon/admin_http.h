@@ -1,5 +1,5 @@
 // The daemons' HTTP endpoint: GET /healthz, /status (JSON) and /metrics (Prometheus text), / (a page for people, where
-// there is one), and orders, on a thread of its own so that a slow client, or a scrape, never touches a lane.
+// there is one), and orders. It has a thread of its own, so that a slow client, or a scrape, never delays a lane.
 //
 // It trusts no client: connections and requests are bounded, only orders have a body, and every request has a deadline.
 // AdminGuard authorizes requests. An order must also be declared as JSON: a web page cannot make a browser do that.

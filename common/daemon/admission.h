@@ -3,8 +3,7 @@
 // own, so that a lane's long step delays no peer. Start it before the socket listens; destroy it before the socket
 // closes.
 //
-// It cuts a connection by shutting down its descriptor, which ZeroMQ's monitor reports: then ZeroMQ takes the peer for
-// gone.
+// It cuts a connection by shutting down the descriptor, known from ZeroMQ's monitor: for ZeroMQ the peer is then gone.
 #pragma once
 
 #include <sys/socket.h>
@@ -39,15 +38,14 @@ class Admission {
   // Called on the admission's thread. Returns the key to mark the peer's messages with, or why the peer is refused.
   using Decide = std::function<Result<std::string>(const Shown& shown)>;
 
-  static constexpr std::uint64_t kLookMs = 100;     // between two looks at what connections hold
+  static constexpr std::uint64_t kLookMs = 100;     // between two measurements of held bytes
   static constexpr std::size_t kMaxWaiting = 4096;  // handshakes; then the one that waits for longest is forgotten
   // Bounds on handshakes of one key: at once, and then per second. Others wait, because a refused peer retries at once.
   // (A socket's counter of connections meets the number that a peer chose for itself after 2^32 handshakes, divided by
   // the connections that it holds.)
   static constexpr double kHandshakesOfKey = 256.0, kHandshakesOfKeyPerSecond = 16.0;
 
-  // socket: the only one of the context, with its keys, before it listens. what: its name for the log: "the
-  // coordinator".
+  // socket: the context's only one, with its keys, before it listens. what: its name for the log: "the coordinator".
   static Result<std::unique_ptr<Admission>> start(zmq::context_t& context, zmq::socket_t& socket, std::string what,
                                                   Decide decide, ConnectionLimits limits, Logger logger);
   ~Admission();
@@ -91,13 +89,13 @@ class Admission {
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint64_t> refused_{0}, late_{0}, cut_{0}, held_{0};
   MessageCounts counts_;
-  const std::uint64_t overhead_;  // bytes of a frame on the wire, beside its header
+  const std::uint64_t overhead_;  // bytes of a frame on the wire, besides its header
 
   // The admission's thread only.
   struct Followed {
     sockaddr_storage peer = {};
     MessageCounts::Count before = {};  // count of the descriptor, when the connection began
-    std::uint64_t messages = 0;        // as last looked at
+    std::uint64_t messages = 0;        // at the last look
   };
   struct Handshakes {
     double left = kHandshakesOfKey;

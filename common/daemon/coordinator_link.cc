@@ -214,7 +214,7 @@ void CoordinatorLink::receive() {
     noise_.warn("ignored a message of the coordinator at " + options_.coordinator + ": " +
                     (message ? "it has " + std::to_string(frames) + " frames" : message.error().message),
                 now);
-    // The owner learns of a coordinator of another release, because it would wait in vain.
+    // Reports a coordinator of another release to the owner, which would wait for it in vain.
     if (!message && message.error().code == ErrorCode::kProtocolVersion) {
       owner_.on_control(ControlError{message.error().code, message.error().message, {}});
     }

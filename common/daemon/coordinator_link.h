@@ -44,7 +44,7 @@ class CoordinatorLinkOwner {
 struct CoordinatorLinkOptions {
   std::string section;  // of the daemon's configuration, in words: "[server]"
   std::string coordinator;
-  std::string silence;  // what its silence means, for the log: " and goes on behind "has not been heard for N ms"
+  std::string silence;  // the meaning of its silence, for the log; follows "has not been heard for N ms; "
   std::uint64_t incarnation = 0;
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t peer_timeout_ms = 10'000;

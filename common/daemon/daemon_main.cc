@@ -26,7 +26,7 @@ constexpr long kIdleWaitMs = 60'000;
 constexpr long kBrokenPollMs = 500;
 constexpr long kDrainPollMs = 20;
 constexpr long kServingPollMs = 10;
-constexpr std::uint64_t kQuietWaitMs = 1000;  // before it is said what is waited for
+constexpr std::uint64_t kQuietWaitMs = 1000;  // before the condition that is waited for is printed
 
 int report(const std::string& program, const Error& error) {
   std::fprintf(stderr, "%s: %s\n", program.c_str(), error.message.c_str());
@@ -90,7 +90,7 @@ void seed_routing_ids() {
   if (::getrandom(&seed, sizeof seed, 0) == sizeof seed) std::srand(seed);
 }
 
-// Stores, checkpoints, logs and sockets are this user's alone, whatever the shell says that started the daemon.
+// Makes stores, checkpoints, logs and sockets private to this user, whatever the umask of the shell.
 void close_files_to_others() {
   ::umask(0077);
 }

@@ -17,7 +17,7 @@ namespace tributary {
 struct Daemon {
   Logger logger;
   std::uint32_t stop_timeout_s = 0;         // after drain(), without progress: then it is abandoned
-  std::string jobs;                         // what it stops, as the subject of a message: "jobs"
+  std::string jobs;                         // its work to be stopped, as the subject of a message: "jobs"
   std::function<std::string()> ready_line;  // for the parent process
   // A condition of serving, in words, and whether it holds. An error: with this configuration it never will; the
   // process ends with the error. Null: it serves from its start.
@@ -33,10 +33,10 @@ struct Daemon {
   std::function<void(const std::string& why)> abandon;  // gives up jobs that could not be stopped in time; may be empty
 };
 
-// Takes SIGTERM and SIGINT on this thread only, starts the daemon, prints its ready line as soon as it serves (before,
-// if that takes a moment, what it waits for), and serves until it is stopped. `start` runs after the process is set up,
-// and must be what starts the first thread. Errors go to stderr with the program's name. Returns the exit code; does
-// not return after a second signal that comes kSameStopSignalMs or more after the first.
+// Takes SIGTERM and SIGINT on this thread only, starts the daemon, prints its ready line as soon as it serves (before
+// that, if it takes a moment, the condition it waits for), and serves until it is stopped. `start` runs after the
+// process is set up, and must start the first thread. Errors go to stderr with the program's name. Returns the exit
+// code; does not return after a second signal that comes kSameStopSignalMs or more after the first.
 int run_daemon(const std::string& program, const std::function<Result<Daemon>()>& start);
 
 // Prints the line of --check-config, and returns the exit code.

@@ -67,7 +67,7 @@ CudaDevice inspect_device(int index) {
   if (const cudaError_t error = cudaGetDeviceProperties(&properties, index); error != cudaSuccess) {
     device.name = "unknown device";
     device.unusable = std::string("its properties cannot be read: ") + cudaGetErrorString(error);
-    cudaGetLastError();  // taken off, so that nobody else finds it
+    cudaGetLastError();  // cleared, so that no later call reports it
     return device;
   }
   device.name = properties.name;

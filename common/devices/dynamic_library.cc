@@ -34,7 +34,7 @@ void* open_in_known_folders(const std::string& name) {
   std::ranges::move(python_library_folders(value_of("PATH"), value_of("HOME")), std::back_inserter(folders));
   for (const std::string& folder : folders) {
     if (void* handle = ::dlopen((folder + "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
-    ::dlerror();  // taken off: the linker's own reason is the one that tells
+    ::dlerror();  // cleared: the linker's own reason is the informative one
   }
   return nullptr;
 }

@@ -15,7 +15,7 @@ class KeptContext {
   };
 
   explicit KeptContext(const Driver& driver = loaded()) : driver_(driver) {
-    if (!driver_.get || driver_.get(&before_) != 0) before_ = nullptr;  // also where nobody has called the driver yet
+    if (!driver_.get || driver_.get(&before_) != 0) before_ = nullptr;  // also where the driver was not called yet
   }
   ~KeptContext() {
     if (driver_.set) driver_.set(before_);

@@ -15,7 +15,7 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint64_t kPatienceMs = 5000;  // of somebody who is connected
+constexpr std::uint64_t kPatienceMs = 5000;  // once connected
 constexpr long kPollMs = 50;
 
 // Returns the coordinator's answer to one question; an error's message continues "it ...".

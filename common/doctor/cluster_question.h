@@ -1,5 +1,4 @@
-// Asks a coordinator for its cluster's facts, as a daemon with this configuration would reach it: address, keys,
-// protocol.
+// Asks a coordinator for its cluster's facts, with the address, keys and protocol of a daemon with this configuration.
 #pragma once
 
 #include <optional>

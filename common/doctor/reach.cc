@@ -88,7 +88,7 @@ class Attempt {
   }
   void ended(int error) {
     under_way_ = false;
-    // EAGAIN: of a path, somebody listens whose backlog is full.
+    // EAGAIN: a listener at the path has a full backlog.
     if (error == 0 || error == EAGAIN) return note_own_address();
     if (error == ECONNREFUSED || error == ENOENT) {
       return fail("nobody listens there", "is the daemon started, and is this its address and port?");

@@ -1,5 +1,4 @@
-// Tests whether this process can connect to endpoints, in the kernel's terms: before any protocol, and independent of
-// keys.
+// Tests whether this process can connect to endpoints, in the kernel's terms: before any protocol, whatever the keys.
 #pragma once
 
 #include <atomic>

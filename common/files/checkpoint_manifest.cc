@@ -316,7 +316,7 @@ std::string to_json(const Manifest& manifest) {
   for (const auto& [rank, state] : manifest.rank_states) {
     rank_states.push_back({{"node", rank.node}, {"local_rank", rank.local_rank}, {"state", to_hex(state)}});
   }
-  // tributary-train's samples are a function of seed and round (train/sampler.h): all that its ranks need to go on.
+  // tributary-train's samples are a function of seed and round (train/sampler.h): its ranks need no more to continue.
   const Json sampler = {
       {"rule", "a permutation of all samples per epoch, from (seed, epoch); round r takes the r-th batch"},
       {"seed", job.train.seed},

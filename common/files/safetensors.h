@@ -45,7 +45,7 @@ std::string safetensors_prefix(const SafetensorsHeader& header);
 // The length of the JSON, out of the file's first 8 bytes. file_bytes: of the whole file. kMalformed.
 Result<std::uint64_t> safetensors_json_bytes(std::span<const unsigned char, kSafetensorsPrefix> prefix,
                                              std::uint64_t file_bytes);
-// data_bytes: what follows the JSON. Never trusts its input: kMalformed names the tensor and what is wrong with it;
+// data_bytes: number of bytes behind the JSON. Never trusts its input: kMalformed names the tensor and its flaw;
 // another element type, an overlap, a gap or bytes that no tensor has are refused.
 Result<SafetensorsHeader> parse_safetensors(std::string_view json, std::uint64_t data_bytes);
 

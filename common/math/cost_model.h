@@ -18,10 +18,9 @@
 //                            server still has those of its last transfer to send, one for each of n workers, and up
 //                            to 2k transfers of c bytes were in a worker's window (common/base/layout.h)
 //
-// In the node and between nodes: while one chunk is on its way between nodes, others are being reduced in theirs, so
-// that the longer of the two counts, and of the shorter only what the first chunk takes before it and the last one
-// after it: max(I, E) + min(I, E) · c/M for a node's part I, an exchange E and chunks of c bytes (the same c as in the
-// tail).
+// In the node and between nodes: while one chunk is on its way between nodes, others are being reduced in theirs. So
+// the longer of the two parts counts, and of the shorter only the first chunk before it and the last one after it:
+// max(I, E) + min(I, E) · c/M for a node's part I, an exchange E and chunks of c bytes (the same c as in the tail).
 //
 // A link carries payload in frames: B is `goodput` times the nominal rate, and every transfer of servers has a header
 // and an acknowledgement. All bandwidths are bytes per second (1e9 is 1 GB/s), times seconds.

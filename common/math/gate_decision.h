@@ -22,14 +22,13 @@ constexpr KnownValues known_values(GateVerdict) {
 
 struct GateDecision {
   GateVerdict verdict = GateVerdict::kNone;
-  double coefficient = 0.0;       // the mean of what was pushed is multiplied by it
+  double coefficient = 0.0;       // factor of the mean of the pushes
   double norm = 0.0;              // of the unscaled mean gradient; 0 unless applied or clipped
   float loss_scale = 1.0f;        // for the next round
   std::uint32_t good_rounds = 0;  // in a row, since the scale last changed
   bool known() const { return verdict != GateVerdict::kNone; }
   bool applies() const { return verdict == GateVerdict::kApplied || verdict == GateVerdict::kClipped; }
-  // Returns whether a gate can decide this. Steps are multiplied by these values: impossible ones must not get into
-  // one.
+  // Returns whether a gate can decide this. Steps are multiplied by these values, so impossible ones must be refused.
   bool sound() const {
     return verdict <= GateVerdict::kVoid && std::isfinite(coefficient) && coefficient >= 0.0 && std::isfinite(norm) &&
            norm >= 0.0 && std::isfinite(loss_scale) && loss_scale > 0.0f;

@@ -9,10 +9,10 @@
 //     out = w·alpha·(1 − s) + (n − w)·beta·s        pushes of its workers, answers of its servers
 //     in  = w·beta·(1 − s) + (n − w)·alpha·s        answers to its workers, pushes to its servers
 //
-// and the exchange takes T = max over hosts of max(out, in) / bandwidth. These are lines in s. So for a given T each
-// share has an interval, and T is possible if and only if no interval is empty and the sum of the lower ends is at
-// most 1 and that of the upper ends at least 1. The ends are piecewise linear in T: the smallest T is found exactly,
-// between two breakpoints, without a solver.
+// and the exchange takes T = max over hosts of max(out, in) / bandwidth. These are lines in s, so for a given T each
+// share has an interval. T is possible if and only if no interval is empty, the lower ends sum to at most 1 and the
+// upper ends to at least 1. The ends are piecewise linear in T: the smallest T is found exactly, between two
+// breakpoints, without a solver.
 //
 // With equal bandwidths, no encoding, n worker hosts that all hold servers and k server hosts this gives the optimum
 // of Jiang et al. (OSDI 2020), 2n(n−1)/(n² + kn − 2k); with strongly unequal encodings it leaves the server hosts idle.

@@ -35,7 +35,7 @@ struct StepSettings {
 // One for each group of a chunk, or none: all are as the job has them.
 using SaidSettings = std::span<const StepSettings>;
 
-// Returns whether steps of `optimizer` can use them: they are sound, and its formula has the given values and stays the
+// Returns whether steps of `optimizer` can use them: they are sound, and its formula has these values and stays the
 // same.
 bool takes(const kernels::Optimizer& optimizer, const StepSettings& settings);
 

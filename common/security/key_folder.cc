@@ -61,7 +61,7 @@ Result<std::string> add_key(const KeyFolder& folder, const std::string& name, Ro
     return fail(ErrorCode::kInvalidArgument, pub(stem) + " is there already; --rotate makes a second key of that name");
   }
   KeyPair own = *pair;
-  own.identity.jobs.clear();  // authorized/ says them
+  own.identity.jobs.clear();  // only authorized/ has them
   if (Status written = write_key_pair(folder.pair(stem), own); !written) return tl::unexpected(written.error());
   if (Status written = write_identity(pub(stem), pair->identity); !written) {
     fs::remove(folder.pair(stem), error);

@@ -1,7 +1,6 @@
 // Keys on a socket of ZeroMQ (docs/security.md). With CURVE the listener proves its key to a connecting peer, and
 // admits peers that the context's admission (common/daemon/admission.h) knows; with PLAIN those with a one-time token
-// (data_tokens.h). A peer with neither is refused: the domain is enforced, so that a missing admission refuses all
-// peers.
+// (data_tokens.h). A peer with neither is refused. The domain is enforced: a missing admission refuses all peers.
 #pragma once
 
 #include <string>

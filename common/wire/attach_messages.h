@@ -64,7 +64,7 @@ struct AttachRequest {
   std::vector<TensorSpec> tensors;
   std::string device;            // UUID of the GPU with this rank's gradients; empty: they are in host memory
   bool gradients_move = false;   // the trainer can write each round's gradient elsewhere
-  std::string computes_with;     // common/wire/compute_kinds.h; empty: not said
+  std::string computes_with;     // common/wire/compute_kinds.h; empty: not known
   std::uint32_t model_rank = 0;  // common/base/model_ranks.h
   bool hears_waits = false;      // it knows AttachWaits
   JobId lived_in;                // the job whose state of the last view this process has
@@ -120,8 +120,8 @@ struct AttachReply {
   std::uint64_t device_bytes = 0;  // of each
   // One more descriptor: the node's pushes. The trainer holds it and returns it when it attaches again.
   bool redo = false;
-  // Where the rank writes its gradients, in that memory: round r's at offset + (r % slots) * slot_bytes, as flat as in
-  // a gradient region. slots 0: they are in the gradient region.
+  // The place of the rank's gradients in that memory: round r's at offset + (r % slots) * slot_bytes, as flat as in a
+  // gradient region. slots 0: they are in the gradient region.
   struct RingGradients {
     std::uint64_t offset = 0, slot_bytes = 0;
     std::uint32_t slots = 0;
@@ -202,8 +202,7 @@ struct RankFigures {  // trainer -> worker: of its rounds since its previous rep
   static constexpr auto kWire = TRIB_WIRE(Figures);
   static void fields(auto& m, auto&& field) { Figures::fields(m.figures, field); }
 };
-// Trainer -> worker, of every round: for the process that takes this rank's place on the node, with or without a
-// snapshot.
+// Trainer -> worker, of every round: for the rank's next process on this node, with or without a snapshot.
 struct HeldState {
   RankState held;
 

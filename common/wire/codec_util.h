@@ -95,7 +95,7 @@ std::string clipped(const std::string& value, std::size_t limit = kMaxTextBytes)
 
 void write_owners(record::Layout::Builder out, const std::vector<ChunkOwner>& owners);
 
-// ---- Pieces, reading; each throws Malformed for what is out of bounds ----
+// ---- Pieces, reading; each throws Malformed for a value out of bounds ----
 
 std::string read_text(capnp::Text::Reader in, const AtMost& most);
 inline std::string read_text(capnp::Text::Reader in, const CutAt& most) {

@@ -10,7 +10,7 @@
 namespace tributary {
 
 inline constexpr std::size_t kMaxComputeKindBytes = 128;  // of one
-inline constexpr std::size_t kMaxComputeKinds = 16;       // that are told apart, of a node or a job
+inline constexpr std::size_t kMaxComputeKinds = 16;       // that are distinguished, of a node or a job
 
 using ComputeKinds = std::set<std::string>;
 

@@ -102,7 +102,7 @@ struct Pull {
   static constexpr auto kWire = TRIB_WIRE(Pull);
   static void fields(auto& m, auto&& field) { field(m.version, TRIB_WIRE(Version)); }
 };
-// Asks for the state of a push: sent instead of the payload when an answer is overdue. Replied with Answer, Receipt or
+// Asks for the state of a push, instead of sending it again, when an answer is overdue. Reply: Answer, Receipt or
 // Resend.
 struct Query {
   ChunkKey key;

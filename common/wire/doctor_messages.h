@@ -95,8 +95,7 @@ struct ClusterFacts {
   }
 };
 
-// Coordinator -> daemons: run the doctor's checks. While they measure, and until `over` comes, servers admit the
-// workers with these keys.
+// Coordinator -> daemons: run the doctor's checks. With `measure`, servers admit workers with these keys until `over`.
 struct Examine {
   std::uint32_t exam = 0;
   bool over = false;               // the examination of that number is over: nothing more is asked

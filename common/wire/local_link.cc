@@ -126,7 +126,7 @@ Result<FileDescriptor> connect_link(const std::string& name) {
 }
 
 bool link_is_open(int socket) {
-  std::byte byte{};  // nothing is said over it any more: whoever says something does not keep the protocol
+  std::byte byte{};  // no more messages come over it: a peer that sends one breaks the protocol
   return ::recv(socket, &byte, sizeof byte, MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
 }
 

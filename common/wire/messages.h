@@ -251,7 +251,7 @@ struct PeerAddresses {  // coordinator -> the view's workers: those of other nod
   }
 };
 struct PrepareSnapshot {  // coordinator -> servers: get memory for the copy-on-write of the next snapshot, whose round
-                          // is named when heartbeats say that it is there (JobProgress::prepared)
+                          // is named when heartbeats report that memory (JobProgress::prepared)
   JobId job;
   ViewId view;
 
@@ -312,7 +312,7 @@ struct WantPart {
 struct StatePart {
   WantPart part;
   std::vector<std::byte> data;
-  bool comes = false;  // the latter: ask again
+  bool comes = false;  // the latter: the receiver requests it again
 
   static constexpr auto kWire = TRIB_WIRE(StatePart);
   static void fields(auto& m, auto&& field) {

@@ -17,7 +17,7 @@ namespace tributary {
 class PartFetch {
  public:
   static constexpr std::uint64_t kWindow = 4;
-  static constexpr std::uint64_t kRepeatMs = 2'000;     // without a part: asked for again
+  static constexpr std::uint64_t kRepeatMs = 2'000;     // without a part: requested again
   static constexpr std::uint64_t kPatienceMs = 30'000;  // without a part, or a notice that it comes: given up
 
   PartFetch(JobId job, const LargePart& large, std::uint64_t now_ms);

@@ -104,7 +104,7 @@ struct JobProgress {
   Version min_version;
   Version max_version;
   bool prepared = false;     // servers: the memory for the last PrepareSnapshot is there
-  bool writing = false;      // servers: a snapshot of the job has been asked for here, and has not ended
+  bool writing = false;      // servers: a snapshot of the job has been ordered here, and has not ended
   std::uint64_t loaded = 0;  // servers, before the view runs: bytes of the state it begins with that have been read
 
   static void fields(auto& m, auto&& field) {
@@ -167,7 +167,7 @@ struct Heartbeat {
   }
 };
 struct HeartbeatReply {
-  std::uint64_t coordinator_incarnation = 0;  // differs from the known one: say hello again
+  std::uint64_t coordinator_incarnation = 0;  // differs from the known one: the daemon sends hello again
 
   static constexpr auto kWire = TRIB_WIRE(HeartbeatReply);
   static void fields(auto& m, auto&& field) { field(m.coordinator_incarnation, TRIB_WIRE(CoordinatorIncarnation)); }

@@ -106,7 +106,7 @@ void AllreduceEngine::handle(const DeviceOrder& order) {
     return;
   }
   end(*flight);
-  flight->group = plan().groups();  // over: found by nobody
+  flight->group = plan().groups();  // over: no search finds it
   while (!flights_.empty() && flights_.front().group == plan().groups()) flights_.pop();
 }
 

@@ -112,7 +112,7 @@ class AllreduceEngine final : public StreamPipeline {
   Status advance(Flight& flight);
   void end(const Flight& flight);
 
-  // allreduce_issue.cc: what is put on the streams.
+  // allreduce_issue.cc: the work on the streams.
   Status sum(const Flight& flight);
   Status exchange(const Flight& flight);
   Status collect(Flight& flight);

@@ -76,7 +76,7 @@ void AllreduceJob::close(bool in_good_order) {
     }
     progress_.enter(parting ? Phase::kParting : Phase::kCut);
     if (exchange_) exchange_->close(parting);
-    // A view that ends in good order needs the control ring for its last words.
+    // A clean end of a view needs the control ring for the goodbyes.
     if (control_ && parting) control_->rouse();
     if (control_ && !parting) control_->abort();
     if (!parting) has_outcome_.store(true, std::memory_order_release);
@@ -258,7 +258,7 @@ void AllreduceJob::end() {
     if (saved && checkpointer_) saved = last_checkpoint();
     outcome_ = outcome_of(saved, checkpointer_ ? std::max(checkpointer_->written(), view_.start) : view_.start);
   }
-  checkpointer_.reset();  // waits for what is being written
+  checkpointer_.reset();  // waits for the checkpoint that is being written
   std::unique_ptr<GlooRing> control;
   std::unique_ptr<BucketExchange> exchange;
   const auto lock = progress_.lock();

@@ -1,7 +1,6 @@
 // AllreduceLane: the lane of jobs of mode "allreduce", as WorkerLane (lane.h) is that of jobs with servers. Its one
 // thread notices ready gradients of all jobs; every job has threads of its own (AllreduceJob) that reduce, exchange
-// data with the other nodes through Gloo and step the optimizer. Trainers see no difference: the same session and
-// regions.
+// data with the other nodes through Gloo and step the optimizer. Trainers use the same session and regions.
 //
 // A job's life here: open() publishes this node's addresses through the AllreducePort and connects to the other nodes
 // as peer_address() delivers theirs. Node 0 then distributes the initial parameters (initial_values() of a fresh job,

@@ -68,7 +68,7 @@ class BucketExchange {
 
   // All local ranks are ready with `chunk`. At most once until it is stepped.
   virtual void ready(ChunkIndex chunk, Round round, const BucketTail& tail) = 0;
-  // Logs who has waited too long; called every now and then.
+  // Logs waits that take too long; called every now and then.
   virtual void notice(std::uint64_t /*now_ms*/) {}
   // Wakes threads that wait for other nodes. In a clean close, work under way that others may need continues until
   // stop().

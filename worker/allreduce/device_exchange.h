@@ -33,7 +33,7 @@ class DeviceExchange final : public BucketExchange, private BucketOutput {
   Status connect(std::span<const CommKey> keys);
   Status load(ReplicaState& state) override;
   void start() override;
-  // Aborts what is under way and waits for the devices. Once is enough.
+  // Aborts work under way and waits for the devices. Once is enough.
   void stop(const std::function<void()>& meet) override;
   Status save(ReplicaState& state) override;
   void ready(ChunkIndex chunk, Round /*round*/, const BucketTail& tail) override { engine_->ready(chunk, tail); }
@@ -58,7 +58,7 @@ class DeviceExchange final : public BucketExchange, private BucketOutput {
   const Logger logger_;
   std::unique_ptr<AllreduceEngine> engine_;
   Error error_;                   // before start()
-  std::uint64_t noticed_ns_ = 0;  // since when the group waited that the log has told of
+  std::uint64_t noticed_ns_ = 0;  // since when the group that was last logged has waited
   bool started_ = false, stopped_ = false;
   std::optional<DeviceThread> thread_;  // from open() on; last, because it ends the devices' work
 };

@@ -311,7 +311,7 @@ Status GlooRing::guarded(const char* what, Run run) {
   } catch (const Aborted&) {
   } catch (const std::exception& e) {
     reason = e.what();
-    // Gloo has one type for all of them, and no other way to tell.
+    // Gloo has one type for all of them, and no other distinction.
     if (reason.find("Timed out") != std::string::npos || reason.find("imeout") != std::string::npos) {
       code = ErrorCode::kTimeout;
     }
@@ -367,7 +367,7 @@ Status GlooRing::allreduce(float* values, std::size_t count, RingSource& source)
 Status GlooRing::send_next(const void* data, std::size_t bytes) {
   if (options_.size == 1) return {};
   return guarded("passing on", [&] {
-    // Gloo does not say const; it only reads.
+    // Gloo's parameter is not const, but Gloo only reads.
     RingBuffer buffer(*impl_->transport, const_cast<void*>(data), bytes);
     buffer.send(static_cast<int>(next()), kPassSlot, 0, bytes);
     buffer.waitSend(nullptr, {});
@@ -460,7 +460,7 @@ void GlooRing::abort() {
     impl_->tcp->getPair(static_cast<int>(previous()))->close();
     if (next() != previous()) impl_->tcp->getPair(static_cast<int>(next()))->close();
   } catch (const std::exception&) {
-    // A pair that cannot be closed has nobody to be woken either.
+    // A pair that cannot be closed has no waiting thread either.
   }
 }
 

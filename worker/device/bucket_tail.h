@@ -1,5 +1,5 @@
-// The tail that travels behind a bucket's gradients, as floats whose sum is exact in any order: the number of samples
-// in a node's sum, and now and then a digest of the node's replica (worker/allreduce/replica_digests.h).
+// The tail that travels behind a bucket's gradients: the number of samples in a node's sum, and now and then a digest
+// of the node's replica (worker/allreduce/replica_digests.h). It is written as floats whose sum is exact in any order.
 #pragma once
 
 #include <cstddef>

@@ -77,8 +77,7 @@ class DeviceApi {
   virtual Result<EventId> create_event(DeviceIndex device, const char* label) = 0;
   virtual void destroy_event(EventId event) = 0;
   virtual Status record(EventId event, StreamId stream) = 0;
-  // Later work on `stream` waits for the event's last record() before this call; if there is none, it waits for
-  // nothing.
+  // Later work on `stream` waits for the event's last record() before this call; none: it does not wait.
   virtual Status wait(StreamId stream, EventId event) = 0;
   virtual Result<bool> reached(EventId event) = 0;  // the last record()
 
@@ -133,8 +132,7 @@ class DeviceApi {
   virtual Status all_gather(CommId comm, StreamId stream, float* gathered, std::size_t count) = 0;
   // values[0 .. count) becomes the sum over all ranks' values: the same bits on every rank.
   virtual Status all_reduce(CommId comm, StreamId stream, float* values, std::size_t count) = 0;
-  // Stops work that is under way or hangs, and frees the communicator. Must be called for all of a set: the others
-  // wait.
+  // Stops work that is under way or hangs, and frees the communicator. Call it for all of a set: the others wait.
   virtual void abort(CommId comm) = 0;
   // Closes it cleanly. REQUIRES: nothing under way.
   virtual void destroy(CommId comm) = 0;

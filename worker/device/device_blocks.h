@@ -44,8 +44,7 @@ class DeviceBlocks {
   // Zeroed. Errors as SharedMemory::create() and DeviceApi::pin() have them.
   Result<const SharedMemory*> take_pinned(DeviceIndex near, std::size_t bytes, const char* purpose) {
     const PreferNumaNode policy(api_.devices()[near.value].numa_node);
-    // The pages are created here, before the hold: that takes seconds for a large model, and no group has to wait for
-    // it.
+    // The pages are created here, which takes seconds for a large model; no group has to wait for that.
     auto memory = SharedMemory::create(bytes, purpose, SharedMemory::Peers::kRead);
     if (!memory) return tl::unexpected(memory.error());
     const LaunchGate::Hold hold = api_.launches().memory();

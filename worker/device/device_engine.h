@@ -121,7 +121,7 @@ class DeviceEngine final : public StreamPipeline {
   Status begin_deliver();
   Issued& begin(Line& line);
 
-  // device_issue.cc: what is put on the streams.
+  // device_issue.cc: the work on the streams.
   Status scatter();
   Status begin_gather();
   Status finish_reduce(std::uint32_t group, std::uint32_t slot);

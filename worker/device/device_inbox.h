@@ -1,5 +1,4 @@
-// DeviceInbox: orders to a job's device engine from the lanes, and completions from host callbacks on the devices'
-// streams.
+// DeviceInbox: the lanes' orders to a job's device engine, and completions from host callbacks on the devices' streams.
 //
 // Its bound is exact: a chunk has at most one order of each kind pending, a device one completion per group and
 // direction. All-reduce jobs (allreduce_engine.h) use kReduce, kReduced (the weights of the group that `chunk` begins

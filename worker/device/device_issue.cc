@@ -15,7 +15,7 @@ Status DeviceEngine::scatter() {
     const Device& device = devices_[position];
     for (std::size_t i = 0; i < begun_.size(); ++i) {
       const Issued& issued = begun_[i];
-      // Waits until the frame of the slot's previous use has been copied to the host.
+      // The stream waits until the frame of the slot's previous use has been copied to the host.
       if (Status done = api_.wait(device.up, device.slots[issued.slot].sent); !done) return done;
       if (!plan_.collectives() || device.ranks.size() == 1) continue;
       const Status summed = api_.sum(device.up, gradients_of(position, issued.group), plan_.group_elements(),
@@ -170,7 +170,7 @@ Status DeviceEngine::move_residual(const Move& move) {
   if (move.to_device) {
     status = api_.copy_to_device(stream, memory_->residual(move.chunk, chunk.turn), place, bytes);
   } else {
-    chunk.with_residual = false;  // should the open round still be issued: nobody wants it any more
+    chunk.with_residual = false;  // should the open round still be issued: its residual is not wanted any more
     const bool turned = move.before && chunk.encoded;
     status =
         api_.copy_to_host(stream, place, memory_->residual(move.chunk, turned ? chunk.turn ^ 1u : chunk.turn), bytes);

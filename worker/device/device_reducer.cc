@@ -147,7 +147,7 @@ void DeviceReducer::keep(ChunkIndex chunk, const Chunk& state) {
 
 std::vector<const SharedMemory*> DeviceReducer::frames() const {
   std::vector<const SharedMemory*> memories = reduction_->memory().areas();
-  if (ring_) memories.push_back(&ring_->memory());  // what is pushed again lies there
+  if (ring_) memories.push_back(&ring_->memory());  // has the frames that are pushed again
   return memories;
 }
 

@@ -5,8 +5,7 @@
 // a thread of its own, so only comm_settled() shows when a group is whole. Any number of groups may be half launched at
 // a time; a caller that wants memory comes before the next ones.
 //
-// A wait for a group ends after kPatienceMs in any case: then the group hangs for another reason, and its watcher ends
-// it.
+// A wait for a group ends after kPatienceMs in any case: then it hangs for another reason, and its watcher ends it.
 //
 // Thread rule: any thread; a hold may be released on another thread than took it.
 #pragma once

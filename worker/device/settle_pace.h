@@ -8,11 +8,11 @@
 
 namespace tributary {
 
-inline constexpr std::uint64_t kSettleSpinNs = 200'000;     // after a group's end: asked again and again
+inline constexpr std::uint64_t kSettleSpinNs = 200'000;     // after a group's end: asked continuously
 inline constexpr std::uint64_t kSettleStepNs = 75'000;      // from then on
 inline constexpr std::uint64_t kConnectStepNs = 1'000'000;  // while communicators are being made, which takes seconds
 
-// When to ask next, at `now_ns`, of a group that ended at `since_ns`; not later than now: at once.
+// Returns when to ask next, at `now_ns`, about a group that ended at `since_ns`; not later than now: at once.
 constexpr std::uint64_t next_ask_ns(std::uint64_t since_ns, std::uint64_t now_ns) {
   return now_ns < since_ns + kSettleSpinNs ? now_ns : now_ns + kSettleStepNs;
 }

@@ -115,7 +115,7 @@ class StreamPipeline {
   std::uint32_t ranks_ = 0;        // of the communicators
   std::uint32_t unconnected_ = 0;  // devices' communicators, while connecting
   std::uint64_t since_ns_ = 0;     // since when communicators are waited for, or the last of them connected
-  std::uint64_t asked_ns_ = 0;     // when devices were asked for faults
+  std::uint64_t asked_ns_ = 0;     // when devices were checked for faults
   std::uint64_t now_ns_ = 0;
 };
 
