@@ -1,4 +1,4 @@
-// The questions that turn a prediction round: at which payload, at which compute time, at how many ranks.
+// Inverse predictions: the payload, the compute time or the number of ranks for an efficiency.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -27,7 +27,7 @@ double efficiency_of(const Scenario& scenario) {
   return prediction->efficiency;
 }
 
-// Where `above` turns false between low (true) and high (false), to the last bits of a double.
+// Returns where `above` turns false between low (true) and high (false), to the last bits of a double.
 template <class Above>
 double crossing(double low, double high, Above above) {
   for (int i = 0; i < 200; ++i) {
