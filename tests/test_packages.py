@@ -56,7 +56,7 @@ class Packages(unittest.TestCase):
         return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
 
     def taken(self, lists: dict[str, str], installed: str = "", known: str = "") -> list[str]:
-        """What apt-get was asked to install."""
+        """Returns the packages that apt-get was asked to install."""
         done = self.install(lists, installed, known)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         asked = (self.folder / "apt").read_text()

@@ -40,7 +40,7 @@ class Pages(http.server.SimpleHTTPRequestHandler):
 
 
 def asked(browser: Browser, query: str) -> list[list[Any]]:
-    """What Perfetto's trace processor answers: rows."""
+    """Returns the rows that Perfetto's trace processor answers."""
     columns = re.findall(r"as (\w+)", query)
     browser.run(f"""
         window.answer = null;

@@ -158,7 +158,7 @@ class Cluster:
 
 
 class State(NamedTuple):
-    """What Slurm says of a job."""
+    """Slurm's report of a job."""
 
     state: str
     exit_code: str
@@ -246,7 +246,7 @@ class Scripts(unittest.TestCase):
         self.assertEqual(list(pathlib.Path(f"/tmp/tributary-{os.getuid()}").glob(f"{job.id}-*.sock")), [])
 
     def status(self, job: Submitted) -> str:
-        """What the command says that the job names."""
+        """Returns the output of the command that the job's log names."""
         return call(*job.found(r"(srun --jobid.*)").split())
 
     def check_resumed(self, again: Submitted, job: Submitted) -> None:

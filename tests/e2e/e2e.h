@@ -1,4 +1,4 @@
-// What the end-to-end tests share: a small data set on disk, job files, and clusters of real daemons.
+// Fixtures of the end-to-end tests: a small data set on disk, job files, and clusters of real daemons.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -125,7 +125,7 @@ inline std::string refusal_of(const std::string& daemon, const std::string& conf
   return last_lines(log, 15);
 }
 
-// What one process says of the job when it trains it without any daemon. On the CPU, as all trainers here: a GPU has
+// Returns the report of one process that trains the job without any daemon, on the CPU, as all trainers here: a GPU has
 // other bits. nodes: matters to encodings that round a node's sum.
 inline nlohmann::json standalone_result(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
   const std::string log = dir / "standalone.log";
@@ -181,7 +181,7 @@ inline void start_trainers(LocalCluster& cluster, const std::string& job_file,
   REQUIRE_MESSAGE(started, started.error().message);
 }
 
-// What changes in the coordinator's view of the jobs while they train; empty if it cannot be asked.
+// Returns the part of the coordinator's status that changes while jobs train; empty if the coordinator does not answer.
 inline std::string progress_of(LocalCluster& cluster) {
   const auto body = http_get(cluster.coordinator_daemon().admin, "/status", milliseconds(2000));
   const auto status = body ? nlohmann::json::parse(*body, nullptr, false) : nlohmann::json();

@@ -271,7 +271,7 @@ Error refusal(AttachSocket& attach, const std::vector<std::byte>& message) {
   return {error.code, error.message};
 }
 
-// What a coordinator, a lane and a worker's attach socket answer to these messages.
+// Returns the answers of a coordinator, a lane and a worker's attach socket to these messages.
 std::vector<Error> refusals(LocalCluster& cluster, const std::vector<std::byte>& control,
                             const std::vector<std::byte>& data, const std::vector<std::byte>& attach) {
   const auto to_control = decode_control(ask(cluster.coordinator(), {control}));

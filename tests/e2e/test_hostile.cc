@@ -21,7 +21,7 @@ struct Trainers {
   Process processes[2] = {};
 
   std::string log_of(std::uint32_t node) const { return log_folder + "/hostile-" + std::to_string(node) + ".log"; }
-  // Whoever is not there: what the hostile rank writes may well be its own end.
+  // Restarts missing trainers: the hostile rank's writes may well end itself.
   void keep_up() {
     for (std::uint32_t node = 0; node < 2; ++node) {
       if (processes[node].running()) continue;

@@ -303,7 +303,7 @@ TEST_CASE("whoever has no key, or not this one, is refused with a line on both s
   }
 }
 
-// Whoever listens on the network sees the tokens of plain payloads.
+// An eavesdropper on the network sees the tokens of plain payloads.
 TEST_CASE("a token that somebody has seen is good for nothing, and neither is one of another key") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "seen", .chunk_bytes = 4096, .rounds = 100'000});

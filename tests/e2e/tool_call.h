@@ -47,7 +47,7 @@ class Call {
   Process process_;
 };
 
-// What a call says that is wrong usage: status 2, and nothing on standard output.
+// Returns the error message of wrong usage: status 2, and nothing on standard output.
 inline std::string usage_error(const TempDir& dir, const std::vector<std::string>& arguments) {
   Call call(dir, arguments);
   CHECK(call.wait() == 2);

@@ -11,10 +11,10 @@
 // Under AddressSanitizer and UndefinedBehaviorSanitizer, accesses outside of global and shared arrays and misaligned
 // vectors are found as well (fibers are announced to the sanitizers).
 //
-// What this cannot show: how fast anything is; whether accesses coalesce or banks conflict; what a weak memory order or
-// true parallelism does between blocks or between atomics and plain accesses; whether the compiler for the device
-// rounds as the one for the host (-fmad=false and IEEE division and square root are what makes it so); whether a launch
-// fits a device's limits. tests/gpu runs the same cases on a device.
+// Not emulated: speed; coalesced accesses and bank conflicts; effects of a weak memory order or true parallelism
+// between blocks or between atomics and plain accesses; whether the compiler for the device rounds as the one for the
+// host (-fmad=false and IEEE division and square root make it so); a device's launch limits. tests/gpu runs the same
+// cases on a device.
 #pragma once
 
 #include <bit>
@@ -62,8 +62,8 @@ void use(const Schedule& schedule);
 // Runs `kernel` as every thread of the grid. Throws std::logic_error, which names thread and mistake.
 void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& kernel);
 
-// What kernels are launched with: runs the grid, at once. An emulation of streams puts it off: it gives a launcher,
-// which gets the stream and what is to be run some time. An empty one: at once again.
+// Launches a kernel: runs the grid, at once. An emulation of streams defers it: it gives a launcher, which gets the
+// stream and the work to run later. An empty launcher restores the default: at once.
 void launch(const void* stream, unsigned blocks, unsigned threads, const std::function<void()>& kernel);
 using Launcher = std::function<void(const void* stream, std::function<void()> run)>;
 void use_launcher(Launcher launcher);

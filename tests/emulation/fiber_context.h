@@ -39,7 +39,7 @@ class FiberContext {
 #else
   ucontext_t machine_{};
 #endif
-  // Of the sanitizers; unused without them.
+  // Used by sanitizers only.
   [[maybe_unused]] const void* stack_ = nullptr;
   [[maybe_unused]] std::size_t stack_bytes_ = 0;
   [[maybe_unused]] void* fake_stack_ = nullptr;

@@ -6,7 +6,7 @@
 // whatever order the devices could choose, some seed chooses. Kernels are the CPU's (common/math/encoding.h,
 // kernels/tree_sum.h), collectives add in the order of ranks: ((r0 + r1) + r2) + ...
 //
-// What it checks (violations() says, in words):
+// Checks (violations() returns the violations, in words):
 //   order       any two conflicting accesses, of operations or the host (host_access()), are ordered by streams,
 //   events,
 //               collectives, callbacks and calls; independently of the order that happened (happens_before.h)
@@ -19,9 +19,9 @@
 //   the end     streams are idle when destroyed; live() counts what is left
 // Faults happen as FakeFaults plans them.
 //
-// What it cannot show: races below the runtime (a kernel's own threads, NCCL's protocols), deadlocks of NCCL's kernels,
-// limits of launch queues, the lifetime of IPC mappings in other processes, performance. A host callback counts as
-// known to the whole host once it has run: an engine that acts on one it has not looked at yet is not found.
+// Not covered: races below the runtime (a kernel's own threads, NCCL's protocols), deadlocks of NCCL's kernels, limits
+// of launch queues, the lifetime of IPC mappings in other processes, performance. A host callback counts as known to
+// the whole host once it has run: an engine that acts on one it has not looked at yet is not found.
 //
 // Thread rule: any thread, like the real one.
 #pragma once
@@ -94,7 +94,7 @@ class FakeDeviceApi final : public DeviceApi {
   void hold_settling(bool hold);
   // How many calls that make communicators, counted from the first, may get what they wait for.
   void let_connect(std::uint64_t calls);
-  // What hangs by kernel_hangs goes on.
+  // Lets the work that hangs by kernel_hangs continue.
   void let_go();
 
   // ---- What was found ----
@@ -110,7 +110,7 @@ class FakeDeviceApi final : public DeviceApi {
   std::size_t waits() const;        // for events, that were issued
   // Labels of streams that have had both host functions and copies or kernels.
   std::vector<std::string> mixed_streams() const;
-  // What a handle of export_memory() leads to; null if it was freed.
+  // Returns the memory of a handle of export_memory(); null if it was freed.
   void* opened(const IpcHandle& handle) const;
 
   // ---- DeviceApi ----

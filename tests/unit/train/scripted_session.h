@@ -24,7 +24,7 @@ struct World {
   Round snapshot;
   Tensors snapshot_parameters, snapshot_momentum;
 
-  // What wait() says once the round is there (kStopRequested), or instead of it (kStopped, kRestart, an error).
+  // Results of wait() once the round is there (kStopRequested), or instead of it (kStopped, kRestart, an error).
   std::map<std::uint64_t, StepState> states;
   std::map<std::uint64_t, Error> errors;
   std::vector<Error> attach_errors;  // of the next attaches, the last one first

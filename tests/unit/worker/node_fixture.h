@@ -184,7 +184,7 @@ struct FakeNode {
       return Session::attach(options, tensors);
     });
   }
-  // What the coordinator answers to the newest JoinJob.
+  // Answers the newest JoinJob as the coordinator does.
   void welcome(std::uint32_t view = 1, Round resume = Round(0), std::uint64_t chunk_elements = 1024,
                std::vector<std::vector<std::byte>> rank_states = {}) {
     server->on_control(welcome_message(view, resume, chunk_elements, std::move(rank_states)));

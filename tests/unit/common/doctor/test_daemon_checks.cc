@@ -1,4 +1,4 @@
-// What a configuration meets on a machine, and whether endpoints are reached.
+// Checks of a configuration against its machine, and of the reachability of endpoints.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
@@ -121,7 +121,7 @@ TEST_CASE("Addresses that are not this machine's, or taken, are named with those
   CHECK(check_of(checks_of(config, here()), "[server] advertise").level == CheckLevel::kNote);
   config.advertise = "10.9.8.7";
   CHECK(check_of(checks_of(config, here()), "[server] advertise").level == CheckLevel::kOk);
-  // Of lanes side by side the one whose port is taken.
+  // Among lanes on consecutive ports, the check names the one whose port is taken.
   const std::string port = taken.endpoint.substr(taken.endpoint.rfind(':') + 1);
   ServerConfig lanes = config;
   lanes.lanes = 3;

@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// What was told, as it comes.
+// Collects findings as they arrive.
 class Told {
  public:
   void add(const Examined& found) {

@@ -57,7 +57,7 @@ struct JoinOptions {
   std::vector<std::uint32_t> model_ranks = {};
 };
 
-// Of a node that keeps the pushes of 16 rounds.
+// Returns the options of a node that keeps the pushes of 16 rounds.
 inline JoinOptions keeping() {
   JoinOptions options;
   options.redo_capacity = 16;

@@ -9,7 +9,7 @@ using namespace testing;
 
 namespace {
 
-// What a node says when it joins again.
+// The states that a node reports when it joins again.
 struct Joins {
   std::vector<std::pair<std::uint64_t, std::uint32_t>> held = {};  // round, local rank
   std::vector<std::uint32_t> living = {};

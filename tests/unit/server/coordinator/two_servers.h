@@ -21,7 +21,7 @@ struct TwoServers : Cluster {
     peers[index] = PeerId(1500 + index);
     say(peers[index], hello);
   }
-  // What it is told to open, if that is said once.
+  // Returns the server's OpenJob, if it got exactly one.
   std::optional<OpenJob> opened(std::uint16_t index) const { return only<OpenJob>(peers[index]); }
   void all_open() {
     const OpenJob opening = open();

@@ -139,7 +139,7 @@ class EngineCluster {
       turn();
     }
   }
-  // What the sums make, in the order that the fake adds in: in the node first, if the plan is so.
+  // Steps the reference by the sums, in the fake's order of addition: within the node first, if the plan does so.
   void step_reference(std::uint64_t total) {
     const bool in_node = nodes[0]->engine->plan().sharded();
     std::vector<float> sum;

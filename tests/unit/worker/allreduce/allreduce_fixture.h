@@ -328,7 +328,7 @@ inline void check_that_other_bits_are_noticed(const ClusterOptions& options) {
   }
 }
 
-// What servers make of the same gradients: the fused sum and step over the frames of all ranks (or nodes).
+// The servers' result for the same gradients: the fused sum and step over the frames of all ranks (or nodes).
 class ServerReference {
  public:
   explicit ServerReference(const ClusterOptions& options)

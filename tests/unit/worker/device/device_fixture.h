@@ -40,7 +40,7 @@ inline bool same_bits(std::span<const float> a, std::span<const float> b) {
 
 class DeviceNode {
  public:
-  // What a lane is told.
+  // Records the events of a lane.
   struct Lane final : ReduceListener {
     explicit Lane(DeviceNode& owner) : node(owner) {}
     void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) override {
@@ -176,7 +176,7 @@ class DeviceNode {
     const auto* lent = static_cast<const float*>(api->opened(reduction->loan(rank).parameters));
     return {lent, layout->flat_elements()};
   }
-  // What the node's sum of a chunk is: tree order on a device, rank order over devices.
+  // Returns the node's sum of a chunk: tree order on a device, rank order over devices.
   std::vector<float> sum(ChunkIndex chunk) {
     const ChunkRange range = layout->chunk(chunk);
     std::vector<float> total;
