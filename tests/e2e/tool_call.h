@@ -60,7 +60,7 @@ inline std::vector<std::string> with(std::vector<std::string> arguments, std::in
   return arguments;
 }
 
-// The pids of the cluster in dir/run, once it is there.
+// Returns the pids of the cluster in dir/run, once it is there.
 inline std::vector<pid_t> daemons_of(const TempDir& dir) {
   nlohmann::json cluster;
   REQUIRE(eventually([&] {

@@ -2,11 +2,11 @@
 // (-include), a launch becomes a loop over the blocks of the grid, and the threads of a block become fibers of one
 // thread of the operating system. Device pointers are plain pointers.
 //
-// A fiber runs until it must wait for others (a barrier of the block, an exchange within its warp); then another's turn
-// comes. So a run is deterministic; and the order of turns, and that of blocks, can be shuffled by a seed: results that
-// depend on it are a missing barrier. Shared memory begins every block filled with a pattern, so that nothing lives on
-// what a block before left. Mistakes that CUDA leaves undefined end the launch with an exception: a barrier or an
-// exchange that not all threads reach, lanes of a warp at different exchanges, a mask without all lanes.
+// A fiber runs until it must wait for others (a barrier of the block, an exchange within its warp); then another fiber
+// runs. So a run is deterministic. A seed can shuffle the order of turns, and that of blocks: results that depend on it
+// show a missing barrier. Shared memory is filled with a pattern before every block, so that no block depends on values
+// of an earlier one. Mistakes that CUDA leaves undefined end the launch with an exception: a barrier or an exchange
+// that not all threads reach, lanes of a warp at different exchanges, a mask without all lanes.
 //
 // Under AddressSanitizer and UndefinedBehaviorSanitizer, accesses outside of global and shared arrays and misaligned
 // vectors are found as well (fibers are announced to the sanitizers).
@@ -46,8 +46,8 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 
-// How far one goes before others follow: all threads of the block in turns, each up to where it must wait; or a warp
-// until the whole of it waits for other warps, which shows mistakes between warps that turns of all would hide.
+// The length of a turn: all threads of the block in turns, each up to its next wait; or a warp until all of it waits
+// for other warps, which shows mistakes between warps that turns of all threads would hide.
 enum class Turns { kThreads, kWarps };
 
 struct Schedule {
@@ -70,13 +70,13 @@ void use_launcher(Launcher launcher);
 
 // ---- For the code of the kernels ----
 
-// The same memory for all threads of the block that come by the same site.
+// Returns the same memory to all threads of the block at the same site.
 void* shared_memory(const void* site, std::size_t bytes, std::size_t alignment);
-// How many threads of the block said true.
+// Returns the number of threads of the block that passed true.
 int barrier(bool vote);
 
 enum class Exchange { kShuffle, kShuffleUp, kShuffleDown, kShuffleXor, kReduceAdd, kReduceMax };
-// Waits for all lanes of the warp; then the value of lane `source` (0 to 31) of this exchange.
+// Waits for all lanes of the warp; returns the value of lane `source` (0 to 31) of this exchange.
 std::uint64_t exchange(Exchange kind, unsigned mask, std::uint64_t value, unsigned source);
 // Likewise; combines the lanes' values.
 std::uint32_t reduce(Exchange kind, unsigned mask, std::uint32_t value);

@@ -56,10 +56,10 @@ struct FakeFaults {
   std::uint64_t turns = 0;
 
   std::optional<std::uint64_t> copy_fails;  // the n-th copy's call, from 0
-  // The n-th kernel or copy that runs, from 0, is a fault: its device works on nothing any more, no host function comes
-  // from there, collectives with it hang, and only who asks the device is told.
+  // The n-th kernel or copy that runs, from 0, is a fault: its device runs nothing any more, calls no host function,
+  // and hangs collectives with it. Only a query of the device reports the fault.
   std::optional<std::uint64_t> kernel_faults;
-  // The n-th kernel or copy that comes to run, from 0, does not, nor what is behind it on its stream: until let_go().
+  // The n-th kernel or copy, from 0, hangs until let_go(), and so do the operations behind it on its stream.
   std::optional<std::uint64_t> kernel_hangs;
   bool communicators_hang = false;                // create_comms() never settles
   std::optional<std::string> communicators_fail;  // create_comms() returns this
@@ -83,16 +83,16 @@ class FakeDeviceApi final : public DeviceApi {
   ~FakeDeviceApi() override;
 
   // ---- The scheduler ----
-  // One turn. False if nothing can run: all streams are empty, or what is on them hangs.
+  // Runs one operation. False if nothing can run: all streams are empty, or their heads hang.
   bool run_one();
   void run_all() {
     while (run_one()) {
     }
   }
 
-  // Until it is let go nothing settles.
+  // Holds back all settling until it is called with false.
   void hold_settling(bool hold);
-  // How many calls that make communicators, counted from the first, may get what they wait for.
+  // Lets the first `calls` calls that make communicators complete; later ones wait.
   void let_connect(std::uint64_t calls);
   // Lets the work that hangs by kernel_hangs continue.
   void let_go();

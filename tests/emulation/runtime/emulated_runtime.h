@@ -9,7 +9,7 @@
 // arrived.
 //
 // Mistakes that CUDA leaves undefined end in an exception: a call of CUDA from a host function, a copy beyond an
-// allocation, memory or streams that do not exist, waiting for what nobody will do.
+// allocation, memory or streams that do not exist, a wait that can never end.
 //
 // Not emulated: true parallelism, costs, and further refusals of a real runtime.
 #pragma once

@@ -1,5 +1,5 @@
-// A scripted Session for tests of the trainer: World is the job's servers and worker, and what they will say. Linked
-// in the place of tributary_session's, which the linker then takes nothing from.
+// A scripted Session for tests of the trainer: World is the job's servers and worker, with their scripted answers. It
+// is linked in the place of tributary_session's, of which the linker then takes nothing.
 #pragma once
 
 #include <cstdint>

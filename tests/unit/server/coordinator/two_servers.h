@@ -1,4 +1,4 @@
-// Two servers and two nodes of a job, of which servers come back as new processes: for tests of where views begin.
+// Two servers and two nodes of a job, whose servers come back as new processes: for tests of where views begin.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,7 @@ struct TwoServers : Cluster {
     const OpenJob opening = open();
     for (const PeerId peer : peers) say(peer, ShardReady{opening.job, opening.view, true, {}, {}});
   }
-  // All shards are open now: what node w is welcomed with.
+  // Opens all shards; returns node w's welcome.
   JobWelcome welcome(std::uint32_t w = 0) {
     all_open();
     const auto said = only<JobWelcome>(worker_peer(w));

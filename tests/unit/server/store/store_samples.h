@@ -45,7 +45,7 @@ inline void write_snapshot(Store& store, BufferPool& pool, const SnapshotInfo& i
   CHECK((*writer)->bytes() >= info.chunks * elements * sizeof(float) * (1 + kSlots));
 }
 
-// Loads and checks every value; the status of the load.
+// Loads and checks every value; returns the status of the load.
 inline Status load_snapshot(Store& store, const SnapshotInfo& info, std::size_t elements = kElements) {
   const auto expected = owned(info.chunks);
   std::size_t position = 0;

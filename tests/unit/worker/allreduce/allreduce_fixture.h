@@ -223,7 +223,7 @@ class AllreduceCluster {
     (devices ? options_.copy : &copy_here)(values.data(), from, values.size() * sizeof(float));
     return values;
   }
-  // One bit of one parameter on one node, which nothing that trains has changed.
+  // Flips one bit of one parameter on one node, as no training step would.
   void flip_bit(std::uint32_t n, std::uint64_t element) {
     const NodeJob& job = *nodes_[n]->job;
     const auto& devices = job.spec().allreduce_devices;
