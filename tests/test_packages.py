@@ -92,7 +92,7 @@ class Packages(unittest.TestCase):
         self.assertNotIn("install", (self.folder / "apt").read_text())
 
     def test_another_system(self) -> None:
-        """All that is wanted is told, with what it is; and with the word that it is there all goes on."""
+        """All wanted packages are listed, with their purpose; if they are declared present, everything continues."""
         for name in ("apt-get", "dpkg-query", "dpkg"):
             (self.bin / name).unlink()
         lists = {name: path.read_text() for name, path in LISTS.items()}

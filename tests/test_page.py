@@ -144,7 +144,7 @@ class Cluster:
         return next((one for one in status["coordinator"]["jobs"] if one["name"] == JOB), {})
 
     def add_worker(self, name: str) -> None:
-        """A daemon that joins under that name, beside the job's."""
+        """Adds a daemon of that name to the job's."""
         coordinator = json.loads((self.folder / "run" / "cluster.json").read_text())["coordinator"]
         config = self.folder / "another.toml"
         config.write_text(

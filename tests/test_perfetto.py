@@ -24,7 +24,7 @@ ROUNDS = 20
 
 
 class Pages(http.server.SimpleHTTPRequestHandler):
-    """Perfetto, and the trace beside it."""
+    """Perfetto, and the trace next to it."""
 
     trace = ""
     extensions_map: ClassVar[dict[str, str]] = {

@@ -72,7 +72,7 @@ def rule_of(command: str) -> Rule:
 
 
 def commands_of(readme: str) -> list[str]:
-    """The lines of its `sh` blocks, without comments; a line that ends in a backslash goes on in the next."""
+    """Returns the lines of its `sh` blocks, without comments; a line that ends in a backslash continues in the next."""
     commands: list[str] = []
     for block in re.findall(r"^```sh\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():

@@ -1,4 +1,4 @@
-"""The rooms of the house, and which may use which; the test reads every include of the product.
+"""The rooms, and the rooms that each may use; the test reads every include of the product.
 
 A room is a folder. It may use the rooms that ROOMS names for it, and those that these may use. The test fails on an
 include that points another way, a file in a folder that is no room, an include of a missing file, and an unused

@@ -263,7 +263,7 @@ class Scripts(unittest.TestCase):
         self.assertEqual({stat.S_IMODE(path.stat().st_mode) for path in secrets}, {0o600})
 
     def test_cancelled(self) -> None:
-        """All of the job is told to end, its script too; the next one of its name waits for that, and goes on."""
+        """Slurm ends all of the job, its script too; the next job of its name waits for that, and continues."""
         job = self.submit("colocated.sbatch", SLOWLY)
         again = self.submit("colocated.sbatch")
         job.wait_for("wrote the snapshot", "server-0.log")

@@ -1,4 +1,4 @@
-// A trainer in C (examples/session.c) over libtributary.so: it trains, survives a lost daemon, and goes on after a
+// A trainer in C (examples/session.c) over libtributary.so: it trains, survives a lost daemon, and continues after a
 // stop.
 #include <array>
 #include <sstream>

@@ -1,5 +1,5 @@
-// Jobs whose rounds wait for one decision: clipping, loss scales. The bits are the standalone reference's,
-// however the job is spread and whoever dies.
+// Jobs whose rounds wait for one decision: clipping, loss scales. The bits are the standalone reference's, however the
+// job is spread and whichever process dies.
 #include <signal.h>
 
 #include "tests/e2e/e2e.h"

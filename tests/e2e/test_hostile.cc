@@ -1,6 +1,6 @@
-// A job with a trainer that writes nonsense into all memory that it shares with its worker, in rounds that go on: the
-// daemons live, and another job beside it, on the same daemons, ends in its bits. TRIBUTARY_HOSTILE_SECONDS: how long
-// each case takes at least (2).
+// A job with a trainer that writes nonsense into all memory that it shares with its worker, while rounds continue: the
+// daemons survive, and another job on them ends in its bits. TRIBUTARY_HOSTILE_SECONDS: the least duration of each case
+// (2).
 #include <cstdlib>
 #include <sstream>
 
@@ -101,7 +101,7 @@ void suffer(const std::string& mode, const std::string& push, const std::string&
   ClusterOptions options = options_in(dir / "run");
   options.servers = options.lanes = 2;
   options.nodes = 2;
-  options.peer_timeout_ms = 60'000;  // what begins anew does so for what the trainer did, not for a busy machine
+  options.peer_timeout_ms = 60'000;  // a view ends for the trainer's deeds, not for a busy machine
   const auto cluster = start(options);
   Trainers hostile{*cluster, {"hostile", mode, push, pull}, dir / "run"};
   hostile.keep_up();

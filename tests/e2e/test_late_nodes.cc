@@ -1,4 +1,4 @@
-// Nodes that are late: work-weighted rounds, and being named, with real daemons.
+// Late nodes: work-weighted rounds, and reports of stragglers, with real daemons.
 #include <signal.h>
 
 #include <algorithm>

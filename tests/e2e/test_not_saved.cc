@@ -1,4 +1,5 @@
-// Nothing that was to be kept and is not ends with status 0, or in silence; and who stopped a job is told to all.
+// State that was to be kept and is not never ends with status 0, or in silence; and every rank learns who stopped a
+// job.
 #include <doctest/doctest.h>
 #include <signal.h>
 

@@ -1,4 +1,4 @@
-// Daemons that live long stay as they are: a short soak.
+// Long-lived daemons do not grow: a short soak.
 #include "bench/pushpull.h"
 #include "tests/e2e/e2e.h"
 #include "tests/e2e/soak.h"

@@ -1,4 +1,4 @@
-// Local steps (mode local_sgd): what a replica contributes, and what comes of it.
+// Local steps (mode local_sgd): a replica's contribution, and the servers' result.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -102,7 +102,7 @@ std::string get(const std::string& target) {
   return "GET " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 }
 
-// A server that answers whoever connects with `bytes`, once.
+// A server that answers its first connection with `bytes`.
 class OneAnswer {
  public:
   explicit OneAnswer(std::string bytes) : bytes_(std::move(bytes)) {

@@ -1,4 +1,4 @@
-// The thread on which a daemon looks at itself.
+// The thread on which a daemon examines itself.
 #include <doctest/doctest.h>
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Which key may say what to the coordinator.
+// The messages that each key may send to the coordinator.
 #include <doctest/doctest.h>
 
 #include "common/config/job_json.h"

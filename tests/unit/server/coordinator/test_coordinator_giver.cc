@@ -1,4 +1,5 @@
-// CoordinatorCore: what ranks of which nothing is known get: what the first rank kept of the round, or who is to give it.
+// CoordinatorCore: ranks without a state get the first rank's state of the round, or that of the rank that must give
+// it.
 #include <doctest/doctest.h>
 
 #include "tests/unit/server/coordinator/large_states.h"

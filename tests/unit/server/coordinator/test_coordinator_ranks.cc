@@ -1,4 +1,4 @@
-// CoordinatorCore: what ranks keep with a snapshot, into the record, and back to them.
+// CoordinatorCore: ranks' states with a snapshot, into the record, and back to the ranks.
 #include <doctest/doctest.h>
 
 #include "tests/unit/server/coordinator/large_states.h"

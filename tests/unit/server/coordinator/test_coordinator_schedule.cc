@@ -1,4 +1,4 @@
-// One slot for snapshots, and several who want one: the schedule, nodes that keep pushes, saves, and nodes that join.
+// One slot for snapshots, and its several users: the schedule, nodes that keep pushes, saves, and nodes that join.
 #include <doctest/doctest.h>
 
 #include "tests/unit/server/coordinator/coordinator_fixture.h"

@@ -1,5 +1,5 @@
-// Workers on a server's machine that read what they were told long after the server has gone on: a real lane, and a
-// worker by hand, which reads when the test says.
+// Workers on a server's machine that read their answers long after the server's next steps: a real lane, and a worker
+// by hand, which reads on the test's command.
 #include <doctest/doctest.h>
 
 #include "common/math/encoding.h"

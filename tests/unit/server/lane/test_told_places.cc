@@ -1,4 +1,4 @@
-// Shares in buffers whose places workers were told.
+// Shares in buffers whose places workers got.
 #include <doctest/doctest.h>
 
 #include <cstring>

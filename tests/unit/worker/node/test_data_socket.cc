@@ -1,5 +1,5 @@
 // A node's connection to a lane that takes one-time tokens, between real sockets on loopback: it comes back with a new
-// one when it is lost, and nobody comes in with one that was seen.
+// one when it is lost, and a token that was seen admits nobody.
 #include <doctest/doctest.h>
 
 #include <chrono>

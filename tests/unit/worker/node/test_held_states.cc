@@ -1,4 +1,4 @@
-// HeldStates: what the next trainer in a rank's place gets.
+// HeldStates: the state that the next trainer in a rank's place gets.
 #include <doctest/doctest.h>
 
 #include "worker/node/held_states.h"
