@@ -1,4 +1,4 @@
-// Nodes that are late: work-weighted rounds, and being named, with real daemons.
+// Late nodes: work-weighted rounds, and reports of stragglers, with real daemons.
 #include <signal.h>
 
 #include <algorithm>
@@ -148,7 +148,7 @@ TEST_CASE("the experiment runs, says what is ideal, and keeps what it measured b
   std::ifstream kept(report + "/stragglers.json");
   CHECK(nlohmann::json::parse(kept) == damaged);
 
-  // Who is interrupted keeps what was measured by then.
+  // An interrupted run keeps the measurements made by then.
   const std::string other = dir / "interrupted";
   Process interrupted = begin("sync,weighted,ssp-1,ssp-4,async", other);
   REQUIRE(eventually([&] { return std::filesystem::exists(other + "/stragglers.json"); }));

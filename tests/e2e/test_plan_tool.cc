@@ -1,4 +1,4 @@
-// `tributary plan` as a user calls it. What it computes is tested in test_plan and test_cost_model.
+// `tributary plan` as a user calls it. Its arithmetic is tested in test_plan and test_cost_model.
 #include <algorithm>
 
 #include "tests/e2e/e2e.h"
