@@ -129,19 +129,4 @@ struct Prediction {
 // Errors: kInvalidArgument, naming the field.
 Result<Prediction> predict(const Scenario& scenario);
 
-// The payload at which the efficiency falls to `efficiency`, between low and high; kNotFound if it does not there.
-Result<double> payload_for_efficiency(Scenario scenario, double efficiency, double low, double high);
-// The compute time from which on the efficiency is at least `efficiency` (below 1).
-Result<double> compute_for_efficiency(Scenario scenario, double efficiency);
-
-// Efficiency by the number of ranks, on nodes of `ranks_per_node`: fewer ranks than that stand on one node.
-struct ScalingPoint {
-  std::uint32_t ranks = 0;
-  double efficiency = 0.0;
-};
-// REQUIRES: every count is at most ranks_per_node or a multiple of it.
-Result<std::vector<ScalingPoint>> scaling_curve(Scenario scenario, const std::vector<std::uint32_t>& ranks);
-// Position of the knee: the last point before the largest drop from one point to the next. REQUIRES: two points.
-std::size_t knee_of(const std::vector<ScalingPoint>& curve);
-
 }  // namespace tributary

@@ -32,7 +32,7 @@ const std::vector<Rule>& rules() {
       {"tributary bench torch", Way::kNotRun, "root, torch, and minutes; python/tests/test_bench.py"},
       {"bench/torch_step.py", Way::kNotRun, "torch, and minutes"},
       {"tributary bench ", Way::kNotRun,
-       "measures, on a machine that does nothing else; test_up, test_late_nodes, unit tests"},
+       "measures, on a machine that does nothing else; test_up, unit tests"},
       {"ssh ", Way::kNotRun, "another machine; test_page opens the page"},
       {"sudo ", Way::kNotRun, "root, and this machine's own system; test_deb"},
       {"man ", Way::kNotRun, "the package's; test_command_lines"},

@@ -1,5 +1,4 @@
-// What `tributary plan` computes, apart from the tool for its tests: the table of layouts with a recommendation, the
-// published example (plan_paper), sweeps (plan_sweep), and link figures of running daemons (plan_measure).
+// The computation behind `tributary plan`, apart from the tool for its tests: the table of layouts with a recommendation.
 #pragma once
 
 #include <cstddef>
