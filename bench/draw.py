@@ -1,15 +1,12 @@
 #!/usr/bin/python3
-"""Draws what `tributary bench` and `tributary plan` measured or computed.
+"""Draws what `tributary bench` measured.
 
 usage: draw.py compare RESULTS.json PAGE.html       one page with its plots inside
        draw.py torch RESULTS.json PAGE.html         the same
-       draw.py stragglers RESULTS.json PAGE.html    the same
-       draw.py sweep SWEEP.csv PICTURE.svg|.png     step time, and efficiency where compute time is known
 
 Exit status: 0 drawn, 1 failed (the reason is on standard error), 2 wrong usage, 3 without matplotlib.
 """
 
-import csv
 import html
 import io
 import json
@@ -485,190 +482,6 @@ def torch_page(results):
     )
 
 
-STRAGGLER_NAMES = {
-    "sync": "sync",
-    "weighted": "sync, work-weighted",
-    "ssp-1": "ssp, s = 1",
-    "ssp-4": "ssp, s = 4",
-    "ssp-16": "ssp, s = 16",
-    "async": "async",
-    "diloco": "DiLoCo, H = 10",
-}
-SLOWDOWNS = {
-    "none": "Nobody is slow",
-    "constant": "One of the nodes takes 3 times as long, always",
-    "random": "One of the nodes takes 5 times as long, in 10 % of its steps",
-}
-
-
-def throughput(figures, runs):
-    figure, axes = figures.rows(len(runs))
-    for row, run in enumerate(runs):
-        axes.barh(row, run["samples_per_s"], height=0.55, color=colour(row))
-        axes.annotate(
-            f"{run['samples_per_s']:.0f}",
-            (run["samples_per_s"], row),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-        )
-    axes.axvline(runs[0]["ideal_per_s"], color="#888", linestyle=":", label="ideal: n − 1 + 1/f nodes")
-    axes.set_yticks(range(len(runs)), [STRAGGLER_NAMES[run["variant"]] for run in runs])
-    axes.set_xlabel("samples a second")
-    axes.set_xlim(left=0)
-    axes.margins(x=0.12)
-    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.45 if len(runs) < 3 else -0.2))
-    return figure
-
-
-def accuracy(figures, runs, key, label, scale=1.0):
-    figure, axes = figures.pyplot.subplots(figsize=(9, 4))
-    for index, run in enumerate(runs):
-        points = [(scale * p[key], 100 * p["test_accuracy"]) for p in run["curve"]]
-        axes.plot(
-            [p[0] for p in points],
-            [p[1] for p in points],
-            color=colour(index),
-            linewidth=1.6,
-            label=STRAGGLER_NAMES[run["variant"]],
-        )
-    axes.set_xlabel(label)
-    axes.set_ylabel("test accuracy, %")
-    axes.set_ylim(bottom=60)
-    axes.legend(frameon=False, ncols=2)
-    return figure
-
-
-def seconds_to(run, goal):
-    return next((f"{p['seconds']:.1f} s" for p in run["curve"] if p["test_accuracy"] >= goal), "not reached")
-
-
-def slowdown_section(name, runs, figures):
-    text = f"<h2>{html.escape(SLOWDOWNS[name])}</h2>"
-    text += figures.svg(throughput(figures, runs), "Of all nodes together.")
-    goal = 0.98 * max(run["test_accuracy"] or 0 for run in runs)
-    text += table(
-        (
-            "variant",
-            "samples/s",
-            "of the ideal",
-            "left for want of time",
-            f"to {100 * goal:.1f} % accuracy",
-            "accuracy at the end (mean of 5)",
-        ),
-        [
-            (
-                STRAGGLER_NAMES[run["variant"]],
-                f"{run['samples_per_s']:.0f}",
-                f"{run['ratio']:.3f}",
-                f"{run['left']:.0f}",
-                seconds_to(run, goal),
-                f"{100 * (run['test_accuracy'] or 0):.2f} %",
-            )
-            for run in runs
-        ],
-    )
-    text += figures.svg(
-        accuracy(figures, runs, "seconds", "seconds since training began"), "Test accuracy against wall time."
-    )
-    text += figures.svg(accuracy(figures, runs, "samples", "thousand samples", 1e-3), "The same against samples.")
-    return text
-
-
-def stragglers_page(result):
-    figures = Figures()
-    options = result["options"]
-    text = page_head(f"One slow node of {options['nodes']}") + (
-        f"<h1>One slow node of {options['nodes']}</h1>"
-        f"<p>Every run trains for {options['seconds']:g} s. A node's step is {options['batch']} samples in "
-        f"{options['micro_batches']} micro-batches, "
-        f"{1e-3 * options['us_per_sample'] * options['batch']:.0f} ms of which it sleeps instead of computing; "
-        "the deadline of work-weighted rounds is "
-        f"{options.get('deadline_ms', 0)} ms. Evaluation happens after the run, on copies.</p>\n"
-    )
-    order = list(STRAGGLER_NAMES)
-    for name in SLOWDOWNS:
-        runs = sorted(
-            (run for run in result["runs"] if run["slowdown"] == name), key=lambda run: order.index(run["variant"])
-        )
-        if runs:
-            text += slowdown_section(name, runs, figures)
-    return text + "</html>\n"
-
-
-# A layout's name, colour and line: rings and trees dashed, above the servers' lines, so that equal ones show both.
-LAYOUTS = {
-    "flat-ring": ("flat ring", "tab:blue", "--"),
-    "hierarchical-ring": ("hierarchical ring", "tab:cyan", "--"),
-    "tree": ("two trees", "tab:gray", "--"),
-    "dedicated": ("servers on machines of their own", "tab:red", "-"),
-    "colocated": ("servers beside the workers", "tab:green", "-"),
-    "mixed": ("servers on both", "tab:purple", "-"),
-}
-AXES = {
-    "payload": ("payload in MB", 1e6),
-    "bandwidth": ("bandwidth of a host's link in MB/s", 1e6),
-    "nodes": ("nodes", 1.0),
-    "servers": ("server hosts", 1.0),
-}
-
-
-def read_sweep(path):
-    """(what is swept, {layout: [(value, step seconds, efficiency)]}), layouts in the order of the file."""
-    layouts = {}
-    over = None
-    with open(path, newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            over = row["over"]
-            point = (float(row["value"]), float(row["step_s"]), float(row["efficiency"]))
-            layouts.setdefault(row["layout"], []).append(point)
-    if over not in AXES:
-        raise ValueError(f"{path} is no CSV of `tributary plan --sweep`")
-    return over, layouts
-
-
-def draw_sweep(path, picture):
-    over, layouts = read_sweep(path)
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "tributary"  # the same file for the same data
-    from matplotlib import pyplot, ticker
-
-    label, unit = AXES[over]
-    with_compute = any(efficiency > 0 for points in layouts.values() for _, _, efficiency in points)
-    figure, axes = pyplot.subplots(
-        1, 2 if with_compute else 1, figsize=(11 if with_compute else 6.5, 4.5), squeeze=False
-    )
-    for layout, points in layouts.items():
-        x = [value / unit for value, _, _ in points]
-        name, colour, line = LAYOUTS[layout]
-        style = {"label": name, "color": colour, "linestyle": line, "marker": ".", "zorder": 4 if line == "--" else 3}
-        axes[0][0].plot(x, [1e3 * step for _, step, _ in points], **style)
-        if with_compute:
-            axes[0][1].plot(x, [100 * efficiency for _, _, efficiency in points], **style)
-    axes[0][0].set_ylabel("step in ms")
-    geometric = over in ("payload", "bandwidth")
-    if geometric:
-        axes[0][0].set_yscale("log")
-    else:
-        axes[0][0].set_ylim(bottom=0)
-    if with_compute:
-        axes[0][1].set_ylabel("efficiency in %")
-        axes[0][1].set_ylim(0, 102)
-    for axis in axes[0]:
-        axis.set_xlabel(label)
-        if geometric:
-            axis.set_xscale("log")
-        axis.grid(True, alpha=0.3)
-        for scale in (axis.xaxis, axis.yaxis):
-            if scale.get_scale() == "log":
-                scale.set_major_formatter(ticker.FormatStrFormatter("%g"))
-    axes[0][0].legend(fontsize="small")
-    figure.tight_layout()
-    figure.savefig(picture, metadata={"Date": None} if picture.endswith(".svg") else None)
-
-
 def write_page(page, data, path):
     with open(data, encoding="utf-8") as file:
         result = json.load(file)
@@ -680,8 +493,6 @@ def write_page(page, data, path):
 PICTURES = {
     "compare": lambda data, path: write_page(lambda result: comparison_page(result["labs"]), data, path),
     "torch": lambda data, path: write_page(lambda result: torch_page(result["labs"]), data, path),
-    "stragglers": lambda data, path: write_page(stragglers_page, data, path),
-    "sweep": draw_sweep,
 }
 
 

@@ -16,7 +16,6 @@
   each(gpu_costs)                          \
   each(staleness)                          \
   each(elastic)                            \
-  each(stragglers)                         \
   each(compare)                            \
   each(torch)                              \
   each(checkpoint)                         \

@@ -36,8 +36,8 @@ struct Adam : Formula {
     return s;
   }
 
-  // s0: m, s1: v. One square root and one division an element: what is divided by sqrt(1 - beta2^t) is multiplied by
-  // its inverse instead.
+  // s0: m, s1: v. One square root and one division an element: a multiplication by the inverse of sqrt(1 - beta2^t)
+  // takes the place of the other division.
   TRIBUTARY_INLINE static StepElement moments(const StepScalars& s, StepElement old, float g) {
     const float base = s.lerp_from_gradient ? g : old.s0;
     const float other = s.lerp_from_gradient ? old.s0 : g;

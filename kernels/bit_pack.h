@@ -1,4 +1,4 @@
-// Eight flags of a byte each into one byte of bits: what a vector loop has compared, as a bit mask, in plain C++.
+// Packs eight flags of a byte each into one byte of bits: a vector loop's comparisons as a bit mask, in plain C++.
 #pragma once
 
 #include <cstdint>

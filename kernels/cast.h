@@ -14,7 +14,7 @@ void bf16_to_fp32(const std::uint16_t* in, std::size_t count, float* out);
 void fp32_to_fp16(const float* in, std::size_t count, std::uint16_t* out);
 void fp16_to_fp32(const std::uint16_t* in, std::size_t count, float* out);
 
-namespace cuda {  // kernels/cuda_stream.h says what holds for these
+namespace cuda {  // rules: kernels/cuda_stream.h
 
 void fp32_to_bf16(const SumInputs& in, std::size_t count, std::uint16_t* out, Stream stream);
 void bf16_to_fp32(const std::uint16_t* in, std::size_t count, float* out, Stream stream);

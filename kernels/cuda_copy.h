@@ -1,8 +1,8 @@
 // A copy that has landed when it returns, for set-up, tests and benchmarks.
 //
-// cudaMemcpy() alone does not promise that: from pageable memory it may return while the last bytes are still on their
-// way from a staging buffer (CUDA Runtime API, "API synchronization behavior"), and streams that do not wait for the
-// legacy stream, as all of ours, then read what was there before.
+// cudaMemcpy() alone does not promise that. From pageable memory it may return while the last bytes are still on their
+// way from a staging buffer (CUDA Runtime API, "API synchronization behavior"). Streams that do not wait for the legacy
+// stream, as all of ours, then read the old bytes.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,11 +1,11 @@
-// The CUDA twin of Optimizer::step(): for jobs in all-reduce mode, whose parameters and optimizer state live on the
-// devices. What stays on the host is the interface (kernels/optimizer.h): its scalars() are computed there as ever.
+// The CUDA twin of Optimizer::step(), for all-reduce jobs whose parameters and optimizer state live on the devices. The
+// interface (kernels/optimizer.h) stays on the host: scalars() are computed there.
 #pragma once
 
 #include "kernels/cuda_stream.h"
 #include "kernels/optimizer.h"
 
-namespace tributary::kernels::cuda {  // kernels/cuda_stream.h says what holds for these
+namespace tributary::kernels::cuda {  // rules: kernels/cuda_stream.h
 
 // As optimizer.step(scalars, block) with all pointers of `block` in device memory, bit for bit.
 void optimizer_step(const Optimizer& optimizer, const StepScalars& scalars, const BlockArgs& block, Stream stream);

@@ -1,5 +1,5 @@
-// What the CUDA kernels (*.cu) share: how an array is divided among blocks and threads, 16-byte accesses, the tree sum
-// of an element's inputs, the lane sum of a block, and the launch.
+// Shared parts of the CUDA kernels (*.cu): how an array is divided among blocks and threads, 16-byte accesses, the tree
+// sum of an element's inputs, the lane sum of a block, and the launch.
 //
 // A tile is 4096 elements for 256 threads. Thread t handles four vectors of four elements, at 4 t + 1024 r (r = 0..3)
 // or, where warps work alone, at 512 w + 4 l + 128 r (warp w, lane l): either way a warp touches 512 contiguous bytes
@@ -50,7 +50,7 @@ constexpr unsigned blocks_for(std::size_t count, unsigned most = kMaxBlocks) {
 
 // ---- Host: launch ----
 
-// No launch for no blocks, which CUDA would refuse.
+// Launches the kernel, except with 0 blocks, which CUDA would refuse.
 template <class... Parameters, class... Arguments>
 void launch(Stream stream, unsigned blocks, void (*kernel)(Parameters...), const Arguments&... arguments) {
   if (blocks == 0) return;
@@ -162,7 +162,7 @@ __device__ __forceinline__ void for_each_tile(std::size_t count, const Body& bod
   }
 }
 
-// Where this thread's vector r of a tile begins: threads of the whole block side by side, ...
+// Beginning of this thread's vector r of a tile: threads of the whole block side by side, ...
 __device__ __forceinline__ std::size_t block_place(int r) {
   return 4 * threadIdx.x + static_cast<std::size_t>(r) * kSumLanes;
 }

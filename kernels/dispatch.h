@@ -3,8 +3,8 @@
 //
 // The loops are plain C++ that g++ vectorises (512, 256 or 128 bits). Without contraction and reassociation a lane
 // computes what the scalar loop would, so all three give the same bits. Two rules for a function that carries
-// TRIBUTARY_MULTIVERSION: it is a plain function (no template, no member), and what it calls inside the loop is
-// TRIBUTARY_INLINE, so that it is compiled for the same instruction set.
+// TRIBUTARY_MULTIVERSION: it is a plain function (no template, no member), and the functions that it calls inside the
+// loop are TRIBUTARY_INLINE, so that they are compiled for the same instruction set.
 #pragma once
 
 // Empty under sanitizers: the resolvers run before the sanitizers' own start-up.

@@ -1,5 +1,5 @@
-// What a round gate must know about a gradient before it is applied: its squared norm and whether it has NaN or
-// infinities; found while it is cast for the wire anyway, so that it costs no pass of its own.
+// Facts of a gradient that a round gate needs before the gradient is applied: its squared norm and whether it has NaN
+// or infinities. They are found while it is cast for the wire anyway, so that they cost no pass of their own.
 //
 // Squares are added in double, in the order of kernels/lane_sum.h: the same bits on CPUs and GPUs. A square of a finite
 // float is finite in double, and so is the sum of all that fit into memory: sum_squares is finite exactly if non_finite
@@ -20,13 +20,13 @@ struct GradientFacts {
 };
 
 GradientFacts gradient_facts(const float* in, std::size_t count);
-// As kernels/cast.h, and the facts of `in`.
+// Casts as in kernels/cast.h; returns the facts of `in`.
 GradientFacts fp32_to_bf16_facts(const float* in, std::size_t count, std::uint16_t* out);
 GradientFacts fp32_to_fp16_facts(const float* in, std::size_t count, std::uint16_t* out);
 
-namespace cuda {  // kernels/cuda_stream.h says what holds for these
+namespace cuda {  // rules: kernels/cuda_stream.h
 
-// Elements of scratch that the following want: the facts of each block.
+// Elements of scratch that the following functions need: the facts of each block.
 constexpr std::size_t facts_scratch_elements(std::size_t count) {
   return (count + kSumBlock - 1) / kSumBlock;
 }

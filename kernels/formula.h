@@ -1,6 +1,6 @@
-// What an optimizer's formula is: a struct with
+// An optimizer's formula is a struct with
 //
-//   kKind            what configurations can say of it (kernels/optimizer.h)
+//   kKind            its name and keys in configurations (kernels/optimizer.h)
 //   kState           the names of its state arrays, at most kMaxSlots
 //   fits(options)    of the formulae with one kind's name, is this the one?
 //   initial_state(options)

@@ -1,6 +1,6 @@
-// The casts of one value, as bit patterns, in integer arithmetic without branches: it vectorises on every instruction
-// set and is what GPUs run too, and so needs no second, intrinsic version whose bits would have to agree. The results
-// are those of x86's F16C instructions (the tests compare them).
+// The casts of one value, as bit patterns, in integer arithmetic without branches. They vectorise on every instruction
+// set, and GPUs run them too, so that no second, intrinsic version has to give the same bits. The results are those of
+// x86's F16C instructions (the tests compare them).
 #pragma once
 
 #include <bit>

@@ -1,10 +1,9 @@
 // int8 block quantization: 256 values share one fp32 scale, the largest magnitude / 127.
 //
-// A block of x: a = max |x|, scale = a / 127, q = round_to_even(x * (127 / a)), and D(q) = q * scale is what the other
-// side gets. Error feedback (Seide et al. 2014; Karimireddy et al. 2019): x is the value plus what earlier rounds left
-// out, and x - D(q) is what this one leaves out. |x - D| <= scale / 2 but for rounding, and by Sterbenz's lemma the
-// difference is exact, so residual and sent add up to x, but where x is within rounding of half a scale (then to the
-// last bit of x).
+// A block of x: a = max |x|, scale = a / 127, q = round_to_even(x * (127 / a)), and the receiver gets D(q) = q * scale.
+// Error feedback (Seide et al. 2014; Karimireddy et al. 2019): x is the value plus the residual of earlier rounds, and
+// x - D(q) is the new residual. |x - D| <= scale / 2 except for rounding. By Sterbenz's lemma the difference is exact:
+// residual and sent value add up to x. Only where x is within rounding of half a scale they do so to the last bit of x.
 //
 //   a < kInt8Smallest                       scale 0, D = 0: the block stays in the residual whole (127 / a would
 //   overflow) a NaN, infinite or >= kInt8Overflow     scale NaN, q = 0, D = NaN, residual 0: the receiver must see it,
@@ -44,7 +43,7 @@ void int8_decode(const std::byte* scales, const std::int8_t* q, std::size_t firs
 // out[i] += D.
 void int8_decode_add(const std::byte* scales, const std::int8_t* q, std::size_t first, std::size_t count, float* out);
 
-namespace cuda {  // kernels/cuda_stream.h says what holds for these
+namespace cuda {  // rules: kernels/cuda_stream.h
 
 // values: the tree sum of the inputs.
 void int8_encode(const SumInputs& values, std::size_t count, Residual residual, float* scales, std::int8_t* q,

@@ -1,9 +1,9 @@
-// The one order of sums over the elements of an array, chosen so that CPUs and GPUs both reach memory speed with it:
-// 1024 lanes, lane j adds elements j, j + 1024, j + 2048, ... in ascending order, starting from 0; then the upper half
-// of the lanes is added to the lower (lane j += lane j + 512, then j + 256, ... , j + 1) until one is left. Missing
+// The one order of sums over the elements of an array, with which CPUs and GPUs both reach memory speed. There are 1024
+// lanes; lane j starts from 0 and adds elements j, j + 1024, j + 2048, ... in ascending order. Then the upper half of
+// the lanes is added to the lower (lane j += lane j + 512, then j + 256, ... , j + 1) until one is left. Missing
 // elements count as 0.
 //
-// Norms and means are defined over blocks of 4096 elements by it; a long array's total is the lane sum of its blocks'
+// This order defines norms and means over blocks of 4096 elements; a long array's total is the lane sum of its blocks'
 // sums. Terms are magnitudes or squares, so a lane is never -0 and an absent term changes no bit.
 #pragma once
 

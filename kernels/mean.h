@@ -1,5 +1,5 @@
-// No step at all: what comes back is the mean gradient, with which trainers step their own parameters. For optimizers
-// that need whole tensors, or that only the trainers have.
+// No step at all: returns the mean gradient, with which trainers step their own parameters. For optimizers that need
+// whole tensors, or that only the trainers have.
 #pragma once
 
 #include "kernels/formula.h"

@@ -68,8 +68,7 @@ void encode(const float* values, std::size_t count, float* residual, float* scal
   }
 }
 
-// What a byte does to the signs of its eight values: read from a table (8 KiB), because g++ makes scalar code of
-// anything that computes it.
+// Sign masks of the eight values of each byte. A table (8 KiB), because g++ makes scalar code of any computation.
 constexpr auto kSigns = [] {
   std::array<std::array<std::uint32_t, 8>, 256> table{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {

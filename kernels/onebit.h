@@ -29,7 +29,7 @@ void onebit_encode(const float* values, std::size_t count, float* residual, floa
 // Values [first, first+count); first is a multiple of 8. scales may lie at any address.
 void onebit_decode(const std::byte* scales, const std::uint8_t* bits, std::size_t first, std::size_t count, float* out);
 
-namespace cuda {  // kernels/cuda_stream.h says what holds for these
+namespace cuda {  // rules: kernels/cuda_stream.h
 
 // values: the tree sum of the inputs.
 void onebit_encode(const SumInputs& values, std::size_t count, Residual residual, float* scales, std::uint8_t* bits,

@@ -18,7 +18,7 @@ namespace tributary::kernels {
 
 inline constexpr int kMaxSlots = 2;  // fp32 state arrays per parameter
 
-// What is the same for every element of one step; computed once per chunk in double and rounded as PyTorch does.
+// Scalars common to all elements of one step; computed once per chunk in double and rounded as PyTorch does.
 struct StepScalars {
   float a[8] = {};
   bool first = false;               // the first step of this parameter (SGD's momentum buffer starts as the gradient)
@@ -71,10 +71,10 @@ struct OptimizerOptions {
 
 using OptimizerOption = double OptimizerOptions::*;
 
-// What configurations can say of an optimizer.
+// An optimizer's name, keys and defaults in configurations.
 struct OptimizerKind {
   std::string_view name;
-  std::array<std::string_view, 4> keys;  // of OptimizerOptions that it has, beside lr and weight_decay; "": no more
+  std::array<std::string_view, 4> keys;  // of OptimizerOptions that it has, besides lr and weight_decay; "": no more
   OptimizerOptions defaults;             // PyTorch's, where it has them
   bool steps = true;                     // false: it has no lr and no weight_decay either
   OptimizerOption momentum = nullptr;    // which of them schedules of the momentum change, if any
@@ -89,7 +89,7 @@ class Optimizer {
   virtual std::span<const std::string_view> state_names() const = 0;
   int slots() const { return static_cast<int>(state_names().size()); }
   virtual float initial_state(int slot) const = 0;
-  // As it was made; whether its formula is that of these, too.
+  // options(): those it was made with. fits(): whether its formula serves `options`, too.
   virtual const OptimizerOptions& options() const = 0;
   virtual bool fits(const OptimizerOptions& options) const = 0;
   // t: 1-based number of the step. options: of this step; its lr is the scheduled one.

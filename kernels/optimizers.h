@@ -1,5 +1,5 @@
-// All optimizers, a line each. What is done for every formula expands the list: a macro, because a loop that is
-// compiled for several instruction sets must be a plain function (kernels/dispatch.h).
+// All optimizers, a line each. Code for every formula expands the list: a macro, because a loop that is compiled for
+// several instruction sets must be a plain function (kernels/dispatch.h).
 #pragma once
 
 #include "kernels/adagrad.h"

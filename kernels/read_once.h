@@ -1,5 +1,5 @@
-// read_once(): a value in memory that others may write meanwhile. What it returns stays what it is: a compiler may not
-// look a second time, between a check and what was checked.
+// read_once(): reads a value in memory that others may write meanwhile. The returned value is stable: the compiler may
+// not read the memory again between a check and the use of the checked value.
 #pragma once
 
 #include <cstring>

@@ -1,6 +1,6 @@
-// Selection: the k-th largest key is found by its digits, from the top: a histogram of the upper 11 bits of all keys
-// tells the step that it lies in; two histograms of 10 bits each, over the few keys of that step, tell the rest. Then
-// one pass in index order takes what is above the threshold, and of what equals it as many as are still wanted.
+// Selection finds the k-th largest key by its digits, from the top. A histogram of the upper 11 bits of all keys yields
+// the step that it lies in; two histograms of 10 bits each, over the few keys of that step, yield the rest. Then one
+// pass in index order takes all keys above the threshold, and as many equal ones as are still wanted.
 #include "kernels/topk.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 using topk_passes::Place;
 using topk_passes::Threshold;
 
-constexpr int kStepShift = 20;  // a key's 31 bits: 11 tell the step, then twice 10
+constexpr int kStepShift = 20;  // a key's 31 bits: 11 are the step, then twice 10
 constexpr int kMiddleShift = 10;
 constexpr std::uint32_t kSteps = 1u << 11;
 constexpr std::uint32_t kDigits = 1u << 10;
@@ -99,8 +99,8 @@ std::size_t collect_keys(const float* x, std::size_t elements, std::int32_t low,
   return count;
 }
 
-// Takes every key above the threshold and the first `wanted` of those on it, k at most. (What is sent is what is read
-// here, whatever it was when it was compared.)
+// Takes every key above the threshold and the first `wanted` of those on it, k at most. (The values that are read here
+// are sent, even if they have changed since they were compared.)
 TRIBUTARY_MULTIVERSION
 std::size_t take_above(float* residual, std::size_t elements, std::size_t k, std::int32_t threshold, std::size_t wanted,
                        std::uint32_t* counts, float* values, std::uint16_t* offsets) {

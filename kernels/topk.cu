@@ -4,21 +4,21 @@
 //   upper   x = added + residual, and the histogram of the magnitudes' upper 11 bits
 //   digit   twice: the histogram of the next 10 bits, of magnitudes that share the bits found so far
 //   count   how many values of each block's share lie above the threshold, and how many on it
-//   take    the sent values, in index order, to where the counts of the blocks before say
+//   take    the sent values, in index order, to places given by the counts of the blocks before
 //
-// Each launch after `upper` finds the threshold of the histograms before it anew, in every block: a few kilobytes from
-// the second-level cache cost less than a launch of their own. So values are read five times and
-// written once; of a chunk of 1 MiB all but the first time from the second-level cache.
+// Each launch after `upper` finds the threshold of the earlier histograms again, in every block: a few kilobytes from
+// the second-level cache cost less than a launch of their own. So values are read five times and written once; of a
+// chunk of 1 MiB all but the first time from the second-level cache.
 #include "kernels/device.cuh"
 #include "kernels/topk.h"
 
 namespace tributary::kernels::cuda {
 namespace {
 
-constexpr int kStepShift = 20, kMiddleShift = 10;  // a magnitude's 31 bits: 11 tell the step, then twice 10
+constexpr int kStepShift = 20, kMiddleShift = 10;  // a magnitude's 31 bits: 11 are the step, then twice 10
 constexpr unsigned kSteps = 1u << 11, kDigits = 1u << 10;
 constexpr std::uint32_t kNotFinite = 0x7f800000;  // magnitudes of infinity and of NaNs are not below it
-// Bounds what a block must look at to know what lies before it.
+// Bounds the counts that a block must read to know how many values lie before it.
 constexpr unsigned kMaxShares = 4096;
 static_assert(kTopKGroup % kTile == 0);
 
@@ -29,7 +29,7 @@ struct Scratch {
 static_assert(sizeof(Scratch) == kTopKScratchBytes);
 constexpr std::size_t kHistogramWords = kSteps + 2 * kDigits;  // they come first
 
-// What one block handles in `count`, `take` and `decode`: consecutive tiles, so that index order is block order.
+// One block's elements in `count`, `take` and `decode`: consecutive tiles, so that index order is block order.
 struct Share {
   std::size_t begin, end;
 };
@@ -42,13 +42,13 @@ __device__ __forceinline__ Share share_of_block(std::size_t elements) {
 
 // ---- The threshold ----
 
-// Where the wanted-th largest lies: its digit, and how many more are wanted of that digit once all larger ones are
+// Place of the wanted-th largest value: its digit, and how many more are wanted of that digit once all larger ones are
 // taken.
 struct Place {
   std::uint32_t digit, wanted;
 };
 
-// For the whole block of threads, which all get the result. Thread t looks at kPart digits, from the top.
+// Finds the place for all threads of the block. Thread t reads kPart digits, from the top.
 template <unsigned kSize>
 __device__ __forceinline__ Place find_place(const std::uint32_t (&histogram)[kSize], std::uint32_t wanted) {
   constexpr unsigned kPart = kSize / kThreads;
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// What lies before a place, in index order; and how many of that are sent.
+// Counts of the values before a place, in index order; and how many of them are sent.
 struct Before {
   std::uint32_t above, on;
 
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- Decoding ----
 
-// The end of a group that begins at that entry, within the k of the frame whatever it says.
+// Returns the end of a group that begins at entry `begin`, within the frame's k whatever `count` is.
 __device__ __forceinline__ std::uint32_t group_end_of(std::uint32_t begin, std::uint32_t count, std::uint32_t k) {
   return begin + std::min(count, k - begin);
 }

@@ -1,6 +1,6 @@
-// The passes of topk_select() over a residual, in their order. Others may write there meanwhile, so that each pass may
-// see another residual: none trusts what one before it found, beyond its arguments, and each keeps to its arrays
-// whatever it reads. Of a residual that nobody writes, together they are topk_select().
+// The passes of topk_select() over a residual, in their order. Others may write the residual meanwhile, so that each
+// pass may see other values: a pass trusts nothing of earlier ones beyond its arguments, and stays within its arrays
+// whatever it reads. If nothing writes the residual, the passes together are topk_select().
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace tributary::kernels::topk_passes {
 
-// Where the k-th largest lies: its digit, and how many more are wanted of that digit once all larger ones are taken.
+// Place of the k-th largest: its digit, and how many more are wanted of that digit once all larger ones are taken.
 struct Place {
   std::uint32_t digit = 0;
   std::size_t wanted = 0;

@@ -12,7 +12,7 @@ namespace {
 // Up to this many inputs are summed in one loop; more go by halves through blocks of scratch.
 constexpr std::size_t kDirect = 8;
 constexpr std::size_t kBlock = 1024;  // floats: 4 KiB, so that the scratch of all levels stays in the L1/L2 cache
-// Levels of scratch: each halves what is left of kMaxSumInputs until kDirect inputs remain.
+// Levels of scratch: each halves the rest of kMaxSumInputs until kDirect inputs remain.
 constexpr std::size_t kLevels = 7;
 static_assert(kMaxSumInputs <= kDirect << kLevels);
 

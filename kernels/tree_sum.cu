@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kThreads) sum_few(const SumInputs inputs, std:
 }
 
 // Subtrees of eight leaves, added up as a binary counter counts: level l holds the sum of 2^l of them while bit l of
-// their number is set. What is left at the end is folded from the right, which is where the tree has its odd ones.
+// their number is set. The remaining subtrees are folded from the right, which is where the tree has its odd ones.
 template <bool kWhole, int kCapacity>
 __device__ __forceinline__ Floats load_sum_of_many(const ManyInputs<kCapacity>& inputs, std::size_t i,
                                                    std::size_t count) {

@@ -23,7 +23,7 @@ void tree_sum(std::span<const float* const> inputs, std::size_t count, float* ou
 // values[i] *= scale.
 void scale(float* values, std::size_t count, float factor);
 
-namespace cuda {  // kernels/cuda_stream.h says what holds for these
+namespace cuda {  // rules: kernels/cuda_stream.h
 
 inline constexpr int kMaxFusedInputs = 8;
 

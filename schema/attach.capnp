@@ -18,14 +18,14 @@ struct AttachMessage {
     stopped @6 :AttachStopped;
     error @7 :AttachError;
     rankState @8 :RankState;
-    figures @9 :Control.Figures;  # trainer -> worker: of its rounds since it said some last
+    figures @9 :Control.Figures;  # trainer -> worker: of its rounds since its previous report
     waits @10 :AttachWaits;
-    heldState @11 :RankState;  # of every round, for whoever takes the rank's place on this node
+    heldState @11 :RankState;  # of every round, for the process that takes the rank's place on this node
     sharedValues @12 :SharedValues;
   }
 }
 
-# trainer -> worker; ranks as torchrun names them. With it may travel the descriptor that came with an earlier reply's `redo`.
+# trainer -> worker; ranks as torchrun names them. The descriptor that came with an earlier reply's `redo` may travel with it.
 struct AttachRequest {
   jobJson @0 :Text;
   rank @1 :UInt32;
@@ -37,14 +37,14 @@ struct AttachRequest {
   tensors @7 :List(Records.Tensor);
   device @8 :Text;  # UUID of the GPU that this rank's gradients and parameters are on; empty: in host memory
   gradientsMove @9 :Bool;  # the trainer can write each round's gradient elsewhere
-  computesWith @10 :Text;  # the library that computes gradients, and which of its kernels; empty: not said
+  computesWith @10 :Text;  # the library that computes gradients, and which of its kernels; empty: not known
   modelRank @11 :UInt32;  # which part of the model it holds
   hearsWaits @12 :Bool;  # it knows AttachWaits
   livedIn @13 :UInt64;  # the job whose state of the last view this process has; 0: none
 }
 
-# worker -> trainer. With it travel file descriptors: node region, gradient region, one eventfd per lane, and, with `redo`, what the
-# node has pushed, for the trainer to hold and give back when it attaches again.
+# worker -> trainer. File descriptors travel with it: node region, gradient region, one eventfd per lane. With `redo`, also the pushes
+# of the node: the trainer holds them and returns them when it attaches again.
 struct AttachReply {
   job @0 :UInt64;
   view @1 :UInt32;
@@ -54,7 +54,7 @@ struct AttachReply {
   lanes @5 :UInt16 = 1;  # worker lanes: how many eventfds
   nodeRegionBytes @6 :UInt64;
   gradientRegionBytes @7 :UInt64;
-  # The rank's gradients and the parameters in device memory, lent by CUDA IPC. device empty: in the regions, as ever.
+  # The rank's gradients and the parameters in device memory, lent by CUDA IPC. device empty: they are in the regions.
   # The regions hold words and initial values in both cases.
   device @8 :Text;  # as in the request
   gradientHandle @9 :Data;
@@ -65,7 +65,7 @@ struct AttachReply {
   worldSize @14 :UInt32 = 1;
   nodeRank @15 :UInt32;
   state @16 :Data;  # what the rank gave to be kept with resumeRound
-  # Where the rank writes its gradients, in what `redo` travels with: that of round r lies at ringOffset + (r mod
+  # The place of the rank's gradients in the memory that comes with `redo`: round r's lies at ringOffset + (r mod
   # ringSlots) * ringSlotBytes, as flat as in a gradient region. ringSlots 0: they are in the gradient region.
   ringOffset @17 :UInt64;
   ringSlotBytes @18 :UInt64;
@@ -76,12 +76,12 @@ struct AttachReply {
 }
 
 enum FirstState {  # what one rank keeps of resumeRound, for those that have nothing
-  none @0;  # nobody has any
-  comes @1;  # as rankState, to who waits for it
+  none @0;  # no rank has any
+  comes @1;  # as rankState, to the ranks that wait for it
   given @2;  # by this rank
 }
 
-struct AttachWaits {  # worker -> trainer, now and then while it attaches: who is not there yet
+struct AttachWaits {  # worker -> trainer, now and then while it attaches: the members that are missing
   missing @0 :Text;
   progress @1 :UInt64;  # of JobWaits
 }

@@ -24,7 +24,7 @@ struct ControlMessage {
     leaveJob @14 :LeaveJob;
     stopJob @15 :StopJob;
     drainRequest @16 :DrainRequest;
-    drainDone @17 :Void;  # coordinator -> a draining daemon: nothing of yours is open any more
+    drainDone @17 :Void;  # coordinator -> a draining daemon: none of its jobs is open any more
     error @18 :ControlError;
     peerAddress @19 :PeerAddress;
     shardKept @20 :ShardKept;
@@ -40,7 +40,7 @@ struct ControlMessage {
     jobWaits @30 :JobWaits;
     traceRounds @31 :TraceRounds;
     tracePart @32 :TracePart;
-    clusterQuestion @33 :Void;  # whoever may come in -> coordinator: what is there? It answers with clusterFacts
+    clusterQuestion @33 :Void;  # any admitted peer -> coordinator: what is there? The answer is clusterFacts
     clusterFacts @34 :ClusterFacts;
     examine @35 :Examine;
     examined @36 :Examined;
@@ -62,7 +62,7 @@ struct KeptJob {  # state of a job's last view that a server has in memory
   job @0 :UInt64;
   minVersion @1 :UInt64;  # of its chunks
   maxVersion @2 :UInt64;
-  pending @3 :Bool;  # its lanes have not let go of the view yet: shardKept follows
+  pending @3 :Bool;  # its lanes have not closed the view yet: shardKept follows
 }
 
 struct ServerHello {  # server -> coordinator
@@ -76,7 +76,7 @@ struct ServerHello {  # server -> coordinator
   laneLocals @7 :List(Text);  # per lane: name under which a worker on this machine finds it; empty: none
   kept @8 :List(KeptJob);
   store @9 :Bool;  # it has one
-  # What one process at a time can hold (its store, locked): another process with the same has outlived this one. Empty: nothing.
+  # Names a thing that one process at a time can hold (its locked store); empty: none. A later hello with it proves this one gone.
   exclusive @10 :Text;
   key @11 :Text;  # in a cluster with keys: its public one, which its connections and lanes have
   plain @12 :Bool;  # in a cluster with keys: its lanes do not encrypt, and take one-time tokens
@@ -100,8 +100,8 @@ struct JobProgress {
   view @1 :UInt32;
   minVersion @2 :UInt64;
   maxVersion @3 :UInt64;
-  prepared @4 :Bool;  # servers: what prepareSnapshot asked for is there
-  writing @5 :Bool;  # servers: a snapshot was asked for, and has not ended
+  prepared @4 :Bool;  # servers: the memory for the last prepareSnapshot is there
+  writing @5 :Bool;  # servers: a snapshot was ordered, and has not ended
   loaded @6 :UInt64;  # servers, before the view runs: bytes that have been read of the state it begins with
 }
 
@@ -115,7 +115,7 @@ struct NodePace {  # where a node's time went, in total since the view began
   networkNs @6 :UInt64;  # from then until a server has the last of it
   samples @7 :UInt64;  # that its gradients were sums over
   answers @8 :UInt64;  # grows with every answer that the node takes
-  figures @9 :Figures;  # what its trainers said last
+  figures @9 :Figures;  # its trainers' last ones
   said @10 :List(UInt64);  # by local rank: the round of which it has given all gradients
 }
 
@@ -142,7 +142,7 @@ struct Heartbeat {  # daemon -> coordinator
 }
 
 struct HeartbeatReply {
-  coordinatorIncarnation @0 :UInt64;  # differs from the known one: say hello again
+  coordinatorIncarnation @0 :UInt64;  # differs from the known one: the daemon sends hello again
 }
 
 struct JoinJob {  # worker -> coordinator, when its local ranks have all attached
@@ -159,7 +159,7 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   redoLast @9 :UInt64;
   redoCapacity @10 :UInt32;  # 0: it keeps none
   redoMembers @11 :UInt64;  # JobWelcome.members of the views that they were pushed in
-  residualFirst @14 :UInt64 = 1;  # the rounds after which it knows what it has not said yet (last < first: none)
+  residualFirst @14 :UInt64 = 1;  # the rounds after which it has the residual (last < first: none)
   residualLast @15 :UInt64;
   computesWith @12 :List(Text);  # what its ranks compute gradients with, each once
   onDevices @13 :Bool;  # its ranks' gradients are on GPUs, which add them up
@@ -178,12 +178,12 @@ struct OpenJob {  # coordinator -> server: own your chunks of this job in this v
   nodes @4 :UInt32 = 1;
   resume @5 :Bool;  # load the snapshot of resumeRound; else wait for Init
   resumeRound @6 :UInt64;
-  kept @7 :Bool;  # go on with what is in memory; resume and resumeRound then say what is in the store
+  kept @7 :Bool;  # continue with the state in memory; resume and resumeRound then describe the store's
   modelRanks @8 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
   workerKeys @9 :List(Text);  # in a cluster with keys: of the view's nodes; empty: there are none
 }
 
-struct ShardKept {  # server -> coordinator: reply to StopJob(restart): what it has in memory to go on from
+struct ShardKept {  # server -> coordinator: reply to StopJob(restart): its state in memory to continue from
   job @0 :UInt64;
   view @1 :UInt32;
   any @2 :Bool;
@@ -214,18 +214,18 @@ struct JobWelcome {  # coordinator -> workers: begin
   node @11 :UInt32;  # which node of the view the receiver is, of how many
   nodes @12 :UInt32 = 1;
   members @13 :UInt64;  # hash of the ranks that they are known by
-  rankStates @14 :List(Data);  # by local rank: what was kept with resumeRound; empty: none
+  rankStates @14 :List(Data);  # by local rank: its own state of resumeRound; empty: none
   modelRanks @15 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
   serverKeys @16 :List(Text);  # in a cluster with keys: by shard; empty: there are none
   plain @17 :List(UInt16);  # shards whose lanes do not encrypt, and take one-time tokens
   firstState @18 :Data;  # what the first rank that did gave to be kept with resumeRound
-  giver @19 :UInt32 = 0xffffffff;  # the rank that is to give it, if it is not known yet; else nobody
+  giver @19 :UInt32 = 0xffffffff;  # the rank that is to give it, if it is not known yet; else none
 }
 
 struct JobWaits {  # coordinator -> workers that have joined: for whom their job waits
   name @0 :Text;  # the job's
   missing @1 :Text;
-  progress @2 :UInt64;  # grows with every step forward: who waits waits anew
+  progress @2 :UInt64;  # grows with every step forward, which restarts the waiters' time-outs
 }
 
 struct PeerAddress {  # worker -> coordinator (all-reduce): something that the view's other nodes need to connect
@@ -234,14 +234,14 @@ struct PeerAddress {  # worker -> coordinator (all-reduce): something that the v
   node @2 :UInt32;  # the author
   key @3 :Text;
   value @4 :Data;
-  forAll @5 :Bool;  # else the value is for the two nodes beside the author; the others hear of its key
+  forAll @5 :Bool;  # else the value is for the author's two neighbours; the others receive the key alone
 }
 
 struct PeerAddresses {  # coordinator -> the view's workers: those of other nodes
   addresses @0 :List(PeerAddress);
 }
 
-# worker -> coordinator: what a rank gave to be kept with the state after a round. To workers: what the view's giver gave.
+# worker -> coordinator: a rank's own state, to be kept with the state after a round. To workers: that of the view's giver.
 struct NodeRankState {
   job @0 :UInt64;
   view @1 :UInt32;
@@ -251,8 +251,8 @@ struct NodeRankState {
   state @5 :Data;
 }
 
-# The large part of a rank's state (common/wire/state_head.h) goes in parts, each asked for. A worker has what its ranks keep, the
-# coordinator what belongs to its snapshots.
+# The large part of a rank's state (common/wire/state_head.h) travels in parts, each requested. A worker has those of its ranks, the
+# coordinator those of its snapshots.
 struct LargePart {
   bytes @0 :UInt64;
   high @1 :UInt64;
@@ -278,8 +278,8 @@ struct RankValue {
   data @1 :Data;
 }
 
-# Worker -> coordinator: what ranks of its node gave under a key, and answers that it knows. Coordinator -> workers: an answer, or, with
-# a message, why there can be none.
+# Worker -> coordinator: values of its node's ranks under a key, and answers that it knows. Coordinator -> workers: an answer, or a
+# message with the reason why there can be none.
 struct RankValues {
   job @0 :UInt64;
   view @1 :UInt32;
@@ -360,13 +360,13 @@ struct LeaveJob {  # worker -> coordinator
   round @4 :UInt64;  # the last one whose answers this node has received in full
   message @5 :Text;
   name @6 :Text;  # the job's: before JobWelcome its id is not known
-  figures @7 :Figures;  # what its trainers said last
+  figures @7 :Figures;  # its trainers' last ones
 }
 
 enum StopKind {
   finished @0;  # every node finished, or one for all: keep the final state as a snapshot
   stopped @1;  # stopped at a round boundary: likewise
-  restart @2;  # a member was lost: drop what is open
+  restart @2;  # a member was lost: drop open rounds
 }
 
 struct StopJob {  # coordinator -> servers and workers: this view is over
@@ -377,7 +377,7 @@ struct StopJob {  # coordinator -> servers and workers: this view is over
   reason @4 :Text;
 }
 
-struct DrainRequest {  # daemon -> coordinator: I was told to stop; stop my jobs in good order first
+struct DrainRequest {  # daemon -> coordinator: I am to stop; first stop my jobs at a round boundary
   incarnation @0 :UInt64;
 }
 
@@ -411,7 +411,7 @@ struct LoadCheckpoint {  # coordinator -> server: the chunks that you own become
   owners @5 :Records.Layout;  # without tensors: they are in the manifest
 }
 
-struct DropCheckpoint {  # coordinator -> servers: nobody needs these any more
+struct DropCheckpoint {  # coordinator -> servers: these are no longer needed
   job @0 :UInt64;  # 0: none
   directory @1 :Text;  # empty: none
 }
@@ -426,7 +426,7 @@ struct CheckpointDone {  # server -> coordinator: reply to the first three
   unchanged @6 :Bool;
 }
 
-struct TraceRounds {  # coordinator -> servers and workers: record these rounds, then send what was recorded
+struct TraceRounds {  # coordinator -> servers and workers: record these rounds, then send the records
   job @0 :UInt64;
   view @1 :UInt32;
   first @2 :UInt64;
@@ -461,7 +461,7 @@ struct ServerLanes {
   plain @4 :Bool;  # as in ServerHello
 }
 
-struct ClusterFacts {  # coordinator -> whoever asked: what can be compared with what is there
+struct ClusterFacts {  # coordinator -> the asker: facts to compare with its own
   servers @0 :UInt16;  # that it waits for
   version @1 :Text;  # of its program
   clockMs @2 :UInt64;  # its time of day, ms since 1970
@@ -469,9 +469,9 @@ struct ClusterFacts {  # coordinator -> whoever asked: what can be compared with
   workers @4 :UInt32;  # that are there
 }
 
-struct Examine {  # coordinator -> daemons: look at yourself
+struct Examine {  # coordinator -> daemons: run the doctor's checks
   exam @0 :UInt32;
-  over @1 :Bool;  # that examination is: nothing more is asked
+  over @1 :Bool;  # the examination is over: nothing more is asked
   measure @2 :Bool;  # links to servers, and the store's disk
   paths @3 :List(Text);  # is each of them there?
   cluster @4 :ClusterFacts;
@@ -492,7 +492,7 @@ struct Check {  # a line of the doctor's
   advice @4 :Text;
 }
 
-struct LinkRate {  # what a worker measured of its way to a server
+struct LinkRate {  # a worker's measurement of its way to a server
   shard @0 :UInt16;
   bytesPerS @1 :Float64;  # each way
   roundTripS @2 :Float64;

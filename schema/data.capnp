@@ -1,22 +1,22 @@
 # The data path: worker lane <-> server lane. A header is one frame; Push, Init, Answer and Residual are followed by a raw payload
-# frame, unless the header says where in shared memory the payload lies.
+# frame, unless the header has the payload's place in shared memory.
 #
-# Rules of all wires: the root struct begins with the protocol version, whatever the version, so that any program recognises a
-# peer of any other and says so. Numbers are append-only within a version; a change of meaning is a new version. A field's
-# default is that of its member in common/*messages.h, and kinds stand in the order of the variant there.
+# Rules of all wires: in every version the root struct begins with the protocol version, so that any program recognises and reports
+# a peer of any other. Numbers are append-only within a version; a change of meaning is a new version. A field's default is that of
+# its member in common/*messages.h, and kinds stand in the order of the variant there.
 @0x920227243f08daab;
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("tributary::wire");
 
-# Encodings with error feedback keep a residual with the node. Snapshots need it: servers store it with the chunk.
+# Encodings with error feedback keep a residual on the node. Snapshots need the residual: servers store it with the chunk.
 enum ResidualUse {
   none @0;
   behind @1;  # the payload is the frame, padding to a multiple of 64 bytes, and the residual after this round (fp32)
   alone @2;  # the payload is the residual alone: the node has left after this round. Answered with a receipt
 }
 
-# Settings of a step of a group of tensors, as trainers say them. -1: as the job has it (common/math/step_settings.h).
+# Settings of a step of a group of tensors, as trainers give them. -1: the job's value (common/math/step_settings.h).
 struct StepSettings {
   lr @0 :Float64 = -1;
   weightDecay @1 :Float64 = -1;
@@ -24,24 +24,24 @@ struct StepSettings {
 }
 
 # Flat on purpose (groups, not pointers): a header is one small struct that is built and read without allocation, unless
-# trainers say settings of steps.
+# trainers give settings of steps.
 struct DataHeader {
   protocol @0 :UInt16;
 
-  # What the message is about. A push names (job, view, node, round, chunk): receiving it twice changes nothing.
+  # The subject of the message. A push names (job, view, node, round, chunk): receiving it twice changes nothing.
   view @1 :UInt32;
   job @2 :UInt64;
   node @3 :UInt32;
   chunk @4 :UInt32;
 
   # Between lanes that share memory: where the payload lies, instead of the payload frame (PayloadPlace in common/wire/data_messages.h).
-  link @23 :UInt32;  # 0: nothing is shared. Given without a payload, it asks for the answer in shared memory
+  link @23 :UInt32;  # 0: nothing is shared. Given without a payload, it requests the answer in shared memory
   region @24 :UInt32;
   offset @25 :UInt64;
   bytes @26 :UInt64;  # 0: no payload, or in a frame
   ticket @37 :UInt64;  # server -> worker: of this place, counted per link; worker -> server: the newest that it has read
 
-  # In a job with a gate: what was decided about the round that an answer's version is of, or that a push with redo repeats.
+  # In a job with a gate: the decision about the round that an answer's version is of, or that a push with redo repeats.
   gateVerdict @32 :UInt8;  # GateVerdict; 0: none
   gateScale @33 :Float32;  # for the next round
   gateGood @34 :UInt32;
@@ -57,7 +57,7 @@ struct DataHeader {
       residual @18 :ResidualUse;
       last @30 :Bool;  # modes with clocks: the author's last push; its answer is to hold every node's up to this round
       redo @27 :Bool;  # of a round that this server lost: answered with a receipt when it is applied again
-      settings @38 :List(StepSettings);  # that the trainers say, of each group that the chunk holds, ascending; empty: as the job has them
+      settings @38 :List(StepSettings);  # that the trainers give, of each group that the chunk holds, ascending; empty: the job's
     }
     # worker -> server; + payload: initial parameters, fp32. Answered with version 0.
     init @8 :Void;

@@ -1,4 +1,4 @@
-# What servers keep on disk. Every record stands behind an XXH3-64 of its bytes (server/store/records.h) and begins with the format
+# The servers' records on disk. Every record stands behind an XXH3-64 of its bytes (server/store/records.h) and begins with the format
 # number, so that any version of the program recognises a record of any other.
 @0xde7358c163e1c002;
 
@@ -12,7 +12,7 @@ struct Tensor {
   holders @3 :List(UInt32);  # model ranks, ascending; empty: all of them
 }
 
-# The layout (common/base/layout.h): what decides where every parameter lives. Also travels in control and attach messages.
+# The layout (common/base/layout.h): it decides where every parameter lives. Also travels in control and attach messages.
 struct Layout {
   tensors @0 :List(Tensor);
   chunkElements @1 :UInt64;  # fp32 elements per chunk
@@ -21,7 +21,7 @@ struct Layout {
   ownerLanes @3 :List(UInt16);
 }
 
-# Whose store this is. Written once.
+# The server that owns this store. Written once.
 struct StoreIdentity {
   format @0 :UInt32;
   serverIndex @1 :UInt16;
@@ -38,12 +38,12 @@ struct JobRecord {
   committed @6 :UInt64;  # round of the last committed consistent snapshot
   initialised @7 :Bool;  # a snapshot was ever committed
   finished @8 :Bool;
-  members @9 :List(UInt32);  # node ranks of the last view, ascending; empty after a stop in good order
-  rankStates @10 :List(KeptRankState);  # what ranks gave to be kept with the committed snapshot
-  # Of the last view, and the first view in a row with those nodes; 0: the first of all.
+  members @9 :List(UInt32);  # node ranks of the last view, ascending; empty after a clean stop
+  rankStates @10 :List(KeptRankState);  # the ranks' own states that belong to the committed snapshot
+  # Hash of the last view's nodes, and the first view in a row with those nodes; 0: the first of all.
   membersHash @11 :UInt64;
   membersSince @12 :UInt32;
-  lastStop @13 :Text;  # why the last view that ended in good order did
+  lastStop @13 :Text;  # the reason of the last clean stop
   computedWith @14 :List(Text);  # what ranks computed the state's gradients with, each once
   membersFirst @15 :UInt64;  # the first round that they have made all chunks of
 }
@@ -67,7 +67,7 @@ struct SnapshotRecord {
   chunks @8 :List(UInt32);  # ascending indexes, so that a missing one can be named
 }
 
-# What a round gate decided about a round (common/math/gate_decision.h). Also travels in control messages.
+# A round gate's decision about a round (common/math/gate_decision.h). Also travels in control messages.
 struct GateDecision {
   verdict @0 :UInt8;  # GateVerdict; 0: none
   lossScale @1 :Float32;  # for the next round

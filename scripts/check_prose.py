@@ -3,7 +3,7 @@
 
 check_prose.py [FILE]...      by default every tracked file; prints FILE:LINE and the sentence, and exits with 1 if any
 
-A question may begin so. Code in Markdown, in fences or between backquotes, is no prose.
+Questions and headings may begin so. Code in fences of Markdown is no prose.
 """
 
 from __future__ import annotations
@@ -92,6 +92,8 @@ def of_markdown(text: str) -> Iterator[Passage]:
         if line.lstrip().startswith("|"):
             for cell in line.strip().strip("|").split("|"):
                 yield number, cell.strip()
+            continue
+        if line.startswith("#"):
             continue
         if not passage:
             first = number

@@ -126,7 +126,7 @@ for program in tributary tributary-server tributary-worker tributary-train; do
   [ "$(command -v $program)" = "$environment/bin/$program" ] || fail "$program is not in $environment/bin"
   [ "$($program --version)" = "$program $release" ] || fail "$program --version says '$($program --version)'"
 done
-tributary plan --paper >planned || fail "tributary plan, which is another program's, ends with $?"
+tributary plan --nodes 4 --bandwidth 1Gbit/s --payload 64MB >planned || fail "tributary plan, which is another program's, ends with $?"
 tributary doctor >looked || [ $? = 1 ] || fail "tributary doctor ends with another status than 0 and 1" # a note or a problem of this machine
 cat looked
 grep -q "ok  *programs .* are in .*/tributary/bin" looked || fail "doctor does not find the daemons of the wheel"

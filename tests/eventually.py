@@ -8,7 +8,7 @@ PATIENCE = 100.0  # seconds
 
 
 def eventually(condition: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    """What it returns as soon as that counts as true; what it returned last if it never does."""
+    """Returns the first result that counts as true, or the last one if none does."""
     end = time.monotonic() + patience
     while True:
         found = condition()

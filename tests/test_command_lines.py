@@ -37,7 +37,7 @@ class Help(NamedTuple):
 
 @functools.cache
 def help_of(path: Path) -> Help:
-    """What --help says; its text has nothing that begins with a dash where options stand, but options."""
+    """Returns the output of --help; where options stand, only options begin with a dash."""
     done = run(*path, "--help")
     assert done.returncode == 0, done.stderr
     found = Help([], {}, [])
@@ -67,7 +67,7 @@ COMMANDS = [command for program in PROGRAMS for command in commands((program,))]
 
 
 def offered(command: Path, *words: str) -> tuple[list[str], bool]:
-    """What may come in the place of the last word; and whether a path may."""
+    """Returns the candidates for the last word, and whether a path may stand there."""
     done = run(command[0], "--complete", *command[1:], *words)
     assert done.returncode in (0, 1) and not done.stderr, done
     return [line.split("\t")[0] for line in done.stdout.splitlines()], done.returncode == 1
@@ -186,7 +186,7 @@ class Completion(unittest.TestCase):
         self.assertIn("--secure=plain", offered(("tributary",), "up", "--secure=")[0])
 
 
-# What is typed, what the shells make of it, and whether they complete paths, too.
+# The words typed, the shells' completions, and whether they complete paths, too.
 TYPED: list[tuple[list[str], list[str], bool]] = [
     (["tributary", "che"], ["checkpoint"], False),
     (["tributary", "checkpoint", "re"], ["restore"], False),
@@ -200,7 +200,7 @@ TYPED: list[tuple[list[str], list[str], bool]] = [
 
 
 def typed_into(argv: list[str], lines: list[str], keys: str, wanted: str, folder: str) -> str:
-    """What a shell at a terminal shows when it has taken the lines, and the keys after them; up to what is wanted."""
+    """Returns a terminal's output, up to `wanted`, after its shell has read the lines and then the keys."""
     process, terminal = pty.fork()
     if process == 0:
         os.environ.update(PATH=f"{BIN}:{os.environ['PATH']}", TERM="dumb", LC_ALL="C.UTF-8")

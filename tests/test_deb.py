@@ -164,7 +164,7 @@ class Package(unittest.TestCase):
         for folder in ("var/lib/dpkg/updates", "var/lib/dpkg/info", "etc"):
             (root / folder).mkdir(parents=True)
         (root / "var/lib/dpkg/status").touch()
-        # What it needs is not there, and its scripts are told of the root (DPKG_ROOT).
+        # The package's dependencies are missing here, and its scripts get the root (DPKG_ROOT).
         options = [f"--root={root}", f"--log={root}/log", "--force-depends", "--force-script-chrootless"]
         dpkg = [*([] if os.geteuid() == 0 else ["fakeroot"]), "dpkg", *options]
         made = root / "etc/tributary"

@@ -52,7 +52,7 @@ class Daemon:
 
 
 def doctor(*words: str, inside: tuple[str, ...] = ()) -> dict[str, Any]:
-    """What it says as JSON, with its exit status."""
+    """Returns the doctor's JSON, with its exit status."""
     command = [*inside, str(PROGRAMS / "tributary"), "doctor", "--json", *words]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout, f"{shlex.join(command)}: {done.returncode} {done.stderr}"
@@ -209,7 +209,7 @@ class Lab(unittest.TestCase):
         self.assertEqual(
             (lost["level"], lost["found"]), ("problem", f"{self.folder}/data/set: No such file or directory")
         )
-        # What its process may not have, and how long it may be silent.
+        # The limits of its process, and its longest silence.
         for name, found in (
             ("open files", "at most 512"),
             ("/dev/shm", "64.0 MiB free of 64.0 MiB"),

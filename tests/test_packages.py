@@ -56,7 +56,7 @@ class Packages(unittest.TestCase):
         return subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
 
     def taken(self, lists: dict[str, str], installed: str = "", known: str = "") -> list[str]:
-        """What apt-get was asked to install."""
+        """Returns the packages that apt-get was asked to install."""
         done = self.install(lists, installed, known)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         asked = (self.folder / "apt").read_text()
@@ -92,7 +92,7 @@ class Packages(unittest.TestCase):
         self.assertNotIn("install", (self.folder / "apt").read_text())
 
     def test_another_system(self) -> None:
-        """All that is wanted is told, with what it is; and with the word that it is there all goes on."""
+        """All wanted packages are listed, with their purpose; if they are declared present, everything continues."""
         for name in ("apt-get", "dpkg-query", "dpkg"):
             (self.bin / name).unlink()
         lists = {name: path.read_text() for name, path in LISTS.items()}

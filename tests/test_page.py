@@ -3,7 +3,7 @@
     python3 tests/test_page.py SOURCE PROGRAMS [--pictures FOLDER]
 
 --pictures: page.png and top.png are made there instead, of the page and of what `tributary top` prints in a terminal.
-That needs Pillow; /usr/bin/python3 has it with Debian's python3-matplotlib.
+The pictures need Pillow; /usr/bin/python3 has it with Debian's python3-matplotlib.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class Browser:
         return self.call("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def log(self, kind: str) -> list[Any]:
-        """What has come since it was asked for last."""
+        """Returns the entries since the last call."""
         return self.call("POST", "/se/log", {"type": kind})
 
     def resize(self, width: int, height: int) -> None:
@@ -86,7 +86,7 @@ class Browser:
         )
 
     def rows(self, heading: str) -> list[dict[str, str]]:
-        """Of the table with that heading: each row's texts by column."""
+        """Returns each row's texts by column, of the table with that heading."""
         return self.run(f"""
             const section = [...document.querySelectorAll("section")].find(
                 one => one.querySelector("h2").textContent === {json.dumps(heading)});
@@ -144,7 +144,7 @@ class Cluster:
         return next((one for one in status["coordinator"]["jobs"] if one["name"] == JOB), {})
 
     def add_worker(self, name: str) -> None:
-        """A daemon that joins under that name, beside the job's."""
+        """Adds a daemon of that name to the job's."""
         coordinator = json.loads((self.folder / "run" / "cluster.json").read_text())["coordinator"]
         config = self.folder / "another.toml"
         config.write_text(
@@ -184,7 +184,7 @@ def standing_still(pid: int) -> Iterator[None]:
 
 
 def top_in_a_terminal(base_dir: pathlib.Path) -> str:
-    """What `tributary top` shows in a terminal after some looks."""
+    """Returns the screen of `tributary top` in a terminal after some updates."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 60, 200, 0, 0))
     command = [str(PROGRAMS / "tributary"), "top", "--base-dir", str(base_dir), "--times", "5"]
@@ -249,7 +249,7 @@ class Page(unittest.TestCase):
         self.assertIn("opens view 1 with 2 nodes", "\n".join(self.column("Events of the last hour", "What")))
 
     def rows_appear(self) -> None:
-        """What nodes and trainers say of themselves takes some rounds."""
+        """Waits until nodes and trainers have reported, which takes some rounds."""
         self.assertTrue(eventually(lambda: self.cluster.job()["figures"] and len(self.cluster.job()["paces"]) == 2))
 
     def shown_round(self) -> int:
@@ -289,7 +289,7 @@ class Page(unittest.TestCase):
         self.assertGreater(len(urls), 1)  # the page, and what its script asks
         self.assertEqual({url for url in urls if url != "data:,"}, {self.at})
         self.assertEqual(self.browser.log("browser"), [])
-        # What the page's policy refuses would be seen.
+        # The log would show a refusal by the page's policy.
         self.browser.run("""
             const script = document.createElement("script");
             script.textContent = "window.owned = true";
@@ -391,7 +391,7 @@ class Page(unittest.TestCase):
 
 
 def take_pictures(into: pathlib.Path) -> None:
-    """Of a job that went on after a server had stood still, and a worker was killed."""
+    """Takes pictures of a job that continued after a server had stood still and a worker was killed."""
     from PIL import Image
 
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as ends:

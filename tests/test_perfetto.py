@@ -24,7 +24,7 @@ ROUNDS = 20
 
 
 class Pages(http.server.SimpleHTTPRequestHandler):
-    """Perfetto, and the trace beside it."""
+    """Perfetto, and the trace next to it."""
 
     trace = ""
     extensions_map: ClassVar[dict[str, str]] = {
@@ -40,7 +40,7 @@ class Pages(http.server.SimpleHTTPRequestHandler):
 
 
 def asked(browser: Browser, query: str) -> list[list[Any]]:
-    """What Perfetto's trace processor answers: rows."""
+    """Returns the rows that Perfetto's trace processor answers."""
     columns = re.findall(r"as (\w+)", query)
     browser.run(f"""
         window.answer = null;

@@ -72,7 +72,7 @@ def rule_of(command: str) -> Rule:
 
 
 def commands_of(readme: str) -> list[str]:
-    """The lines of its `sh` blocks, without comments; a line that ends in a backslash goes on in the next."""
+    """Returns the lines of its `sh` blocks, without comments; a line that ends in a backslash continues in the next."""
     commands: list[str] = []
     for block in re.findall(r"^```sh\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
@@ -83,7 +83,7 @@ def commands_of(readme: str) -> list[str]:
 
 
 def demo() -> tuple[list[str], str]:
-    """What `make demo` builds, and the command that trains."""
+    """Returns the targets that `make demo` builds, and the command that trains."""
     recipe = re.search(r"^demo:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert recipe
     targets = re.search(r"--target (.*)$", recipe[1], re.MULTILINE)
@@ -98,7 +98,7 @@ def next_steps(checkout: pathlib.Path) -> list[str]:
 
 
 def own_files() -> Iterator[str]:
-    """What git has of ROOT, or would take; where there is no git, all that nothing has made."""
+    """Yields the files of ROOT that git tracks or would add; without git, all files that no build made."""
     command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     if (ROOT / ".git").exists() and shutil.which("git"):
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,8 +1,8 @@
-"""The rooms of the house, and which may use which; the test reads every include of the product.
+"""The rooms, and the rooms that each may use; the test reads every include of the product.
 
-A room is a folder. It may use the rooms that ROOMS names for it, and those that these may use. What fails: an include
-that points another way, a file in a folder that is no room, an include of a file that is not there, and a permission
-that nothing makes use of, so that the table says what is.
+A room is a folder. It may use the rooms that ROOMS names for it, and those that these may use. The test fails on an
+include that points another way, a file in a folder that is no room, an include of a missing file, and an unused
+permission, so the table stays true.
 """
 
 import pathlib
@@ -51,7 +51,7 @@ SOURCES = {".h", ".cc", ".cu", ".cuh"}
 
 
 def usable(rooms: dict[str, list[str]]) -> dict[str, set[str]]:
-    """What each room may use, through others too. ValueError: one uses a room that does not stand before it."""
+    """Returns the rooms that each room may use, also indirectly. ValueError: one uses a room not listed before it."""
     may: dict[str, set[str]] = {}
     for room, direct in rooms.items():
         for other in direct:
@@ -62,7 +62,7 @@ def usable(rooms: dict[str, list[str]]) -> dict[str, set[str]]:
 
 
 def faults(root: pathlib.Path, rooms: dict[str, list[str]]) -> list[str]:
-    """What is wrong with the includes under root, a line each."""
+    """Returns the faults of the includes under root, a line each."""
     may = usable(rooms)
     wrong: list[str] = []
     used: set[tuple[str, str]] = set()

@@ -158,7 +158,7 @@ class Cluster:
 
 
 class State(NamedTuple):
-    """What Slurm says of a job."""
+    """Slurm's report of a job."""
 
     state: str
     exit_code: str
@@ -246,7 +246,7 @@ class Scripts(unittest.TestCase):
         self.assertEqual(list(pathlib.Path(f"/tmp/tributary-{os.getuid()}").glob(f"{job.id}-*.sock")), [])
 
     def status(self, job: Submitted) -> str:
-        """What the command says that the job names."""
+        """Returns the output of the command that the job's log names."""
         return call(*job.found(r"(srun --jobid.*)").split())
 
     def check_resumed(self, again: Submitted, job: Submitted) -> None:
@@ -263,7 +263,7 @@ class Scripts(unittest.TestCase):
         self.assertEqual({stat.S_IMODE(path.stat().st_mode) for path in secrets}, {0o600})
 
     def test_cancelled(self) -> None:
-        """All of the job is told to end, its script too; the next one of its name waits for that, and goes on."""
+        """Slurm ends all of the job, its script too; the next job of its name waits for that, and continues."""
         job = self.submit("colocated.sbatch", SLOWLY)
         again = self.submit("colocated.sbatch")
         job.wait_for("wrote the snapshot", "server-0.log")

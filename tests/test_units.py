@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 UNITS = pathlib.Path(sys.argv[1]) / "packaging" / "systemd"
-# Of systemd-analyze security: 0 is nothing exposed, 10 everything. The worker shares memory with a user's trainers.
+# Scores of systemd-analyze security: 0 exposes nothing, 10 everything. The worker shares memory with a user's trainers.
 MOST_EXPOSED = {"tributary-server.service": 2.0, "tributary-worker@.service": 4.5}
 
 

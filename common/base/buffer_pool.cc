@@ -49,7 +49,7 @@ BufferPool::~BufferPool() {
   TRIB_ASSERT(in_use() == 0);
 }
 
-// Late, because a pool is made where an error has no way out; acquire() may throw.
+// Maps at the first acquire(), which may throw: the constructor has no way to report an error.
 void BufferPool::map() {
   if (memory_) return;
   auto memory = SharedMemory::create_sparse(std::max<std::size_t>(max_blocks_, 1) * stride_, "buffers",

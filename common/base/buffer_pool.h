@@ -1,20 +1,19 @@
 // Reference-counted, aligned, bounded buffers for parameters, optimizer state and encoded answers.
 //
-// Ownership is what makes zero-copy and copy-on-write snapshots safe: a BufferRef held by a ZeroMQ message still being
-// sent, for a process that was told where the bytes lie, or by the snapshot writer, keeps them unchanged, because the
-// optimizer step writes in place only when it is the sole owner (BufferRef::unique) and otherwise into a fresh buffer
-// of the pool.
+// Ownership makes zero-copy and copy-on-write snapshots safe. A BufferRef keeps its bytes unchanged: that of a ZeroMQ
+// message still being sent, of a process that reads the bytes in shared memory, or of the snapshot writer. The
+// optimizer step writes in place only as the sole owner (BufferRef::unique), otherwise into a fresh buffer of the pool.
 //
-// The blocks lie in one shared memory whose address space is taken whole at the first acquire(), and whose pages come
-// and go with the blocks: so a process on the same machine that maps share() once reads every buffer of the pool at
-// offset(), those that come later too (docs/data-path.md).
+// The blocks lie in one shared memory whose address space is reserved whole at the first acquire(), and whose pages
+// come and go with the blocks. So a process on the same machine that maps share() once reads every buffer of the pool
+// at offset(), including later ones (docs/data-path.md).
 //
 // Memory for a block costs the kernel some 200 us a MiB (its pages are zeroed and mapped one by one). Before a burst,
-// such as a snapshot's copy-on-write, another thread can pay that: expect() and prepare_one().
+// such as a snapshot's copy-on-write, another thread can pay that cost: expect() and prepare_one().
 //
 // Thread rule: acquire() on the pool's owning thread only. References may be copied, sent and dropped on any thread;
-// the last drop puts the block on a lock-free free list. A mutex guards blocks without memory: it is met only by who
-// goes to the kernel anyway.
+// the last drop puts the block on a lock-free free list. A mutex guards blocks without memory: only callers that enter
+// the kernel anyway take it.
 #pragma once
 
 #include <atomic>
@@ -58,13 +57,13 @@ class BufferRef {
   }
   ~BufferRef() { reset(); }
 
-  // A buffer of no pool, in memory of its own: for values on their way between a disk and a pool. Contents unspecified;
-  // std::bad_alloc.
+  // Returns a buffer of no pool, in memory of its own: for values on their way between a disk and a pool. Contents
+  // unspecified; throws std::bad_alloc.
   static BufferRef alone(std::size_t size);
 
   void reset();
   explicit operator bool() const { return block_ != nullptr; }
-  // True if nobody else can read these bytes, so that they may be overwritten.
+  // Returns whether this is the only owner, so that the bytes may be overwritten.
   // Acquire: the other owners' reads are over.
   bool unique() const { return block_->refs.load(std::memory_order_acquire) == 1; }
   std::size_t size() const { return size_; }
@@ -98,29 +97,29 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // A buffer of `size` <= block_bytes bytes, 64-byte aligned, contents unspecified; std::bad_alloc if the machine has
-  // no memory for it. Starts of successive blocks are staggered by cache lines so that parameter, moment and gradient
-  // arrays do not alias in the L1 cache (1.3 times faster optimizer steps, measured; see bench/RESULTS.md).
+  // Returns a buffer of `size` <= block_bytes bytes, 64-byte aligned, contents unspecified; throws std::bad_alloc if
+  // the machine has no memory. Starts of successive blocks are staggered by cache lines so that parameter, moment and
+  // gradient arrays do not alias in the L1 cache (1.3 times faster optimizer steps, measured; see bench/RESULTS.md).
   BufferRef acquire(std::size_t size);
 
-  // Gives blocks that are free now back to the system until at most `keep` blocks are allocated (after a snapshot's
-  // burst), `at_most` of them in this call. True: there are none left to give. After share() there are none: the kernel
-  // makes no holes in memory that is sealed, which goes when the pool and its readers' mappings go.
+  // Returns free blocks to the system until at most `keep` blocks are allocated (after a snapshot's burst), `at_most`
+  // of them in this call. True: there are none left to return. After share() there are none: the kernel makes no holes
+  // in sealed memory, which is freed with the pool and its readers' mappings.
   bool trim(std::size_t keep, std::size_t at_most = std::numeric_limits<std::size_t>::max());
 
-  // Soon so many blocks will be acquired beyond those in use. Returns how many prepare_one() has to get ready for that.
+  // Announces that `blocks` beyond those in use will be acquired soon. Returns how many prepare_one() must prepare.
   std::size_t expect(std::size_t blocks);
-  // One other thread: gets memory for one more block. False if there is none that needs it, or no memory.
+  // One other thread: gets memory for one more block. False if no block needs memory, or there is no memory.
   bool prepare_one();
 
-  // Blocks that somebody still refers to. Owning thread only.
+  // Blocks with references. Owning thread only.
   std::size_t in_use();
   // Blocks that acquire() could still give out now. Owning thread only.
   std::size_t available() { return max_blocks_ - in_use(); }
 
   // The pool's memory for another process, to be read. Owning thread only.
   Result<FileDescriptor> share();
-  // Where in that memory `bytes` lie; none if they are not this pool's.
+  // Returns the place of `bytes` in that memory; none if they are not this pool's.
   std::optional<std::uint64_t> offset(std::span<const std::byte> bytes) const;
 
   std::size_t block_bytes() const { return block_bytes_; }

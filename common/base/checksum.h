@@ -1,4 +1,4 @@
-// XXH3 over bytes that come in pieces, as if they were one. Not against forgers: against disks and our own mistakes.
+// XXH3 over bytes that come in pieces, as if they were one. Detects faults of disks and our own mistakes, not forgers.
 #pragma once
 
 #include <xxhash.h>

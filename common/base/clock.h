@@ -1,4 +1,4 @@
-// The clocks of the shells; the cores get the time as an argument. The one for durations is monotonic, and has no
+// The clocks of the shells; the cores get the time as an argument. The clock for durations is monotonic, and has no
 // meaning outside this machine.
 #pragma once
 
@@ -20,12 +20,12 @@ inline std::uint64_t steady_ms() {
 
 // The time of day in milliseconds since 1970.
 std::uint64_t wall_ms();
-// The time of day as ISO 8601 has it, in UTC and whole seconds: 2026-01-31T12:00:00Z. For people who read records.
+// Returns the time of day in ISO 8601, UTC and whole seconds: 2026-01-31T12:00:00Z. For people who read records.
 std::string utc_now();
 
 // A stop signal that follows the first within this time belongs to it; a later one means "at once". The kernel sends a
 // parent-death signal again for each thread of a dying parent, and Ctrl-C reaches a process from the terminal and from
-// whoever started it.
+// its parent.
 inline constexpr std::uint64_t kSameStopSignalMs = 1000;
 
 }  // namespace tributary

@@ -21,7 +21,7 @@ class Validator;
 
 namespace tributary {
 
-// What an option's value is held against, or what is made of it.
+// A check or a conversion of an option's value.
 using CliCheck = std::shared_ptr<const CLI::Validator>;
 template <class Number>  // int, std::uint32_t, std::uint64_t, double
 CliCheck in_range(Number least, Number most);
@@ -29,7 +29,7 @@ CliCheck one_of(std::vector<std::string> names);
 CliCheck not_negative();
 CliCheck positive();
 CliCheck as_bytes();  // "64MiB" becomes its number of bytes
-// problem: what is wrong with a value; empty: nothing. kind: what stands for the value in --help.
+// problem: returns the flaw of a value; empty: none. kind: the placeholder for the value in --help.
 CliCheck accepted_by(std::function<std::string(const std::string&)> problem, std::string kind = "");
 
 class CliOption {
@@ -89,9 +89,9 @@ class CliCommand {
   CLI::App* app_;
 };
 
-// Two more words than --help shows are understood first on any command line: `--complete WORD...` says what may come
-// next (common/base/completion.h), a line each, with exit status 1 where a path is wanted; `--manual FOLDER` writes the
-// program's manual pages (common/base/manual.h).
+// Two words that --help does not show are understood first on any command line. `--complete WORD...` prints the
+// candidates for the next word (common/base/completion.h), a line each, with exit status 1 where a path is wanted.
+// `--manual FOLDER` writes the program's manual pages (common/base/manual.h).
 class CommandLine : public CliCommand {
  public:
   // section: of the manual.
@@ -100,14 +100,14 @@ class CommandLine : public CliCommand {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
   void version(const std::string& text);  // of --version
-  // Lists a subcommand that another program has. parse() replaces the process by PROGRAM, with the same words, and
-  // tells how to get PROGRAM where it is missing (cure). PROGRAM's own command line has this one's name. The stand-in
-  // that is returned may be given the names of the subcommands below, for those who mistype them.
+  // Lists a subcommand of another program. parse() replaces the process by PROGRAM, with the same words; if PROGRAM is
+  // missing, it prints how to get it (cure). PROGRAM's own command line has this one's name. The returned stand-in may
+  // get the names of the subcommands below it, so that mistyped ones are recognised.
   CliCommand add_elsewhere(const std::string& name, const std::string& help, const std::string& program,
                            const std::string& cure);
 
-  // What the process is to exit with at once: 0 after --help or --version, kExitUsage after wrong usage; nothing if the
-  // program is to go on.
+  // Returns the status to exit with at once: 0 after --help or --version, kExitUsage after wrong usage; nothing if the
+  // program is to continue.
   std::optional<int> parse(int argc, const char* const* argv);
 
  private:

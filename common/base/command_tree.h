@@ -1,4 +1,4 @@
-// What --help shows of a command, for whoever else tells of it: completion.h, manual.h.
+// The parts of a command that --help shows, for other descriptions of it: completion.h, manual.h.
 #pragma once
 
 #include <vector>

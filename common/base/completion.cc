@@ -10,7 +10,7 @@
 namespace tributary {
 namespace {
 
-// What stands for a value in --help, or is an argument's name, where that is a path.
+// Placeholders of values in --help, and names of arguments, that are paths.
 constexpr std::array<std::string_view, 7> kPathKinds = {"FILE", "FOLDER", "DIR", "PATH", "SOCKET", "CHECKPOINT", "LAB"};
 
 bool is_path(const CLI::Option& option) {
@@ -21,7 +21,7 @@ bool is_path(const CLI::Option& option) {
   return names_one(kind) || kind.ends_with(".toml") || (option.get_positional() && names_one(option.get_name(true)));
 }
 
-// As --help has them: "TEXT:{tcp,shm}".
+// Returns an option's words, from their form in --help: "TEXT:{tcp,shm}".
 std::vector<std::string> words_of(const CLI::Option& option) {
   const std::string kind = option.get_type_name();
   const auto begin = kind.find('{'), end = kind.find('}');
@@ -36,7 +36,7 @@ std::vector<std::string> names_of(const CLI::Option& option) {
   return names;
 }
 
-// Reads the words that are there already, and then says what may come.
+// Reads the words that are there already, and then finds the candidates for the next.
 class Reader {
  public:
   explicit Reader(const CLI::App& program) : command_(&program) {}

@@ -1,4 +1,5 @@
-// What may come next on a command line, for the shells (`tributary completion` prints what asks). One thread.
+// Shell completion: the candidates for the next word of a command line (`tributary completion` prints the scripts that
+// ask for them). One thread.
 #pragma once
 
 #include <string>
@@ -11,12 +12,12 @@ class App;
 namespace tributary {
 
 struct Candidates {
-  std::vector<std::string> lines;  // each a word, a tab, and what it is
+  std::vector<std::string> lines;  // each a word, a tab, and its description
   bool paths = false;              // a path is wanted, of which the shell knows more
 };
 
-// words: what stands behind the program's name; the last one, which may be empty, is being typed. A shell that splits
-// words at '=' gives that as a word of its own.
+// words: those behind the program's name; the last one, which may be empty, is being typed. A shell that splits words
+// at '=' passes the '=' as a word of its own.
 Candidates candidates(const CLI::App& program, const std::vector<std::string>& words);
 
 }  // namespace tributary

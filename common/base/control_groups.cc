@@ -6,8 +6,8 @@
 namespace tributary {
 namespace {
 
-// The smallest of a group and all above it. A container may see its own group as the root, and be told another path: what is not
-// there has no limit.
+// Returns the smallest limit of a group and all above it. A container may see its own group as the root, but get
+// another path: a group that is not there has no limit.
 double smallest(double (*limit_of)(const std::string&), const std::string& mounted, std::string group) {
   double limit = limit_of(mounted);
   while (!group.empty() && group != "/") {

@@ -1,4 +1,4 @@
-// Sets of counters. A set is a struct template over its cell with one list beside its members,
+// Sets of counters. A set is a struct template over its cell with one list next to its members,
 //   static void visit(auto&& visit, auto&... sets)  ->  visit(CountField, sets.member...) for every counter,
 // which adding, publishing, /status and /metrics walk: a counter is its member and its line in the list.
 #pragma once
@@ -23,7 +23,7 @@ class LaneCounter {
   std::atomic<std::uint64_t> value_{0};
 };
 
-// How the values of several parts (jobs, lanes) are one.
+// How the values of several parts (jobs, lanes) are combined.
 enum class CountKind : std::uint8_t {
   kTotal,  // only grows; parts add up
   kNow,    // parts add up
@@ -35,11 +35,11 @@ struct CountField {
   CountKind kind;
   const char* key;  // in /status; "a/b": b in the object a
   const char* help;
-  double unit = 0.0;             // 0: shown as a whole number; else: of what is shown
+  double unit = 0.0;             // 0: shown as a whole number; else: the factor of the shown value
   const char* metric = nullptr;  // in /metrics, without prefix and "_total"; null: as the key
 
   bool grows() const { return kind == CountKind::kTotal; }
-  // In words of Prometheus.
+  // Returns the name in Prometheus.
   std::string metric_name(const std::string& prefix) const {
     std::string name = prefix + (metric ? metric : key) + (grows() ? "_total" : "");
     std::ranges::replace(name, '/', '_');
@@ -71,7 +71,7 @@ void add_counts(auto& total, const auto& part) {
       total, part);
 }
 
-// What its owner leaves behind when it ends.
+// Keeps a finished part's totals and clears its other counters.
 void keep_totals_only(auto& counts) {
   counts.visit([](const CountField& field, std::uint64_t& value) { value = field.grows() ? value : 0; }, counts);
 }

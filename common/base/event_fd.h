@@ -21,7 +21,7 @@ class EventFd {
 
   int fd() const { return fd_; }
   void notify() const;  // any thread; never blocks
-  void drain() const;   // the polling thread, before it looks at what it was woken for
+  void drain() const;   // the polling thread, before it looks for its work
 
  private:
   explicit EventFd(int fd) : fd_(fd) {}

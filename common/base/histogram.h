@@ -1,5 +1,5 @@
-// Histogram: how long something took, time after time, in classes that grow by 1, 2, 5, 10: from 1 ms to 100 s, which
-// is what a round takes. One writer; any number of readers, who may see each class a little late (LaneCounter).
+// Histogram: durations in classes that grow by 1, 2, 5, 10, from 1 ms to 100 s, the range of a round. One writer; any
+// number of readers, who may see each class a little late (LaneCounter).
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace tributary {
 
 class Histogram {
  public:
-  // Upper ends, each included; one more class has what takes longer.
+  // Upper ends, each included; one more class has the longer durations.
   static constexpr std::array<double, 16> kSeconds = {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2,
                                                       0.5,   1,     2,     5,    10,   20,   50,  100};
 

@@ -1,22 +1,22 @@
-// Which machine a daemon runs on, as far as its network link goes: daemons with the same identity share a link and can
-// share memory.
+// Identity of the machine a daemon runs on, as far as its network link goes: daemons with the same identity share a
+// link and can share memory.
 #pragma once
 
 #include <string>
 
 namespace tributary {
 
-// The kernel's boot id and the inode of the process's network namespace ("<uuid>/<inode>"): the same for all processes
-// that see the same interfaces, different between machines and between containers with a network of their own.
-// "unknown-<random>" where /proc does not tell.
+// Returns the kernel's boot id and the inode of the process's network namespace ("<uuid>/<inode>"). All processes that
+// see the same interfaces have one identity; machines, and containers with a network of their own, have different ones.
+// "unknown-<random>" where /proc does not show them.
 std::string host_identity();
-// What a configuration states, if it states anything.
+// Returns the identity that a configuration states, otherwise the machine's.
 inline std::string host_identity(const std::string& stated) {
   return stated.empty() ? host_identity() : stated;
 }
 
-// Names a file that one process at a time can hold, wherever it is seen from: the machine's boot, the device and inode
-// of its folder, and its name. Empty if the path is, or its folder is not there.
+// Names a file that one process at a time can hold, the same from any mount or container: the machine's boot, the
+// device and inode of its folder, and its name. Empty if the path is, or its folder is not there.
 std::string file_identity(const std::string& path);
 
 }  // namespace tributary

@@ -1,5 +1,5 @@
-// Addresses as ZeroMQ takes them here: "HOST:PORT", with or without "tcp://" before it, and the IPv4 addresses that it
-// leads to; "ipc://PATH".
+// Addresses in the forms that we pass to ZeroMQ: "HOST:PORT", with or without "tcp://" before it, and the IPv4
+// addresses that it resolves to; "ipc://PATH".
 #pragma once
 
 #include <netinet/in.h>
@@ -13,7 +13,7 @@
 namespace tributary {
 
 struct HostPort {
-  std::string_view host;  // of "[::1]" what is between the brackets
+  std::string_view host;  // of "[::1]" the text between the brackets
   std::string_view port;  // empty: there is none
 };
 
@@ -29,13 +29,14 @@ constexpr HostPort host_port(std::string_view address) {
 
 inline constexpr std::string_view kIpcScheme = "ipc://";
 
-// PATH of "ipc://PATH". Nothing: an address of another kind.
+// Returns PATH of "ipc://PATH". Nothing: an address of another kind.
 constexpr std::optional<std::string_view> ipc_path(std::string_view address) {
   if (!address.starts_with(kIpcScheme)) return std::nullopt;
   return address.substr(kIpcScheme.size());
 }
 
-// Of a name or an address in digits. A resolver that does not answer takes many seconds. kNotFound: why there is none.
+// Resolves a name, or an address in digits. A resolver that does not answer takes many seconds. kNotFound: with the
+// reason why there is none.
 Result<in_addr> ipv4_of(const std::string& host);
 // port: in digits; "" and "*" are 0.
 sockaddr_in socket_address(in_addr host, std::string_view port);

@@ -17,7 +17,7 @@ struct StrongId {
   constexpr StrongId next() const { return StrongId(static_cast<Rep>(value + 1)); }
 };
 
-using JobId = StrongId<struct JobTag, std::uint64_t>;      // names one job for ever, over restarts
+using JobId = StrongId<struct JobTag, std::uint64_t>;      // names one job forever, over restarts
 using ViewId = StrongId<struct ViewTag, std::uint32_t>;    // a numbered membership of a job; grows with each (re)start
 using NodeRank = StrongId<struct NodeTag, std::uint32_t>;  // torchrun's group_rank: 0 .. nodes-1
 using Rank = StrongId<struct RankTag, std::uint32_t>;      // global rank: 0 .. world_size-1
@@ -30,7 +30,7 @@ using Version = StrongId<struct VersionTag, std::uint64_t>;  // rounds seen by a
 // A connection as the server's lane sees it; opaque to the cores (the shell packs ZeroMQ's routing id into it).
 using PeerId = StrongId<struct PeerTag, std::uint64_t>;
 
-// How values travel. Stable numbers: they are on the wire and in the store. Append only.
+// Encodings of values. Stable numbers: they are on the wire and in the store. Append only.
 enum class EncodingId : std::uint8_t {
   kFp32 = 0,
   kBf16 = 1,

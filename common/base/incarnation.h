@@ -1,4 +1,4 @@
-// What tells a process from the one that had its name and address before.
+// A number that distinguishes a process from an earlier one with the same name and address.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace tributary {
 
-// Random and never 0 (which means "nobody"): a restarted process is a new one.
+// Random and never 0 (which means "no process"): a restarted process has a new number.
 inline std::uint64_t random_incarnation() {
   std::random_device device;
   return ((std::uint64_t{device()} << 32) | device()) | 1;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint64_t kOverflow = std::numeric_limits<std::uint64_t>::max();
 
-// A name as it may appear in a message: names come from trainers and from the network.
+// Makes a name fit for a message: names come from trainers and from the network.
 std::string in_quotes(std::string_view name) {
   constexpr std::size_t kShown = 80;
   std::string out = "'";
@@ -54,7 +54,7 @@ Status check_tensors(std::span<const TensorSpec> tensors) {
     return fail(ErrorCode::kInvalidArgument,
                 std::to_string(tensors.size()) + " tensors are declared; the limit is " + std::to_string(kMaxTensors));
   }
-  std::set<std::string_view> names;  // sorted: whoever declares them could choose names with one hash
+  std::set<std::string_view> names;  // sorted: a hostile peer could choose names with one hash
   std::uint64_t parameters = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const TensorSpec& spec = tensors[i];
@@ -163,7 +163,7 @@ std::uint64_t layout_hash(std::span<const TensorSpec> tensors, std::uint64_t chu
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-// Of a valid declaration: calls run(elements) for every longest run of tensors with the same holders, in order.
+// Calls run(elements) for every longest run of tensors with the same holders, in order. REQUIRES: a valid declaration.
 void for_each_run(std::span<const TensorSpec> tensors, auto&& run) {
   std::uint64_t elements = 0;
   for (std::size_t t = 0; t < tensors.size(); ++t) {
@@ -179,7 +179,7 @@ std::uint64_t count_chunks(std::span<const TensorSpec> tensors, std::uint64_t ch
   return chunks;
 }
 
-// Where every chunk begins, and where the last one ends.
+// Returns where every chunk begins, and where the last one ends.
 std::vector<std::uint64_t> chunk_begins(std::span<const TensorSpec> tensors, std::uint64_t chunk_elements) {
   std::vector<std::uint64_t> begins{0};
   for_each_run(tensors, [&](std::uint64_t elements) {
@@ -190,7 +190,7 @@ std::vector<std::uint64_t> chunk_begins(std::span<const TensorSpec> tensors, std
   return begins;
 }
 
-// In an ascending list.
+// Returns the place of `value` in an ascending list.
 template <class T>
 std::optional<std::size_t> position_of(const std::vector<T>& list, const T& value) {
   const auto found = std::ranges::lower_bound(list, value);
@@ -306,8 +306,8 @@ ChunkRange Layout::chunk(ChunkIndex c) const {
   return {begins_[c.value], begins_[c.value + 1] - begins_[c.value]};
 }
 
-// The tensors and chunks that are held keep their order and their bounds: a run of tensors with the same holders is in
-// the part whole, or not at all.
+// Held tensors and chunks keep their order and their bounds: a run of tensors with the same holders is in the part
+// whole, or not at all.
 std::optional<Layout> Layout::part(std::span<const std::uint32_t> model_ranks) const {
   TRIB_ASSERT(!is_part());
   const auto held = [&](const TensorSpec& tensor) { return tensor.held_by_any(model_ranks); };

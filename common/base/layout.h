@@ -9,8 +9,8 @@
 //
 // Padding elements have gradient 0 and belong to no tensor; digests and exports skip them. Chunk c is owned by exactly
 // one (shard, lane). With equal weights the assignment is round-robin, so that the tensors a backward pass finishes
-// together are spread over all servers; with weights each chunk goes to the shard below its share that is due first,
-// which is balanced to within one chunk at every prefix. Weights come from the placement
+// together are spread over all servers. With weights each chunk goes to the shard below its share that is due first:
+// this is balanced to within one chunk at every prefix. Weights come from the placement
 // (server/coordinator/job_placement.h).
 #pragma once
 
@@ -33,7 +33,7 @@ inline constexpr std::uint64_t kMaxParameters = 1ull << 40;  // elements
 inline constexpr std::size_t kMaxChunkBytes = 64u << 20;     // of fp32; also bounds ZMQ_MAXMSGSIZE
 inline constexpr std::size_t kMinChunkBytes = 4u << 10;
 inline constexpr std::uint64_t kMaxChunks = 1u << 20;  // a layout must fit a control message (kMaxControlBytes)
-inline constexpr std::uint32_t kMaxGroups = 128;       // of tensors; a push says a learning rate of each
+inline constexpr std::uint32_t kMaxGroups = 128;       // of tensors; a push has the settings of each
 inline constexpr std::uint32_t kMaxModelRanks = 1024;  // ranks that hold one replica of a model together
 
 struct TensorSpec {
@@ -45,7 +45,7 @@ struct TensorSpec {
   std::uint64_t elements() const;
   bool held_by(std::uint32_t model_rank) const;
   bool held_by_any(std::span<const std::uint32_t> model_ranks) const;
-  // By the rank at that place of a list of model ranks; an empty list: every rank holds everything.
+  // Returns whether rank `rank` holds the tensor. model_ranks: by rank; empty: every rank holds everything.
   bool held_at(std::span<const std::uint32_t> model_ranks, std::size_t rank) const {
     return model_ranks.empty() || held_by(model_ranks[rank]);
   }
@@ -58,7 +58,7 @@ struct TensorSpec {
   }
 };
 
-// Do some of them say their holders? Then chunks are not all of one size.
+// Returns whether some tensors have explicit holders. Then chunks are not all of one size.
 bool have_holders(std::span<const TensorSpec> tensors);
 
 struct ChunkOwner {
@@ -87,13 +87,15 @@ class Layout {
   // kTensorAlign or out of bounds.
   static Result<Layout> make(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
                              std::span<const ShardSlots> shards);
-  // Where only tensors and chunks matter, and nobody owns them (all belong to one lane of one shard). The largest
-  // chunks fit every declaration that any layout can have, so they do to judge it, or to learn flat_elements().
+  // Makes a layout without owners (all chunks belong to one lane of one shard), where only tensors and chunks matter.
+  // The largest chunks fit every valid declaration: the default serves to check one, or to compute flat_elements().
   static Result<Layout> unowned(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements = kMaxChunkElements);
-  // As persisted or received: `owners` given. Same errors, and kInvalidArgument if owners.size() != number of chunks.
+  // Makes a persisted or received layout, with its `owners`. Same errors, and kInvalidArgument if owners.size() !=
+  // number of chunks.
   static Result<Layout> with_owners(std::vector<TensorSpec> tensors, std::uint64_t chunk_elements,
                                     std::vector<ChunkOwner> owners);
-  // What ranks with these model ranks hold of it; no model ranks: all of it. None: nothing. REQUIRES: this is no part.
+  // Returns the part that ranks with these model ranks hold; no model ranks: all of it. None: they hold nothing.
+  // REQUIRES: this is no part.
   std::optional<Layout> part(std::span<const std::uint32_t> model_ranks) const;
 
   const std::vector<TensorSpec>& tensors() const { return tensors_; }
@@ -110,8 +112,8 @@ class Layout {
   std::pair<std::uint32_t, std::uint32_t> chunks_of(std::size_t tensor) const;
   // The groups of the tensors that overlap chunk c, ascending.
   std::vector<std::uint32_t> groups_of(ChunkIndex c) const;
-  // Of a part: the number that a chunk or tensor has in the whole layout, and the part's own of that one; none: the
-  // part does not have it. Of a whole layout they are the same.
+  // Convert a part's number of a chunk or tensor to that in the whole layout, and back; none: the part does not have
+  // it. In a whole layout the numbers are the same.
   bool is_part() const { return !whole_chunks_.empty(); }
   ChunkIndex in_whole(ChunkIndex c) const { return whole_chunks_.empty() ? c : whole_chunks_[c.value]; }
   std::optional<ChunkIndex> in_part(ChunkIndex of_whole) const;
@@ -141,19 +143,19 @@ class Layout {
   std::uint64_t hash_ = 0;
 };
 
-// fp32 bytes of a chunk that nobody chose: on hosts a larger one is no faster, but devices have a launch, a copy and a
-// collective to pay for each.
+// Bound on the fp32 bytes of a default chunk: on hosts a larger one is no faster, but devices pay a launch, a copy and
+// a collective for each.
 inline constexpr std::uint64_t kLargestChunkBytes = 1u << 20, kLargestDeviceChunkBytes = 4u << 20;
 
 // Default chunk size in elements, a power of two of bytes.
 //
 // On one machine: the largest such that every lane of every server gets at least 8 chunks (so that pushes, steps and
-// answers overlap), within 64 KiB .. `largest` of fp32; a message costs more there than what it waits for.
+// answers overlap), within 64 KiB .. `largest` of fp32; a message costs more there than the wait for its bytes.
 //
 // Over a network of k servers and n nodes the last answers of a round can begin only when the last pushes are in: then
 // a server still sends n answers of its last chunk, and up to 2k chunks were in the window. So a round of M bytes takes
-// about 1 + (2k + n) * chunk / M times as long as its bytes; the chunk is what makes that 2 % (the nearest power of
-// two), within 16 KiB .. `largest`, and no lane gets fewer than 8.
+// about 1 + (2k + n) * chunk / M times as long as its bytes. The chunk is chosen to make the excess 2 % (the nearest
+// power of two), within 16 KiB .. `largest`, and no lane gets fewer than 8.
 std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<const ShardSlots> shards,
                                      std::uint32_t nodes, bool one_machine, std::uint64_t largest = kLargestChunkBytes);
 
@@ -161,8 +163,8 @@ std::uint64_t default_chunk_elements(std::uint64_t flat_elements, std::span<cons
 // depend on the number of nodes: a checkpoint fits any.
 std::uint64_t default_bucket_elements(std::uint64_t flat_elements);
 
-// The layout of an all-reduce job, whose chunks (buckets) nobody owns: all of one lane of one shard. chunk_bytes: as
-// JobConfig::chunk_bytes, 0 for the default.
+// Makes the layout of an all-reduce job, whose chunks (buckets) have no owner: all belong to one lane of one shard.
+// chunk_bytes: as JobConfig::chunk_bytes, 0 for the default.
 Result<Layout> bucket_layout(std::vector<TensorSpec> tensors, std::uint64_t chunk_bytes);
 
 // Names the first difference between two declarations in a sentence for the trainer that brought `theirs`;

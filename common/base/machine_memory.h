@@ -1,4 +1,4 @@
-// How much memory this process may use, which may be less than the machine has: control groups have limits (containers,
+// Memory that this process may use, which may be less than the machine has: control groups have limits (containers,
 // systemd's MemoryMax, Slurm).
 #pragma once
 

@@ -10,7 +10,7 @@
 namespace tributary {
 namespace {
 
-// So that text comes out as it is, and can be copied: a bare - is a hyphen, a bare ' a quotation mark.
+// Escapes text so that troff prints it as it is, and it can be copied: a bare - is a hyphen, a bare ' a quotation mark.
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char letter : text) {
@@ -81,7 +81,7 @@ struct Parts {
   std::string description, examples, exit_status;
 };
 
-// Of what help says below the options.
+// Splits the text that help prints below the options.
 Parts parts_of(const std::string& text) {
   constexpr std::string_view kExitStatus = "Exit status: ";
   Parts parts;
@@ -122,7 +122,7 @@ std::string options_text(const std::vector<const CLI::Option*>& options) {
   return out;
 }
 
-// Those of a command's own, and under headings those of its groups.
+// Returns the command's own options, and under headings those of its groups.
 std::string all_options(const CLI::App& command) {
   std::vector<const CLI::Option*> own =
       command.get_options([](const CLI::Option* option) { return !option->get_group().empty(); });

@@ -1,4 +1,4 @@
-// The manual pages of a program, with what --help says.
+// The manual pages of a program, with the text of --help.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ struct ManualPage {
   std::string text;  // for troff, with the macros of man(7)
 };
 
-// One of the program, and one of each of its subcommands, which has those below it. section: of the manual: 1 commands,
-// 8 daemons.
+// Returns a page of the program, and one of each of its subcommands, which includes those below it. section: of the
+// manual: 1 commands, 8 daemons.
 std::vector<ManualPage> manual_pages(const CLI::App& program, int section);
 
 }  // namespace tributary

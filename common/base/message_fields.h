@@ -1,8 +1,8 @@
-// What the field list of a message says: a message is a struct with, beside its members,
+// The field list of a message: a message is a struct with, besides its members,
 //   static constexpr auto kWire          its name in the union of its schema
 //   static void fields(auto& m, auto&& field)   ->  field(member, TRIB_WIRE(NameInTheSchema), bounds...) for every one
 // which the codec walks to write it and to read it (common/wire/codec_fields.h). The second argument is what Cap'n
-// Proto generated for the field; the bounds say what is accepted from a peer.
+// Proto generated for the field; the bounds limit the values accepted from a peer.
 #pragma once
 
 #include <cmath>
@@ -28,7 +28,7 @@ struct Wire {
         [](auto out, auto... size) { return out.init##Name(size...); }                                       \
   }
 
-// Bounds on what is accepted from a peer or a file, beside the size of the whole message.
+// Bounds on values accepted from a peer or a file, besides the size of the whole message.
 inline constexpr std::size_t kMaxNameBytes = 1024;       // names of jobs, tensors, workers; endpoints
 inline constexpr std::size_t kMaxTextBytes = 64u << 10;  // messages and reasons; longer ones are cut by the sender
 inline constexpr std::size_t kMaxPathBytes = 4096;
@@ -39,17 +39,17 @@ inline constexpr std::size_t kMaxLaneEndpoints = 1024;     // of one server
 inline constexpr std::size_t kMaxJobs = 65536;             // stored on, or reported by, one server
 inline constexpr std::size_t kMaxStoredSnapshots = 65536;  // of one job on one server
 
-// Of a text, of bytes or of a list; bounds after a list's are its elements'. what: begins the sentence that refuses.
+// Bound of a text, of bytes or of a list; bounds after a list's are its elements'. what: begins the refusal's sentence.
 struct AtMost {
   std::size_t count;
   const char* what;
 };
-// Of a text for people: cut by its sender, because a long one must not make its message unreadable.
+// Bound of a text for people: its sender cuts it, because a long one must not make its message unreadable.
 struct CutAt {
   std::size_t bytes = kMaxTextBytes;
   const char* what = "the message's text";
 };
-// Of an enumeration, whose values begin with 0: known_values(one of them) has the last that this program knows.
+// Bound of an enumeration, whose values begin with 0: known_values(one of them) has the last that this program knows.
 struct KnownValues {
   std::uint16_t last;
   const char* what;
@@ -59,8 +59,8 @@ constexpr KnownValues known_values(ErrorCode) {
   return {static_cast<std::uint16_t>(ErrorCode::kUnknownKind), "the error code"};
 }
 
-// What was read is nothing that a peer of ours sends; `what` says why in words for its author. Thrown by the check() of
-// a message, which its reader calls, and by the codec.
+// Thrown when a message is nothing that a peer of ours sends; `what` explains it to its author. The check() of a
+// message, which its reader calls, and the codec throw it.
 struct Malformed {
   std::string what;
   ErrorCode code = ErrorCode::kMalformed;

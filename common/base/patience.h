@@ -1,6 +1,6 @@
-// Patience: a wait that is measured by progress. It is over when nothing has moved for its limit, however long the
-// whole takes: a wait for ten gigabytes over a slow link ends no sooner than one for a byte over a fast one, if both go
-// on. Whoever waits says what grows or changes while it does.
+// Patience: a wait that is limited by progress. It is over when nothing has moved for its limit, however long the whole
+// takes: a wait for ten gigabytes over a slow link may last as long as it makes progress. The caller supplies a number
+// that changes with every step.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ class Patience {
  public:
   Patience(std::uint64_t limit_ms, std::uint64_t now_ms) : limit_ms_(limit_ms), since_ms_(now_ms) {}
 
-  // progress: a number that is another one after every step forward.
+  // progress: a number that changes with every step forward.
   bool over(std::uint64_t progress, std::uint64_t now_ms) {
     if (progress != progress_) {
       progress_ = progress;
@@ -19,7 +19,7 @@ class Patience {
     }
     return now_ms > since_ms_ + limit_ms_;
   }
-  // The thing waited for comes, and somebody else measures how.
+  // Restarts the limit, for progress that the caller measures elsewhere.
   void renew(std::uint64_t now_ms) { since_ms_ = now_ms; }
   std::uint64_t limit_ms() const { return limit_ms_; }
   // The last step forward, or the beginning.

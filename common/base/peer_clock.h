@@ -1,7 +1,7 @@
-// PeerClock: how far a daemon's time of day is ahead of the coordinator's, as its heartbeats have it. Times in logs and
-// in manifests of checkpoints compare only if clocks agree; nothing else here rests on them. Pure.
+// PeerClock: how far a daemon's time of day is ahead of the coordinator's, by its heartbeats. Times in logs and in
+// manifests of checkpoints compare only if clocks agree; nothing else depends on them. Pure.
 //
-// A heartbeat that comes late makes a clock seem slow, never fast: so of all that came, the one least behind counts.
+// A late heartbeat makes a clock seem slow, never fast: so of all heartbeats, the one least behind counts.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ class PeerClock {
  public:
   static constexpr std::int64_t kSlackMs = 5000;  // a heartbeat and a half, and a busy machine
 
-  // Both in ms since 1970; 0: not said. Whether it is news: it was not known to differ, and does.
+  // Takes both times, in ms since 1970; 0: not known. Returns whether the clocks have just turned out to differ.
   bool note(std::uint64_t theirs_ms, std::uint64_t ours_ms) {
     if (theirs_ms == 0 || ours_ms == 0) return false;
     const auto ahead = static_cast<std::int64_t>(theirs_ms) - static_cast<std::int64_t>(ours_ms);
@@ -24,7 +24,7 @@ class PeerClock {
     return differs() && !differed;
   }
   bool differs() const { return ahead_ms_ && std::llabs(*ahead_ms_) > kSlackMs; }
-  // "3600 s ahead of server 0's: ..."; "": as far as can be told they agree.
+  // "3600 s ahead of server 0's: ..."; "": as far as known the clocks agree.
   std::string in_words() const {
     if (!differs()) return {};
     return std::to_string(std::llabs(*ahead_ms_) / 1000) + " s " + (*ahead_ms_ > 0 ? "ahead of" : "behind") +

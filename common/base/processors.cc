@@ -13,7 +13,7 @@ namespace tributary {
 namespace {
 
 std::uint32_t processors_of_affinity() {
-  // More processors than cpu_set_t has: the machine's count, as if nothing were said.
+  // More processors than cpu_set_t has: the machine's count, as without an affinity.
   cpu_set_t set;
   const bool known = ::sched_getaffinity(0, sizeof set, &set) == 0;
   return known ? static_cast<std::uint32_t>(CPU_COUNT(&set)) : std::thread::hardware_concurrency();

@@ -1,5 +1,5 @@
-// How many processors this process may use, which may be fewer than the machine has: of its affinity (taskset, cpusets)
-// and of the quotas of its control groups (containers, systemd's CPUQuota, Slurm).
+// Processors that this process may use, which may be fewer than the machine has: limits are its affinity (taskset,
+// cpusets) and the quotas of its control groups (containers, systemd's CPUQuota, Slurm).
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// The number, in the first unit whose name is what follows it. Nothing: not so.
+// Parses a positive number and the unit behind it, in the first unit of that name. Returns 0 if there is none.
 double amount(std::string_view text, std::span<const Unit> units, std::string_view suffix) {
   double value = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

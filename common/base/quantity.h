@@ -9,7 +9,7 @@
 
 namespace tributary {
 
-// Each refuses what is no positive, finite number with a unit; the message has the value and says what would be right.
+// Each refuses text that is no positive, finite number with a unit; the message has the value and the right form.
 
 // Bytes: B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (of 1024). A number without a unit is bytes.
 Result<double> parse_bytes(std::string_view text);
@@ -21,7 +21,7 @@ Result<double> parse_bandwidth(std::string_view text);
 std::string bytes_in_words(double bytes);            // "1.785 GB"
 std::string bandwidth_in_words(double bytes_per_s);  // "31.25 MB/s"
 std::string seconds_in_words(double seconds);        // "280.1 ms"
-// Of memory, in powers of 1024.
+// An amount of memory, in powers of 1024.
 std::string memory_in_words(std::uint64_t bytes);  // "23.5 GiB"
 
 }  // namespace tributary

@@ -1,4 +1,4 @@
-// Result<T>: a value or an Error that already says what is wrong, with which value, and what to do.
+// Result<T>: a value, or an Error whose message names the fault, its value and the cure.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ enum class ErrorCode : std::uint16_t {
   kStoreFormat = 15,  // the store was written by a newer format
   kTimeout = 16,
   kUnavailable = 17,  // the other side is not there (yet, or any more)
-  kStopped = 18,      // the job was stopped in good order
+  kStopped = 18,      // the job was stopped cleanly
   kLimit = 19,        // a configured bound is reached
   kNotFound = 20,
   kDevice = 21,       // a GPU, or a library that drives it, failed at what the message names

@@ -80,7 +80,7 @@ Status SealedWriter::write(std::span<const std::byte> bytes) {
   return {};
 }
 
-// The kernel refuses while somebody looks at a page: itself, when it moves pages or takes stock of them.
+// Retries, because the kernel refuses while a page has a temporary reference: its own, when it moves or counts pages.
 Result<std::shared_ptr<const SealedBytes>> SealedWriter::seal() {
   for (int left = kTries; ::fcntl(fd_.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0; --left) {
     if (errno != EBUSY || left == 0) return tl::unexpected(problem(purpose_, "cannot seal memory"));

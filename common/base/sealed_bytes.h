@@ -1,8 +1,7 @@
-// SealedBytes: bytes in shared memory that nobody can change any more, whoever has a descriptor of them: they can be
-// trusted as often as they are looked at. A memfd that is sealed against writing; the kernel takes it back when the last
-// process that has it goes.
+// SealedBytes: bytes in shared memory that no process can change any more, even with a descriptor: repeated reads give
+// the same bytes. They are a memfd, sealed against writing, which the kernel frees when its last process ends.
 //
-// Written once, with SealedWriter, which counts what there is to write; after seal() it is of no use.
+// SealedWriter writes them once; after seal() it is unusable.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +19,7 @@ class SealedBytes {
   // The parts one after the other. kLimit: there is not so much memory. `purpose` names it in error messages.
   static Result<std::shared_ptr<const SealedBytes>> of(std::span<const std::span<const std::byte>> parts,
                                                        const std::string& purpose);
-  // Received from another process. kMalformed: it can be changed, or has another size than its sender said.
+  // Takes bytes from another process. kMalformed: they can be changed, or have another size than the sender declared.
   static Result<std::shared_ptr<const SealedBytes>> received(FileDescriptor fd, std::size_t bytes,
                                                              const std::string& purpose);
   ~SealedBytes();
@@ -43,7 +42,7 @@ class SealedBytes {
 class SealedWriter {
  public:
   static Result<SealedWriter> begin(std::size_t bytes, const std::string& purpose);
-  // At the end of what was written before.
+  // Appends the bytes.
   Status write(std::span<const std::byte> bytes);
   Result<std::shared_ptr<const SealedBytes>> seal();
 

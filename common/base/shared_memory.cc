@@ -39,8 +39,8 @@ Result<FileDescriptor> create_sealed(std::size_t bytes, const std::string& purpo
 
 }  // namespace
 
-// A memfd has no limit of its own: asking for more than the machine has would not be refused, but would end in somebody
-// being killed.
+// A memfd has no limit of its own: a request for more than the machine has would succeed, and later a process be
+// killed.
 std::uint64_t available_memory() {
   std::ifstream in("/proc/meminfo");
   std::string key, unit;
@@ -131,7 +131,7 @@ Result<SharedMemory> SharedMemory::map_fd(FileDescriptor fd, std::size_t bytes, 
   return memory;
 }
 
-// Without swap reserved for copies: there are none as long as nobody writes.
+// Maps without swap reserved for copies: there are none until a page is written.
 Result<SharedMemory> SharedMemory::private_view(const std::string& purpose) const {
   return map_at(fd_.get(), size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, purpose);
 }
@@ -149,7 +149,7 @@ Result<SharedMemory> SharedMemory::map_at(int fd, std::size_t bytes, int protect
   return memory;
 }
 
-// Against writing, then against further seals.
+// Seals the memory against writing, then against further seals.
 bool SharedMemory::seal_for_readers() const {
   const int seals = ::fcntl(fd_.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SEAL) != 0) return seals >= 0;
@@ -157,7 +157,7 @@ bool SharedMemory::seal_for_readers() const {
   return known && ::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SEAL) == 0;
 }
 
-// Through /proc, because a duplicate would keep the right to write.
+// Opens the memory through /proc, because a duplicate would keep the right to write.
 Result<FileDescriptor> SharedMemory::read_only() const {
   if (peers_ == Peers::kRead && !seal_for_readers()) {
     return fail(ErrorCode::kIo, std::string("cannot seal shared memory against writing: ") + std::strerror(errno));

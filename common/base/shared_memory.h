@@ -1,11 +1,10 @@
 // Memory that processes share: a memfd without a name, handed on as a file descriptor, so that the kernel reclaims it
 // when the last process that maps it goes, however that process goes.
 //
-// Its size is sealed when it is made: whoever holds the descriptor can neither shrink it (touching a page beyond the
-// end would be a SIGBUS in everybody else) nor grow it. Who gets a descriptor from another process checks those seals.
-// Memory that others are to read is sealed against writing before they get it, but for the mapping that its owner has:
-// no way of opening it anew leads to one. Only its owner may open it anew at all (mode 0400; to open it needs no name:
-// /proc/self/fd has one).
+// Its size is sealed when it is made: a holder of the descriptor can neither shrink it (touching a page beyond the end
+// would be a SIGBUS in all other processes) nor grow it. A process that receives a descriptor checks those seals.
+// Memory for readers is sealed against writing before they get it, except in its owner's mapping: opening it again
+// never allows writing. Only its owner may open it again at all (mode 0400; this needs no name: /proc/self/fd has one).
 #pragma once
 
 #include <cstddef>
@@ -18,14 +17,14 @@
 
 namespace tributary {
 
-// What could be taken without swapping, in the kernel's estimate; all there can be if it says nothing.
+// Returns the kernel's estimate of the memory available without swapping; the largest number if there is no estimate.
 std::uint64_t available_memory();
 
-// Does this kernel (Linux 5.1 or newer) know how to keep others from writing to memory that its owner writes? Without
-// it, who is to read memory may write there as well, if it is of the same user.
+// Returns whether this kernel (Linux 5.1 or newer) can keep others from writing to memory that its owner writes. If
+// not, a reader of the same user may write there as well.
 bool kernel_seals_writing();
 
-// A mapping of shared memory, read and write unless said.
+// A mapping of shared memory, for reading and writing unless a function states otherwise.
 class SharedMemory {
  public:
   // Rights of those who get a descriptor of it.
@@ -35,14 +34,14 @@ class SharedMemory {
   // Zeroed memory of `bytes` (> 0), all of it reserved now: too much gives kLimit here rather than a SIGBUS later.
   // `purpose` names it in error messages.
   static Result<SharedMemory> create(std::size_t bytes, const std::string& purpose, Peers peers);
-  // The same size of address space, without memory: reserve() says which parts are used.
+  // The same size of address space, without memory: reserve() adds it to the parts in use.
   static Result<SharedMemory> create_sparse(std::size_t bytes, const std::string& purpose, Peers peers);
   // Memory received from another process. kMalformed if it does not have exactly the size that its sender declared, or
   // if that is not sealed: touching pages beyond the end would be a SIGBUS.
   static Result<SharedMemory> map(FileDescriptor fd, std::size_t bytes, const std::string& purpose);
-  // Memory received from another process, to be read only, of whatever size it has. kMalformed unless that is sealed.
+  // Memory received from another process, of any size, for reading only. kMalformed unless the size is sealed.
   static Result<SharedMemory> map_sealed(FileDescriptor fd, const std::string& purpose);
-  // The same, to be written as well: memory of an earlier process of one's own.
+  // The same, for writing as well: memory that an earlier process of the same program made.
   static Result<SharedMemory> map_kept(FileDescriptor fd, const std::string& purpose);
 
   SharedMemory(SharedMemory&& other) noexcept;
@@ -58,16 +57,16 @@ class SharedMemory {
   FileDescriptor take_fd() { return std::move(fd_); }
   explicit operator bool() const { return data_ != nullptr; }
 
-  // The same memory once more, to be read: what others write is seen there, and a page that is written there becomes
-  // the writer's own. Before close_fd().
+  // Maps the same memory again, privately: it shows other processes' writes, but a page written through this mapping
+  // becomes a private copy. REQUIRES: before close_fd().
   Result<SharedMemory> private_view(const std::string& purpose) const;
-  // A descriptor of the same memory that can be mapped for reading only. Peers::kRead: from now on nobody can map it
-  // for writing any more, and discard() does nothing.
+  // Returns a descriptor of the same memory that can be mapped for reading only. Peers::kRead: from now on it cannot be
+  // mapped for writing any more, and discard() does nothing.
   Result<FileDescriptor> read_only() const;
-  // Whole pages. reserve(): memory is there from now on, zeroed where it was not; false if there is none. discard():
-  // it is given back to the system; who reads it finds zeros.
+  // Whole pages. reserve() allocates their memory, zeroed where it is new; false if there is none. discard() returns it
+  // to the system; readers then find zeros.
   bool reserve(std::size_t offset, std::size_t bytes) const;
-  // What is reserved is mapped as well, so that nobody faults on it. No more than a wish.
+  // Maps reserved pages in advance, so that no access faults. Best effort.
   void populate(std::size_t offset, std::size_t bytes) const;
   void discard(std::size_t offset, std::size_t bytes) const;
 

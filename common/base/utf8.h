@@ -1,4 +1,4 @@
-// Text that must be UTF-8 because it ends in JSON, which nothing else can be written to.
+// Validates UTF-8: such text ends up in JSON, which cannot hold anything else.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace tributary {
 
-// As RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+// Returns whether `text` is UTF-8 by RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.
 constexpr bool is_utf8(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const auto byte = [&](std::size_t k) { return static_cast<unsigned char>(text[i + k]); };

@@ -1,6 +1,6 @@
-// WakingClock: time as an observer has lived it. Whoever judges the silence of others by it counts only time in which
-// it could have heard them: while its process was stopped, its machine paused or its thread held up, the clock stands
-// still. Used by one thread.
+// WakingClock: the time in which an observer was running. The clock stands still while the observer's process is
+// stopped, its machine paused or its thread held up. So a peer's silence includes only time in which the observer could
+// have received messages. Used by one thread.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace tributary {
 
 class WakingClock {
  public:
-  // Between two looks no more than longest_step_ms counts: more than the observer lets pass when nothing keeps it.
+  // longest_step_ms: the most that counts between two looks; longer than the observer takes when nothing delays it.
   explicit WakingClock(std::uint64_t longest_step_ms) : longest_step_ms_(longest_step_ms) {}
 
   // now: of a clock that never stands still (common/base/clock.h). REQUIRES: it does not go back.

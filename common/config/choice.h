@@ -1,5 +1,5 @@
-// What a configuration chooses among words: an enum whose members are in the order of its words, which are what files,
-// JSON and messages have.
+// Choices among words in a configuration: enums with members in the order of their words. Files, JSON and messages have
+// the words.
 #pragma once
 
 #include <algorithm>
@@ -33,15 +33,15 @@ constexpr std::span<const std::string_view> words_of(AllreduceAlgorithm) {
   return kAllreduceAlgorithms;
 }
 
-// wait: always as many nodes as the trainers say; continue: the nodes that are there
+// wait: always as many nodes as the trainers declare; continue: the nodes that are there
 enum class OnWorkerLoss : std::uint8_t { kWait, kContinue };
 inline constexpr std::string_view kOnWorkerLoss[] = {"wait", "continue"};
 constexpr std::span<const std::string_view> words_of(OnWorkerLoss) {
   return kOnWorkerLoss;
 }
 
-// Where nobody has what the ranks kept of the round that a view would begin at: continue: without it; rewind: at the
-// last snapshot, which has it
+// For a view's first round of which the ranks' own states are lost. continue: begin without them; rewind: begin at the
+// last snapshot, which has them
 enum class OnStateLost : std::uint8_t { kContinue, kRewind };
 inline constexpr std::string_view kOnStateLost[] = {"continue", "rewind"};
 constexpr std::span<const std::string_view> words_of(OnStateLost) {
@@ -69,14 +69,14 @@ constexpr std::span<const std::string_view> words_of(NcclUse) {
   return kNcclUses;
 }
 
-// With keys, what crosses connections to lanes: encrypt, or plain (those who connect show a one-time token)
+// Payloads on connections to lanes, with keys: encrypt, or plain (connecting peers show a one-time token)
 enum class PayloadSecurity : std::uint8_t { kEncrypt, kPlain };
 inline constexpr std::string_view kPayloadSecurities[] = {"encrypt", "plain"};
 constexpr std::span<const std::string_view> words_of(PayloadSecurity) {
   return kPayloadSecurities;
 }
 
-// Of a line of the log
+// Format of a log line
 enum class LogFormat : std::uint8_t { kText, kJson };
 inline constexpr std::string_view kLogFormats[] = {"text", "json"};
 constexpr std::span<const std::string_view> words_of(LogFormat) {
@@ -103,7 +103,7 @@ std::optional<Choice> choice_of(std::string_view text) {
 
 // "a, b or c", with " or " as the last separator.
 std::string join(std::span<const std::string_view> words, std::string_view last_separator);
-// What is said of a word that is none of these.
+// The fault of a word that is none of these: "must be ...".
 std::string must_be_one_of(std::span<const std::string_view> words);
 
 }  // namespace tributary

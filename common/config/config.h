@@ -20,25 +20,25 @@ struct LogConfig {
   LogFormat format = LogFormat::kText;
 };
 
-// A link's, in whatever unit a cluster states them. Beyond that shares of a model are no longer numbers to reckon with.
+// Bounds of a link's bandwidth, in the cluster's unit. Outside them the placement arithmetic loses precision.
 inline constexpr double kMinBandwidth = 1e-3, kMaxBandwidth = 1e15;
 inline bool is_bandwidth(double value) {
   return value >= kMinBandwidth && value <= kMaxBandwidth;
 }
 
-// Who is let in (docs/security.md). Paths of files.
+// Keys and trust (docs/security.md). The strings are paths of files, unless a comment states otherwise.
 struct SecurityConfig {
   std::string keys;                      // this daemon's pair; empty: none, and it is reached from this machine only
   std::string coordinator_key;           // the coordinator's public key; not on the coordinator itself
-  std::string authorized;                // on the coordinator: a folder with the public keys of who may come in
+  std::string authorized;                // on the coordinator: a folder with the public keys of admitted peers
   std::string admin_token;               // of the admin port; empty: none
-  std::vector<std::string> admin_hosts;  // further names that the admin port is asked by
-  bool insecure = false;                 // everybody in the network is trusted
-  PayloadSecurity payload = PayloadSecurity::kEncrypt;  // of a server's lanes; workers do as those say
-  std::string network;  // "trusted": so that all-reduce jobs may run beside keys; empty: it is not
+  std::vector<std::string> admin_hosts;  // further names under which clients reach the admin port
+  bool insecure = false;                 // every host in the network is trusted
+  PayloadSecurity payload = PayloadSecurity::kEncrypt;  // of a server's lanes; workers follow it
+  std::string network;  // "trusted": so that all-reduce jobs may run in a cluster with keys; empty: it is not
 };
 
-// Where a daemon that names none finds the coordinator: in this user's run folder.
+// Returns the coordinator's default address: a socket in this user's run folder.
 std::string default_coordinator();
 
 struct ServerConfig {
@@ -50,7 +50,7 @@ struct ServerConfig {
   std::string advertise;    // host that workers reach the lanes at; empty: the address of `bind`, or 127.0.0.1
   std::uint16_t lanes = 0;  // 0: from the machine (default_lanes)
   std::string admin = "127.0.0.1:0";  // HTTP; port 0 picks one; empty: off
-  // The machine, and its link: placement counts what shares a link together (common/math/placement.h).
+  // The machine and its link: placement adds up the servers that share a link (common/math/placement.h).
   std::string host;                           // empty: found out (common/base/host_identity.h)
   double bandwidth = 1.0;                     // relative to the other hosts' links
   std::string store_path;                     // empty: nothing is persisted
@@ -58,13 +58,13 @@ struct ServerConfig {
   std::uint32_t store_io_mb_per_s = 200;      // budget of the snapshot writer, MB/s (1e6 bytes)
   std::uint64_t max_memory = 0;  // bytes that jobs may make the server take; 0: three quarters of usable_memory()
   std::uint32_t heartbeat_ms = 1000;
-  std::uint32_t peer_timeout_ms = 10000;  // a peer unheard for this long is lost
+  std::uint32_t peer_timeout_ms = 10000;  // a peer that is silent for this long is lost
   std::uint32_t stop_timeout_s = 30;      // how long a graceful stop may take
   SecurityConfig security;
   LogConfig log;
 };
 
-// Where the lanes listen: `bind`, or beside the coordinator's socket, or at free ports of loopback.
+// Returns the lanes' address: `bind`, or next to the coordinator's socket, or at free ports of loopback.
 std::string lanes_bind(const ServerConfig& config);
 
 struct WorkerConfig {
@@ -76,7 +76,7 @@ struct WorkerConfig {
   double bandwidth = 1.0;  // as ServerConfig::bandwidth
   LocalTransport local_transport = LocalTransport::kAuto;
   // For all-reduce jobs.
-  bool serve_coordinator = false;  // be the coordinator oneself (a cluster without servers)
+  bool serve_coordinator = false;  // also run the coordinator (a cluster without servers)
   std::string address;      // where other workers reach this one; empty: this machine's address towards the coordinator
   std::string store_path;   // checkpoints of jobs whose node 0 this is; empty: none are kept
   std::uint16_t lanes = 0;  // 0: from the machine
@@ -96,7 +96,7 @@ struct OptimizerConfig : kernels::OptimizerOptions {
   std::string name = "sgd";  // kernels/optimizers.h has them all
 };
 
-// Each section of a job has, beside its members, the list of its keys: what reads and writes them walks it
+// Each section of a job has, next to its members, the list of its keys, which readers and writers walk
 // (common/config/job_fields.h).
 struct ScheduleConfig {
   ScheduleKind kind = ScheduleKind::kConstant;  // its key is "name"
@@ -126,7 +126,7 @@ struct SnapshotConfig {
   }
 };
 
-// What tributary-train does; servers ignore it, but it belongs to the job's identity.
+// Settings of tributary-train; servers ignore them, but they belong to the job's identity.
 struct TrainConfig {
   std::string dataset = "fashion-mnist";
   std::string data_dir = "/usr/share/datasets/fashion-mnist";
@@ -158,10 +158,9 @@ struct AllreduceConfig {
   static void fields(auto& c, auto&& key) { key("algorithm", c.algorithm); }
 };
 
-// Mode sync: what a round does about nodes that are late.
+// Mode sync: a round's treatment of late nodes.
 struct SyncConfig {
-  // A rank computes for so long in a round, sums up what it managed, and leaves the rest of its samples; 0: all of
-  // them.
+  // A rank computes for this long in a round, sends the sum of the samples done, and skips the rest; 0: no limit.
   std::uint32_t deadline_ms = 0;
 
   static void fields(auto& c, auto&& key) { key("deadline_ms", c.deadline_ms); }
@@ -174,18 +173,18 @@ struct SspConfig {
   static void fields(auto& c, auto&& key) { key("staleness", c.staleness); }
 };
 
-// Mode local_sgd: a rank is a replica that takes local steps of its own, and its gradient of a round is by how much
-// they moved it. [optimizer] then is the servers', the outer one, and [schedule] is about the local steps.
+// Mode local_sgd: a rank is a replica that takes local steps; its gradient of a round is the change that they made.
+// Then [optimizer] is the servers' outer one, and [schedule] counts local steps.
 struct LocalConfig {
   std::uint32_t steps = 0;    // local steps a round (DiLoCo's H)
   OptimizerConfig optimizer;  // the inner one; its name is the key "optimizer"
-  bool keep_state = true;     // of the inner optimizer, from round to round, as DiLoCo does; else it begins anew
+  bool keep_state = true;     // of the inner optimizer, from round to round, as DiLoCo does; else it starts afresh
 };
 
-// The round gate: what needs the whole gradient before any of it is applied (common/config/gate_rules.h).
+// The round gate: operations on the whole gradient before any of it is applied (common/config/gate_rules.h).
 struct GateConfig {
   double clip_norm = 0.0;           // longest global norm of a mean gradient; 0: any
-  std::string loss_scale = "none";  // none, dynamic, or a power of two: what trainers multiply their loss by
+  std::string loss_scale = "none";  // none, dynamic, or a power of two: the factor of trainers' losses
   // dynamic, as torch.amp.GradScaler has them, but powers of two all of them:
   double init_scale = 65536.0;
   double growth_factor = 2.0;
@@ -202,24 +201,24 @@ struct GateConfig {
   }
 };
 
-// Beyond these a scale is not changed any further.
+// Bounds of a loss scale; a dynamic one stays within them.
 inline constexpr float kMinLossScale = 0x1p-120f, kMaxLossScale = 0x1p120f;
 
 struct RecoveryConfig {
-  // Memory of a node for what it pushed since the last snapshot (worker/reduce/redo_ring.h), MiB; nothing is kept if
-  // fewer than 16 rounds fit. 0: nothing ever is, and after a loss of servers the job goes back to its last snapshot.
+  // A node's memory for its pushes since the last snapshot (worker/reduce/redo_ring.h), MiB; none are kept if fewer
+  // than 16 rounds fit. 0: none are kept, and after a loss of servers the job returns to its last snapshot.
   std::uint32_t redo_mb = 256;
 
   static void fields(auto& c, auto&& key) { key("redo_mb", c.redo_mb); }
 };
 
-// Who takes part.
+// Membership: the nodes of a view.
 struct MembershipConfig {
   OnWorkerLoss on_worker_loss = OnWorkerLoss::kWait;
   OnStateLost on_state_lost = OnStateLost::kContinue;
-  // With on_worker_loss = "continue": below this number it waits, too.
+  // With on_worker_loss = "continue": with fewer nodes than this the job waits, too.
   std::uint32_t min_nodes = 1;
-  // How long a view waits for nodes of the one before that are not known to be lost.
+  // Time that a view waits for nodes of the previous view that are not known to be lost.
   std::uint32_t rejoin_ms = 10'000;
 
   static void fields(auto& c, auto&& key) {
@@ -254,12 +253,12 @@ inline bool on_servers(const JobConfig& job) {
   return job.mode != Mode::kAllreduce;
 }
 
-// Rounds in which nodes do what they manage in time.
+// Returns whether rounds have a deadline, by which nodes send the samples done.
 inline bool has_deadline(const JobConfig& job) {
   return job.mode == Mode::kSync && job.sync.deadline_ms > 0;
 }
 
-// Modes in which every node has a clock of its own: pushes are applied as they arrive.
+// Returns whether every node has a clock of its own: pushes are applied as they arrive.
 inline bool has_clocks(const JobConfig& job) {
   return job.mode == Mode::kSsp || job.mode == Mode::kAsync;
 }
@@ -268,12 +267,12 @@ inline bool has_local_steps(const JobConfig& job) {
   return job.mode == Mode::kLocalSgd;
 }
 
-// Rounds that all nodes make together, on servers: after a loss such a job goes on at the round that was open.
+// Returns whether all nodes make rounds together, on servers: after a loss such a job continues at the open round.
 inline bool has_rounds(const JobConfig& job) {
   return job.mode == Mode::kSync || has_local_steps(job);
 }
 
-// Whether a round waits for one decision about all of its chunks.
+// Returns whether a round waits for one decision about all of its chunks.
 inline bool has_gate(const JobConfig& job) {
   return job.gate.clip_norm > 0.0 || job.gate.loss_scale != "none";
 }
@@ -281,18 +280,18 @@ inline bool has_gate(const JobConfig& job) {
 inline bool has_dynamic_scale(const GateConfig& gate) {
   return gate.loss_scale == "dynamic";
 }
-// What loss_scale says: a number above 0, or none if it is no power of two between the bounds.
+// Parses a fixed loss_scale: a number above 0, or none if it is no power of two between the bounds.
 std::optional<double> parse_loss_scale(const std::string& text);
-// Of the first round. REQUIRES: config is possible.
+// Returns the loss scale of the first round. REQUIRES: config is possible.
 double initial_loss_scale(const GateConfig& config);
 
-// Nodes may come and go.
+// Returns whether nodes may come and go.
 inline bool is_elastic(const JobConfig& job) {
   return job.membership.on_worker_loss == OnWorkerLoss::kContinue;
 }
 
-// Lanes of a daemon when the configuration does not say: a quarter of the cores, 1 to 8. Fewer lanes than cores because
-// every lane comes with a ZeroMQ I/O thread, and the kernel's network stack takes its share.
+// Returns a daemon's default number of lanes: a quarter of the cores, 1 to 8. Fewer lanes than cores, because every
+// lane comes with a ZeroMQ I/O thread, and the kernel's network stack takes its share.
 std::uint16_t default_lanes(unsigned hardware_threads);
 
 }  // namespace tributary

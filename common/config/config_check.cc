@@ -65,7 +65,7 @@ bool contains(std::span<const std::string_view> list, std::string_view word) {
   return std::find(list.begin(), list.end(), word) != list.end();
 }
 
-// Of a value that steps are computed with, in fp32: it must not turn into 0 or infinity there.
+// Returns whether fp32 keeps a value of the steps' arithmetic finite, zero or not, and below 1 or not.
 bool same_kind_in_fp32(double v) {
   const float used = static_cast<float>(v);
   return !std::isfinite(v) || (std::isfinite(used) && (used == 0.0f) == (v == 0.0) && (used < 1.0f) == (v < 1.0));
@@ -299,8 +299,6 @@ void check_train(Faults& f, const TrainConfig& t) {
   f.at_least_one(t.eval_every_epochs, "train.eval_every_epochs");
 }
 
-// An answer goes to one node only, at a time of its own: nothing that all nodes share can be sent as a change. And a
-// snapshot holds a node's pushes up to a clock that its author learns too late to send what it has kept back.
 void check_membership(Faults& f, const JobConfig& c) {
   f.check(c.membership.min_nodes >= 1, "membership.min_nodes", "must be at least 1");
   f.check(c.membership.rejoin_ms >= 1 && c.membership.rejoin_ms <= kMaxRejoinMs, "membership.rejoin_ms",
@@ -314,6 +312,8 @@ void check_membership(Faults& f, const JobConfig& c) {
           "job.mode");
 }
 
+// Checks modes with clocks. An answer goes to one node only, at a time of its own: nothing that all nodes share can be
+// sent as a change. A snapshot holds a node's pushes up to a clock that the node learns too late to send its residual.
 void check_clocks(Faults& f, const JobConfig& c) {
   if (!has_clocks(c)) return;
   const std::string mode = "with mode \"" + word(c.mode) + "\": ";
@@ -330,8 +330,8 @@ void check_sync(Faults& f, const SyncConfig& sync) {
           "must be at most " + std::to_string(kMaxDeadlineMs) + " (an hour), or 0 for rounds of whole batches");
 }
 
-// A round that waits for one decision must be one: the same contributions in all chunks, all of them on servers, and
-// nothing left behind on nodes that a skipped round has spoilt.
+// Checks that one decision can cover a whole round: the same contributions in all chunks, all of them on servers, and
+// no state left on nodes that a skipped round has spoilt.
 void check_gate(Faults& f, const JobConfig& c) {
   const GateConfig& g = c.gate;
   f.check(not_negative(g.clip_norm), "gate.clip_norm", "must be 0 (no clipping) or a finite number above 0");
@@ -401,7 +401,7 @@ std::optional<Fault> inapplicable(const JobConfig& config, const std::string& ke
     return Fault{key, "gate.loss_scale",
                  "only a dynamic loss scale has it: remove the key or set gate.loss_scale to \"dynamic\""};
   }
-  // The key that says which optimizer or schedule the others of its section belong to.
+  // The key that names the optimizer or schedule which the other keys of its section belong to.
   const bool of_group = section.starts_with("groups[");
   const std::string name_key = section == "local" ? "local.optimizer" : (of_group ? "optimizer" : section) + ".name";
   const auto look_up = [&](const std::vector<Applicability>& table, std::string_view chosen) -> std::optional<Fault> {

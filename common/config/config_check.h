@@ -1,5 +1,5 @@
-// What values a configuration may have, apart from where it came from: the TOML reader adds file and line to these
-// faults, the JSON reader the peer's key.
+// Permitted values of a configuration, independent of its source: the TOML reader adds file and line to these faults,
+// the JSON reader the peer's key.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ inline constexpr std::size_t kMaxHiddenLayers = 64;
 inline constexpr std::uint32_t kMaxHiddenSize = 1u << 20;
 inline constexpr std::uint32_t kMaxLocalSteps = 1'000'000;
 
-// One impossible value. `message` says what would be right, and reads on from "optimizer.lr = -1: ".
+// One impossible value. `message` names the permitted values, as the continuation of "optimizer.lr = -1: ".
 struct Fault {
   std::string key;         // "optimizer.lr"
   std::string because_of;  // another key whose value makes this one impossible; empty: none
@@ -36,11 +36,11 @@ std::vector<Fault> faults_of(const WorkerConfig& config);
 
 // The defaults of one optimizer (they differ: see OptimizerConfig). An unknown name keeps the struct's own.
 OptimizerConfig default_optimizer(std::string_view name);
-// Those of [optimizer]: in mode local_sgd plain sgd averages the replicas (lr 1) unless the job says otherwise.
+// The defaults of [optimizer]: in mode local_sgd plain sgd averages the replicas (lr 1).
 OptimizerConfig default_outer_optimizer(Mode mode, std::string_view name);
 
-// The key that this job has no use for ("optimizer.momentum" with adamw), because of which one's choice, with who has
-// use for it; none if it has.
+// Returns the fault of a key that this job does not use ("optimizer.momentum" with adamw), with the key whose choice
+// rules it out and the choices that use it; none if the job uses it.
 std::optional<Fault> inapplicable(const JobConfig& config, const std::string& key);
 
 }  // namespace tributary

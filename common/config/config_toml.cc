@@ -13,7 +13,7 @@
 namespace tributary {
 namespace {
 
-// REQUIRES: every key was read into `config`. further: faults that only the keys given tell, not the values.
+// REQUIRES: every key was read into `config`. further: faults that depend on the keys present, not on their values.
 template <class Config>
 Result<Config> checked(TomlReader& reader, Config config, const std::vector<Fault>& further = {}) {
   reader.check_unknown();

@@ -1,9 +1,8 @@
 // Configuration files in TOML, or the same tables in JSON -> the structs of config.h, checked.
 //
-// Whatever is wrong with a file is reported as kConfig with "FILE:LINE: section.key = value: what would be right"; of
-// several mistakes the one on the lowest line. Unknown sections and keys are refused (with the nearest known name),
-// never ignored: a misspelt key that silently keeps its default would train something else. All functions are pure but
-// for reading the file.
+// A fault of a file is reported as kConfig with "FILE:LINE: section.key = value: what would be right"; of several
+// faults the one on the lowest line. Unknown sections and keys are refused (with the nearest known name), never
+// ignored: a misspelt key that silently keeps its default would train something else. Pure, but for reading the file.
 #pragma once
 
 #include <span>
@@ -21,7 +20,7 @@ inline constexpr std::size_t kMaxConfigBytes = 1u << 20;  // a configuration fil
 // Errors: kNotFound for a missing file (names the path), kIo if it cannot be read, kConfig for its contents.
 Result<ServerConfig> load_server_config(const std::string& path);
 Result<WorkerConfig> load_worker_config(const std::string& path);
-// Of whichever daemon it is: it has [server] or [worker]. kConfig also: neither, or both.
+// Loads the configuration of either daemon: it has [server] or [worker]. kConfig also: neither, or both.
 Result<std::variant<ServerConfig, WorkerConfig>> load_daemon_config(const std::string& path);
 // overrides: "section.key=value" each, as given to --set; they win over the file and over earlier ones. The value is
 // TOML (0.1, true, [256, 128], "text"); a bare word is taken as a string.

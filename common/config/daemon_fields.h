@@ -1,12 +1,12 @@
-// The keys of daemons' configurations, each with its member: what reads them (config_toml.cc), and what lists them
-// (common/doctor/settings.h), walks this. key(section, name, member).
+// The keys of daemons' configurations, each with its member. The reader (config_toml.cc) and the list of settings
+// (common/doctor/settings.h) walk them. key(section, name, member).
 #pragma once
 
 #include "common/config/config.h"
 
 namespace tributary {
 
-// Those that every daemon has.
+// Visits the keys that every daemon has.
 void visit_common_fields(auto& c, auto&& key) {
   key("limits", "heartbeat_ms", c.heartbeat_ms);
   key("limits", "peer_timeout_ms", c.peer_timeout_ms);

@@ -42,15 +42,15 @@ class TreeTotal {
 inline constexpr std::size_t kGateBlock = kernels::kSumLanes;
 static_assert(kGateBlock * sizeof(float) == kMinChunkBytes);
 
-// Facts of a chunk's sum, whose weight was that.
+// Returns the facts of a chunk's sum of this weight.
 GateFacts gate_facts(std::span<const float> sum, std::uint64_t weight);
 
-// What stands before round 1.
+// The state before round 1.
 GateDecision first_gate_state(const GateConfig& config);
 // chunks: of all chunks, in the order of the flat space. before: the decision of the round before.
 GateDecision decide_gate(const GateConfig& config, const GateDecision& before, std::span<const GateFacts> chunks);
 
-// What the sum is multiplied by before the step.
+// The factor of the sum before the step.
 inline float gate_scale(const GateDecision& decision, std::uint64_t weight) {
   return static_cast<float>(decision.coefficient / static_cast<double>(weight));
 }

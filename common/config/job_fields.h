@@ -1,5 +1,5 @@
 // All keys of a job: section, key, member, in one order. The TOML reader, the JSON reader and the JSON writer all walk
-// them, so that none of them can forget a key. A section's keys stand beside its members (common/config/config.h).
+// them, so that none of them can forget a key. A section's keys stand next to its members (common/config/config.h).
 #pragma once
 
 #include <string>
@@ -16,9 +16,9 @@ inline std::string group_section(std::size_t index) {
   return "groups[" + std::to_string(index) + "]";
 }
 
-// Calls visit(section, key, member) for every key. Config: const JobConfig to write, JobConfig to read; a reader gets
-// the chosen optimizer's defaults in place before the other optimizer keys are visited, says how many groups there are
-// (visit.tables), and gets the optimizer's keys in place of theirs.
+// Calls visit(section, key, member) for every key. Config: const JobConfig to write, JobConfig to read. For a reader,
+// the chosen optimizer's defaults are in place before the other optimizer keys are visited. The reader returns the
+// number of groups (visit.tables), whose keys begin with the optimizer's values.
 template <class Config, class Visitor>
 void visit_job_fields(Config& c, Visitor&& visit) {
   constexpr bool kReads = !std::is_const_v<Config>;

@@ -181,7 +181,7 @@ json to_json(const JobConfig& config) {
   return std::move(writer.root);
 }
 
-// Of keys for which `ignored` is false.
+// Returns the first difference in keys for which `ignored` is false, in a sentence.
 std::string first_difference(const JobConfig& ours, const JobConfig& theirs, bool (*ignored)(std::string_view dotted)) {
   if (ours.groups.size() != theirs.groups.size()) {
     return "the job has " + std::to_string(ours.groups.size()) + " [[groups]], but your configuration has " +
@@ -246,7 +246,7 @@ std::string describe_any_config_difference(const JobConfig& ours, const JobConfi
   return first_difference(ours, theirs, [](std::string_view) { return false; });
 }
 
-// Through the structs, so that a record written before a key existed compares equal to that key's default.
+// Compares the structs, so that a record written before a key existed compares equal to that key's default.
 std::string describe_config_difference(std::string_view ours_json, std::string_view theirs_json) {
   const Result<JobConfig> ours = job_from_json(ours_json), theirs = job_from_json(theirs_json);
   if (!ours) return "the job's own configuration cannot be read: " + ours.error().message;

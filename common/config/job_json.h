@@ -1,4 +1,4 @@
-// A job's configuration as canonical JSON: what trainers, workers, servers and the store exchange and compare.
+// A job's configuration as canonical JSON, which trainers, workers, servers and the store exchange and compare.
 //
 // Canonical: keys sorted, no white space, every value explicit, doubles in the shortest form that reads back to the
 // same bits. So equal configurations give equal bytes, whatever their TOML looked like.
@@ -22,9 +22,9 @@ std::string to_canonical_json(const JobConfig& config);
 // adds a key. train.data_dir keeps its default: the caller knows where its data is.
 Result<JobConfig> job_from_json(std::string_view json);
 
-// Keys that members of one job, or a job and its stored state, may differ in: how long training goes on and how often
-// it is evaluated or persisted changes none of the rounds already done.
-// A stopped job may thus be resumed with more epochs.
+// Returns whether members of one job, or a job and its stored state, may differ in a key: the length of the training
+// and the intervals of evaluation and snapshots change none of the rounds already done. So a stopped job may be resumed
+// with more epochs.
 //
 //   train.epochs, train.max_rounds, train.eval_every_epochs, snapshot.*, recovery.*
 //   (and train.data_dir, which is not in the JSON at all)

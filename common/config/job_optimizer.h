@@ -1,4 +1,4 @@
-// The optimizer that a job's configuration asks for: the servers' and the standalone reference's must be the same one.
+// The optimizer that a job's configuration names: the servers and the standalone reference must make the same one.
 #pragma once
 
 #include <memory>

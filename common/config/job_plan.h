@@ -1,6 +1,5 @@
-// What a process knows of a job and of one view of it: JobPlan is resolved once from the job's configuration, ViewPlan
-// once from what the coordinator says when the view begins. Neither changes; whoever needs something of them holds a
-// pointer.
+// A process's facts of a job and of one view of it. JobPlan is resolved once from the job's configuration, ViewPlan
+// once from the coordinator's message at the beginning of the view. Neither changes; their users hold pointers.
 #pragma once
 
 #include <cstdint>
@@ -40,18 +39,18 @@ struct ViewPlan {
   ViewId view;
   std::uint32_t nodes = 1;
   std::shared_ptr<const Layout> layout;  // on nodes the part that their ranks hold
-  Round start;           // on nodes what every chunk begins at; on servers the snapshot behind the view (0: none)
-  bool resumes = false;  // there is state to begin with: nobody's initial values are awaited
+  Round start;           // on nodes every chunk's first version; on servers the snapshot behind the view (0: none)
+  bool resumes = false;  // there is state to begin with: no initial values are awaited
   ModelRanks model_ranks = {};
   std::vector<std::string> worker_keys = {};  // on servers, in a cluster with keys: of the nodes
 
   const std::string& name() const { return plan->name(); }
-  // Of a chunk all tensors have the same holders.
+  // Returns the chunk's first tensor. All tensors of a chunk have the same holders.
   const TensorSpec& tensor_in(ChunkIndex chunk) const { return layout->tensors()[layout->tensors_of(chunk).first]; }
   // The nodes that hold it, ascending; the first of them, which gives its initial values.
   std::vector<NodeRank> nodes_with(ChunkIndex chunk) const { return model_ranks.nodes_with(tensor_in(chunk), nodes); }
   NodeRank first_node_with(ChunkIndex chunk) const { return model_ranks.first_node_with(tensor_in(chunk), nodes); }
-  // How many ranks of every replica push it: a sample is counted as often.
+  // Number of ranks of every replica that push it: each sample is counted that many times.
   std::uint32_t copies(ChunkIndex chunk) const { return model_ranks.copies(tensor_in(chunk)); }
 };
 

@@ -17,7 +17,7 @@ toml::table table_of(const json& object);
 
 toml::array array_of(const json& values);
 
-// Calls add(VALUE) with what a value is in TOML. Null, and whole numbers beyond TOML's, are words: no key takes them.
+// Calls add(VALUE) with the value in TOML. Null, and whole numbers beyond TOML's, become words: no key takes them.
 template <class Add>
 void add_value(const json& value, Add&& add) {
   if (value.is_object()) return add(table_of(value));

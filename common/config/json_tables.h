@@ -1,4 +1,4 @@
-// The tables of a configuration that is JSON: as a program writes one, which has no use for TOML.
+// The tables of a configuration in JSON, for programs that write one.
 #pragma once
 
 #include <string_view>

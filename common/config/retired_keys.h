@@ -1,5 +1,5 @@
-// Keys that job files had in earlier releases. What says of such a job (a store's record, a checkpoint's manifest, an
-// older peer) is read where it means what is the case now; a job file that has one is told what to set instead.
+// Keys that job files had in earlier releases. In a store's record, a checkpoint's manifest or an older peer's message
+// a retired key is accepted if its value means the present behaviour. In a job file it is refused, with the cure.
 #pragma once
 
 #include <string_view>
@@ -8,8 +8,8 @@ namespace tributary {
 
 struct RetiredKey {
   std::string_view section, key;
-  std::string_view meant_nothing;  // the JSON value with which it was as if it were not there; empty: any value is
-  std::string_view instead;        // what to do about it, in words
+  std::string_view meant_nothing;  // the JSON value without effect; empty: any value is
+  std::string_view instead;        // the replacement, in words
 };
 
 inline constexpr RetiredKey kRetiredKeys[] = {
@@ -21,7 +21,7 @@ inline constexpr RetiredKey kRetiredKeys[] = {
     {"recovery", "when_full", "", "remove it: nobody waits; raise recovery.redo_mb to keep more rounds"},
 };
 
-// Null: it never was one.
+// Returns the retired key; null: it never was a key.
 constexpr const RetiredKey* retired_key(std::string_view section, std::string_view key) {
   for (const RetiredKey& retired : kRetiredKeys) {
     if (retired.section == section && retired.key == key) return &retired;

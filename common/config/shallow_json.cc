@@ -16,7 +16,7 @@ Result<nlohmann::json> shallow_json_object(std::string_view text) {
   bool too_deep = false;
   const auto watch_depth = [&too_deep](int depth, json::parse_event_t, json&) {
     too_deep = too_deep || depth > kDeepest;
-    return !too_deep;  // false: drops the value, and so keeps what is kept shallow
+    return !too_deep;  // false: drops the value, so that the result stays shallow
   };
   try {
     json root = json::parse(text, watch_depth);

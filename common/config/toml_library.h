@@ -1,6 +1,5 @@
-// toml++, less what it takes for impossible: in releases 3.3 and 3.4 its question whether a character that is no ASCII
-// is a blank has no answer for most letters (__builtin_unreachable), and it asks that of any file. Here they are no
-// blanks.
+// toml++ with a correction. In releases 3.3 and 3.4 its test whether a non-ASCII character is a blank is undefined for
+// most letters (__builtin_unreachable), and it runs on any file. Here such characters are no blanks.
 #pragma once
 
 #if __has_include(<toml++/impl/preprocessor.hpp>)  // release 3.4 names its headers so

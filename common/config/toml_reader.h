@@ -1,6 +1,5 @@
-// Reads one TOML document key by key into typed members, and keeps where each came from so that every complaint has its
-// line. Knows nothing of what the keys mean: the schemas are in config_toml.cc,
-// the permitted values in config_check.cc.
+// Reads one TOML document key by key into typed members, and keeps each key's line for complaints. It does not know the
+// meaning of the keys: the schemas are in config_toml.cc, the permitted values in config_check.cc.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +23,17 @@ class TomlReader {
   // JSON, whose complaints have no lines.
   static Result<TomlReader> parse(std::string_view text, std::string_view source_name);
 
-  // How many tables the array [[name]] has; from then on they are the sections "name[0]", "name[1]" ..., which
-  // overrides cannot name.
+  // Returns the number of tables of the array [[name]]; from then on they are the sections "name[0]", "name[1]" ...,
+  // which overrides cannot name.
   std::size_t tables(std::string_view name);
 
   bool has_section(std::string_view name) const { return table_.contains(name); }
 
-  // Sets a key from "section.key=value", over what the document has. Before the first read.
+  // Sets a key from "section.key=value", in place of the document's value. REQUIRES: before the first read.
   Status override_with(std::string_view assignment);
 
-  // Reads a key, which thereby becomes a known one. Absent: `out` is left alone. Of another type, or out of the
-  // member's range: a complaint, and `out` is left alone.
+  // Reads a key, which thereby becomes a known one. Absent: `out` is left alone. A value of another type, or out of the
+  // member's range, is a complaint, and leaves `out` alone.
   void operator()(std::string_view section, std::string_view key, std::string& out);
   void operator()(std::string_view section, std::string_view key, bool& out);
   void operator()(std::string_view section, std::string_view key, std::uint16_t& out);
@@ -58,8 +57,8 @@ class TomlReader {
 
   // After all reads and before complain(): unknown sections and keys become complaints.
   void check_unknown();
-  // Turns a fault of the values into a complaint, unless a key it is about was itself unreadable or is probably the one
-  // misspelt: it would be about a default that nobody chose.
+  // Turns a fault of the values into a complaint, unless one of its keys was unreadable or is probably the misspelt
+  // one: the complaint would be about a default that the user did not choose.
   void complain(const Fault& fault);
 
   // The complaint on the lowest line, or success.

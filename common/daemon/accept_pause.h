@@ -1,6 +1,7 @@
-// AcceptPause: how long a listener stays out of the poll after it could not accept for want of descriptors or memory.
-// Who waits in its queue keeps it ready, so a thread that polled it on would do nothing else. Whoever has the listener
-// owns it.
+// AcceptPause: keeps a listener out of the poll for a while after it could not accept for want of descriptors or
+// memory. Peers in its queue keep it ready, so a thread that continued to poll it would do nothing else.
+//
+// Owner: the listener's owner.
 #pragma once
 
 #include <cstdint>

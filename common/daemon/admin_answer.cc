@@ -30,7 +30,8 @@ AdminResponse make_response(unsigned version, http::status status, const char* t
   return response;
 }
 
-// A browser runs nothing of the page but what has the nonce, and asks nobody but this port for anything.
+// Makes the answer with the page. A browser runs only those scripts of the page that have the nonce, and sends requests
+// to this port only.
 AdminResponse page_response(unsigned version, const AdminHttp::Handlers& handlers) {
   const std::string nonce = random_token();
   AdminResponse response = make_response(version, http::status::ok, "text/html; charset=utf-8", handlers.page(nonce));

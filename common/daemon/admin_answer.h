@@ -1,5 +1,5 @@
-// What the admin port says to a request. Apart from its sockets, so that whatever bytes there are can be tried
-// (tests/fuzz). Pure, but for what the handlers do.
+// The admin port's answers to requests. Separate from its sockets, so that any bytes can be tried (tests/fuzz). Pure,
+// except for the handlers.
 #pragma once
 
 #include <boost/beast/http.hpp>
@@ -19,7 +19,7 @@ inline constexpr std::size_t kAdminBuffer = 2 * AdminHttp::kMaxHeaderBytes;  // 
 // The bounds of a request. parser: a new one.
 void begin_request(AdminParser& parser, const AdminHttp::Handlers& handlers);
 AdminResponse answer_to(const AdminMessage& request, AdminGuard& guard, const AdminHttp::Handlers& handlers);
-// Of a request that could not be read; none if there is nobody to say it to.
+// Returns the answer to an unreadable request; none if the client has gone.
 std::optional<AdminResponse> refusal_of(boost::system::error_code error);
 
 }  // namespace tributary

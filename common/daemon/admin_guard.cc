@@ -48,7 +48,7 @@ bool same_secret(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-// A number is nobody's name, so that no page can have bound it again.
+// Returns whether the port may be reached by `host`. A number is no name, so no page can have bound it again.
 bool AdminGuard::known(std::string_view host) const {
   const std::string name = lower(host);
   return name == "localhost" || is_number(name) ||

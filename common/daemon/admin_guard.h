@@ -1,8 +1,8 @@
 // AdminGuard: which requests the admin port answers (docs/security.md). Pure.
 //
-// A port on loopback is not private: a web page can make a browser ask it, under a name of the page's own that is bound
-// to 127.0.0.1 again (DNS rebinding). So the name that is asked for must be known, a page's origin must be the port's
-// own, and an order needs a token, which no page has: the token itself, or a proof of it (token_proof.h).
+// A port on loopback is not private: a web page can make a browser send requests to it, under a name of the page's own
+// that is bound to 127.0.0.1 again (DNS rebinding). So a request's host must be known, a page's origin must be the
+// port's own, and an order needs a token, which no page has: the token itself, or a proof of it (token_proof.h).
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace tributary {
 struct AdminPolicy {
   std::string token;               // of orders; "": there is none, and no order is taken
   bool reads_need_token = false;   // other machines reach the port, and there is a token
-  std::vector<std::string> hosts;  // by which it may be asked, beside localhost and numbers; without ports
+  std::vector<std::string> hosts;  // names that requests may use, besides localhost and numbers; without ports
 };
 
 struct AdminRequest {
   bool order = false;                                      // it changes something
   std::optional<std::string> host, origin, authorization;  // its header fields
-  bool health = false;                                     // it asks only whether the daemon lives
+  bool health = false;                                     // it only checks whether the daemon lives
   ProvedRequest proved = {};                               // a proof of the token is about it
   std::uint64_t now_ms = 0;                                // time of day
 };
@@ -38,7 +38,7 @@ class AdminGuard {
  public:
   // now_ms: of the day.
   explicit AdminGuard(AdminPolicy policy, std::uint64_t now_ms = 0) : policy_(std::move(policy)), proofs_(now_ms) {}
-  // None: it is answered.
+  // Returns why the request is denied; none: it is answered.
   std::optional<AdminDenial> denies(const AdminRequest& request);
 
  private:
@@ -47,10 +47,10 @@ class AdminGuard {
   TokenProofs proofs_;
 };
 
-// Of a daemon whose admin port is at `address`. names: by which it is reached besides.
+// Returns the policy of a daemon whose admin port is at `address`. names: further names of the port.
 AdminPolicy admin_policy(const std::string& address, const std::string& token, const std::vector<std::string>& names);
 
-// Takes as long whatever the difference is.
+// Compares two secrets in a time that does not depend on the difference.
 bool same_secret(std::string_view a, std::string_view b);
 
 }  // namespace tributary

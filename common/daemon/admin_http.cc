@@ -156,8 +156,8 @@ struct AdminHttp::Impl {
         retry.async_wait([this](error_code) { accept(); });
         return;
       }
-      // Over the bound whoever has been silent for longest makes room. Who finds none is closed here, also without
-      // memory.
+      // Over the bound the connection that has been silent for longest makes room. If there is no room, or no memory,
+      // the new connection is closed here.
       bool room = connections.open < kMaxConnections;
       if (!room && !connections.waiting.empty() && connections.open < 2 * kMaxConnections) {
         connections.waiting.front()->make_room();

@@ -1,9 +1,8 @@
 // The daemons' HTTP endpoint: GET /healthz, /status (JSON) and /metrics (Prometheus text), / (a page for people, where
-// there is one), and orders, on a thread of its own so that a slow client, or a scrape, never touches a lane.
+// there is one), and orders. It has a thread of its own, so that a slow client, or a scrape, never delays a lane.
 //
-// It trusts nobody: a bounded number of connections, bounded requests, a body only for orders, and a deadline on every
-// one. Who may ask what is said by AdminGuard. An order must say that it is JSON, too: a web page that somebody looks
-// at cannot make a browser do that.
+// It trusts no client: connections and requests are bounded, only orders have a body, and every request has a deadline.
+// AdminGuard authorizes requests. An order must also be declared as JSON: a web page cannot make a browser do that.
 #pragma once
 
 #include <chrono>
@@ -24,7 +23,7 @@ class AdminHttp {
     unsigned status = 200;
     std::string json;
   };
-  // Called on the HTTP thread only, one at a time. An exception becomes a 500 for the asker.
+  // Called on the HTTP thread only, one at a time. An exception becomes a 500 for the client.
   struct Handlers {
     std::function<std::string()> status_json;
     std::function<std::string()> metrics_text;
@@ -36,7 +35,7 @@ class AdminHttp {
     std::function<std::string(const std::string& nonce)> page;
   };
 
-  // Of one more than these, the one that has waited for its next request for longest is closed.
+  // Beyond this number the connection that has waited for its next request for longest is closed.
   static constexpr std::size_t kMaxConnections = 32;
   static constexpr std::size_t kMaxHeaderBytes = 8u << 10;
   static constexpr std::size_t kMaxOrderBytes = 16u << 10;

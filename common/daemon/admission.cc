@@ -31,7 +31,7 @@ constexpr int kMaxFrames = kFrames + 2;
 constexpr std::uint64_t kHandshakeBytes = 4096;
 
 constexpr int kAcceptedAtOnce = 64;  // before those beyond the bounds are cut
-// Bytes beside a CURVE frame's own: the command's name, a short nonce, flags and an authenticator.
+// Bytes in addition to a CURVE frame's own: the command's name, a short nonce, flags and an authenticator.
 constexpr std::uint64_t kCurveOverhead = 8 + 8 + 1 + 16;
 
 // Wire size of a frame with so many bytes behind its header (ZMTP 3.1).
@@ -53,7 +53,7 @@ std::string address_of(const sockaddr_storage& peer) {
   return known ? host : "this machine";
 }
 
-// By the kernel, since the connection is there; 0 where it does not count. None: there is no such connection.
+// Bytes received by the kernel since the connection began; 0 where it does not count them. None: no such connection.
 std::optional<std::uint64_t> bytes_received(int descriptor) {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -110,7 +110,7 @@ void Admission::run() {
     zmq::pollitem_t items[3] = {{socket_.handle(), 0, ZMQ_POLLIN, 0},
                                 {events_.handle(), 0, ZMQ_POLLIN, 0},
                                 {nullptr, stop_.fd(), ZMQ_POLLIN, 0}};
-    // Somebody who is silent can hold something; without connections there is nothing to look at.
+    // A silent peer can hold bytes; without connections there is nothing to measure.
     zmq_poll(items, 3, static_cast<long>(book_.size() != 0 ? kLookMs : RateLimitedLog::kIntervalMs));
     noise_.tick(steady_ms());
     // First, because what comes over a connection counts from its beginning, and nothing comes before the answer.
@@ -164,7 +164,7 @@ void Admission::follow_connections() {
   if (accepted % kAcceptedAtOnce != 0) cut_those_beyond();
 }
 
-// Bytes that the kernel counts, less those that were handed over as whole messages, are held.
+// Measures the bytes held: those that the kernel counts, less those handed over as whole messages.
 void Admission::look() {
   looked_ms_ = steady_ms();
   for (const int id : book_.ids()) {
@@ -202,7 +202,7 @@ void Admission::cut_those_beyond() {
   }
 }
 
-// The library asks, so the frames are what RFC 27 says; what they hold is the peer's.
+// Receives the library's questions. The library makes their frames, which follow RFC 27; the contents are the peer's.
 void Admission::take_questions() {
   std::array<zmq::message_t, kMaxFrames> asked;
   const int frames = receive_frames(socket_, asked);
@@ -247,7 +247,7 @@ void Admission::let_wait(Question question) {
   if (waiting_.size() > kMaxWaiting) waiting_.pop_front();
 }
 
-// Connections that have waited for longer than a handshake may take are gone.
+// Admits peers whose turn has come. Connections that have waited for longer than a handshake may take are gone.
 void Admission::let_in_those_that_waited() {
   const std::uint64_t now = steady_ms();
   std::erase_if(waiting_, [&](Question& question) {

@@ -1,9 +1,9 @@
-// Admission: who may connect to the socket of a ZeroMQ context that listens (ZeroMQ's authentication protocol, RFC 27),
-// asked at each handshake, and how much all who connect may take together (connection_book.h). On a thread of its own,
-// so that a lane's long step keeps nobody waiting. To be started before the socket listens, and destroyed before it
+// Admission: decides at each handshake which peers may connect to a listening socket of a ZeroMQ context (ZeroMQ's
+// authentication protocol, RFC 27), and bounds all connections together (connection_book.h). It has a thread of its
+// own, so that a lane's long step delays no peer. Start it before the socket listens; destroy it before the socket
 // closes.
 //
-// Shutting its descriptor down, which ZeroMQ's monitor tells, cuts a connection: for ZeroMQ the peer is gone then.
+// It cuts a connection by shutting down the descriptor, known from ZeroMQ's monitor: for ZeroMQ the peer is then gone.
 #pragma once
 
 #include <sys/socket.h>
@@ -30,29 +30,29 @@ namespace tributary {
 
 class Admission {
  public:
-  // What a peer shows: its public key, which it has proved to be its own, or (key empty) a one-time token.
+  // A peer's credential: its public key, which it has proved to be its own, or (key empty) a one-time token.
   struct Shown {
     std::string key;
     std::string token, proof;
   };
-  // On the admission's thread: whose key its messages come with, or why it may not come in.
+  // Called on the admission's thread. Returns the key to mark the peer's messages with, or why the peer is refused.
   using Decide = std::function<Result<std::string>(const Shown& shown)>;
 
-  static constexpr std::uint64_t kLookMs = 100;     // between two looks at what connections hold
+  static constexpr std::uint64_t kLookMs = 100;     // between two measurements of held bytes
   static constexpr std::size_t kMaxWaiting = 4096;  // handshakes; then the one that waits for longest is forgotten
-  // Handshakes of one key: so many at once, and so many a second from then on; others wait, because who is refused comes
-  // again at once. (A socket's counter of connections meets the number that a peer chose for itself after 2^32
-  // handshakes, divided by the connections that it holds.)
+  // Bounds on handshakes of one key: at once, and then per second. Others wait, because a refused peer retries at once.
+  // (A socket's counter of connections meets the number that a peer chose for itself after 2^32 handshakes, divided by
+  // the connections that it holds.)
   static constexpr double kHandshakesOfKey = 256.0, kHandshakesOfKeyPerSecond = 16.0;
 
-  // socket: the one that is to listen; it has its keys, and the context has no other. what: it is, for the log: "the coordinator".
+  // socket: the context's only one, with its keys, before it listens. what: its name for the log: "the coordinator".
   static Result<std::unique_ptr<Admission>> start(zmq::context_t& context, zmq::socket_t& socket, std::string what,
                                                   Decide decide, ConnectionLimits limits, Logger logger);
   ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 
-  // The thread that receives from the socket: the frames of a whole message, without the routing id.
+  // Counts a whole message: its frames, without the routing id. Thread: the one that receives from the socket.
   void heard(std::span<zmq::message_t> frames);
 
   // Bytes of messages that have not ended, as of the last look.
@@ -69,7 +69,7 @@ class Admission {
   struct Question {
     zmq::message_t from;
     std::string request;
-    std::string key;  // it was found good, and is let in when its turn comes
+    std::string key;  // admitted, when its turn comes
     std::uint64_t since_ms = 0;
   };
   void take_questions();
@@ -89,13 +89,13 @@ class Admission {
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint64_t> refused_{0}, late_{0}, cut_{0}, held_{0};
   MessageCounts counts_;
-  const std::uint64_t overhead_;  // bytes of a frame on the wire, beside its header
+  const std::uint64_t overhead_;  // bytes of a frame on the wire, besides its header
 
   // The admission's thread only.
   struct Followed {
     sockaddr_storage peer = {};
     MessageCounts::Count before = {};  // count of the descriptor, when the connection began
-    std::uint64_t messages = 0;        // as last looked at
+    std::uint64_t messages = 0;        // at the last look
   };
   struct Handshakes {
     double left = kHandshakesOfKey;

@@ -1,4 +1,4 @@
-// Threads that get ready or write what training does not wait for: their name, and a priority below training's.
+// Name and low priority of background threads, for work that training does not wait for.
 #pragma once
 
 #include <pthread.h>
@@ -9,8 +9,8 @@ namespace tributary {
 
 inline constexpr int kBackgroundNiceness = 10;
 
-// Of the calling thread alone (as Linux has it). name: at most 15 characters. False: the priority stays as it is, which
-// costs training some time and nothing else.
+// Sets name and priority of the calling thread alone (as Linux has it). name: at most 15 characters. False: the
+// priority stays as it is, which only costs training some time.
 inline bool become_background(const char* name) {
   pthread_setname_np(pthread_self(), name);
   return setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kBackgroundNiceness) == 0;

@@ -1,8 +1,8 @@
-// CommandQueue: what other threads want one thread to do, in order, and the eventfd that wakes it. Bounded: who pushes
-// into a full queue waits for room, or is refused.
+// CommandQueue: other threads' commands to one thread, in order, and the eventfd that wakes it. Bounded: a push into a
+// full queue waits for room, or is refused.
 //
-// The eventfd is readable if and only if something was pushed, or the thread roused, since it last took: whoever polls
-// it sleeps on no command, and asking an empty queue costs a load.
+// The eventfd is readable if and only if a command was pushed, or the thread roused, since its last take(). So a thread
+// that polls it misses no command, and a look at an empty queue costs a load.
 //
 // Thread rule: take() and run() on one thread, which push() must not wait for there; everything else on any.
 #pragma once
@@ -33,7 +33,7 @@ class CommandQueue {
     commands_.push_back(std::move(command));
     wake_up();
   }
-  // False: full.
+  // Returns false if the queue is full.
   [[nodiscard]] bool try_push(Command command) {
     const std::lock_guard lock(mutex_);
     if (commands_.size() >= bound_) return false;
@@ -41,12 +41,12 @@ class CommandQueue {
     wake_up();
     return true;
   }
-  // Wakes the thread for something else than a command.
+  // Wakes the thread without a command.
   void rouse() {
     const std::lock_guard lock(mutex_);
     wake_up();
   }
-  // `out` is emptied first; its memory is what the next commands are put into, so that none need be allocated.
+  // Takes all commands. `out` is emptied first; the next commands reuse its memory, so that none need be allocated.
   void take(std::vector<Command>& out) {
     out.clear();
     if (empty()) return;
@@ -65,7 +65,7 @@ class CommandQueue {
     take(commands);
     for (const Command& command : commands) command(arguments...);
   }
-  // Nothing to take. What the thread did before the take that made it so is seen by whoever asks.
+  // Returns whether nothing is queued. If so, the caller sees the thread's writes before its last take().
   bool empty() const { return !some_.load(std::memory_order_acquire); }
   int fd() const { return wake_.fd(); }
   std::size_t bound() const { return bound_; }

@@ -1,5 +1,5 @@
-// ConnectionBook: the connections of a socket that listens, and which of them are to be cut, so that all of them together
-// stay within bounds (docs/bounds.md). Pure: what happens comes in, with the time; the shell is Admission.
+// ConnectionBook: the connections of a listening socket, and the choice of those to cut, so that all together stay
+// within bounds (docs/bounds.md). Pure: events come in, with the time; the shell is Admission.
 //
 // ZeroMQ bounds one message and one handshake, and no number of them. Three bounds are added here:
 //
@@ -33,10 +33,10 @@ class ConnectionBook {
  public:
   explicit ConnectionBook(ConnectionLimits limits) : limits_(std::move(limits)) {}
 
-  // id: its descriptor. address: whom it comes from, without a port.
+  // id: its descriptor. address: the peer's, without a port.
   void accepted(int id, std::string address, std::uint64_t now_ms);
   void ended(int id) { connections_.erase(id); }
-  // Says that a whole message has come since the last call. key: the last one's.
+  // Records that a whole message has come since the last call. key: the last one's.
   void brought(int id, std::string key, std::uint64_t now_ms);
   void holds(int id, std::uint64_t bytes);
 
@@ -44,7 +44,7 @@ class ConnectionBook {
     int id = -1;
     std::string why;  // in words for the log
   };
-  // Connections that are beyond the bounds now; they count no more.
+  // Removes and returns the connections that are beyond the bounds now.
   std::vector<Cut> beyond();
 
   std::size_t size() const { return connections_.size(); }

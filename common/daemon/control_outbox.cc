@@ -22,7 +22,7 @@ std::uint64_t bytes_of(const ControlMessage& message) {
   return kPlain;
 }
 
-// Its job and kind.
+// Names a message by job and kind.
 std::string in_words(const ControlMessage& message) {
   return std::visit(
       [](const auto& m) -> std::string {

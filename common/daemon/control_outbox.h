@@ -1,8 +1,8 @@
-// ControlOutbox: what a daemon has to say to the coordinator while that does not listen, in order and bounded. Pure.
+// ControlOutbox: a daemon's messages to the coordinator while that does not listen, in order and bounded. Pure.
 //
-// What ranks keep is most of it by far (a stop makes every rank of every job give its last states), and the least: of
-// that only the newest of each rank wait, and it goes first when there is no room. So it never costs another job a
-// message about its life.
+// Most of its bytes by far are ranks' states (a stop makes every rank of every job give its last ones). These are also
+// the least important: only the newest of each rank wait, and they are dropped first when there is no room. So they
+// never displace another job's messages.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ class ControlOutbox {
   // The round of a snapshot that is under way, and the two that a stop may be after.
   static constexpr std::size_t kStatesARank = 3;
 
-  // What had no room because of it, and is lost, in words; empty: nothing.
+  // Queues a message. Returns the names of messages that were dropped for lack of room; empty: none.
   std::string push(const ControlMessage& message);
 
   struct Waiting {
@@ -30,7 +30,7 @@ class ControlOutbox {
   };
   // The oldest; null if nothing waits. Valid until the next push().
   const Waiting* next() const { return waiting_.empty() ? nullptr : &waiting_.front(); }
-  // That one has left; nothing happens if it has given way meanwhile.
+  // Removes the sent message; does nothing if it has been dropped meanwhile.
   void sent(std::uint64_t number);
 
   std::size_t size() const { return waiting_.size(); }
@@ -40,7 +40,7 @@ class ControlOutbox {
   using Place = std::list<Waiting>::iterator;
   void erase(Place place);
   void supersede(const NodeRankState& state);
-  void supersede(const RankValues& values);  // said again, with more of them or as many
+  void supersede(const RankValues& values);  // sent again, with at least as many of them
   std::string make_room();
 
   std::list<Waiting> waiting_;

@@ -167,7 +167,8 @@ void CoordinatorLink::flush() {
               steady_ms());
 }
 
-// Said when it changes. The library gives up after a refusal; but who is let in later shall get in.
+// Logs a refusal when it changes. The library gives up after a refusal; connecting again admits a daemon that is
+// authorized later.
 void CoordinatorLink::check_refusals() {
   const std::optional<std::string> why = refusals_->failed(options_.own != nullptr);
   const std::uint64_t now = steady_ms();
@@ -213,14 +214,14 @@ void CoordinatorLink::receive() {
     noise_.warn("ignored a message of the coordinator at " + options_.coordinator + ": " +
                     (message ? "it has " + std::to_string(frames) + " frames" : message.error().message),
                 now);
-    // Whoever waits for a coordinator of another release would wait in vain.
+    // Reports a coordinator of another release to the owner, which would wait for it in vain.
     if (!message && message.error().code == ErrorCode::kProtocolVersion) {
       owner_.on_control(ControlError{message.error().code, message.error().message, {}});
     }
   }
 }
 
-// Whoever answers with another incarnation than we know, or with 0, knows nothing of us and our jobs.
+// A coordinator that answers with another incarnation than the known one, or with 0, does not know this daemon's jobs.
 void CoordinatorLink::on(ControlMessage message) {
   const std::uint64_t known = coordinator();
   if (const auto* reply = std::get_if<HelloReply>(&message)) {

@@ -1,12 +1,12 @@
-// CoordinatorLink: a daemon's connection to the coordinator, a DEALER. Says hello until that is answered, then sends
-// heartbeats; keeps what must arrive, in order and bounded (ControlOutbox), until somebody listens; tells its owner
-// when the coordinator is another process than before or does not know this daemon, and the log when it is silent.
+// CoordinatorLink: a daemon's connection to the coordinator, a DEALER. It sends hellos until one is answered, then
+// heartbeats. It keeps messages, in order and bounded (ControlOutbox), until the coordinator listens. It notifies its
+// owner when the coordinator is another process than before or does not know this daemon, and logs its silence.
 //
-// Messages wait until the hello is answered, so that the coordinator knows who is speaking; and a heartbeat goes before
-// them: after a lost connection the coordinator knows a daemon by its incarnation, not by its address. While the
-// coordinator is away nothing is queued in ZeroMQ: heartbeats of an hour ago help nobody.
+// Messages wait until the hello is answered, so that the coordinator knows their sender. A heartbeat goes before them:
+// after a lost connection the coordinator knows a daemon by its incarnation, not by its address. While the coordinator
+// is away nothing is queued in ZeroMQ, because old heartbeats are useless.
 //
-// Thread rule: one thread, its owner's, which turns it; send() and the questions about it on any.
+// Thread rule: one thread, its owner's, which calls turn(); send() and the queries on any.
 #pragma once
 
 #include <atomic>
@@ -34,9 +34,9 @@ class CoordinatorLinkOwner {
   virtual ~CoordinatorLinkOwner() = default;
   virtual ControlMessage hello_message() = 0;
   virtual Heartbeat heartbeat_message() = 0;  // but for the incarnation
-  // It knows this daemon. another: and is another process than the one that did before.
+  // The coordinator knows this daemon. another: it is another process than the one that did before.
   virtual void on_met(bool another) = 0;
-  // It does not know this daemon any more: what it knew of our jobs is gone. Hello is said again.
+  // The coordinator does not know this daemon and its jobs any more. The link sends hello again.
   virtual void on_forgotten() = 0;
   virtual void on_control(ControlMessage message) = 0;
 };
@@ -44,12 +44,12 @@ class CoordinatorLinkOwner {
 struct CoordinatorLinkOptions {
   std::string section;  // of the daemon's configuration, in words: "[server]"
   std::string coordinator;
-  std::string silence;  // what its silence means, for the log: " and goes on behind "has not been heard for N ms"
+  std::string silence;  // the meaning of its silence, for the log; follows "has not been heard for N ms; "
   std::uint64_t incarnation = 0;
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t peer_timeout_ms = 10'000;
   std::shared_ptr<const KeyPair> own;  // null: there are no keys
-  std::string coordinator_key;         // with keys: whom to talk to, and nobody else
+  std::string coordinator_key;         // with keys: of the only accepted coordinator
 };
 
 class CoordinatorLink {
@@ -58,7 +58,7 @@ class CoordinatorLink {
   static constexpr int kHighWater = 1000;               // that wait in ZeroMQ
   static constexpr int kLingerMs = 500;                 // for last words when the daemon goes
   static constexpr std::uint64_t kHelloMs = 1000;       // between hellos while unanswered
-  static constexpr std::uint64_t kLongestStepMs = 250;  // of the clock that tells the coordinator's silence
+  static constexpr std::uint64_t kLongestStepMs = 250;  // of the clock that measures the coordinator's silence
 
   // kConfig: the address cannot be used.
   static Result<std::unique_ptr<CoordinatorLink>> open(CoordinatorLinkOptions options, CoordinatorLinkOwner& owner,
@@ -73,22 +73,23 @@ class CoordinatorLink {
   bool joined() const { return coordinator_.load(std::memory_order_acquire) != 0; }
   std::uint64_t coordinator() const { return coordinator_.load(std::memory_order_acquire); }  // its incarnation, or 0
   bool connected() const { return joined() && !silent_.load(std::memory_order_relaxed); }
-  std::uint64_t silent_ms() const;  // since its last word
-  // Why it never will know this daemon, and what to change; only before the first time.
+  std::uint64_t silent_ms() const;  // since its last message
+  // The reason why the coordinator will never accept this daemon, and the cure; only before it ever did.
   std::optional<std::string> refused() const;
 
   // ---- The owner's thread ----
-  // Until there may be something to do, here or behind `also_fd`.
+  // Waits until there may be work, here or at `also_fd`.
   void wait(int also_fd = -1);
-  // What came, hello or heartbeat if one is due, what waits.
+  // Receives messages, sends a hello or heartbeat if one is due, then the waiting messages.
   void turn();
   void flush();
-  // Nobody listened to it for a while: the silence was ours.
+  // Restarts the silence, because this process did not listen for a while.
   void excuse_silence();
   void say_hello();
   bool send_or_drop(const ControlMessage& message);  // false: it is dropped
   void drop_waiting();
-  // What this process is cannot change any more; a coordinator that knew it may have changed. Before the first time.
+  // ever_joined(): a coordinator has accepted this process, which cannot change any more, while a later coordinator
+  // may. refuse(): only before that.
   bool ever_joined() const { return ever_joined_; }
   void refuse(std::string why);
 
@@ -115,14 +116,14 @@ class CoordinatorLink {
 
   mutable std::mutex mutex_;  // guards outbox_, lost_ and refused_
   ControlOutbox outbox_;
-  std::string lost_;  // what had no room in it, and nobody has heard of yet
+  std::string lost_;  // dropped messages that are not yet logged
   std::optional<std::string> refused_;
 
   // The thread's.
   zmq::context_t context_;
   zmq::socket_t socket_;
   std::optional<RefusalWatch> refusals_;  // ends before the context
-  std::string refusal_;                   // said last
+  std::string refusal_;                   // logged last
   std::uint64_t again_ms_ = 0;            // connect again then; 0: there is no need
   std::uint64_t hello_ms_ = 0, beat_ms_ = 0;
   WakingClock waking_{kLongestStepMs};  // by which the coordinator is silent or not

@@ -26,7 +26,7 @@ constexpr long kIdleWaitMs = 60'000;
 constexpr long kBrokenPollMs = 500;
 constexpr long kDrainPollMs = 20;
 constexpr long kServingPollMs = 10;
-constexpr std::uint64_t kQuietWaitMs = 1000;  // before it is said what is waited for
+constexpr std::uint64_t kQuietWaitMs = 1000;  // before the condition that is waited for is printed
 
 int report(const std::string& program, const Error& error) {
   std::fprintf(stderr, "%s: %s\n", program.c_str(), error.message.c_str());
@@ -58,7 +58,7 @@ sigset_t take_stop_signals() {
   return signals;
 }
 
-// Until the daemon serves; the signal that came first, or 0. An error: it never will.
+// Waits until the daemon serves. Returns a signal that came first, or 0. An error: it never will serve.
 Result<int> wait_until_serving(const Daemon& daemon, const sigset_t& signals) {
   if (!daemon.serving) return 0;
   const std::uint64_t began = steady_ms();
@@ -84,14 +84,13 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &files);  // as far as it may
 }
 
-// ZeroMQ counts up routing ids from rand(), which nobody else seeds: a peer must not know the next one, or it could
-// take it first.
+// Seeds rand(), from which ZeroMQ counts up routing ids: a peer that knew the next one could take it first.
 void seed_routing_ids() {
   unsigned seed = 0;
   if (::getrandom(&seed, sizeof seed, 0) == sizeof seed) std::srand(seed);
 }
 
-// Stores, checkpoints, logs and sockets are this user's alone, whatever the shell says that started the daemon.
+// Makes stores, checkpoints, logs and sockets private to this user, whatever the umask of the shell.
 void close_files_to_others() {
   ::umask(0077);
 }

@@ -11,9 +11,9 @@
 
 namespace tributary {
 
-// Nothing that is thrown leaves the thread: it ends the process with a message in the log and on standard error, and
-// the exit code kExitFailed. What the thread left half-changed is served to nobody; peers go on as after any crash.
-// log: for that message; may be empty.
+// Starts a thread. No exception leaves it: one ends the process with a message in the log and on standard error, and
+// the exit code kExitFailed. So no peer gets the thread's half-changed state; peers continue as after any crash. log:
+// for that message; may be empty.
 using ThreadLog = std::function<void(const std::string&)>;
 std::thread start_thread(std::string name, ThreadLog log, std::function<void()> run);
 
@@ -26,7 +26,7 @@ std::thread start_thread(std::string name, Logger logger, std::function<void()> 
                       std::move(run));
 }
 
-// Work for one job, order or connection: what it throws is its own failure. kLimit: there was no memory.
+// Runs work for one job, order or connection: its exceptions are its own failure. kLimit: there was no memory.
 Status contained(const std::function<Status()>& work);
 
 }  // namespace tributary

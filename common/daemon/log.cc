@@ -23,7 +23,7 @@ std::optional<spdlog::level::level_enum> parse_level(std::string_view name) {
   return std::nullopt;
 }
 
-// What a line says, without the characters by which a peer's words could look like lines of ours.
+// The text of a line, without the characters by which a peer's words could look like lines of ours.
 class OneLine final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
@@ -34,7 +34,7 @@ class OneLine final : public spdlog::custom_flag_formatter {
 
 constexpr const char* kTime = "%Y-%m-%dT%H:%M:%S.%e%z";
 
-// The same as an object; nlohmann::json escapes what a peer said.
+// The line as a JSON object; nlohmann::json escapes a peer's words.
 class JsonLine final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {

@@ -1,4 +1,4 @@
-// Logging: a logger that is passed to whoever needs it, and a limiter for what the network can provoke.
+// Logging: a logger that is passed to its users, and a limiter for lines that the network can provoke.
 #pragma once
 
 #include <spdlog/logger.h>
@@ -53,9 +53,9 @@ Logger quiet_logger();
 // none. Any thread may log. Errors: kConfig for an unknown level, kIo if the file cannot be opened.
 Result<Logger> make_logger(const LogConfig& config, const std::string& name);
 
-// At most `lines` lines per interval; the others are counted, and the next line let through (or tick()) says how many.
-// For whatever a peer can cause at will: a garbage message must not fill the disk. Time is an argument (milliseconds,
-// monotonic), so tests need no clock. Thread rule: one thread.
+// Writes at most `lines` lines per interval; the others are counted, and the next line written (or tick()) reports
+// their number. For lines that a peer can cause at will: garbage messages must not fill the disk. Time is an argument
+// (milliseconds, monotonic), so tests need no clock. Thread rule: one thread.
 class RateLimitedLog {
  public:
   static constexpr std::uint32_t kLines = 10;

@@ -1,6 +1,6 @@
 // LogLine: a line of a daemon's log, as text ("TIME LEVEL [DAEMON] TEXT") and as JSON. Pure; any thread.
 //
-// In JSON what a line is about has fields of its own: job, view, round, peer. They are found by the words that every
+// In JSON a line's subjects have fields of their own: job, view, round, peer. They are found by the words that every
 // line has for them: job 'NAME', view N, round N; server N, node N, worker 'NAME' or rank N is the peer.
 #pragma once
 
@@ -18,10 +18,10 @@ struct LogLine {
   std::string text;
 };
 
-// Without a newline. What is no UTF-8 is replaced.
+// Returns the JSON, without a newline. Bytes that are no UTF-8 are replaced.
 std::string to_json(const LogLine& line);
 
-// Of either form; nothing if it is neither: another program's line.
+// Parses either form; nothing if it is neither: another program's line.
 std::optional<LogLine> parse_log_line(std::string_view line);
 
 // Milliseconds since 1970; nothing if it is no such time.

@@ -1,5 +1,5 @@
-// MessageCounts: how many whole messages have come over each connection, of which size, and of whose key. The thread that
-// receives writes, without a lock but where a connection's key is new; another one reads.
+// MessageCounts: number, bytes and key of the whole messages received over each connection. The receiving thread
+// writes, without a lock except when a connection's key is new; another thread reads.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ class MessageCounts {
     std::uint64_t messages = 0, bytes = 0;  // since there is this object: descriptors are used again
   };
 
-  // Receiving thread. Descriptors that nobody has made ready() are not counted.
+  // Receiving thread. Descriptors without a previous ready() are not counted.
   void add(int descriptor, std::uint64_t bytes, std::string_view key) {
     Slot* slot = find(descriptor);
     if (!slot) return;

@@ -1,5 +1,5 @@
-// Metrics: how /metrics reads what daemons count. Lanes count without locks (common/base/counters.h), each in a struct
-// of its own; Metrics reads it when it is scraped.
+// Metrics: reads the daemons' counters for /metrics. Lanes count without locks (common/base/counters.h), each in a
+// struct of its own; Metrics reads it when it is scraped.
 #pragma once
 
 #include <functional>
@@ -14,9 +14,8 @@
 
 namespace tributary {
 
-// The set of metrics of one daemon. Thread rule: any thread. The readers given here are called by render() (the HTTP
-// thread) and must stay valid, and what they read alive, until the Metrics object or its last render()
-// is gone: stop AdminHttp first.
+// The set of metrics of one daemon. Thread rule: any thread. render() (the HTTP thread) calls the readers given here.
+// They and their data must live until the Metrics object or its last render() is gone: stop AdminHttp first.
 class Metrics {
  public:
   using Labels = std::map<std::string, std::string>;
@@ -50,7 +49,7 @@ class Metrics {
   };
   void histograms(const std::string& name, const std::string& help, std::function<std::vector<Times>()> read);
 
-  // What every daemon shows of itself: its release, and whether it listens without keys where others reach it.
+  // Adds every daemon's own metrics: its release, and whether it listens without keys where others reach it.
   void identify(bool insecure);
 
   // Prometheus text format 0.0.4. A reader must not call back into this object.

@@ -10,7 +10,7 @@ constexpr int kEvents = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAIL
 
 }  // namespace
 
-// One socket a context is watched.
+// Watches one socket a context.
 RefusalWatch::RefusalWatch(zmq::context_t& context, zmq::socket_t& socket)
     : watched_(socket), events_(context, socket, "refusals", kEvents) {}
 
@@ -37,7 +37,7 @@ std::optional<std::string> RefusalWatch::failed(bool with_keys) {
   return why;
 }
 
-// What is left of the old connection goes first: two to one peer would take turns.
+// Disconnects the old connection first, because two connections to one peer would take turns.
 void RefusalWatch::connect_again(const std::string& endpoint) {
   zmq_disconnect(watched_.handle(), endpoint.c_str());
   zmq_connect(watched_.handle(), endpoint.c_str());

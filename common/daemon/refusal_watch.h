@@ -1,5 +1,5 @@
-// RefusalWatch: why a socket that connects does not get in. ZeroMQ gives a peer up that refuses its handshake, without
-// a word; its monitor knows. Thread rule: the socket's.
+// RefusalWatch: the reason why a connecting socket is refused. ZeroMQ silently gives up a peer that refuses its
+// handshake; only its monitor reports that. Thread rule: the socket's.
 #pragma once
 
 #include <optional>
@@ -17,12 +17,12 @@ class RefusalWatch {
   RefusalWatch(const RefusalWatch&) = delete;
   RefusalWatch& operator=(const RefusalWatch&) = delete;
 
-  // What has become known since: why the last handshake failed, in words that say what to do. Does not block.
+  // Returns why the last handshake since the previous call failed, in words with the cure. Does not block.
   // with_keys: this side shows keys.
   std::optional<std::string> failed(bool with_keys);
-  // After it was given up: once more, to the endpoint that it was connected to.
+  // Connects a socket that ZeroMQ has given up again, to the endpoint that it was connected to.
   void connect_again(const std::string& endpoint);
-  // A handshake has succeeded since the last failure.
+  // Returns whether a handshake has succeeded since the last failure.
   bool succeeded() const { return succeeded_; }
 
  private:

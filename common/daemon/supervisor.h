@@ -1,4 +1,4 @@
-// What a daemon tells the service manager that started it (sd_notify(3)): one datagram to the socket that NOTIFY_SOCKET
+// Reports to the service manager that started the daemon (sd_notify(3)): one datagram to the socket that NOTIFY_SOCKET
 // names, if it names one. Never blocks, never fails the daemon.
 #pragma once
 

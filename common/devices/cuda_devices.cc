@@ -39,7 +39,7 @@ int numa_node_of(std::string pci_bus_id) {
   return in ? node : -1;
 }
 
-// What the user can do about a machine on which the driver shows no device.
+// Returns why the driver shows no device, and the cure.
 std::string why_none(cudaError_t error, const CudaSystem& system) {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   const std::string hidden =
@@ -67,7 +67,7 @@ CudaDevice inspect_device(int index) {
   if (const cudaError_t error = cudaGetDeviceProperties(&properties, index); error != cudaSuccess) {
     device.name = "unknown device";
     device.unusable = std::string("its properties cannot be read: ") + cudaGetErrorString(error);
-    cudaGetLastError();  // taken off, so that nobody else finds it
+    cudaGetLastError();  // cleared, so that no later call reports it
     return device;
   }
   device.name = properties.name;

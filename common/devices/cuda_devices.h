@@ -1,5 +1,5 @@
-// What this machine has in CUDA devices, or why it has none: for whoever uses them, and for `tributary doctor`.
-// In a build without CUDA this answers too, with the reason.
+// This machine's CUDA devices, or why it has none: for their users and for `tributary doctor`.
+// In a build without CUDA the functions answer too, with the reason.
 #pragma once
 
 #include <cstdint>
@@ -37,34 +37,34 @@ struct CudaSystem {
   bool may_come = false;   // there are none yet: the driver, its fabric manager or MPS is about to begin
 };
 
-// For a process that runs collectives. An environment that says otherwise is left alone. Call before the first thread
-// and the first call of CUDA.
-//   CUDA_MODULE_LOADING=EAGER       CUDA loads a kernel when it is launched first, and loading may wait for what runs on
-//                                   the device: with NCCL's kernels under way, for ever.
+// Sets the environment of a process that runs collectives. Variables that are already set are left alone. Call before
+// the first thread and the first call of CUDA.
+//   CUDA_MODULE_LOADING=EAGER       CUDA loads a kernel when it is launched first, and loading may wait for work on the
+//                                   device: with NCCL's kernels under way, forever.
 //   CUDA_DEVICE_MAX_CONNECTIONS=32  A job has seven streams a device, and NCCL its own. Streams that share one of the
 //                                   eight queues of the default wait for each other.
 //   NCCL_RUNTIME_CONNECT=0          NCCL takes memory for its connections when a communicator is made, not at the first
 //                                   collective of a kind, when another job's group may be half launched.
 void choose_cuda_settings();
 
-// Asks the driver; starts it up if need be, which takes a moment. Do not fork afterwards without exec.
+// Queries the driver; starts it if need be, which takes a moment. Do not fork afterwards without exec.
 CudaSystem inspect_cuda();
 
-// What helps where the driver serves an older CUDA than this build's.
+// Returns the fault and the cure where the driver serves an older CUDA than this build's.
 std::string driver_too_old(const CudaSystem& system);
 
 // Whether `from` can reach memory of `to` directly, over NVLink or PCIe.
 bool cuda_peer_access(int from, int to);
 
-// Why memory of a device cannot be lent to other processes (CUDA IPC); empty: it can. Allocates a little there.
+// Returns why a device's memory cannot be lent to other processes (CUDA IPC); empty: it can. Allocates a little there.
 std::string cuda_ipc_problem(int device);
 
-// Where programs meet NVIDIA's Multi-Process Service; empty: it does not run. Without it the contexts of several
-// processes on one device, a worker's and its trainers', take turns by time slices, so a collective that waits for a
-// part of itself crawls while a trainer computes. CUDA_MPS_PIPE_DIRECTORY, or NVIDIA's default.
+// Returns the folder of NVIDIA's Multi-Process Service (CUDA_MPS_PIPE_DIRECTORY, or NVIDIA's default); empty: it does
+// not run. Without it the contexts of several processes on one device, a worker's and its trainers', take turns by time
+// slices, so a collective that waits for a part of itself crawls while a trainer computes.
 std::string mps_folder();
 
-// The kernel's driver module as /proc tells, which needs no CUDA; empty if it is not loaded.
+// Returns the release of the kernel's driver module from /proc, without CUDA; empty if it is not loaded.
 std::string nvidia_driver_module();
 
 }  // namespace tributary

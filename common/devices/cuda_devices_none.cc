@@ -1,4 +1,4 @@
-// What a build without CUDA answers.
+// The answers of a build without CUDA.
 #include "common/devices/cuda_devices.h"
 
 namespace tributary {

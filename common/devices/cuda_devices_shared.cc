@@ -1,4 +1,4 @@
-// What needs no CUDA, and so is the same in both builds.
+// Functions that need no CUDA, and so are the same in both builds.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>

@@ -9,8 +9,8 @@
 
 namespace tributary {
 
-// Those after which, in the words of CUDA's header, any further work returns the same error until the process is
-// terminated: the driver has ended all that this process had on the device.
+// Returns whether, in the words of CUDA's header, any further work returns the same error until the process is
+// terminated: the driver has ended all work and memory of this process on the device.
 constexpr bool ends_process(cudaError_t code) {
   switch (code) {
     case cudaErrorIllegalAddress:
@@ -37,8 +37,8 @@ constexpr bool ends_process(cudaError_t code) {
   }
 }
 
-// Is it an error of a driver that is not ready yet, or not again? A fabric manager or an MPS server comes up, or another
-// process has the device for itself. A later process, or this one, may find the device there.
+// Returns whether the driver is only not ready, or not ready again: a fabric manager or an MPS server comes up, or
+// another process has the device for itself. A later call, or a later process, may find the device.
 constexpr bool may_pass(cudaError_t code) {
   switch (code) {
     case cudaErrorUnknown:  // /dev/nvidia-uvm is not there yet
@@ -55,14 +55,14 @@ constexpr bool may_pass(cudaError_t code) {
   }
 }
 
-// For calls that give something back, whose failure changes nothing: what is launched next must not be blamed for it.
+// Clears the error of a call that frees something, whose failure changes nothing: the next launch must not report it.
 inline void given_back(cudaError_t code) {
   if (code != cudaSuccess) (void)cudaGetLastError();
 }
 
 inline Status cuda_status(cudaError_t code, const std::string& device, const char* operation) {
   if (code == cudaSuccess) return {};
-  (void)cudaGetLastError();  // it has been told: what is launched next must not be blamed for it
+  (void)cudaGetLastError();  // the error is reported here: the next launch must not report it again
   const ErrorCode kind = code == cudaErrorMemoryAllocation      ? ErrorCode::kLimit
                          : ends_process(code) || may_pass(code) ? ErrorCode::kUnavailable
                                                                 : ErrorCode::kDevice;

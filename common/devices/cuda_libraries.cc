@@ -8,7 +8,7 @@ std::string dotted(int major, int minor, int patch) {
   return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
 }
 
-// What would have to be installed; set for this file where the header was not found (cmake/TributaryCudaHeaders.cmake).
+// The package to install; set for this file where the header was not found (cmake/TributaryCudaHeaders.cmake).
 #ifdef TRIBUTARY_NO_NCCL
 constexpr const char* kNcclCure = TRIBUTARY_NO_NCCL;
 #else

@@ -1,4 +1,4 @@
-// NCCL, which is loaded at run time: where it is found, and its version, without its header.
+// NCCL, which is loaded at run time: its file and its version, without its header.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@ namespace tributary {
 
 Result<DynamicLibrary> open_nccl();
 
-// Why this build uses CUDA but not NCCL, though it may be installed: its header was not there when the build was
-// configured. Says what to install. Empty: it does use it, or has no CUDA at all.
+// Returns why this build uses CUDA but not NCCL, which may be installed: its header was missing when the build was
+// configured. Names the package to install. Empty: the build uses NCCL, or has no CUDA at all.
 std::string nccl_left_out();
 
-// "2.28.9"; "of an unknown version" if the library does not say.
+// "2.28.9"; "of an unknown version" if the library reports none.
 std::string nccl_version(const DynamicLibrary& nccl);
-// Of NCCL's number for a version: 22809 is "2.28.9".
+// Formats NCCL's number of a version: 22809 is "2.28.9".
 std::string nccl_version(int number);
 
 }  // namespace tributary

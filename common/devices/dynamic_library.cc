@@ -14,10 +14,10 @@ namespace tributary {
 
 namespace {
 
-// Where the toolkit's own installer puts libraries without telling the dynamic linker.
+// The folder where the toolkit's own installer puts libraries, unknown to the dynamic linker.
 constexpr const char* kToolkitFolder = "/usr/local/cuda/lib64";
 
-// Of an environment variable; empty if there is none.
+// Returns the value of an environment variable; empty if there is none.
 std::string value_of(const char* variable) {
   const char* value = std::getenv(variable);
   return value != nullptr ? value : "";
@@ -28,13 +28,13 @@ std::string last_error() {
   return text != nullptr ? text : "unknown error";
 }
 
-// Where the dynamic linker does not look. nullptr: nowhere there.
+// Opens a library in folders that the dynamic linker does not search. nullptr: it is in none of them.
 void* open_in_known_folders(const std::string& name) {
   std::vector<std::string> folders{kToolkitFolder};
   std::ranges::move(python_library_folders(value_of("PATH"), value_of("HOME")), std::back_inserter(folders));
   for (const std::string& folder : folders) {
     if (void* handle = ::dlopen((folder + "/" + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
-    ::dlerror();  // taken off: the linker's own reason is the one that tells
+    ::dlerror();  // cleared: the linker's own reason is the informative one
   }
   return nullptr;
 }

@@ -1,12 +1,12 @@
-// DynamicLibrary: a shared library that is looked for at run time, because a program must also start without it
+// DynamicLibrary: a shared library that is searched for at run time, because a program must also start without it
 // (NCCL: hundreds of megabytes that a relocatable install does not carry).
 //
 //   auto library = DynamicLibrary::open("NCCL", {"libnccl.so.2", "libnccl.so"}, "install the package libnccl2");
 //   NcclFunctions f;
 //   if (Status s = library->resolve("ncclCommAbort", f.comm_abort); !s) ...
 //
-// A library stays loaded until the process ends, whatever becomes of the object: such libraries start threads and
-// register exit handlers that must find their code.
+// A library stays loaded until the process ends, even after the object: such libraries start threads and register exit
+// handlers that must find their code.
 #pragma once
 
 #include <initializer_list>
@@ -21,17 +21,16 @@ class DynamicLibrary {
  public:
   // Tries the candidates in order, each as the dynamic linker searches (LD_LIBRARY_PATH, run path, its cache), then in
   // the folder where NVIDIA's toolkit is installed by default, then in Python's packages
-  // (common/devices/python_packages.h). kNotFound says what was looked for, why each candidate did not load, and
-  // `cure`.
+  // (common/devices/python_packages.h). kNotFound lists the candidates, why each did not load, and `cure`.
   static Result<DynamicLibrary> open(std::string what, std::initializer_list<const char*> candidates,
                                      std::string_view cure);
 
   const std::string& what() const { return what_; }  // as it was given: "NCCL"
   const std::string& name() const { return name_; }  // the candidate that loaded
-  // Its file, as far as the dynamic linker can say; else name().
+  // Its file, if the dynamic linker knows it; else name().
   std::string path() const;
 
-  // The function `symbol`. kNotFound names it and the library's file: it is too old, or not what its name says.
+  // Finds the function `symbol`. kNotFound names it and the library's file: it is too old, or another library.
   template <class Function>
   Status resolve(const char* symbol, Function*& out) const {
     Result<void*> found = address(symbol);

@@ -1,7 +1,7 @@
 // KeptContext: a thread's current CUDA context, as the driver knows it, is the same when the object ends.
 //
 // cudaSetDevice(before) would not do: since CUDA 12 it makes a context, of half a gigabyte, on a device that the thread
-// may never have used. The driver's own calls put back whatever was there, also nothing.
+// may never have used. The driver's own calls restore the previous context, also none.
 #pragma once
 
 namespace tributary {
@@ -15,7 +15,7 @@ class KeptContext {
   };
 
   explicit KeptContext(const Driver& driver = loaded()) : driver_(driver) {
-    if (!driver_.get || driver_.get(&before_) != 0) before_ = nullptr;  // also where nobody has called the driver yet
+    if (!driver_.get || driver_.get(&before_) != 0) before_ = nullptr;  // also where the driver was not called yet
   }
   ~KeptContext() {
     if (driver_.set) driver_.set(before_);

@@ -1,4 +1,4 @@
-// Names for what the host puts on CUDA's streams, which Nsight Systems shows beside the kernels (NVTX). Nothing is
+// Names for the host's work on CUDA's streams, which Nsight Systems shows next to the kernels (NVTX). Nothing is
 // recorded unless such a tool has started the process; where the toolkit was installed without NVTX there are none.
 // For sources of CUDA builds only.
 #pragma once

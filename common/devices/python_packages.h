@@ -1,5 +1,5 @@
-// Where PyPI's packages of NVIDIA's libraries lie (nvidia-nccl-cu13): whoever has PyTorch has them, and often nothing
-// else of CUDA.
+// Folders of PyPI's packages of NVIDIA's libraries (nvidia-nccl-cu13): a machine with PyTorch has them, and often
+// nothing else of CUDA.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace tributary {
 
-// The folders nvidia/*/lib of the Python installations whose `python3` is in a folder of `path` (as the variable PATH
-// has them, in that order), and of packages that the user with the folder `home` installed. Those that exist.
+// Returns the existing folders nvidia/*/lib of the Python installations whose `python3` is in a folder of `path` (in
+// the form and order of the variable PATH), and of packages that the user with the folder `home` installed.
 std::vector<std::string> python_library_folders(const std::string& path, const std::string& home);
 
 }  // namespace tributary

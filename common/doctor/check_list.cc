@@ -39,7 +39,7 @@ bool has_problem(const std::vector<Check>& checks) {
 
 namespace {
 
-// What others say may have anything in it, and goes to a terminal.
+// Replaces control characters, because peers' texts may contain any and go to a terminal.
 std::string shown(std::string text) {
   std::ranges::replace_if(
       text, [](unsigned char c) { return c < ' ' || c == 0x7F; }, '?');

@@ -15,10 +15,10 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint64_t kPatienceMs = 5000;  // of somebody who is connected
+constexpr std::uint64_t kPatienceMs = 5000;  // once connected
 constexpr long kPollMs = 50;
 
-// What it says to one question; the error's message reads on from "it ...".
+// Returns the coordinator's answer to one question; an error's message continues "it ...".
 Result<ClusterFacts> answer_of(const std::string& endpoint, const Credentials& credentials) {
   zmq::context_t context(1);
   zmq::socket_t socket(context, zmq::socket_type::dealer);

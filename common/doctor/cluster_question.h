@@ -1,4 +1,4 @@
-// Asks a coordinator what there is, as a daemon with this configuration would reach it: address, keys, protocol.
+// Asks a coordinator for its cluster's facts, with the address, keys and protocol of a daemon with this configuration.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 namespace tributary {
 
 struct Asked {
-  std::vector<Check> checks;            // how it went, in the section "coordinator"
+  std::vector<Check> checks;            // the attempt's result, in the section "coordinator"
   std::optional<ClusterFacts> cluster;  // if it has answered
 };
 // endpoint: "tcp://HOST:PORT" or "ipc://PATH". Takes some seconds if it does not answer.

@@ -140,12 +140,12 @@ class Doctor {
     for (std::uint16_t lane = 0; lane < lanes; ++lane) listens("[server] bind", before + std::to_string(port + lane));
   }
 
-  // An address that others are told to reach this daemon at.
+  // Checks an address at which others are to reach this daemon.
   void own_address(const std::string& key, const std::string& host) {
     in_addr v4{};
     in6_addr v6{};
     const bool number = ::inet_pton(AF_INET, host.c_str(), &v4) == 1 || ::inet_pton(AF_INET6, host.c_str(), &v6) == 1;
-    if (!number) return;  // a name: whoever connects sees whether it leads here
+    if (!number) return;  // a name: connecting peers find out whether it leads here
     const bool ours =
         std::ranges::any_of(around_.interfaces, [&](const NetworkInterface& one) { return one.has(host); });
     if (ours) return out_.ok(key, host);
@@ -153,7 +153,7 @@ class Doctor {
               "right only behind a forwarded port; else write one of these");
   }
 
-  // What workers are told of a server that listens at all interfaces, or at the loopback.
+  // Checks the address that workers receive of a server that listens at all interfaces, or at the loopback.
   void told_address(const ServerConfig& c) {
     const std::string bind = lanes_bind(c);
     if (!c.advertise.empty()) return;
@@ -169,7 +169,7 @@ class Doctor {
                      : "set [server] bind to tcp://ADDRESS:PORT with an address of this machine: " + own_addresses());
   }
 
-  // ZeroMQ takes those, too, and will say whether they have an address.
+  // Returns whether `host` names an interface. ZeroMQ takes those, too, and reports it if they have no address.
   bool is_interface(std::string_view host) const {
     return std::ranges::find(around_.interfaces, host, &NetworkInterface::name) != around_.interfaces.end();
   }

@@ -1,5 +1,5 @@
-// What a daemon of a configuration meets on its machine, line by line: its keys, addresses, folders, limits, and, where
-// the coordinator has said what there is, the cluster. Looks and connects, and changes nothing.
+// Checks a daemon's configuration against its machine, line by line: its keys, addresses, folders, limits, and, if the
+// coordinator has answered, the cluster. Reads and connects, and changes nothing.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@ struct Around {
   std::vector<NetworkInterface> interfaces;  // of this machine
   std::string host;                          // that is this machine's (common/base/host_identity.h)
   std::vector<std::string> paths;            // is each of them there?
-  std::optional<ClusterFacts> cluster;       // none: nobody has said
-  // The daemon itself looks: it runs as configured, and what it listens on is its own.
+  std::optional<ClusterFacts> cluster;       // none: the coordinator has not answered
+  // The daemon itself runs the checks: it runs as configured, and the addresses in use are its own.
   bool running = false;
 };
 

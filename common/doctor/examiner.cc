@@ -15,7 +15,7 @@ struct Examiner::State {
 
   const Look look;
   const Tell tell;
-  std::atomic<bool> enough{false};  // of what is under way
+  std::atomic<bool> enough{false};  // the running examination is to end
   std::mutex mutex;                 // guards what follows, and telling
   std::condition_variable changed;
   std::optional<Examine> next;
@@ -82,7 +82,7 @@ void Examiner::run(const std::shared_ptr<State>& state) {
       }
       lock.lock();
       state->under_way = 0;
-      if (state->enough.load(std::memory_order_acquire)) continue;  // nobody waits for it any more
+      if (state->enough.load(std::memory_order_acquire)) continue;  // its result is not wanted any more
       state->last = std::move(found);
     }
     if (!state->stopped) state->tell(state->last);

@@ -1,7 +1,7 @@
-// Examiner: the thread on which a daemon looks at itself when the coordinator asks (Examine), because that takes
-// seconds: it connects, and may measure. One examination at a time; of those asked for meanwhile the newest follows,
-// and ends the one before. The coordinator repeats its question until it is answered: an examination that is done is
-// answered again, not made again. Thread rule: on() on any thread.
+// Examiner: the thread on which a daemon examines itself when the coordinator asks (Examine). An examination takes
+// seconds: it connects, and may measure. One runs at a time; the newest request ends it and follows. The coordinator
+// repeats its request until it is answered: the result of a finished examination is sent again. Thread rule: on() on
+// any thread.
 #pragma once
 
 #include <atomic>
@@ -16,13 +16,13 @@ namespace tributary {
 
 class Examiner {
  public:
-  // What the daemon finds; on the examiner's thread. It ends soon once `stopping`, unless the system does not answer (a
-  // path on a server that is gone): so it may outlive the examiner, and must own what it uses.
+  // Examines the daemon, on the examiner's thread. Ends soon once `stopping`, unless the system does not answer (a path
+  // on a server that is gone): so it may outlive the examiner, and must own its data.
   using Look = std::function<Examined(const Examine& order, const std::atomic<bool>& stopping)>;
   using Tell = std::function<void(const Examined&)>;  // on that thread, too; never after the destructor has begun
 
   Examiner(Look look, Tell tell, const Logger& logger);
-  // Waits for what is under way for as long as it may take to notice, and no longer.
+  // Waits for a running examination as long as it may take to notice `stopping`, and no longer.
   ~Examiner();
   Examiner(const Examiner&) = delete;
   Examiner& operator=(const Examiner&) = delete;

@@ -26,7 +26,7 @@ class Judge {
     out_.section("GPUs");
     const CudaSystem& cuda = f_.cuda;
     if (!cuda.built) {
-      // With a driver, somebody wanted the GPUs to be used.
+      // A driver shows that the GPUs were to be used.
       if (cuda.driver_module.empty()) {
         out_.ok("CUDA", "not in this build, and no NVIDIA driver here: trainers compute on the CPU");
       } else {
@@ -39,7 +39,7 @@ class Judge {
     for (const auto& [name, value] : f_.cuda_environment) out_.ok(name, value.empty() ? "set, but empty" : value);
     if (!cuda.built) return;
     if (cuda.devices.empty()) {
-      // Without a driver it is a machine without GPUs, for servers say; with one something is wrong.
+      // Without a driver it is a machine without GPUs, for servers for example; with one something is wrong.
       if (cuda.driver_module.empty() && cuda.driver.empty()) {
         out_.ok("devices", "none, no NVIDIA driver: trainers compute on the CPU");
       } else {

@@ -1,4 +1,4 @@
-// What the facts of a machine's GPUs mean for a run of Tributary, line by line.
+// Judges the facts of a machine's GPUs for a run of Tributary, line by line.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// What a doctor asks of a machine's GPUs and of what goes with them. Only facts: gpu_checks.h judges them.
+// Facts of a machine's GPUs and their libraries and settings. gpu_checks.h judges them.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace tributary {
 // A library that is loaded at run time: its file and version, or why it cannot be loaded.
 struct LibraryFact {
   std::string file, version, problem;
-  std::string left_out;  // why this build has no use for it, and the cure; empty: it has, or has no CUDA
+  std::string left_out;  // why this build does not use it, and the cure; empty: it does, or has no CUDA
 };
 
 struct GpuFacts {
@@ -25,7 +25,7 @@ struct GpuFacts {
   std::vector<std::string> nccl_files;                                // configuration files that NCCL reads
 };
 
-// kThorough allocates on each device, to try whether its memory can be lent. A daemon at work leaves that.
+// kThorough allocates on each device, to try whether its memory can be lent. A daemon at work omits that.
 enum class GpuLook { kThorough, kAtWork };
 GpuFacts gather_gpu_facts(GpuLook look);
 

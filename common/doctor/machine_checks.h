@@ -1,4 +1,4 @@
-// What the facts of a machine mean for a run of Tributary, line by line.
+// Judges the facts of a machine for a run of Tributary, line by line.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -51,7 +51,7 @@ std::uint64_t meminfo(std::string_view key) {
   return std::strtoull(field("/proc/meminfo", key).c_str(), nullptr, 10) * 1024;
 }
 
-// Of "name value" lines; 0: it is not there.
+// Returns the value of a name in "name value" lines; 0: it is not there.
 std::uint64_t statistic(const std::string& path, std::string_view name) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -102,7 +102,7 @@ void gather_memory(MachineFacts& facts) {
   for (const std::string& group : control_groups()) {
     const auto limit = number_in<std::uint64_t>(group + "/memory.max");
     if (!limit || *limit >= facts.memory) continue;
-    // What was read from files and not looked at lately is given back when memory is needed.
+    // The kernel frees cached files that were not used lately when memory is needed.
     const std::uint64_t all = number_in<std::uint64_t>(group + "/memory.current").value_or(0);
     const std::uint64_t used = all - std::min(all, statistic(group + "/memory.stat", "inactive_file "));
     facts.memory_limit = std::min(facts.memory_limit.value_or(*limit), *limit);

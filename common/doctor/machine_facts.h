@@ -1,5 +1,5 @@
-// What a doctor asks of a machine, but for its GPUs (common/doctor/gpu_facts.h). Only facts: machine_checks.h judges
-// them. Those of a process (limits, cores) are the calling process's.
+// Facts of a machine, except its GPUs (common/doctor/gpu_facts.h). machine_checks.h judges them. Facts of a process
+// (limits, cores) are the calling process's.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct MachineFacts {
   std::uint32_t usable_cores = 0;
   std::optional<double> core_quota;  // of the control group
   std::uint64_t memory = 0, memory_available = 0;
-  // Of the process's control group, or one above it: the limit, and what is left of it.
+  // Limit of the process's control group, or of one above it, and the rest of it.
   std::optional<std::uint64_t> memory_limit, memory_left;
   std::uint64_t shared_memory = 0, shared_memory_free = 0;  // /dev/shm; 0: not mounted
   std::uint64_t open_files = 0, open_files_most = 0;        // soft and hard limit
@@ -38,8 +38,8 @@ struct MachineFacts {
 
 MachineFacts gather_machine_facts();
 std::vector<NetworkInterface> network_interfaces();
-// What the driver of the card with this address says, bytes per second; none: it does not, or there is no card (the
-// loopback, a container's interface).
+// Returns the rate that the driver reports for the card with this address, bytes per second; none: it reports none, or
+// there is no card (the loopback, a container's interface).
 std::optional<double> stated_bytes_per_s(const std::vector<NetworkInterface>& interfaces, const std::string& address);
 
 // The chosen one of "always [madvise] never"; empty if nothing is chosen.

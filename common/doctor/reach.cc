@@ -21,7 +21,7 @@
 namespace tributary {
 namespace {
 
-// Of hosts, each asked for once: a resolver that does not answer takes many seconds.
+// Addresses of hosts, each resolved once: a resolver that does not answer takes many seconds.
 class Names {
  public:
   const Result<in_addr>& find(const std::string& host) {
@@ -88,7 +88,7 @@ class Attempt {
   }
   void ended(int error) {
     under_way_ = false;
-    // EAGAIN: of a path, somebody listens whose backlog is full.
+    // EAGAIN: a listener at the path has a full backlog.
     if (error == 0 || error == EAGAIN) return note_own_address();
     if (error == ECONNREFUSED || error == ENOENT) {
       return fail("nobody listens there", "is the daemon started, and is this its address and port?");
@@ -118,7 +118,7 @@ class Attempt {
   bool under_way_ = false;
 };
 
-// Until each has ended, or nothing has answered for too long.
+// Tries all endpoints until each attempt has ended, or nothing has answered for too long.
 std::vector<Attempt> attempt_all(std::span<const std::string> endpoints, Names& names) {
   std::vector<Attempt> attempts;
   for (const std::string& endpoint : endpoints) attempts.emplace_back(endpoint, names);

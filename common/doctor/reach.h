@@ -1,5 +1,4 @@
-// Whether endpoints can be reached from this process, as the kernel has it: before anything is spoken there, and
-// whatever the keys are.
+// Tests whether this process can connect to endpoints, in the kernel's terms: before any protocol, whatever the keys.
 #pragma once
 
 #include <atomic>
@@ -24,8 +23,8 @@ inline constexpr std::size_t kReachAtOnce = 128;                  // endpoints
 // kReachPatience at most; besides, for each name the resolver's own patience. In their order; fewer if `stopping`.
 std::vector<Reach> reach(const std::vector<std::string>& endpoints, const std::atomic<bool>& stopping);
 
-// Of an endpoint that is reached: whoever listens there begins as ZeroMQ does, which says something first (the
-// signature of ZMTP 3.0's greeting). Waits kReachPatience for it.
+// Returns whether the listener at a reachable endpoint begins as ZeroMQ does, which sends first (the signature of ZMTP
+// 3.0's greeting). Waits kReachPatience for it.
 bool speaks_zmtp(const std::string& endpoint);
 
 }  // namespace tributary

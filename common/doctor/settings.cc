@@ -16,7 +16,7 @@ namespace tributary {
 namespace {
 
 constexpr std::string_view kProgram = "program";
-// Of a machine, or of one daemon.
+// Keys of a machine or of one daemon, whose values may differ.
 constexpr std::string_view kOwn[] = {"server.index",
                                      "server.bind",
                                      "server.advertise",
@@ -61,7 +61,7 @@ std::string text_of(const std::vector<std::string>& values) {
   return listed(values);
 }
 
-// The same of two processes if they run the same program.
+// Identifies this process's program: two processes of one program have the same text.
 std::string program() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
   Checksum128 checksum;

@@ -1,5 +1,5 @@
-// What a cluster's daemons of one kind are expected to have in common: their program, and the keys of their
-// configuration that are not about their own machine. Pure, but for the program's file.
+// Settings that a cluster's daemons of one kind should have in common: their program, and the keys of their
+// configuration that are not about their own machine. Pure, except for the program's file.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace tributary {
 
-// "program" first: its version, and what tells one build from another.
+// "program" first: its version, and an identification of the build.
 std::vector<Setting> settings_of(const ServerConfig& config);
 std::vector<Setting> settings_of(const WorkerConfig& config);
 
@@ -18,7 +18,7 @@ struct DaemonSettings {
   std::string daemon;  // "worker w1"
   std::vector<Setting> settings;
 };
-// A note for each setting in which some differ, with who has what. All of one kind.
+// Returns a note for each setting in which daemons differ, with each daemon's value. REQUIRES: all of one kind.
 std::vector<Check> differences(const std::vector<DaemonSettings>& daemons);
 
 }  // namespace tributary

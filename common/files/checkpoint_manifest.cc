@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMaxFileName = 255;
 constexpr std::size_t kMaxHolders = 1u << 16;  // ranks of a view: kMaxRanks of common/wire/attach_messages.h
 
-// What is wrong, thrown within manifest_from_json() only.
+// A flaw of the manifest; thrown within manifest_from_json() only.
 struct Flaw {
   ErrorCode code;
   std::string what;
@@ -176,7 +176,7 @@ std::string to_hex(const std::vector<std::byte>& bytes) {
   return text;
 }
 
-// Nothing if it is no hexadecimal text.
+// Decodes hexadecimal text. Nothing if it is none.
 std::optional<std::vector<std::byte>> from_hex(std::string_view text) {
   const auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
   std::vector<std::byte> bytes;
@@ -205,7 +205,7 @@ RankStates read_rank_states(const Fields& root) {
   return states;
 }
 
-// Every chunk is in a file that there is, and every file has as many as it says.
+// Checks that every chunk is in an existing file, and that every file has its declared number of chunks.
 void check_shards(const Manifest& manifest) {
   std::vector<std::uint32_t> counts(std::size_t{0xffff} + 1, 0);
   for (const ShardIndex shard : manifest.chunk_shards) ++counts[shard.value];
@@ -316,7 +316,7 @@ std::string to_json(const Manifest& manifest) {
   for (const auto& [rank, state] : manifest.rank_states) {
     rank_states.push_back({{"node", rank.node}, {"local_rank", rank.local_rank}, {"state", to_hex(state)}});
   }
-  // tributary-train's samples are a function of seed and round (train/sampler.h): all that its ranks need to go on.
+  // tributary-train's samples are a function of seed and round (train/sampler.h): its ranks need no more to continue.
   const Json sampler = {
       {"rule", "a permutation of all samples per epoch, from (seed, epoch); round r takes the r-th batch"},
       {"seed", job.train.seed},

@@ -1,4 +1,4 @@
-// What a checkpoint says of itself: manifest.json of its directory. Pure: text in, struct out and back.
+// A checkpoint's description: manifest.json of its directory. Pure: text in, struct out and back.
 //
 //   NAME-round-R/manifest.json   this
 //                shard-K.bin     the chunks of shard K (server/checkpoint/checkpoint_file.h)
@@ -44,10 +44,10 @@ struct RankKey {
   std::uint32_t node = 0, local_rank = 0;
   auto operator<=>(const RankKey&) const = default;
 };
-// What ranks gave to be kept with the state (Session::keep).
+// The ranks' own states, kept with the job's (Session::keep).
 using RankStates = std::map<RankKey, std::vector<std::byte>>;
 inline constexpr std::size_t kMaxRankStatesBytes = 16u << 20;  // of a job, all ranks together
-// Named by them.
+// Returns the large parts that the states name.
 inline std::set<LargePart> large_parts_of(const RankStates& states) {
   std::set<LargePart> parts;
   for (const auto& [rank, state] : states) {
@@ -72,19 +72,19 @@ struct Manifest {
 };
 
 std::string shard_file_name(ShardIndex shard);
-// "mlp-round-40". Characters of the job's name that do not belong into a file name become '_', and a checksum of the
-// name follows, so that names stay different.
+// Returns "mlp-round-40". Characters of the job's name that do not belong in a file name become '_', and then a
+// checksum of the name follows, so that names stay different.
 std::string checkpoint_name(std::string_view job_name, Round round);
-// The names of an optimizer's state arrays, as PyTorch calls them: "exp_avg", "exp_avg_sq". One for each of its slots.
+// Returns PyTorch's names of an optimizer's state arrays: "exp_avg", "exp_avg_sq". One for each of its slots.
 std::vector<std::string> state_names(const OptimizerConfig& optimizer);
 
 std::string to_json(const Manifest& manifest);
 
-// Never trusts its input: kMalformed for what is no manifest, kStoreFormat for a newer format, kStore for one that
-// contradicts itself. Every message names the field.
+// Never trusts its input: kMalformed for text that is no manifest, kStoreFormat for a newer format, kStore for a
+// manifest that contradicts itself. Every message names the field.
 Result<Manifest> manifest_from_json(std::string_view text);
 
-// Of a manifest that was read: its parts as the rest of the program knows them.
+// Convert parts of a manifest to the rest of the program's types. REQUIRES: manifest_from_json() made it.
 JobConfig job_of(const Manifest& manifest);
 // The layout, with every chunk on lane 0 of the shard whose file has it.
 Layout layout_of(const Manifest& manifest);

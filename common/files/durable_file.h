@@ -15,7 +15,7 @@ namespace tributary {
 // else kIo.
 Error file_error(const std::string& doing, const std::string& path, int errno_value);
 
-// kInvalidArgument for what is no regular file: opening a pipe would wait for somebody to write.
+// kInvalidArgument unless it is a regular file: opening a pipe would wait for a writer.
 Result<FileDescriptor> open_to_read(const std::string& path);
 // A new, empty file: one of that name is removed first, not written over (it may have other names).
 Result<FileDescriptor> open_to_write(const std::string& path);
@@ -28,19 +28,19 @@ Status write_at(const FileDescriptor& file, const std::string& path, std::uint64
 Status read_at(const FileDescriptor& file, const std::string& path, std::uint64_t offset, void* data,
                std::size_t bytes);
 Status sync(const FileDescriptor& file, const std::string& path);
-// What was created, removed or renamed in a directory is durable.
+// Makes files created, removed or renamed in a directory durable.
 Status sync_directory(const std::string& path);
 
-// kInvalidArgument: it is no directory, or a link to one, which somebody else may have put there.
+// kInvalidArgument: it is no directory, or a link to one, which another user may have put there.
 Status check_real_directory(const std::string& path);
 
-// Within one file system; what was there under the new name is gone. Durable when it returns.
+// Renames within one file system, replacing the new name's file. Durable when it returns.
 Status rename_durably(const std::string& from, const std::string& to);
 
-// The name with only letters, digits, '.', '_' and '-', and no '.' at its front: all else becomes '_'.
+// Returns the name with only letters, digits, '.', '_' and '-', and no '.' at its front: other characters become '_'.
 std::string plain_file_name(std::string_view name);
 
-// A small file, whole and durable when it returns (its directory is the caller's).
+// Writes a small file, whole and durable when it returns (the caller syncs its directory).
 Status write_small_file(const std::string& path, std::string_view contents);
 // kLimit if it has more than `limit` bytes.
 Result<std::string> read_small_file(const std::string& path, std::size_t limit);

@@ -3,7 +3,7 @@
 //   u64 length of the JSON (little-endian) | JSON, padded with spaces | the tensors' bytes, without gaps
 //   JSON: {"NAME": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ..., "__metadata__": {"key": "text"}}
 //
-// Offsets count from the end of the JSON. Pure: headers as text; who reads and writes the files does that.
+// Offsets count from the end of the JSON. Pure: headers as text; callers read and write the files.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ std::string safetensors_prefix(const SafetensorsHeader& header);
 // The length of the JSON, out of the file's first 8 bytes. file_bytes: of the whole file. kMalformed.
 Result<std::uint64_t> safetensors_json_bytes(std::span<const unsigned char, kSafetensorsPrefix> prefix,
                                              std::uint64_t file_bytes);
-// data_bytes: what follows the JSON. Never trusts its input: kMalformed names the tensor and what is wrong with it;
+// data_bytes: number of bytes behind the JSON. Never trusts its input: kMalformed names the tensor and its flaw;
 // another element type, an overlap, a gap or bytes that no tensor has are refused.
 Result<SafetensorsHeader> parse_safetensors(std::string_view json, std::uint64_t data_bytes);
 

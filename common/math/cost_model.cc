@@ -105,7 +105,7 @@ double transfer_of(const Scenario& s, std::uint32_t holders) {
          static_cast<double>(default_chunk_elements(values, shards, s.nodes, s.nodes == 1 && holders == 1));
 }
 
-// What rings and trees exchange at a time.
+// Bytes that rings and trees exchange at a time.
 double piece_of(const Scenario& s) {
   const double chunk = s.transfer_bytes == kDefaultTransfer ? transfer_of(s, s.nodes) : s.transfer_bytes;
   return std::min(chunk, s.payload_bytes / s.buckets);

@@ -1,6 +1,6 @@
-// How long an exchange of gradients takes, by the alpha-beta model (latency and bandwidth) of each way to do it.
+// Predicts the time of an exchange of gradients, by the alpha-beta model (latency and bandwidth) of each way to do it.
 //
-// M is the payload (the bytes that each rank would give away uncompressed), n the nodes, g the ranks in each, N = n·g,
+// M is the payload (the uncompressed bytes that each rank contributes), n the nodes, g the ranks in each, N = n·g,
 // B a host's link, B' a link inside a node, α and α' their latencies for one message.
 //
 //   ring over N ranks        2(N−1)/N · M/B + 2(N−1)·α       reduce-scatter and all-gather, each N−1 steps of M/N
@@ -18,17 +18,16 @@
 //                            server still has those of its last transfer to send, one for each of n workers, and up
 //                            to 2k transfers of c bytes were in a worker's window (common/base/layout.h)
 //
-// In the node and between nodes: while one chunk is on its way between nodes, others are being reduced in theirs, so
-// that the longer of the two counts, and of the shorter only what the first chunk takes before it and the last one
-// after it: max(I, E) + min(I, E) · c/M for a node's part I, an exchange E and chunks of c bytes (the same c as in the
-// tail).
+// In the node and between nodes: while one chunk is on its way between nodes, others are being reduced in theirs. So
+// the longer of the two parts counts, and of the shorter only the first chunk before it and the last one after it:
+// max(I, E) + min(I, E) · c/M for a node's part I, an exchange E and chunks of c bytes (the same c as in the tail).
 //
-// What a link carries is payload in frames: B is `goodput` times the nominal rate, and every transfer of servers has
-// a header and a receipt. All bandwidths are bytes per second (1e9 is 1 GB/s), times seconds.
+// A link carries payload in frames: B is `goodput` times the nominal rate, and every transfer of servers has a header
+// and an acknowledgement. All bandwidths are bytes per second (1e9 is 1 GB/s), times seconds.
 //
-// Step time: exposed = exchange − overlap · compute, but never less than what cannot begin before the last gradient
-// (tail and latency of one transfer). Efficiency is that of weak scaling: the part of the step that is not waiting.
-// With local steps (mode local_sgd) a step waits for its part of the one exchange that comes after all of them.
+// Step time: exposed = exchange − overlap · compute, but never less than the part that cannot begin before the last
+// gradient (tail and latency of one transfer). Efficiency is that of weak scaling: the part of the step that is not
+// waiting. With local steps (mode local_sgd) a step waits for its share of the one exchange that follows all of them.
 #pragma once
 
 #include <array>
@@ -47,7 +46,7 @@ enum class ExchangeMode : std::uint8_t {
   kHierarchicalRing,
   kTree,
   kServersDedicated,  // on machines of their own
-  kServersColocated,  // beside the workers
+  kServersColocated,  // on the workers' machines
   kServersMixed,      // both
 };
 inline constexpr std::array kExchangeModes = {
@@ -61,7 +60,7 @@ constexpr bool uses_servers(ExchangeMode mode) {
 // TCP payload in what a rate limiter or an interface counts: 1448 of 1514 bytes at MTU 1500 with timestamps.
 inline constexpr double kEthernetGoodput = 1448.0 / 1514.0;
 
-// Transfers as large as the coordinator makes them if the job does not say (default_chunk_elements).
+// Transfers of the coordinator's default size (default_chunk_elements).
 inline constexpr double kDefaultTransfer = -1.0;
 
 struct LinkModel {
@@ -84,9 +83,9 @@ struct Scenario {
 
   double payload_bytes = 0.0;  // of one rank; for a training job 4 bytes a parameter (fp32)
   WireRatio wire;              // servers: bytes on the wire per payload byte
-  // Of the transfers between workers and servers.
+  // Transfers between workers and servers.
   double transfer_bytes = kDefaultTransfer;  // payload bytes, before encoding; 0: as fine as can be, without a tail
-  double transfer_overhead_bytes = 300.0;    // header, frames and receipt of one, in each direction
+  double transfer_overhead_bytes = 300.0;    // header, frames and acknowledgement of one, in each direction
   std::uint32_t buckets = 1;                 // rings and trees: collectives one after another, each with its latency
 
   double compute_s = 0.0;         // forward and backward pass
@@ -100,8 +99,8 @@ struct Scenario {
   double cores = 1.0;
 };
 
-// What a host's link carries in one exchange, in bytes of payload with the transfers' headers. An interface's
-// counter shows 1 / goodput times as much.
+// Load of a host's link in one exchange, in bytes of payload with the transfers' headers. An interface's counter shows
+// 1 / goodput times as much.
 struct HostTraffic {
   bool worker = false;  // or a server host
   std::uint32_t index = 0;
@@ -119,7 +118,7 @@ struct Prediction {
   double tail_s = 0.0;
   double exchange_s = 0.0;
   double inside_busy_s = 0.0;      // in the node, hidden or not
-  double exposed_s = 0.0;          // what the step waits for it
+  double exposed_s = 0.0;          // the step's wait for it
   double step_s = 0.0;             // compute, what is exposed (with local steps: its part of it), update
   double efficiency = 0.0;         // (compute + update) / step; 0 without compute
   double network_factor = 0.0;     // network_s in units of payload / (goodput · network.bandwidth)
@@ -129,20 +128,5 @@ struct Prediction {
 
 // Errors: kInvalidArgument, naming the field.
 Result<Prediction> predict(const Scenario& scenario);
-
-// The payload at which the efficiency falls to `efficiency`, between low and high; kNotFound if it does not there.
-Result<double> payload_for_efficiency(Scenario scenario, double efficiency, double low, double high);
-// The compute time from which on the efficiency is at least `efficiency` (below 1).
-Result<double> compute_for_efficiency(Scenario scenario, double efficiency);
-
-// Efficiency by the number of ranks, on nodes of `ranks_per_node`: fewer ranks than that stand on one node.
-struct ScalingPoint {
-  std::uint32_t ranks = 0;
-  double efficiency = 0.0;
-};
-// REQUIRES: every count is at most ranks_per_node or a multiple of it.
-Result<std::vector<ScalingPoint>> scaling_curve(Scenario scenario, const std::vector<std::uint32_t>& ranks);
-// Position of the knee: the last point before the largest drop from one point to the next. REQUIRES: two points.
-std::size_t knee_of(const std::vector<ScalingPoint>& curve);
 
 }  // namespace tributary

@@ -1,5 +1,5 @@
-// How values travel on the wire, behind one interface. Rounding is to nearest even, the same bits on every instruction
-// set.
+// Encodings of values on the wire, behind one interface. Rounding is to nearest even, the same bits on every
+// instruction set.
 //
 //   name      push  pull  wire bytes for n values (one chunk)
 //   fp32       x     x    4 n
@@ -10,9 +10,9 @@
 //   onebit     x          4 ceil(n / 4096), up to a multiple of 16, + ceil(n / 8)  scales, then signs
 //   int8-delta       x    as int8: the change of the parameters since the last answer
 //
-// int8, topk and onebit keep a residual with their author: what they could not send is added to the next round's values
-// (kernels/int8.h, topk.h, onebit.h). int8-delta keeps an estimate with its author, which is what all receivers hold:
-// both add the same quantised change to it, so what one answer could not say the next one does.
+// int8, topk and onebit keep a residual on the sender: the part of the values that was not sent is added to the next
+// round's values (kernels/int8.h, topk.h, onebit.h). int8-delta keeps an estimate on the sender, equal to that of all
+// receivers: both add the same quantised change to it, so the next answer carries the rest.
 #pragma once
 
 #include <cstddef>
@@ -39,9 +39,9 @@ class Encoding {
   // encode() and encode_update() take parts that begin at multiples of this (and end there, or at the chunk's end).
   virtual std::size_t granularity() const { return 1; }
 
-  // A push carries a node's sum of `weight` samples times this; its receiver divides by it again. A power of two, so
-  // that neither costs a bit. Not 1 where the range is too short for sums: fp16 carries the mean, to within a factor of
-  // two (2^-k times the sum, for the least k with 2^k >= weight), so that what overflows does not depend on the batch.
+  // Factor of a node's sum of `weight` samples in a push; its receiver divides by it again. A power of two, so that
+  // neither costs a bit. Not 1 where the range is too short for sums: fp16 carries the mean, to within a factor of two
+  // (2^-k times the sum, for the least k with 2^k >= weight), so that overflow does not depend on the batch.
   virtual float push_scale(std::uint64_t /*weight*/) const { return 1.0f; }
 
   // ---- Its author ----
@@ -51,12 +51,12 @@ class Encoding {
   // fp32, bf16 and fp16, and 4 bytes for the others.
   virtual void encode(const float* values, std::size_t elements, std::size_t first, std::size_t count, float* residual,
                       std::byte* frame) const = 0;
-  // After the last encode() of a chunk: what needs all of it (top-k's choice). scratch: scratch_words() of them.
+  // Completes the frame after the last encode() of a chunk, with all of it (top-k's choice). scratch: scratch_words().
   virtual void finish(std::size_t elements, float* residual, std::byte* frame, std::span<std::uint32_t> scratch) const;
   virtual std::size_t scratch_words(std::size_t /*elements*/) const { return 0; }
 
   // ---- Its receiver ----
-  // Whether a frame of the right length can be decoded.
+  // Returns whether a frame of the right length can be decoded.
   virtual bool valid(const std::byte* /*frame*/, std::size_t /*elements*/) const { return true; }
   // Decodes values [first, first+count) of a frame into out[0 .. count); first is a multiple of 8.
   virtual void decode(const std::byte* frame, std::size_t elements, std::size_t first, std::size_t count,
@@ -67,11 +67,11 @@ class Encoding {
   // ---- Parameters (pull) ----
   // Whether frames are changes of an estimate that both sides hold, and not the values themselves.
   virtual bool is_delta() const { return false; }
-  // encode() of parameters. is_delta(): the frame says how estimate[0 .. count) changes towards values, and the
-  // estimate is changed so; otherwise estimate is not used.
+  // Encodes parameters. is_delta(): the frame has the change of estimate[0 .. count) towards values, and the estimate
+  // is changed accordingly; otherwise estimate is not used.
   virtual void encode_update(const float* values, std::size_t elements, std::size_t first, std::size_t count,
                              float* estimate, std::byte* frame) const;
-  // What a receiver does to its whole chunk of parameters.
+  // Applies a frame to the receiver's whole chunk of parameters.
   virtual void apply(const std::byte* frame, std::size_t elements, float* parameters) const;
 };
 

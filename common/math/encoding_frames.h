@@ -1,5 +1,5 @@
-// Where the parts of a frame lie, for encodings whose frames have parts: shared by the CPU's encodings
-// (encoding_int8.h and its like) and whoever drives the devices' (worker/device/cuda_device_api.cc).
+// Places of the parts of a frame, for encodings whose frames have parts: shared by the CPU's encodings (encoding_int8.h
+// and its like) and the devices' (worker/device/cuda_device_api.cc).
 //
 //   int8     scales | zeros | values       onebit   scales | zeros | signs       topk   counts | values | offsets
 #pragma once

@@ -9,13 +9,13 @@
 
 namespace tributary {
 
-// What the two encodings of 8 bits share: the frame, and how its values are read.
+// Base of the two encodings of 8 bits: the frame, and the reading of its values.
 class Int8Frames : public Encoding {
  public:
   std::size_t bytes(std::size_t elements) const override { return Int8Frame::bytes(elements); }
   std::size_t granularity() const override { return kernels::kInt8Block; }
 
-  // Of int8-delta: the change itself.
+  // Decodes the values; with int8-delta the change itself.
   void decode(const std::byte* frame, std::size_t elements, std::size_t first, std::size_t count,
               float* out) const override {
     kernels::int8_decode(frame, int8_values(frame, elements), first, count, out);

@@ -1,5 +1,5 @@
-// EncodingKind: what is known of an encoding whatever its parameters. Each stands beside its encoding; encoding.cc
-// lists them.
+// EncodingKind: properties of an encoding that do not depend on its parameters. Each stands next to its encoding;
+// encoding.cc lists them.
 #pragma once
 
 #include <memory>

@@ -27,7 +27,7 @@ class TopKEncoding final : public Encoding {
   bool keeps_residual() const override { return true; }
   std::size_t scratch_words(std::size_t elements) const override { return elements; }
 
-  // Which values are the largest is known only when all of the chunk is there: until then they are added up.
+  // Adds the values to the residual; finish() chooses the largest when all of the chunk is there.
   void encode(const float* values, std::size_t /*elements*/, std::size_t first, std::size_t count, float* residual,
               std::byte* /*frame*/) const override {
     for (std::size_t i = 0; i < count; ++i) residual[first + i] += values[i];

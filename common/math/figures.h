@@ -1,5 +1,5 @@
-// Figures: what trainers say of rounds beside the gradients: a loss, an accuracy, or whatever a program measures. Means
-// by samples, which add up over rounds, ranks and nodes. Pure.
+// Figures: trainers' metrics of rounds: a loss, an accuracy, or any other measurement of a program. Means by samples,
+// which add up over rounds, ranks and nodes. Pure.
 //
 // Trainer (Session::log) -> worker (RankFigures) -> coordinator (NodePace), whose status and metrics show the newest.
 #pragma once
@@ -23,7 +23,7 @@ inline constexpr std::size_t kMaxFigureNameBytes = 64;
 struct Figure {
   std::string name;
   double mean = 0.0;          // need not be finite: a loss that is not is news
-  std::uint64_t samples = 0;  // that it is the mean of; 0: it does not count beside others
+  std::uint64_t samples = 0;  // that it is the mean of; 0: it has no weight in a mean with others
 
   static void fields(auto& m, auto&& field) {
     field(m.name, TRIB_WIRE(Name), AtMost{kMaxFigureNameBytes, "a figure's name"});
@@ -70,7 +70,7 @@ struct Figures {
     }
   }
 
-  // Newer ones of the same origin: a name takes the place of its older value, and others stay.
+  // Takes newer figures of the same origin: each name replaces its older value; other names stay.
   void renew(const Figures& newer) {
     Figures all = newer;
     for (const Figure& old : values) {

@@ -21,8 +21,8 @@ struct Scratch {
   alignas(64) std::array<Block, kLevels> partial;
 };
 
-// Values [first, first+count) of a frame of `elements`: where they lie, or decoded into `scratch`. (With the weight 1
-// what an answer says is what a push does.)
+// Returns values [first, first+count) of a frame of `elements`: where they lie, or decoded into `scratch`. (With the
+// weight 1 a push decodes as an answer does.)
 const float* values_of(const Encoding& encoding, const PushFrame& frame, std::size_t elements, std::size_t first,
                        std::size_t count, Block& scratch) {
   if (const float* values = encoding.as_fp32(frame.bytes)) return values + first;

@@ -10,8 +10,8 @@
 
 namespace tributary {
 
-// A node's encoded gradient, and how many samples it is the sum of; or the sum of several nodes', which are a subtree of
-// the sum's tree (kernels/tree_sum.h).
+// A node's encoded gradient, and its number of samples; or the sum of several nodes', which are a subtree of the sum's
+// tree (kernels/tree_sum.h).
 struct PushFrame {
   const std::byte* bytes = nullptr;
   std::uint64_t weight = 1;
@@ -29,7 +29,7 @@ struct FusedArgs {
   float* state_out[kernels::kMaxSlots] = {};
   const Encoding* pull = nullptr;  // encodes param_out into `answer`, unless answer is null
   std::byte* answer = nullptr;
-  const float* estimate_in = nullptr;  // pull->is_delta(): what the receivers hold, before ...
+  const float* estimate_in = nullptr;  // pull->is_delta(): the receivers' estimate, before ...
   float* estimate_out = nullptr;       // ... and after this answer; in place or disjoint
 };
 
@@ -47,13 +47,12 @@ inline constexpr std::size_t kFusedBlock = 128;
 // A delta encoding's blocks are larger, and so is then this.
 inline constexpr std::size_t kMaxFusedBlock = 256;
 
-// The sum alone: what fused_step() would step with, before the scale. Of `args` elements, frames and push are looked
-// at.
+// Computes only the sum that fused_step() would step with, before the scale. Reads elements, frames and push of `args`.
 void fused_sum(const FusedArgs& args, float* out);
 
 // REQUIRES: the runs' ends ascend, the last is args.elements.
 void fused_step(const kernels::Optimizer& optimizer, std::span<const StepRun> runs, const FusedArgs& args);
-// All elements alike.
+// Steps all elements with the same scalars.
 void fused_step(const kernels::Optimizer& optimizer, const kernels::StepScalars& scalars, const FusedArgs& args);
 
 }  // namespace tributary

@@ -1,4 +1,4 @@
-// What a round gate decides about a round: enough to apply it, to apply it again after a loss, and to decide about the
+// A round gate's decision about a round: enough to apply it, to apply it again after a loss, and to decide about the
 // next one (common/config/gate_rules.h). Travels in messages, and is stored with every chunk.
 #pragma once
 
@@ -10,11 +10,11 @@
 namespace tributary {
 
 enum class GateVerdict : std::uint8_t {
-  kNone = 0,     // the job has no gate, or nobody has decided yet
+  kNone = 0,     // the job has no gate, or there is no decision yet
   kApplied = 1,  // as it was pushed
   kClipped = 2,  // made shorter
-  kSkipped = 3,  // there were values that are not finite: nobody applies it
-  kVoid = 4,     // nobody had samples; and what a fresh job begins with
+  kSkipped = 3,  // some values were not finite: no server applies it
+  kVoid = 4,     // no node had samples; also the state of a fresh job
 };
 constexpr KnownValues known_values(GateVerdict) {
   return {static_cast<std::uint16_t>(GateVerdict::kVoid), "the gate's verdict"};
@@ -22,13 +22,13 @@ constexpr KnownValues known_values(GateVerdict) {
 
 struct GateDecision {
   GateVerdict verdict = GateVerdict::kNone;
-  double coefficient = 0.0;       // the mean of what was pushed is multiplied by it
+  double coefficient = 0.0;       // factor of the mean of the pushes
   double norm = 0.0;              // of the unscaled mean gradient; 0 unless applied or clipped
   float loss_scale = 1.0f;        // for the next round
   std::uint32_t good_rounds = 0;  // in a row, since the scale last changed
   bool known() const { return verdict != GateVerdict::kNone; }
   bool applies() const { return verdict == GateVerdict::kApplied || verdict == GateVerdict::kClipped; }
-  // Something a gate decides. Steps are multiplied by these: what nobody decided must not get into one.
+  // Returns whether a gate can decide this. Steps are multiplied by these values, so impossible ones must be refused.
   bool sound() const {
     return verdict <= GateVerdict::kVoid && std::isfinite(coefficient) && coefficient >= 0.0 && std::isfinite(norm) &&
            norm >= 0.0 && std::isfinite(loss_scale) && loss_scale > 0.0f;
@@ -48,7 +48,7 @@ struct GateDecision {
   }
 };
 
-// What the gate must know of a chunk's sum.
+// Facts of a chunk's sum that the gate needs.
 struct GateFacts {
   double sum_squares = 0.0;
   std::uint64_t weight = 0;  // of the pushes

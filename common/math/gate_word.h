@@ -1,5 +1,4 @@
-// GateWord: what was decided about a round, in memory that processes share. Whoever writes it says the same as all
-// others who do.
+// GateWord: the decision about a round, in memory that processes share. All writers of a round write the same decision.
 #pragma once
 
 #include <atomic>
@@ -24,7 +23,7 @@ struct GateWord {
     verdict.store(static_cast<std::uint32_t>(gate.verdict), std::memory_order_relaxed);
     round.store(of, std::memory_order_release);
   }
-  // kNone if it is another round's.
+  // Returns the decision about round `of`; kNone if the word is another round's.
   GateDecision read(std::uint64_t of) const {
     if (round.load(std::memory_order_acquire) != of) return {};
     const auto known = static_cast<GateVerdict>(verdict.load(std::memory_order_relaxed));

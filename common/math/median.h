@@ -1,4 +1,4 @@
-// The median of what was measured.
+// The median of measurements.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace tributary {
 
-// Of an even number of values the mean of the two in the middle; 0 of none.
+// Returns the median; with an even number of values the mean of the two in the middle; with none 0.
 inline double median(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t n = values.size();

@@ -12,7 +12,7 @@
 namespace tributary {
 namespace {
 
-// Times that differ by less are the same: what is left of sums and quotients that are equal on paper.
+// Times that differ by less are the same: the rounding error of sums and quotients that are equal on paper.
 constexpr double kRounding = 1e-12;
 
 // A direction of a host's link: at share s it takes at + slope·s.
@@ -112,7 +112,7 @@ double root(const std::vector<Candidate>& candidates, double from, Excess excess
     if (right <= 0.0) return left <= right ? t : before + (t - before) * left / (left - right);
     before = t;
   }
-  return before;  // nothing changes behind the last breakpoint: what is left is rounding
+  return before;  // nothing changes behind the last breakpoint: the rest is rounding
 }
 
 // Gives the candidates that are not fixed shares that sum to `remaining` and minimise the longest time, then the next

@@ -1,5 +1,5 @@
-// StepSettings: values of one step that trainers say with the gradients of a group of tensors, because a schedule of
-// theirs changes them (docs/torch.md). Each may be as the job has it.
+// StepSettings: values of one step that trainers send with the gradients of a group of tensors, because a schedule of
+// theirs changes them (docs/torch.md). Each may be left to the job's configuration.
 #pragma once
 
 #include <span>
@@ -21,7 +21,7 @@ struct StepSettings {
   bool sound() const;
   // Options of a step of `optimizer` with these.
   kernels::OptimizerOptions over(const kernels::Optimizer& optimizer) const;
-  // "lr 0.1, weight_decay 0.01": those that are said.
+  // "lr 0.1, weight_decay 0.01": those that are given.
   std::string in_words() const;
   bool operator==(const StepSettings&) const = default;
 
@@ -35,7 +35,8 @@ struct StepSettings {
 // One for each group of a chunk, or none: all are as the job has them.
 using SaidSettings = std::span<const StepSettings>;
 
-// Whether steps of `optimizer` can have them: they are sound, and its formula has what is said and stays the same.
+// Returns whether steps of `optimizer` can use them: they are sound, and its formula has these values and stays the
+// same.
 bool takes(const kernels::Optimizer& optimizer, const StepSettings& settings);
 
 }  // namespace tributary

@@ -1,5 +1,5 @@
-// AdmittedNodes: whose connections a server's lanes take: the nodes' of the views that are open here, as the
-// coordinator said. What they may say there is looked at message by message. Thread rule: any.
+// AdmittedNodes: the peers whose connections a server's lanes accept: the nodes of the views that are open here, by the
+// coordinator's word. Each message is authorized separately. Thread rule: any.
 #pragma once
 
 #include <cstdint>
@@ -20,25 +20,25 @@ namespace tributary {
 
 class AdmittedNodes {
  public:
-  // own: this server's pair, which tokens are looked at with; null: there are no keys.
+  // own: this server's pair, which verifies tokens; null: there are no keys.
   explicit AdmittedNodes(std::shared_ptr<const KeyPair> own) : own_(std::move(own)) {}
 
-  // keys: of the view's nodes. Tokens of its job's earlier views are good for nothing any more.
+  // Admits a view's nodes. keys: by node. Tokens of its job's earlier views are invalid from then on.
   void set(JobId job, ViewId view, const std::vector<std::string>& keys);
-  // Measuring (docs/doctor.md) is let in like a job, of id 0, for as long as it is set.
+  // Admits measuring workers (docs/doctor.md) like a job of id 0, until measure_no_more().
   void measure(std::uint32_t exam, const std::vector<std::string>& keys) { set(JobId(), ViewId(exam), keys); }
   void measure_no_more();
-  // Of whom a message about measuring came; without keys "".
+  // Returns whether the peer with this key may send measuring messages. key: "" without keys.
   bool may_measure(const std::string& key) const;
-  // Jobs that are not open any more go.
+  // Removes jobs that are not open any more.
   void keep(const std::function<bool(JobId)>& open);
 
-  // How many nodes of views are let in by this key, or in all.
+  // Number of nodes of views that this key admits, or that are admitted in all.
   std::size_t nodes(const std::string& key) const;
   std::size_t nodes() const;
-  // May who showed this key come in? kInvalidArgument: no.
+  // Checks whether a peer with this key is admitted. kInvalidArgument: it is not.
   Status admit(const std::string& key) const;
-  // May who showed this token? Whose key it has then; the token is good no more. kMalformed, kInvalidArgument.
+  // Checks and consumes a token. Returns the key of its node. kMalformed, kInvalidArgument: the peer is not admitted.
   Result<std::string> admit(const DataToken& token, std::string_view proof);
 
  private:
@@ -46,7 +46,7 @@ class AdmittedNodes {
     ViewId view;
     std::vector<std::string> keys;                                      // by node
     std::map<std::pair<NodeRank, LaneIndex>, std::uint32_t> used = {};  // the last use of a token
-    bool over = false;  // measuring: its tokens stay used up, should the same exam go on
+    bool over = false;  // measuring: its tokens stay used up, should the same exam continue
   };
 
   const std::shared_ptr<const KeyPair> own_;

@@ -18,7 +18,7 @@ Result<std::unique_ptr<AuthorizedKeys>> AuthorizedKeys::open(std::string folder,
   return self;
 }
 
-// Once, until it is over.
+// Logs a trouble once, until it is over.
 void AuthorizedKeys::tell(const std::string& trouble) {
   const auto [at, added] = told_.try_emplace(trouble, true);
   at->second = true;
@@ -28,7 +28,7 @@ void AuthorizedKeys::tell(const std::string& trouble) {
 Result<AuthorizedKeys::Keys> AuthorizedKeys::read() {
   for (auto& [trouble, met] : told_) met = false;
   Keys keys = {{also_.key, also_}};
-  // Once it is open, who was let in stays until the file goes, and nobody else comes in.
+  // After open(): a folder that others may write admits no new peer; admitted peers stay until their file goes.
   const Status closed = check_key_folder(folder_);
   std::error_code error;
   if (!closed && fs::exists(folder_, error)) {

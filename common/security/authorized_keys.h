@@ -1,5 +1,5 @@
-// AuthorizedKeys: who may come in: the .pub files of a folder (docs/security.md), read again and again, so that a file
-// that appears lets somebody in, and one that goes shuts somebody out, without a restart. Thread rule: any.
+// AuthorizedKeys: the peers that are admitted: the .pub files of a folder (docs/security.md), read repeatedly, so that
+// a new file admits a peer, and a removed one shuts it out, without a restart. Thread rule: any.
 #pragma once
 
 #include <functional>
@@ -18,15 +18,15 @@ class AuthorizedKeys {
  public:
   static constexpr std::size_t kMaxKeys = 65536;
 
-  // also: of one who is always let in. warn: a line for the log, once for each trouble.
+  // also: a peer that is always admitted. warn: a line for the log, once for each trouble.
   // kConfig: the folder cannot be read, or others may write it.
   static Result<std::unique_ptr<AuthorizedKeys>> open(std::string folder, Identity also,
                                                       std::function<void(const std::string&)> warn);
 
   std::optional<Identity> find(const std::string& key) const;
-  // Reads the folder again; who is no longer in it. A file that is there and cannot be read stays as it was; so does
-  // everything while the folder cannot be listed. If it is gone, so are all. While others may write the folder, files
-  // that come count for nothing.
+  // Reads the folder again. Returns the peers that are no longer in it. A file that cannot be read counts as before; so
+  // do all files while the folder cannot be listed. If the folder is gone, so are all peers. While others may write the
+  // folder, new files are ignored.
   std::vector<Identity> refresh();
 
  private:

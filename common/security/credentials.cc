@@ -84,7 +84,7 @@ Result<Credentials> if_safe(Result<Credentials> credentials, const std::vector<L
 
 }  // namespace
 
-// Whoever is the coordinator, here or elsewhere, gives orders.
+// Judges the coordinator's address on every server, not only on server 0: the process behind it gives orders.
 Result<Credentials> credentials_of(const ServerConfig& config) {
   // The lanes' place may follow from the coordinator's.
   const Listening admin{"[server] admin", config.admin, "127.0.0.1:0", Audience::kMachine};

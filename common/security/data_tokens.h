@@ -1,5 +1,5 @@
-// One-time tokens: by which a node shows a lane who it is where payloads are not encrypted (docs/security.md). Both
-// sides make them of the key that their two pairs have in common (X25519), so that nobody has to bring them one.
+// One-time tokens, which identify a node to a lane where payloads are not encrypted (docs/security.md). Both sides make
+// them of the key that their two pairs have in common (X25519), so that tokens need not be distributed.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tributary {
 
-// What one is good for: one connection of a node to a lane, in a view.
+// The subject of a token: one connection of a node to a lane, in a view.
 struct DataToken {
   JobId job;
   ViewId view;
@@ -26,15 +26,15 @@ struct DataToken {
 
 inline constexpr std::size_t kMaxTokenName = 64;  // bytes
 
-// What goes in clear beside the proof; the lane knows where it came to itself.
+// Returns the clear text that goes with the proof; shard and lane are left out, because the lane knows its own.
 std::string token_name(const DataToken& token);
 // kMalformed.
 Result<DataToken> token_named(std::string_view name, ShardIndex shard, LaneIndex lane);
 
-// BLAKE2b-256 of all that the token says, keyed with what own and the peer's key have in common, in hexadecimal digits.
-// kInvalidArgument: a key that is none.
+// Returns the BLAKE2b-256 of all fields of the token, keyed with the common key of own and the peer's, in hexadecimal
+// digits. kInvalidArgument: a key that is none.
 Result<std::string> token_proof(const DataToken& token, const KeyPair& own, const std::string& peer_key);
-// In a time that does not tell where they differ.
+// Compares two proofs in a time that does not depend on where they differ.
 bool same_proof(std::string_view one, std::string_view other);
 
 }  // namespace tributary

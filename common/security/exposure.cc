@@ -11,7 +11,7 @@
 namespace tributary {
 namespace {
 
-// Why others than this user could be at a Unix socket of that path, or put one there first; empty: they cannot.
+// Returns why other users could reach a Unix socket of that path, or put one there first; empty: they cannot.
 std::string others_in_folder(std::string_view path) {
   const std::string above = std::filesystem::path(path).parent_path().string();
   const std::string folder = above.empty() ? "." : above;
@@ -24,7 +24,7 @@ std::string others_in_folder(std::string_view path) {
   return "is in the folder " + folder + ", which other users may write: one of them could listen there first";
 }
 
-// Why somebody gets there who should not; empty: nobody does.
+// Returns why others than its audience reach the address; empty: they do not.
 std::string why_exposed(const Listening& at) {
   if (!stays_on_machine(at.address)) return "is not on this machine alone";
   if (at.widest == Audience::kMachine || at.address.empty()) return {};

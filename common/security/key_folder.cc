@@ -13,8 +13,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Which others may not write, whatever the umask. They may look: secrets are closed themselves, and a server that is
-// another user's than who makes keys (as systemd's) reads who is authorized.
+// Makes a folder that others may not write, whatever the umask. They may read it: secret files are closed themselves,
+// and a server of another user than the maker of the keys (as systemd's) reads the authorized ones.
 Status make_folder(const std::string& path) {
   const fs::path above = fs::path(path).lexically_normal().parent_path();
   std::error_code error;
@@ -61,7 +61,7 @@ Result<std::string> add_key(const KeyFolder& folder, const std::string& name, Ro
     return fail(ErrorCode::kInvalidArgument, pub(stem) + " is there already; --rotate makes a second key of that name");
   }
   KeyPair own = *pair;
-  own.identity.jobs.clear();  // authorized/ says them
+  own.identity.jobs.clear();  // only authorized/ has them
   if (Status written = write_key_pair(folder.pair(stem), own); !written) return tl::unexpected(written.error());
   if (Status written = write_identity(pub(stem), pair->identity); !written) {
     fs::remove(folder.pair(stem), error);

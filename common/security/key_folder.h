@@ -23,10 +23,10 @@ struct KeyFolder {
   std::string authorized() const { return path + "/authorized"; }
 };
 
-// A new one, with the coordinator's pair, whose role says who serves it. kInvalidArgument: there is one.
+// Makes a key folder with the coordinator's pair. coordinator: the role of its daemon. kInvalidArgument: one exists.
 Status make_key_folder(const KeyFolder& folder, Role coordinator);
-// A pair for a daemon, and what lets it in. rotate: beside the one that it has, which stays valid until its .pub goes.
-// The path of the pair. kInvalidArgument: the name is taken, or cannot be one.
+// Makes a pair for a daemon, and its .pub in authorized/. rotate: in addition to its old pair, which stays valid until
+// its .pub goes. Returns the path of the pair. kInvalidArgument: the name is taken, or cannot be one.
 Result<std::string> add_key(const KeyFolder& folder, const std::string& name, Role role, bool rotate = false);
 
 }  // namespace tributary

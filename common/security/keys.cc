@@ -22,7 +22,7 @@ constexpr std::size_t kMaxKeyFile = 4096;  // bytes
 constexpr std::string_view kZ85 =
     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#";
 
-// What a name may have that is a file's as well.
+// Returns whether a name is also fit for a file.
 bool sound_name(std::string_view name) {
   const auto sound = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_' ||
@@ -47,7 +47,7 @@ tl::unexpected<Error> written_by_others(const std::string& path, const struct st
                                       path);
 }
 
-// of: the owner of the file that is read in it, who may replace it anyway.
+// of: the owner of the file in it, who may replace the file anyway.
 Status check_folder(const std::string& path, uid_t of) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) {
@@ -58,7 +58,7 @@ Status check_folder(const std::string& path, uid_t of) {
   return {};
 }
 
-// secret: what others may read is refused.
+// secret: refuses a file that others may read.
 Result<std::string> read_file(const std::string& path, bool secret) {
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return fail(ErrorCode::kConfig, "cannot open the key file " + path + ": " + reason());

@@ -15,7 +15,7 @@ Status PathRoots::check(const std::string& path) const {
                 "checkpoints in " + path + " are not allowed on this server: " + why + " ([store] checkpoint_roots)");
   };
   if (roots_.empty()) return refused("it has keys, and no folder is named for them");
-  // What is not there yet is taken as it is written, after all links in what is there.
+  // Follows all links in the existing part of the path; the rest is taken as it is written.
   std::error_code error;
   const fs::path real = fs::weakly_canonical(path, error);
   // The system reads a path to its first NUL: another one than is checked here.

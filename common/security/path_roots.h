@@ -1,5 +1,5 @@
-// PathRoots: below which folders orders may make a server read and write. Whoever gives orders has the token; what a
-// token that is lost can do is bounded by this.
+// PathRoots: the folders below which orders may make a server read and write. An order needs only the token: the roots
+// bound the damage of a stolen one.
 #pragma once
 
 #include <string>

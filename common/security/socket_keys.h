@@ -1,7 +1,6 @@
-// Keys on a socket of ZeroMQ (docs/security.md). With CURVE who listens proves its key to whoever connects, and lets in
-// those that the context's admission (common/daemon/admission.h) knows; with PLAIN those with a one-time token
-// (data_tokens.h). Whoever has neither is let in nowhere: the domain is enforced, so that a missing admission refuses
-// everybody.
+// Keys on a socket of ZeroMQ (docs/security.md). With CURVE the listener proves its key to a connecting peer, and
+// admits peers that the context's admission (common/daemon/admission.h) knows; with PLAIN those with a one-time token
+// (data_tokens.h). A peer with neither is refused. The domain is enforced: a missing admission refuses all peers.
 #pragma once
 
 #include <string>
@@ -36,7 +35,7 @@ inline void accept_tokens(zmq::socket_t& socket) {
   socket.set(zmq::sockopt::plain_server, true);
 }
 
-// Before connect(), to the owner of this public key and nobody else.
+// Call before connect(): only the owner of this public key is accepted as the peer.
 inline void connect_with(zmq::socket_t& socket, const KeyPair& own, const std::string& server_key) {
   socket.set(zmq::sockopt::curve_serverkey, server_key);
   socket.set(zmq::sockopt::curve_publickey, own.identity.key);
@@ -49,7 +48,7 @@ inline void connect_with_token(zmq::socket_t& socket, const std::string& name, c
   socket.set(zmq::sockopt::plain_password, proof);
 }
 
-// The public key of the peer that a received frame is of; "": it came over a connection without keys.
+// Returns the public key of a received frame's peer; "": it came over a connection without keys.
 inline std::string key_of(const zmq::message_t& frame) {
   const char* id = zmq_msg_gets(const_cast<zmq::message_t&>(frame).handle(), "User-Id");
   return id ? id : "";

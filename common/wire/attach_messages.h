@@ -30,15 +30,15 @@ constexpr KnownValues known_values(LeaveKind) {
 enum class StopKind : std::uint8_t {
   kFinished = 0,  // every node finished, or one for all: keep the final state as a snapshot of `round`
   kStopped = 1,   // stopped at a round boundary: likewise
-  kRestart = 2,   // a member was lost: drop what is open; members may attach again and go on from the last snapshot
+  kRestart = 2,   // a member was lost: drop open rounds; members may attach again and continue from the last snapshot
 };
 constexpr KnownValues known_values(StopKind) {
   return {static_cast<std::uint16_t>(StopKind::kRestart), "the kind of stop"};
 }
 
-// What a rank gave to be kept with the state after `round` (Session::keep): generators of random numbers, a sampler.
-// Trainer -> worker (RankState) -> coordinator (NodeRankState), and back when the job goes on from there. Worker ->
-// trainer: what the view's first rank keeps. A large part (StateHead) travels with it as a descriptor.
+// A rank's own state, kept with the state after `round` (Session::keep): generators of random numbers, a sampler.
+// Trainer -> worker (RankState) -> coordinator (NodeRankState), and back when the job continues from there. Worker ->
+// trainer: the state of the view's first rank. A large part (StateHead) travels with it as a descriptor.
 inline constexpr std::size_t kMaxRankState = 256u << 10;  // bytes
 inline constexpr std::size_t kMaxRankStates = 256;        // of a node
 inline constexpr std::size_t kMaxHeldRounds = 4;          // of a rank, in its worker's memory
@@ -64,7 +64,7 @@ struct AttachRequest {
   std::vector<TensorSpec> tensors;
   std::string device;            // UUID of the GPU with this rank's gradients; empty: they are in host memory
   bool gradients_move = false;   // the trainer can write each round's gradient elsewhere
-  std::string computes_with;     // common/wire/compute_kinds.h; empty: not said
+  std::string computes_with;     // common/wire/compute_kinds.h; empty: not known
   std::uint32_t model_rank = 0;  // common/base/model_ranks.h
   bool hears_waits = false;      // it knows AttachWaits
   JobId lived_in;                // the job whose state of the last view this process has
@@ -87,10 +87,10 @@ struct AttachRequest {
     field(m.lived_in, TRIB_WIRE(LivedIn));
   }
 };
-// What one rank keeps of the round that a view begins at, for those that have nothing.
+// One rank's state of the round that a view begins at, for ranks that have none.
 enum class FirstState : std::uint8_t {
-  kNone = 0,   // nobody has any
-  kComes = 1,  // as RankState, to who waits for it
+  kNone = 0,   // no rank has any
+  kComes = 1,  // as RankState, to the ranks that wait for it
   kGiven = 2,  // by this rank
 };
 constexpr KnownValues known_values(FirstState) {
@@ -102,10 +102,10 @@ constexpr KnownValues known_values(FirstState) {
 struct AttachReply {
   JobId job;
   ViewId view;
-  // Where the rank stands in this view. In an elastic job it need not be what the request said.
+  // The rank's place in this view. In an elastic job it may differ from the request's.
   std::uint32_t rank = 0, world_size = 1, node_rank = 0;
-  std::vector<std::byte> state;       // what this rank gave to be kept with resume_round; empty: none
-  std::vector<std::byte> held_state;  // what it, or the rank in its place before, gave as HeldState of resume_round
+  std::vector<std::byte> state;       // this rank's own state, kept with resume_round; empty: none
+  std::vector<std::byte> held_state;  // HeldState of resume_round of this rank, or of the one in its place before
   FirstState first = FirstState::kNone;
   bool resume = false;
   Round resume_round;
@@ -118,10 +118,10 @@ struct AttachReply {
   std::string device;
   std::vector<std::byte> gradient_handle, parameter_handle;
   std::uint64_t device_bytes = 0;  // of each
-  // One more descriptor: what the node has pushed, for the trainer to hold and give back when it attaches again.
+  // One more descriptor: the node's pushes. The trainer holds it and returns it when it attaches again.
   bool redo = false;
-  // Where the rank writes its gradients, in that memory: round r's at offset + (r % slots) * slot_bytes, as flat as in
-  // a gradient region. slots 0: they are in the gradient region.
+  // The place of the rank's gradients in that memory: round r's at offset + (r % slots) * slot_bytes, as flat as in a
+  // gradient region. slots 0: they are in the gradient region.
   struct RingGradients {
     std::uint64_t offset = 0, slot_bytes = 0;
     std::uint32_t slots = 0;
@@ -196,20 +196,20 @@ struct AttachError {
     field(m.message, TRIB_WIRE(Message), CutAt{});
   }
 };
-struct RankFigures {  // trainer -> worker: of its rounds since it said some last
+struct RankFigures {  // trainer -> worker: of its rounds since its previous report
   Figures figures;
 
   static constexpr auto kWire = TRIB_WIRE(Figures);
   static void fields(auto& m, auto&& field) { Figures::fields(m.figures, field); }
 };
-// Trainer -> worker, of every round: for whoever takes this rank's place on the node, with or without a snapshot.
+// Trainer -> worker, of every round: for the rank's next process on this node, with or without a snapshot.
 struct HeldState {
   RankState held;
 
   static constexpr auto kWire = TRIB_WIRE(HeldState);
   static void fields(auto& m, auto&& field) { RankState::fields(m.held, field); }
 };
-struct AttachWaits {  // worker -> trainer, now and then while it attaches: who is not there yet
+struct AttachWaits {  // worker -> trainer, now and then while it attaches: the members that are missing
   std::string missing;
   std::uint64_t progress = 0;  // of JobWaits
 

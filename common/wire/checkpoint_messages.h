@@ -14,7 +14,7 @@ namespace tributary {
 
 inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
 
-// Your part of this complete snapshot goes into `directory`, which every server sees.
+// Writes the receiver's part of this complete snapshot into `directory`, which every server sees.
 struct WriteCheckpoint {
   std::uint64_t operation = 0;
   JobId job;
@@ -29,8 +29,8 @@ struct WriteCheckpoint {
     field(m.directory, TRIB_WIRE(Directory), AtMost{kMaxPathBytes, "a checkpoint's path"});
   }
 };
-// To server 0: all parts are there; add the large parts of what ranks of the job keep, which the manifest names, and
-// make it the checkpoint `target`.
+// To server 0, when all parts are there: adds the large parts of the ranks' states, which the manifest names, and makes
+// the directory the checkpoint `target`.
 struct SealCheckpoint {
   std::uint64_t operation = 0;
   JobId job;
@@ -46,7 +46,7 @@ struct SealCheckpoint {
     field(m.manifest, TRIB_WIRE(Manifest), AtMost{kMaxControlBytes, "a checkpoint's manifest"});
   }
 };
-// The chunks that you own become a snapshot of this job in your store, from the files of the checkpoint `directory`.
+// Loads the receiver's chunks from the files of the checkpoint `directory`, as a snapshot of this job in its store.
 struct LoadCheckpoint {
   std::uint64_t operation = 0;
   JobId job;
@@ -65,8 +65,8 @@ struct LoadCheckpoint {
     field.inside(TRIB_WIRE(Owners), [&](const auto& layout) { layout.owners(m.owners); });
   }
 };
-// Nobody needs these any more: the state of a job that was replaced or never became one (0: none), and what you wrote
-// into a directory (empty: none). Not answered.
+// Drops data that is no longer needed: the state of a job that was replaced or never became one (0: none), and the
+// receiver's files in a directory (empty: none). Not answered.
 struct DropCheckpoint {
   JobId job;
   std::string directory;

@@ -14,12 +14,12 @@
 
 namespace tributary {
 
-// Encodes into `out` (at least kMaxErrorHeader bytes, 8-byte aligned) and returns the used prefix. Allocates nothing
-// for all messages but ErrorReply. place: of the payload, if it has no frame.
+// Encodes into `out` (at least kMaxErrorHeader bytes, 8-byte aligned) and returns the used prefix. Allocates only for
+// ErrorReply. place: of the payload, if it has no frame.
 std::span<const std::byte> encode_data(const DataMessage& message, std::span<std::byte> out,
                                        const PayloadPlace& place = {});
-// Any alignment of `bytes`; copies into an aligned buffer on the stack. Allocates nothing but an ErrorReply's text.
-// place: set to what the message says; nobody has checked it.
+// Decodes `bytes` of any alignment; copies into an aligned buffer on the stack. Allocates only an ErrorReply's text.
+// place: set to the message's place, unchecked.
 Result<DataMessage> decode_data(std::span<const std::byte> bytes, PayloadPlace* place = nullptr);
 
 std::vector<std::byte> encode_control(const ControlMessage& message);

@@ -19,7 +19,7 @@ constexpr std::string_view kKind = "data header";
 static_assert(static_cast<int>(wire::ResidualUse::BEHIND) == static_cast<int>(ResidualUse::kBehind));
 static_assert(static_cast<int>(wire::ResidualUse::ALONE) == static_cast<int>(ResidualUse::kAlone));
 
-// Of the messages with a gate's decision.
+// Fields of the messages with a gate's decision.
 void gate_fields(auto& gate, auto&& field) {
   field(gate.verdict, TRIB_WIRE(GateVerdict));
   field(gate.loss_scale, TRIB_WIRE(GateScale));

@@ -1,4 +1,4 @@
-// Writes and reads whatever has a field list (common/base/message_fields.h). Private to codec_*.cc and to the records
+// Writes and reads structs with a field list (common/base/message_fields.h). Private to codec_*.cc and to the records
 // of server/.
 #pragma once
 
@@ -71,7 +71,7 @@ class Reader {
  public:
   explicit Reader(Struct in) : in_(in) {}
 
-  // What is out of bounds throws Malformed.
+  // Reads a field. Throws Malformed if it is out of bounds.
   template <class T, class... Bounds>
   void operator()(T& value, const auto& wire, const Bounds&... bounds) const {
     if constexpr (std::is_enum_v<T>) {

@@ -1,4 +1,4 @@
-// What the codecs share: framing checks, and the pieces that field lists are made of (codec_fields.h).
+// Shared parts of the codecs: framing checks, and the pieces that field lists are made of (codec_fields.h).
 // Private to codec_*.cc and to the records of server/.
 //
 // Decoders throw Malformed (or kj::Exception, from Cap'n Proto itself) internally and nowhere else: decode_guarded() is
@@ -35,11 +35,10 @@ std::optional<std::uint16_t> peek_u16(std::span<const std::byte> bytes);
 // Leading 32 bits: the format number of stored records.
 std::optional<std::uint32_t> peek_u32(std::span<const std::byte> bytes);
 
-// For a message of a peer. Records in a store have their own words (server/chunk/record_seal.h).
+// Returns the error of a peer's message. Records in a store have their own words (server/chunk/record_seal.h).
 Error refused(std::string_view kind, std::size_t bytes, const Malformed& why);
 
-// Refuses what is no message (kMalformed), is of another version (kProtocolVersion),
-// or is longer than max_bytes (kMalformed).
+// Refuses bytes that are no message or longer than max_bytes (kMalformed), or of another version (kProtocolVersion).
 Status check_protocol(std::string_view kind, std::span<const std::byte> bytes, std::size_t max_bytes);
 
 // As Cap'n Proto counts.
@@ -96,7 +95,7 @@ std::string clipped(const std::string& value, std::size_t limit = kMaxTextBytes)
 
 void write_owners(record::Layout::Builder out, const std::vector<ChunkOwner>& owners);
 
-// ---- Pieces, reading; each throws Malformed for what is out of bounds ----
+// ---- Pieces, reading; each throws Malformed for a value out of bounds ----
 
 std::string read_text(capnp::Text::Reader in, const AtMost& most);
 inline std::string read_text(capnp::Text::Reader in, const CutAt& most) {

@@ -1,6 +1,6 @@
-// What ranks compute gradients with, each as it says itself: "OpenBLAS 0.3.21 (Haswell)", "torch 2.13.0 NVIDIA H200".
-// Two kinds add in other orders, so that equal bits are promised only where all ranks, from the first round on,
-// computed with one.
+// The libraries and devices that ranks compute gradients with, as each reports: "OpenBLAS 0.3.21 (Haswell)", "torch
+// 2.13.0 NVIDIA H200". Different kinds add in different orders: equal bits are promised only if all ranks compute with
+// one kind from the first round on.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 namespace tributary {
 
 inline constexpr std::size_t kMaxComputeKindBytes = 128;  // of one
-inline constexpr std::size_t kMaxComputeKinds = 16;       // that are told apart, of a node or a job
+inline constexpr std::size_t kMaxComputeKinds = 16;       // that are distinguished, of a node or a job
 
 using ComputeKinds = std::set<std::string>;
 
-// A rank that says nothing is not compared.
+// Adds a rank's kind. A rank that reports none is not compared.
 inline void add_kind(ComputeKinds& kinds, const std::string& kind) {
   if (!kind.empty() && kinds.size() < kMaxComputeKinds) kinds.insert(kind);
 }

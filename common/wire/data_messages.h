@@ -16,8 +16,8 @@
 
 namespace tributary {
 
-// Identifies what a data message is about. A push names (job, view, node, round, chunk): receiving it twice changes
-// nothing. Beside the union in the schema, as a gate's decision is: codec_data.cc writes and reads both.
+// The subject of a data message. A push names (job, view, node, round, chunk): receiving it twice changes nothing.
+// Outside the union in the schema, as a gate's decision is: codec_data.cc writes and reads both.
 struct ChunkKey {
   JobId job;
   ViewId view;
@@ -33,7 +33,7 @@ struct ChunkKey {
   }
 };
 
-// What a push brings of its author's residual (encodings with error feedback; schema/data.capnp).
+// A push's part of its author's residual (encodings with error feedback; schema/data.capnp).
 enum class ResidualUse : std::uint8_t { kNone = 0, kBehind = 1, kAlone = 2 };
 
 constexpr KnownValues known_values(ResidualUse) {
@@ -43,7 +43,7 @@ inline KnownValues known_values(EncodingId) {
   return {last_encoding(), "the encoding"};
 }
 
-// Where the residual begins in a payload that carries one behind its frame.
+// Returns where the residual begins in a payload that carries one behind its frame.
 constexpr std::size_t residual_offset(std::size_t frame_bytes) {
   constexpr std::size_t kAlign = 64;
   return (frame_bytes + kAlign - 1) / kAlign * kAlign;
@@ -62,8 +62,8 @@ inline constexpr std::size_t kMaxErrorText = kMaxErrorHeader - kMaxDataHeader - 
 
 inline constexpr std::size_t kMaxMeasuredPayload = 256u << 10;  // of a measurement
 
-// Node-summed gradient of one chunk for one round. + payload (encoded). Of no job (id 0): a measurement
-// (docs/doctor.md), which a lane that is measured answers with an Answer of no job and the payload as it came.
+// Node-summed gradient of one chunk for one round. + payload (encoded). Without a job (id 0) it is a measurement
+// (docs/doctor.md), which the measured lane answers with an Answer without a job and the same payload.
 struct Push {
   ChunkKey key;
   Round round;
@@ -72,7 +72,7 @@ struct Push {
   ResidualUse residual = ResidualUse::kNone;
   bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
   bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
-  GateDecision gate;  // redo, in a job with a gate: what was decided about that round
+  GateDecision gate;  // redo, in a job with a gate: the decision about that round
   // Settings of its groups' steps; none: as the job has them.
   std::vector<StepSettings> settings;
 
@@ -93,8 +93,8 @@ struct Init {
 
   static constexpr auto kWire = TRIB_WIRE(Init);
 };
-// "Give me the parameters of this chunk at `version`": at the start of a view, which begins there. Held until the chunk
-// is initialised and at that version.
+// Requests the parameters of this chunk at `version`, where a view begins. Held until the chunk is initialised and at
+// that version.
 struct Pull {
   ChunkKey key;
   Version version;
@@ -102,8 +102,8 @@ struct Pull {
   static constexpr auto kWire = TRIB_WIRE(Pull);
   static void fields(auto& m, auto&& field) { field(m.version, TRIB_WIRE(Version)); }
 };
-// "What became of my push?": sent instead of the payload when an answer is overdue.
-// Replied with Answer, Receipt or Resend.
+// Asks for the state of a push, instead of sending it again, when an answer is overdue. Reply: Answer, Receipt or
+// Resend.
 struct Query {
   ChunkKey key;
   Round round;
@@ -115,7 +115,7 @@ struct Query {
     field(m.redo, TRIB_WIRE(Redo));
   }
 };
-// The push has arrived and waits for the other nodes. Frees the sender's window, not its buffer.
+// Acknowledges a push that has arrived and waits for the other nodes. Frees the sender's window, not its buffer.
 struct Receipt {
   ChunkKey key;
   Round round;
@@ -130,7 +130,7 @@ struct Receipt {
   }
 };
 // The chunk's parameters at `version`. + payload (encoded). Where nodes have clocks (modes ssp and async) the version
-// is the clock of the reader's own that is answered, and slowest says what the reader may rely on.
+// is the reader's own clock that is answered, and `slowest` the last round that all nodes' pushes are in.
 struct Answer {
   ChunkKey key;
   Version version;
@@ -180,15 +180,15 @@ struct ErrorReply {
   }
 };
 
-// Beside a data message between two lanes on one machine that share memory (common/wire/local_link.h): where the
-// payload lies, instead of the payload frame. bytes 0: the message has no payload, or has it in a frame.
+// Place of a payload, instead of its frame, in a data message between two lanes on one machine that share memory
+// (common/wire/local_link.h). bytes 0: the message has no payload, or has it in a frame.
 struct PayloadPlace {
   std::uint32_t link = 0;    // the pair of lanes, by the server's number; 0: they share nothing
   std::uint32_t region = 0;  // of the sender's memories; a server has one: the buffers of the job
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
-  // From a server: the places that it tells over a link count 1, 2, ... From a worker, in every message that names a
-  // link: the newest that it has read; it looks at no older one any more.
+  // From a server: the number of this place on its link, 1, 2, ... From a worker, in every message that names a link:
+  // the newest place that it has read; it reads no older one any more.
   std::uint64_t ticket = 0;
 
   static void fields(auto& m, auto&& field) {

@@ -1,4 +1,4 @@
-// What a doctor asks in a cluster (docs/doctor.md): a person's doctor of the coordinator, and the coordinator of every
+// The doctor's messages in a cluster (docs/doctor.md): the CLI asks the coordinator, and the coordinator asks every
 // daemon.
 #pragma once
 
@@ -45,7 +45,7 @@ struct Check {
   }
 };
 
-// A key of a daemon's configuration that others of its kind are expected to have the same value of.
+// A key of a daemon's configuration, whose value other daemons of its kind should share.
 struct Setting {
   std::string key;  // "limits.heartbeat_ms"
   std::string value;
@@ -73,11 +73,11 @@ struct ServerLanes {
   }
 };
 
-// Whoever may come in -> coordinator.
+// Any admitted peer -> coordinator.
 struct ClusterQuestion {
   static constexpr auto kWire = TRIB_WIRE(ClusterQuestion);
 };
-// Its answer: what somebody on another machine can compare with what is there.
+// Its answer: facts of the cluster, to compare with another machine's.
 struct ClusterFacts {
   std::uint16_t servers = 0;       // that it waits for
   std::string version;             // of its program
@@ -95,11 +95,10 @@ struct ClusterFacts {
   }
 };
 
-// Coordinator -> daemons: look at yourself. While they measure, and until `over` comes, servers let the workers in
-// whose keys are here.
+// Coordinator -> daemons: run the doctor's checks. With `measure`, servers admit workers with these keys until `over`.
 struct Examine {
   std::uint32_t exam = 0;
-  bool over = false;               // the examination of that number is: nothing more is asked
+  bool over = false;               // the examination of that number is over: nothing more is asked
   bool measure = false;            // links to servers, and the store's disk
   std::vector<std::string> paths;  // is each of them there?
   ClusterFacts cluster;
@@ -119,7 +118,7 @@ struct Examine {
   }
 };
 
-// What a worker measured of its way to a server: payload, as much each way, over all lanes.
+// A worker's measurement of its way to a server: payload, as much each way, over all lanes.
 struct LinkRate {
   ShardIndex shard;
   bool local = false;         // the server is on the same machine

@@ -1,5 +1,5 @@
-// Packets over a Unix socket of type SOCK_SEQPACKET, with file descriptors beside the bytes (SCM_RIGHTS). What the
-// attach protocol and the links between lanes on one machine are made of. Nothing here waits.
+// Packets over a Unix socket of type SOCK_SEQPACKET, with file descriptors besides the bytes (SCM_RIGHTS). The attach
+// protocol and the links between lanes on one machine use them. Nothing here waits.
 #pragma once
 
 #include <sys/uio.h>
@@ -14,7 +14,7 @@ namespace tributary {
 
 inline constexpr std::size_t kMaxPacketFds = 128;
 
-// 0, or errno. EAGAIN: the peer does not read. REQUIRES: at most kMaxPacketFds.
+// Returns 0, or errno. EAGAIN: the peer does not read. REQUIRES: at most kMaxPacketFds.
 int send_packet(int socket, std::span<const iovec> parts, std::span<const int> fds);
 
 struct FdPacket {

@@ -1,5 +1,5 @@
-// A daemon that was given a lane's address as the coordinator's is answered by the lane: what its error looks like
-// where a control message was expected.
+// Recognises a lane's error where a control message was expected: the daemon's configuration has a lane's address as
+// the coordinator's.
 #pragma once
 
 #include <span>

@@ -1,4 +1,4 @@
-// Whether a ZeroMQ endpoint is on this machine, so that what is sent there crosses no link.
+// Tests whether a ZeroMQ endpoint is on this machine, so that messages to it cross no link.
 #pragma once
 
 #include <string>

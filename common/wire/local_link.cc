@@ -46,7 +46,7 @@ socklen_t address_of(const std::string& name, sockaddr_un& address) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
 }
 
-// Memory of ours goes only to whoever could read it anyway.
+// Passes only a peer that could read our memory anyway.
 Status check_user(int socket) {
   const auto peer = peer_at(socket);
   if (!peer) return tl::unexpected(gone());
@@ -126,7 +126,7 @@ Result<FileDescriptor> connect_link(const std::string& name) {
 }
 
 bool link_is_open(int socket) {
-  std::byte byte{};  // nothing is said over it any more: whoever says something does not keep the protocol
+  std::byte byte{};  // no more messages come over it: a peer that sends one breaks the protocol
   return ::recv(socket, &byte, sizeof byte, MSG_DONTWAIT) < 0 && (errno == EAGAIN || errno == EINTR);
 }
 

@@ -1,11 +1,11 @@
-// How a worker lane and a server lane on one machine come to share memory, so that between them messages say where a
-// payload lies (PayloadPlace) and no payload byte crosses a socket.
+// Sets up memory that a worker lane and a server lane on one machine share. Then their messages name the place of a
+// payload (PayloadPlace), and no payload byte crosses a socket.
 //
 // Every server lane listens on a Unix socket with an abstract name, random per process. The name reaches the workers
-// with the lane's endpoint; a connection succeeds only in the same network namespace of the same machine, and only
-// between processes of the same user, or with one of root's: nothing needs to be configured, and whoever cannot connect
-// uses sockets. Per (job, view, node) and pair of lanes there is one exchange; then the connection stays, and says
-// nothing but when one side is gone:
+// with the lane's endpoint. A connection succeeds only in the same network namespace of the same machine, and only
+// between processes of the same user, or with one of root's. So nothing needs to be configured; a worker that cannot
+// connect uses sockets. Per (job, view, node) and pair of lanes there is one exchange; then the connection stays open,
+// only to show when one side is gone:
 //
 //     worker -> server   LinkRequest + descriptors of the memories that the node's payloads lie in, its "regions"
 //     server -> worker   LinkReply   + a descriptor of the memory of the job's buffers
@@ -30,7 +30,7 @@
 namespace tributary {
 
 inline constexpr std::size_t kMaxLinkRegions = 4;  // parameters (for Init), gradients, frames
-// How long either side waits for the other's part; then it is sockets.
+// Time that either side waits for the other's part; then both use sockets.
 inline constexpr std::uint64_t kLinkPatienceMs = 2000;
 
 struct LinkRequest {
@@ -48,17 +48,17 @@ struct LinkReceived {
   std::vector<FileDescriptor> fds;
 };
 
-// A name that no other lane has.
+// Makes a name that no other lane has.
 std::string new_link_name(ShardIndex shard, LaneIndex lane);
 // Nothing here waits: the sockets are non-blocking.
 Result<FileDescriptor> listen_for_links(const std::string& name);
-// Somebody who connected; without descriptor: nobody. kUnavailable: another user's process, which was turned away.
-// kLimit: no descriptors or memory are left; who waits may be accepted later.
+// Accepts a connection; without descriptor: there is none. kUnavailable: another user's process, which was refused.
+// kLimit: no descriptors or memory are left; waiting peers may be accepted later.
 Result<FileDescriptor> accept_link(int listener);
-// kUnavailable: nobody of this user listens there on this machine.
+// Connects. kUnavailable: no process of this user listens there on this machine.
 Result<FileDescriptor> connect_link(const std::string& name);
 
-// After the exchange: the other side has its end.
+// Returns whether, after the exchange, the other side still has its end.
 bool link_is_open(int socket);
 
 Status send_link(int socket, const LinkRequest& request, std::span<const int> regions);

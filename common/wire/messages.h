@@ -1,6 +1,6 @@
-// The messages as plain structs with their field lists (common/base/message_fields.h). common/wire/codec.h turns them
-// into Cap'n Proto and back; the cores see only these. Here: every daemon <-> the coordinator (schema/control.capnp),
-// one frame.
+// The messages as plain structs with their field lists (common/base/message_fields.h). common/wire/codec.h converts
+// them to Cap'n Proto and back; the cores see only these. Here: every daemon <-> the coordinator
+// (schema/control.capnp), one frame.
 #pragma once
 
 #include <algorithm>
@@ -24,18 +24,18 @@
 
 namespace tributary {
 
-// Both wires and the attach protocol carry it first; another version is refused with a message that names both. Within
-// a version fields and kinds may be added (docs/data-path.md, "Messages of other releases").
+// Both wires and the attach protocol carry the version first; another version is refused with a message that names
+// both. Within a version fields and kinds may be added (docs/data-path.md, "Messages of other releases").
 inline constexpr std::uint16_t kProtocolVersion = 14;
 
 inline constexpr std::uint32_t kNobody = ~0u;  // in place of a rank
 
-// A worker whose local ranks have all attached.
+// Sent by a worker when all its local ranks have attached.
 struct JoinJob {
   std::string job_json;  // canonical JobConfig
   std::vector<TensorSpec> tensors;
   NodeRank node;            // by which the job knows it, in all views
-  std::uint32_t nodes = 1;  // as its trainers say; an elastic job begins with that many
+  std::uint32_t nodes = 1;  // as its trainers declare; an elastic job begins with that many
   std::uint32_t local_world_size = 1;
   std::uint32_t world_size = 1;
   Round checkpoint_round;  // all-reduce: the newest checkpoint of this job that the node holds; 0: none
@@ -45,13 +45,13 @@ struct JoinJob {
   Round redo_first, redo_last;
   std::uint32_t redo_capacity = 0;
   std::uint64_t redo_members = 0;  // JobWelcome::members of the views that they were pushed in
-  // Encodings with error feedback: the rounds after which it knows what it has not said yet (last < first: none).
+  // Encodings with error feedback: the rounds after which it has the residual (last < first: none).
   Round residual_first{1}, residual_last;
   ComputeKinds computes_with;              // its ranks
   bool on_devices = false;                 // its ranks' gradients are on GPUs, which add them up
   std::vector<std::uint32_t> model_ranks;  // of its ranks, by local rank; empty: each holds the whole model
-  // Of this job it knows what some of its ranks kept (HeldState): of which rounds it has it whole, of which local rank
-  // each; and local ranks whose processes have lived through its last view.
+  // The job whose HeldState of some ranks it has: the rounds for which it has all of it, and the local rank of each
+  // state. Also the local ranks whose processes have lived through the job's last view.
   JobId held_job;
   std::vector<Round> held_rounds;
   std::vector<std::uint32_t> held_ranks, living;
@@ -86,7 +86,7 @@ struct JoinJob {
     if (held_rounds.size() != held_ranks.size()) throw Malformed{"a join names rounds that are held without whose"};
   }
 };
-// Coordinator -> server: own your chunks of this job in this view.
+// Coordinator -> server: the receiver owns its chunks of this job in this view.
 struct OpenJob {
   JobId job;
   ViewId view;
@@ -97,7 +97,7 @@ struct OpenJob {
   std::uint32_t nodes = 1;
   bool resume = false;  // load the snapshot of resume_round; else wait for Init
   Round resume_round;
-  bool kept = false;  // go on with what is in memory; resume and resume_round then say what is in the store
+  bool kept = false;  // continue with the state in memory; resume and resume_round then describe the store's
   std::vector<std::uint32_t> model_ranks;  // ModelRanks::by_rank() of the view; empty: each holds the whole model
   std::vector<std::string> worker_keys;    // in a cluster with keys: of the view's nodes; empty: there are none
 
@@ -120,7 +120,7 @@ struct OpenJob {
           AtMost{kMaxNameBytes, "a worker's key"});
   }
 };
-// Server -> coordinator: reply to StopJob(kRestart): what it has in memory to go on from.
+// Server -> coordinator: reply to StopJob(kRestart): its state in memory to continue from.
 struct ShardKept {
   JobId job;
   ViewId view;
@@ -162,16 +162,15 @@ struct JobWelcome {  // coordinator -> workers: begin
   Round resume_round;
   std::string name;                              // the job's: the worker that joined does not know its id yet
   std::vector<std::vector<std::string>> locals;  // [shard][lane], as in ServerHello; empty: none
-  // [shard]: the version that it has, if less than resume_round: later pushes to its chunks are wanted again. Empty:
-  // none.
+  // [shard]: the version that it has, if less than resume_round: its later pushes must be sent again. Empty: none.
   std::vector<Version> redo_after;
   Round committed;    // the last committed snapshot
   bool redo = false;  // keep pushes until a snapshot covers them
-  // Whom this is for: in this view it is node `node` of `nodes`, which decides its ranks.
+  // The receiver is node `node` of `nodes` in this view, which decides its ranks.
   NodeRank node;
   std::uint32_t nodes = 1;
-  std::uint64_t members = 0;  // says which nodes those are (members_hash())
-  // Of the node's ranks, by local rank, if the view begins where it was kept. Missing or empty: none.
+  std::uint64_t members = 0;  // identifies those nodes (members_hash())
+  // States of the node's ranks, by local rank, if the view begins at their round. Missing or empty: none.
   std::vector<std::vector<std::byte>> rank_states;
   std::vector<std::byte> first_state;      // of the job's first rank that has one; likewise
   std::uint32_t giver = kNobody;           // the rank that is to give it, if it is not known yet
@@ -211,7 +210,7 @@ struct JobWelcome {  // coordinator -> workers: begin
     field(m.plain, TRIB_WIRE(Plain), AtMost{kMaxShards, "the list of servers that do not encrypt"});
   }
 };
-struct JobWaits {  // coordinator -> workers that have joined, now and then: for whom their job waits
+struct JobWaits {  // coordinator -> workers that have joined, now and then: the members that their job waits for
   std::string name;
   std::string missing;
   std::uint64_t progress = 0;  // grows with every step forward
@@ -224,14 +223,14 @@ struct JobWaits {  // coordinator -> workers that have joined, now and then: for
   }
 };
 inline constexpr std::size_t kMaxPeerAddressBytes = 256u << 10;
-// Worker -> coordinator (all-reduce): something that the view's other nodes need to connect to this one.
+// Worker -> coordinator (all-reduce): an address or key that the view's other nodes need to connect to this one.
 struct PeerAddress {
   JobId job;
   ViewId view;
   NodeRank node;  // the author
   std::string key;
   std::vector<std::byte> value;  // at most kMaxPeerAddressBytes
-  bool for_all = false;          // else the value is for the two nodes beside the author; the others hear of its key
+  bool for_all = false;          // else the value is for the author's two neighbours; the others receive the key alone
 
   static constexpr auto kWire = TRIB_WIRE(PeerAddress);
   static void fields(auto& m, auto&& field) {
@@ -252,7 +251,7 @@ struct PeerAddresses {  // coordinator -> the view's workers: those of other nod
   }
 };
 struct PrepareSnapshot {  // coordinator -> servers: get memory for the copy-on-write of the next snapshot, whose round
-                          // is named when heartbeats say that it is there (JobProgress::prepared)
+                          // is named when heartbeats report that memory (JobProgress::prepared)
   JobId job;
   ViewId view;
 
@@ -262,8 +261,7 @@ struct PrepareSnapshot {  // coordinator -> servers: get memory for the copy-on-
     field(m.view, TRIB_WIRE(View));
   }
 };
-struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at this round. And to workers: that of
-                     // ranks
+struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at this round; -> workers: that of ranks
   JobId job;
   ViewId view;
   Round round;
@@ -275,7 +273,7 @@ struct SnapshotAt {  // coordinator -> servers: keep the state of every chunk at
     field(m.round, TRIB_WIRE(Round));
   }
 };
-// Worker -> coordinator. Coordinator -> the view's workers: what its giver gave.
+// Worker -> coordinator. Coordinator -> the view's workers: the state of its giver.
 struct NodeRankState {
   JobId job;
   ViewId view;
@@ -292,7 +290,7 @@ struct NodeRankState {
     RankState::fields(m.kept, field);
   }
 };
-// Worker <-> coordinator: the bytes of a large part at an offset, please. (common/wire/part_fetch.h)
+// Worker <-> coordinator: requests the bytes of a large part at an offset (common/wire/part_fetch.h).
 struct WantPart {
   JobId job;
   LargePart large;
@@ -310,11 +308,11 @@ struct WantPart {
     if (offset % kPartBytes != 0) throw Malformed{"a part of a state begins within another"};
   }
 };
-// The answer: empty if it is not there (any more), or on its way to who was asked.
+// The answer: empty if the part is not there (any more), or still on its way to the sender.
 struct StatePart {
   WantPart part;
   std::vector<std::byte> data;
-  bool comes = false;  // the latter: ask again
+  bool comes = false;  // the latter: the receiver requests it again
 
   static constexpr auto kWire = TRIB_WIRE(StatePart);
   static void fields(auto& m, auto&& field) {
@@ -377,8 +375,8 @@ struct ChunkFacts {
     }
   }
 };
-// Server -> coordinator: what a lane's chunks have of this round; or, with `decided`, what was decided about it, told
-// by a lane whose chunks have it already. Repeated until RoundDecision comes.
+// Server -> coordinator: facts of this round in a lane's chunks; or, with `decided`, the decision about it, from a lane
+// whose chunks have it already. Repeated until RoundDecision comes.
 struct RoundFacts {
   JobId job;
   ViewId view;
@@ -434,7 +432,7 @@ struct LeaveJob {  // worker -> coordinator
   Round round;  // the last round whose answers this node has received in full
   std::string message;
   std::string name;  // the job's: a worker that leaves before its JobWelcome knows no id (then job and view are 0)
-  Figures figures;   // what its trainers said last
+  Figures figures;   // its trainers' last ones
 
   static constexpr auto kWire = TRIB_WIRE(LeaveJob);
   static void fields(auto& m, auto&& field) {
@@ -464,13 +462,13 @@ struct StopJob {  // coordinator -> servers and workers: this view is over
     field(m.reason, TRIB_WIRE(Reason), CutAt{});
   }
 };
-struct DrainRequest {  // any daemon -> coordinator: I was told to stop; stop my jobs in good order first
+struct DrainRequest {  // any daemon -> coordinator: I am to stop; first stop my jobs at a round boundary
   std::uint64_t incarnation = 0;
 
   static constexpr auto kWire = TRIB_WIRE(DrainRequest);
   static void fields(auto& m, auto&& field) { field(m.incarnation, TRIB_WIRE(Incarnation)); }
 };
-struct DrainDone {  // coordinator -> that daemon: nothing of yours is open any more
+struct DrainDone {  // coordinator -> that daemon: none of its jobs is open any more
   static constexpr auto kWire = TRIB_WIRE(DrainDone);
 };
 struct ControlError {
@@ -495,8 +493,8 @@ using ControlVariant =
                  TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Examine, Examined, WantPart, StatePart,
                  RankValues, PeerAddresses>;
 
-// One of them. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for all
-// alternatives, which every file that has a message would compile.
+// One control message. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for
+// all alternatives, which every file that has a message would compile.
 struct ControlMessage : ControlVariant {
   using ControlVariant::ControlVariant;
   ControlMessage();

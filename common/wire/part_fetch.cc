@@ -8,7 +8,7 @@ PartFetch::PartFetch(JobId job, const LargePart& large, std::uint64_t now_ms)
     : job_(job), large_(large), asked_ms_(now_ms), patience_(kPatienceMs, now_ms) {}
 
 std::vector<WantPart> PartFetch::wants(std::uint64_t now_ms) {
-  if (now_ms >= asked_ms_ + kRepeatMs) asked_ = taken_;  // what was asked for, or its answer, is lost
+  if (now_ms >= asked_ms_ + kRepeatMs) asked_ = taken_;  // a request, or its answer, is lost
   std::vector<WantPart> wants;
   while (asked_ < std::min(large_.bytes, taken_ + kWindow * kPartBytes)) {
     wants.push_back({job_, large_, asked_});

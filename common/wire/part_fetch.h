@@ -1,8 +1,8 @@
-// PartFetch: the large part of a rank's state on its way here, asked for part by part from who has it. Pure: parts in,
-// questions out; whoever owns it stores the bytes. Both daemons fetch with it: the coordinator what a snapshot is to
-// have, a worker what its trainers lack.
+// PartFetch: fetches the large part of a rank's state, part by part, from the daemon that has it. Pure: parts in,
+// requests out; its owner stores the bytes. Both daemons use it: the coordinator for its snapshots' parts, a worker for
+// those that its trainers lack.
 //
-// Invariants: parts are taken in order, each once; at most kWindow are asked for and not taken.
+// Invariants: parts are taken in order, each once; at most kWindow are requested and not taken.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,18 @@ namespace tributary {
 class PartFetch {
  public:
   static constexpr std::uint64_t kWindow = 4;
-  static constexpr std::uint64_t kRepeatMs = 2'000;     // without a part: asked for again
-  static constexpr std::uint64_t kPatienceMs = 30'000;  // without a part, or a word that it comes: given up
+  static constexpr std::uint64_t kRepeatMs = 2'000;     // without a part: requested again
+  static constexpr std::uint64_t kPatienceMs = 30'000;  // without a part, or a notice that it comes: given up
 
   PartFetch(JobId job, const LargePart& large, std::uint64_t now_ms);
 
   JobId job() const { return job_; }
   const LargePart& large() const { return large_; }
-  // What to ask for now.
+  // Returns the requests to send now.
   std::vector<WantPart> wants(std::uint64_t now_ms);
-  // Whether this is the next part: its bytes then belong at part.offset.
+  // Returns whether this is the next part: its bytes then belong at part.offset.
   bool take(const StatePart& part, std::uint64_t now_ms);
-  // The one that was asked has yet to get it, and gives up by itself.
+  // Restarts the time-out: the other daemon still waits for the part, with a time-out of its own.
   void comes(std::uint64_t now_ms) { patience_.renew(now_ms); }
   std::uint64_t taken() const { return taken_; }  // bytes
   bool ended() const { return taken_ == large_.bytes; }

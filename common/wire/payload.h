@@ -2,8 +2,8 @@
 //
 // The cores hold received gradient frames until a round is complete (hold-then-fuse), and must not know ZeroMQ. A
 // Payload keeps the owner's handle (a zmq_msg_t, a shared_ptr of the simulator) inline, so that holding a frame
-// allocates nothing. Thread rule: one owner at a time;
-// may be moved to and destroyed on another thread if the wrapped handle may.
+// allocates nothing. Thread rule: one owner at a time; may be moved to and destroyed on another thread if the wrapped
+// handle may.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ class Payload {
     new (storage_) Held(std::forward<Owner>(owner));
     ops_ = &kOps<Held>;
   }
-  // The same, of bytes that nobody else reads or writes.
+  // The same, of bytes that only the owner reads or writes.
   template <class Owner>
   static Payload alone(Owner&& owner, std::span<std::byte> bytes) {
     Payload payload(std::forward<Owner>(owner), std::span<const std::byte>(bytes));
@@ -53,11 +53,11 @@ class Payload {
     bytes_ = {};
     alone_ = false;
   }
-  // Of its bytes only the last so many.
+  // Drops all but the last `bytes` bytes.
   void keep_last(std::size_t bytes) { bytes_ = bytes_.last(bytes); }
   bool empty() const { return ops_ == nullptr; }
   std::span<const std::byte> bytes() const { return bytes_; }
-  // To write to; empty: others may read them, as where a node's memory is read in place.
+  // Returns the bytes for writing; empty: others may read them, as where a node's memory is read in place.
   std::span<std::byte> own_bytes() {
     return alone_ ? std::span(const_cast<std::byte*>(bytes_.data()), bytes_.size()) : std::span<std::byte>();
   }

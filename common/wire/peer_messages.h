@@ -1,4 +1,4 @@
-// What daemons say of themselves to the coordinator, and its replies (schema/control.capnp).
+// Daemons' hellos and heartbeats to the coordinator, and its replies (schema/control.capnp).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct StoredJob {  // a job found in a server's store
 struct KeptJob {  // state of a job's last view that a server has in memory
   JobId job;
   Version min_version, max_version;  // of its chunks
-  bool pending = false;              // its lanes have not let go of the view yet: ShardKept follows
+  bool pending = false;              // its lanes have not closed the view yet: ShardKept follows
 
   static void fields(auto& m, auto&& field) {
     field(m.job, TRIB_WIRE(Job));
@@ -47,8 +47,8 @@ struct ServerHello {
   std::vector<std::string> lane_locals;  // per lane: name under which a worker on this machine finds it; empty: none
   std::vector<KeptJob> kept;
   bool store = false;  // it has one
-  // What one process at a time can hold (its store, locked): another process with the same has outlived this one.
-  // Empty: nothing.
+  // Names a thing that one process at a time can hold (its locked store). A hello with the same name proves that this
+  // process is gone. Empty: none.
   std::string exclusive;
   std::string key;     // in a cluster with keys: its public one, which its connections and lanes have
   bool plain = false;  // then: its lanes do not encrypt, and take one-time tokens
@@ -103,8 +103,8 @@ struct JobProgress {
   ViewId view;
   Version min_version;
   Version max_version;
-  bool prepared = false;     // servers: what the last PrepareSnapshot asked for is there
-  bool writing = false;      // servers: a snapshot of the job has been asked for here, and has not ended
+  bool prepared = false;     // servers: the memory for the last PrepareSnapshot is there
+  bool writing = false;      // servers: a snapshot of the job has been ordered here, and has not ended
   std::uint64_t loaded = 0;  // servers, before the view runs: bytes of the state it begins with that have been read
 
   static void fields(auto& m, auto&& field) {
@@ -118,8 +118,7 @@ struct JobProgress {
   }
 };
 inline constexpr std::size_t kMaxLocalRanks = 256;  // of a node
-// How a node gets on. Where its time went is in total since the view began: its own, not that in which it waited for
-// others.
+// A node's progress. Its times are totals since the view began: its own, without its waits for others.
 struct NodePace {
   JobId job;
   ViewId view;
@@ -130,8 +129,8 @@ struct NodePace {
   std::uint64_t network_ns = 0;  // from then until a server has the last of it
   std::uint64_t samples = 0;     // that its gradients were sums over (any weight)
   std::uint64_t answers = 0;     // grows with every answer that the node takes
-  Figures figures;               // what its trainers said last
-  std::vector<Round> said;       // by local rank: of which it has given all gradients
+  Figures figures;               // its trainers' last ones
+  std::vector<Round> said;       // by local rank: the round of which it has given all gradients
 
   static void fields(auto& m, auto&& field) {
     field(m.job, TRIB_WIRE(Job));
@@ -168,7 +167,7 @@ struct Heartbeat {
   }
 };
 struct HeartbeatReply {
-  std::uint64_t coordinator_incarnation = 0;  // differs from the known one: say hello again
+  std::uint64_t coordinator_incarnation = 0;  // differs from the known one: the daemon sends hello again
 
   static constexpr auto kWire = TRIB_WIRE(HeartbeatReply);
   static void fields(auto& m, auto&& field) { field(m.coordinator_incarnation, TRIB_WIRE(CoordinatorIncarnation)); }

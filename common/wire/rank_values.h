@@ -1,5 +1,5 @@
-// Values that ranks give each other through the coordinator (docs/values.md): a small one of every rank under a key,
-// and the answer, which has the values of all.
+// Values that ranks exchange through the coordinator (docs/values.md): a small one of every rank under a key, and the
+// answer, which has the values of all.
 #pragma once
 
 #include <compare>
@@ -72,7 +72,7 @@ struct SharedValues {
   }
 };
 
-// Worker -> coordinator: what ranks of its node gave; and, when a view begins, answers that it knows. Coordinator ->
+// Worker -> coordinator: values of its node's ranks; and, when a view begins, answers that it knows. Coordinator ->
 // workers: an answer; or, with a message, why there can be none, which ends the job.
 struct RankValues {
   JobId job;

@@ -1,4 +1,4 @@
-// How much a job's nodes keep of what they push, to push it again to servers that lost it.
+// Number of rounds that a job's nodes keep their pushes of, to push them again to servers that lost them.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 
 namespace tributary {
 
-// Fewer are not worth their memory: snapshots would have to follow each other too closely. More than the most are of no
-// use to any job.
+// Bounds of the rounds kept. Fewer are not worth their memory: snapshots would have to follow each other too closely.
+// More are of no use to any job.
 inline constexpr std::uint32_t kMinRedoRounds = 16, kMaxRedoRounds = 256;
-// That are pushed, at most, from when a snapshot's round is near until it is on the disks.
+// The most rounds that are pushed between the approach of a snapshot's round and its end on the disks.
 inline constexpr std::uint64_t kRoundsOfSnapshot = 32;
 
 // Bytes that a node pushes in a round.
@@ -24,8 +24,8 @@ inline std::uint64_t push_bytes(const Layout& layout, EncodingSpec push) {
   return bytes;
 }
 
-// Rounds that are of use to a job: those since the last snapshot, twice, because a snapshot is taken when half of them
-// are kept. By time nobody knows beforehand how many that are.
+// Returns the rounds that are of use to a job: those since the last snapshot, twice, because a snapshot is taken when
+// half of them are kept. With snapshots by time their number is not known in advance.
 inline std::uint64_t redo_rounds_of_use(const SnapshotConfig& snapshot) {
   if (snapshot.every_s != 0 || snapshot.every_rounds == 0) return kMaxRedoRounds;
   return 2 * (std::min<std::uint64_t>(snapshot.every_rounds, kMaxRedoRounds) + kRoundsOfSnapshot);

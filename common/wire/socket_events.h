@@ -1,5 +1,5 @@
-// SocketEvents: what ZeroMQ's monitor says of a socket's connections. Thread rule: the
-// socket's, or another one's, if that alone calls next().
+// SocketEvents: the events of a socket's connections, from ZeroMQ's monitor. Thread rule: the socket's, or another
+// one's, if that alone calls next().
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class SocketEvents {
   };
   // None: nothing more has happened. Does not block.
   std::optional<Event> next();
-  // Ends what is told; the watched socket's threads do not wait for a reader any more. Idempotent.
+  // Ends the events; the watched socket's threads do not wait for a reader any more. Idempotent.
   void stop();
   void* handle() { return events_.handle(); }  // to be polled
 

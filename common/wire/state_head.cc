@@ -34,7 +34,7 @@ StateHead StateHead::of(std::span<const std::byte> state) {
   if (!has_head(state)) return {};
   Written in;
   std::memcpy(&in, state.data(), sizeof in);
-  // What is impossible is as good as none.
+  // An impossible large part counts as none.
   const LargePart large{in.bytes, in.high, in.low};
   return {in.bytes <= kMaxLargePart ? large : LargePart(), in.whole != 0};
 }

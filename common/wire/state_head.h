@@ -1,5 +1,5 @@
-// StateHead: what the bytes that a rank keeps (RankState::state) begin with: what else belongs to them. Session writes
-// and takes it away; workers and the coordinator read it.
+// StateHead: the head of a rank's own state (RankState::state), which names the state's other parts. Session writes and
+// removes it; workers and the coordinator read it.
 //
 //     head := u32 kMagic | u32 whole | u64 bytes | u64 high | u64 low        little-endian
 //
@@ -17,8 +17,8 @@
 
 namespace tributary {
 
-// The large part of a state: bytes that travel apart from it, in shared memory and in parts. It is known by its size and
-// XXH3-128, so that ranks that keep the same thing keep it once, and nobody sends what is there.
+// The large part of a state: bytes that travel apart from it, in shared memory and in parts. Its size and XXH3-128
+// identify it, so that ranks with the same part keep it once, and a present part is not sent again.
 struct LargePart {
   std::uint64_t bytes = 0;  // 0: there is none
   std::uint64_t high = 0, low = 0;
@@ -38,7 +38,7 @@ inline constexpr std::size_t kPartBytes = 1u << 20;  // of a large part, in one 
 
 struct StateHead {
   LargePart large;
-  bool whole = true;  // else the rank needs what the first rank kept as well
+  bool whole = true;  // else the rank also needs the first rank's state
 
   static constexpr std::size_t kBytes = 32;
   static constexpr std::uint32_t kMagic = 0x31534b54;  // "TKS1"

@@ -1,5 +1,5 @@
-// TraceBuffer: what a lane records of a trace's rounds. The memory is there, and has been touched, before the lane gets
-// it; what does not fit is counted. Written by the lane's thread, read by anybody at any time.
+// TraceBuffer: a lane's records of a trace's rounds. Its memory is allocated and touched before the lane gets it;
+// events that do not fit are counted. Written by the lane's thread, read by any thread at any time.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class TraceBuffer {
   TraceBuffer(Round first, Round last, std::size_t capacity)
       : first_(first), last_(last), capacity_(capacity), events_(std::make_unique<TraceEvent[]>(capacity)) {}
 
-  // Room for so many events in every round, and a quarter more for what is said twice.
+  // Makes room for `a_round` events in every round, and a quarter more for repeated ones.
   static std::shared_ptr<TraceBuffer> for_events(Round first, Round last, std::uint64_t a_round) {
     const std::uint64_t events = (last.value - first.value + 1) * a_round;
     return std::make_shared<TraceBuffer>(first, last, std::min<std::size_t>(events + events / 4, kMaxTraceEvents));
@@ -53,7 +53,7 @@ class TraceBuffer {
   std::atomic<std::uint64_t> lost_{0};
 };
 
-// What a daemon has recorded in one track.
+// A daemon's records in one track.
 struct TraceTrackEvents {
   TraceTrack track = TraceTrack::kServerLane;
   std::uint16_t index = 0;
@@ -61,7 +61,7 @@ struct TraceTrackEvents {
   std::uint64_t lost = 0;
 };
 
-// In messages of at most kMaxPartEvents; the last one says so. about: job, view and first round.
+// Sends the tracks in messages of at most kMaxPartEvents; the last one is marked. about: job, view and first round.
 inline void send_trace(const TracePart& about, const std::vector<TraceTrackEvents>& tracks,
                        const std::function<void(const TracePart&)>& send) {
   for (const TraceTrackEvents& track : tracks) {

@@ -1,4 +1,4 @@
-// A trace of a job's rounds (docs/trace.md): what is recorded, and the messages that order and bring it.
+// A trace of a job's rounds (docs/trace.md): its events, and the messages that order and deliver them.
 #pragma once
 
 #include <cstdint>
@@ -89,7 +89,7 @@ struct TracePart {
   TraceTrack track = TraceTrack::kServerLane;
   std::uint16_t index = 0;  // of the lane; of a trainer its local rank
   std::vector<TraceEvent> events;
-  std::uint64_t lost = 0;  // events of this track that had no room; said once
+  std::uint64_t lost = 0;  // events of this track that had no room; reported once
   bool done = false;       // nothing more comes from this daemon
 
   static constexpr auto kWire = TRIB_WIRE(TracePart);

@@ -1,6 +1,6 @@
-// ValueAnswers: the answers to a job's newest keys (common/wire/rank_values.h), from view to view. Whoever goes on from
-// a loop's last top asks again, and gets the same bytes. The coordinator has one, each worker, and each trainer in its
-// keepsake: whoever has passed a key knows its answer, and says it in the next view before all else. Pure.
+// ValueAnswers: the answers to a job's newest keys (common/wire/rank_values.h), from view to view. A process that
+// continues from a loop's last top asks again, and gets the same bytes. The coordinator has one, each worker, and each
+// trainer in its keepsake: a process that has passed a key knows its answer, and sends it first in the next view. Pure.
 //
 // Invariants: at most kRounds rounds, the newest that have answers, and round 0, whose first calls a process makes
 // again whenever it starts; of a round at most kMaxRoundBytes, those of its last calls.
@@ -22,20 +22,20 @@ class ValueAnswers {
   static constexpr std::size_t kRounds = 4;                // as kMaxHeldRounds: a view may begin at each of them
   static constexpr std::size_t kMaxRoundBytes = 8u << 20;  // as SharedValues::bytes() counts
 
-  // A view of the job begins after this round. What is of later ones, or of another job, is void.
+  // Begins a view of the job after this round. Answers of later rounds, or of another job, are dropped.
   void begin(JobId job, Round round) {
     if (job != job_) rounds_.clear();
     job_ = job;
     rounds_.erase(rounds_.upper_bound(round), rounds_.end());
   }
-  // null: it is not known.
+  // Returns the answer; null: it is not known.
   const SharedValues* of(ValueKey key) const {
     const auto round = rounds_.find(key.round);
     if (round == rounds_.end()) return nullptr;
     const auto answer = round->second.answers.find(key.index);
     return answer == round->second.answers.end() ? nullptr : &answer->second;
   }
-  // Takes the place of another one.
+  // Adds an answer, replacing an earlier one.
   void add(SharedValues answer) {
     Answers& round = rounds_[answer.round];
     if (const auto at = round.answers.find(answer.index); at != round.answers.end()) round.erase(at);

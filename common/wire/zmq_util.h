@@ -37,8 +37,8 @@ class LentMemory {
 // Takes over a received message as a Payload: no copy.
 Payload to_payload(zmq::message_t message);
 
-// A ROUTER's automatic routing id (5 bytes, the first 0) packed into a PeerId. kMalformed for ids that a peer chose
-// itself: they could be used to take over somebody's connection.
+// Packs a ROUTER's automatic routing id (5 bytes, the first 0) into a PeerId. kMalformed for ids that a peer chose
+// itself: they could be used to take over another peer's connection.
 Result<PeerId> peer_from_routing_id(std::span<const std::byte> routing_id);
 zmq::message_t routing_id_of(PeerId peer);
 
@@ -46,7 +46,7 @@ zmq::message_t routing_id_of(PeerId peer);
 // queued per peer in each direction; beyond it a send gives EAGAIN.
 void set_common_options(zmq::socket_t& socket, std::size_t max_message, int high_water);
 
-// Sending and receiving without waiting, and without exceptions for what is no exception.
+// Sending and receiving without waiting, and without exceptions for ordinary results.
 
 // One frame, if there is one.
 bool receive_now(zmq::socket_t& socket, zmq::message_t& frame);
@@ -55,8 +55,8 @@ bool receive_now(zmq::socket_t& socket, zmq::message_t& frame);
 // frames takes no memory here. Returns how many there were; 0 if none.
 int receive_frames(zmq::socket_t& socket, std::span<zmq::message_t> frames);
 
-// False with zmq_errno() EAGAIN (the peer takes nothing, or nobody is connected) or EHOSTUNREACH (it is gone); the
-// frame is then still the caller's.
+// Returns false with zmq_errno() EAGAIN (the peer takes nothing, or none is connected) or EHOSTUNREACH (it is gone);
+// the frame is then still the caller's.
 bool send_now(zmq::socket_t& socket, zmq::message_t& frame, bool more);
 
 inline std::span<const std::byte> bytes_of(const zmq::message_t& frame) {

@@ -7,7 +7,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${1:-$("$here/../../scripts/torch_environment.sh")}
-export PYTHONPATH=$here/.. OMP_NUM_THREADS=1
+export PYTHONPATH=$here/..:$here/quick_start OMP_NUM_THREADS=1
 "$python" -c 'import torch; print("torch", torch.__version__)'
 cd "$here"
 first="test_cluster test_twins test_processes test_loops test_elastic test_launchers test_init"

@@ -1,4 +1,4 @@
-// What the end-to-end tests share: a small data set on disk, job files, and clusters of real daemons.
+// Fixtures of the end-to-end tests: a small data set on disk, job files, and clusters of real daemons.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -38,7 +38,7 @@ inline bool eventually(const std::function<bool()>& condition, milliseconds pati
   return true;
 }
 
-// Address of an endpoint on this machine.
+// Returns the address of an endpoint on this machine.
 inline sockaddr_in address_of(const std::string& endpoint) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -47,7 +47,7 @@ inline sockaddr_in address_of(const std::string& endpoint) {
   return address;
 }
 
-// Plain TCP connection to such an endpoint; none if nobody takes it.
+// Opens a plain TCP connection to such an endpoint; none if it is refused.
 inline FileDescriptor connect_to(const std::string& endpoint) {
   FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_in address = address_of(endpoint);
@@ -94,7 +94,7 @@ inline const char* kAdamW = "name = \"adamw\"\nlr = 0.003";
 inline const char* kOuterMomentum = "name = \"sgd\"\nlr = 0.7\nmomentum = 0.9\nnesterov = true";
 inline const char* kMomentum = "name = \"sgd\"\nlr = 0.05\nmomentum = 0.9\nnesterov = true\nweight_decay = 0.0005";
 
-// Writes the job's TOML and, once, the data set beside it; returns the file's path.
+// Writes the job's TOML and, once, the data set next to it; returns the file's path.
 inline std::string write_job(const TempDir& dir, const Job& job) {
   const std::string data = dir / "data";
   if (!std::filesystem::exists(data)) write_data_set(data);
@@ -115,7 +115,7 @@ inline std::string bin(const std::string& program) {
   return std::string(TRIBUTARY_BIN_DIR) + "/" + program;
 }
 
-// Starts a daemon that is to end by itself with an error. The last lines of its log.
+// Starts a daemon that must exit by itself with an error. Returns the last lines of its log.
 inline std::string refusal_of(const std::string& daemon, const std::string& config, const std::string& log) {
   auto process = Process::spawn({.argv = {bin(daemon), "--config", config}, .log_file = log});
   REQUIRE(process);
@@ -125,7 +125,7 @@ inline std::string refusal_of(const std::string& daemon, const std::string& conf
   return last_lines(log, 15);
 }
 
-// What one process says of the job when it trains it without any daemon. On the CPU, as all trainers here: a GPU has
+// Returns the report of one process that trains the job without any daemon, on the CPU, as all trainers here: a GPU has
 // other bits. nodes: matters to encodings that round a node's sum.
 inline nlohmann::json standalone_result(const TempDir& dir, const std::string& job_file, int ranks, int nodes = 1) {
   const std::string log = dir / "standalone.log";
@@ -181,7 +181,7 @@ inline void start_trainers(LocalCluster& cluster, const std::string& job_file,
   REQUIRE_MESSAGE(started, started.error().message);
 }
 
-// What changes in the coordinator's view of the jobs while they train; empty if it cannot be asked.
+// Returns the part of the coordinator's status that changes while jobs train; empty if the coordinator does not answer.
 inline std::string progress_of(LocalCluster& cluster) {
   const auto body = http_get(cluster.coordinator_daemon().admin, "/status", milliseconds(2000));
   const auto status = body ? nlohmann::json::parse(*body, nullptr, false) : nlohmann::json();
@@ -195,8 +195,8 @@ inline std::string progress_of(LocalCluster& cluster) {
   return all;
 }
 
-// Waits until every trainer has ended; fails the test if somebody fails first, or nothing moves for `patience`: how
-// long the whole job takes is the machine's business.
+// Waits until every trainer has ended; fails the test if a process fails first, or nothing moves for `patience`. The
+// whole job may take any time.
 inline void finish_training(LocalCluster& cluster, milliseconds patience = kPatience) {
   std::string before;
   for (bool moved = true; moved;) {
@@ -219,7 +219,7 @@ inline void finish_training(LocalCluster& cluster, milliseconds patience = kPati
   FAIL("the trainers do not end");
 }
 
-// The ranks' final objects. Checks that all ended with the same parameters.
+// Returns the ranks' final objects. Checks that all ended with the same parameters.
 inline std::vector<nlohmann::json> results(LocalCluster& cluster) {
   std::vector<nlohmann::json> all;
   for (const Trainer& trainer : cluster.trainers()) {
@@ -239,7 +239,7 @@ inline nlohmann::json status_of(const Daemon& daemon) {
   return nlohmann::json::parse(*body);
 }
 
-// Payload bytes, both ways, that the servers' lanes have seen cross sockets, or shared memory.
+// Counts the payload bytes, both ways, that the servers' lanes have seen cross sockets, or shared memory.
 inline std::uint64_t payload_bytes(LocalCluster& cluster, Transport way) {
   std::uint64_t bytes = 0;
   for (const Daemon& server : cluster.servers()) {
@@ -251,7 +251,7 @@ inline std::uint64_t payload_bytes(LocalCluster& cluster, Transport way) {
   return bytes;
 }
 
-// Everything went the cluster's way, and nothing the other. (Jobs without servers have no such ways.)
+// Checks that all payloads took the cluster's transport, and none the other. (Jobs without servers have neither.)
 inline void check_transport(LocalCluster& cluster) {
   if (cluster.servers().empty()) return;
   const bool shares = cluster.options().transport == Transport::kShm;
@@ -259,7 +259,7 @@ inline void check_transport(LocalCluster& cluster) {
   CHECK(payload_bytes(cluster, shares ? Transport::kTcp : Transport::kShm) == 0);
 }
 
-// Kills a daemon in the middle of a job and starts it again: the trainers attach again and end in the reference's bits.
+// Kills a daemon in the middle of a job and restarts it: the trainers attach again and end in the reference's bits.
 inline void survive_kill_of(LocalCluster& cluster, Daemon& daemon, const std::string& reference) {
   daemon.process.terminate(milliseconds(0));
   const auto restarted = cluster.restart(daemon);
@@ -272,14 +272,14 @@ inline void survive_kill_of(LocalCluster& cluster, Daemon& daemon, const std::st
   CHECK(cluster.stop().empty());
 }
 
-// The coordinator's view of the only job: a field, or 0 while there is none.
+// Returns a field of the only job, as the coordinator's status has it; 0 while there is no job.
 inline std::uint64_t job_number(LocalCluster& cluster, const char* field) {
   const nlohmann::json jobs = status_of(cluster.coordinator_daemon()).at("coordinator").at("jobs");
   if (jobs.empty() || !jobs.at(0).at(field).is_number()) return 0;
   return jobs.at(0).at(field);
 }
 
-// Until the field of the only job is at least `value`; fails the test if somebody fails first.
+// Waits until the field of the only job is at least `value`; fails the test if a process fails first.
 inline void wait_for(LocalCluster& cluster, const char* field, std::uint64_t value) {
   REQUIRE(eventually([&] {
     const auto failure = cluster.failure();
@@ -288,7 +288,7 @@ inline void wait_for(LocalCluster& cluster, const char* field, std::uint64_t val
   }));
 }
 
-// SIGTERM to all daemons in the middle of a job of `rounds`, and the same again: it ends in the reference's bits.
+// Stops all daemons by SIGTERM in the middle of a job of `rounds` and resumes it: it ends in the reference's bits.
 inline void stop_and_resume(const TempDir& dir, const std::string& job_file, std::uint64_t rounds,
                             const std::string& reference) {
   std::uint64_t stopped_at = 0;

@@ -38,7 +38,7 @@ using std::chrono::milliseconds;
 constexpr std::uint32_t kNodes = 2;
 constexpr std::uint64_t kChunkBytes = 320u << 10;  // a top-k frame has two groups
 constexpr std::size_t kNotes = 64u << 10;          // of a ring, before its frames
-constexpr milliseconds kView{700};                 // then it attaches anew
+constexpr milliseconds kView{700};                 // then it attaches again
 constexpr milliseconds kSlowness{2};               // of the honest rank, which lets frames of the other one wait
 constexpr milliseconds kPause{20};
 

@@ -1,4 +1,4 @@
-// A command line of a shell, and what came of it.
+// A command line of a shell, and its result.
 #pragma once
 
 #include <string>

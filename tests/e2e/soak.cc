@@ -48,7 +48,7 @@ constexpr const char* kNames[kQuantities] = {"anonymous_bytes", "descriptors", "
 struct Bound {
   double once = 0.0, per_unit = 0.0;
 };
-// What is no growth: arenas that fill, tables that double, RocksDB's write buffer and logs, which have bounds.
+// Bounded changes that are no growth: arenas that fill, tables that double, RocksDB's write buffer and logs.
 constexpr Bound kBounds[kQuantities] = {{512 << 10, 64}, {4, 0}, {2, 0}, {1 << 20, 64}};
 // A finished job stays: its record, and its last snapshot with RocksDB's structures for it, whose files are open, 128
 // at most (max_open_files in server/store/rocks_options.cc).
@@ -106,7 +106,7 @@ double slope(const std::vector<Sample>& samples, Quantity quantity) {
   return median(std::move(slopes));
 }
 
-// Of a phase and daemon; the first third of the samples are not looked at.
+// Judges a phase of a daemon; ignores the first third of the samples.
 Json judge(std::vector<Sample> samples, const Bound (&bounds)[kQuantities]) {
   samples.erase(samples.begin(), samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 3));
   Json found = {{"flat", true}};

@@ -1,6 +1,6 @@
-// Whether daemons that live long stay as they are; the program `soak` takes its time about it. Real daemons, and a
-// trainer of a tiny model in this process: thousands of snapshots, views, jobs, attaches and connections, as fast as
-// they go. Meanwhile it looks at every daemon's memory, descriptors and threads and at the servers' stores.
+// Checks that long-lived daemons do not grow; the program `soak` does so for longer. Real daemons, and a trainer of a
+// tiny model in this process, make thousands of snapshots, views, jobs, attaches and connections, as fast as possible.
+// Meanwhile every daemon's memory, descriptors and threads and the servers' stores are sampled.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace tributary::e2e {
 
 struct SoakOptions {
-  // How many; 0: none.
+  // Numbers of units; 0: none.
   std::uint64_t snapshots = 10'000, views = 1'000, jobs = 200, attaches = 1'000, connections = 1'000;
   std::uint16_t servers = 2;
   std::string base_dir;  // for the daemons' stores, sockets and logs; empty: a folder in /tmp that goes again

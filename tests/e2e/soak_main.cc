@@ -1,4 +1,4 @@
-// soak: the test of daemons that live long, as long as it is told to.
+// soak: the test of long-lived daemons, for a given time.
 #include <cstdio>
 
 #include "common/base/command_line.h"

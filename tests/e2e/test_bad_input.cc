@@ -1,5 +1,5 @@
-// Mistakes of users and noise on the network, against real daemons: whoever made the mistake is told what is wrong and
-// what to do, and everybody else goes on.
+// Mistakes of users and noise on the network, against real daemons: the author of a mistake gets an error with the
+// cure, and all others continue.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -271,7 +271,7 @@ Error refusal(AttachSocket& attach, const std::vector<std::byte>& message) {
   return {error.code, error.message};
 }
 
-// What a coordinator, a lane and a worker's attach socket answer to these messages.
+// Returns the answers of a coordinator, a lane and a worker's attach socket to these messages.
 std::vector<Error> refusals(LocalCluster& cluster, const std::vector<std::byte>& control,
                             const std::vector<std::byte>& data, const std::vector<std::byte>& attach) {
   const auto to_control = decode_control(ask(cluster.coordinator(), {control}));
@@ -301,7 +301,7 @@ TEST_CASE("a peer of another protocol version is told both versions, on every so
   CHECK_FALSE(cluster->failure());
 }
 
-// The message `one`, but of a kind that nobody knows. other: one that differs from it in nothing but the kind.
+// Returns the message `one`, but of an unknown kind. other: one that differs from it in nothing but the kind.
 std::vector<std::byte> of_unknown_kind(std::vector<std::byte> one, const std::vector<std::byte>& other) {
   *std::ranges::mismatch(one, other).in1 = std::byte{200};
   return one;

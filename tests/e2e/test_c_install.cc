@@ -1,4 +1,4 @@
-// What is installed for trainers in C: examples/session.c is built with it outside the tree, with CMake and with
+// The installed files for trainers in C: examples/session.c is built with them outside the tree, with CMake and with
 // pkg-config, and finds the library.
 #include "tests/e2e/shell.h"
 

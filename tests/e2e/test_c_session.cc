@@ -1,4 +1,4 @@
-// A trainer in C (examples/session.c) over libtributary.so: it trains, survives a lost daemon, and goes on after a
+// A trainer in C (examples/session.c) over libtributary.so: it trains, survives a lost daemon, and continues after a
 // stop.
 #include <array>
 #include <sstream>
@@ -39,7 +39,7 @@ struct Outcome {
   double loss = 0.0;
 };
 
-// What all ranks say, which must be the same, in the last line of each.
+// Returns the last line of output, which must be the same for all ranks.
 Outcome outcome_of(std::array<Rank, kRanks>& ranks, int exit_code) {
   std::string first;
   for (Rank& rank : ranks) {

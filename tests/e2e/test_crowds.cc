@@ -1,6 +1,6 @@
-// Crowds before a cluster with keys: connections without a key, many with one, and half-sent messages. A job goes on at
-// its pace, and daemons' memory stays within its bound. The figures are for whoever reads them (docs/tests.md); what is
-// checked has room for a machine that does other things, too.
+// Crowds before a cluster with keys: connections without a key, many with one, and half-sent messages. A job keeps its
+// pace, and daemons' memory stays within its bound. The figures are for readers (docs/tests.md); the checks leave room
+// for a machine that does other things, too.
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kLeastPace = 0.5;  // share of the calm one
 constexpr seconds kMeasured{4};
 
-// Bytes of a process's memory that no file and nobody else has.
+// Returns the bytes of a process's private memory without a file.
 std::uint64_t anonymous_bytes(int pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {

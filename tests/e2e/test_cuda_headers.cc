@@ -1,4 +1,4 @@
-// A build with nvcc where the header of NCCL is missing: it goes through, and says what is left out.
+// A build with nvcc but without NCCL's header succeeds, and reports the missing parts.
 #include <cstdio>
 
 #include "tests/e2e/shell.h"

@@ -1,4 +1,4 @@
-// Servers and workers killed at once, and full disks: what is lost is time, not bits.
+// Servers and workers killed at once, and full disks: only time is lost, not bits.
 #include <doctest/doctest.h>
 #include <signal.h>
 

@@ -25,7 +25,7 @@ void start_nodes(LocalCluster& cluster, const std::string& job_file, std::vector
   REQUIRE_MESSAGE(started, started.error().message);
 }
 
-// What the tool prints, with slow rounds: there must be seconds for nodes to join.
+// Returns the tool's report, with slow rounds: nodes need seconds to join.
 nlohmann::json bench_elastic(const TempDir& dir, const std::string& job_file, const std::string& arguments) {
   const std::string log = dir / "elastic.log", out = dir / "elastic.json";
   const std::string command = bin("tributary") + " bench elastic " + job_file + " " + arguments +
@@ -54,7 +54,7 @@ TEST_CASE("two nodes become four and then three without a stop, and every round 
     CHECK(phases[i].at("rounds").get<int>() > 50);  // of 800, less what went on until the nodes had joined
   }
   const auto coverage = result.at("coverage");
-  // What a rank tells is lost if nobody takes it soon; what was told must be right.
+  // A rank's report is lost if nobody takes it soon; reports that arrive must be right.
   CHECK(coverage.at("rounds_whole").get<int>() >= 1200);
   CHECK(coverage.at("rounds_wrong") == 0);
   CHECK(coverage.at("rounds_dealt_twice").get<int>() <= 4);

@@ -1,5 +1,5 @@
-// Jobs whose rounds wait for one decision: clipping, loss scales. The bits are the standalone reference's,
-// however the job is spread and whoever dies.
+// Jobs whose rounds wait for one decision: clipping, loss scales. The bits are the standalone reference's, however the
+// job is spread and whichever process dies.
 #include <signal.h>
 
 #include "tests/e2e/e2e.h"
@@ -123,7 +123,7 @@ TEST_CASE("status and metrics tell of the gate") {
   cluster->stop_now();
 }
 
-// Whoever dies, the decisions of rounds that are repeated are those that they had.
+// Checks that repeated rounds keep their decisions, whichever process dies.
 void survives(const char* name, const char* optimizer, const std::string& gate, std::size_t server, bool worker) {
   const TempDir dir;
   const Job job{.name = name,

@@ -1,5 +1,5 @@
 // bench/gpu_check with an nvidia-smi and programs that only pretend, and with real ones: emulated kernels, and daemons
-// that stand still. What it runs, what it makes of how they end, and what it keeps of them.
+// that stand still. Covers the commands it runs, its verdicts on their exits, and the output it keeps.
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>

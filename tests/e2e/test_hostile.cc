@@ -1,6 +1,6 @@
-// A job with a trainer that writes nonsense into all memory that it shares with its worker, in rounds that go on: the
-// daemons live, and another job beside it, on the same daemons, ends in its bits. TRIBUTARY_HOSTILE_SECONDS: how long
-// each case takes at least (2).
+// A job with a trainer that writes nonsense into all memory that it shares with its worker, while rounds continue: the
+// daemons survive, and another job on them ends in its bits. TRIBUTARY_HOSTILE_SECONDS: the least duration of each case
+// (2).
 #include <cstdlib>
 #include <sstream>
 
@@ -21,7 +21,7 @@ struct Trainers {
   Process processes[2] = {};
 
   std::string log_of(std::uint32_t node) const { return log_folder + "/hostile-" + std::to_string(node) + ".log"; }
-  // Whoever is not there: what the hostile rank writes may well be its own end.
+  // Restarts missing trainers: the hostile rank's writes may well end itself.
   void keep_up() {
     for (std::uint32_t node = 0; node < 2; ++node) {
       if (processes[node].running()) continue;
@@ -101,7 +101,7 @@ void suffer(const std::string& mode, const std::string& push, const std::string&
   ClusterOptions options = options_in(dir / "run");
   options.servers = options.lanes = 2;
   options.nodes = 2;
-  options.peer_timeout_ms = 60'000;  // what begins anew does so for what the trainer did, not for a busy machine
+  options.peer_timeout_ms = 60'000;  // a view ends for the trainer's deeds, not for a busy machine
   const auto cluster = start(options);
   Trainers hostile{*cluster, {"hostile", mode, push, pull}, dir / "run"};
   hostile.keep_up();

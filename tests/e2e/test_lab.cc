@@ -1,5 +1,5 @@
-// A small lab, for real. Where there are no rights to make one, the cases say so in a line that begins with "skipped:",
-// which CTest counts as skipped.
+// A small lab, for real. Without the rights to make one, the cases print a line that begins with "skipped:", which
+// CTest counts as skipped.
 #include <doctest/doctest.h>
 #include <signal.h>
 

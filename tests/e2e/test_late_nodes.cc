@@ -1,7 +1,5 @@
-// Nodes that are late: work-weighted rounds, and being named, with real daemons.
+// Late nodes: work-weighted rounds, and reports of stragglers, with real daemons.
 #include <signal.h>
-
-#include <algorithm>
 
 #include "tests/e2e/e2e.h"
 
@@ -74,92 +72,6 @@ TEST_CASE("with a deadline the slow node does what it manages, is named for it, 
   CHECK(number(all[2], "samples_left") > 2 * number(all[0], "samples_left"));
   CHECK(number(all[0], "restarts") >= 1);
   CHECK(cluster->stop().empty());
-}
-
-TEST_CASE("the experiment runs, says what is ideal, and keeps what it measured before") {
-  const TempDir dir;
-  const std::string report = dir / "report";
-  const std::string log = dir / "bench.log";
-  const auto begin = [&](const std::string& variants, const std::string& folder) {
-    std::filesystem::remove(log);
-    auto process = Process::spawn({.argv = {bin("tributary"),
-                                            "bench",
-                                            "stragglers",
-                                            "--seconds",
-                                            "1",
-                                            "--nodes",
-                                            "2",
-                                            "--batch",
-                                            "32",
-                                            "--micro-batches",
-                                            "8",
-                                            "--us-per-sample",
-                                            "200",
-                                            "--slowdown",
-                                            "constant",
-                                            "--variants",
-                                            variants,
-                                            "--json",
-                                            "--report",
-                                            folder},
-                                   .log_file = log});
-    REQUIRE_MESSAGE(process, process.error().message);
-    return std::move(*process);
-  };
-  const auto measure = [&](const std::string& variants) {
-    Process process = begin(variants, report);
-    const auto status = process.wait(kPatience * 2);
-    REQUIRE(status);
-    return *status;
-  };
-  const auto bench = [&](const std::string& variants) {
-    const ExitStatus status = measure(variants);
-    const std::string said = last_lines(log, 15);
-    INFO(said);
-    // The page needs matplotlib; what was measured is kept without it.
-    CHECK((status.ok() || (status.code == 1 && said.find("matplotlib") != std::string::npos)));
-    std::ifstream in(report + "/stragglers.json");
-    REQUIRE(in.good());
-    return nlohmann::json::parse(in);
-  };
-  const nlohmann::json first = bench("sync,weighted");
-  REQUIRE(first.at("runs").size() == 3);
-  CHECK(first.at("runs").at(0).at("slowdown") == "none");
-  CHECK(first.at("options").at("deadline_ms") >= 6);
-  for (const auto& run : first.at("runs")) {
-    CHECK(run.at("samples") > 0.0);
-    CHECK(run.at("curve").size() > 5);
-    CHECK(run.at("ratio") > 0.0);
-  }
-  CHECK(first.at("runs").at(1).at("ideal_per_s") < first.at("runs").at(0).at("samples_per_s"));
-  CHECK(first.at("runs").at(2).at("left") > 0.0);
-  const nlohmann::json second = bench("async");
-  REQUIRE(second.at("runs").size() == 4);
-  CHECK(second.at("runs").at(1) == first.at("runs").at(1));
-  // A file with the same options that lacks something is refused by its name, and left as it is.
-  nlohmann::json damaged = second;
-  damaged.at("runs").at(0).erase("samples_per_s");
-  std::ofstream(report + "/stragglers.json") << damaged.dump();
-  CHECK(measure("sync").code == 1);
-  const std::string said = last_lines(log, 15);
-  INFO(said);
-  CHECK(said.find(report + "/stragglers.json is not what this command wrote") != std::string::npos);
-  CHECK(said.find("samples_per_s") != std::string::npos);
-  std::ifstream kept(report + "/stragglers.json");
-  CHECK(nlohmann::json::parse(kept) == damaged);
-
-  // Who is interrupted keeps what was measured by then.
-  const std::string other = dir / "interrupted";
-  Process interrupted = begin("sync,weighted,ssp-1,ssp-4,async", other);
-  REQUIRE(eventually([&] { return std::filesystem::exists(other + "/stragglers.json"); }));
-  interrupted.send_signal(SIGINT);
-  const auto status = interrupted.wait(kPatience);
-  REQUIRE(status);
-  CHECK(status->code == 1);
-  std::ifstream partly(other + "/stragglers.json");
-  const auto runs = nlohmann::json::parse(partly).at("runs");
-  CHECK(runs.size() >= 1);
-  CHECK(runs.size() < 6);
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ TEST_CASE("a round has as many bytes as without local steps, and as many times t
     return Carried{all[0].at("bytes_pushed").get<std::uint64_t>() + all[0].at("bytes_pulled").get<std::uint64_t>(),
                    all[0].at("samples").get<std::uint64_t>()};
   };
-  // Of eight rounds: what comes before the first one does not count.
+  // The costs of eight rounds, without the traffic before the first one.
   const auto of_rounds = [&](const Job& job) {
     const Carried few = carried(job, 8), many = carried(job, 16);
     return Carried{many.bytes - few.bytes, many.samples - few.samples};

@@ -1,4 +1,5 @@
-// Nothing that was to be kept and is not ends with status 0, or in silence; and who stopped a job is told to all.
+// State that was to be kept and is not never ends with status 0, or in silence; and every rank learns who stopped a
+// job.
 #include <doctest/doctest.h>
 #include <signal.h>
 
@@ -135,7 +136,7 @@ TEST_CASE("a job that ends on a full disk is not saved, its server is not well, 
   status = status_of(server);
   CHECK(status.at("not_saved").empty());
   CHECK(status.at("coordinator").at("jobs").at(0).at("not_saved") == "");
-  // What is shown of a job that does not run is what there is of it.
+  // The status of a job that does not run shows its state.
   CHECK(status.at("coordinator").at("jobs").at(0).at("max_version") == 6000);
   CHECK(cluster->stop().empty());
 }

@@ -1,6 +1,5 @@
-// The commands of the notes for users that README names first, in their order, as somebody who reads them for the first
-// time types them: every line of their `sh` blocks is run, or is named here with the reason why not. README's own:
-// tests/test_readme.py.
+// The commands of the notes for users that README names first, in their order, as a new reader types them: every line
+// of their `sh` blocks is run, or is named here with the reason why not. README's own: tests/test_readme.py.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -33,7 +32,7 @@ const std::vector<Rule>& rules() {
       {"tributary bench torch", Way::kNotRun, "root, torch, and minutes; python/tests/test_bench.py"},
       {"bench/torch_step.py", Way::kNotRun, "torch, and minutes"},
       {"tributary bench ", Way::kNotRun,
-       "measures, on a machine that does nothing else; test_up, test_late_nodes, unit tests"},
+       "measures, on a machine that does nothing else; test_up, unit tests"},
       {"ssh ", Way::kNotRun, "another machine; test_page opens the page"},
       {"sudo ", Way::kNotRun, "root, and this machine's own system; test_deb"},
       {"man ", Way::kNotRun, "the package's; test_command_lines"},
@@ -152,8 +151,8 @@ TEST_CASE("the commands of the notes for users do what they say, in their order"
     CHECK_MESSAGE(used[i], "nothing has a command that begins with '" << rules()[i].begins << "': drop its rule");
   }
 
-  // Commands for another terminal: beside README's job, as long as that takes. Some of it has an answer only after some
-  // rounds; and what was saved is called after a round that nobody knows before.
+  // Commands for another terminal run during README's job. Some have an answer only after some rounds, and a
+  // checkpoint's name has a round that is not known before.
   Process training = spawn(
       "exec tributary up configs/fashion-mnist.toml --servers 2 --nodes 2 --ranks-per-node 2 --fresh "
       "--set train.epochs=1000",

@@ -1,4 +1,5 @@
-// Jobs whose chunks are spread by the links of the daemons' hosts. All run on this machine, and say that they do not.
+// Jobs whose chunks are spread by the links of the daemons' hosts. All daemons run on this machine, but report
+// different hosts.
 #include <cstdlib>
 
 #include "tests/e2e/e2e.h"
@@ -15,7 +16,8 @@ Json only_job(LocalCluster& cluster) {
 TEST_CASE("a job that leaves one server without chunks trains, is kept, and goes on, to the reference's bits") {
   const TempDir dir;
   Job job{.name = "placed", .chunk_bytes = 8192, .rounds = 6000, .snapshot_every_rounds = 40};
-  // Unequal encodings: servers beside the workers do it all in 0.75 M/B, a machine of its own would only lengthen that.
+  // Unequal encodings: servers next to the workers do it all in 0.75 M/B, a machine of its own would only lengthen
+  // that.
   job.extra = "\n[encoding]\npush = \"bf16\"\n";
   const std::string job_file = write_job(dir, job);
   const std::string reference = standalone_digest(dir, job_file, 4, 2);

@@ -1,4 +1,4 @@
-// Stops and losses in the middle of a job: it goes on where it was, and ends in the bits of an undisturbed run.
+// Stops and losses in the middle of a job: it continues where it was, and ends in the bits of an undisturbed run.
 #include <signal.h>
 
 #include "tests/e2e/e2e.h"

@@ -1,5 +1,5 @@
-// A cluster with keys: it trains to the same bits, and whoever has no key, or another's, is told so and changes
-// nothing.
+// A cluster with keys: it trains to the same bits, and a peer without a key, or with another's, gets an error and
+// changes nothing.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -42,7 +42,7 @@ KeyFolder keys_of(const TempDir& dir) {
   return {dir / "run/keys"};
 }
 
-// A daemon beside the cluster, with a [security] of its own.
+// A daemon next to the cluster, with a [security] of its own.
 struct Intruder {
   Intruder(const TempDir& dir, const std::string& name, const std::string& program, const std::string& config)
       : log(dir / (name + ".log")) {
@@ -303,7 +303,7 @@ TEST_CASE("whoever has no key, or not this one, is refused with a line on both s
   }
 }
 
-// Whoever listens on the network sees the tokens of plain payloads.
+// An eavesdropper on the network sees the tokens of plain payloads.
 TEST_CASE("a token that somebody has seen is good for nothing, and neither is one of another key") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "seen", .chunk_bytes = 4096, .rounds = 100'000});
@@ -350,7 +350,7 @@ TEST_CASE("a key that is revoked in the middle of a job ends its view, and the j
   std::filesystem::rename(pub, dir / "node-1.pub");
   CHECK(eventually([&] { return has(log_of(cluster->servers()[0]), "the key of worker 'node-1' was revoked"); }));
   CHECK(eventually([&] { return has(log_of(cluster->workers()[1]), "was revoked"); }));
-  // Its trainer attaches again, and is told.
+  // Its trainer attaches again, and gets the reason.
   Trainer& shut_out = cluster->trainers()[1];
   REQUIRE(eventually([&] { return shut_out.process.poll().has_value(); }));
   CHECK(has(last_lines(shut_out.log_file, 15), "is no longer authorized"));

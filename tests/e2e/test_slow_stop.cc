@@ -1,5 +1,5 @@
-// A stop over a slow link: everything that a node owes is sent, however long that takes. Where there are no rights to
-// make a network namespace the case says so in a line that begins with "skipped:".
+// A stop over a slow link: a node sends all its residuals, however long that takes. Without the rights to make a
+// network namespace the case prints a line that begins with "skipped:".
 #include <doctest/doctest.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Daemons that live long stay as they are: a short soak.
+// Long-lived daemons do not grow: a short soak.
 #include "bench/pushpull.h"
 #include "tests/e2e/e2e.h"
 #include "tests/e2e/soak.h"
@@ -22,7 +22,7 @@ TEST_CASE("daemons do not grow with snapshots, views, jobs, attaches and connect
   CHECK(soak->at("flat").get<bool>());
 }
 
-// What `tributary bench pushpull` does, shorter.
+// Runs `tributary bench pushpull`, shorter.
 TEST_CASE("a server has no more memory of its own than the formula says, at any size and over any transport") {
   for (const std::uint64_t model_bytes : {std::uint64_t{64} << 10, std::uint64_t{4} << 20, std::uint64_t{48} << 20}) {
     for (const Transport transport : {Transport::kTcp, Transport::kShm}) {

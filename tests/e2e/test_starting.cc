@@ -28,7 +28,7 @@ class Parts {
     bool says(const std::string& text) const {
       return eventually([&] { return has(said(), text); });
     }
-    // Of a part that ends by itself.
+    // Returns the output of a part that exits by itself.
     std::string ended_with(int code) {
       const auto status = process.wait(kPatience);
       INFO(said());

@@ -1,4 +1,4 @@
-// `tributary trace` on real daemons: the file, its sums beside what status says, and what cannot be traced.
+// `tributary trace` on real daemons: the file, its sums next to status's, and jobs that cannot be traced.
 #include <cmath>
 #include <map>
 #include <set>

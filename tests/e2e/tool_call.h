@@ -47,7 +47,7 @@ class Call {
   Process process_;
 };
 
-// What a call says that is wrong usage: status 2, and nothing on standard output.
+// Returns the error message of wrong usage: status 2, and nothing on standard output.
 inline std::string usage_error(const TempDir& dir, const std::vector<std::string>& arguments) {
   Call call(dir, arguments);
   CHECK(call.wait() == 2);
@@ -60,7 +60,7 @@ inline std::vector<std::string> with(std::vector<std::string> arguments, std::in
   return arguments;
 }
 
-// The pids of the cluster in dir/run, once it is there.
+// Returns the pids of the cluster in dir/run, once it is there.
 inline std::vector<pid_t> daemons_of(const TempDir& dir) {
   nlohmann::json cluster;
   REQUIRE(eventually([&] {

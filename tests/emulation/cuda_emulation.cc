@@ -135,7 +135,7 @@ class Machine {
       fibers_[t]->done = false;
       fibers_[t]->waits_at = nullptr;
     }
-    // Who takes turns until nobody in the group can go on.
+    // The groups that take turns, each until none of its threads can continue.
     const unsigned group_size = schedule_.turns == Turns::kThreads ? threads : kWarp;
     std::vector<unsigned> groups(threads / group_size);
     std::iota(groups.begin(), groups.end(), 0u);

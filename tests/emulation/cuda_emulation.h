@@ -2,19 +2,19 @@
 // (-include), a launch becomes a loop over the blocks of the grid, and the threads of a block become fibers of one
 // thread of the operating system. Device pointers are plain pointers.
 //
-// A fiber runs until it must wait for others (a barrier of the block, an exchange within its warp); then another's turn
-// comes. So a run is deterministic; and the order of turns, and that of blocks, can be shuffled by a seed: results that
-// depend on it are a missing barrier. Shared memory begins every block filled with a pattern, so that nothing lives on
-// what a block before left. Mistakes that CUDA leaves undefined end the launch with an exception: a barrier or an
-// exchange that not all threads reach, lanes of a warp at different exchanges, a mask without all lanes.
+// A fiber runs until it must wait for others (a barrier of the block, an exchange within its warp); then another fiber
+// runs. So a run is deterministic. A seed can shuffle the order of turns, and that of blocks: results that depend on it
+// show a missing barrier. Shared memory is filled with a pattern before every block, so that no block depends on values
+// of an earlier one. Mistakes that CUDA leaves undefined end the launch with an exception: a barrier or an exchange
+// that not all threads reach, lanes of a warp at different exchanges, a mask without all lanes.
 //
 // Under AddressSanitizer and UndefinedBehaviorSanitizer, accesses outside of global and shared arrays and misaligned
 // vectors are found as well (fibers are announced to the sanitizers).
 //
-// What this cannot show: how fast anything is; whether accesses coalesce or banks conflict; what a weak memory order or
-// true parallelism does between blocks or between atomics and plain accesses; whether the compiler for the device
-// rounds as the one for the host (-fmad=false and IEEE division and square root are what makes it so); whether a launch
-// fits a device's limits. tests/gpu runs the same cases on a device.
+// Not emulated: speed; coalesced accesses and bank conflicts; effects of a weak memory order or true parallelism
+// between blocks or between atomics and plain accesses; whether the compiler for the device rounds as the one for the
+// host (-fmad=false and IEEE division and square root make it so); a device's launch limits. tests/gpu runs the same
+// cases on a device.
 #pragma once
 
 #include <bit>
@@ -46,8 +46,8 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 
-// How far one goes before others follow: all threads of the block in turns, each up to where it must wait; or a warp
-// until the whole of it waits for other warps, which shows mistakes between warps that turns of all would hide.
+// The length of a turn: all threads of the block in turns, each up to its next wait; or a warp until all of it waits
+// for other warps, which shows mistakes between warps that turns of all threads would hide.
 enum class Turns { kThreads, kWarps };
 
 struct Schedule {
@@ -62,21 +62,21 @@ void use(const Schedule& schedule);
 // Runs `kernel` as every thread of the grid. Throws std::logic_error, which names thread and mistake.
 void run_grid(unsigned blocks, unsigned threads, const std::function<void()>& kernel);
 
-// What kernels are launched with: runs the grid, at once. An emulation of streams puts it off: it gives a launcher,
-// which gets the stream and what is to be run some time. An empty one: at once again.
+// Launches a kernel: runs the grid, at once. An emulation of streams defers it: it gives a launcher, which gets the
+// stream and the work to run later. An empty launcher restores the default: at once.
 void launch(const void* stream, unsigned blocks, unsigned threads, const std::function<void()>& kernel);
 using Launcher = std::function<void(const void* stream, std::function<void()> run)>;
 void use_launcher(Launcher launcher);
 
 // ---- For the code of the kernels ----
 
-// The same memory for all threads of the block that come by the same site.
+// Returns the same memory to all threads of the block at the same site.
 void* shared_memory(const void* site, std::size_t bytes, std::size_t alignment);
-// How many threads of the block said true.
+// Returns the number of threads of the block that passed true.
 int barrier(bool vote);
 
 enum class Exchange { kShuffle, kShuffleUp, kShuffleDown, kShuffleXor, kReduceAdd, kReduceMax };
-// Waits for all lanes of the warp; then the value of lane `source` (0 to 31) of this exchange.
+// Waits for all lanes of the warp; returns the value of lane `source` (0 to 31) of this exchange.
 std::uint64_t exchange(Exchange kind, unsigned mask, std::uint64_t value, unsigned source);
 // Likewise; combines the lanes' values.
 std::uint32_t reduce(Exchange kind, unsigned mask, std::uint32_t value);

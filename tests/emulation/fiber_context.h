@@ -1,5 +1,4 @@
-// A stack to run on and to leave again: what fibers are made of. Announced to the sanitizers, which keep books about
-// stacks.
+// A stack that a fiber runs on and can leave. It is announced to the sanitizers, which track stacks.
 //
 // On x86-64 the switch is our own: swapcontext() asks the kernel for the signal mask every time, which would be most of
 // the time that the emulation takes. Elsewhere it is swapcontext().
@@ -24,7 +23,7 @@ class FiberContext {
   FiberContext(const FiberContext&) = delete;
   FiberContext& operator=(const FiberContext&) = delete;
 
-  // Goes on in `to`; returns once somebody switches back to this, the running one.
+  // Continues in `to`; returns when another context switches back to this, the running one.
   void switch_to(FiberContext& to);
 
  private:
@@ -39,7 +38,7 @@ class FiberContext {
 #else
   ucontext_t machine_{};
 #endif
-  // Of the sanitizers; unused without them.
+  // Used by sanitizers only.
   [[maybe_unused]] const void* stack_ = nullptr;
   [[maybe_unused]] std::size_t stack_bytes_ = 0;
   [[maybe_unused]] void* fake_stack_ = nullptr;

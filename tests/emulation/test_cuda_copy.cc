@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kBytes = 64;
 using Bytes = std::array<char, kBytes>;
 
-// What a stream of its own reads from device memory that `upload` has written.
+// Returns the bytes that a stream of its own reads from device memory that `upload` has written.
 template <class Upload>
 Bytes read_after(Upload upload) {
   void *device = nullptr, *pinned = nullptr;

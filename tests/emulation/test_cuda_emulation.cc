@@ -77,7 +77,7 @@ TEST_CASE("a kernel that lacks a barrier gives wrong results in the emulation wh
 }
 
 TEST_CASE("warps that go ahead show a second use of shared memory without a barrier in between") {
-  // Each warp tells its number twice; the second time it may overwrite what another has not read yet.
+  // Each warp publishes its number twice; the second time it may overwrite a number that another has not read yet.
   emulation::use({.turns = emulation::Turns::kWarps});
   bool right = true;
   emulation::run_grid(1, kThreads, [&] {

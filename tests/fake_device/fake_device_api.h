@@ -6,7 +6,7 @@
 // whatever order the devices could choose, some seed chooses. Kernels are the CPU's (common/math/encoding.h,
 // kernels/tree_sum.h), collectives add in the order of ranks: ((r0 + r1) + r2) + ...
 //
-// What it checks (violations() says, in words):
+// Checks (violations() returns the violations, in words):
 //   order       any two conflicting accesses, of operations or the host (host_access()), are ordered by streams,
 //   events,
 //               collectives, callbacks and calls; independently of the order that happened (happens_before.h)
@@ -19,9 +19,9 @@
 //   the end     streams are idle when destroyed; live() counts what is left
 // Faults happen as FakeFaults plans them.
 //
-// What it cannot show: races below the runtime (a kernel's own threads, NCCL's protocols), deadlocks of NCCL's kernels,
-// limits of launch queues, the lifetime of IPC mappings in other processes, performance. A host callback counts as
-// known to the whole host once it has run: an engine that acts on one it has not looked at yet is not found.
+// Not covered: races below the runtime (a kernel's own threads, NCCL's protocols), deadlocks of NCCL's kernels, limits
+// of launch queues, the lifetime of IPC mappings in other processes, performance. A host callback counts as known to
+// the whole host once it has run: an engine that acts on one it has not looked at yet is not found.
 //
 // Thread rule: any thread, like the real one.
 #pragma once
@@ -56,10 +56,10 @@ struct FakeFaults {
   std::uint64_t turns = 0;
 
   std::optional<std::uint64_t> copy_fails;  // the n-th copy's call, from 0
-  // The n-th kernel or copy that runs, from 0, is a fault: its device works on nothing any more, no host function comes
-  // from there, collectives with it hang, and only who asks the device is told.
+  // The n-th kernel or copy that runs, from 0, is a fault: its device runs nothing any more, calls no host function,
+  // and hangs collectives with it. Only a query of the device reports the fault.
   std::optional<std::uint64_t> kernel_faults;
-  // The n-th kernel or copy that comes to run, from 0, does not, nor what is behind it on its stream: until let_go().
+  // The n-th kernel or copy, from 0, hangs until let_go(), and so do the operations behind it on its stream.
   std::optional<std::uint64_t> kernel_hangs;
   bool communicators_hang = false;                // create_comms() never settles
   std::optional<std::string> communicators_fail;  // create_comms() returns this
@@ -83,18 +83,18 @@ class FakeDeviceApi final : public DeviceApi {
   ~FakeDeviceApi() override;
 
   // ---- The scheduler ----
-  // One turn. False if nothing can run: all streams are empty, or what is on them hangs.
+  // Runs one operation. False if nothing can run: all streams are empty, or their heads hang.
   bool run_one();
   void run_all() {
     while (run_one()) {
     }
   }
 
-  // Until it is let go nothing settles.
+  // Holds back all settling until it is called with false.
   void hold_settling(bool hold);
-  // How many calls that make communicators, counted from the first, may get what they wait for.
+  // Lets the first `calls` calls that make communicators complete; later ones wait.
   void let_connect(std::uint64_t calls);
-  // What hangs by kernel_hangs goes on.
+  // Lets the work that hangs by kernel_hangs continue.
   void let_go();
 
   // ---- What was found ----
@@ -110,7 +110,7 @@ class FakeDeviceApi final : public DeviceApi {
   std::size_t waits() const;        // for events, that were issued
   // Labels of streams that have had both host functions and copies or kernels.
   std::vector<std::string> mixed_streams() const;
-  // What a handle of export_memory() leads to; null if it was freed.
+  // Returns the memory of a handle of export_memory(); null if it was freed.
   void* opened(const IpcHandle& handle) const;
 
   // ---- DeviceApi ----

@@ -376,7 +376,7 @@ void FakeDeviceApi::move_values(const Collective& collective) {
   }
 }
 
-// Nothing waits for this communicator any more: what it began goes on without a result.
+// Nothing waits for this communicator any more: its started operations complete without a result.
 void FakeDeviceApi::drop(CommId id, Comm& known) {
   const std::shared_ptr<CommSet> set = known.set;
   set->broken = set->broken || !set->open.empty();

@@ -1,5 +1,5 @@
-// Who knows of what: vector clocks, and a record of the accesses to a block of memory that finds two conflicting ones
-// of which neither happened before the other.
+// Vector clocks, and a record of the accesses to a block of memory, which finds two conflicting accesses of which
+// neither happened before the other.
 //
 // Actors are the host (0) and every stream. An operation happens after another one if a chain of stream order, events,
 // collectives, host callbacks and calls leads from one to the other; not because it was executed later.
@@ -44,7 +44,7 @@ class AccessHistory {
  public:
   // `knows`: the accessing actor's clock, at `access.time` of its own. The conflict in words, if there is one.
   std::optional<std::string> add(const Access& access, const Clock& knows);
-  // Of the whole block, by whoever knows `knows`: one that it does not know of.
+  // Returns an access to any part of the block that an actor with clock `knows` does not know of.
   std::optional<std::string> unknown(const Clock& knows) const;
 
  private:

@@ -33,7 +33,7 @@ struct Tried {
 void attempt(const Target& target, Tried& tried, std::span<const std::byte> input) {
   tried.size = std::min(input.size(), kLargest);
   std::ranges::copy(input.first(tried.size), tried.bytes);
-  // Of its own, exactly: a sanitizer sees who reads past its end.
+  // A copy of exactly this size: a sanitizer catches a read past its end.
   const Bytes exact(tried.bytes, tried.bytes + tried.size);
   target.run(exact);
 }

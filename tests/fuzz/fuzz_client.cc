@@ -1,4 +1,4 @@
-// What a worker's lane makes of messages that servers could send, in any order and of any round.
+// Feeds a worker's lane messages that servers could send, in any order and of any round.
 #include "common/config/job_json.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/unit/server/shard/core_fixture.h"
@@ -70,7 +70,7 @@ class Run final : private ClientOutput {
     if (which >= 0xf8) key = {JobId(input_.number()), ViewId(input_.number()), {}, ChunkIndex(input_.number())};
     return key;
   }
-  // Of a chunk that goes on: the next one or one about it; at times any.
+  // Returns the chunk's next round or one near it; at times any round.
   std::uint64_t round(std::uint8_t which) {
     const std::uint8_t near = input_.number();
     const std::uint64_t version = core_->version(ChunkIndex(which % kChunks)).value;

@@ -1,4 +1,4 @@
-// Configuration files in TOML, and JSON: of a job, a server, a worker. Theirs is one parser, so each input is read as
+// Configuration files in TOML, and JSON: of a job, a server, a worker. All have one parser, so each input is read as
 // all three.
 #include <filesystem>
 #include <fstream>

@@ -1,5 +1,5 @@
-// What the coordinator makes of control messages that any daemon could send, in any order, among orders, restarts and
-// time that passes.
+// Feeds the coordinator control messages that any daemon could send, in any order, among orders, restarts and passing
+// time.
 #include <map>
 #include <memory>
 

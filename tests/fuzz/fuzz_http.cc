@@ -1,4 +1,4 @@
-// Requests to the admin port, and the bodies of orders: from whoever reaches the port.
+// Requests to the admin port, and the bodies of orders: from any client of the port.
 #include <boost/beast/core.hpp>
 #include <sstream>
 

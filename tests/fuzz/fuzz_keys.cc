@@ -1,4 +1,4 @@
-// Files of keys and tokens: that somebody was given.
+// Files of keys and tokens: from other people.
 #include "common/security/keys.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/memory_file.h"

@@ -1,5 +1,5 @@
-// What a server's lane makes of messages that workers could send, in any order and of any round, among the commands
-// that a coordinator's words become.
+// Feeds a server's lane messages that workers could send, in any order and of any round, among the commands that result
+// from a coordinator's messages.
 #include <array>
 #include <map>
 

@@ -1,4 +1,4 @@
-// A checkpoint's manifest: from a disk, or from whoever made the checkpoint.
+// A checkpoint's manifest: from a disk, or from the checkpoint's author.
 #include "common/config/job_json.h"
 #include "common/files/checkpoint_manifest.h"
 #include "tests/fuzz/fuzz_target.h"

@@ -1,4 +1,4 @@
-// Records on disk (schema/records.capnp): from a store or a checkpoint that a disk, or somebody, has changed.
+// Records on disk (schema/records.capnp): from a store or a checkpoint that a disk, or a person, has changed.
 #include <xxhash.h>
 
 #include "server/store/records.h"

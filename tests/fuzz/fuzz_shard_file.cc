@@ -1,4 +1,4 @@
-// Shard files of checkpoints, and the chunks in them: from a disk, or from whoever made the checkpoint.
+// Shard files of checkpoints, and the chunks in them: from a disk, or from the checkpoint's author.
 #include <xxhash.h>
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// A fuzz target: fuzz_NAME.cc, which gives bytes to one parser of what comes from others, and says what must hold
-// whatever they are. It has the inputs to begin with, made by the program's own encoders.
+// A fuzz target: fuzz_NAME.cc, which gives bytes to one parser of untrusted input, and checks invariants that hold for
+// any bytes. Its first inputs are made by the program's own encoders.
 //
 // corpus_main.cc drives targets in every build, libFuzzer in the preset `fuzz` (scripts/fuzz.sh; docs/tests.md).
 #pragma once
@@ -20,16 +20,15 @@ using Bytes = std::vector<std::byte>;
 
 struct Target {
   std::string_view name;
-  // Inputs that the parser accepts, most of them: mutations of what is refused at once find little. And what was found
-  // once.
+  // Inputs that the parser mostly accepts, because mutations of refused inputs find little; and former findings.
   std::vector<Bytes> (*seeds)();
   void (*run)(std::span<const std::byte> bytes);
 };
 
-// The target that a command line names first, and takes out of it. None: it says which there are.
+// Returns the target that the command line names first, and removes its name. None: prints the list of targets.
 const Target* named_target(int& argc, char** argv);
 
-// A finding if not.
+// Reports a finding if `holds` is false.
 inline void require(bool holds, std::string_view what) {
   if (holds) return;
   std::fprintf(stderr, "does not hold: %.*s\n", static_cast<int>(what.size()), what.data());
@@ -44,7 +43,7 @@ inline Bytes bytes_of(std::string_view text) {
   return {bytes.begin(), bytes.end()};
 }
 
-// The input as a sequence of choices. When it is over, every further one is 0.
+// The input as a sequence of choices. After its end every further choice is 0.
 class Choices {
  public:
   explicit Choices(std::span<const std::byte> bytes) : left_(bytes) {}

@@ -1,4 +1,4 @@
-// Mutations: an input changed a little in ways that parsers dislike, the same for the same seed.
+// Mutations: small changes of an input that parsers tend to miss, the same for the same seed.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// No parser of ours: one that believes the length that an input begins with. That corpus_main.cc finds it is tested.
+// A planted fault, no parser of ours: it trusts an input's length prefix. A test checks that corpus_main.cc finds it.
 #include "tests/fuzz/fuzz_target.h"
 
 namespace tributary::fuzz::planted {

@@ -1,5 +1,5 @@
-// What holds for messages: one that is understood can be said again, and is understood as the same; one that is not is
-// refused as its author's mistake.
+// Invariants of messages: one that decodes can be encoded again, and decodes to the same; any other is refused as its
+// author's mistake.
 #pragma once
 
 #include "common/base/result.h"

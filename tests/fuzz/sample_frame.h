@@ -1,4 +1,4 @@
-// A frame as a sender of ours makes it: what seeds of fuzz targets begin with.
+// A frame as a sender of ours makes it, for the first inputs of fuzz targets.
 #pragma once
 
 #include <cstddef>

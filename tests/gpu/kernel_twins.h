@@ -1,5 +1,5 @@
 // The cases that compare every CUDA kernel with its CPU twin, bit by bit (twins_*.cc). They are compiled into two
-// programs, which bring the memory and the way of running: test_gpu_kernels, on a device, and test_cuda_emulated, where
+// programs, which provide the memory and the launcher: test_gpu_kernels, on a device, and test_cuda_emulated, where
 // tests/emulation runs the kernels' source on the CPU.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Libraries that a machine with a GPU may lack (NCCL). A case that looks for one in vain is skipped, and says so; where
-// the variable TRIBUTARY_REQUIRE names the library, as bench/gpu_check --require sets it, the case fails.
+// Libraries that a machine with a GPU may lack (NCCL). A case that does not find its library is skipped with a note. If
+// TRIBUTARY_REQUIRE names the library, as bench/gpu_check --require sets it, the case fails.
 #pragma once
 
 #include <doctest/doctest.h>

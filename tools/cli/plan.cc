@@ -6,8 +6,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -16,18 +14,14 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/daemons.h"
 #include "tools/cli/plan_measure.h"
-#include "tools/cli/plan_paper.h"
-#include "tools/cli/plan_sweep.h"
 
 namespace tributary::cli {
 namespace {
 
 constexpr const char* kPlanFooter = R"(
 Examples:
-  tributary plan --paper
   tributary plan --nodes 4 --servers 4 --bandwidth 250Mbit/s --payload 16MB --compute-ms 200
   tributary plan --nodes 8 --ranks-per-node 8 --servers 4 --bandwidth 25Gbit/s --parameters 1e9 --push int8 --pull int8-delta
-  tributary plan --nodes 4 --bandwidth 1Gbit/s --payload 64MB --sweep servers --from 0 --to 6 --csv out.csv --plot out.svg
   tributary plan --measure --base-dir runs/fashion-mnist
 
 Layouts: flat ring and hierarchical ring are mode allreduce; two trees stand there to compare with; servers can stand on machines of
@@ -42,11 +36,9 @@ struct PlanArguments {
   std::vector<std::string> node_bandwidths;  // "2=100Mbit/s"
   std::string push, pull;
   double parameters = 0.0, latency_us = 50.0, inside_latency_us = 1.0, compute_ms = 0.0, update_ms = 0.0;
-  Sweep sweep{.over = "", .from = 0.0, .to = 0.0, .steps = 0};
-  std::string from, to, csv, plot;
   std::string base_dir, job;
   std::vector<std::string> admin;
-  bool paper = false, measure = false, json = false;
+  bool measure = false, json = false;
 };
 
 Error about(const char* option, const Error& error) {
@@ -100,7 +92,7 @@ Status set_payload(const PlanArguments& a, Scenario& s) {
       return fail(ErrorCode::kInvalidArgument, "--parameters must be at least 1; give the model's parameters, as 1e9");
     }
     s.payload_bytes = 4.0 * a.parameters;
-  } else if (!a.measure && a.sweep.over != "payload") {
+  } else if (!a.measure) {
     return fail(ErrorCode::kInvalidArgument,
                 "how large is the model? give --payload, as 64MB, or --parameters, as 16e6");
   }
@@ -114,63 +106,6 @@ Status set_payload(const PlanArguments& a, Scenario& s) {
                         *parse_encoding(a.pull.empty() ? "fp32" : a.pull));
   }
   return {};
-}
-
-Result<double> sweep_end(const PlanArguments& a, const char* option, const std::string& text) {
-  if (text.empty()) {
-    return fail(ErrorCode::kInvalidArgument, "--sweep " + a.sweep.over + " needs --from and --to");
-  }
-  auto value = a.sweep.over == "payload"     ? parse_bytes(text)
-               : a.sweep.over == "bandwidth" ? parse_bandwidth(text)
-                                             : Result<double>(0.0);
-  if (!value) return tl::unexpected<Error>(about(option, value.error()));
-  if (a.sweep.over == "payload" || a.sweep.over == "bandwidth") return value;
-  char* end = nullptr;
-  const double count = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || *end != '\0') {
-    return fail(ErrorCode::kInvalidArgument, std::string(option) + " '" + text + "' is no number of " + a.sweep.over);
-  }
-  return count;
-}
-
-Status write_file(const std::string& file, const std::string& text) {
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.flush();
-  if (!out) return fail(ErrorCode::kIo, "cannot write " + file + "; is its folder there, and writable?");
-  return {};
-}
-
-Status run_sweep(PlanArguments& a, const Scenario& scenario) {
-  const auto from = sweep_end(a, "--from", a.from);
-  if (!from) return tl::unexpected<Error>(from.error());
-  const auto to = sweep_end(a, "--to", a.to);
-  if (!to) return tl::unexpected<Error>(to.error());
-  a.sweep.from = *from;
-  a.sweep.to = *to;
-  if (a.sweep.steps == 0) {
-    const bool whole = a.sweep.over == "nodes" || a.sweep.over == "servers";
-    a.sweep.steps = whole && *to >= *from && *to - *from < 1000 ? static_cast<std::uint32_t>(*to - *from) + 1 : 21;
-  }
-  if (!a.plot.empty() && !a.plot.ends_with(".svg") && !a.plot.ends_with(".png")) {
-    return fail(ErrorCode::kInvalidArgument, "--plot " + a.plot + " must end in .svg or .png");
-  }
-  const auto csv = sweep_csv(scenario, a.sweep);
-  if (!csv) return tl::unexpected<Error>(csv.error());
-  if (a.csv.empty() && a.plot.empty()) std::printf("%s", csv->c_str());
-  if (!a.csv.empty()) {
-    if (const Status written = write_file(a.csv, *csv); !written) return written;
-    std::printf("wrote %s\n", a.csv.c_str());
-  }
-  if (a.plot.empty()) return {};
-  const std::string data = a.csv.empty() ? a.plot + ".csv" : a.csv;
-  if (a.csv.empty()) {
-    if (const Status written = write_file(data, *csv); !written) return written;
-  }
-  const Status drawn = plot_sweep(data, a.plot);
-  if (a.csv.empty()) std::filesystem::remove(data);
-  if (drawn) std::printf("wrote %s\n", a.plot.c_str());
-  return drawn;
 }
 
 Result<std::optional<Measured>> measured(const PlanArguments& a) {
@@ -190,11 +125,6 @@ Result<std::optional<Measured>> measured(const PlanArguments& a) {
 }
 
 Status run_plan(PlanArguments& a) {
-  if (a.paper) {
-    const PaperFigures figures = paper_figures();
-    std::printf("%s", a.json ? (paper_json(figures).dump() + "\n").c_str() : paper_text(figures).c_str());
-    return {};
-  }
   const auto links = measured(a);
   if (!links) return tl::unexpected<Error>(links.error());
   Scenario& s = a.scenario;
@@ -205,7 +135,6 @@ Status run_plan(PlanArguments& a) {
   if (*links) use_measured(**links, s);
   if (const Status set = set_bandwidths(a, s); !set) return set;
   if (const Status set = set_payload(a, s); !set) return set;
-  if (!a.sweep.over.empty()) return run_sweep(a, s);
   const auto plan = make_plan(s);
   if (!plan) return tl::unexpected<Error>(plan.error());
   if (a.json) {
@@ -295,19 +224,6 @@ void add_plan(CliCommand app, int& exit_status) {
   add_machine_options(plan, a);
   add_job_options(plan, a);
   plan->add_flag("--json", a.json, "print one JSON object");
-  plan->add_flag("--paper", a.paper, "the worked example: 1e9 fp16 parameters on 8 and 64 GPUs");
-
-  const CliOption sweep = plan->add_option("--sweep", a.sweep.over, "over payload, nodes, servers or bandwidth")
-                              ->check(one_of({"payload", "nodes", "servers", "bandwidth"}));
-  plan->add_option("--from", a.from, "first value of the sweep, with its unit")->needs(sweep);
-  plan->add_option("--to", a.to, "last value")->needs(sweep);
-  plan->add_option("--steps", a.sweep.steps, "values (default: every whole number, or 21)")
-      ->check(in_range(1u, kMaxSweepSteps))
-      ->needs(sweep);
-  plan->add_option("--csv", a.csv, "write the sweep there")->type_name("FILE")->needs(sweep);
-  plan->add_option("--plot", a.plot, "draw the sweep: FILE.svg or FILE.png (needs python3-matplotlib)")
-      ->type_name("FILE")
-      ->needs(sweep);
 
   const CliOption measure = plan->add_flag("--measure", a.measure, "take links, model and hosts from running daemons");
   plan->add_option("--base-dir", a.base_dir, "folder of a running `tributary up`")->type_name("FOLDER")->needs(measure);

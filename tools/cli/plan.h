@@ -1,6 +1,4 @@
-// The computations of `tributary plan`, apart from the tool for their tests: the table of layouts with a
-// recommendation, the published example (plan_paper), sweeps (plan_sweep), and link figures of running daemons
-// (plan_measure).
+// The computation behind `tributary plan`, apart from the tool for its tests: the table of layouts with a recommendation.
 #pragma once
 
 #include <cstddef>

@@ -106,7 +106,7 @@ void AllreduceEngine::handle(const DeviceOrder& order) {
     return;
   }
   end(*flight);
-  flight->group = plan().groups();  // over: found by nobody
+  flight->group = plan().groups();  // over: no search finds it
   while (!flights_.empty() && flights_.front().group == plan().groups()) flights_.pop();
 }
 
@@ -173,7 +173,8 @@ void AllreduceEngine::begin(bool trial) {
   flights_.push(flight);
 }
 
-// As far as it goes without the host: to the next collective that is not on its streams yet, or to the tails.
+// Advances a flight as far as possible without the host: to the next collective that is not on its streams yet, or to
+// the tails.
 Status AllreduceEngine::advance(Flight& flight) {
   while (true) {
     Status done;
@@ -208,7 +209,7 @@ Status AllreduceEngine::advance(Flight& flight) {
 
 // ---- Progress ----
 
-// Once all nodes have been heard, a wait may be one for their trainers.
+// After the trial a wait may be one for other nodes' trainers, so it has no time-out.
 Status AllreduceEngine::check_progress() {
   if (flights_.empty() || !late(flights_.front().since_ns) || (tried_ && plan().nodes > 1)) return {};
   const Flight& flight = flights_.front();

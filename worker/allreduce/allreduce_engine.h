@@ -1,24 +1,22 @@
 // AllreduceEngine: the pipeline (stream_pipeline.h) of one view of an all-reduce job on this node. Its order is the
-// same on all nodes: groups of chunks from the last to the first, round by round. What it puts on the streams is in
-// allreduce_issue.cc.
+// same on all nodes: groups of chunks from the last to the first, round by round. allreduce_issue.cc puts the work on
+// the streams.
 //
 //   main   tail to the device ──► [sum in the node] ─► [sum over nodes] ─┐       step ─► [parameters to the node's
 //   devices] ─┐ out                                                 tail to the host ─┴─ host ─┘        (a checkpoint's
 //   copies) ─ host ◄─┘
 //
-// The step's scale is 1 / total weight, and scalars of a step are the host's: so the tail goes through the host
+// The step's scale is 1 / total weight, and the host computes a step's scalars: so the tail goes through the host
 // between the sum and the step. Meanwhile the next groups' sums are on the stream: up to AllreduceDevices::kSlots
 // groups are under way.
 //
-// Order. All collectives of a device are on one stream, those over nodes in the same order on every node, those in the
-// node in the same order on all its devices: so whatever NCCL runs one after another somewhere, nothing waits in a
-// circle.
+// Order. All collectives of a device are on one stream: those over nodes in the same order on every node, those in the
+// node in the same order on all its devices. So NCCL may serialize collectives anywhere without a circular wait.
 //
-// Connecting ends with a trial: a whole exchange of zeros in which every member has the weight 1. What NCCL sets up
-// when it first sends is set up then, under the time-out, and a total other than the number of members is an error.
+// Connecting ends with a trial: a whole exchange of zeros in which every member has the weight 1. NCCL's set-up at its
+// first send happens then, under the time-out, and a total other than the number of members is an error.
 //
-// After it a wait has no time-out if there are other nodes: it is, as far as anybody here can tell, a wait for their
-// trainers.
+// After the trial a wait has no time-out if there are other nodes: it may be a wait for their trainers.
 //
 // Thread rule: ready() from any thread; everything else on one at a time.
 #pragma once
@@ -53,11 +51,11 @@ class AllreduceEngine final : public StreamPipeline {
   // Begins to connect. keys: plan().communicators() of them, if it has any between nodes.
   Status connect(std::span<const CommKey> keys);
   bool connected() const { return tried_; }  // step() until then
-  // The values that the view begins with. REQUIRES: connected(), nothing under way. `wait` is called until the devices
-  // have done what was asked; false: give up (kStopped).
+  // Loads the values that the view begins with. REQUIRES: connected(), nothing under way. `wait` is called until the
+  // copies are done; if it returns false, load() gives up (kStopped).
   using Wait = std::function<bool()>;
   Status load(ReplicaState& state, const Wait& wait);
-  // And what it ended with: the owners' chunks. REQUIRES: quiet().
+  // Saves the values that the view ended with: the owners' chunks. REQUIRES: quiet().
   Status save(ReplicaState& state, const Wait& wait);
 
   // All local ranks are ready with `chunk`, for its next round. At most once until it is stepped.
@@ -114,7 +112,7 @@ class AllreduceEngine final : public StreamPipeline {
   Status advance(Flight& flight);
   void end(const Flight& flight);
 
-  // allreduce_issue.cc: what is put on the streams.
+  // allreduce_issue.cc: the work on the streams.
   Status sum(const Flight& flight);
   Status exchange(const Flight& flight);
   Status collect(Flight& flight);
@@ -143,7 +141,7 @@ class AllreduceEngine final : public StreamPipeline {
   std::uint32_t rounds_ = 0;  // begun since the start, all groups but those from next_group_ down
   const Round start_;
   std::uint64_t count_ = 0;  // flights ever begun
-  bool tried_ = false;       // the trial has ended well
+  bool tried_ = false;       // the trial has succeeded
 };
 
 }  // namespace tributary

@@ -1,4 +1,4 @@
-// What AllreduceEngine puts on the streams, stage by stage. Read with the picture in allreduce_engine.h.
+// AllreduceEngine's work on the streams, stage by stage. Read with the picture in allreduce_engine.h.
 #include <algorithm>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 
 namespace tributary {
 
-// What the device adds to the sum over nodes, and afterwards that sum.
+// The device's contribution to the sum over nodes, and afterwards that sum.
 float* AllreduceEngine::values(std::uint32_t position, const Flight& flight) const {
   return plan().sharded() ? devices_->share(position, flight.slot)
                           : devices_->gradients(position, plan().chunk_of(flight.group, position));
@@ -18,7 +18,7 @@ Status AllreduceEngine::sum(const Flight& flight) {
   for (std::uint32_t position = 0; plan().between_nodes() && position < plan().devices(); ++position) {
     const ChunkIndex chunk = plan().chunk_of(flight.group, position);
     if (!plan().exists(chunk)) continue;
-    // What NodeGather knows is the node's: one of the members that add up this chunk here brings it.
+    // The tail is the node's: only one of the members that add up this chunk here brings it.
     const bool brings = plan().sharded() || position == 0;
     const BucketTail tail = flight.trial ? BucketTail{1, 0} : brings ? tails_[chunk.value] : BucketTail{};
     float* out = devices_->tail_out(position, flight.slot);

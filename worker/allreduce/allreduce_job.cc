@@ -13,7 +13,7 @@ using Phase = ViewProgress::Phase;
 
 constexpr std::uint64_t kValuesMagic = 0x76616c7554524942ull;
 
-// What node 0 sends along the control ring before the values.
+// Header that node 0 sends along the control ring before the values.
 struct ValuesHeader {
   std::uint64_t magic = kValuesMagic;
   std::uint64_t layout_hash = 0;
@@ -76,7 +76,7 @@ void AllreduceJob::close(bool in_good_order) {
     }
     progress_.enter(parting ? Phase::kParting : Phase::kCut);
     if (exchange_) exchange_->close(parting);
-    // A view that ends in good order needs the control ring for its last words.
+    // A clean end of a view needs the control ring for the goodbyes.
     if (control_ && parting) control_->rouse();
     if (control_ && !parting) control_->abort();
     if (!parting) has_outcome_.store(true, std::memory_order_release);
@@ -134,7 +134,7 @@ Status AllreduceJob::begin() {
   return {};
 }
 
-// Listens, publishes where, and has the exchange connect while the control ring is connected here.
+// Listens, publishes the addresses, and connects the control ring while the exchange connects.
 Status AllreduceJob::open_rings() {
   const NodeJobSpec& spec = job_->spec();
   std::shared_ptr<GlooDevice> device;
@@ -258,7 +258,7 @@ void AllreduceJob::end() {
     if (saved && checkpointer_) saved = last_checkpoint();
     outcome_ = outcome_of(saved, checkpointer_ ? std::max(checkpointer_->written(), view_.start) : view_.start);
   }
-  checkpointer_.reset();  // waits for what is being written
+  checkpointer_.reset();  // waits for the checkpoint that is being written
   std::unique_ptr<GlooRing> control;
   std::unique_ptr<BucketExchange> exchange;
   const auto lock = progress_.lock();

@@ -2,13 +2,13 @@
 //
 //   trainers ──ready──► NodeBuckets ──complete──► BucketExchange ──sum, step──► node region ──version──► trainers
 //
-// A thread of its own, the conductor, begins and ends the view: publishes addresses, passes the parameters from node 0
-// along the control ring, then watches that ring (a neighbour whose connection breaks is lost), and at the end stops
-// the exchange, writes the last checkpoint and says goodbye.
+// A thread of its own, the conductor, begins and ends the view. It publishes addresses, passes the parameters from node
+// 0 along the control ring, then watches that ring (a neighbour whose connection breaks is lost). At the end it stops
+// the exchange, writes the last checkpoint and sends the goodbyes.
 //
-// The parts: ViewProgress has the phase and the one lock, NodeBuckets the trainers' side. The exchange adds and steps:
-// on the host (HostExchange), or over GPUs (spec.allreduce_devices) where the gradients lie (DeviceExchange). The
-// control ring is the same for both.
+// The parts: ViewProgress has the phase and the one lock, NodeBuckets the trainers' side. The exchange sums and steps
+// on the host (HostExchange), or on the GPUs with the gradients (spec.allreduce_devices; DeviceExchange). The control
+// ring is the same for both.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ class AllreduceJob {
   static constexpr std::size_t kMaxMembers = kMaxTailMembers;  // of a ring
 
   AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceLane& lane);
-  ~AllreduceJob();  // cuts what is still under way
+  ~AllreduceJob();  // aborts work that is still under way
   AllreduceJob(const AllreduceJob&) = delete;
   AllreduceJob& operator=(const AllreduceJob&) = delete;
 
@@ -43,7 +43,7 @@ class AllreduceJob {
   void close(bool in_good_order);
   // After close(): nothing more will be written.
   bool has_outcome() const { return has_outcome_.load(std::memory_order_acquire); }
-  // REQUIRES: has_outcome(). What there is on this node's disk, after close() in good order.
+  // The checkpoint on this node's disk after a clean close(). REQUIRES: has_outcome().
   const SnapshotDone& outcome() const { return outcome_; }
   bool ended() const { return ended_.load(std::memory_order_acquire); }  // its threads are done
 

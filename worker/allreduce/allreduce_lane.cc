@@ -68,14 +68,14 @@ void AllreduceLane::peer_address(PeerAddress address) {
       return held->job()->view().job == address.job && held->job()->view().view == address.view;
     });
     if (at != jobs_.end()) return (*at)->peer_address(address);
-    // Of a view that is over, or not open yet: the oldest go first.
+    // The address is of a view that is over, or not open yet. The oldest ones are dropped first.
     if (early_.size() >= kMaxEarly) early_.erase(early_.begin());
     early_.push_back(std::move(address));
   });
 }
 
 void AllreduceLane::close(std::shared_ptr<NodeJob> job, bool in_good_order) {
-  if (in_good_order) jobs_keeping_.fetch_add(1, std::memory_order_acq_rel);  // before anybody can look
+  if (in_good_order) jobs_keeping_.fetch_add(1, std::memory_order_acq_rel);  // before any reader of it
   command([this, job = std::move(job), in_good_order]() mutable {
     const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job() == job; });
     if (at == jobs_.end()) {
@@ -96,7 +96,7 @@ void AllreduceLane::finish_closing() {
   for (Closing& entry : closing_) {
     if (!entry.owes_outcome || !entry.job->has_outcome()) continue;
     entry.owes_outcome = false;
-    // Before anybody takes the worker for done.
+    // Done before the worker can be taken for idle.
     if (entry.job->job()->spec().node.value == 0) port_.checkpointed(entry.job->outcome());
     jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
   }

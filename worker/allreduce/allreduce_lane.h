@@ -1,16 +1,16 @@
-// AllreduceLane: what WorkerLane (lane.h) is to jobs with servers, to jobs of mode "allreduce". One thread that
-// notices ready gradients for all of them; every job has threads of its own (AllreduceJob) that reduce, talk to the
-// other nodes through Gloo and step the optimizer. Trainers see no difference: the same session, the same regions.
+// AllreduceLane: the lane of jobs of mode "allreduce", as WorkerLane (lane.h) is that of jobs with servers. Its one
+// thread notices ready gradients of all jobs; every job has threads of its own (AllreduceJob) that reduce, exchange
+// data with the other nodes through Gloo and step the optimizer. Trainers use the same session and regions.
 //
 // A job's life here: open() publishes this node's addresses through the AllreducePort and connects to the other nodes
-// as theirs come in by peer_address(); node 0 then hands out the initial parameters (initial_values() of a fresh job,
+// as peer_address() delivers theirs. Node 0 then distributes the initial parameters (initial_values() of a fresh job,
 // its checkpoint of round ViewPlan::start of a resumed one). Every chunk of the layout belongs to (shard 0, lane 0), so
 // that the session rings this lane's doorbell; chunks are the buckets of the collectives.
 //
-// When the view ends: close() in good order after a stop at a round boundary. Node 0 then writes a checkpoint, which
-// the coordinator, and through it all trainers, hear of (AllreducePort::checkpointed); and every node's connections
-// stay until its neighbours have what they need of it (kPartingPatienceMs at most). Any other close() cuts the
-// connections at once. Both wake the job's threads wherever they wait.
+// A clean close() follows a stop at a round boundary. Node 0 then writes a checkpoint and reports it to the
+// coordinator, which informs all trainers (AllreducePort::checkpointed). Every node keeps its connections until its
+// neighbours have received all they need (kPartingPatienceMs at most). Any other close() cuts the connections at once.
+// Both wake the job's threads wherever they wait.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ class AllreducePort {
  public:
   virtual ~AllreducePort() = default;
   virtual void publish(const PeerAddress& address) = 0;  // on the lane's threads
-  // Node 0's, once after close() in good order: what became of the state that the view ended with. round: of the
-  // checkpoint that there is (0: this worker writes none).
+  // Node 0 reports, once after a clean close(), whether the view's last state was written. round: of the checkpoint on
+  // its disk (0: this worker writes none).
   virtual void checkpointed(const SnapshotDone& done) = 0;  // on the lane's threads
 };
 
@@ -65,7 +65,7 @@ class AllreduceLane final : public NodeLane {
   std::uint16_t streams() const { return streams_; }
   AllreducePort& port() { return port_; }
 
-  // Memory of a job beside its shared memory: optimizer state and staging (and node 0's copy for a checkpoint).
+  // Memory of a job besides its shared memory: optimizer state and staging (and node 0's copy for a checkpoint).
   static std::uint64_t bytes_needed(const NodeJobSpec& spec);
 
  private:

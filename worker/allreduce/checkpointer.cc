@@ -105,7 +105,7 @@ void Checkpointer::run() {
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || (capturing_.value != 0 && left_ == 0); });
-    if (capturing_.value == 0 || left_ != 0) return;  // what is not copied whole is nothing
+    if (capturing_.value == 0 || left_ != 0) return;  // an incomplete copy is not written
     const Round round = capturing_;
     lock.unlock();
     std::vector<float*> slots;

@@ -1,7 +1,7 @@
-// Checkpointer: copies the state of all chunks at one round while training goes on, and writes it in the background.
-// Node 0's, in all-reduce jobs. A chunk is copied when it reaches the round; when all have, a thread of low priority
-// writes it (worker/allreduce/replica_checkpoints.h). One checkpoint at a time: one that becomes due meanwhile is of a
-// later round.
+// Checkpointer: copies the state of all chunks at one round while training continues, and writes it in the background.
+// Only node 0 of an all-reduce job has one. A chunk is copied when it reaches the round; when all have, a low-priority
+// thread writes the copy (worker/allreduce/replica_checkpoints.h). One checkpoint at a time: one that becomes due
+// meanwhile is of a later round.
 //
 // Thread rule: reaches() and capture() from any thread, one at a time for a chunk; finish() when none can come any
 // more.
@@ -26,15 +26,15 @@ class Checkpointer {
  public:
   Checkpointer(std::string store_path, const JobConfig& job, std::shared_ptr<const Layout> layout, Round start,
                ReplicaState& state, Logger logger);
-  ~Checkpointer();  // what is being written is finished
+  ~Checkpointer();  // finishes the checkpoint that is being written
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // A chunk has come to `round`. Is it to be copied? Then capture() must follow, with the values that it had then,
-  // whatever has come since; until it does, the answer stays the same.
+  // Returns whether a chunk that has come to `round` is to be copied. If so, capture() must follow with the chunk's
+  // values at that time; until it does, the answer stays the same.
   bool reaches(Round round);
   void capture(ChunkIndex chunk, const float* parameters, std::span<const float* const> slots, std::uint64_t step);
-  // Every chunk is at `round`: writes it, if it is not there already, before it returns.
+  // Writes the checkpoint of `round`, unless it exists, before it returns. REQUIRES: every chunk is at `round`.
   Status finish(Round round);
 
   Round written() const;  // newest one of this run; 0: none

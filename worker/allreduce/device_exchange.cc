@@ -80,7 +80,7 @@ void DeviceExchange::close(bool in_good_order) {
   if (!in_good_order) thread_->give_up();
 }
 
-// What NCCL still sends for others, nobody can see: so all must have come here before anything is aborted.
+// Nothing shows whether NCCL still sends for other nodes: so all must have come here before anything is aborted.
 void DeviceExchange::stop(const std::function<void()>& meet) {
   if (!thread_ || std::exchange(stopped_, true)) return;
   meet();

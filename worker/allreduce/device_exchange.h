@@ -1,7 +1,7 @@
-// DeviceExchange: adds a view's buckets up where GPUs have them: an AllreduceEngine with its thread.
+// DeviceExchange: sums a view's buckets in GPU memory: an AllreduceEngine with its thread.
 //
-// The thread calls BucketOutput from start() to stop(). close() also wakes whoever waits in connect() or load(), and
-// nothing is issued any more.
+// The thread calls BucketOutput from start() to stop(). An abrupt close() also wakes a caller in connect() or load(),
+// and nothing is issued any more.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,7 @@ class DeviceExchange final : public BucketExchange, private BucketOutput {
   Status connect(std::span<const CommKey> keys);
   Status load(ReplicaState& state) override;
   void start() override;
-  // Aborts what is under way and waits for the devices. Once is enough.
+  // Aborts work under way and waits for the devices. Once is enough.
   void stop(const std::function<void()>& meet) override;
   Status save(ReplicaState& state) override;
   void ready(ChunkIndex chunk, Round /*round*/, const BucketTail& tail) override { engine_->ready(chunk, tail); }
@@ -58,7 +58,7 @@ class DeviceExchange final : public BucketExchange, private BucketOutput {
   const Logger logger_;
   std::unique_ptr<AllreduceEngine> engine_;
   Error error_;                   // before start()
-  std::uint64_t noticed_ns_ = 0;  // since when the group waited that the log has told of
+  std::uint64_t noticed_ns_ = 0;  // since when the group that was last logged has waited
   bool started_ = false, stopped_ = false;
   std::optional<DeviceThread> thread_;  // from open() on; last, because it ends the devices' work
 };

@@ -31,7 +31,7 @@ struct Record {
 };
 static_assert(sizeof(Header) == 64 && sizeof(Record) == 32);
 
-// Of one file. No value: it is another job's.
+// Reads one file. No value: the checkpoint is another job's.
 Result<std::optional<EarlierCheckpoint>> read_file(const std::string& path, std::string_view job_name,
                                                    const Layout& layout) {
   const Result<FileDescriptor> file = open_to_read(path);

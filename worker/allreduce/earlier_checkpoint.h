@@ -1,5 +1,5 @@
-// Checkpoints of all-reduce jobs in the form that releases up to protocol 9 wrote. They are only read, once: what is
-// found is written anew in the form that servers and workers share (worker/allreduce/replica_checkpoints.h).
+// Checkpoints of all-reduce jobs in the form that releases up to protocol 9 wrote. They are only read, once: the newest
+// is written again in the form that servers and workers share (worker/allreduce/replica_checkpoints.h).
 //
 //   STORE/allreduce/JOB-HASH/round-R.ckpt     JOB: the job's name, made fit for a file name; HASH: 16 digits
 //   header | name, a zero, the job's JSON, padded with zeros to 8 bytes |
@@ -26,8 +26,8 @@ struct EarlierCheckpoint {
   std::vector<std::uint64_t> steps;        // by chunk
 };
 
-// The newest of the job that is whole. An error if there are files but none that is whole and has this layout; it names
-// the newest and what is wrong with it.
+// Returns the job's newest complete checkpoint. An error if there are files but none that is complete and has this
+// layout; the error names the newest and its flaw.
 Result<std::optional<EarlierCheckpoint>> newest_earlier(const std::string& store_path, std::string_view job_name,
                                                         const Layout& layout);
 

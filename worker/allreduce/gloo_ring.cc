@@ -174,7 +174,7 @@ void RingTransport::remove(RingBuffer* buffer) {
   std::erase(live_, buffer);
 }
 
-// Whoever begins to wait after the flag is set sees it; who waits already is woken.
+// A thread that begins to wait after the flag is set sees it; threads that wait already are woken.
 void RingTransport::abort() {
   aborted_.store(true, std::memory_order_release);
   const std::lock_guard lock(mutex_);
@@ -212,7 +212,7 @@ struct GlooDevice::Impl {
 GlooDevice::GlooDevice(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 GlooDevice::~GlooDevice() = default;
 
-// Gloo's own look-up of a name goes on with garbage when there is no such name.
+// Looks the name up here, because Gloo's own look-up continues with garbage if there is no such name.
 Result<std::shared_ptr<GlooDevice>> GlooDevice::create(const std::string& address) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -256,9 +256,9 @@ struct GlooRing::Impl {
   std::shared_ptr<RingTransport> transport;
   std::shared_ptr<RingContext> context;
   std::atomic<bool> aborted{false}, connected{false}, roused{false};
-  // Read before anybody connects: a pair of Gloo's that calls has another address from then on, of no use to others.
+  // Read before any member connects: a Gloo pair that connects has another address from then on, useless to others.
   std::vector<std::byte> address_for_previous, address_for_next;
-  // What the neighbours' goodbyes are received into, from expect_goodbyes() on.
+  // Receive buffers of the neighbours' goodbyes, from expect_goodbyes() on.
   char words[2] = {};
   std::unique_ptr<RingBuffer> from_previous, from_next;
   bool heard_previous = false;
@@ -300,7 +300,7 @@ std::vector<std::byte> GlooRing::address_for_next() const {
   return impl_->address_for_next;
 }
 
-// No exception of Gloo's passes: `run` may throw whatever it likes.
+// Lets no exception of Gloo's pass: `run` may throw anything.
 template <class Run>
 Status GlooRing::guarded(const char* what, Run run) {
   std::string reason;
@@ -311,7 +311,7 @@ Status GlooRing::guarded(const char* what, Run run) {
   } catch (const Aborted&) {
   } catch (const std::exception& e) {
     reason = e.what();
-    // Gloo has one type for all of them, and no other way to tell.
+    // Gloo has one type for all of them, and no other distinction.
     if (reason.find("Timed out") != std::string::npos || reason.find("imeout") != std::string::npos) {
       code = ErrorCode::kTimeout;
     }
@@ -367,7 +367,7 @@ Status GlooRing::allreduce(float* values, std::size_t count, RingSource& source)
 Status GlooRing::send_next(const void* data, std::size_t bytes) {
   if (options_.size == 1) return {};
   return guarded("passing on", [&] {
-    // Gloo does not say const; it only reads.
+    // Gloo's parameter is not const, but Gloo only reads.
     RingBuffer buffer(*impl_->transport, const_cast<void*>(data), bytes);
     buffer.send(static_cast<int>(next()), kPassSlot, 0, bytes);
     buffer.waitSend(nullptr, {});
@@ -383,7 +383,7 @@ Status GlooRing::receive_previous(void* data, std::size_t bytes) {
   });
 }
 
-// Twice around: when the word comes back to member 0 all have come, and the second time it says so.
+// Passes a word twice around: when it comes back to member 0 all have come, and the second turn announces that.
 Status GlooRing::meet(milliseconds patience) {
   if (options_.size == 1) return {};
   return guarded("meeting", [&] {
@@ -450,7 +450,7 @@ Status GlooRing::say_goodbye(milliseconds patience) {
   });
 }
 
-// What is on its way to the neighbours stays on its way: only the destructor closes what is connected.
+// Data on its way to the neighbours is not lost: only the destructor closes established connections.
 void GlooRing::abort() {
   if (impl_->aborted.exchange(true, std::memory_order_acq_rel)) return;
   if (options_.size == 1) return;
@@ -460,7 +460,7 @@ void GlooRing::abort() {
     impl_->tcp->getPair(static_cast<int>(previous()))->close();
     if (next() != previous()) impl_->tcp->getPair(static_cast<int>(next()))->close();
   } catch (const std::exception&) {
-    // A pair that cannot be closed has nobody to be woken either.
+    // A pair that cannot be closed has no waiting thread either.
   }
 }
 

@@ -92,7 +92,7 @@ void HostExchange::notice(std::uint64_t now_ms) {
   }
 }
 
-// Others may hang in a round that can no longer be complete.
+// Aborts all rings, because members may hang in a round that can no longer be complete.
 void HostExchange::close(bool /*in_good_order*/) {
   for (const auto& member : members_) member->ring->abort();
 }

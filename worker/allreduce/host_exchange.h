@@ -1,4 +1,4 @@
-// HostExchange: adds a view's buckets up in host memory, over Gloo rings.
+// HostExchange: sums a view's buckets in host memory, over Gloo rings.
 //
 // Order. All nodes must call a ring's collectives in the same order, so the order is fixed: the last bucket first,
 // because a backward pass finishes the last layers first; the i-th of them on stream i mod k. A stream has its own ring
@@ -6,12 +6,13 @@
 // the step. While one stream adds or steps, the others keep the wire busy.
 //
 // Members. A ring's members are the nodes (algorithm "hierarchical") or all ranks ("flat"). A stream has a thread for
-// each member that this node has: one, which first sums the local ranks in tree order; or one for each local rank, the
-// first of which also steps. "Flat" so sends between ranks of a node what a ring over ranks does.
+// each of this node's members: one, which first sums the local ranks in tree order; or one for each local rank, the
+// first of which also steps. So "flat" also sends between the ranks of a node, as any ring over ranks does.
 //
 // A bucket is summed in a staging buffer of the member. The ranks' gradients are read once, segment by segment, when
-// the ring sends the segment or adds to it (RingSource). Behind it travels its tail (worker/device/bucket_tail.h): the
-// weight, and what proves that the nodes' replicas are the same (worker/allreduce/replica_digests.h).
+// the ring sends the segment or adds to it (RingSource). The bucket's tail travels behind it
+// (worker/device/bucket_tail.h): the weight, and a digest to compare the nodes' replicas by
+// (worker/allreduce/replica_digests.h).
 #pragma once
 
 #include <atomic>
@@ -74,7 +75,7 @@ class HostExchange final : public BucketExchange {
     Round round;
     BucketTail tail;
   };
-  class Bucket;  // what a member adds to one, as RingSource
+  class Bucket;  // a member's contribution to one, as RingSource
 
   // A member's thread.
   void run_member(Member& member);

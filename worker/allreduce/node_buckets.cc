@@ -33,8 +33,8 @@ void NodeBuckets::publish(ChunkIndex chunk, Round round) {
 
 // ---- The lane's thread ----
 
-// The lock is held while the trainers' words are read: an exchange takes it before it makes a version known, so that
-// whoever is ready for the next round finds its chunks open.
+// The lock is held while the trainers' words are read. An exchange takes it before it publishes a version, so that a
+// rank that is ready for the next round finds its chunks open.
 void NodeBuckets::scan() {
   Status status;
   std::uint32_t culprit = 0;
@@ -55,7 +55,7 @@ void NodeBuckets::scan() {
   if (!status) progress_.tell({LaneFailure::Kind::kTrainer, culprit, status.error()});
 }
 
-// What local rank `rank` has become ready with.
+// Collects the tensors that local rank `rank` has become ready with.
 Status NodeBuckets::gather(std::uint32_t rank) {
   const std::vector<std::uint32_t>& tensors = gather_.tensors();
   const TensorWord* words = job_.tensor_words(rank);
@@ -88,7 +88,7 @@ void NodeBuckets::capture(ChunkIndex chunk, Round round, const float* parameters
 }
 
 void NodeBuckets::stepped(ChunkIndex chunk, Round round) {
-  // What crosses this node's link, each way: a ring over ranks has one member here whose neighbour is elsewhere.
+  // Bytes over this node's link, each way: a ring over ranks has one member here whose neighbour is elsewhere.
   const std::uint64_t bytes = (job_.layout().chunk(chunk).elements + kTailParts) * sizeof(float);
   const std::uint64_t wire = job_.view().nodes == 1 ? 0 : 2 * bytes * (ring_size_ - 1) / ring_size_;
   NodeHeader& header = job_.header();

@@ -1,5 +1,5 @@
 // NodeBuckets: the buckets of one view between this node's trainers and the exchange. Finds those that all local ranks
-// are ready with, publishes those that are stepped, and copies from the replica what checkpoints and digests are due.
+// are ready with, publishes those that are stepped, and reads the replica for checkpoints and digests that are due.
 // Owned by AllreduceJob.
 //
 // Thread rule: scan() on the lane's thread, start() on the conductor's, the rest on the exchange's.
@@ -23,13 +23,13 @@ class NodeBuckets final : public BucketOutput {
   // ring_size: members of a ring. All outlive this.
   NodeBuckets(NodeJob& job, std::uint32_t ring_size, ViewProgress& progress);
 
-  // The values that the view begins with are in the node region: trainers see them, and what they are ready with goes
-  // to `exchange`. checkpointer: null if this node writes none.
+  // Publishes the view's first values, which are in the node region, to the trainers; passes later ready buckets to
+  // `exchange`. checkpointer: null if this node writes none.
   void start(BucketExchange& exchange, Checkpointer* checkpointer);
-  // Trainers rang.
+  // Called after a trainer's doorbell: passes buckets that have become ready to the exchange.
   void scan();
 
-  // Nothing changes them between ready() and stepped().
+  // The settings do not change between ready() and stepped().
   SaidSettings settings(ChunkIndex chunk) const override { return gather_.settings(chunk); }
   bool wants(ChunkIndex chunk, Round round) override;
   void capture(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
@@ -47,7 +47,7 @@ class NodeBuckets final : public BucketOutput {
   ViewProgress& progress_;
   std::vector<std::uint64_t> seen_;             // [rank * tensors + t]: round last seen; the lane's
   std::vector<NodeGather::Complete> complete_;  // found by this scan; the lane's
-  ReplicaDigests digests_;                      // taken by who steps, brought by the lane
+  ReplicaDigests digests_;                      // taken by the exchange's threads, brought by the lane
   // From start() on.
   BucketExchange* exchange_ = nullptr;
   Checkpointer* checkpointer_ = nullptr;

@@ -32,14 +32,14 @@ Error about(const std::string& path, const Error& error) {
   return {error.code, message.find(path) == std::string::npos ? "checkpoint '" + path + "': " + message : message};
 }
 
-// What the file system said (common/files/durable_file.h), about a checkpoint that is written.
+// Names the checkpoint in the file system's error (common/files/durable_file.h) and adds the cure.
 Error unwritten(const std::string& path, Error error) {
   error = about(path, error);
   error.message += "; look at the place that [store] path in worker.toml names";
   return error;
 }
 
-// The first flaw ends the reading.
+// Reads all chunks of a checkpoint. The first flaw ends the reading.
 Status read_whole(const std::string& path, const Manifest& manifest,
                   const std::function<Status(const StoredChunk&)>& each) {
   CheckpointVisitor visitor;
@@ -144,7 +144,7 @@ Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, co
       {file, shard, static_cast<std::uint32_t>(layout_.chunks()), (*writer)->bytes(), (*writer)->checksum()}};
   Result<bool> sealed = seal_checkpoint(partial, path, to_json(manifest));
   if (!sealed && sealed.error().code == ErrorCode::kStore) {
-    // What is there of that round is damaged, or of a training that was given up: it is not what ranks go on from.
+    // The existing checkpoint of that round is damaged, or of an abandoned training: ranks do not continue from it.
     fs::remove_all(path, error);
     sealed = seal_checkpoint(partial, path, to_json(manifest));
   }
@@ -152,7 +152,7 @@ Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, co
   return {};
 }
 
-// And what a crash left half written.
+// Also removes checkpoints that a crash left half written.
 void ReplicaCheckpoints::remove_older() const {
   const std::vector<Round> there = rounds(), partial = rounds(kPartialSuffix);
   std::error_code ignored;
@@ -160,7 +160,7 @@ void ReplicaCheckpoints::remove_older() const {
   for (const Round round : partial) fs::remove_all(path_of(round) + kPartialSuffix, ignored);
 }
 
-// Of what `path` holds: is it of this job and layout? The message has the first difference.
+// Fails unless the checkpoint at `path` is of this job and layout. The message has the first difference.
 Status ReplicaCheckpoints::same_training(Round round, const std::string& path, const std::string& job_json,
                                          std::uint64_t layout_hash) const {
   std::string difference = describe_config_difference(job_json, to_canonical_json(job_));

@@ -3,8 +3,8 @@
 //   STORE/allreduce/NAME-round-R/     a checkpoint as servers write them (common/files/checkpoint_manifest.h), of one
 //   shard
 //
-// So `tributary checkpoint list`, `verify` and `export` read them, too. A checkpoint is written in a directory beside
-// its place, synced and renamed; every value is checked all the same when it is read. The newest two are kept.
+// So `tributary checkpoint list`, `verify` and `export` read them, too. A checkpoint is written in a directory next to
+// its final one, synced and renamed; every value is also checked when it is read. The newest two are kept.
 //
 // Thread rule: const; one thread at a time for a job's directories.
 #pragma once
@@ -37,22 +37,22 @@ class ReplicaCheckpoints {
   // layout outlives this.
   ReplicaCheckpoints(std::string store_path, JobConfig job, const Layout& layout);
 
-  // Writes the checkpoint of `round`, in place of one that is there, and removes all but the newest two of the job.
+  // Writes the checkpoint of `round`, replacing an existing one, and removes all but the newest two of the job.
   Status write(Round round, const ReplicaArrays& state) const;
 
   // kNotFound, kIo, or kStore: the message names file and flaw.
   Status read(Round round, const ReplicaArrays& state) const;
 
-  // The newest round whose checkpoint is whole: it can be read and its checksums hold. Round 0: there is none. An error
-  // if there are some but none of them is whole; it names the newest and what is wrong with it. kConfigMismatch if the
-  // newest is another training's under the same name (common/config/job_json.h says what that is), or has another
-  // layout: a job never begins anew because it was changed. One of an earlier release is brought into this form first.
+  // Returns the newest round whose checkpoint is complete: it can be read and its checksums hold. Round 0: there is
+  // none. If checkpoints exist but none is complete, the error names the newest and its flaw. kConfigMismatch if the
+  // newest is another training's under the same name (defined in common/config/job_json.h), or has another layout: a
+  // changed job never restarts from scratch. A checkpoint of an earlier release is converted first.
   Result<Round> newest() const;
 
   std::string path_of(Round round) const;
 
  private:
-  // Of the directories there are whose names end so, whole or not, newest first.
+  // Returns the rounds of all directories whose names end with `suffix`, complete or not, newest first.
   std::vector<Round> rounds(const std::string& suffix = {}) const;
   Status write_as(const std::string& job_json, Round round, const ReplicaArrays& state) const;
   void remove_older() const;

@@ -39,8 +39,8 @@ class ReplicaState {
   // parameters: layout.flat_elements() values; they outlive this.
   ReplicaState(std::shared_ptr<const JobPlan> plan, std::shared_ptr<const Layout> layout, float* parameters);
 
-  // One round of one chunk. sum: of all ranks' gradients; weight: of all of them. As on servers: a round without
-  // samples changes nothing.
+  // Applies one round to one chunk. sum: of all ranks' gradients; weight: of all of them. As on servers, a round
+  // without samples changes nothing.
   void step(ChunkIndex chunk, const float* sum, std::uint64_t weight, SaidSettings said = {});
 
   float* parameters() const { return parameters_; }

@@ -4,7 +4,7 @@
 
 namespace tributary {
 
-// For each a byte of length, then as many bytes.
+// Each address is a byte of length, then as many bytes.
 std::vector<std::byte> encode(const Addresses& addresses) {
   std::vector<std::byte> out;
   for (const std::vector<std::byte>& address : addresses) {

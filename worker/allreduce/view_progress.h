@@ -1,11 +1,11 @@
-// ViewProgress: how far one view of an all-reduce job is on this node, with the one lock that its threads share, and
-// what the nodes have published to be connected. AllreduceJob owns it; all its parts use it.
+// ViewProgress: the phase of one view of an all-reduce job on this node, with the one lock that the view's threads
+// share, and the addresses that the nodes have published. AllreduceJob owns it; all its parts use it.
 //
 //   kBeginning ──► kTraining ──► kParting
 //        └─────────────┴─► kFailed ─► kCut      (and straight to kCut)
 //
-// The lock guards, beside that, what other parts say it guards. A stream takes it once per bucket to wait and once to
-// publish, and the lane when trainers ring.
+// The lock also guards members of other parts, as their comments state. A stream takes it once per bucket to wait and
+// once to publish; the lane takes it when trainers ring.
 //
 // Thread rule: any thread.
 #pragma once
@@ -24,7 +24,7 @@
 
 namespace tributary {
 
-// Of a node: two of the control ring (for its previous member and for its next), then its exchange's.
+// A node's addresses: two of the control ring (for its previous member and for its next), then its exchange's.
 using Addresses = std::vector<std::vector<std::byte>>;
 inline constexpr std::size_t kControlAddresses = 2;
 std::vector<std::byte> encode(const Addresses& addresses);
@@ -35,7 +35,7 @@ class ViewProgress {
     kBeginning,  // the rings connect, the first values are passed on
     kTraining,
     kFailed,   // the lane's listener knows why, and will have the view closed
-    kParting,  // closed in good order: the neighbours get what they still need
+    kParting,  // closed cleanly: the neighbours get the data that they still need
     kCut,      // closed at once
   };
 
@@ -44,7 +44,7 @@ class ViewProgress {
       : job_(std::move(job)), lane_(lane), patience_(patience) {}
 
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
-  // After a change under the lock that somebody may wait for.
+  // Call it after a change under the lock that a thread may wait for.
   void notify() { changed_.notify_all(); }
 
   // REQUIRES of these four: the lock.
@@ -58,14 +58,14 @@ class ViewProgress {
   Status await(Condition there, std::optional<std::chrono::milliseconds> limit = std::nullopt);
   Phase await_close();
 
-  void publish(std::uint32_t node, const std::vector<std::byte>& encoded);  // a node says it once
-  // Waits for what `node` publishes: kControlAddresses and `others` more.
+  void publish(std::uint32_t node, const std::vector<std::byte>& encoded);  // once per node
+  // Waits for the addresses that `node` publishes: kControlAddresses and `others` more.
   Result<Addresses> addresses_of(std::uint32_t node, std::size_t others);
 
-  // The view cannot go on. Unless it is over: enters kFailed and tells the lane's listener.
+  // Ends a view that cannot continue. Unless it is over: enters kFailed and reports the failure to the lane's listener.
   void failed(LaneFailure failure);
-  // Likewise, for what this node says of itself. doing: what failed, may be empty. kStopped is no failure; kUnavailable
-  // is a connection that broke, so another node is gone: the coordinator knows more, or will soon.
+  // Likewise, for a failure that this node noticed. doing: the failed operation, may be empty. kStopped is no failure;
+  // kUnavailable is a broken connection, so another node is gone: the coordinator knows more, or will soon.
   void failed(const std::string& doing, const Error& error);
   void tell(LaneFailure failure) { lane_.failed(job_, std::move(failure)); }
   std::string place() const;  // of this node, in messages

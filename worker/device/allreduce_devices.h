@@ -1,6 +1,6 @@
-// AllreduceDevices: every byte that an all-reduce job has on this node's devices and pinned beside them. The worker
-// owns it and lends gradients and parameters to its trainers. Allocated before the view begins, freed when no trainer
-// has it open any more.
+// AllreduceDevices: the memory of an all-reduce job on this node's devices, and the pinned host memory for them. The
+// worker owns it and lends gradients and parameters to its trainers. Allocated before the view begins, freed when no
+// trainer has it open any more.
 //
 //   per device  gradients   float[padded]          lent to its rank; a chunk's sum over all ranks takes their place
 //               parameters  float[padded]          lent to its rank
@@ -29,7 +29,7 @@ class AllreduceDevices final : public DeviceLender {
                                                           std::uint32_t state_arrays, std::uint64_t timeout_ns);
   AllreduceDevices(const AllreduceDevices&) = delete;
   AllreduceDevices& operator=(const AllreduceDevices&) = delete;
-  // Frees nothing: a device hangs, and work on it may still touch the memory.
+  // Frees nothing, because a device hangs and work on it may still touch the memory.
   void abandon() { blocks_.abandon(); }
 
   DeviceApi& api() const { return *api_; }

@@ -1,5 +1,5 @@
-// What goes around behind a bucket's gradients, as floats that any order of adding adds exactly: how many samples a
-// node's sum has, and now and then a digest of the node's replica (worker/allreduce/replica_digests.h).
+// The tail that travels behind a bucket's gradients: the number of samples in a node's sum, and now and then a digest
+// of the node's replica (worker/allreduce/replica_digests.h). It is written as floats whose sum is exact in any order.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +24,15 @@ inline void put_tail(const BucketTail& tail, float* parts) {
   }
 }
 
-// Of the sum over members: their weight.
+// Returns the members' total weight, from the sum of their tails.
 inline std::uint64_t take_weight(const float* parts) {
   std::uint64_t weight = 0;
   for (std::size_t i = 0; i < kBytesOfWord; ++i) weight += static_cast<std::uint64_t>(parts[i]) << (8 * i);
   return weight;
 }
 
-// And whether all `nodes`, each of which one member brought a digest of, brought this one. (Where they are not all the
-// same, at least two nodes have another byte than the mean, and see it.)
+// Returns whether all `nodes` brought the digest `own`; one member of each brought one. (If the digests differ, at
+// least two nodes have another byte than the mean, and notice it.)
 inline bool same_digest(std::uint64_t own, std::uint32_t nodes, const float* parts) {
   for (std::size_t i = 0; i < kBytesOfWord; ++i) {
     if (static_cast<std::uint64_t>(parts[kBytesOfWord + i]) != nodes * ((own >> (8 * i)) & 0xff)) return false;

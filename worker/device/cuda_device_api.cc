@@ -24,8 +24,8 @@ namespace {
 
 namespace gpu = kernels::cuda;
 
-// The driver puts small allocations into shared blocks of this size, and IPC hands out whole blocks: what is lent must
-// not share one with what is not.
+// The driver puts small allocations into shared blocks of this size, and IPC hands out whole blocks: lent memory must
+// not share a block with other memory.
 constexpr std::size_t kBlock = 2u << 20;
 
 struct CudaStream {
@@ -264,7 +264,7 @@ class CudaDeviceApi final : public DeviceApi {
     return nccl_->all_reduce(id, object_of<CudaStream>(stream).stream, values, count);
   }
   void abort(CommId id) override { nccl_->abort(id); }
-  // Not ncclCommDestroy: it may wait for ever for ranks whose turn comes later in this very thread. Nothing is under
+  // Not ncclCommDestroy: it may wait forever for ranks whose turn comes later in this very thread. Nothing is under
   // way, so there is nothing to lose.
   void destroy(CommId id) override { abort(id); }
   Result<std::string> collectives_version() override {
@@ -314,7 +314,7 @@ class CudaDeviceApi final : public DeviceApi {
   std::vector<DeviceInfo> infos_;
   std::vector<int> cuda_index_;  // of infos_
   mutable std::mutex lost_mutex_;
-  mutable std::string lost_;  // what was told first
+  mutable std::string lost_;  // the first reported reason
   std::mutex mutex_;          // guards the loading of nccl_
   std::unique_ptr<NcclCollectives> nccl_;
 };

@@ -1,5 +1,5 @@
 // The DeviceApi of real devices: the CUDA runtime, our kernels (kernels/*.h, namespace cuda) and NCCL, which is loaded
-// at run time. In a build without CUDA there is only the reason why not.
+// at run time. A build without CUDA only returns the reason.
 #pragma once
 
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace tributary {
 
-// The devices that this build can use. kNotFound with the reason if there are none,
-// kUnavailable if there may be some soon. NCCL is looked for when a job needs
-// it. Starts the driver up, which takes a moment; do not fork afterwards without exec.
+// Returns the devices that this build can use. kNotFound with the reason if there are none, kUnavailable if there may
+// be some soon. NCCL is searched for when a job needs it. Starts the driver, which takes a moment; do not fork
+// afterwards without exec.
 Result<std::shared_ptr<DeviceApi>> make_cuda_device_api();
 
 }  // namespace tributary

@@ -1,11 +1,10 @@
-// DeviceApi: everything that the node reduction and all-reduce jobs ask of CUDA and NCCL, and nothing else. Two
-// implementations: cuda_device_api.h, and tests/fake_device for machines without GPUs, which checks that the rules
-// below are kept.
+// DeviceApi: the calls of CUDA and NCCL that the node reduction and all-reduce jobs need. Two implementations:
+// cuda_device_api.h, and tests/fake_device for machines without GPUs, which checks that the rules below are kept.
 //
 // Semantics are CUDA's. Work put on a stream starts in order and completes later; calls return at once. Host memory of
-// copies is pinned memory from here. A Status says what could not be begun; what fails later makes later calls on the
-// device fail, or a communicator (comm_settled). Every message names device, operation and the library's own text.
-// Memory is taken and given back while no group is half launched: DeviceBlocks sees to that.
+// copies must have been pinned here. A Status reports work that could not be started. A later failure makes later calls
+// on the device, or a communicator (comm_settled), fail. Every message names device, operation and the library's text.
+// Memory is allocated and freed only while no group is half launched: DeviceBlocks ensures that.
 //
 // Thread rule: any thread; work on one stream, and all communicator calls, from one thread at a time. Host callbacks
 // must not call anything of this class.
@@ -44,7 +43,7 @@ struct IpcHandle {
   std::array<std::byte, 64> bytes{};
 };
 
-// What the ranks of a communicator find each other by (ncclUniqueId): made by one process, told to all.
+// The key by which the ranks of a communicator find each other (ncclUniqueId): made by one process, sent to all.
 struct CommKey {
   std::array<std::byte, 128> bytes{};
 };
@@ -78,7 +77,7 @@ class DeviceApi {
   virtual Result<EventId> create_event(DeviceIndex device, const char* label) = 0;
   virtual void destroy_event(EventId event) = 0;
   virtual Status record(EventId event, StreamId stream) = 0;
-  // What is put on `stream` from now on waits for the last record() before this call; none: nothing is waited for.
+  // Later work on `stream` waits for the event's last record() before this call; none: it does not wait.
   virtual Status wait(StreamId stream, EventId event) = 0;
   virtual Result<bool> reached(EventId event) = 0;  // the last record()
 
@@ -86,7 +85,7 @@ class DeviceApi {
   virtual Status copy_to_host(StreamId stream, std::byte* pinned, const void* device, std::size_t bytes) = 0;
   virtual Status copy_to_device(StreamId stream, void* device, const std::byte* pinned, std::size_t bytes) = 0;
   using HostCallback = void (*)(void* context);
-  // Runs on a thread of the library's when all earlier work on the stream is complete.
+  // Runs `callback` on a thread of the library's when all earlier work on the stream is complete.
   virtual Status call_host(StreamId stream, HostCallback callback, void* context) = 0;
 
   // out[0 .. count) = the tree sum of the inputs (kernels/tree_sum.h), all on the stream's device. out is none of them.
@@ -103,7 +102,7 @@ class DeviceApi {
   };
   virtual Status encode(StreamId stream, const Encode& work) = 0;
   virtual std::size_t encode_scratch_bytes(EncodingSpec encoding, std::size_t elements, std::size_t inputs) const = 0;
-  // What a receiver does to its chunk of parameters (Encoding::apply).
+  // Applies a received frame to a chunk of parameters (Encoding::apply).
   virtual Status apply(StreamId stream, EncodingSpec encoding, const std::byte* frame, std::size_t elements,
                        float* parameters) = 0;
 
@@ -133,9 +132,9 @@ class DeviceApi {
   virtual Status all_gather(CommId comm, StreamId stream, float* gathered, std::size_t count) = 0;
   // values[0 .. count) becomes the sum over all ranks' values: the same bits on every rank.
   virtual Status all_reduce(CommId comm, StreamId stream, float* values, std::size_t count) = 0;
-  // Stops what is under way or hangs and gives the communicator back. On every one of a set: the others wait for it.
+  // Stops work that is under way or hangs, and frees the communicator. Call it for all of a set: the others wait.
   virtual void abort(CommId comm) = 0;
-  // In good order. REQUIRES: nothing under way.
+  // Closes it cleanly. REQUIRES: nothing under way.
   virtual void destroy(CommId comm) = 0;
   // "NCCL 2.28.9 (libnccl.so.2)" and the settings it was given, or why there is none; for logs and status.
   virtual Result<std::string> collectives_version() = 0;
@@ -143,13 +142,13 @@ class DeviceApi {
 
   // ---- For all users of the devices together ----
   LaunchGate& launches() { return launches_; }
-  // Keeps for its life what hung devices, or late host functions of theirs, may still touch.
+  // Keeps, for the life of this object, memory that hung devices, or their late host functions, may still touch.
   void keep(std::shared_ptr<const void> what) {
     const std::lock_guard lock(mutex_);
     kept_.push_back(std::move(what));
   }
-  // Why this process can use its devices no more; empty: it can. After a fault in a kernel, or the loss of a device,
-  // CUDA refuses every call until the process ends. Whatever was told of it has kUnavailable.
+  // The reason why this process can no longer use its devices; empty: it can. After a fault in a kernel, or the loss of
+  // a device, CUDA refuses every call until the process ends. Errors that report this have kUnavailable.
   virtual std::string lost() const = 0;
 
   // ---- For implementations that check ----
@@ -162,8 +161,8 @@ class DeviceApi {
   std::vector<std::shared_ptr<const void>> kept_;
 };
 
-// What the device says of the work on these streams, if a fault has ended it (an illegal access, a lost device): then
-// no host function comes any more, collectives with that device hang, and only who asks is told.
+// The device's error if a fault has ended the work on these streams (an illegal access, a lost device). After a fault
+// no host function runs any more, collectives with that device hang, and only a query reports it.
 inline Status fault_on(DeviceApi& api, std::span<const StreamId> streams) {
   for (const StreamId stream : streams) {
     const Result<bool> idle = stream == StreamId() ? Result<bool>(true) : api.idle(stream);
@@ -172,7 +171,7 @@ inline Status fault_on(DeviceApi& api, std::span<const StreamId> streams) {
   return {};
 }
 
-// Nothing runs on these streams. A device that answers with an error works on nothing any more.
+// Returns whether nothing runs on these streams. A device that answers with an error works on nothing any more.
 inline bool is_quiet(DeviceApi& api, std::span<const StreamId> streams) {
   for (const StreamId stream : streams) {
     if (stream == StreamId()) continue;

@@ -1,6 +1,6 @@
-// DeviceBlocks: the memory of one job on this node's devices, and pinned beside them, until the job is over. Nothing is
-// taken or given back while a group of collectives is half launched (worker/device/launch_gate.h). Pinned memory is
-// shared memory that other processes may read: servers on this machine take frames from where a device put them.
+// DeviceBlocks: one job's memory on this node's devices, and pinned host memory for them, until the job is over.
+// Nothing is allocated or freed while a group of collectives is half launched (worker/device/launch_gate.h). Pinned
+// memory is shared memory that other processes may read: servers on this machine read frames where a device wrote them.
 //
 // Thread rule: one thread at a time.
 #pragma once
@@ -27,7 +27,7 @@ class DeviceBlocks {
   }
   DeviceBlocks(const DeviceBlocks&) = delete;
   DeviceBlocks& operator=(const DeviceBlocks&) = delete;
-  // Frees nothing: a device hangs, and work on it may still touch the memory.
+  // Frees nothing, because a device hangs and work on it may still touch the memory.
   void abandon() {
     blocks_.clear();
     for (auto& memory : pinned_) api_.keep(std::move(memory));
@@ -44,7 +44,7 @@ class DeviceBlocks {
   // Zeroed. Errors as SharedMemory::create() and DeviceApi::pin() have them.
   Result<const SharedMemory*> take_pinned(DeviceIndex near, std::size_t bytes, const char* purpose) {
     const PreferNumaNode policy(api_.devices()[near.value].numa_node);
-    // Its pages are made here, which takes seconds for a large model, and no group has to wait for that.
+    // The pages are created here, which takes seconds for a large model; no group has to wait for that.
     auto memory = SharedMemory::create(bytes, purpose, SharedMemory::Peers::kRead);
     if (!memory) return tl::unexpected(memory.error());
     const LaunchGate::Hold hold = api_.launches().memory();

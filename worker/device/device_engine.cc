@@ -204,7 +204,7 @@ DeviceEngine::Issued& DeviceEngine::begin(Line& line) {
   return line.issued.back();
 }
 
-// As many groups at a time as have staging memory of their own.
+// Begins as many groups as have staging memory of their own.
 Status DeviceEngine::begin_reduce() {
   begun_line_ = &reduce_;
   while (!reduce_.ready.empty() && reduce_.issued.size() < options_.ahead && begun_.size() < options_.slots) {
@@ -248,7 +248,7 @@ Status DeviceEngine::check_progress() {
   if (moving_ != 0 && late(moving_since_ns_)) return too_slow("the copy of a residual", devices_in_words(false));
   const auto overdue = [this](const Line& line) { return !line.issued.empty() && late(line.since_ns); };
   if (settling() || (!overdue(deliver_) && !overdue(reduce_))) return {};
-  // What was issued first holds up the rest: a communicator works in the order of its calls.
+  // The group that was issued first holds up the rest: a communicator works in the order of its calls.
   const bool reduce_first = deliver_.issued.empty() ||
                             (!reduce_.issued.empty() && reduce_.issued.front().number < deliver_.issued.front().number);
   return stuck(reduce_first ? reduce_ : deliver_);

@@ -1,15 +1,15 @@
 // DeviceEngine: the pipeline (stream_pipeline.h) of one job's node reduction: sums, collectives, encodes, copies,
 // decodes, in one order. Orders come in through the inbox, completions go out through DeviceEngineOutput.
-// docs/gpu-nodes.md has streams and events.
+// docs/gpu-nodes.md describes streams and events.
 //
-// A group is issued when all its chunks are there. Per direction at most `ahead` groups are under way; staging memory
-// is there for `slots` of them, the others wait on the device. Deliveries go first: trainers wait for them.
+// A group is issued when all its chunks are there. Per direction at most `ahead` groups are under way; `slots` of them
+// have staging memory, the others wait on the device. Deliveries go first, because trainers wait for them.
 //
-// A gather is issued when its input is there, as the host is told, and not behind an event: NCCL runs the calls of a
-// communicator one after another, whatever stream they are on, so one that waited for a copy would hold back the sums.
-// Groups that are ready at the same time are one NCCL group: each takes a launch, and some tens of microseconds to
-// settle. Host functions have streams of their own behind events, because the host's answer takes longer than the next
-// copy.
+// A gather is issued when the host has learned that its input is there, and not behind an event. NCCL runs the calls of
+// a communicator one after another, whatever their streams: a gather that waited for a copy would hold back the sums.
+// Groups that are ready at the same time are one NCCL group, because each NCCL group takes a launch, and some tens of
+// microseconds to settle. Host functions have streams of their own behind events, because the host's answer takes
+// longer than the next copy.
 #pragma once
 
 #include <atomic>
@@ -90,7 +90,7 @@ class DeviceEngine final : public StreamPipeline {
     CommId comm;
     struct Slot {
       EventId encoded, sent, arrived, decoded;
-      EventId scattered, gathered;  // after the collectives: only to tell what hangs
+      EventId scattered, gathered;  // after the collectives: only to find out what hangs
     };
     std::vector<Slot> slots;
     std::vector<std::uint32_t> ranks;
@@ -121,7 +121,7 @@ class DeviceEngine final : public StreamPipeline {
   Status begin_deliver();
   Issued& begin(Line& line);
 
-  // device_issue.cc: what is put on the streams.
+  // device_issue.cc: the work on the streams.
   Status scatter();
   Status begin_gather();
   Status finish_reduce(std::uint32_t group, std::uint32_t slot);

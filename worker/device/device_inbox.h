@@ -1,11 +1,11 @@
-// DeviceInbox: what a job's device engine is told, by the lanes and by host callbacks on the devices' streams.
+// DeviceInbox: the lanes' orders to a job's device engine, and completions from host callbacks on the devices' streams.
 //
 // Its bound is exact: a chunk has at most one order of each kind pending, a device one completion per group and
 // direction. All-reduce jobs (allreduce_engine.h) use kReduce, kReduced (the weights of the group that `chunk` begins
 // are there) and kDelivered.
 //
-// It owns what host callbacks are given. One that comes late, from a device that hung, may find its engine gone: the
-// inbox must outlive it (DeviceApi::keep()).
+// It owns the arguments of host callbacks. A late callback, from a device that hung, may come after the engine's end:
+// the inbox must outlive it (DeviceApi::keep()).
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ struct DeviceOrder {
 
 class DeviceInbox;
 
-// What a host callback on a stream is given: where to post what.
+// Argument of a host callback on a stream: the inbox, and the order to post there.
 struct DeviceCallback {
   DeviceInbox* inbox = nullptr;
   DeviceOrder order;
@@ -53,7 +53,7 @@ class DeviceInbox {
   DeviceInbox(const DeviceInbox&) = delete;
   DeviceInbox& operator=(const DeviceInbox&) = delete;
 
-  // For as long as this lives. Before work begins.
+  // The result lives as long as the inbox. Call it before work begins.
   DeviceCallback* callback(const DeviceOrder& order) { return &callbacks_.emplace_back(DeviceCallback{this, order}); }
   // Any thread; never blocks for long, calls nothing of CUDA's.
   void post(const DeviceOrder& order) {

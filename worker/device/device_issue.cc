@@ -1,4 +1,4 @@
-// What DeviceEngine puts on the streams, group by group. Read with the table of events in docs/gpu-nodes.md.
+// DeviceEngine's work on the streams, group by group. Read with the table of events in docs/gpu-nodes.md.
 #include "common/base/assert.h"
 #include "worker/device/device_engine.h"
 
@@ -9,13 +9,13 @@ std::span<const float* const> DeviceEngine::gradients_of(std::uint32_t position,
   return {inputs_.data(), ranks.size()};
 }
 
-// Up to the collective, which may not be on its streams yet when this returns.
+// Issues work up to the collective, which may not be on its streams yet when this returns.
 Status DeviceEngine::scatter() {
   for (std::uint32_t position = 0; position < plan_.width(); ++position) {
     const Device& device = devices_[position];
     for (std::size_t i = 0; i < begun_.size(); ++i) {
       const Issued& issued = begun_[i];
-      // What the slot's last use left for the host has been copied.
+      // The stream waits until the frame of the slot's previous use has been copied to the host.
       if (Status done = api_.wait(device.up, device.slots[issued.slot].sent); !done) return done;
       if (!plan_.collectives() || device.ranks.size() == 1) continue;
       const Status summed = api_.sum(device.up, gradients_of(position, issued.group), plan_.group_elements(),
@@ -156,9 +156,9 @@ Status DeviceEngine::finish_deliver(std::uint32_t group, std::uint32_t slot) {
   return {};
 }
 
-// Between the device and the chunk's place behind its frame. To the device on `up`, in order with the encodes; to the
-// host on `out`, where a push may be taking the residual of an open round to the same place. That of the last answered
-// round itself is on the device for certain, because its push came from there.
+// Copies a residual between the device and the chunk's place behind its frame. To the device on `up`, in order with the
+// encodes; to the host on `out`, where a push may be copying the residual of an open round to the same place. The
+// residual of the last answered round is certainly on the device, because its push came from there.
 Status DeviceEngine::move_residual(const Move& move) {
   const Device& device = devices_[plan_.position_of(move.chunk)];
   ChunkState& chunk = chunks_[move.chunk.value];
@@ -170,7 +170,7 @@ Status DeviceEngine::move_residual(const Move& move) {
   if (move.to_device) {
     status = api_.copy_to_device(stream, memory_->residual(move.chunk, chunk.turn), place, bytes);
   } else {
-    chunk.with_residual = false;  // should the open round still be issued: nobody wants it any more
+    chunk.with_residual = false;  // should the open round still be issued: its residual is not wanted any more
     const bool turned = move.before && chunk.encoded;
     status =
         api_.copy_to_host(stream, place, memory_->residual(move.chunk, turned ? chunk.turn ^ 1u : chunk.turn), bytes);
@@ -179,7 +179,7 @@ Status DeviceEngine::move_residual(const Move& move) {
   return status;
 }
 
-// What the oldest group of a direction waits for, and on which devices.
+// Returns the error that names the step that the oldest group of a direction waits for, and its devices.
 Status DeviceEngine::stuck(const Line& line) const {
   const Issued& issued = line.issued.front();
   const bool reduces = &line == &reduce_;

@@ -1,4 +1,4 @@
-// What trainers get of a job's device memory, and what a job's attach needs to know of whoever lends it: the node
+// DeviceLoan: a trainer's part of a job's device memory. DeviceLender: its owner, as a job's attach sees it: the node
 // reduction (device_reducer.h) or an all-reduce job on devices (allreduce_devices.h).
 #pragma once
 

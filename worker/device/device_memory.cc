@@ -8,7 +8,7 @@ namespace {
 // As cudaMalloc aligns: full-width accesses and coalesced lines for every part.
 constexpr std::size_t kDeviceAlign = 256;
 
-// Of a chunk of full size; a shorter one's area is as large.
+// Place of the answer in the area of a full chunk; a shorter chunk's area is as large.
 std::size_t answer_offset(const DevicePlan& plan) {
   if (!plan.push->keeps_residual()) return 0;
   const std::size_t chunk = plan.chunk_elements();
@@ -65,7 +65,7 @@ Status DeviceMemory::allocate_device(std::uint32_t position) {
 
   const std::size_t ranks = plan_.ranks_on(position).size();
   const bool encodes = plan_.push->id() != EncodingId::kFp32;
-  // What a chunk's values are made of when they are encoded: the share, or the ranks' own gradients.
+  // Inputs of an encode: the share, or the ranks' own gradients.
   const std::size_t inputs = plan_.collectives() ? 1 : ranks;
   const std::size_t sum =
       plan_.collectives() && ranks > 1 ? round_up(plan_.group_elements() * sizeof(float), kDeviceAlign) : 0;

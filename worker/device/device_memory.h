@@ -1,5 +1,5 @@
-// DeviceMemory: every byte that a job has on the node's devices and pinned beside them. Allocated when the job begins,
-// freed when it is over; nothing in between.
+// DeviceMemory: a job's memory on the node's devices, and the pinned host memory for them. Allocated when the job
+// begins, freed when it is over; nothing in between.
 //
 //   per rank      gradients   float[padded]           lent to its trainer
 //   per device    parameters  float[padded]           lent to its trainers
@@ -11,8 +11,8 @@
 //   per device,   areas       one per chunk of this device: frame | pad | residual | answer
 //   pinned
 //
-// An area's frame is what is pushed, with the residual behind it when a snapshot wants that. Without error feedback
-// nothing needs the frame once the answer is there, and the answer's place is the frame's.
+// An area's frame is pushed, with the residual behind it when a snapshot wants the residual. Without error feedback
+// nothing needs the frame once the answer is there, so the answer takes the frame's place.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ class DeviceMemory {
   static Result<std::unique_ptr<DeviceMemory>> allocate(DeviceApi& api, const DevicePlan& plan, std::uint32_t slots);
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
-  // Frees nothing: a device hangs, and work on it may still touch the memory.
+  // Frees nothing, because a device hangs and work on it may still touch the memory.
   void abandon() { blocks_.abandon(); }
 
   // Pinned bytes that a job with this plan takes.

@@ -147,7 +147,7 @@ void DeviceReducer::keep(ChunkIndex chunk, const Chunk& state) {
 
 std::vector<const SharedMemory*> DeviceReducer::frames() const {
   std::vector<const SharedMemory*> memories = reduction_->memory().areas();
-  if (ring_) memories.push_back(&ring_->memory());  // what is pushed again lies there
+  if (ring_) memories.push_back(&ring_->memory());  // has the frames that are pushed again
   return memories;
 }
 
@@ -255,7 +255,7 @@ void DeviceReducer::handle(const Event& event) {
     under_way_ = 0;
     return listener_.reducer_failed(reduction_->error());
   }
-  // What was complete before the failure is a good sum, but the job is over.
+  // A sum that was complete before the failure is good, but the job is over.
   if (reduction_->failed_.load(std::memory_order_acquire)) return;
   --under_way_;
   Chunk& state = at(event.chunk);

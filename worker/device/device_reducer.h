@@ -1,11 +1,11 @@
-// The node reduction on devices: DeviceReduction is one job's, with the engine and its thread; DeviceReducer is what
-// each worker lane holds of it, a NodeReducer like any other.
+// The node reduction on devices. DeviceReduction is one job's, with the engine and its thread; DeviceReducer is each
+// worker lane's part of it, a NodeReducer like any other.
 //
 //   lane: reduce(), deliver() ──inbox──► engine's thread ──streams──► host callback ──inbox──► engine's thread
 //   lane: poll() ◄──queue and eventfd of the lane── engine's thread
 //
-// Completions go through the engine's thread, and not from the callback to the lane, because NCCL is asked for
-// asynchronous errors first: a collective that failed must not become a push.
+// Completions go through the engine's thread, and not from the callback to the lane: the thread first asks NCCL for
+// asynchronous errors, because a failed collective must not become a push.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ namespace tributary {
 
 struct DeviceReductionOptions {
   DeviceEngineOptions engine;
-  // For tests, which have no thread: instead of waiting for the devices this is called, and does some of their work.
+  // For tests, which have no thread: called instead of waiting for the devices, and does some of their work.
   std::function<void()> pump;
 };
 
@@ -37,7 +37,7 @@ class DeviceReduction final : public DeviceLender, private DeviceEngineOutput {
   // Allocates everything; errors as DeviceEngine::create(). Without a pump it starts its thread.
   static Result<std::shared_ptr<DeviceReduction>> create(std::shared_ptr<DeviceApi> api, DevicePlan plan,
                                                          DeviceReductionOptions options, Logger logger);
-  // Waits for what is under way. Trainers must have closed what they were lent.
+  // Waits for work under way. Trainers must have closed the memory that they were lent.
   ~DeviceReduction() override = default;
   DeviceReduction(const DeviceReduction&) = delete;
   DeviceReduction& operator=(const DeviceReduction&) = delete;
@@ -107,7 +107,7 @@ class DeviceReducer final : public NodeReducer {
   void deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) override;
   void release(ChunkIndex chunk) override;
   void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) override;
-  // Waits for its copy. Empty: the devices have failed, which reducer_failed() says.
+  // Waits for its copy. Empty: the devices have failed, as reducer_failed() reports.
   std::span<const std::byte> residual(ChunkIndex chunk) override;
   std::vector<const SharedMemory*> frames() const override;
   bool poll() override;

@@ -17,7 +17,7 @@ class DeviceThread {
  public:
   // For work under way when a job is over, before and after an abort.
   static constexpr std::uint64_t kQuietMs = 5'000;
-  // False: enough. Asked after every step.
+  // Returns false to end the run. Called after every step.
   using More = std::function<bool(std::uint64_t now_ns)>;
 
   // The pipeline must outlive it. nap: called between two looks while the devices are waited for; null: it sleeps.
@@ -33,11 +33,11 @@ class DeviceThread {
   bool given_up() const { return giving_up_.load(std::memory_order_acquire); }
   // Gives up and waits for the thread.
   void join();
-  // When nothing is to come any more: waits until the devices are done, aborts what is not done by then, and leaves its
+  // Call it after the last order: waits until the devices are done, aborts unfinished work after a time-out, and leaves
   // memory and streams alone if that does not help. Once is enough.
   void end();
 
-  // Until something is written to `fd`.
+  // Sleeps until something is written to `fd`, for `ns` at most.
   static void sleep_on(int fd, std::uint64_t ns);
 
  private:

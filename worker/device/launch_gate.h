@@ -1,13 +1,13 @@
-// LaunchGate: memory of devices is neither taken nor given back while a group of collectives is half launched.
+// LaunchGate: device memory is neither allocated nor freed while a group of collectives is half launched.
 //
-// cudaMalloc, cudaFree, cudaHostAlloc and cudaFreeHost may wait for what runs on a device, and keep launches on the
-// others waiting meanwhile. A collective that is on one device already waits for those launches: nothing would ever go
-// on. NCCL launches on a thread of its own, so only whoever asks comm_settled() knows when a group is whole. Any number
-// of groups may be half launched at a time; whoever wants memory comes before the next ones.
+// cudaMalloc, cudaFree, cudaHostAlloc and cudaFreeHost may wait for work on a device, and keep launches on the others
+// waiting meanwhile. A collective that is already on one device waits for those launches: a deadlock. NCCL launches on
+// a thread of its own, so only comm_settled() shows when a group is whole. Any number of groups may be half launched at
+// a time; a caller that wants memory comes before the next ones.
 //
-// A wait for a group ends after kPatienceMs all the same: then it hangs for another reason, and who watches it ends it.
+// A wait for a group ends after kPatienceMs in any case: then it hangs for another reason, and its watcher ends it.
 //
-// Thread rule: any thread; a hold may be let go on another one than took it.
+// Thread rule: any thread; a hold may be released on another thread than took it.
 #pragma once
 
 #include <chrono>
@@ -46,11 +46,11 @@ class LaunchGate {
     std::uint32_t LaunchGate::*count_ = nullptr;
   };
 
-  // From before the group's start until it is settled or aborted.
+  // Held from before the group's start until it is settled or aborted.
   [[nodiscard]] Hold launch() {
     return enter(&LaunchGate::launches_, [this] { return memory_ + waiting_ == 0; });
   }
-  // While memory is taken or given back.
+  // Held while memory is allocated or freed.
   [[nodiscard]] Hold memory() {
     {
       const std::lock_guard lock(mutex_);

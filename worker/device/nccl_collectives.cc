@@ -112,7 +112,7 @@ class LoadedNccl final : public NcclCollectives {
   Status status(ncclResult_t code, const Comm& comm, const char* operation) const {
     if (code == ncclSuccess || code == ncclInProgress) return {};
     const std::string device = comm.comm ? devices_[comm.device].name + ": " : std::string();
-    // Of another process or the network between: what is wrong is not here.
+    // A remote error is one of another process or of the network, not of this process.
     const ErrorCode kind = code == ncclRemoteError ? ErrorCode::kUnavailable : ErrorCode::kDevice;
     return fail(kind, device + operation + ": " + nccl_.words(code, comm.comm));
   }

@@ -1,5 +1,5 @@
-// The collectives of CudaDeviceApi: NCCL, loaded at run time. In a build without NCCL's header there is only the reason
-// why not (nccl_collectives_none.cc).
+// The collectives of CudaDeviceApi: NCCL, loaded at run time. A build without NCCL's header only returns the reason
+// (nccl_collectives_none.cc).
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -11,7 +11,7 @@
 namespace tributary {
 
 struct NcclLibrary {
-  // kNotFound says what was looked for; kUnavailable if it is too old.
+  // kNotFound lists the candidates; kUnavailable if it is too old.
   static Result<NcclLibrary> load();
 
   std::string version;  // "NCCL 2.28.9 (/usr/lib/.../libnccl.so.2)"
@@ -27,7 +27,7 @@ struct NcclLibrary {
   decltype(&ncclGetErrorString) get_error_string = nullptr;
   decltype(&ncclGetLastError) get_last_error = nullptr;
 
-  // "unhandled cuda error: what NCCL said last"
+  // "unhandled cuda error: NCCL's last message"
   std::string words(ncclResult_t code, ncclComm_t comm = nullptr) const;
 };
 

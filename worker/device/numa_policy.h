@@ -1,4 +1,4 @@
-// Where the pages of memory that is about to be allocated shall lie.
+// PreferNumaNode: places the pages of memory that is about to be allocated.
 #pragma once
 
 namespace tributary {

@@ -65,7 +65,7 @@ void StreamPipeline::step(std::uint64_t now_ns) {
 }
 
 Status StreamPipeline::turn() {
-  // Before completions are passed on: a collective that ended with an error may have let its stream go on.
+  // Checked before completions are passed on: the stream may have continued after a failed collective.
   if (const auto errors = unsettled(); !errors) return tl::unexpected(errors.error());
   for (const DeviceOrder& order : orders_) handle(order);
   if (connecting_ || settling_) {

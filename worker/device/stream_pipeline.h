@@ -1,15 +1,14 @@
-// StreamPipeline: what the engines that drive a job's devices are made of (device_engine.h, allreduce_engine.h):
-// streams, events and communicators, the inbox, and the step: completions are passed on, what can be done is put on the
-// streams, what makes no progress is noticed. The scheduling logic without the thread (device_thread.h). An engine says
-// what is issued for a group and what completions mean.
+// StreamPipeline: the base of the engines that drive a job's devices (device_engine.h, allreduce_engine.h). It has the
+// streams, events and communicators, the inbox, and the step, which passes completions on, puts work on the streams and
+// notices work that makes no progress. It has no thread (device_thread.h). The derived engine decides what is issued
+// for a group and what completions mean.
 //
-// NCCL may put collectives on their streams later than its calls return. Nothing else is issued until it has
-// ("settled"), because what follows on these streams must come after them; until then no memory of devices is taken or
-// given back (launch_gate.h).
+// NCCL may put collectives on their streams after its calls have returned. Until it has ("settled"), nothing else is
+// issued, because later work on these streams must come after them; nor is device memory allocated or freed
+// (launch_gate.h).
 //
-// Failure: the first error of any call, asynchronous error or overdue wait aborts every communicator and is told once;
-// from then on nothing is issued and no completion is passed on, because what an aborted collective left behind is not
-// a sum.
+// Failure: the first error of any call, asynchronous error or overdue wait aborts every communicator and is reported
+// once. Afterwards nothing is issued and no completion is passed on, because an aborted collective leaves no valid sum.
 //
 // Thread rule: step() and the destructor on one thread at a time; inbox() from any.
 #pragma once
@@ -43,11 +42,11 @@ class StreamPipeline {
   bool failed() const { return failed_; }
 
   // ---- The end ----
-  // Whether all streams are empty.
+  // Returns whether all streams are empty.
   bool quiet();
-  // Nothing is issued any more.
+  // Aborts every communicator. Nothing is issued any more.
   void abort_collectives();
-  // The devices hang: leaves memory and streams as they are, because what is on the streams may still come.
+  // For devices that hang: leaves memory and streams as they are, because work on the streams may still run.
   void abandon();
 
  protected:
@@ -63,7 +62,7 @@ class StreamPipeline {
   // Puts what can be done on the streams, until something has to settle().
   virtual Status issue() = 0;
   virtual bool under_way() const = 0;
-  // Of what is under way and has not gone on for late(): too_slow().
+  // Returns too_slow() of work under way that has made no progress for late().
   virtual Status check_progress() = 0;
   virtual void tell_failure(const Error& error) = 0;
   virtual void abandon_memory() = 0;
@@ -76,7 +75,7 @@ class StreamPipeline {
   Status add_stream(std::uint32_t position, const char* label, StreamId& stream);
   Status add_event(std::uint32_t position, const char* label, EventId& event);
   void add_communicator(std::uint32_t position, CommId comm);
-  // From now on all of them, which have `ranks` ranks at most, are being connected.
+  // Begins the wait for all communicators, which have `ranks` ranks at most, to connect.
   void begin_connecting(std::uint32_t ranks, LaunchGate::Hold hold = {});
   bool connecting() const { return connecting_; }
 
@@ -84,7 +83,7 @@ class StreamPipeline {
   // or settling().
   Status collectives(const std::function<Status(std::uint32_t position)>& calls);
   bool settling() const { return settling_; }
-  // The host is told when `event`, as it was recorded last, has come.
+  // Posts `what` to the inbox when the last record() of `event` has been reached.
   Status tell(StreamId stream, EventId event, DeviceCallback* what);
 
   std::uint64_t now_ns() const { return now_ns_; }  // of this step
@@ -116,7 +115,7 @@ class StreamPipeline {
   std::uint32_t ranks_ = 0;        // of the communicators
   std::uint32_t unconnected_ = 0;  // devices' communicators, while connecting
   std::uint64_t since_ns_ = 0;     // since when communicators are waited for, or the last of them connected
-  std::uint64_t asked_ns_ = 0;     // when devices were asked for faults
+  std::uint64_t asked_ns_ = 0;     // when devices were checked for faults
   std::uint64_t now_ns_ = 0;
 };
 

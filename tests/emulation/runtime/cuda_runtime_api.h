@@ -1,5 +1,5 @@
 // A stand-in for the header of the CUDA runtime: as much of it as the tested code uses, so that this code can be
-// compiled and run without CUDA. What the functions do: tests/emulation/runtime/emulated_runtime.h.
+// compiled and run without CUDA. The functions are described in tests/emulation/runtime/emulated_runtime.h.
 //
 // The functions have C++ linkage, CUDA's have C's: both may be in one program.
 #pragma once

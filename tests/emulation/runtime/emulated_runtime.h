@@ -1,17 +1,17 @@
 // An emulation of CUDA's streams, events and memory, for tests of the code that drives a GPU: tests/emulation runs its
 // kernels. One thread does everything.
 //
-// What is enqueued runs later: at any call of the runtime some operations that the streams' order and the events allow
-// are run, how many and of which streams a seed decides; the rest when somebody waits for them. So a dependency that
+// Enqueued operations run later: any call of the runtime runs some operations that the streams' order and the events
+// allow. A seed decides how many, and of which streams; the rest run when a caller waits for them. So a dependency that
 // the code forgot shows as a wrong result under some seed. Memory of the device begins as NaN. Pinned host memory is
 // read and written when the copy's turn comes; pageable memory at once, after the stream has come to it. cudaMemcpy()
 // is of the legacy stream, which others do not wait for, and returns when pageable memory is read, before it has
 // arrived.
 //
 // Mistakes that CUDA leaves undefined end in an exception: a call of CUDA from a host function, a copy beyond an
-// allocation, memory or streams that do not exist, waiting for what nobody will do.
+// allocation, memory or streams that do not exist, a wait that can never end.
 //
-// What it cannot show: true parallelism, costs, and what a real runtime refuses beyond this.
+// Not emulated: true parallelism, costs, and further refusals of a real runtime.
 #pragma once
 
 #include <cstddef>

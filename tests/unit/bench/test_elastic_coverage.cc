@@ -59,7 +59,7 @@ TEST_CASE("samples that are dealt twice or not at all, or are another round's, a
   second.rank = 1;
   coverage.take(first);
   coverage.take(second);
-  // Of the round before.
+  // Reports of the previous round.
   for (const std::uint32_t rank : {0u, 1u}) {
     ProgressReport old = report(two, 2, rank, 1);
     old.round = 2;

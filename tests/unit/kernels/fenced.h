@@ -1,5 +1,5 @@
-// Fenced: an array between two pages that nobody may touch, so that a read or write beside it ends the test in every
-// build. It begins where a page does, or ends there: one array cannot do both.
+// Fenced: an array between two inaccessible pages, so that a read or write outside it ends the test in every build. It
+// begins or ends at a page's border: one array cannot do both.
 #pragma once
 
 #include <sys/mman.h>

@@ -71,7 +71,7 @@ Frame reference_frame(const std::vector<float>& x, const std::vector<std::size_t
   return frame;
 }
 
-// What is kept of a value that is not sent.
+// Returns the residual of a value that is not sent.
 float left_of(float x) {
   return std::isfinite(x) ? x : 0.0f;
 }

@@ -1,4 +1,4 @@
-// ControlJobs without lanes, threads or disks: what is said twice, and views that end while they open.
+// ControlJobs without lanes, threads or disks: repeated messages, and views that end while they open.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ struct FakeSnapshots final : SnapshotOrders {
   std::vector<Round> hurried;
 };
 
-// The store's thread: nothing is done before it is told to.
+// The store's thread: it does nothing before the test's command.
 struct FakeOrders final : StoreOrders {
   explicit FakeOrders(sim::StoreSim& on) : store(on) {}
   void load(SnapshotInfo info, EachChunk each, Done done) override {

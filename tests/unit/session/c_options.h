@@ -30,7 +30,7 @@ struct COptions {
   tributary_options options{};
 };
 
-// Whether the call failed as it should, with a sentence that has `part`.
+// Returns whether the call failed as it should, with a message that has `part`.
 inline bool failed_with(tributary_status got, tributary_status wanted, const std::string& part) {
   return got == wanted && std::string(tributary_last_error()).find(part) != std::string::npos;
 }

@@ -68,7 +68,7 @@ class ScriptedDevice final : public TrainerDevice {
       }
     });
   }
-  // What waits is called when nobody reckons with it any more.
+  // Keeps the waiting callbacks for the destructor, which calls them when no caller expects them any more.
   void forget_all() {
     const std::lock_guard lock(mutex_);
     forgotten_ = std::exchange(waiting_, {});

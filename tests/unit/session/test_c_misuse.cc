@@ -1,4 +1,4 @@
-// What a caller of the C interface can do wrong before there is any worker daemon.
+// Mistakes of callers of the C interface before there is any worker daemon.
 #include <doctest/doctest.h>
 
 #include <chrono>

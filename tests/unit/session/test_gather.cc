@@ -61,7 +61,7 @@ TEST_CASE("ranks give, the node says it to the coordinator, and all get the answ
     CHECK(values_of(std::move(first)) == answer(0, index).shared.values);
     CHECK(values_of(std::move(second)) == answer(0, index).shared.values);
   }
-  // A rank whose process is another one asks again, and nobody is asked.
+  // A rank with a new process asks again, and no peer is asked.
   CHECK(values_of(give(*sessions[1], 0, 1, "another")) == answer(0, 1).shared.values);
   CHECK(node.coordinator.all<RankValues>().size() == 3);
 }

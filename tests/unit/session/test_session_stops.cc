@@ -1,4 +1,4 @@
-// A session whose rank is told to stop while it waits.
+// A session whose rank gets a stop while it waits.
 #include <atomic>
 #include <future>
 #include <thread>

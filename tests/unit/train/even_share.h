@@ -1,4 +1,4 @@
-// A rank's share of a round in micro-batches of even size, for tests of what computes.
+// A rank's share of a round in micro-batches of even size, for tests of computation.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A scripted Session for tests of the trainer: World is the job's servers and worker, and what they will say. Linked
-// in the place of tributary_session's, which the linker then takes nothing from.
+// A scripted Session for tests of the trainer: World is the job's servers and worker, with their scripted answers. It
+// is linked in the place of tributary_session's, of which the linker then takes nothing.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct World {
   Round snapshot;
   Tensors snapshot_parameters, snapshot_momentum;
 
-  // What wait() says once the round is there (kStopRequested), or instead of it (kStopped, kRestart, an error).
+  // Results of wait() once the round is there (kStopRequested), or instead of it (kStopped, kRestart, an error).
   std::map<std::uint64_t, StepState> states;
   std::map<std::uint64_t, Error> errors;
   std::vector<Error> attach_errors;  // of the next attaches, the last one first

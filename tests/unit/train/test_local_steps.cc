@@ -1,4 +1,4 @@
-// Local steps (mode local_sgd): what a replica contributes, and what comes of it.
+// Local steps (mode local_sgd): a replica's contribution, and the servers' result.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -207,7 +207,7 @@ TEST_CASE("Tensors are needed in order before anything moves, and become ready i
       [&](std::size_t t, std::uint64_t weight) {
         CHECK(weight == 1);
         ready.push_back(t);
-        // Whoever is told may take the gradient, and overwrite the parameters.
+        // The callback may take the gradient, and overwrite the parameters.
         std::ranges::fill(memory.parameters[t], 1e30f);
       });
   REQUIRE(stats);
@@ -343,7 +343,7 @@ TEST_CASE("An average of replicas is exact where subtracting and adding is, and 
   Memory memory(compute);
   ByHand reference(job, 1);
   round_of(compute, 1, 0);
-  // What the servers do with it: sgd, rate 1, one replica.
+  // The servers' step: sgd, rate 1, one replica.
   const auto outer = make_optimizer(job.optimizer);
   Tensors moved = memory.parameters;
   std::size_t exact = 0, all = 0;

@@ -1,4 +1,4 @@
-// Work-weighted rounds (sync.deadline_ms): when a rank stops, and what it then contributes.
+// Work-weighted rounds (sync.deadline_ms): when a rank stops, and its contribution then.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -21,7 +21,7 @@ Sampler make(const SamplerOptions& options) {
   return *sampler;
 }
 
-// What all ranks see in an epoch, in the order of rounds and ranks.
+// Returns the samples of all ranks in an epoch, in the order of rounds and ranks.
 std::vector<std::uint32_t> whole_epoch(Sampler& sampler, std::uint32_t world_size, std::uint64_t epoch) {
   std::vector<std::uint32_t> all;
   for (std::uint64_t i = 1; i <= sampler.rounds_per_epoch(); ++i) {

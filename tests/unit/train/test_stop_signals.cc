@@ -1,4 +1,4 @@
-// What a process makes of its stop signals. Each case runs in a child of its own, since that is what a signal ends.
+// Stop signals of a process. Each case runs in a child of its own, because a signal ends the process.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>

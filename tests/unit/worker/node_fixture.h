@@ -22,7 +22,7 @@
 
 namespace tributary::testing {
 
-// The coordinator as the attach server sees it: remembers what it is told.
+// The coordinator as the attach server sees it: records its messages.
 class FakeCoordinator final : public CoordinatorPort {
  public:
   void send(const ControlMessage& message) override {
@@ -44,7 +44,7 @@ class FakeCoordinator final : public CoordinatorPort {
     REQUIRE(eventually([&] { return all<Message>().size() >= count; }));
     return all<Message>().back();
   }
-  // Holds back everybody who has something to say until the lock is gone.
+  // Holds back all senders until the lock is released.
   std::unique_lock<std::mutex> hold() const { return std::unique_lock(mutex_); }
 
  private:
@@ -52,7 +52,7 @@ class FakeCoordinator final : public CoordinatorPort {
   std::vector<ControlMessage> messages_;
 };
 
-// Lanes that do what the test tells them: publish versions, and "train" by adding the ranks' gradients.
+// Lanes that the test drives: they publish versions, and "train" by adding the ranks' gradients.
 class FakeLanes final : public LanePort {
  public:
   explicit FakeLanes(std::size_t lanes) {
@@ -184,7 +184,7 @@ struct FakeNode {
       return Session::attach(options, tensors);
     });
   }
-  // What the coordinator answers to the newest JoinJob.
+  // Answers the newest JoinJob as the coordinator does.
   void welcome(std::uint32_t view = 1, Round resume = Round(0), std::uint64_t chunk_elements = 1024,
                std::vector<std::vector<std::byte>> rank_states = {}) {
     server->on_control(welcome_message(view, resume, chunk_elements, std::move(rank_states)));

@@ -43,7 +43,7 @@ AttachRequest request_of(const SessionOptions& options) {
   return request;
 }
 
-// A request that no worker takes, whoever else attaches.
+// A request that no worker takes.
 AttachRequest impossible_request(const FakeNode& node) {
   AttachRequest request = request_of(node.session_options());
   request.local_rank = 3;

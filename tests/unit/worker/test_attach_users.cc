@@ -1,4 +1,4 @@
-// Whose processes meet at the attach socket: one user's, or root's with them.
+// Users that may meet at the attach socket: one user, or root with that user.
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

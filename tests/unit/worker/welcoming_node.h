@@ -1,6 +1,6 @@
-// A whole worker daemon but for its control connection: the real attach server and lanes, on whatever devices it is
-// given, between trainers and a small server of the test's (tests/unit/worker/node/worker_lane_fixture.h). All-reduce
-// jobs it has for itself.
+// A whole worker daemon but for its control connection: the real attach server and lanes, on given devices, between
+// trainers and a small server of the test's (tests/unit/worker/node/worker_lane_fixture.h). All-reduce jobs have only
+// this node.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -19,7 +19,7 @@
 
 namespace tributary::testing {
 
-// A worker daemon with its lanes, and a coordinator that welcomes everybody at once and says that all is saved.
+// A worker daemon with its lanes, and a coordinator that welcomes every join at once and reports all state as saved.
 class WelcomingNode final : public LanePort, public CoordinatorPort, private AllreducePort {
  public:
   static constexpr std::uint64_t kChunkElements = 1024;

@@ -37,7 +37,7 @@ AdminHttp::Handlers plain_handlers() {
           {}};
 }
 
-// Of a daemon that takes orders: it answers with what it got.
+// Handlers of a daemon that takes orders and echoes them.
 AdminHttp::Handlers obeying_handlers() {
   AdminHttp::Handlers handlers = plain_handlers();
   handlers.order = [](const std::string& path, const std::string* body) -> std::optional<AdminHttp::Answer> {
@@ -102,7 +102,7 @@ std::string get(const std::string& target) {
   return "GET " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 }
 
-// A server that answers whoever connects with `bytes`, once.
+// A server that answers its first connection with `bytes`.
 class OneAnswer {
  public:
   explicit OneAnswer(std::string bytes) : bytes_(std::move(bytes)) {
@@ -251,7 +251,7 @@ TEST_CASE("orders are taken as JSON, below their own paths, and only where there
   CHECK(http_order(http->address(), "/other", "{}", kPatience, kToken)->status == 404);
   CHECK(http_order(http->address(), "/status", "{}", kPatience, kToken)->status == 405);
   CHECK(contains(ask(*http, get("/status")), "{\"round\":7}"));
-  // What a form of a web page can send.
+  // Requests that a form of a web page can send.
   CHECK(contains(ask(*http, post("/order/save", "{}", "text/plain")), "415 "));
   CHECK(contains(ask(*http, post("/order/save", std::string(AdminHttp::kMaxOrderBytes + 1, 'x'))), "413 "));
   CHECK(contains(ask(*http, "GET /status HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi"),

@@ -1,4 +1,4 @@
-// CURVE between real sockets on loopback: who gets in, who is refused, and what both sides know of it.
+// CURVE between real sockets on loopback: admitted peers, refused peers, and the reports of both sides.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>

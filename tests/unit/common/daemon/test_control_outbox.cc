@@ -1,4 +1,4 @@
-// ControlOutbox: what waits for a coordinator that does not listen, and what gives way.
+// ControlOutbox: messages that wait for a coordinator that does not read, and messages that give way.
 #include <doctest/doctest.h>
 
 #include <string>

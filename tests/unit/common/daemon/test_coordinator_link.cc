@@ -1,4 +1,4 @@
-// CoordinatorLink: hello, heartbeats, what waits, and a coordinator that goes, comes back or is none.
+// CoordinatorLink: hello, heartbeats, waiting messages, and a coordinator that goes, comes back or is none.
 #include <doctest/doctest.h>
 
 #include <atomic>

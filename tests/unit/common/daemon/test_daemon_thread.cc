@@ -1,4 +1,4 @@
-// What is thrown on a daemon's threads.
+// Exceptions on a daemon's threads.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>

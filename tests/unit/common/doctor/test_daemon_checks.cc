@@ -1,4 +1,4 @@
-// What a configuration meets on a machine, and whether endpoints are reached.
+// Checks of a configuration against its machine, and of the reachability of endpoints.
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
@@ -36,7 +36,7 @@ const Check& check_of(const std::vector<Check>& checks, const std::string& name)
   return *found;
 }
 
-// A listener on 127.0.0.1 that takes nobody's connection.
+// A listener on 127.0.0.1 that accepts no connection.
 class Listener {
  public:
   explicit Listener(int backlog) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -77,7 +77,7 @@ ClusterFacts cluster_of(const std::string& endpoint, const std::string& host) {
 
 TEST_CASE("Endpoints are reached, refused, dropped, or nowhere") {
   const Listener open(5), full(0);
-  // Its queue takes one; whoever comes then hears nothing, as behind a firewall that drops.
+  // Its queue takes one connection; the next gets no reply, as behind a firewall that drops.
   const auto first = reach({full.endpoint}, kNever);
   const auto second = reach(
       {full.endpoint, open.endpoint, "tcp://127.0.0.1:1", "ipc:///nowhere/socket", "tcp://no-such-host.invalid:7070"},
@@ -121,7 +121,7 @@ TEST_CASE("Addresses that are not this machine's, or taken, are named with those
   CHECK(check_of(checks_of(config, here()), "[server] advertise").level == CheckLevel::kNote);
   config.advertise = "10.9.8.7";
   CHECK(check_of(checks_of(config, here()), "[server] advertise").level == CheckLevel::kOk);
-  // Of lanes side by side the one whose port is taken.
+  // Among lanes on consecutive ports, the check names the one whose port is taken.
   const std::string port = taken.endpoint.substr(taken.endpoint.rfind(':') + 1);
   ServerConfig lanes = config;
   lanes.lanes = 3;

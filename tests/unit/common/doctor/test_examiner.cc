@@ -1,4 +1,4 @@
-// The thread on which a daemon looks at itself.
+// The thread on which a daemon examines itself.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// What was told, as it comes.
+// Collects findings as they arrive.
 class Told {
  public:
   void add(const Examined& found) {

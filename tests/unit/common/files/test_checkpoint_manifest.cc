@@ -37,7 +37,7 @@ Manifest sample() {
   return manifest;
 }
 
-// What is said of the sample's manifest after `change`.
+// Returns the error for the sample's manifest after `change`.
 std::string flaw(const std::function<void(Json&)>& change, ErrorCode code = ErrorCode::kStore) {
   Json json = Json::parse(to_json(sample()));
   change(json);

@@ -286,39 +286,6 @@ TEST_CASE("with local steps a step waits for its part of one exchange, and all-r
   CHECK(predict(ring)->step_s == step_s);
 }
 
-TEST_CASE("the payload for an efficiency and the compute time for one turn the closed forms round") {
-  Scenario s = ideal(ExchangeMode::kFlatRing, 8);
-  s.network.latency_s = 1e-4;
-  s.compute_s = 0.3;
-  // 1.75 M/B + 14 latencies = compute
-  const auto payload = payload_for_efficiency(s, 0.5, 1e3, 1e12);
-  REQUIRE(payload);
-  CHECK(*payload == Approx((0.3 - 14e-4) / 1.75 * 1e8).epsilon(1e-9));
-  const auto compute = compute_for_efficiency(s, 0.8);
-  REQUIRE(compute);
-  CHECK(*compute == Approx(4 * (1.75 * 0.16 + 14e-4)).epsilon(1e-9));
-  s.overlap = 0.5;  // exposed = exchange - compute/2, and compute = 4 exposed
-  const auto overlapped = compute_for_efficiency(s, 0.8);
-  REQUIRE(overlapped);
-  CHECK(*overlapped == Approx(4.0 / 3 * (1.75 * 0.16 + 14e-4)).epsilon(1e-9));
-  CHECK(payload_for_efficiency(s, 0.5, 1e3, 1e4).error().code == ErrorCode::kNotFound);
-  CHECK(!payload_for_efficiency(s, 1.5, 1e3, 1e4));
-  CHECK(!compute_for_efficiency(s, 1.0));
-  CHECK(compute_for_efficiency(ideal(ExchangeMode::kFlatRing, 1), 0.9) == 0.0);
-}
-
-TEST_CASE("the knee of efficiency is where the ranks leave the machine") {
-  Scenario s = ideal(ExchangeMode::kFlatRing, 1);
-  s.ranks_per_node = 4;
-  s.compute_s = 0.2;
-  const auto curve = scaling_curve(s, {1, 2, 4, 8, 16});
-  REQUIRE(curve);
-  CHECK((*curve)[0].efficiency == 1.0);
-  CHECK((*curve)[2].efficiency == Approx(0.2 / (0.2 + 1.5 * 16e6 / 1e10)).epsilon(kTight));
-  CHECK((*curve)[3].efficiency == Approx(0.2 / (0.2 + 1.75 * 0.16)).epsilon(kTight));
-  CHECK((*curve)[knee_of(*curve)].ranks == 4);
-}
-
 TEST_CASE("values that can not be right are refused by name") {
   const auto refused = [](auto change) {
     Scenario s = ideal(ExchangeMode::kServersDedicated, 4, 4);

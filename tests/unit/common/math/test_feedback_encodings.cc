@@ -1,5 +1,5 @@
-// The encodings that say less than they are told, as their authors and receivers use them (common/math/encoding.h). The
-// arithmetic has its own tests; here it is names, bytes on the wire, parts and refusals.
+// The encodings with error feedback, as their authors and receivers use them (common/math/encoding.h). The arithmetic
+// has its own tests; here it is names, bytes on the wire, parts and refusals.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Keys in files, who is let in by a folder of them, and which daemon may start without any.
+// Keys in files, the peers that a folder of keys admits, and daemons that may start without keys.
 #include <doctest/doctest.h>
 #include <sys/stat.h>
 
@@ -217,7 +217,7 @@ TEST_CASE("into a folder that others may write nobody new comes, and who is in i
   CHECK(keys.refresh().empty());
   CHECK(is_in("node-2"));
 
-  // A file that somebody who may not writes into is not what its owner said.
+  // A file that another user may write to is not trusted as its owner's.
   REQUIRE(add_key(folder, "node-3", Role::kWorker));
   ::chmod((folder.authorized() + "/node-3.pub").c_str(), 0666);
   CHECK(keys.refresh().empty());
@@ -260,7 +260,7 @@ TEST_CASE("a folder lets in those whose .pub is there, and shuts them out when i
   CHECK(keys.find(second.key));
   CHECK(told.empty());
 
-  // Trouble is told once, and lets nobody out or in.
+  // An error is reported once, and neither admits nor removes a peer.
   std::ofstream(folder.authorized() + "/bad.pub") << "nonsense";
   for (int i = 0; i < 3; ++i) CHECK(keys.refresh().empty());
   REQUIRE(told.size() == 1);

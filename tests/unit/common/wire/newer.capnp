@@ -1,5 +1,5 @@
-# What a newer program of the same protocol version may say: the root structs of control.capnp, data.capnp and
-# attach.capnp with fields and a kind more.
+# Schema of a newer program of the same protocol version: the root structs of control.capnp, data.capnp and attach.capnp
+# with additional fields and one more kind.
 @0xb5b9f0a7a3c1d1e5;
 
 using Cxx = import "/capnp/c++.capnp";

@@ -1,5 +1,5 @@
-// Messages with random contents, and their comparison, field by field through Boost.PFR: a field added to a message is
-// tested without anybody thinking of it.
+// Messages with random contents, and their comparison, field by field through Boost.PFR: an added field of a message is
+// tested without further code.
 #pragma once
 
 #include <boost/pfr.hpp>

@@ -1,5 +1,5 @@
-// Programs of one protocol version that are not of one release: what the newer one says more is passed over, what the
-// older one does not say has its default, and a kind that only one of them knows is refused by that name.
+// Programs of one protocol version that are not of one release: additional fields of the newer one are skipped, fields
+// missing from the older one have their defaults, and a kind that only one of them knows is refused by that name.
 #include <doctest/doctest.h>
 
 #include <string>

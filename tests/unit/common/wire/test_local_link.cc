@@ -1,4 +1,4 @@
-// How lanes on one machine come to share memory, and what they refuse of each other.
+// How lanes on one machine come to share memory, and the memory that they refuse.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -248,7 +248,7 @@ TEST_CASE("a new link of a node takes the place of the one before") {
   CHECK(both.server.links.payload(link.place(again.frames.bytes().first(8))));
 }
 
-// The server's refusal, as the worker hears it.
+// The server's refusal, as the worker gets it.
 Error refusal(ServerSide& server, LaneLink link) {
   server.serve();
   const Status status = link.poll(0);

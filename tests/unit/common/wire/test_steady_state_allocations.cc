@@ -1,4 +1,4 @@
-// What runs once per chunk and round must not allocate. This program counts every allocation through malloc (which
+// Code that runs once per chunk and round must not allocate. This program counts every allocation through malloc (which
 // operator new uses); under sanitizers, which own malloc, it only checks that the code runs.
 #include <doctest/doctest.h>
 

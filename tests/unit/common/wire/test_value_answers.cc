@@ -1,4 +1,4 @@
-// ValueAnswers: which answers are kept from view to view; and what a message with values may be.
+// ValueAnswers: answers that are kept from view to view, and checks of a message with values.
 #include <doctest/doctest.h>
 
 #include "common/wire/codec.h"

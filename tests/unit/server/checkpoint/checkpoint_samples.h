@@ -68,7 +68,7 @@ inline StoredChunk sample_stored_chunk(const Layout& layout, ChunkIndex chunk, R
   return out;
 }
 
-// Writes the shard files of `manifest` into `partial` and fills in what the manifest says of them.
+// Writes the shard files of `manifest` into `partial` and fills in their sizes and checksums.
 inline void write_shards(const std::string& partial, Manifest& manifest, int run = 0) {
   std::filesystem::create_directories(partial);
   const Layout layout = layout_of(manifest);
@@ -114,7 +114,7 @@ inline SampleState sample_state(char content, std::size_t size) {
   return made;
 }
 
-// A complete checkpoint in `folder`; its path.
+// Makes a complete checkpoint in `folder`; returns its path.
 inline std::string write_sample(const std::string& folder, Manifest manifest = sample_manifest(), int run = 0) {
   const std::string target = folder + "/" + checkpoint_name("mlp", manifest.round);
   write_shards(target + kPartialSuffix, manifest, run);

@@ -1,4 +1,4 @@
-// A CoordinatorCore with everybody it talks to: servers and workers as peers, what it said to each, and its registry.
+// A CoordinatorCore with its peers (servers and workers), its messages to each, and its registry.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -57,7 +57,7 @@ struct JoinOptions {
   std::vector<std::uint32_t> model_ranks = {};
 };
 
-// Of a node that keeps the pushes of 16 rounds.
+// Returns the options of a node that keeps the pushes of 16 rounds.
 inline JoinOptions keeping() {
   JoinOptions options;
   options.redo_capacity = 16;
@@ -78,7 +78,7 @@ class Cluster : public CoordinatorOutput {
     core.on_message(from, message, now);
     say_what_is_kept();
   }
-  // Servers answer the end of a view without order with what `keeps` has of them.
+  // Servers answer the end of a view that no order ended with their entries of `keeps`.
   void say_what_is_kept() {
     while (answers_kept && !ended_views.empty()) {
       const auto [peer, stop] = ended_views.front();
@@ -144,7 +144,7 @@ class Cluster : public CoordinatorOutput {
   void all_ready() {
     for (std::uint16_t i = 0; i < servers_; ++i) ready(i);
   }
-  // A job of `nodes` nodes, worker w as node w, until it runs; the messages on the way are forgotten.
+  // Starts a job of `nodes` nodes, worker w as node w, until it runs; forgets the messages on the way.
   void run(std::uint32_t nodes, JoinOptions options = {}) {
     options.nodes = nodes;
     for (std::uint32_t w = 0; w < nodes; ++w) {
@@ -171,7 +171,7 @@ class Cluster : public CoordinatorOutput {
     say(server_peer(index), beat);
   }
   void beat_worker(std::uint32_t w) { say(worker_peer(w), Heartbeat{worker_incarnation(w), {}}); }
-  // Time passes in steps of a heartbeat; `quiet` peers say nothing.
+  // Lets time pass in steps of a heartbeat; `quiet` peers send nothing.
   void pass(std::uint64_t ms, std::uint32_t workers, std::vector<PeerId> quiet = {}, std::uint64_t version = 0) {
     for (std::uint64_t passed = 0; passed < ms; passed += 1000) {
       now += 1000;
@@ -196,7 +196,7 @@ class Cluster : public CoordinatorOutput {
     }
     return found;
   }
-  // The only one of its kind; nothing if there is none or more than one.
+  // Returns the only message of its kind; nothing if there is none or more than one.
   template <class M>
   std::optional<M> only(PeerId peer) const {
     const std::vector<M> found = to<M>(peer);
@@ -267,7 +267,7 @@ class Cluster : public CoordinatorOutput {
   CoordinatorCore core;
 };
 
-// The one error that `peer` was told, which must have `code` and every word.
+// Returns the one error that `peer` got, which must have `code` and every word.
 inline void check_error(const Cluster& cluster, PeerId peer, ErrorCode code, const std::vector<std::string>& words) {
   const auto error = cluster.only<ControlError>(peer);
   REQUIRE(error);
@@ -300,7 +300,7 @@ inline Stopped stopped_at(std::uint64_t round, std::uint16_t servers = 2) {
   return {cluster.records(), {StoredJob{cluster.open().job, "mnist", 0, {Round(round)}}}};
 }
 
-// Everybody is there after a restart, every server with what its store has.
+// Connects all peers after a restart, every server with its store's snapshots.
 inline void restarted(Cluster& cluster, const std::vector<StoredJob>& stored, std::uint32_t workers = 1) {
   cluster.everybody(workers);
   for (std::uint16_t i = 0; i < 2; ++i) cluster.server(i, stored);

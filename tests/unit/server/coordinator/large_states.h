@@ -1,4 +1,4 @@
-// States of ranks with a large part, for tests, and who gives them.
+// States of ranks with a large part, for tests, and the peers that give them.
 #pragma once
 
 #include <string>
@@ -40,7 +40,7 @@ inline void give(Cluster& cluster, std::uint32_t w, std::uint64_t round, const s
               NodeRankState{cluster.open().job, cluster.open().view, NodeRank(w), local_rank, {Round(round), state}});
 }
 
-// Answers what the coordinator wants to know of it, and of nothing else, until it wants no more. How many pieces.
+// Answers the coordinator's requests for `state`, and no others, until they end. Returns the number of pieces.
 inline std::size_t deliver(Cluster& cluster, std::uint32_t w, const LargeState& state) {
   std::size_t pieces = 0;
   for (;; ++pieces) {

@@ -1,4 +1,4 @@
-// A LargePartStore in memory, for what has no disk.
+// A LargePartStore in memory, for tests without a disk.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// Which key may say what to the coordinator.
+// The messages that each key may send to the coordinator.
 #include <doctest/doctest.h>
 
 #include "common/config/job_json.h"
@@ -27,7 +27,7 @@ TEST_CASE("every kind of message is one role's, both's, or nobody's") {
   Random random(7);
   std::size_t servers = 0, workers = 0, both = 0;
   for (const ControlMessage& message : one_of_each<ControlMessage>(random)) {
-    // Of a hello only the role counts here.
+    // Only the role of a hello counts here.
     const auto may = [&](Identity who) {
       if (const auto* hello = std::get_if<WorkerHello>(&message)) who.name = hello->name, who.key = hello->key;
       if (const auto* hello = std::get_if<ServerHello>(&message)) {

@@ -1,4 +1,4 @@
-// CoordinatorCore: peers, rendezvous, and how a view opens. What happens while it runs is in test_coordinator_life.cc.
+// CoordinatorCore: peers, rendezvous, and how a view opens. Running views are in test_coordinator_life.cc.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -23,7 +23,7 @@ TEST_CASE("hellos are answered with the coordinator's incarnation, and peers are
   CHECK(cluster.core.idle());
 }
 
-// Whoever watches asks often, and waits with it for the coordinator's thread.
+// Watchers ask often, and each request occupies the coordinator's thread.
 template <class Record>
 constexpr bool grows_with_the_model = requires(Record record) {
   record.tensors;

@@ -274,7 +274,7 @@ TEST_CASE("what some nodes say later than others is told with the next tick, as 
     CHECK(got->addresses[0].node == NodeRank(2));
   }
   CHECK(cluster.count<PeerAddresses>() == 2);
-  // Nobody is told again, but a worker that may not have heard.
+  // The addresses are sent again only to a worker that may have missed them.
   cluster.sent.clear();
   cluster.say(worker_peer(0), address(welcome, 0));
   cluster.say(worker_peer(1), address(welcome, 1));
@@ -313,7 +313,7 @@ TEST_CASE("a node cannot flood the others with addresses") {
   };
   CHECK(told() == ViewAddresses::kMaxOfNode);
   CHECK(cluster.to<ControlError>(worker_peer(1)).at(0).code == ErrorCode::kLimit);
-  // The next view begins anew.
+  // The next view starts with none.
   cluster.say(worker_peer(0), leaving(welcome, 0, LeaveKind::kFailed, 0));
   cluster.sent.clear();
   join_all(cluster, 2);

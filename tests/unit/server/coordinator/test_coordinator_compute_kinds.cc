@@ -1,4 +1,4 @@
-// What ranks compute with (common/wire/compute_kinds.h): compared when a job opens, with other nodes and with its
+// Compute kinds of ranks (common/wire/compute_kinds.h): compared when a job opens, with other nodes and with its
 // record.
 #include <doctest/doctest.h>
 

@@ -1,4 +1,5 @@
-// The coordinator's part in an examination: who is asked, who may measure and for how long, what a doctor is told.
+// The coordinator's part in an examination: the daemons it asks, those that may measure and for how long, its facts for
+// a doctor.
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_exams_test {

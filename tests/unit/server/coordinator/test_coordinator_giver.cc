@@ -1,4 +1,5 @@
-// CoordinatorCore: what ranks of which nothing is known get: what the first rank kept of the round, or who is to give it.
+// CoordinatorCore: ranks without a state get the first rank's state of the round, or that of the rank that must give
+// it.
 #include <doctest/doctest.h>
 
 #include "tests/unit/server/coordinator/large_states.h"
@@ -9,7 +10,7 @@ using namespace testing;
 
 namespace {
 
-// What a node says when it joins again.
+// The states that a node reports when it joins again.
 struct Joins {
   std::vector<std::pair<std::uint64_t, std::uint32_t>> held = {};  // round, local rank
   std::vector<std::uint32_t> living = {};

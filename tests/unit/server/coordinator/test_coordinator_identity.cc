@@ -1,4 +1,4 @@
-// Who is who to the coordinator: incarnations, connections that come back, processes that follow each other.
+// Identities of the coordinator's peers: incarnations, connections that come back, processes that follow each other.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// CoordinatorCore: large parts of what ranks keep, fetched into the store and sent to who lacks them.
+// CoordinatorCore: large parts of ranks' states, fetched into the store and sent to nodes that lack them.
 #include <doctest/doctest.h>
 
 #include "tests/unit/server/coordinator/large_states.h"

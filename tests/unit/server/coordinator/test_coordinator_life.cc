@@ -520,7 +520,7 @@ TEST_CASE("losing a member ends the view everywhere with the reason, and the nex
   CHECK(cluster.phase() == "running");
   CHECK(cluster.open().view == ViewId(2));
   CHECK_FALSE(cluster.open().resume);
-  // What the ended view still says changes nothing.
+  // Late messages of the ended view change nothing.
   cluster.say(worker_peer(0),
               LeaveJob{cluster.open().job, ViewId(1), NodeRank(0), LeaveKind::kFailed, Round(3), "late", {}});
   cluster.say(server_peer(0), SnapshotDone{cluster.open().job, ViewId(1), Round(3), true, 1, {}});
@@ -656,7 +656,7 @@ TEST_CASE("a node that lags is named to people while it does, and forgotten with
   CHECK_FALSE(cluster.job().paces[0].lag.has_value());
   REQUIRE(cluster.job().members.size() == 3);
   CHECK(cluster.job().members.at(2).worker == "host2");
-  // What a worker says of another node, or of a view that is over, is nobody's.
+  // A worker's report about another node, or about a view that is over, is ignored.
   cluster.say(worker_peer(0), Heartbeat{worker_incarnation(0), {}, {paces[2]}});
   paces[2].view = ViewId(77);
   cluster.say(worker_peer(2), Heartbeat{worker_incarnation(2), {}, {paces[2]}});

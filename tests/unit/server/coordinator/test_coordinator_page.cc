@@ -1,4 +1,4 @@
-// The page, of what a coordinator says of itself.
+// The page, made from a coordinator's status.
 #include <doctest/doctest.h>
 
 #include <cmath>

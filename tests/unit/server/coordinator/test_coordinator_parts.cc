@@ -26,7 +26,7 @@ void join_both(Cluster& cluster, JoinOptions one, JoinOptions other) {
   cluster.join(1, other);
 }
 
-// What both workers are told.
+// Returns the refusal that both workers get.
 std::string refusal(Cluster& cluster) {
   std::string text;
   for (std::uint32_t w = 0; w < 2; ++w) {

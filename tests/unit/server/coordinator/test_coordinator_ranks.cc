@@ -1,4 +1,4 @@
-// CoordinatorCore: what ranks keep with a snapshot, into the record, and back to them.
+// CoordinatorCore: ranks' states with a snapshot, into the record, and back to the ranks.
 #include <doctest/doctest.h>
 
 #include "tests/unit/server/coordinator/large_states.h"
@@ -113,7 +113,7 @@ TEST_CASE("a view that begins where the servers were brings back what ranks gave
   cluster.all_done(50);
   CHECK(cluster.job().record.committed == Round(50));
   CHECK(cluster.record().rank_states.size() == 2);
-  // What belonged to a round that is gone through again is not there.
+  // States of a round that is computed again are dropped.
   keep(cluster, 1, 0, 51, "once more");
   CHECK(cluster.record().rank_states.at({1, 0}) == bytes_of("of the round"));
 }

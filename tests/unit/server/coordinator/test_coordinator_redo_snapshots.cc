@@ -1,4 +1,4 @@
-// When snapshots are named for the sake of nodes that keep what they pushed since the last one.
+// Snapshots that are named for nodes that keep their pushes since the last one.
 #include <doctest/doctest.h>
 
 #include "tests/unit/server/coordinator/coordinator_fixture.h"

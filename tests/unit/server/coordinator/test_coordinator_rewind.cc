@@ -1,4 +1,4 @@
-// CoordinatorCore: membership.on_state_lost = "rewind": no state without what ranks kept with it.
+// CoordinatorCore: membership.on_state_lost = "rewind": no state of servers without a state of ranks.
 #include <doctest/doctest.h>
 
 #include "tests/unit/server/coordinator/large_states.h"

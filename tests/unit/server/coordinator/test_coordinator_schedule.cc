@@ -1,4 +1,4 @@
-// One slot for snapshots, and several who want one: the schedule, nodes that keep pushes, saves, and nodes that join.
+// One slot for snapshots, and its several users: the schedule, nodes that keep pushes, saves, and nodes that join.
 #include <doctest/doctest.h>
 
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
@@ -94,7 +94,7 @@ TEST_CASE("a snapshot that the job has become too slow for gives way to one that
     REQUIRE(named.size() == 2);
     CHECK(named[1].round.value > version - 3);
     CHECK(named[1].round.value < version + 10);
-    // What is said of the first means nothing any more.
+    // Reports about the first snapshot count no more.
     cluster.done(0, far->round.value, false);
     cluster.all_done(named[1].round.value);
     CHECK(cluster.job().record.committed == named[1].round);

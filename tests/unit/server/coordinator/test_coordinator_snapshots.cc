@@ -1,4 +1,4 @@
-// CoordinatorCore: consistent snapshots, and what a restarted cluster makes of them.
+// CoordinatorCore: consistent snapshots, and a restart of the cluster from them.
 #include <doctest/doctest.h>
 
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
@@ -78,7 +78,7 @@ TEST_CASE("the round of a large snapshot is named when all shards have memory fo
   CHECK(at->round.value > version + 10);  // 300 ms ahead at 50 rounds a second
   CHECK(at->round.value < version + 30);
   CHECK(cluster.count<PrepareSnapshot>() == 2);  // asked once
-  // The next one is asked for anew.
+  // The next one is asked for again.
   cluster.sent.clear();
   cluster.all_done(at->round.value);
   for (int i = 0; i < 10; ++i) second(false, false);

@@ -1,5 +1,4 @@
-// CoordinatorCore: what ranks give each other goes to all nodes of the view, survives views, and ends jobs that cannot
-// go on.
+// CoordinatorCore: ranks' values go to all nodes of the view, survive views, and end jobs that cannot continue.
 #include <doctest/doctest.h>
 
 #include "tests/unit/server/coordinator/coordinator_fixture.h"

@@ -1,4 +1,4 @@
-// Who is examined, in which order, and when an examination is over.
+// Diagnoses: the daemons to examine, their order, and the end of a diagnosis.
 #include <doctest/doctest.h>
 
 #include <set>

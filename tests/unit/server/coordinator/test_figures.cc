@@ -1,4 +1,4 @@
-// What trainers say of their rounds, from a session to the coordinator.
+// Trainers' metrics of their rounds, from a session to the coordinator.
 #include <doctest/doctest.h>
 
 #include <cmath>

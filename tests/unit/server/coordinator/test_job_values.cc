@@ -1,4 +1,4 @@
-// JobValues: how the values of all ranks come together, who gets which answer, and what ends a job.
+// JobValues: how the values of all ranks come together, the answer that each node gets, and errors that end a job.
 #include <doctest/doctest.h>
 
 #include "server/coordinator/job_values.h"

@@ -1,4 +1,4 @@
-// Who lags, and in which phase: what a lane measures (PaceMeter), and what is made of it (StragglerWatch).
+// Stragglers and their slow phases: a lane's measurements (PaceMeter), and the verdict on them (StragglerWatch).
 #include <doctest/doctest.h>
 
 #include <cstdint>

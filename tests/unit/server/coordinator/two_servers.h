@@ -1,4 +1,4 @@
-// Two servers and two nodes of a job, of which servers come back as new processes: for tests of where views begin.
+// Two servers and two nodes of a job, whose servers come back as new processes: for tests of where views begin.
 #pragma once
 
 #include <optional>
@@ -21,13 +21,13 @@ struct TwoServers : Cluster {
     peers[index] = PeerId(1500 + index);
     say(peers[index], hello);
   }
-  // What it is told to open, if that is said once.
+  // Returns the server's OpenJob, if it got exactly one.
   std::optional<OpenJob> opened(std::uint16_t index) const { return only<OpenJob>(peers[index]); }
   void all_open() {
     const OpenJob opening = open();
     for (const PeerId peer : peers) say(peer, ShardReady{opening.job, opening.view, true, {}, {}});
   }
-  // All shards are open now: what node w is welcomed with.
+  // Opens all shards; returns node w's welcome.
   JobWelcome welcome(std::uint32_t w = 0) {
     all_open();
     const auto said = only<JobWelcome>(worker_peer(w));

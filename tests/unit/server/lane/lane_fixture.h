@@ -1,5 +1,5 @@
-// What the tests of the server's shells share: a lane with its listener, a job on it,
-// and a client that speaks raw ZeroMQ.
+// Fixtures for tests of the server's shells: a lane with its listener, a job on it, and a client that speaks raw
+// ZeroMQ.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -33,7 +33,7 @@ struct LocalServer {
     REQUIRE(status);
     REQUIRE(*status);
   }
-  // Makes `node` a worker of this server. name: what it is told; default: the lane's.
+  // Makes `node` a worker of this server. name: the link name for the node; default: the lane's.
   void serve(LaneNode& node, std::optional<std::string> name = std::nullopt) {
     node.adjust = [this, name](NodeJobSpec& spec) {
       spec.locals = {{name.value_or(lane->link_name())}};

@@ -1,4 +1,4 @@
-// A lane by itself, for its tests: what its clients do, and what its control thread would.
+// A lane by itself, for its tests, which play its clients and its control thread.
 #pragma once
 
 #include "tests/unit/server/lane/lane_fixture.h"
@@ -26,7 +26,7 @@ struct OneLane {
   std::shared_ptr<LaneJobGauges> gauges;  // of the job opened last
 };
 
-// Initialises every chunk with `value` and takes the answers to its pulls.
+// Initialises every chunk with `value` and receives the answers to its pulls.
 inline void initialise(RawClient& client, std::uint32_t chunks, float value) {
   for (std::uint32_t c = 0; c < chunks; ++c) {
     client.send(Init{key_of(c)}, as_bytes(filled(value)));
@@ -41,7 +41,7 @@ inline void initialise(RawClient& client, std::uint32_t chunks, float value) {
   }
 }
 
-// One round of chunk 0 by a client that is alone in its job.
+// Makes one round of chunk 0 by a client that is alone in its job.
 inline void one_round(RawClient& client, std::uint64_t round, float expected) {
   client.push(key_of(0), round, filled(2.0f));
   std::vector<float> values;

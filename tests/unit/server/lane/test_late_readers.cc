@@ -1,5 +1,5 @@
-// Workers on a server's machine that read what they were told long after the server has gone on: a real lane, and a
-// worker by hand, which reads when the test says.
+// Workers on a server's machine that read their answers long after the server's next steps: a real lane, and a worker
+// by hand, which reads on the test's command.
 #include <doctest/doctest.h>
 
 #include "common/math/encoding.h"
@@ -230,7 +230,7 @@ TEST_CASE("steps are in place when every worker has said what it has read, and o
       second.send(Push{second.key(0), Round(round), 1}, filled(2.0f));
       const PayloadPlace told[2] = {first.told(), second.told()};
       CHECK(first.first_value(told[0]) == 16.0f - static_cast<float>(round));
-      // What it has not read is what it was told.
+      // An unread place keeps its values.
       CHECK(second.first_value(places[1]) == 16.0f - (says ? static_cast<float>(round) : 0.0f));
       places[0] = told[0];
       if (says) places[1] = told[1];

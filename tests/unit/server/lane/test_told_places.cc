@@ -1,4 +1,4 @@
-// Shares in buffers whose places workers were told.
+// Shares in buffers whose places workers got.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -97,7 +97,7 @@ TEST_CASE("what was told outlives its view, and goes with its reader") {
   side.told.closed(again);
   CHECK(side.pool.in_use() == 0);
   CHECK_FALSE(side.try_tell());  // nobody is left who would read it, wherever it went
-  // What it pushed before may still come.
+  // Its earlier pushes may still arrive.
   CHECK(side.told.bind(kPeer, kKey, {again, 0, 0, 0, 1}));
 }
 

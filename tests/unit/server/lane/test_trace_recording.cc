@@ -1,4 +1,4 @@
-// What lanes and trainers record while a job is traced.
+// Events that lanes and trainers record while a job is traced.
 #include <doctest/doctest.h>
 
 #include <tuple>

@@ -1,4 +1,4 @@
-// What the tests of the pure cores share: layouts, a shard with a pool and a recorder of what it says, payloads.
+// Fixtures for tests of the pure cores: layouts, a shard with a pool and a recorder of its messages, payloads.
 #pragma once
 
 #include <algorithm>

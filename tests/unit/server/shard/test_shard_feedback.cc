@@ -1,4 +1,4 @@
-// What error feedback and delta encodings ask of a shard: residuals and estimates are state, and part of snapshots.
+// Error feedback and delta encodings on a shard: residuals and estimates are state, and part of snapshots.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -149,7 +149,7 @@ TEST_CASE("a resumed node gets its residual before the parameters, and another n
   CHECK(same.out.residuals[0].values == bytes_of(b));
   REQUIRE(same.out.answers.size() == 1);
   CHECK(same.out.answers[0].header.residual_sent);
-  // Of no use any more once a round is complete.
+  // A residual is of no use once its round is complete.
   same.push(0, 8, 0.5f);
   same.push(1, 8, 0.5f);
   same.out.clear();

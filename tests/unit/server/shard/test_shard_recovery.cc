@@ -86,7 +86,7 @@ TEST_CASE("rounds that are pushed again are applied in order and acknowledged wi
     push.redo = true;
     shard.core.on_push(peer_of(node), push, payload_of(frame_of(kChunk, 2.0f, {})));
   };
-  // Who asks for parameters that are not there again yet, waits.
+  // A pull of parameters that are not restored yet waits.
   shard.core.on_pull(peer_of(1), Pull{Shard::key(1), Version(2)});
   CHECK(shard.out.answers.empty());
   redo(0, 1);

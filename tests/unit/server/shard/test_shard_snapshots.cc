@@ -294,7 +294,7 @@ TEST_CASE("initial values that find no buffer are taken when they come again") {
   CHECK(all_equal(shard.params(1), 6.0f));
 }
 
-// What the protocol lets peers hold: the last answer of every chunk per node (a node pushes on only after it has it),
+// The protocol lets each node hold the last answer of every chunk (the node pushes again only after it has the answer),
 // and the snapshot writer one snapshot.
 TEST_CASE("the pool's bound is enough for every answer in flight and a snapshot being written") {
   for (const char* optimizer : {"sgd", "adagrad", "adamw"}) {

@@ -22,7 +22,7 @@ namespace tributary::testing {
 
 class SmallDisk {
  public:
-  // At a folder of its own, or at `path`. Null, and says that the test is skipped, without the right.
+  // Mounts it at a folder of its own, or at `path`. Without the right returns null and prints that the test is skipped.
   static std::unique_ptr<SmallDisk> mount(std::uint64_t bytes, const std::string& path = {}) {
     std::unique_ptr<SmallDisk> disk(new SmallDisk(path));
     const std::string options = "size=" + std::to_string(bytes);

@@ -1,5 +1,4 @@
-// What the tests of the store share: writing and loading sample snapshots,
-// and editing the database behind the store's back.
+// Fixtures for tests of the store: write and load sample snapshots, and edit the database behind the store's back.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -46,7 +45,7 @@ inline void write_snapshot(Store& store, BufferPool& pool, const SnapshotInfo& i
   CHECK((*writer)->bytes() >= info.chunks * elements * sizeof(float) * (1 + kSlots));
 }
 
-// Loads and checks every value; the status of the load.
+// Loads and checks every value; returns the status of the load.
 inline Status load_snapshot(Store& store, const SnapshotInfo& info, std::size_t elements = kElements) {
   const auto expected = owned(info.chunks);
   std::size_t position = 0;
@@ -86,7 +85,7 @@ inline std::vector<Round> rounds(const Store& store) {
   return jobs.empty() ? std::vector<Round>{} : jobs[0].snapshots;
 }
 
-// What another version of the program, a bug or a disk may have left: edits the database behind the store's back.
+// Edits the database behind the store's back, as another version of the program, a bug or a disk may do.
 inline void edit(const std::string& store, const std::function<void(rocksdb::DB&)>& change) {
   rocksdb::Options options;
   std::vector<std::string> names;

@@ -1,4 +1,4 @@
-// The large parts of what ranks keep, in a server's store.
+// The large parts of ranks' states, in a server's store.
 #include <doctest/doctest.h>
 
 #include <filesystem>

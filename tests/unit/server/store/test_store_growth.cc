@@ -1,4 +1,4 @@
-// What a store needs beside its snapshots does not grow with how many there were.
+// A store's memory and disk besides its snapshots do not grow with the number of past snapshots.
 #include <doctest/doctest.h>
 #include <malloc.h>
 

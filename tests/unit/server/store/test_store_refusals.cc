@@ -1,4 +1,4 @@
-// What the store refuses, and what it survives: other versions, other owners, damaged files, a full disk.
+// Refusals of the store, and faults it survives: other versions, other owners, damaged files, a full disk.
 #include <doctest/doctest.h>
 #include <rocksdb/db.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-// What all daemons together show: settings that differ, who is missing, slow links, clocks, jobs.
+// Checks over all daemons: settings that differ, missing daemons, slow links, clocks, jobs.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -11,8 +11,6 @@
 #include "tests/unit/expect.h"
 #include "tools/cli/plan.h"
 #include "tools/cli/plan_measure.h"
-#include "tools/cli/plan_paper.h"
-#include "tools/cli/plan_sweep.h"
 
 namespace tributary::plan_test {
 
@@ -44,71 +42,6 @@ std::string all_advice(const Plan& plan) {
   std::string text;
   for (const std::string& sentence : plan.advice) text += sentence + "\n";
   return text;
-}
-
-// ---- The worked example ----
-
-constexpr double kRing8 = 2.0 * 7 / 8;  // bytes over each link, in payloads
-
-TEST_CASE("the example prints the published figures to the digit") {
-  const std::string text = paper_text(paper_figures());
-  for (const char* figure : {"11.68 ms", "280.07 ms", "24.0 times", "95.5 %", "47.2 %", "48.4 points", "1.12 s"}) {
-    CAPTURE(figure);
-    CHECK(contains(text, figure));
-  }
-}
-
-TEST_CASE("the example's exchanges and efficiencies are the closed form of a ring over 8") {
-  const PaperFigures f = paper_figures();
-  const double fast = kRing8 * 2e9 / 300e9 + 14 * 1e-6, slow = kRing8 * 2e9 / 12.5e9 + 14 * 5e-6;
-  CHECK(f.nvswitch.exchange_s == Approx(fast).epsilon(1e-12));
-  CHECK(f.infiniband.exchange_s == Approx(slow).epsilon(1e-12));
-  CHECK(f.slowdown == Approx(slow / fast).epsilon(1e-12));
-  CHECK(f.nvswitch.efficiency == Approx(0.25 / (0.25 + fast)).epsilon(1e-12));
-  CHECK(f.infiniband.efficiency == Approx(0.25 / (0.25 + slow)).epsilon(1e-12));
-  CHECK(f.efficiency_lost == Approx(0.25 / (0.25 + fast) - 0.25 / (0.25 + slow)).epsilon(1e-12));
-}
-
-TEST_CASE("64 GPUs as 8 machines of 8 are faster as a hierarchy than as one ring, by the closed forms") {
-  const PaperFigures f = paper_figures();
-  // The ring in the machine is hidden behind the one over the machines.
-  const double hierarchical = 14e-6 + kRing8 * 2e9 / 12.5e9 + 14 * 5e-6;
-  const double flat = 2.0 * 63 / 64 * 2e9 / 12.5e9 + 126 * 5e-6;
-  CHECK(f.hierarchical64.exchange_s == Approx(hierarchical).epsilon(1e-12));
-  CHECK(f.flat64.exchange_s == Approx(flat).epsilon(1e-12));
-  CHECK(f.hierarchical64.exchange_s < f.flat64.exchange_s);
-}
-
-TEST_CASE("the payload that halves the efficiency is where the exchange takes as long as the compute") {
-  const PaperFigures f = paper_figures();
-  CHECK(f.half_payload_flat8 == Approx((0.25 - 14 * 5e-6) * 12.5e9 / kRing8).epsilon(1e-9));
-  CHECK(f.half_payload_flat64 == Approx((0.25 - 126 * 5e-6) * 12.5e9 / (2.0 * 63 / 64)).epsilon(1e-9));
-  CHECK(f.half_payload_hierarchical64 == Approx((0.25 - 14e-6 - 14 * 5e-6) / (kRing8 / 12.5e9)).epsilon(1e-9));
-  for (double payload : {f.half_payload_flat8, f.half_payload_flat64, f.half_payload_hierarchical64}) {
-    CHECK(payload > kLeastPayload);
-    CHECK(payload < kMostPayload);
-  }
-}
-
-TEST_CASE("80 per cent are left when the compute takes four times the exchange, with all bytes and with half") {
-  const PaperFigures f = paper_figures();
-  CHECK(f.compute_for_80 == Approx(4 * (kRing8 * 2e9 / 12.5e9 + 14 * 5e-6)).epsilon(1e-9));
-  CHECK(f.compute_for_80_halved == Approx(4 * (kRing8 * 1e9 / 12.5e9 + 14 * 5e-6)).epsilon(1e-9));
-  CHECK(f.halved_exchange_s == Approx(kRing8 * 1e9 / 12.5e9 + 14 * 5e-6).epsilon(1e-12));
-}
-
-TEST_CASE("the efficiency of 1 to 64 GPUs has its knee at a machine's 8") {
-  const PaperFigures f = paper_figures();
-  REQUIRE(f.flat_curve.size() == 7);
-  for (const ScalingPoint& point : f.flat_curve) {
-    const double n = point.ranks;
-    const double b = n <= 8 ? 300e9 : 12.5e9, latency = n <= 8 ? 1e-6 : 5e-6;
-    const double exchange = 2 * (n - 1) / n * 2e9 / b + 2 * (n - 1) * latency;
-    CHECK(point.efficiency == Approx(0.25 / (0.25 + exchange)).epsilon(1e-12));
-  }
-  CHECK(f.flat_curve[0].efficiency == 1.0);
-  CHECK(f.hierarchical_curve[4].efficiency == Approx(0.25 / (0.25 + 14e-6 + 2e9 / 12.5e9 + 2 * 5e-6)).epsilon(1e-12));
-  CHECK(f.knee == 8);
 }
 
 // ---- Plans ----
@@ -181,45 +114,6 @@ TEST_CASE("what the model refuses, a plan refuses") {
   s.payload_bytes = 0.0;
   REQUIRE(!make_plan(s));
   CHECK(contains(make_plan(s).error().message, "payload is 0"));
-}
-
-// ---- Sweeps ----
-
-TEST_CASE("a sweep's values are geometric for amounts and whole for counts") {
-  const auto payloads = sweep_values({.over = "payload", .from = 1e6, .to = 1e9, .steps = 4});
-  REQUIRE(payloads);
-  REQUIRE(payloads->size() == 4);
-  CHECK((*payloads)[1] == Approx(1e7));
-  CHECK(payloads->back() == 1e9);
-  CHECK(sweep_values({.over = "nodes", .from = 1, .to = 4, .steps = 10}) == std::vector<double>{1, 2, 3, 4});
-  CHECK(sweep_values({.over = "servers", .from = 0, .to = 0, .steps = 1}) == std::vector<double>{0});
-}
-
-TEST_CASE("a sweep that makes no sense is refused, naming the option") {
-  const auto message = [](const Sweep& sweep) {
-    const auto values = sweep_values(sweep);
-    REQUIRE(!values);
-    return values.error().message;
-  };
-  CHECK(contains(message({.over = "colour", .from = 1, .to = 2, .steps = 2}), "--sweep colour"));
-  CHECK(contains(message({.over = "nodes", .from = 0, .to = 2, .steps = 2}), "--from 0"));
-  CHECK(contains(message({.over = "nodes", .from = 1, .to = 2.5, .steps = 2}), "--to 2.5"));
-  CHECK(contains(message({.over = "payload", .from = 2, .to = 1, .steps = 2}), "--from 2 is above --to 1"));
-  CHECK(contains(message({.over = "payload", .from = 1, .to = 2, .steps = 0}), "--steps 0"));
-}
-
-TEST_CASE("a sweep's CSV has a line for each value and layout, with the model's figures") {
-  const auto csv = sweep_csv(lab(), {.over = "servers", .from = 0, .to = 4, .steps = 5});
-  REQUIRE(csv);
-  CHECK(csv->starts_with(std::string(kSweepHeader) + "\n"));
-  CHECK(std::count(csv->begin(), csv->end(), '\n') == 1 + 3 + 4 * 5);
-  CHECK(contains(*csv, "servers,4,dedicated,"));
-  CHECK(contains(*csv, "\"every host's link, both ways\""));
-  Scenario s = lab();
-  s.mode = ExchangeMode::kServersDedicated;
-  char expected[64];
-  std::snprintf(expected, sizeof expected, "servers,4,dedicated,%.9g,", predict(s)->exchange_s);
-  CHECK(contains(*csv, expected));
 }
 
 // ---- Measured links ----

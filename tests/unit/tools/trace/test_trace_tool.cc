@@ -1,4 +1,4 @@
-// What the tool makes of a trace: one clock, sums, a file, and a verdict. The traces are made up.
+// The tool's results for a trace: one clock, sums, a file, and a verdict. The traces are made up.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Nodes of an all-reduce job over simulated devices: the real engines over one tests/fake_device, stepped by hand, with
-// trainers, and the way that keys go, played by the test.
+// Nodes of an all-reduce job over simulated devices: the real engines over one tests/fake_device, stepped by hand. The
+// test plays the trainers and the exchange of keys.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -83,7 +83,7 @@ class EngineCluster {
     for (std::uint32_t n = 0; n < setup.nodes; ++n) open(n);
   }
 
-  // All engines connect; false if one failed, or nothing comes of it.
+  // Connects all engines; false if one fails, or they do not finish.
   bool connect(const std::function<bool(std::uint32_t)>& which = [](std::uint32_t) { return true; }) {
     const AllreducePlan& plan = nodes[0]->engine->plan();
     for (std::uint32_t i = 0; plan.between_nodes() && i < plan.communicators(); ++i) {
@@ -104,7 +104,7 @@ class EngineCluster {
       REQUIRE(node->engine->load(*node->host, [&] { return api->run_one(), true; }));
     }
   }
-  // One round of all; false if it did not end.
+  // Makes one round on all nodes; false if it did not end.
   bool round(std::uint64_t round, std::uint64_t weight = 1) {
     for (std::uint32_t n = 0; n < setup_.nodes; ++n) ready(n, weight);
     step_reference(weight * setup_.nodes);
@@ -139,7 +139,7 @@ class EngineCluster {
       turn();
     }
   }
-  // What the sums make, in the order that the fake adds in: in the node first, if the plan is so.
+  // Steps the reference by the sums, in the fake's order of addition: within the node first, if the plan does so.
   void step_reference(std::uint64_t total) {
     const bool in_node = nodes[0]->engine->plan().sharded();
     std::vector<float> sum;
@@ -161,7 +161,7 @@ class EngineCluster {
       reference->step(ChunkIndex(c), sum.data() + layout->chunk(ChunkIndex(c)).begin, total);
     }
   }
-  // Every device of every node has the reference's parameters.
+  // Checks that every device of every node has the reference's parameters.
   bool same_as_reference() const {
     for (const auto& node : nodes) {
       for (std::uint32_t d = 0; d < setup_.devices; ++d) {
@@ -171,7 +171,7 @@ class EngineCluster {
     }
     return true;
   }
-  // Everything over; afterwards nothing may be left on the devices.
+  // Ends everything; afterwards nothing may be left on the devices.
   void close() {
     for (auto& node : nodes) node->engine->abort_collectives();
     for (auto& node : nodes) {
@@ -195,7 +195,7 @@ class EngineCluster {
     }
     return all;
   }
-  // Somebody goes on: the devices, mostly, or an engine.
+  // Steps one actor: the devices, mostly, or an engine.
   void turn() {
     if (random_() % 8 != 0) {
       api->run_one();

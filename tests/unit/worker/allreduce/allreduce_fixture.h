@@ -223,7 +223,7 @@ class AllreduceCluster {
     (devices ? options_.copy : &copy_here)(values.data(), from, values.size() * sizeof(float));
     return values;
   }
-  // One bit of one parameter on one node, which nothing that trains has changed.
+  // Flips one bit of one parameter on one node, as no training step would.
   void flip_bit(std::uint32_t n, std::uint64_t element) {
     const NodeJob& job = *nodes_[n]->job;
     const auto& devices = job.spec().allreduce_devices;
@@ -328,7 +328,7 @@ inline void check_that_other_bits_are_noticed(const ClusterOptions& options) {
   }
 }
 
-// What servers make of the same gradients: the fused sum and step over the frames of all ranks (or nodes).
+// The servers' result for the same gradients: the fused sum and step over the frames of all ranks (or nodes).
 class ServerReference {
  public:
   explicit ServerReference(const ClusterOptions& options)

@@ -1,4 +1,4 @@
-// Where an all-reduce job is added up: what a node with devices says to the others, hears of them, and tells its
+// The agreement on where an all-reduce job is added up: a node's offer, the others' offers, and its reply to its
 // trainers.
 #include <doctest/doctest.h>
 

@@ -30,7 +30,7 @@ EngineSetup setup_of(const Shape& shape, std::uint64_t seed = 1) {
   return setup;
 }
 
-// Until an engine fails, with time passing if it is to. What it says.
+// Runs until an engine fails, with time passing if `let_time_pass`. Returns the engine's error.
 std::string failure_of(const EngineSetup& setup, bool let_time_pass = false) {
   EngineCluster cluster(setup);
   const bool connected = cluster.connect();
@@ -221,7 +221,7 @@ TEST_CASE("connecting has its time as long as communicators get ready, however m
     for (int i = 0; i < 2000 && !cluster.failed(); ++i) cluster.turn();
   };
   SUBCASE("one after another") {
-    // Of each node one in it and two over both nodes. The last two come together: it takes both nodes to connect one.
+    // Each node makes one communicator within it and two across both. The last two need both nodes to connect.
     for (const std::uint64_t calls : {1, 4, 6}) {
       cluster.now_ns += step;
       CHECK_FALSE(connected());

@@ -120,7 +120,7 @@ TEST_CASE("a resumed job goes on to the bits of one that was not stopped") {
   CHECK(same_bits(cluster.parameters(1), servers.parameters()));
 }
 
-// What node 0 says when a view of three rounds ends.
+// Returns node 0's report at the end of a view of three rounds.
 SnapshotDone said_at_the_end(const ClusterOptions& options, bool in_order = true, std::uint64_t rounds = 3) {
   AllreduceCluster cluster(options);
   cluster.open();

@@ -1,4 +1,5 @@
-// NodeJobs and the attach server with jobs of mode "allreduce": what the node tells the coordinator, and who gets what.
+// NodeJobs and the attach server with jobs of mode "allreduce": the node's messages to the coordinator, and their
+// effects.
 #include <doctest/doctest.h>
 
 #include "common/config/config_check.h"
@@ -175,7 +176,7 @@ TEST_CASE("an all-reduce job is opened with what its lane must know, and its tra
   CHECK_FALSE(node.lanes.rung(2));
   node.lanes.complete(Round(1));
   CHECK(*session->wait() == StepState::kContinue);
-  // The coordinator is told how far it is.
+  // The coordinator gets the job's progress.
   REQUIRE(eventually([&] {
     const auto progress = node.server->heartbeat().progress;
     return progress.size() == 1 && progress[0].job == JobId(99) && progress[0].min_version == Version(1);

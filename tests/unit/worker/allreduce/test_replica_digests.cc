@@ -32,7 +32,7 @@ TEST_CASE("a tail's weight is the sum, and its digest is everybody's or not") {
   CHECK_FALSE(same_digest(kOne, 3, differs.data()));
   CHECK_FALSE(same_digest(kOther, 3, differs.data()));
   CHECK_FALSE(same_digest(0, 2, sum_of({{1, 0}, {1, 1}}).data()));
-  // Of ranks, one of each node brings its digest.
+  // In a flat ring one rank of each node brings its digest.
   CHECK(same_digest(kOne, 2, sum_of({{1, kOne}, {0, 0}, {1, kOne}, {0, 0}}).data()));
   CHECK(same_digest(0, 4, sum_of({{}, {}, {}, {}}).data()));
 }

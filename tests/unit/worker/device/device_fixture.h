@@ -40,7 +40,7 @@ inline bool same_bits(std::span<const float> a, std::span<const float> b) {
 
 class DeviceNode {
  public:
-  // What a lane is told.
+  // Records the events of a lane.
   struct Lane final : ReduceListener {
     explicit Lane(DeviceNode& owner) : node(owner) {}
     void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) override {
@@ -73,7 +73,7 @@ class DeviceNode {
     REQUIRE(made);
     layout = std::make_shared<const Layout>(std::move(*made));
   }
-  // False if it could not be created: `refusal` says why.
+  // False if it could not be created: `refusal` has the reason.
   bool open() {
     DevicePlan plan;
     plan.layout = layout;
@@ -107,7 +107,7 @@ class DeviceNode {
     }
     return true;
   }
-  // Everything over; afterwards nothing may be left on the devices.
+  // Ends everything; afterwards nothing may be left on the devices.
   void close() {
     lanes.clear();
     reduction.reset();
@@ -125,7 +125,7 @@ class DeviceNode {
   }
   std::mt19937_64& random() { return random_; }
 
-  // Somebody goes on: the devices (mostly), the engine or a lane.
+  // Steps one actor: the devices (mostly), the engine or a lane.
   void turn() {
     switch (random_() % 8) {
       case 0:
@@ -143,7 +143,7 @@ class DeviceNode {
   void step() {
     if (reduction) reduction->step(now_ns += 1000);  // not while it is being destroyed
   }
-  // Turns until `condition`; false if nothing came of many of them.
+  // Takes turns until `condition`; false if many turns do not reach it.
   template <class Condition>
   bool until(Condition condition, int patience = 200'000) {
     for (; !condition(); --patience) {
@@ -176,7 +176,7 @@ class DeviceNode {
     const auto* lent = static_cast<const float*>(api->opened(reduction->loan(rank).parameters));
     return {lent, layout->flat_elements()};
   }
-  // What the node's sum of a chunk is: tree order on a device, rank order over devices.
+  // Returns the node's sum of a chunk: tree order on a device, rank order over devices.
   std::vector<float> sum(ChunkIndex chunk) {
     const ChunkRange range = layout->chunk(chunk);
     std::vector<float> total;

@@ -1,4 +1,4 @@
-// What breaks on the way: planted bugs that the fake must find, and failures that the engine must end in good order.
+// Faults: planted bugs that the fake must find, and failures after which the engine must end cleanly.
 #include <doctest/doctest.h>
 
 #include "tests/unit/expect.h"

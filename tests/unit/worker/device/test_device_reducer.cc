@@ -64,7 +64,7 @@ class Training {
     const std::size_t n = range.elements;
     CHECK(push.round == Round(number));
     CHECK(push.weight == 3);
-    // What it must be.
+    // The expected frame.
     std::vector<float> sum = node_.sum(push.chunk);
     kernels::scale(sum.data(), n, push_->push_scale(push.weight));
     std::vector<std::byte> expected(push_->bytes(n));

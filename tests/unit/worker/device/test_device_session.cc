@@ -51,7 +51,7 @@ TEST_CASE("trainers on devices are lent their gradients and their device's param
     for (std::size_t rank = 0; rank < 3; ++rank) {
       REQUIRE(sessions[rank]->on_device());
       CHECK(openers[rank]->mapped == 2);
-      // What the trainer sees is what the worker has, tensor by tensor.
+      // The trainer sees the worker's memory, tensor by tensor.
       const DeviceMemory& memory = job->spec().devices->memory();
       const std::uint64_t offset = sessions[rank]->layout().tensor_offset(2);
       CHECK(sessions[rank]->gradient_device(2) == memory.gradients(static_cast<std::uint32_t>(rank), 0) + offset);
@@ -266,7 +266,7 @@ TEST_CASE("frames of devices reach a server on this machine in shared memory, th
       }
       CHECK(server.lane->counters().shared_payload_bytes.value() > 0);
       CHECK(server.lane->counters().socket_payload_bytes.value() == 0);
-      // What the node owes is kept, too.
+      // The node's residuals are kept, too.
       const bool keeps = make_encoding(node.push)->keeps_residual();
       server.lane->stop_job(JobId(5), ViewId(2), true, Round(3), false);
       if (keeps) node.lanes[0]->close(node.job, true);

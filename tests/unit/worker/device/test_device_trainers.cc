@@ -81,7 +81,7 @@ bool trains(Session& session, RankCompute& compute, const JobConfig& job, Rank r
     gradients.push_back(outcome.on_device ? session.gradient_device(t) : session.gradient(t).data());
   }
   compute.bind({.parameters = parameters, .gradients = gradients});
-  // The second rank says so from a thread of its own, as a GPU's driver does.
+  // The second rank reports ready from a thread of its own, as a GPU's driver does.
   const auto ready = [&](std::size_t tensor, std::uint64_t weight) {
     if (rank.value == 0) return session.ready(tensor, weight);
     std::jthread([&] { session.ready(tensor, weight); });

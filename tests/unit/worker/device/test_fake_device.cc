@@ -1,4 +1,4 @@
-// The fake itself: what it claims to find, it finds.
+// The fake itself: it finds the faults that it claims to find.
 #include <doctest/doctest.h>
 
 #include "tests/fake_device/fake_device_api.h"

@@ -1,4 +1,4 @@
-// One worker lane's client with everything it says recorded.
+// One worker lane's client with its messages recorded.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What a server's lane reports, for a test to wait for.
+// Records the reports of a server's lane, for a test to wait for.
 #pragma once
 
 #include <chrono>

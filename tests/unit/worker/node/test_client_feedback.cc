@@ -1,4 +1,4 @@
-// What encodings with error feedback and delta encodings ask of a node's client.
+// Encodings with error feedback and delta encodings in a node's client.
 #include "tests/unit/worker/node/client_fixture.h"
 
 namespace tributary::client_feedback_test {

@@ -1,4 +1,4 @@
-// What a node pushes again after a server was lost.
+// Rounds that a node pushes again after a server was lost.
 #include <doctest/doctest.h>
 
 #include "tests/unit/worker/node/client_fixture.h"

@@ -1,5 +1,5 @@
 // A node's connection to a lane that takes one-time tokens, between real sockets on loopback: it comes back with a new
-// one when it is lost, and nobody comes in with one that was seen.
+// one when it is lost, and a token that was seen admits nobody.
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPatience{10'000};
 const DataToken kFirst{JobId(1), ViewId(2), NodeRank(0), ShardIndex(0), LaneIndex(0)};
 
-// What a lane is to its guests.
+// A server's lane, as its guests see it.
 struct Host {
   explicit Host(std::string address = "tcp://127.0.0.1:*") : socket(context, zmq::socket_type::router) {
     const auto decide = [this](const Admission::Shown& shown) {
@@ -70,7 +70,7 @@ struct Node {
     data.close();
     context.close();
   }
-  // Whose key the host sees; nothing within the time: "none".
+  // Returns the key that the host sees; "none" if nothing arrives in time.
   std::string heard_by(Host& host, milliseconds patience = kPatience) {
     const auto until = std::chrono::steady_clock::now() + patience;
     while (std::chrono::steady_clock::now() < until) {
@@ -123,7 +123,7 @@ TEST_CASE("a connection that is lost comes back with the next token, and who sho
 
   Node replays(host, host.node, kFirst);
   const std::uint64_t before = host.admission->refused();
-  // What it shows at first was seen before. (Here it knows how to make more of them; who only listened does not.)
+  // Its first token was seen before. (Here it can make more of them; an eavesdropper cannot.)
   const auto first = replays.data.tick(steady_ms());
   CHECK_FALSE(first);
   while (host.admission->refused() == before && std::chrono::steady_clock::now() < until) {

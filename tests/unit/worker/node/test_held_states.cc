@@ -1,4 +1,4 @@
-// HeldStates: what the next trainer in a rank's place gets.
+// HeldStates: the state that the next trainer in a rank's place gets.
 #include <doctest/doctest.h>
 
 #include "worker/node/held_states.h"
@@ -10,7 +10,7 @@ KeptState state_of(std::uint64_t round, std::size_t bytes = 3) {
   return {{Round(round), std::vector<std::byte>(bytes, static_cast<std::byte>(round))}};
 }
 
-// Of so many bytes; 0: nothing is held.
+// Returns the number of bytes; 0 if nothing is held.
 std::size_t size_of(const KeptState* state) {
   return state ? state->state.state.size() : 0;
 }

@@ -136,7 +136,7 @@ TEST_CASE("encodings go through shared memory to the bits they have over a socke
         }
       };
       take(Round(6));
-      // The view ends in good order: the residuals follow.
+      // The view ends cleanly: the residuals follow.
       server.lane->stop_job(JobId(5), ViewId(2), true, Round(9), false);
       parameters[shares].assign(node.job->parameters(), node.job->parameters() + node.job->layout().flat_elements());
       const LaneJobStats& stats = node.job->lane_stats(0);

@@ -1,4 +1,4 @@
-// Parts of a model: who holds what, from the declaration to the sum (docs/model-parallel.md).
+// Parts of a model: their holders, from the declaration to the sum (docs/model-parallel.md).
 #include <doctest/doctest.h>
 
 #include <algorithm>

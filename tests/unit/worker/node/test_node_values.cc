@@ -1,4 +1,4 @@
-// NodeValues: what a node makes of the values of its ranks, and which answers outlive a view.
+// NodeValues: how a node combines the values of its ranks, and the answers that outlive a view.
 #include <doctest/doctest.h>
 
 #include "worker/node/node_values.h"

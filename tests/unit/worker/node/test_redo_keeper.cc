@@ -1,4 +1,4 @@
-// RedoKeeper: how long what a node pushed is kept.
+// RedoKeeper: how long a node's pushes are kept.
 #include <doctest/doctest.h>
 
 #include <algorithm>

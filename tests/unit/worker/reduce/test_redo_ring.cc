@@ -60,7 +60,7 @@ struct Scribbler {
     REQUIRE(found);
     return *found;
   }
-  // Of a round whose coefficient is 1 and whose norm is 2.
+  // Returns the decision of a round whose coefficient is 1 and whose norm is 2.
   std::uint64_t* decision_of(std::uint64_t round) const {
     for (std::size_t i = 0; i + 4 < size / sizeof *words; ++i) {
       const bool here = words[i] == round && words[i + 1] == std::bit_cast<std::uint64_t>(1.0) &&
@@ -98,7 +98,7 @@ TEST_CASE("frames are found until a later round takes their place") {
   CHECK(holds(*ring, 0, kRounds + 1));
   CHECK_FALSE(ring->find(ChunkIndex(0), Round(1)));
   CHECK(holds(*ring, 1, 1));
-  // What all chunks have.
+  // The rounds that all chunks have.
   CHECK(ring->kept().first == Round(2));
   CHECK(ring->kept().last == Round(kRounds));
 }

@@ -1,4 +1,4 @@
-// Settings of a step that trainers say, on their way: node gather, ring, push, shard.
+// Trainers' settings of a step, on their way: node gather, ring, push, shard.
 #include <doctest/doctest.h>
 
 #include <cmath>
