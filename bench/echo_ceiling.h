@@ -1,6 +1,6 @@
 // The ceiling for `tributary bench pushpull`: the rate of ZeroMQ and the optimizer's arithmetic alone on this machine,
 // measured in the same run. A client process keeps 16 chunks in flight on a DEALER socket (zero-copy sends from memory
-// as large as the model); a server process receives each on a ROUTER socket, steps the optimizer on one of its rotating
+// as large as the model). A server process receives each on a ROUTER socket, steps the optimizer on one of its rotating
 // chunk states (as large as the model, too) with the received frame as the gradient, and returns the frame. No headers,
 // no rounds, no reduction, no shared memory, no copy of the answer.
 #pragma once

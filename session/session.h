@@ -22,8 +22,8 @@
 // then means those that the rank holds, and no other may be named.
 //
 // Tensors have rounds of their own: after wait(t) the next ready(t) belongs to t's next round, whatever the other
-// tensors do (but ready all tensors of a round before you wait for the first: a chunk, and on devices a group of as
-// many chunks as devices, may hold several). Every rank must call ready exactly once per tensor and round. Memory:
+// tensors do. But ready all tensors of a round before you wait for the first: a chunk, and on devices a group of as
+// many chunks as devices, may hold several. Every rank must call ready exactly once per tensor and round. Memory:
 // parameters(t) must not be read between ready(t) and wait(t) of the same round, gradient(t) must not be touched in
 // that time (session/attach_region.h says why). Thread rule: one thread at a time, except that ready() of different
 // tensors may be called from different threads, also while one waits for others. A session belongs to the process that

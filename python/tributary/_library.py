@@ -67,9 +67,9 @@ class AttachOptions:
     """Options of an attach; the header describes them at ``tributary_options``.
 
     Args:
-        topology: rank, world size, local rank, local world size and node rank. None: as the environment says.
-        attach_timeout_ms: 0: as the environment says (``TRIBUTARY_ATTACH_TIMEOUT``, seconds), else two minutes.
-        device: the CUDA device that the worker is asked to lend memory of; -1: none.
+        topology: rank, world size, local rank, local world size and node rank. None: from the environment.
+        attach_timeout_ms: 0: from the environment (``TRIBUTARY_ATTACH_TIMEOUT``, seconds), else two minutes.
+        device: the CUDA device of which the worker is asked to lend memory; -1: none.
         stops: not 0, set by another thread, ends the attach with :class:`tributary.JobStopped`.
     """
 

@@ -1,6 +1,6 @@
 // One clock for all daemons of a trace, from the messages between them. Pure.
 //
-// A push is received after it was sent, and an answer arrives after it was given: so the clock of a server is ahead of
+// A push is received after it was sent, and an answer arrives after it was given. So the clock of a server is ahead of
 // a node's by no more than the shortest (received - sent), and by no less than minus the shortest (arrived - answered).
 // All these bounds together (shortest paths make them as tight as they can be) leave an interval for each daemon's
 // clock against the reference's; one after the other, the narrowest first, gets the middle of what those before it

@@ -1,7 +1,7 @@
 // A trace as a file that Perfetto and Chrome open. Pure.
 //
 // A process for each daemon and each trainer, a thread for each lane. The work of threads is X events, which do not
-// overlap on a thread; a chunk's round on a node is an async pair with an id, with its ways inside; a flow goes through
+// overlap on a thread. A chunk's round on a node is an async pair with an id, with its ways inside. A flow goes through
 // the X events of a chunk's round, from its sum to its arrival, if all are there. Times: microseconds.
 #pragma once
 

@@ -22,8 +22,8 @@ class Alike:
 
     Args:
         frozen: parameters of the model that the job does not train, by name.
-        buffers: says the model's, by name, as they are then.
-        slots: what the job trains.
+        buffers: returns the model's buffers, by name, as they are then.
+        slots: the parameters that the job trains.
         optimizer: steps here, and has state; None: servers have it, and the parameters.
         is_part: this rank holds a part of the model, and so do the others, of which most hold another one.
     """

@@ -19,7 +19,7 @@ def dimensions_of(model: Any) -> list[str]:
 
     Raises:
         TypeError: a module was sharded over a mesh whose dimensions have no names; or the code that split a parameter
-        cannot be known without its module.
+            cannot be known without its module.
     """
     if not isinstance(model, torch.nn.Module):
         if any(is_split(item if torch.is_tensor(item) else item[1]) for item in model):

@@ -18,13 +18,13 @@ class Leaving:
     """Leaves one job.
 
     Args:
-        link: that keeps the job going.
-        jobs: of the program.
+        link: the link that keeps the job going.
+        jobs: the program's jobs.
 
     Attributes:
         closed: nothing is attached any more.
         stopped: how the job was left, if it was stopped.
-        stops: after the newest round, as all ranks of this replica agreed.
+        stops: the job stops after the newest round, as all ranks of this replica agreed.
         for_all: why this rank ends the others' training with its own; empty: it does not.
         before_stopped: called before this rank waits for the end of a job that stops.
     """

@@ -29,7 +29,7 @@ class Model:
     Args:
         slots: its parameters.
         arrived: called with each tensor whose values have come in a round.
-        push_again: pushes what was pushed of the open round, into a new view.
+        push_again: pushes the open round's gradients again, into a new view.
         clear: the job went back, and not in a step() of its own: the open round begins again.
         step_here: its parameters are this rank's own, once it has begun, and this steps them with the mean gradient of
             the newest round. Takes the groups' values; None: those that they have. None: servers step.
@@ -50,21 +50,21 @@ class Link:
     """Keeps a job going.
 
     Args:
-        attachment: to the node's worker.
-        model: that the job trains.
-        jobs: of the program.
-        place: what this rank keeps besides the parameters.
-        part: of the model that this rank holds.
+        attachment: the attachment to the node's worker.
+        model: the model that the job trains.
+        jobs: the program's jobs.
+        place: the state that this rank keeps besides the parameters.
+        part: the part of the model that this rank holds.
         accumulate: backward passes a round, whose batches are those of so many ranks.
-        batches: of each rank in a round.
+        batches: batches of each rank in a round.
         on_rewind: "raise" or "warn", where the loop is when the job went back.
 
     Attributes:
-        round: the newest whose parameters are here.
+        round: the newest round whose parameters are here.
         trained: a round has left since this process reached the place where it continued.
-        skips: the job went back, and what is left of the loop's iteration is of no round.
+        skips: the job went back, and the rest of the loop's iteration is of no round.
         beside: rounds that other jobs of the program had when this one began in the middle of the loop, by name.
-        ahead: what was kept of a later round, which is complete: the loop goes through it once more, and nothing is
+        ahead: the state kept with a later round, which is complete: the loop goes through it once more, and nothing is
             sent until then.
     """
 

@@ -64,19 +64,19 @@ class Loop:
     """The state of the program's one loop, whatever jobs it trains.
 
     Args:
-        passes_top: what jobs do when the loop takes a batch.
-        values: that ranks gather.
+        passes_top: called when the loop takes a batch.
+        values: the values that ranks gather.
 
     Attributes:
         told: the loop begins where the job is, because it asked where that is (epochs(), rounds()).
-        epoch: of epochs().
-        samples: that this rank has taken from samplers.
+        epoch: the current epoch of epochs().
+        samples: samples that this rank has taken from samplers.
         arrived: the loop has passed its top since it continued from a state.
-        streams: whose batches it takes, by name.
+        streams: the streams whose batches it takes, by name.
         has_other_loaders: the loop has taken batches of a DataLoader that no sampler of ours deals out.
         looks: the last batch was only looked at: the loop begins the same iteration again.
-        last_top: which all that is kept names.
-        first_top: that the jobs began at: without a snapshot they go back there.
+        last_top: the top that all kept state names.
+        first_top: the top that the jobs began at: without a snapshot they go back there.
         ended: why training ends before the loop does, because a rank said so; None: it does not.
     """
 

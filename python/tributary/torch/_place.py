@@ -27,13 +27,13 @@ class Kept:
     """The state kept with a round of a job.
 
     Attributes:
-        top: from which the program continues.
+        top: the top from which the program continues.
         left: where samplers were when the round left, if the loop did not come to its top after it.
-        own: what only the rank had then.
-        before: parameters that the round began with, if they were kept.
+        own: the state that only this rank had then.
+        before: the parameters that the round began with, if they were kept.
         mine: this rank kept it.
         dealt_alike: among as many ranks as there are now.
-        earlier: what was kept when the round left, for ranks that start together and do not all have this top.
+        earlier: the state kept when the round left, for ranks that start together and do not all have this top.
     """
 
     round: int
@@ -69,20 +69,20 @@ class Place:
     so that the loop does what belongs to it.
 
     Args:
-        loop: of the program.
-        schedulers: of the job's optimizer.
-        tensors: says which this rank writes itself, by name: buffers.
+        loop: the program's loop.
+        schedulers: the schedulers of the job's optimizer.
+        tensors: returns the tensors that this rank writes itself, by name: buffers.
         optimizer: whose state this rank has; None: servers have it.
         reseed: sets random generators for what follows a round, as the end of each step() does; None: it does not.
-        alike: what all ranks have alike; None: nothing is given to others.
+        alike: the state that is equal on all ranks; None: none is given to others.
         model_rank: which part of the model this rank holds. State of a single rank belongs to its part.
 
     Attributes:
-        round: that left last, or that the loop was at the top after.
+        round: the round that left last, or after which the loop was at the top.
         unknown: why the kept state of the round after which this rank continues cannot be read.
         stepped: the newest round that an optimizer which steps here has stepped.
         before: returns the parameters that the open round began with.
-        whole: whether what all ranks have alike is to go with the state, though it is large.
+        whole: whether the state that is equal on all ranks is to go with the rest, though it is large.
         starts_together: the state at a top has that of when the round left. Ranks that start together continue from the
             same one.
     """

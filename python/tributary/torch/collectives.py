@@ -32,8 +32,8 @@ def barrier() -> None:
 def all_reduce(value: Any, op: str = "mean") -> Any:
     """The mean, sum or largest of all ranks' values, the same bits on each: floats are added in float64, by rank.
 
-    A loop that decides by a value (early stopping, ``ReduceLROnPlateau``) needs the same one on all ranks. To be called
-    on all ranks, as often on each. A process that continues gets the results of its iteration's calls.
+    A loop that decides by a value (early stopping, ``ReduceLROnPlateau``) needs the same one on all ranks. Call it on
+    all ranks, as often on each. A process that continues gets the results of its iteration's calls.
 
     Args:
         value: a number, or a tensor of at most 64 KiB; of one shape and dtype on all ranks. It is not changed.

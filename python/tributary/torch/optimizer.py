@@ -50,10 +50,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     Args:
         model_or_params: the model; or its parameters, or ``named_parameters()``.
-        optimizer: that steps them. It must not have made a step yet.
-        name: of the job, which continues where a job of this name stopped. Default: the program's name.
+        optimizer: the torch optimizer that steps them. It must not have made a step yet.
+        name: the job's name; the job continues where one of this name stopped. Default: the program's name.
         job: path of a job file, or its sections as dicts. The rest follows from the torch optimizer and the other
-            arguments; what contradicts them is an error.
+            arguments; a contradiction is an error.
         max_grad_norm: clips the global norm of the mean gradient, as ``clip_grad_norm_``; infinite: measures it.
         loss_scale: ``"dynamic"`` for :class:`tributary.torch.GradScaler`, or a constant power of two.
         push: encoding of gradients: fp32, bf16, fp16, int8, ``topk:R``, onebit.
@@ -69,17 +69,17 @@ class DistributedOptimizer(torch.optim.Optimizer):
         parameters: ``"copy"``: the model has memory of its own. ``"shared"``: it reads the parameters where the node's
             worker writes them, once for all ranks of the node. From the moment that a parameter's gradient is there
             until :meth:`step` returns, its values may already be the next round's.
-        rounds: of the whole job, for progress; modes ssp and async need it to end in the same parameters everywhere.
-        attach_timeout: how long to wait for the worker and all ranks to be there, seconds. Default:
-            ``TRIBUTARY_ATTACH_TIMEOUT`` of the environment, else 120.
-        mesh: a device mesh of all ranks, if each holds a part of the model only: a pipeline's stage, or what
-            ``parallelize_module`` or ``fully_shard`` left it.
+        rounds: rounds of the whole job, for progress; modes ssp and async need it to end in the same parameters.
+        attach_timeout: seconds to wait for the worker and all ranks to be there. Default: ``TRIBUTARY_ATTACH_TIMEOUT``
+            of the environment, else 120.
+        mesh: a device mesh of all ranks, if each holds a part of the model only: a pipeline's stage, or the shards of
+            ``parallelize_module`` or ``fully_shard``.
         replicate: the mesh's dimension along which ranks are replicas. They exchange gradients; those along the others
             hold a replica together.
 
     Raises:
         ValueError, TypeError: arguments that no job can have.
-        tributary.Error: what the worker or the coordinator says.
+        tributary.Error: an error of the worker or the coordinator.
     """
 
     def __init__(
@@ -329,7 +329,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Completes the round: sends what is left, waits, and writes the new parameters into the model.
+        """Completes the round: sends the remaining gradients, waits, and writes the new parameters into the model.
 
         Args:
             closure: runs forward and backward, first.
@@ -340,7 +340,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             Stopped: the job is stopped cleanly. It ends the program with exit status 75.
             Rewound: the job went back, with ``on_rewind="raise"``.
-            RuntimeError: the loop did what loses gradients or parameters; the message names the cure.
+            RuntimeError: the loop loses gradients or parameters; the message names the cure.
             tributary.Error: the job cannot continue.
         """
         loss = None

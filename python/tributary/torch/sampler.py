@@ -92,11 +92,11 @@ class DistributedSampler(Sampler[int]):
     that trains no rounds, as one for an evaluation, always has its whole epoch.
 
     Args:
-        dataset: that is sampled; only its length is used.
-        shuffle: in an order that follows from seed and epoch; else in the data set's.
+        dataset: the data set; only its length is used.
+        shuffle: deals in an order that follows from seed and epoch; else in the data set's.
         seed: the same on all ranks.
-        batch_size: of the batches that are made of the samples. None: what the ``DataLoader`` has.
-        accumulate: batches a round. None: what the :class:`DistributedOptimizer` has.
+        batch_size: samples of a batch. None: the ``DataLoader``'s.
+        accumulate: batches a round. None: the :class:`DistributedOptimizer`'s.
         ahead: batches that the loop draws before it trains the one before. Accelerate's is known.
 
     Raises:

@@ -245,7 +245,7 @@ def batches(loader: Iterable[Any], *, until: str = "all", name: str = "batches")
                 ...
 
     For the loop that trains. Ranks may have different numbers of batches. Each ``next()`` waits until all ranks have
-    said whether they have another one.
+    reported whether they have another one.
 
     The place is kept with each round. A loader with ``state_dict()`` and ``load_state_dict()`` (torchdata's
     ``StatefulDataLoader``) continues by them. Another one is gone through again, up to the place, with the random
@@ -257,7 +257,7 @@ def batches(loader: Iterable[Any], *, until: str = "all", name: str = "batches")
             again, which counts nothing: the gradient is the mean over ranks that have data. ``"first"``: it ends when
             the first rank has no more. ``"own"``: each rank's with its own data; no rank waits, and a job stops where
             its ranks make different numbers of rounds.
-        name: of the place, for loops that take batches of several loaders at once.
+        name: the place's name, for loops that take batches of several loaders at once.
 
     Returns:
         An iterable. Its ``counts`` is False while the loop has a batch that counts nothing; :func:`log` and
