@@ -45,7 +45,7 @@ gloo=horovod==0.28.1
 gloo_hash=sha256:92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 # Packages that are linked in, or compiled in from headers.
 licensed=(libzmq3-dev libcapnp-dev prometheus-cpp-dev libspdlog-dev libfmt-dev libgloo-dev librocksdb-dev libgflags-dev
-  libsnappy-dev zlib1g-dev libbz2-dev liblz4-dev libzstd-dev libsodium-dev libxxhash-dev libopenblas-pthread-dev libstdc++-12-dev)
+  libsnappy-dev zlib1g-dev libbz2-dev liblz4-dev libzstd-dev libsodium-dev libxxhash-dev libstdc++-12-dev)
 
 # shellcheck disable=SC1091  # of the machine
 system=$(. /etc/os-release && echo "$ID ${VERSION_ID:-}")

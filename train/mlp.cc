@@ -1,12 +1,11 @@
 #include "train/mlp.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "common/base/assert.h"
+#include "train/product.h"
 
 namespace tributary::train {
 
@@ -40,7 +39,6 @@ Result<Mlp> Mlp::make(std::vector<std::uint32_t> sizes, std::uint32_t max_batch)
 }
 
 Mlp::Mlp(MlpShape shape) : MlpShape(std::move(shape)) {
-  openblas_set_num_threads(1);
   for (std::size_t l = 0; l < layers(); ++l) {
     outputs_.emplace_back(std::size_t{max_batch()} * sizes()[l + 1]);
     deltas_.emplace_back(std::size_t{max_batch()} * sizes()[l + 1]);
@@ -55,12 +53,9 @@ bool Mlp::forward(const float* inputs, std::uint32_t batch, std::span<const floa
   const float* in = inputs;
   for (std::size_t l = 0; l < layers(); ++l) {
     if (need && (!need(2 * l) || !need(2 * l + 1))) return false;
-    const auto rows = static_cast<blasint>(batch);
-    const auto fan_in = static_cast<blasint>(sizes()[l]);
-    const auto fan_out = static_cast<blasint>(sizes()[l + 1]);
+    const std::size_t fan_in = sizes()[l], fan_out = sizes()[l + 1];
     float* out = outputs_[l].data();
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, fan_out, fan_in, 1.0f, in, fan_in, parameters[2 * l],
-                fan_in, 0.0f, out, fan_out);
+    multiply({in, fan_in, 1}, {parameters[2 * l], 1, fan_in}, {batch, fan_in, fan_out}, out, false);
     add_bias(out, batch, sizes()[l + 1], parameters[2 * l + 1], l + 1 < layers());
     in = out;
   }
@@ -80,7 +75,7 @@ BatchStats Mlp::loss(std::span<const std::uint8_t> labels, float scale) {
     const float* top = std::max_element(logits, logits + classes);
     float sum = 0.0f;
     for (std::uint32_t c = 0; c < classes; ++c) {
-      delta[c] = std::exp(logits[c] - *top);
+      delta[c] = exp_not_positive(logits[c] - *top);
       sum += delta[c];
     }
     for (std::uint32_t c = 0; c < classes; ++c) delta[c] /= sum;
@@ -96,22 +91,17 @@ BatchStats Mlp::loss(std::span<const std::uint8_t> labels, float scale) {
 void Mlp::backward(std::span<const float* const> parameters, std::span<float* const> gradients, bool accumulate,
                    const TensorReady& ready) {
   TRIB_ASSERT(parameters.size() == tensors().size() && gradients.size() == tensors().size());
-  const float beta = accumulate ? 1.0f : 0.0f;
-  const auto rows = static_cast<blasint>(batch_);
   for (std::size_t l = layers(); l-- > 0;) {
-    const auto fan_in = static_cast<blasint>(sizes()[l]);
-    const auto fan_out = static_cast<blasint>(sizes()[l + 1]);
+    const std::size_t fan_in = sizes()[l], fan_out = sizes()[l + 1];
     const float* delta = deltas_[l].data();
     const float* in = l == 0 ? inputs_ : outputs_[l - 1].data();
     if (l > 0) {
       float* below = deltas_[l - 1].data();
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, fan_in, fan_out, 1.0f, delta, fan_out,
-                  parameters[2 * l], fan_in, 0.0f, below, fan_in);
+      multiply({delta, fan_out, 1}, {parameters[2 * l], fan_in, 1}, {batch_, fan_out, fan_in}, below, false);
       const std::size_t size = std::size_t{batch_} * sizes()[l];
       for (std::size_t i = 0; i < size; ++i) below[i] = in[i] > 0.0f ? below[i] : 0.0f;
     }
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, fan_out, fan_in, rows, 1.0f, delta, fan_out, in, fan_in, beta,
-                gradients[2 * l], fan_in);
+    multiply({delta, 1, fan_out}, {in, fan_in, 1}, {fan_out, batch_, fan_in}, gradients[2 * l], accumulate);
     if (ready) ready(2 * l);
     sum_rows(delta, batch_, sizes()[l + 1], gradients[2 * l + 1], accumulate);
     if (ready) ready(2 * l + 1);

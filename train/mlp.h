@@ -1,7 +1,5 @@
-// The multi-layer perceptron of train/mlp_shape.h, in fp32 with OpenBLAS.
-//
-// Same bits: OpenBLAS runs on one thread, so that a product's bits depend only on its operands and shape; everything
-// else is written as loops of fixed order. (OpenBLAS chooses its kernels by CPU: other CPU kinds may give other bits.)
+// The multi-layer perceptron of train/mlp_shape.h, in fp32 on one thread. Every sum has a fixed order (train/product.h), so
+// that equal operands give equal bits on every processor.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +15,7 @@ namespace tributary::train {
 
 class Mlp : public MlpShape {
  public:
-  // As MlpShape::make. Sets OpenBLAS to one thread for the whole process.
+  // Errors: as MlpShape::make.
   static Result<Mlp> make(std::vector<std::uint32_t> sizes, std::uint32_t max_batch);
 
   // Forward pass over `batch` images; `inputs` must stay until backward().

@@ -1,26 +1,12 @@
 #include "train/model_compute.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <numeric>
-#include <sstream>
 #include <utility>
 
 #include "common/base/assert.h"
 
 namespace tributary::train {
-
-namespace {
-
-std::string blas_name() {
-  std::istringstream words(openblas_get_config());
-  std::string name, release;
-  words >> name >> release;
-  return name + " " + release + " (" + openblas_get_corename() + ")";
-}
-
-}  // namespace
 
 Result<ModelCompute> ModelCompute::make(const MlpShape& shape, const ImageSet& training) {
   Result<Mlp> mlp = Mlp::make(shape.sizes(), shape.max_batch());
@@ -31,7 +17,6 @@ Result<ModelCompute> ModelCompute::make(const MlpShape& shape, const ImageSet& t
 ModelCompute::ModelCompute(Mlp mlp, const ImageSet& training)
     : training_(&training),
       mlp_(std::move(mlp)),
-      computes_with_(blas_name()),
       inputs_(mlp_.max_batch() * training.image_size()),
       labels_(mlp_.max_batch()) {}
 

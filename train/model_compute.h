@@ -65,8 +65,8 @@ class ModelCompute {
   static Result<ModelCompute> make(const MlpShape& shape, const ImageSet& training);
 
   const MlpShape& shape() const { return mlp_; }
-  // The library of matrix products, its release, and the processor whose kernels it uses: "OpenBLAS 0.3.21 (Haswell)".
-  const std::string& computes_with() const { return computes_with_; }
+  // The compute kind that ranks report (common/wire/compute_kinds.h). There is one: bits do not depend on the processor.
+  static std::string computes_with() { return "tributary-train"; }
 
   // Sets the memory from which the following passes read parameters and to which they write gradients.
   void bind(const RankMemory& memory);
@@ -101,7 +101,6 @@ class ModelCompute {
 
   const ImageSet* training_;
   Mlp mlp_;
-  std::string computes_with_;
   RankMemory memory_;
   std::optional<HostReplicas> replicas_;  // with local steps
   AlignedFloats inputs_;

@@ -71,7 +71,7 @@ struct RunSummary {
 //    "samples":...,"samples_per_s":...,"step_split":{"compute_ms","reduce_ms","wait_ms"} per
 //    round,"bytes_pushed","bytes_pulled",
 //    "stopped","stop_reason","not_saved","not_finite","resumed_from","restarts",
-//    "computes_with":"OpenBLAS 0.3.21 (Haswell)"}
+//    "computes_with":"tributary-train"}
 //
 // with a deadline "samples_left" (by this rank; "samples" then counts this rank's alone), with a curve
 // "curve":[{"at_ns","round","test_accuracy","test_loss"}], in jobs with a gate "gate":{"rounds","clipped","skipped",

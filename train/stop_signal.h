@@ -1,8 +1,7 @@
 // StopSignal: SIGINT and SIGTERM as a request to stop at the next round boundary. A second signal, a second or more
 // later (kSameStopSignalMs), ends the process at once, as it would without us.
 //
-// A handler and not a blocked signal with signalfd, because OpenBLAS starts threads before main()
-// that would take the signal.
+// A handler and not a blocked signal with signalfd: a library's thread that started before main() would take the signal.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// The libraries and devices that ranks compute gradients with, as each reports: "OpenBLAS 0.3.21 (Haswell)", "torch
+// The libraries and devices that ranks compute gradients with, as each reports: "torch 2.13.0 Haswell", "torch
 // 2.13.0 NVIDIA H200". Different kinds add in different orders: equal bits are promised only if all ranks compute with
 // one kind from the first round on.
 #pragma once

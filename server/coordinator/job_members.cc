@@ -204,8 +204,7 @@ std::optional<std::string> add_kinds(ComputeKinds& kinds, const JobMembers& memb
     text += (text.empty() ? "" : "; ") + kind + (nodes.empty() ? " before this view" : " on node " + nodes);
   }
   return "is not computed with one kind of kernels: " + text +
-         ". They add in other orders, so its digest will not be that of a run on one kind; with OpenBLAS, the same "
-         "OPENBLAS_CORETYPE in the environment of all ranks makes them one";
+         ". They add in other orders, so its digest will not be that of a run on one kind";
 }
 
 void AwaitedNodes::view_over(const JobMembers& members, std::uint64_t until_ms) {

@@ -52,7 +52,7 @@ std::vector<Bytes> seeds() {
   job.owners = {{ShardIndex(0), LaneIndex(0)}, {ShardIndex(1), LaneIndex(3)}};
   job.members = {0, 3};
   job.rank_states[{3, 1}] = {std::byte{7}, std::byte{0}};
-  job.computed_with = {"OpenBLAS 0.3.21 (Zen)"};
+  job.computed_with = {"torch 2.13.0 Zen"};
   SnapshotRecord snapshot;
   snapshot.info = {JobId(5), "mlp", Round(7), 0xabcdef, "adamw", 2};
   snapshot.chunks = {ChunkIndex(1), ChunkIndex(4)};

@@ -115,7 +115,7 @@ inline JobRecord sample_job(std::uint64_t id) {
   record.view_nodes = {0x123456789abcdef0, ViewId(4), Round(397)};
   record.rank_states[{3, 1}] = {std::byte{7}, std::byte{0}};
   record.last_stop = "server 1 was stopped";
-  record.computed_with = {"OpenBLAS 0.3.21 (Haswell)", "OpenBLAS 0.3.21 (Zen)"};
+  record.computed_with = {"torch 2.13.0 Haswell", "torch 2.13.0 Zen"};
   return record;
 }
 
