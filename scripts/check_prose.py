@@ -21,14 +21,15 @@ BEGINNING = re.compile(r"(What|Who|Whose|Whoever|Of|That)\b(?! course\b)")
 END = re.compile(r"(?<=[.!?])[)\"']*\s+(?=[(\"']*[A-Z])")
 # Literals come first: a comment's sign within one is none. A quote between digits parts a number.
 C_TOKEN = re.compile(
-    r"""R"(?P<tag>[^(]*)\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/""", re.S
+    r"""R"(?P<tag>[^(]*)\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'|//[^\n]*|/\*.*?\*/""",
+    re.S,
 )
 
 Passage = tuple[int, str]  # number of its first line, text
 
 
 def joined(comments: list[tuple[int, int, str]]) -> Iterator[Passage]:
-    """Passages of comments (line, column, text): those of following lines at one column are one. An empty one ends a passage."""
+    """Joins comments (line, column, text) of following lines at one column into passages. An empty one ends a passage."""
     first, last, place, words = 0, -1, -1, ""
     for line, column, text in comments:
         text = text.strip()
