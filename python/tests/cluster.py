@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import forks
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("TRIBUTARY_BUILD", REPOSITORY / "build" / "release"))
 BIN = Path(os.environ.get("TRIBUTARY_BIN_DIR", BUILD / "bin"))
@@ -97,7 +99,7 @@ class Cluster:
         self.admin = f"127.0.0.1:{free_port()}"
         self.token = Path()  # file with the token of server 0's admin port
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
-        self.trainers: list[subprocess.Popen[bytes]] = []
+        self.trainers: list[forks.Forked] = []
 
     def __enter__(self) -> Cluster:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -151,9 +153,7 @@ class Cluster:
     def socket_of(self, node: int) -> str:
         return str(self.folder / f"worker-{node}.sock")
 
-    def start_rank(
-        self, arguments: list[str], rank: int = 0, ranks_per_node: int = 1, **more: str
-    ) -> subprocess.Popen[bytes]:
+    def start_rank(self, arguments: list[str], rank: int = 0, ranks_per_node: int = 1, **more: str) -> forks.Forked:
         """A Python program as one rank. Its output goes to rank-N.log."""
         node, local = divmod(rank, ranks_per_node)
         variables = environment(
@@ -166,9 +166,7 @@ class Cluster:
         )
         variables.update(more)
         with open(self.folder / f"rank-{rank}.log", "ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, *arguments], env=variables, stdout=log, stderr=subprocess.STDOUT
-            )
+            process = forks.start(arguments, variables, log.fileno())
         self.trainers.append(process)
         return process
 
@@ -206,7 +204,7 @@ class Cluster:
         return logs
 
 
-def wait_all(processes: list[subprocess.Popen[bytes]], timeout: float) -> None:
+def wait_all(processes: list[forks.Forked], timeout: float) -> None:
     """Until all have ended; one that failed ends the others."""
     deadline = time.monotonic() + timeout
     while None in [process.poll() for process in processes]:  # all are asked, so that each one's end is seen

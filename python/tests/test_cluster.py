@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 from cluster import Cluster, not_built, value_of, wait_all
+from forks import Forked
 from trainer import OPTIMIZERS, reference
 
 TRAINER = str(Path(__file__).with_name("trainer.py"))
@@ -214,7 +214,7 @@ class Survival(WithDaemons):
                 cluster.log_of(0), r"rank 0: no parameters of round \d+ for 1\d s; `tributary status` says why"
             )
 
-    def ended_by_rank_1(self, cluster: Cluster, how: str) -> list[subprocess.Popen[bytes]]:
+    def ended_by_rank_1(self, cluster: Cluster, how: str) -> list[Forked]:
         """Two ranks, of which rank 1 does that instead of its sixth step."""
         program = self.program(
             "ends.py",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 import unittest
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import cluster
 from cluster import Cluster, wait_all
+from forks import Forked
 
 PROGRAM = str(Path(__file__).resolve().parent / "gather_rank.py")
 RANKS = 2
@@ -23,7 +23,7 @@ class Gathers(unittest.TestCase):
         self.folder = Path(folder)
         self.cluster = self.enterContext(Cluster(self.folder, nodes=RANKS))
 
-    def start(self, rank: int, **settings: Any) -> subprocess.Popen[bytes]:
+    def start(self, rank: int, **settings: Any) -> Forked:
         return self.cluster.start_rank([PROGRAM, json.dumps({"folder": str(self.folder), **settings})], rank)
 
     def values(self) -> dict[tuple[int, int], list[str]]:

@@ -11,6 +11,7 @@ import unittest
 from pathlib import Path
 
 from cluster import BIN, Cluster, value_of
+from forks import Forked
 from test_cluster import WithDaemons
 
 # A loop over data of which a sample takes DATA seconds, with steps that take STEP.
@@ -51,12 +52,10 @@ class WithLoaders(WithDaemons):
         self.loop = self.folder / "loop.py"
         self.loop.write_text(LOOP)
 
-    def start(
-        self, cluster: Cluster, rank: int, epochs: int = 1000, data: float = 0.0, step: float = 0.0
-    ) -> subprocess.Popen[bytes]:
+    def start(self, cluster: Cluster, rank: int, epochs: int = 1000, data: float = 0.0, step: float = 0.0) -> Forked:
         return cluster.start_rank([str(self.loop)], rank, EPOCHS=str(epochs), DATA=str(data), STEP=str(step))
 
-    def end(self, ranks: list[subprocess.Popen[bytes]]) -> None:
+    def end(self, ranks: list[Forked]) -> None:
         """With all that they have started."""
         for rank in ranks:
             if rank.poll() is None:
