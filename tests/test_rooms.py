@@ -91,9 +91,35 @@ def faults(root: pathlib.Path, rooms: dict[str, list[str]]) -> list[str]:
     return wrong
 
 
+def without_target(root: pathlib.Path) -> list[str]:
+    """Returns the sources that no CMake list has: by name, as a fuzzer (`fuzz_NAME.cc`), or by a GLOB of their folder."""
+    tops = [folder for folder in root.iterdir() if folder.is_dir() and folder.name not in {"build", "runs", ".git"}]
+    files = [file for top in tops for file in sorted(top.rglob("*"))]
+    lists = [file for file in files if file.name == "CMakeLists.txt" or file.suffix == ".cmake"]
+    words = {word for file in lists for word in re.split(r'[\s()"/]+', file.read_text(encoding="utf-8"))}
+    globs = {file.parent for file in lists if re.search(r"file\(GLOB .*\*\.cc", file.read_text(encoding="utf-8"))}
+    return [
+        str(file.relative_to(root))
+        for file in files
+        if file.suffix in {".cc", ".c", ".cu"}
+        and not {file.name, file.stem.removeprefix("fuzz_")} & words
+        and file.parent not in globs
+    ]
+
+
 class Rooms(unittest.TestCase):
     def test_product(self) -> None:
         self.assertEqual(faults(ROOT, ROOMS), [])
+
+    def test_every_source_has_a_target(self) -> None:
+        self.assertEqual(without_target(ROOT), [])
+        with tempfile.TemporaryDirectory() as folder:
+            room = pathlib.Path(folder) / "room"
+            room.mkdir()
+            (room / "CMakeLists.txt").write_text("add_library(room used.cc)\n", encoding="utf-8")
+            for name in ("used.cc", "dead.cc"):
+                (room / name).touch()
+            self.assertEqual(without_target(pathlib.Path(folder)), ["room/dead.cc"])
 
     def test_each_fault_is_found(self) -> None:
         rooms: dict[str, list[str]] = {"below": [], "above": ["below"]}
