@@ -92,7 +92,7 @@ def faults(root: pathlib.Path, rooms: dict[str, list[str]]) -> list[str]:
 
 
 def without_target(root: pathlib.Path) -> list[str]:
-    """Returns the sources that no CMake list has: by name, as a fuzzer (`fuzz_NAME.cc`), or by a GLOB of their folder."""
+    """Returns sources that no CMake list has, by name, as a fuzzer (`fuzz_NAME.cc`) or by a GLOB of their folder."""
     tops = [folder for folder in root.iterdir() if folder.is_dir() and folder.name not in {"build", "runs", ".git"}]
     files = [file for top in tops for file in sorted(top.rglob("*"))]
     lists = [file for file in files if file.name == "CMakeLists.txt" or file.suffix == ".cmake"]
