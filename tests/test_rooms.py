@@ -91,35 +91,47 @@ def faults(root: pathlib.Path, rooms: dict[str, list[str]]) -> list[str]:
     return wrong
 
 
-def without_target(root: pathlib.Path) -> list[str]:
-    """Returns sources that no CMake list has, by name, as a fuzzer (`fuzz_NAME.cc`) or by a GLOB of their folder."""
+def left_over(root: pathlib.Path) -> list[str]:
+    """Returns sources that no CMake list has, and headers that no file includes.
+
+    A list has a source by its name, as a fuzzer (`fuzz_NAME.cc`), or by a GLOB of the source's folder.
+    """
     tops = [folder for folder in root.iterdir() if folder.is_dir() and folder.name not in {"build", "runs", ".git"}]
-    files = [file for top in tops for file in sorted(top.rglob("*"))]
-    lists = [file for file in files if file.name == "CMakeLists.txt" or file.suffix == ".cmake"]
-    words = {word for file in lists for word in re.split(r'[\s()"/]+', file.read_text(encoding="utf-8"))}
-    globs = {file.parent for file in lists if re.search(r"file\(GLOB .*\*\.cc", file.read_text(encoding="utf-8"))}
-    return [
-        str(file.relative_to(root))
-        for file in files
-        if file.suffix in {".cc", ".c", ".cu"}
-        and not {file.name, file.stem.removeprefix("fuzz_")} & words
-        and file.parent not in globs
-    ]
+    files = [file for top in tops for file in sorted(top.rglob("*")) if file.is_file()]
+    text = {
+        file: file.read_text(encoding="utf-8") for file in files if file.suffix in SOURCES | {".c", ".txt", ".cmake"}
+    }
+    lists = [file for file in text if file.name == "CMakeLists.txt" or file.suffix == ".cmake"]
+    words = {word for file in lists for word in re.split(r'[\s()"/>;]+', text[file])}
+    globs = {file.parent for file in lists if re.search(r"file\(GLOB .*\*\.cc", text[file])}
+    included = {pathlib.PurePosixPath(name).name for file in text for name in INCLUDE.findall(text[file])}
+    left = []
+    for file in text:
+        if file.suffix in {".h", ".cuh"}:
+            used = file.name in included | words
+        elif file.suffix in {".cc", ".c", ".cu"}:
+            used = file.name in words or file.stem.removeprefix("fuzz_") in words or file.parent in globs
+        else:
+            continue
+        if not used:
+            left.append(str(file.relative_to(root)))
+    return left
 
 
 class Rooms(unittest.TestCase):
     def test_product(self) -> None:
         self.assertEqual(faults(ROOT, ROOMS), [])
 
-    def test_every_source_has_a_target(self) -> None:
-        self.assertEqual(without_target(ROOT), [])
+    def test_every_file_is_used(self) -> None:
+        self.assertEqual(left_over(ROOT), [])
         with tempfile.TemporaryDirectory() as folder:
             room = pathlib.Path(folder) / "room"
             room.mkdir()
             (room / "CMakeLists.txt").write_text("add_library(room used.cc)\n", encoding="utf-8")
-            for name in ("used.cc", "dead.cc"):
+            for name in ("used.h", "dead.cc", "dead.h"):
                 (room / name).touch()
-            self.assertEqual(without_target(pathlib.Path(folder)), ["room/dead.cc"])
+            (room / "used.cc").write_text('#include "room/used.h"\n', encoding="utf-8")
+            self.assertEqual(left_over(pathlib.Path(folder)), ["room/dead.cc", "room/dead.h"])
 
     def test_each_fault_is_found(self) -> None:
         rooms: dict[str, list[str]] = {"below": [], "above": ["below"]}
