@@ -1,9 +1,9 @@
 // Control: this server's side of the control path. A thread with a link to the coordinator (server 0 too talks to its
-// own over the socket). What is done about jobs is ControlJobs' (control_jobs.h); orders about checkpoints are passed
-// on to server/store/checkpoint_service.h.
+// own over the socket). ControlJobs (control_jobs.h) acts on jobs; orders about checkpoints are passed on to
+// server/store/checkpoint_service.h.
 //
-// Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are
-// parked, as for a restart.
+// A coordinator that is a new process, or does not know this server, has lost its knowledge of the server's jobs. These
+// are parked then, as for a restart.
 //
 // Thread rule: all state belongs to the control thread, which waits for no disk; lanes, the snapshotter and the store's
 // thread post events to it; status() reads a copy that the thread publishes.

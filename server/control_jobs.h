@@ -4,24 +4,24 @@
 //
 //   OpenJob         lay the job out, give every lane its part, have the resume round loaded by the store's thread
 //                   -> ShardReady, when all is there
-//   PrepareSnapshot the lanes get memory for it; heartbeats say when they have
+//   PrepareSnapshot the lanes get memory for it; heartbeats report when they have it
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   RoundDecision   to the lanes; their facts of rounds went the other way
 //   TraceRounds     the lanes record those rounds -> TracePart, when they are over
-//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. (What a next view
-//                   could go on with stays in memory besides, until that snapshot is committed: it may fail.) Said
-//                   again while lanes wait for residuals, because nodes get on: they wait longer. What lanes keep of
+//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. (The state also
+//                   stays in memory for a next view until that snapshot is committed: it may fail.) A repeated StopJob
+//                   reports that other nodes make progress: lanes that wait for residuals wait longer. Lanes' state of
 //                   a view that is over becomes a snapshot in the same way.
-//                   restart: it stays in memory for the next view -> ShardKept
+//                   restart: the state stays in memory for the next view -> ShardKept
 //
-// A load for a view that never began stays as well, also before it is done: the next view that begins at that snapshot
-// goes on with it. Nobody is told of it, because to everybody it is what the store has. The same goes for a view that
-// began here and got no further.
+// A load for a view that never began stays as well, even an unfinished one: the next view that begins at that snapshot
+// uses it. It is not reported, because to others it equals the store's snapshot. The same holds for a view that began
+// here and got no further.
 //
 // Without a store jobs run, but nothing is kept: the first SnapshotAt of a view and every final StopJob are answered
-// "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered,
-// so that it does not ask for ever.
+// "no store" (ok = false), so that the coordinator continues. Later SnapshotAts are not answered, so that the
+// coordinator does not ask forever.
 //
 // Thread rule: one thread.
 #pragma once
@@ -51,14 +51,14 @@
 
 namespace tributary {
 
-// What status and metrics tell of a job on this server.
-// A snapshot that was wanted and could not be written; a newer one of the job has not been since.
+// A snapshot that could not be written; no newer one of the job has been written since.
 struct NotSaved {
   std::string job;  // its name
   Round round;
   std::string reason;
 };
 
+// A job on this server, for status and metrics.
 struct ControlJobStatus {
   std::shared_ptr<const ViewPlan> view;
   std::string phase;           // opening, running, stopping
@@ -116,9 +116,9 @@ class ControlJobs {
   void on(const RoundDecision& m);
   void on(const TraceRounds& m);
   void on(const StopJob& m);
-  // It knows nothing of our jobs: they are over, and stay in memory for their next views.
+  // Ends all views, because the coordinator knows none of the jobs; states stay in memory for the next views.
   void park_all(const std::string& why);
-  // What a hello and a heartbeat say.
+  // Contents of a hello and of a heartbeat.
   void describe(ServerHello& hello);
   std::vector<JobProgress> progress() const;
 
@@ -167,14 +167,14 @@ class ControlJobs {
     bool missed_snapshot = false;   // the one that is pending was named too late
     bool ending = false;            // goes when its final snapshot is done
     bool kept = false;              // it goes on with what was in memory
-    // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
-    // that it has is not answered otherwise.)
+    // Facts that were sent, by lane; repeated until a decision about that round or a later one comes. (A lane that
+    // reports a decision gets no other reply.)
     std::map<LaneIndex, RoundFacts> undecided;
     std::uint64_t facts_ms = 0;  // when they were sent last
     const ViewPlan& view() const { return *status.view; }
     const JobPlan& plan() const { return *status.view->plan; }
   };
-  // What the lanes kept of a job's last view. While a job is ending, both this and its Job are there.
+  // The lanes' state of a job's last view. While a job is ending, it has both a Parked and a Job.
   struct Parked {
     ControlJobStatus status;  // when that view ended
     std::vector<LaneIndex> lanes;

@@ -1,5 +1,5 @@
-// Opening jobs: every lane's part of the layout, and what must go before a view begins. (What it begins with may have to
-// be loaded: control_jobs_load.cc.)
+// Opens jobs: deals the layout's parts to the lanes, and drops old snapshots before a view begins. (Loading the state
+// that the view begins with: control_jobs_load.cc.)
 #include <algorithm>
 
 #include "common/base/quantity.h"
@@ -56,7 +56,7 @@ void ControlJobs::on(const OpenJob& m) {
     }
   }
   job.opening = job.lanes.size();
-  // What a training of that name could not keep that is no more.
+  // Forget unwritten snapshots of an earlier training with that name, which is gone.
   std::erase_if(not_saved_,
                 [&](const auto& lost) { return lost.first != m.job && lost.second.job == job.view().name(); });
   Job& placed = jobs_.emplace(m.job, std::move(job)).first->second;
@@ -77,10 +77,10 @@ void ControlJobs::on(const OpenJob& m) {
   if (placed.opening == 0) return opened(m.job, m.view, Status(placed.opened));  // no lane has a part of it
 }
 
-// What this store has beyond the round that the view begins at was never completed by every server: it belongs to a
-// view that is over, perhaps with another configuration or topology, and must not be taken for a part of this view's
-// snapshots. So no view is open here before all of that is gone: what is in the store, and what is still being written.
-// A fresh job begins before any round.
+// Drops snapshots beyond the round that the view begins at: not every server completed them. They belong to a view that
+// is over, perhaps with another configuration or topology, and must not be taken for parts of this view's snapshots. So
+// no view opens here before all of them are gone, in the store and on their way to it. A fresh job begins before any
+// round.
 void ControlJobs::forget_snapshots(Job& job) {
   const JobId id = job.view().job;
   const Round first = job.status.resumed ? job.view().start.next() : Round(0);

@@ -35,10 +35,10 @@ std::uint64_t checksum_of(const EntryHeader& header, std::string_view key, std::
   return Checksum64().add(&header, offsetof(EntryHeader, checksum)).add(key).add(value).value();
 }
 
-// What a chunk's header takes, however many nodes it names.
+// Bound on a chunk's header, however many nodes it names.
 constexpr std::uint64_t kMaxHeaderBytes = 1u << 20;
 
-// Of the chunk whose arrays have array_bytes.
+// Returns whether the entry has a possible size. array_bytes: of each array of its chunk.
 bool possible(const EntryHeader& header, std::string_view key, std::uint64_t array_bytes) {
   if (part_of_key(key) == kHeaderPart) return header.value_bytes <= kMaxHeaderBytes;
   return header.value_bytes == array_bytes;

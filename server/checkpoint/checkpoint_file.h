@@ -65,9 +65,9 @@ class CheckpointFile {
   Status find_chunks(const Layout& layout);
   const std::map<ChunkIndex, Place>& chunks() const { return chunks_; }
 
-  // Of a chunk that was found. Every checksum holds; an entry gets memory when those before it are whole. `whole`: also
-  // gets the bytes (for the file's checksum). The values are valid until the next call. kStore names the file, the
-  // chunk and what of it is damaged.
+  // Reads a chunk and checks all its checksums; an entry gets memory when those before it are whole. `whole` also gets
+  // the bytes (for the file's checksum). The values are valid until the next call. kStore names the file, the chunk and
+  // its damaged part. REQUIRES: chunks() has it.
   Result<StoredChunk> read(ChunkIndex chunk, Checksum128* whole = nullptr);
   Status add_header_to(Checksum128& whole);
 

@@ -22,7 +22,7 @@ constexpr bool said_by(Role role) {
   return false;  // what only the coordinator says
 }
 
-// Whoever takes the message refuses a job that cannot be read, and says what is wrong with it.
+// Checks that the identity may join the job. A job that cannot be read passes: its reader refuses it with the flaw.
 Status check_joins(const Identity& who, const JoinJob& m) {
   if (who.jobs.empty()) return {};
   const auto config = job_from_json(m.job_json);

@@ -28,7 +28,7 @@ Json paces_json(const JobStatus& job) {
   return paces;
 }
 
-// Of which round the ranks of each node have given all their gradients.
+// Returns, for each node, the round of which its ranks have given all gradients.
 Json members_json(const JobStatus& job) {
   Json members = Json::array();
   for (const auto& [node, member] : job.members) {

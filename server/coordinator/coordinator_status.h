@@ -1,4 +1,4 @@
-// What the coordinator adds to the /status and /metrics of the daemon that has it.
+// The coordinator's part of its daemon's /status and /metrics.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ class EventList {
     events_.push_back(std::move(event));
     if (events_.size() > kMost) events_.pop_front();
   }
-  // Of the last hour, the oldest first.
+  // Returns the events of the last hour, the oldest first.
   std::vector<Event> recent(std::uint64_t now_ms) const {
     std::vector<Event> found;
     for (const Event& event : events_) {

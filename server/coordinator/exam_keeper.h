@@ -1,9 +1,8 @@
-// ExamKeeper: the newest examination that somebody ordered (docs/doctor.md): which daemons are asked, in which order,
-// and what they have said. Pure: the coordinator's core sends what is due, and hands it what daemons say and who of
-// them is lost.
+// ExamKeeper: the newest examination that was ordered (docs/doctor.md): which daemons are asked, in which order, and
+// their replies. Pure: the coordinator's core sends the due questions, and passes on replies and losses of daemons.
 //
-// Servers go first: they let workers in who measure. Then the workers, all at once, or one after the other if they
-// measure, so that none is measured while another one loads the same links. Who is given up is told to stop.
+// Servers are first, because workers measure against them. Then come the workers: all at once, or one by one if they
+// measure, so that no other worker loads the measured links. At the end, daemons that still measure must stop.
 #pragma once
 
 #include <cstdint>
@@ -59,11 +58,11 @@ class ExamKeeper {
   std::uint32_t id() const { return exam_ ? exam_->id : 0; }
   const std::vector<ExaminedDaemon>& daemons() const { return exam_->daemons; }  // REQUIRES: there is one
 
-  // Who has this key is asked no more, and measures no more. False: nobody of the examination has it.
+  // Ends the examination of every daemon with this key, measurements included. False: no daemon of it has the key.
   bool expel(const std::string& key);
-  // Of a process that may be none of the examination's: then nothing happens.
+  // Takes a reply; ignores one from a process that is not examined.
   void on(std::uint64_t incarnation, const Examined& said);
-  // Who is to be asked now. gone: why that process is not there any more; empty: it is.
+  // Returns the daemons to be asked now. gone: why that process is lost; empty: it is alive.
   std::vector<ExaminedDaemon> tick(const std::function<std::string(std::uint64_t incarnation)>& gone,
                                    std::uint64_t now_ms);
 

@@ -16,7 +16,7 @@ class Exams {
   // context outlives it.
   explicit Exams(CoordinatorContext& context) : context_(context), keeper_(context.options.job_id_seed) {}
 
-  // What the coordinator says of the cluster to who asks.
+  // Returns the facts about the cluster that an examination gets.
   ClusterFacts cluster_facts() const;
   // Every daemon that is there looks at itself. The id to ask for with status().
   Result<std::uint64_t> begin(const ExamOrder& order, std::uint64_t now_ms);

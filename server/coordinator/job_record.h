@@ -46,8 +46,8 @@ inline bool has_progress(const JobFacts& record) {
   return record.initialised || record.committed.value != 0;
 }
 
-// Of node ranks, ascending: tells views of other nodes apart (JobWelcome::members). Views of the same nodes with others
-// between them, too: those may have gone through the rounds again that these know.
+// Returns a hash of node ranks (ascending) that distinguishes views by their nodes (JobWelcome::members). `since` also
+// distinguishes views of the same nodes with others between them: the others may have repeated rounds that these know.
 std::uint64_t members_hash(const std::vector<std::uint32_t>& nodes, ViewId since = {});
 
 }  // namespace tributary

@@ -17,7 +17,7 @@ namespace tributary {
 
 class JobLedger;
 
-// What servers kept of the last view, and those who have yet to say.
+// The time between two views: the servers' state of the last one, and the servers that have yet to report theirs.
 struct BetweenViews {
   KeptShards kept;
   std::set<std::uint16_t> asked;

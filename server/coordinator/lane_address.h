@@ -16,8 +16,8 @@ Result<std::string> lane_bind_address(const std::string& bind, LaneIndex lane);
 // take its clients away; tcp needs no such check, because the kernel refuses a port that is taken.
 Status check_ipc_free(const std::string& address);
 
-// What workers are told: `bound` (wildcards already resolved by ZeroMQ) with its host replaced by `advertise`, if that
-// is not empty, or by 127.0.0.1 if it was bound to all interfaces.
+// Returns the endpoint for workers: `bound` (wildcards already resolved by ZeroMQ) with its host replaced by
+// `advertise`, if that is not empty, or by 127.0.0.1 if it was bound to all interfaces.
 std::string advertised_endpoint(const std::string& bound, const std::string& advertise);
 
 }  // namespace tributary

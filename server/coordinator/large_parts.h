@@ -2,10 +2,10 @@
 // workers that have them into server 0's store, and sent from there to the workers that lack them. Pure: messages and
 // ticks in, messages and records out. Lives in the coordinator's context; jobs say which they want.
 //
-// A large part is known by its size and checksum: ranks that keep the same thing keep it once. Whoever of them is lost,
-// or has it no more, another one is asked. Where there is no store, parts are passed on from worker to worker.
+// A large part is known by its size and checksum: ranks that keep equal parts share one. If a worker is lost or has
+// dropped the part, another worker is asked. Without a store, parts are passed on from worker to worker.
 //
-// Invariants: what is complete here had the right checksum; at most kFetches are on their way, kQueued wait.
+// Invariants: a complete part has had the right checksum; at most kFetches parts are on their way, kQueued wait.
 #pragma once
 
 #include <cstddef>

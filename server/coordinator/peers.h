@@ -1,8 +1,8 @@
-// Peers: the daemons that the coordinator knows, who of them is alive, and what each has said of itself. Pure. Lives in
-// the coordinator, which acts on who comes, goes and reconnects.
+// Peers: the daemons that the coordinator knows: which are alive, and what each reports. Pure. Lives in the
+// coordinator, which acts on arrivals, losses and reconnections.
 //
-// Invariants: a server's index is one process's at a time. A daemon is known by its incarnation, under whatever
-// connection it was last heard. No two workers that are heard have one name. Whoever waits to be let go is there.
+// Invariants: a server's index belongs to one process at a time. A daemon is known by its incarnation, at its newest
+// connection. No two live workers have one name. A daemon that waits for permission to stop is alive.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ Result<RoundGate::Reply> RoundGate::on_facts(const RoundFacts& m) {
     return wanted ? Reply{decision(m), true} : Reply{};
   }
   if (m.round == decided_round_) return Reply{decision(m), false};
-  // Of a round before: whoever sent it has long heard of it. (Nobody can open a round before he has the last one.)
+  // An earlier round's sender has its decision already: no server opens a round before it has decided the last one.
   if (m.round < decided_round_ || m.round < round_) return Reply{};
   if (round_ != m.round) {  // another round than the one that was being gathered begins with nothing
     round_ = m.round;

@@ -63,7 +63,7 @@ std::optional<std::uint64_t> SnapshotSchedule::next_to_name(const JobPaces& pace
   const std::optional<double> reach =
       paces.reach(ahead_ms, static_cast<double>(std::min(missed_ + 1, kMaxLeadFactor)), now_ms);
   if (!reach) return std::nullopt;
-  // Of rounds that nodes push again there are no residuals any more, and a node is through with them at any moment.
+  // Not before the view's start: repeated rounds have no residuals any more, and may be over at any moment.
   const double round = std::max(*reach, static_cast<double>(start.value));
   return static_cast<std::uint64_t>(std::ceil(std::min(round, kMaxRound))) + 2;
 }

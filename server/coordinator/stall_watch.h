@@ -35,7 +35,7 @@ class StallWatch {
   // The round that all chunks have seen.
   void reached(Round round, std::uint64_t now_ms);
 
-  // What is known when it is asked.
+  // The facts at the time of look().
   struct Peer {
     std::string name;            // "node 1 (worker host1)"
     std::uint64_t heard_ms = 0;  // last

@@ -222,7 +222,7 @@ void Lane::echo(zmq::message_t (&frames)[3], const Push& push) {
   send(std::move(frames[0]), Answer{.key = push.key}, std::move(payload), {});
 }
 
-// A node speaks for itself alone. What is about a view that is not open here is refused as ever.
+// Checks that a node sends messages for itself only. Messages of views that are not open here are refused elsewhere.
 Status Lane::permit(const zmq::message_t& frame, const DataMessage& message) const {
   if (!options_.own) return {};
   const ChunkKey key = std::visit([](const auto& m) { return m.key; }, message);

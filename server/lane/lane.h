@@ -1,7 +1,7 @@
 // Lane: a thread and a ROUTER socket with a ZeroMQ context of its own around LaneJobs (server/lane/lane_jobs.h): the
 // thread that receives a push also sums, steps and sends the answer.
 //
-// What the data path costs in locks and copies:
+// Costs of the data path:
 //   locks    None of ours. Jobs, pools and cores belong to the lane's thread alone; counters are relaxed stores to
 //            cache lines of this lane. Commands of the control thread wait in a queue whose mutex is touched only when
 //            its eventfd fired.
@@ -11,8 +11,8 @@
 //   memory   Our code allocates nothing per chunk once a job's pool is warm. libzmq allocates one block per received
 //            frame, per header and per zero-copy handle; tune_malloc_for_frames() keeps those within the process.
 //
-// What bounds the memory a peer can take: kMaxMessage per message, kReceiveHighWater messages that we have not looked
-// at, kSendHighWater messages that it has not taken.
+// Bounds on a peer's memory here: kMaxMessage per message, kReceiveHighWater messages that the lane has not read,
+// kSendHighWater messages that the peer has not taken.
 #pragma once
 
 #include <atomic>

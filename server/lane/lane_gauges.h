@@ -1,4 +1,4 @@
-// What a lane counts, and what it says of each job: relaxed atomics, for status and for the control thread.
+// A lane's counters, and its gauges of each job: relaxed atomics, for status and for the control thread.
 #pragma once
 
 #include <atomic>

@@ -38,12 +38,12 @@ struct LaneJobsOptions {
   std::uint64_t stop_timeout_ms = 30'000;
 };
 
-// Gets memory for a snapshot's copy-on-write before the first step needs it. The pool outlives what was begun.
+// Gets memory for a snapshot's copy-on-write before the first step needs it. The pool outlives the preparation.
 class PoolPreparing {
  public:
   virtual ~PoolPreparing() = default;
-  // For `blocks` blocks beyond those in use. What was begun before is given up. done: called once, from any thread or
-  // in this call, when the memory is there or no more can be had; not if it is given up.
+  // Begins to get `blocks` blocks beyond those in use, and gives up an earlier preparation. done: called once, from any
+  // thread or in this call, when the memory is there or no more can be had; not for one that is given up.
   virtual void begin(BufferPool& pool, std::size_t blocks, std::function<void()> done) = 0;
   virtual void end() = 0;
 };
@@ -84,7 +84,7 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
   void await_longer(JobId job, ViewId view) override;
   void trace(JobId job, ViewId view, std::shared_ptr<TraceBuffer> buffer) override;
 
-  // What came with a message.
+  // The frames and the payload of a message.
   struct Received {
     int frames = 0;      // header and payload; also those are counted that none of ours has
     PayloadPlace place;  // instead of the payload
@@ -94,13 +94,13 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
   void receive(PeerId from, const DataMessage& message, const Received& received);
   void refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
 
-  // Duties between messages and commands. After so many milliseconds, or after the next of those, again.
+  // Does the duties between messages and commands. Returns in how many milliseconds to call it again at the latest.
   std::uint64_t turn();
-  // Something happened that counters do not say yet.
+  // Something happened that the counters do not show yet.
   void changed() { dirty_ = true; }
 
-  // What this lane shares of a job with a worker on its machine; kUnknownJob: it does not have it in that view and with
-  // that node.
+  // A job's memory that this lane shares with a worker on its machine. kUnknownJob: the lane does not have the job in
+  // that view and with that node.
   struct Shared {
     std::shared_ptr<BufferPool> pool;
     std::size_t chunks = 0;

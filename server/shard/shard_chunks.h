@@ -73,20 +73,20 @@ class ShardChunks {
 
   ShardChunk* find(ChunkIndex chunk);  // null: not this lane's
   const ShardChunk& at(ChunkIndex chunk) const;
-  // Of a message. Null: it is of another view, node or chunk, and is refused.
+  // Returns a message's chunk; null: the message is of another view, node or chunk, and has been refused.
   ShardChunk* find(PeerId from, const ChunkKey& key, Round round);
   void reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
-  // Looks into a frame whose length is right; false: it is refused. Not for second copies: their authors may be writing
-  // the next frame there.
+  // Checks a frame whose length is right; false: it has been refused. Not for second copies: their authors may be
+  // writing the next frame there.
   bool sound(PeerId from, const ShardChunk& chunk, const Push& push, const Payload& frame);
   void answer(PeerId to, const Answer& header, const BufferRef& payload);
 
-  // A frame waits for others, or is done with.
+  // A frame waits for others, or is released.
   void hold(std::size_t bytes);
   void let_go(std::size_t bytes);
-  void shorten(std::size_t bytes);  // so much of one is done with
+  void shorten(std::size_t bytes);  // so much of one is released
 
-  // A buffer of the pool; empty, and counted, if there is none.
+  // Returns a buffer of the pool; empty, and counted, if there is none.
   BufferRef acquire(std::size_t bytes);
   // The buffer itself if nobody else reads it, else a fresh one of its size, as above.
   BufferRef writable(const BufferRef& buffer);

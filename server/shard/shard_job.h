@@ -1,4 +1,4 @@
-// What a lane must know to own its part of a job in a view.
+// A lane's part of a job in a view.
 #pragma once
 
 #include <cstdint>

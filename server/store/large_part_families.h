@@ -26,7 +26,7 @@ class LargePartFamilies final : public LargePartStore {
   static constexpr char kFamilyPrefix[] = "part-";
   static constexpr std::size_t kBufferBytes = 8u << 20;  // pieces that are not written yet
 
-  // Of the store, which outlives it. room: kStore if the disk has less.
+  // The store, which outlives this. room: returns kStore if the disk has less room.
   struct Owner {
     rocksdb::DB& db;
     const rocksdb::Options& options;
@@ -39,7 +39,7 @@ class LargePartFamilies final : public LargePartStore {
 
   // The options of a family of this name.
   static rocksdb::ColumnFamilyOptions family_options(const rocksdb::Options& options);
-  // At open: of the families that the database has those of large parts. What is not complete is dropped.
+  // Takes the families of large parts out of `families` at open, and drops the incomplete ones.
   Status find(std::map<std::string, Family>& families);
 
   Complete complete() const override;

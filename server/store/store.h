@@ -4,7 +4,7 @@
 // ("snap-JOB-ROUND-GENERATION"), filled by SST files that are written outside the write-ahead log and ingested, and
 // made valid by one synced key in "default" (snapshot complete). A snapshot without that key is a leftover of a crash,
 // or has lost its key: it is set aside, with a warning, until a later snapshot of its job is complete. Large parts of
-// what ranks keep are families as well (server/store/large_part_families.h). Every record has a format number and an
+// ranks' states are families as well (server/store/large_part_families.h). Every record has a format number and an
 // XXH3-64 checksum, checked on load.
 //
 // Thread rule: one thread at a time writes a snapshot; small records may be written from another thread. jobs() waits
@@ -28,7 +28,7 @@
 
 namespace tributary {
 
-// What identifies a snapshot beside its job and round; a load with other values is refused (kStore) naming both.
+// The identity of a snapshot. A load with other values is refused: kStore names both.
 struct SnapshotInfo {
   JobId job;
   std::string job_name;
