@@ -3,7 +3,7 @@
 // encodes and sends it, and writes the answer into the node region. Lane w serves the server lanes l with
 // l % lanes == w.
 //
-// What the data path costs in locks, copies and memory:
+// Costs of the data path:
 //   locks    None. Jobs belong to this thread alone. Trainers ring an eventfd; commands of the attach thread wait in
 //            a queue whose mutex is touched only when its eventfd fired.
 //   copies   None on the way out: the payload is the trainer's shared memory (one rank, fp32) or the reducer's frame,

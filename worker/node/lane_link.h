@@ -29,10 +29,10 @@ class LaneLink {
   bool shared() const { return number_ != 0; }
   // For the header of a message to the server: names the link, and where `payload` lies if it is in a region.
   PayloadPlace place(std::span<const std::byte> payload) const;
-  // What the server sent, to be read before read(). kInvalidArgument if it does not lie in its buffers, or may lie
-  // there no more.
+  // Returns a payload of the server, valid until read(). kInvalidArgument: it does not lie in the server's buffers, or
+  // perhaps lies there no more.
   Result<std::span<const std::byte>> payload(const PayloadPlace& place) const;
-  // That was looked at for the last time. The server hears of it with the next message (place()).
+  // Marks `place` as consumed. The next message (place()) reports it to the server.
   void read(const PayloadPlace& place) { read_.read(place.ticket); }
 
  private:

@@ -1,4 +1,4 @@
-// What lanes tell those who open jobs on them.
+// Lanes' reports to the openers of jobs on them.
 #pragma once
 
 #include <cstdint>

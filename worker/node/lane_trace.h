@@ -22,7 +22,7 @@ class WorkerLaneTrace {
   void ready(ChunkIndex chunk, Round round, std::uint64_t now_ns) {
     record(TraceKind::kReady, chunk, round, now_ns, now_ns);
   }
-  // reduced_ns: as in the constructor. What it has grown by was this chunk's.
+  // reduced_ns: as in the constructor. Its growth is this chunk's time.
   void reduced(ChunkIndex chunk, Round round, std::uint64_t now_ns, std::uint64_t reduced_ns) {
     record(TraceKind::kReduced, chunk, round, now_ns - std::min(now_ns, reduced_ns - reduced_ns_), now_ns);
     reduced_ns_ = reduced_ns;
@@ -31,7 +31,7 @@ class WorkerLaneTrace {
   void sent(ChunkIndex chunk, Round round, std::uint64_t now_ns) {
     record(TraceKind::kSent, chunk, round, now_ns, now_ns);
   }
-  // By a receipt. A server may name any chunk.
+  // By an acknowledgement. A server may name any chunk.
   void acknowledged(ChunkIndex chunk, Round round, std::uint64_t now_ns) {
     if (chunk.value < arrived_.size()) record(TraceKind::kAcknowledged, chunk, round, now_ns, now_ns);
   }

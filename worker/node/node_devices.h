@@ -46,8 +46,8 @@ class NodeDevices {
   // uuids: of all local ranks. Null: reduce on the host. Errors only if that is not permitted.
   Result<std::shared_ptr<DeviceReduction>> open(const ViewPlan& view, std::span<const std::string> uuids);
 
-  // The same for an all-reduce job: null, with the reason in `why`, if its ranks cannot be added up by NCCL here. What
-  // other nodes can is another question (NodeJobs).
+  // The same for an all-reduce job: null, with the reason in `why`, if NCCL cannot add up its ranks here. NodeJobs asks
+  // the other nodes.
   Result<std::shared_ptr<AllreduceDevices>> open_allreduce(const ViewPlan& view, NodeRank node,
                                                            std::span<const std::string> uuids, std::string& why);
   // "NCCL 2.28.9": what all nodes of an all-reduce job must have in common.

@@ -1,6 +1,6 @@
-// PaceMeter: where the time of a node's rounds goes, as a lane sees it: computing (from the last answer of a round to
-// the last gradient of the next one), then the network (until servers have said that they hold all of it). What is left
-// is waiting for others, which is nobody's fault here. How long each took goes into histograms, too. Pure.
+// PaceMeter: the phases of a node's rounds, as a lane sees them: computing (from the last answer of a round to the last
+// gradient of the next one), then the network (until servers have acknowledged all of it). The rest is waiting for
+// other nodes, through no fault of this one. The phases' times go into histograms, too. Pure.
 //
 // A lane's chunks go through rounds one by one, but all gradients of a round come before the first of the next, and a
 // trainer needs all answers of a round before it has any gradient of the next: so counting is enough.
@@ -21,7 +21,7 @@ class PaceMeter {
  public:
   PaceMeter(std::size_t chunks, PhaseTimes& times) : chunks_(chunks), times_(times) {}
 
-  // A chunk has its answer; the first ones are those that the view begins with.
+  // A chunk has its answer; the first answers are those that the view begins with.
   void answered(std::uint64_t now_ns) {
     if (++answered_ % chunks_ != 0) return;
     if (rounds_ > 1) times_.round.observe(now_ns - answered_ns_);

@@ -53,9 +53,9 @@ class HostReducer final : public NodeReducer {
 
   // Is what a node of `ranks` sends its only rank's gradient as it is?
   static bool sends_gradients(std::size_t ranks, EncodingSpec push) { return ranks == 1 && push == EncodingId::kFp32; }
-  // Bytes of frames that it owns; 0 if it lends the trainer's.
+  // Returns the bytes of frames that this owns; 0 if it lends the trainer's.
   std::size_t frame_bytes() const { return frame_bytes_; }
-  // What a node of `ranks` will own for the whole model, over all lanes.
+  // Returns the same for the whole model on a node of `ranks`, over all lanes.
   static std::uint64_t frame_bytes_for(const Layout& layout, std::uint32_t ranks, EncodingSpec push);
 
  private:
