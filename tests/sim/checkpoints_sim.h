@@ -15,7 +15,7 @@
 
 namespace tributary::sim {
 
-// Outlives processes. What is written is there, however its writer ends.
+// Outlives processes. Written bytes stay, however their writer ends.
 struct CheckpointFiles {
   struct File {
     std::map<std::uint32_t, Disk::Piece> chunks;

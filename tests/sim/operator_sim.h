@@ -1,5 +1,5 @@
-// Who orders checkpoints of a simulated cluster, and restores one: a person with the tool, who asks what came of an
-// order and gives it again when the coordinator that had it is gone.
+// The operator of a simulated cluster: orders checkpoints and restores one, asks for the status of each order, and
+// repeats an order if its coordinator is gone.
 //
 // A restore: there must be a checkpoint; the trainers are stopped; where the number of servers changes, a cluster with
 // empty stores takes the place of the one that was; the order is given until it is carried out; the trainers are
