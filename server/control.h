@@ -49,8 +49,8 @@ struct ControlStatus {
 
 class Control final : public LaneListener, private ControlJobsOutput, private CoordinatorLinkOwner {
  public:
-  // A server that was told to stop, and has nothing of a job in memory, waits this long for the coordinator's word
-  // before it goes anyway.
+  // A stopping server without any job's state in memory waits this long for the coordinator's permission before it ends
+  // anyway.
   static constexpr std::uint64_t kDrainAloneMs = 1000;
 
   // coordinator: endpoint to connect to. store may be null; it must outlive this object.
@@ -63,7 +63,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   // Starts the thread. lanes, and the other parts (null without a store), must outlive stop().
   void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders,
              CheckpointService* checkpoints = nullptr);
-  // Asks the coordinator to stop this server's jobs in good order; drained() is true when that is done.
+  // Asks the coordinator to stop this server's jobs cleanly; drained() is true when that is done.
   void drain();
   bool drained() const { return drained_.load(std::memory_order_acquire); }
   // Ends the thread. Idempotent. Events posted afterwards are dropped.

@@ -1,5 +1,5 @@
-// ControlJobs: what a server does about jobs: opens and closes them on the lanes, loads their state, lets snapshots be
-// taken. No threads, sockets or clocks of its own: messages and events come in, actions go out through the ports. The
+// ControlJobs: a server's jobs: opens and closes them on the lanes, loads their state, has snapshots taken. It has no
+// threads, sockets or clocks of its own: messages and events come in, actions go out through the ports. The
 // control thread (control.h) and the simulator (tests/sim) drive the same class.
 //
 //   OpenJob         lay the job out, give every lane its part, have the resume round loaded by the store's thread
@@ -92,7 +92,7 @@ class ControlJobsOutput {
   virtual ~ControlJobsOutput() = default;
   virtual void send(ControlMessage message) = 0;                 // to the coordinator
   virtual void send_or_drop(const ControlMessage& message) = 0;  // the same, now or not at all
-  virtual void hello() = 0;                                      // say hello again: what the store has is different now
+  virtual void hello() = 0;                                      // say hello again: the store's contents have changed
   virtual void changed() = 0;                                    // of jobs()
   virtual std::uint64_t now_ms() const = 0;
 };
@@ -131,8 +131,8 @@ class ControlJobs {
   void snapshot_finished(const SnapshotDone& done);
 
   void tick();             // now and then
-  void unpark(JobId job);  // nobody will want what is kept of it
-  // The process ends, and what is kept with it: rounds that no snapshot has are not saved.
+  void unpark(JobId job);  // its kept state is not needed any more
+  // Gives up kept states, because the process ends: rounds without a snapshot are not saved.
   void give_up_parked();
   bool contains(JobId job) const { return jobs_.contains(job); }
   bool empty() const { return jobs_.empty(); }
@@ -157,13 +157,13 @@ class ControlJobs {
   struct Job {
     ControlJobStatus status;
     std::vector<LaneIndex> lanes;  // that own chunks of it
-    // Lanes that have not opened yet, snapshots of earlier views that have not ended, and what goes from the store.
+    // Lanes that have not opened yet, snapshots of earlier views that have not ended, and drops from the store.
     std::size_t opening = 0;
     std::shared_ptr<Load> load;     // the state that it begins with, if that comes from the store
     std::vector<ShardJob> parts;    // lanes', until they have of an earlier view's load what these go on with
     bool clearing = false;          // snapshots of earlier views have not ended
     Status opened;                  // the first error of a lane
-    bool refused_snapshot = false;  // "no store" was said
+    bool refused_snapshot = false;  // "no store" was sent
     bool missed_snapshot = false;   // the one that is pending was named too late
     bool ending = false;            // goes when its final snapshot is done
     bool kept = false;              // it goes on with what was in memory
@@ -178,16 +178,16 @@ class ControlJobs {
   struct Parked {
     ControlJobStatus status;  // when that view ended
     std::vector<LaneIndex> lanes;
-    std::size_t parking = 0;    // lanes that have not said what they keep
+    std::size_t parking = 0;    // lanes that have not reported their states
     bool all = true;            // all that have keep something
     bool asked = true;          // the coordinator waits for a ShardKept
     std::optional<Round> last;  // the state that a stop at this round left: goes when that is committed
-    // Its view began with this, or was to. Lanes are told to keep it when it is there.
+    // The load that its view began with, or was to begin with. Lanes keep the state when it is there.
     std::shared_ptr<Load> load;
     bool never_began() const { return load && !load->began; }
     Version min_version{~0ull}, max_version;
     std::uint64_t until_ms = 0;
-    std::optional<StopJob> save;  // what is to be done when a snapshot of that round, which was given up, has ended
+    std::optional<StopJob> save;  // to be done when a snapshot of that round, which was given up, has ended
     const ViewPlan& view() const { return *status.view; }
   };
 
@@ -197,7 +197,7 @@ class ControlJobs {
   bool end_snapshots(JobId job);
   void forget_snapshots(Job& job);
   void cleared(JobId id);
-  // Everything in the store, but for what is just being dropped.
+  // Returns the store's contents, without those that are being dropped.
   std::vector<StoredJob> stored() const;
   void drop_stored(JobId job, Round first, Round last, StoreOrders::Done done);
 

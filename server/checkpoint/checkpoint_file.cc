@@ -158,7 +158,7 @@ Result<StoredChunk> CheckpointFile::read(ChunkIndex chunk, Checksum128* whole) {
   for (std::uint64_t at = place->second.begin; at < place->second.end; ++count) {
     EntryHeader header;
     if (Status read = read_at(file_, path_, at, &header, sizeof header); !read) return tl::unexpected(read.error());
-    // Was checked when the chunks were found; somebody may have written to the file since.
+    // Was checked when the chunks were found; the file may have been written to since.
     const std::uint64_t left = place->second.end - at - std::min<std::uint64_t>(sizeof header, place->second.end - at);
     if (!possible(header) || header.value_bytes > left || header.key_bytes > left - header.value_bytes) {
       return tl::unexpected(damaged(path_, what + " is damaged"));

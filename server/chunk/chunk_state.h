@@ -50,7 +50,7 @@ struct NodeResidual {
   }
 };
 
-// At one version. A copy shares the arrays; who writes them first looks whether it is alone (BufferRef::unique).
+// A chunk's state at one version. A copy shares the arrays; a writer first checks that it is alone (BufferRef::unique).
 struct ChunkState : ChunkProgress {
   BufferRef params;
   BufferRef slots[kernels::kMaxSlots];  // the optimizer's state arrays; those it does not have are empty

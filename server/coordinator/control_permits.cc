@@ -19,7 +19,7 @@ constexpr bool said_by(Role role) {
   if (kOneOf<M, ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone>) return role == Role::kServer;
   if (kOneOf<M, WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, WantPart, StatePart, RankValues>)
     return role == Role::kWorker;
-  return false;  // what only the coordinator says
+  return false;  // only the coordinator sends it
 }
 
 // Checks that the identity may join the job. A job that cannot be read passes: its reader refuses it with the flaw.

@@ -203,7 +203,7 @@ Html daemons_table(const Json& peers) {
   return table.html();
 }
 
-// The newest first; of the time of day what an hour needs.
+// The table of events, the newest first; with the time of day but no date, which an hour does not need.
 Html events_table(const Json& events) {
   constexpr std::size_t kDate = sizeof "2026-01-31T" - 1, kTime = sizeof "12:00:00" - 1;
   HtmlTable table("Events of the last hour", {"UTC", "Level", "What"});

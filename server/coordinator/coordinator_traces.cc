@@ -82,7 +82,7 @@ void CoordinatorCore::look_at_trace(std::uint64_t now_ms) {
 }
 
 void CoordinatorCore::on(PeerId from, const TracePart& m, std::uint64_t now_ms) {
-  look_at_trace(now_ms);  // a view that has ended explains what is missing
+  look_at_trace(now_ms);  // a view that has ended explains missing parts
   const Peers::Server* server = context_.peers.server_at(from);
   const Peers::Worker* worker = context_.peers.worker_at(from);
   if (server) traces_.on(server->hello.incarnation, m);

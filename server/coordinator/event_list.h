@@ -1,5 +1,5 @@
-// EventList: what the coordinator's log said in the last hour: who came and was lost, views, recoveries, stalls,
-// snapshots that failed. For status and page, which must not need the log's file. Pure. Lives in the coordinator.
+// EventList: the coordinator's log lines of the last hour: peers that came and were lost, views, recoveries, stalls,
+// failed snapshots. For status and page, which must not need the log's file. Pure. Lives in the coordinator.
 #pragma once
 
 #include <cstdint>

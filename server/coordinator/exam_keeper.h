@@ -20,7 +20,7 @@ struct ExamOrder {
   std::vector<std::string> paths;
 };
 
-// A daemon that is examined, and what came of it.
+// A daemon that is examined, and its result.
 struct ExaminedDaemon {
   bool server = false;
   std::string name;  // "server 0", "worker w1"
@@ -28,7 +28,7 @@ struct ExaminedDaemon {
   std::string key;  // in a cluster with keys
   bool asked = false;
   std::optional<Examined> said;
-  std::string silent_because;                // it will say nothing any more, and why
+  std::string silent_because;                // no reply will come, and why
   std::uint64_t first_ms = 0, again_ms = 0;  // asked: when, and when once more
   bool done() const { return said || !silent_because.empty(); }
 };
@@ -44,9 +44,9 @@ struct ExamStatus {
 class ExamKeeper {
  public:
   static constexpr std::uint64_t kAgainMs = 5000;  // a question is repeated: a connection may have broken
-  // So long a daemon may take that is heard otherwise, and for each server that it measures its way to.
+  // A live daemon may take so long, and so long more for each server that it measures.
   static constexpr std::uint64_t kPatienceMs = 60'000, kPatienceForServerMs = 10'000;
-  static constexpr std::size_t kMaxBytes = 64u << 20;  // of what all daemons say; who comes later is not kept
+  static constexpr std::size_t kMaxBytes = 64u << 20;  // of all replies; later ones are not kept
 
   // seed: of its numbers, random per process.
   explicit ExamKeeper(std::uint64_t seed) : last_id_(static_cast<std::uint32_t>(seed)) {}

@@ -1,5 +1,5 @@
-// Exams: the examinations of the cluster's daemons (docs/doctor.md). It knows who there is to ask, asks, and tells
-// everybody when one is over; ExamKeeper holds the newest. CoordinatorCore owns it.
+// Exams: the examinations of the cluster's daemons (docs/doctor.md). It chooses the daemons, asks them, and reports the
+// end to all of them; ExamKeeper holds the newest examination. CoordinatorCore owns it.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class Exams {
 
   CoordinatorContext& context_;
   ExamKeeper keeper_;
-  std::uint32_t ended_ = 0;  // the newest whose end was told
+  std::uint32_t ended_ = 0;  // the newest whose end was reported
 };
 
 }  // namespace tributary

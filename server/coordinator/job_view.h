@@ -1,5 +1,5 @@
-// A view of a job in the coordinator: who takes part, where it begins, and what servers and nodes are told of it. And
-// what is known between two views. Pure data.
+// A view of a job in the coordinator: its members, its start, and its messages to servers and nodes. And the facts
+// between two views. Pure data.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class JobLedger;
 struct BetweenViews {
   KeptShards kept;
   std::set<std::uint16_t> asked;
-  std::string going;  // somebody who was told to stop: what servers keep is to be written first; empty: nobody
+  std::string going;  // a peer that must stop: servers first write their kept states; empty: none
 };
 
 struct JobView {

@@ -1,4 +1,4 @@
-// Where a lane listens and how workers are told to reach it.
+// The address on which a lane listens, and the one for workers.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace tributary {
 
 // The address lane `lane` binds, from ServerConfig::bind: "tcp://ADDR:PORT" gives PORT + lane, "tcp://ADDR:*" stays,
-// and "ipc://PREFIX" gives "ipc:///absolute/PREFIX-lane-N". kConfig names the value and what would be right.
+// and "ipc://PREFIX" gives "ipc:///absolute/PREFIX-lane-N". kConfig names the value and the right form.
 Result<std::string> lane_bind_address(const std::string& bind, LaneIndex lane);
 
 // kUnavailable if an ipc address has a living listener, or another user's. ZeroMQ would silently unlink its socket and

@@ -25,14 +25,14 @@ namespace tributary {
 
 class PendingRankStates {
  public:
-  // A node's ranks, and who may give what they keep: also after it has left the view.
+  // A node's ranks, and the worker that may give their states, even after it has left the view.
   struct Holder {
     std::uint64_t worker = 0;  // its incarnation
     std::uint32_t ranks = 0;
   };
 
-  // A view of these nodes opens at this round; anew: with nothing that there is. committed: what was given for that
-  // snapshot may still wait for its large parts.
+  // A view of these nodes opens at this round. anew: without any state. committed: states for that snapshot may still
+  // wait for their large parts.
   void begin_view(std::map<std::uint32_t, Holder> holders, Round start, bool anew, std::optional<Round> committed);
   // Takes a rank's state. Returns whether it is kept.
   bool give(std::uint64_t worker, const NodeRankState& m);

@@ -31,7 +31,7 @@ Result<RoundGate::Reply> RoundGate::on_facts(const RoundFacts& m) {
     if (m.round <= decided_round_) return Reply{};
     decided_round_ = m.round;
     decided_ = m.decided;
-    // Lanes that sent their facts of that round before this one told of it wait for the word.
+    // Lanes that sent their facts of that round before this report wait for the decision.
     const bool wanted = round_ == m.round && count_ != 0;
     return wanted ? Reply{decision(m), true} : Reply{};
   }

@@ -96,7 +96,7 @@ class SnapshotSchedule {
   std::optional<UnderWay> under_way_;
 };
 
-// How long servers may give no sign that they write what they have to.
+// How long servers may be silent about a snapshot that they have to write.
 inline constexpr std::uint64_t kWritingPatienceMs = 60'000;
 inline constexpr const char* kNotInTime = "servers did not write it in time";
 

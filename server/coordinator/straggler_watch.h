@@ -48,8 +48,7 @@ class StragglerWatch {
     std::optional<Lag> lag;  // none: it has caught up
   };
 
-  // by_samples: nodes do what they manage in the time that they are given (sync.deadline_ms), so that times are
-  // compared for the same number of samples.
+  // by_samples: nodes compute until a deadline (sync.deadline_ms), so times are compared for equal numbers of samples.
   explicit StragglerWatch(bool by_samples = false) : by_samples_(by_samples) {}
 
   // Takes a node's totals since the view began. Returns news for the operator, if there is any.

@@ -78,7 +78,7 @@ class TraceKeeper {
     std::uint64_t moved = 0;  // grows with every part, and until last_words with every round
     Patience patience;
     bool last_words = false;  // nothing more is recorded
-    std::string why_cut;      // daemons send what they have by then, and why; empty: they have all
+    std::string why_cut;      // why daemons send an incomplete trace; empty: it is complete
     bool over = false;
     std::string short_because;
   };

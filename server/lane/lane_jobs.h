@@ -1,9 +1,9 @@
 // LaneJobs: all of a server lane but its thread and its sockets: the jobs that are open, with their pools and cores;
-// the state of views that are over, which the next one may go on with; stops that wait for residuals; memory on its way
-// back to the system. Pure: the lane (server/lane/lane.h) and the simulator drive this class. Thread rule: the lane's.
+// the state of views that are over, for the next view; stops that wait for residuals; memory on its way back to the
+// system. Pure: the lane (server/lane/lane.h) and the simulator drive this class. Thread rule: the lane's.
 //
-// A message that cannot be accepted is answered with an ErrorReply, counted, and told to the output. Nothing that
-// arrives stops the lane.
+// A message that cannot be accepted is answered with an ErrorReply, counted, and reported to the output. No message
+// stops the lane.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct LaneJobsOptions {
   // For so long after a snapshot is committed the next one would find its memory; then it goes back to the system.
   std::uint64_t idle_memory_ms = 30'000;
   // A stop waits for the residuals of nodes that leave. It is given up, and the last committed snapshot stands, when
-  // nothing has come from them for so long, and nobody has said that they get on (await_longer()): a node that still
-  // takes the answers of another server says nothing here.
+  // nothing has come from them for so long, and no await_longer() has reported progress elsewhere: a node that still
+  // takes answers of another server sends nothing here.
   std::uint64_t stop_timeout_ms = 30'000;
 };
 
@@ -53,7 +53,7 @@ class LaneOutput {
   virtual ~LaneOutput() = default;
   virtual std::uint64_t now_ms() const = 0;
   virtual std::uint64_t now_ns() const = 0;  // the same clock
-  // values: empty, or what comes behind the header; with place.bytes != 0 the place is said instead.
+  // values: empty, or the payload behind the header; with place.bytes != 0 the header names the place instead.
   virtual void send(PeerId to, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) = 0;
   virtual std::unique_ptr<PoolPreparing> preparing() = 0;
   // A line for the log; peers can cause as many of the first as they like.
@@ -114,7 +114,7 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
   LaneCounters& counters() { return counters_; }
   const LaneCounters& counters() const { return counters_; }
 
-  // The lane ends: the cores give their buffers back, and whoever lent some of them to others keeps the pools.
+  // Ends all jobs: the cores give their buffers back. The caller keeps the pools whose buffers are lent to others.
   std::vector<std::shared_ptr<BufferPool>> end();
 
  private:
@@ -125,7 +125,7 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
     std::size_t steady_blocks = 0;  // of the pool, without snapshots
-    std::uint64_t trim_at_ms = 0;   // when what copy-on-write needed goes back, some of it every turn; 0: it stays
+    std::uint64_t trim_at_ms = 0;   // when memory for copy-on-write goes back, some of it every turn; 0: it stays
     struct Stop {
       Round round;
       bool park = false;

@@ -1,6 +1,6 @@
 // ShardGate: rounds that wait for one decision about the whole of them (docs/gate.md). The frames of a complete round
-// are summed into one buffer and let go; when all chunks of the lane have theirs, the facts go out; the decision makes
-// the round's step. A part of ShardRounds.
+// are summed into one buffer and released. When all chunks of the lane have their sums, the facts go out; the decision
+// makes the round's step. A part of ShardRounds.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class ShardGate {
  public:
   explicit ShardGate(ShardChunks& chunks);
   void end_view();
-  void restored(ShardChunk& chunk);  // chunk.state.gate is what was kept with it
+  void restored(ShardChunk& chunk);  // chunk.state.gate is the decision kept with it
 
   // A round of a chunk has all its pushes. Returns the decision about it; none: the round waits (for a decision, or for
   // a buffer of the pool). `step` is that of the pushes and becomes the decided one; weight 0: no step.

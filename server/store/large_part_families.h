@@ -1,7 +1,7 @@
-// LargePartFamilies: large parts of what ranks keep (server/coordinator/large_part_store.h) in a server's RocksDB.
+// LargePartFamilies: large parts of ranks' states (server/coordinator/large_part_store.h) in a server's RocksDB.
 //
-// Each is a column family of its own ("part-JOB-DIGEST-BYTES"), as snapshots are, so nothing is ever written a second
-// time by a merge, and what is dropped frees its room at once. Pieces go past the write-ahead log into files of some
+// Each is a column family of its own ("part-JOB-DIGEST-BYTES"), as snapshots are, so no merge ever writes a part a
+// second time, and a dropped part frees its room at once. Pieces go past the write-ahead log into files of some
 // megabytes. When all are there and on the disk, a synced record in the family "default" makes the part complete. One
 // without that record is a leftover of a crash and is dropped at open.
 //

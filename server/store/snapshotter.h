@@ -3,11 +3,11 @@
 //   lanes --captured()--> slots of the snapshot under way --writer thread, in chunk order, within the budget--> Store
 //
 // Chunks may be captured in any order. They are written in ascending order as soon as the next one in order is there,
-// and the references are dropped right after, so that the memory of copy-on-write shrinks
-// while the snapshot is still being written.
+// and the references are dropped right after, so that the memory of copy-on-write shrinks while the snapshot is still
+// being written.
 //
 // Every expect() ends in exactly one call of the Done callback: durable, or (ok = false) failed or abandoned with the
-// reason. No buffer is held by then. A failure costs this snapshot, never the training: what was written of it is
+// reason. No buffer is held by then. A failure costs this snapshot, never the training: its written part is
 // dropped and the older snapshots stay.
 //
 // Thread rule: expect(), captured() and abandon() from any thread; captured() takes a mutex for the time of a few
@@ -36,7 +36,7 @@ struct SnapshotPlan {
   SnapshotInfo info;
   ViewId view;
   std::vector<ChunkIndex> chunks;  // all that this server owns, ascending; info.chunks of them
-  bool paced = true;  // false: nobody trains any more (the last snapshot of a job), so the budget does not count
+  bool paced = true;               // false: training is over (the last snapshot of a job), so the budget does not count
 };
 
 // The orders to a Snapshotter, as its caller (ControlJobs) sees them.

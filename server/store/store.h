@@ -1,4 +1,4 @@
-// Store: what a server keeps on disk (RocksDB): its identity, the coordinator's job registry, and consistent snapshots.
+// Store: a server's data on disk (RocksDB): its identity, the coordinator's job registry, and consistent snapshots.
 //
 // Column families: "default" holds small records (written with sync); every snapshot is a column family of its own
 // ("snap-JOB-ROUND-GENERATION"), filled by SST files that are written outside the write-ahead log and ingested, and
@@ -63,7 +63,7 @@ using EachChunk = std::function<Status(ChunkIndex, ChunkState)>;
 class Store : public JobRegistry {
  public:
   // Opens or creates. kStore: held by another process, or it belongs to another server index (both are named);
-  // kStoreFormat: written by a newer format (both numbers are named). warn: hears the
+  // kStoreFormat: written by a newer format (both numbers are named). warn: gets the
   // database's warnings and errors, on any thread; may be empty.
   using Warn = std::function<void(const std::string&)>;
   static Result<std::unique_ptr<Store>> open(const std::string& path, std::uint16_t server_index, Warn warn = {});
