@@ -26,7 +26,7 @@ class DeviceAgreement {
   // every node.
   std::string conflict() const;
   bool complete() const { return offers_.size() == nodes_; }
-  std::string missing() const;  // which nodes have said nothing
+  std::string missing() const;  // which nodes have sent nothing
 
  private:
   JobId job_;

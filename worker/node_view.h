@@ -1,4 +1,4 @@
-// How a view begins on a node: what its JobWelcome says is checked, and its memory made.
+// Begins a view on a node: checks the JobWelcome, and makes the view's memory.
 #pragma once
 
 #include <cstdint>

@@ -14,16 +14,15 @@ namespace tributary {
 class LaneLink {
  public:
   LaneLink() = default;  // none
-  // Asks the server lane behind `socket` (connect_link()). regions: what the node's payloads lie in; they outlive the
-  // link.
+  // Asks the server lane behind `socket` (connect_link()). regions: of the node's payloads; they outlive the link.
   static Result<LaneLink> ask(FileDescriptor socket, const LinkRequest& request,
                               std::vector<const SharedMemory*> regions, std::uint64_t now_ms);
 
   // Asked, and no reply yet: the socket becomes readable.
   bool asked() const { return socket_ && number_ == 0; }
   int fd() const { return socket_.get(); }
-  // REQUIRES: asked(). Takes the reply if it has come. Then, or when it is overdue, asked() is false; an error says why
-  // nothing is shared.
+  // REQUIRES: asked(). Takes the reply if it has come. Then, or when it is overdue, asked() is false; an error is the
+  // reason why nothing is shared.
   Status poll(std::uint64_t now_ms);
 
   bool shared() const { return number_ != 0; }

@@ -117,7 +117,7 @@ class RedoRing {
  private:
   struct Header;
   struct Entry;
-  // Where what lies, in bytes.
+  // The layout of the memory, in bytes.
   struct Places {
     Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds);
     std::vector<std::size_t> groups, settings_at;    // by chunk: how many settings an entry has; of its first slot's
@@ -136,7 +136,7 @@ class RedoRing {
   std::atomic<std::uint64_t>& residual_round(ChunkIndex chunk, Round round) const;
 
   SharedMemory memory_;
-  const JobId job_;  // as of create() or adopt(), like what follows: the header is for the next process
+  const JobId job_;  // as of create() or adopt(), like the next members: the header is for the next process
   const NodeRank node_;
   std::uint64_t members_;
   const std::uint64_t layout_hash_, chunk_elements_;
