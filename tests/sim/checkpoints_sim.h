@@ -49,7 +49,7 @@ class CheckpointsSim {
   // Does a part of it. None: there is more to be done.
   using Step = std::function<std::optional<Status>(CheckpointDone&)>;
   struct Order {
-    CheckpointDone done;  // operation 0: nobody hears of it
+    CheckpointDone done;  // operation 0: it is not reported
     Step step;
   };
   class Loading;

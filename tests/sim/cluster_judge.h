@@ -76,7 +76,7 @@ class ClusterJudge {
                  std::span<const float> params);
   void trained(std::uint32_t node, std::uint32_t local_rank, const NodeJobSpec& spec, std::span<const float> params);
 
-  // The job is what it was at that round, under another id.
+  // The job was restored to its state of that round, under another id.
   void restored(Round round);
   // The right parameters of a chunk at that version, in that view's history; none: there is no one right state.
   std::optional<std::span<const float>> right(ViewId view, ChunkIndex chunk, Round version) const;
@@ -132,7 +132,7 @@ class ClusterJudge {
     bool welcomed = false;
     std::uint64_t start = 0;
     std::uint64_t deaths = 0;                         // of servers, until it opened
-    std::set<std::uint16_t> kept;                     // shards that go on with what they have in memory
+    std::set<std::uint16_t> kept;                     // shards that continue with their state in memory
     std::map<std::uint32_t, std::uint64_t> versions;  // by chunk, as their servers have them
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> at;  // by node and chunk, delivered
   };
@@ -164,7 +164,7 @@ class ClusterJudge {
   std::map<std::pair<JobId, ViewId>, View> views_;
   View* newest_ = nullptr;
   std::vector<std::uint32_t> began_with_;  // the nodes of the last view that ran
-  std::uint64_t began_as_ = 0;             // what it was told that rings of its rounds are called (JobWelcome::members)
+  std::uint64_t began_as_ = 0;             // the name of its rounds' rings, as nodes got it (JobWelcome::members)
   std::set<std::uint64_t> called_;         // all of these
   std::set<std::uint64_t> others_opened_;  // coordinators that have since opened a view of other nodes
   std::uint64_t began_under_ = 0;          // its coordinator
@@ -182,12 +182,12 @@ class ClusterJudge {
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> residuals_;  // in snapshots: chunk, version, hash
   bool last_failed_ = false;
-  bool told_lost_ = false;           // a server has ended, and said so
+  bool told_lost_ = false;           // a server has ended, and reported it
   std::optional<ViewId> disturbed_;  // by the loss of a node, and no later view has made a round since
-  std::optional<Round> stopped_;     // where the last view ended, if that was in good order
+  std::optional<Round> stopped_;     // where the last view ended, if cleanly
   bool redoing_ = false;             // a server is being brought up to the others
   bool ring_gap_ = false;            // some node lacks pushes after the last snapshot
-  bool residuals_lost_ = false;      // some node does not know what it has not said: since the last view began
+  bool residuals_lost_ = false;      // some node lost its residuals since the last view began
   bool lost_before_ = false;         // the same of views before, until every node has been seen to make a round
   std::optional<Round> gap_until_;   // a snapshot of this round makes up for it
 };

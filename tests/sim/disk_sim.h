@@ -25,7 +25,7 @@ struct Disk {
   struct Piece {
     std::vector<std::pair<std::string, std::string>> entries;  // key and value: the header, then arrays
     bool synced = false;
-    bool damaged = false;                        // what the blocks of a file say of themselves
+    bool damaged = false;                        // a file's blocks show the damage
     StoredChunk stored(ChunkIndex chunk) const;  // as long as this is
     void damage(Random& random);                 // a bit of it is turned over
   };

@@ -23,8 +23,8 @@ namespace tributary::sim {
 // Options that the servers' cores get, too.
 struct JudgeSetup : ReferenceOptions {
   std::uint64_t staleness = ShardJob::kUnbounded;  // modes with clocks
-  Round start;                                     // clocks: what every node's begins at, if nothing better is known
-  bool deadline = false;                           // weights are what ranks say that they have managed
+  Round start;                                     // clocks: every node's first one, if nothing better is known
+  bool deadline = false;                           // weights are the samples that ranks report
 };
 
 struct ClusterScenario;

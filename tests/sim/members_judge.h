@@ -5,9 +5,9 @@
 // view.
 //
 // Each view has a judge of its own, which begins with the history of the one before. A view that goes back to a
-// snapshot writes another history from there on; what is said about an ended view is compared with that view's own.
+// snapshot writes another history from there on; events of an ended view are compared with that view's own.
 //
-// With a round gate, what is decided about a round follows from the nodes of the view that decides, on all chunks; if a
+// With a round gate, the decision about a round follows from the nodes of the view that decides, on all chunks. If a
 // view ended in the middle of applying it, the next one's nodes do their part of the round under the same decision.
 //
 // With error feedback, residuals live as long as their view, but for snapshots: the next view's nodes begin with the
@@ -32,7 +32,7 @@ class MembersJudge final : public SyncJudge {
   // nodes: the nodes of the view, by place. before: the judge of the view before; null: this is the first view.
   MembersJudge(const JudgeSetup& setup, std::vector<std::uint32_t> nodes, const MembersJudge* before, Broken broken);
 
-  // Where ranks do not compute the same every time (JudgeSetup::deadline), rounds are made of what arrives.
+  // Where ranks do not compute the same every time (JudgeSetup::deadline), rounds are made of the pushes that arrive.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame) override;
   // Forget the versions or the decisions of an earlier view after this one: the history continues without them.
   void forget_after(ChunkIndex chunk, std::uint64_t version);
@@ -49,7 +49,7 @@ class MembersJudge final : public SyncJudge {
   bool restored(ChunkIndex chunk, const ChunkState& saved);
 
  private:
-  using Residuals = std::vector<std::vector<float>>;  // by place in the view; empty: nothing is left to say
+  using Residuals = std::vector<std::vector<float>>;  // by place in the view; empty: there are none
   struct State : SavedChunk {
     std::vector<float> visible;
     Residuals residuals;

@@ -30,13 +30,13 @@ class OperatorSim {
   bool idle() const { return saves_.empty() && !restoring_; }
   bool keeps_trainers() const { return restoring_ && *restoring_ != Restoring::kNoCheckpoint; }
   std::uint64_t saved() const { return saved_; }
-  std::uint64_t saved_parts() const { return saved_parts_; }  // large ones, of what ranks keep
+  std::uint64_t saved_parts() const { return saved_parts_; }  // large parts of ranks' states
   std::uint64_t failed() const { return failed_; }
   std::uint64_t restored() const { return restored_; }
 
  private:
   struct Order {
-    std::uint64_t coordinator = 0;  // that has it; 0: nobody yet
+    std::uint64_t coordinator = 0;  // that has it; 0: none yet
     std::uint64_t id = 0;
     bool committed = false;
     std::uint64_t begun_ns = 0;

@@ -25,7 +25,7 @@ struct ReferenceOptions {
   double lr = 0.1;
   ScheduleConfig schedule;
   std::shared_ptr<const kernels::Optimizer> optimizer;
-  std::shared_ptr<const kernels::Optimizer> other_group;  // not null: trainers say settings, and this is group 1's
+  std::shared_ptr<const kernels::Optimizer> other_group;  // not null: trainers send settings, and this is group 1's
   std::optional<GateConfig> gate;
   ModelRanks model_ranks;  // of all ranks
 };
