@@ -5,10 +5,10 @@
 // x - D(q) is the new residual. |x - D| <= scale / 2 except for rounding. By Sterbenz's lemma the difference is exact:
 // residual and sent value add up to x. Only where x is within rounding of half a scale they do so to the last bit of x.
 //
-//   a < kInt8Smallest                       scale 0, D = 0: the block stays in the residual whole (127 / a would
-//   overflow) a NaN, infinite or >= kInt8Overflow     scale NaN, q = 0, D = NaN, residual 0: the receiver must see it,
-//   the next
-//                                           round need not (127 * scale could overflow, for a = FLT_MAX it does)
+//   a < kInt8Smallest                       scale 0, D = 0: the whole block stays in the residual
+//                                           (127 / a would overflow)
+//   a NaN, infinite or >= kInt8Overflow     scale NaN, q = 0, D = NaN, residual 0: the receiver must see it, the next
+//                                           round need not (127 * scale could overflow, and does for a = FLT_MAX)
 //
 // Element-wise but for the maximum, which has no order: the same bits on CPUs of every kind and on GPUs, but for the
 // bits of a NaN. No contraction: q * scale is rounded before it is subtracted or added.

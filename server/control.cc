@@ -1,4 +1,4 @@
-// The control thread's loop; what is done about jobs is in control_jobs.cc.
+// The control thread's loop; control_jobs.cc acts on jobs.
 #include "server/control.h"
 
 #include <utility>
@@ -85,7 +85,7 @@ void Control::run() {
     link_->flush();
     const std::uint64_t now = steady_ms();
     admitted_.keep([this](JobId job) { return jobs_.contains(job); });
-    if (!link_->connected()) admitted_.measure_no_more();  // nobody would say that it is over
+    if (!link_->connected()) admitted_.measure_no_more();  // no message would report the end
     check_drain(now);
     noise_.tick(now);
     publish();
@@ -226,7 +226,7 @@ void Control::lane_facts(LaneIndex lane, RoundFacts facts) {
   post([this, lane, facts = std::move(facts)]() mutable { jobs_.lane_facts(lane, std::move(facts)); });
 }
 
-// On the lane's thread: chunks that nobody expects any more are dropped by the snapshotter.
+// On the lane's thread: the snapshotter drops chunks that are not expected any more.
 void Control::lane_captured(ChunkSnapshot snapshot) {
   snapshotter_->captured(std::move(snapshot));
 }

@@ -1,9 +1,9 @@
 // Control: this server's side of the control path. A thread with a link to the coordinator (server 0 too talks to its
-// own over the socket). What is done about jobs is ControlJobs' (control_jobs.h); orders about checkpoints are passed
-// on to server/store/checkpoint_service.h.
+// own over the socket). ControlJobs (control_jobs.h) acts on jobs; orders about checkpoints are passed on to
+// server/store/checkpoint_service.h.
 //
-// Another incarnation of the coordinator (or one that does not know us) has lost what it knew of our jobs: they are
-// parked, as for a restart.
+// A coordinator that is a new process, or does not know this server, has lost its knowledge of the server's jobs. These
+// are parked then, as for a restart.
 //
 // Thread rule: all state belongs to the control thread, which waits for no disk; lanes, the snapshotter and the store's
 // thread post events to it; status() reads a copy that the thread publishes.
@@ -49,8 +49,8 @@ struct ControlStatus {
 
 class Control final : public LaneListener, private ControlJobsOutput, private CoordinatorLinkOwner {
  public:
-  // A server that was told to stop, and has nothing of a job in memory, waits this long for the coordinator's word
-  // before it goes anyway.
+  // A stopping server without any job's state in memory waits this long for the coordinator's permission before it ends
+  // anyway.
   static constexpr std::uint64_t kDrainAloneMs = 1000;
 
   // coordinator: endpoint to connect to. store may be null; it must outlive this object.
@@ -63,7 +63,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   // Starts the thread. lanes, and the other parts (null without a store), must outlive stop().
   void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders,
              CheckpointService* checkpoints = nullptr);
-  // Asks the coordinator to stop this server's jobs in good order; drained() is true when that is done.
+  // Asks the coordinator to stop this server's jobs cleanly; drained() is true when that is done.
   void drain();
   bool drained() const { return drained_.load(std::memory_order_acquire); }
   // Ends the thread. Idempotent. Events posted afterwards are dropped.

@@ -1,4 +1,4 @@
-// What the control thread does about checkpoints: it passes orders on, and answers back.
+// The control thread's part in checkpoints: passes orders on to their service, and answers to the coordinator.
 #include "server/control.h"
 #include "server/store/checkpoint_service.h"
 

@@ -30,7 +30,7 @@ void ControlJobs::describe(ServerHello& hello) {
   for (auto& [id, parked] : parked_) {
     if (parked.never_began()) continue;
     const bool pending = parked.parking != 0;
-    parked.asked = parked.asked || pending;  // it will wait for what comes of that
+    parked.asked = parked.asked || pending;  // it will wait for the result
     if (pending || parked.all) hello.kept.push_back({id, parked.min_version, parked.max_version, pending});
   }
   // To a coordinator that is new, these are over.
@@ -127,7 +127,7 @@ std::vector<StoredJob> ControlJobs::stored() const {
   return jobs;
 }
 
-// Nobody may count on them from here on. If they cannot be dropped they are there again.
+// Drops snapshots: they do not count from here on. If they cannot be dropped, they count again.
 void ControlJobs::drop_stored(JobId job, Round first, Round last, StoreOrders::Done done) {
   const auto entry = dropping_.insert(dropping_.end(), {job, first, last});
   orders_->drop(job, first, last, [this, entry, done = std::move(done)](const Status& dropped) {
@@ -179,7 +179,7 @@ void ControlJobs::on(const TraceRounds& m) {
     if (known) end_trace();
     return;
   }
-  if (known && trace_->order().first == m.first) return;  // said again
+  if (known && trace_->order().first == m.first) return;  // repeated
   if (trace_) trace_->end(lanes_);
   const Job* job = find(m.job, m.view);
   const bool sound = m.first <= m.last && m.last.value - m.first.value < kMaxTraceRounds;
@@ -200,7 +200,7 @@ void ControlJobs::on(const StopJob& m) {
     if (job) return park(m.job, m.reason);
     return tell_parked(m.job, m.view);
   }
-  if (!job && stored(m.job, m.round)) {  // said again, because the answer was lost
+  if (!job && stored(m.job, m.round)) {  // repeated, because the answer was lost
     return output_.send(SnapshotDone{m.job, m.view, m.round, true, 0, {}});
   }
   if (const auto kept = parked_.find(m.job);
@@ -214,7 +214,7 @@ void ControlJobs::on(const StopJob& m) {
                                   std::to_string(m.view.value) + " on server " + std::to_string(config_.index)});
     return;
   }
-  if (job->ending) {  // said again: nodes get on
+  if (job->ending) {  // repeated: nodes make progress elsewhere
     for (const LaneIndex lane : job->lanes) lanes_[lane.value]->await_longer(m.job, m.view);
     return;
   }
@@ -233,7 +233,7 @@ void ControlJobs::on(const StopJob& m) {
     return finish(m.job);
   }
   job->ending = true;
-  // One of this very round may be under way: then the lanes' captures are second copies, or fill in what is missing.
+  // One of this very round may be under way: then the lanes' captures are second copies, or fill in missing chunks.
   if (status.snapshot_pending == m.round) {
     snapshotter_->hurry(m.job, m.round);
   } else {
@@ -258,7 +258,7 @@ ControlJobs::Job* ControlJobs::take_back(const StopJob& m) {
   return &jobs_.emplace(m.job, std::move(job)).first->second;
 }
 
-// Whether lanes are to keep what the job ends with.
+// Returns whether lanes are to keep the job's last state.
 bool ControlJobs::park_last(const Job& job, Round round) {
   if (!job.plan().has_rounds() || job.lanes.empty()) return false;
   Parked& state = begin_parking(job);
@@ -277,7 +277,7 @@ ControlJobs::Parked& ControlJobs::begin_parking(const Job& job) {
   return parked_[job.view().job] = std::move(state);
 }
 
-// The snapshotter ends every snapshot with snapshot_finished(); what that says of any but the newest is ignored.
+// The snapshotter ends every snapshot with snapshot_finished(), which is ignored for all but the newest.
 void ControlJobs::expect_snapshot(Job& job, Round round, bool paced) {
   if (job.status.snapshot_pending) {
     snapshotter_->abandon(job.view().job, *job.status.snapshot_pending, "a newer snapshot was asked for");
@@ -303,17 +303,17 @@ void ControlJobs::drop(JobId id, const std::string& why) {
   if (job.load && job.load->at == job.view().view) job.load->wanted = false;
   if (job.ending && job.status.snapshot_pending)
     not_saved_[id] = {job.view().name(), *job.status.snapshot_pending, why};
-  // A final state that is being written goes on: it stays a good snapshot whatever the coordinator became.
+  // The write of a final state continues: it is a good snapshot, whatever became of the coordinator.
   if (job.status.snapshot_pending && !job.ending) snapshotter_->abandon(id, *job.status.snapshot_pending, why);
   stop_lanes(job, false, Round(0));
   jobs_.erase(id);
 }
 
-// The view is over without order: what the lanes have stays in memory for the next one, if the job can go on from it.
+// The view is over without an order: the lanes' states stay in memory for the next one, if the job can use them.
 void ControlJobs::park(JobId id, const std::string& why) {
   const Job& job = jobs_.at(id);
   const ViewId view = job.view().view;
-  if (job.ending && parked_.contains(id)) {  // a last state that is being written goes on, as in drop()
+  if (job.ending && parked_.contains(id)) {  // the write of a last state continues, as in drop()
     jobs_.erase(id);
     return tell_parked(id, view);
   }
@@ -331,7 +331,7 @@ void ControlJobs::park(JobId id, const std::string& why) {
   for (const LaneIndex lane : state.lanes) lanes_[lane.value]->park(id, view);
 }
 
-// The coordinator asks what is kept: it hears of it when all lanes have said.
+// The coordinator asks for the kept state: it gets the reply when all lanes have reported.
 void ControlJobs::tell_parked(JobId id, ViewId view) {
   const auto kept = parked_.find(id);
   if (kept != parked_.end()) kept->second.until_ms = output_.now_ms() + kParkedMs;
@@ -340,7 +340,7 @@ void ControlJobs::tell_parked(JobId id, ViewId view) {
   if (kept->second.parking == 0) parked(id, kept->second);
 }
 
-// All lanes have said what they keep.
+// All lanes have reported their kept states.
 void ControlJobs::parked(JobId id, const Parked& state) {
   output_.send(ShardKept{id, state.view().view, state.all, state.min_version, state.max_version});
 }
@@ -417,8 +417,8 @@ void ControlJobs::reply_done(const Job& job, Round round, bool ok, std::uint64_t
   output_.send(SnapshotDone{status.view->job, status.view->view, round, ok, bytes, message});
 }
 
-// Is a snapshot missed that is not there? Without a store it is as the user wants it, unless the job says that it is
-// not.
+// Returns whether a missing snapshot is a fault. Without a store it is the user's choice, unless the job asks for
+// snapshots.
 bool ControlJobs::misses(const ViewPlan& view) const {
   return store_ || asks_for_snapshots(view.plan->config.snapshot);
 }
@@ -429,7 +429,7 @@ void ControlJobs::finish(JobId id) {
   jobs_.erase(id);
 }
 
-// ---- What the lanes and the snapshotter say ----
+// ---- Reports of the lanes and the snapshotter ----
 
 void ControlJobs::lane_snapshot(LaneIndex lane, JobId id, ViewId view, Round round, bool started) {
   if (started) return;
@@ -469,10 +469,10 @@ void ControlJobs::snapshot_finished(const SnapshotDone& done) {
     const auto kept = parked_.find(done.job);
     const auto save = kept == parked_.end() ? std::nullopt : std::exchange(kept->second.save, std::nullopt);
     if (save) on(*save);
-    if (save && !done.ok) return;  // one of the same round has begun, and will say how it ended
+    if (save && !done.ok) return;  // one of the same round has begun, and will report its end
   }
   const Job* job = find(done.job, done.view);
-  if (!job) {  // dropped in the meantime; what is durable can still be resumed from, so the coordinator should know
+  if (!job) {  // dropped in the meantime; a durable snapshot can still be resumed from, so the coordinator must know
     if (!done.ok) return;
     not_saved_.erase(done.job);
     output_.send(done);

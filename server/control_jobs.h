@@ -1,27 +1,27 @@
-// ControlJobs: what a server does about jobs: opens and closes them on the lanes, loads their state, lets snapshots be
-// taken. No threads, sockets or clocks of its own: messages and events come in, actions go out through the ports. The
+// ControlJobs: a server's jobs: opens and closes them on the lanes, loads their state, has snapshots taken. It has no
+// threads, sockets or clocks of its own: messages and events come in, actions go out through the ports. The
 // control thread (control.h) and the simulator (tests/sim) drive the same class.
 //
 //   OpenJob         lay the job out, give every lane its part, have the resume round loaded by the store's thread
 //                   -> ShardReady, when all is there
-//   PrepareSnapshot the lanes get memory for it; heartbeats say when they have
+//   PrepareSnapshot the lanes get memory for it; heartbeats report when they have it
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
 //   RoundDecision   to the lanes; their facts of rounds went the other way
 //   TraceRounds     the lanes record those rounds -> TracePart, when they are over
-//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. (What a next view
-//                   could go on with stays in memory besides, until that snapshot is committed: it may fail.) Said
-//                   again while lanes wait for residuals, because nodes get on: they wait longer. What lanes keep of
+//   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. (The state also
+//                   stays in memory for a next view until that snapshot is committed: it may fail.) A repeated StopJob
+//                   reports that other nodes make progress: lanes that wait for residuals wait longer. Lanes' state of
 //                   a view that is over becomes a snapshot in the same way.
-//                   restart: it stays in memory for the next view -> ShardKept
+//                   restart: the state stays in memory for the next view -> ShardKept
 //
-// A load for a view that never began stays as well, also before it is done: the next view that begins at that snapshot
-// goes on with it. Nobody is told of it, because to everybody it is what the store has. The same goes for a view that
-// began here and got no further.
+// A load for a view that never began stays as well, even an unfinished one: the next view that begins at that snapshot
+// uses it. It is not reported, because to others it equals the store's snapshot. The same holds for a view that began
+// here and got no further.
 //
 // Without a store jobs run, but nothing is kept: the first SnapshotAt of a view and every final StopJob are answered
-// "no store" (ok = false), so that the coordinator goes on; later SnapshotAts are not answered,
-// so that it does not ask for ever.
+// "no store" (ok = false), so that the coordinator continues. Later SnapshotAts are not answered, so that the
+// coordinator does not ask forever.
 //
 // Thread rule: one thread.
 #pragma once
@@ -51,14 +51,14 @@
 
 namespace tributary {
 
-// What status and metrics tell of a job on this server.
-// A snapshot that was wanted and could not be written; a newer one of the job has not been since.
+// A snapshot that could not be written; no newer one of the job has been written since.
 struct NotSaved {
   std::string job;  // its name
   Round round;
   std::string reason;
 };
 
+// A job on this server, for status and metrics.
 struct ControlJobStatus {
   std::shared_ptr<const ViewPlan> view;
   std::string phase;           // opening, running, stopping
@@ -92,7 +92,7 @@ class ControlJobsOutput {
   virtual ~ControlJobsOutput() = default;
   virtual void send(ControlMessage message) = 0;                 // to the coordinator
   virtual void send_or_drop(const ControlMessage& message) = 0;  // the same, now or not at all
-  virtual void hello() = 0;                                      // say hello again: what the store has is different now
+  virtual void hello() = 0;                                      // say hello again: the store's contents have changed
   virtual void changed() = 0;                                    // of jobs()
   virtual std::uint64_t now_ms() const = 0;
 };
@@ -116,9 +116,9 @@ class ControlJobs {
   void on(const RoundDecision& m);
   void on(const TraceRounds& m);
   void on(const StopJob& m);
-  // It knows nothing of our jobs: they are over, and stay in memory for their next views.
+  // Ends all views, because the coordinator knows none of the jobs; states stay in memory for the next views.
   void park_all(const std::string& why);
-  // What a hello and a heartbeat say.
+  // Contents of a hello and of a heartbeat.
   void describe(ServerHello& hello);
   std::vector<JobProgress> progress() const;
 
@@ -131,8 +131,8 @@ class ControlJobs {
   void snapshot_finished(const SnapshotDone& done);
 
   void tick();             // now and then
-  void unpark(JobId job);  // nobody will want what is kept of it
-  // The process ends, and what is kept with it: rounds that no snapshot has are not saved.
+  void unpark(JobId job);  // its kept state is not needed any more
+  // Gives up kept states, because the process ends: rounds without a snapshot are not saved.
   void give_up_parked();
   bool contains(JobId job) const { return jobs_.contains(job); }
   bool empty() const { return jobs_.empty(); }
@@ -157,37 +157,37 @@ class ControlJobs {
   struct Job {
     ControlJobStatus status;
     std::vector<LaneIndex> lanes;  // that own chunks of it
-    // Lanes that have not opened yet, snapshots of earlier views that have not ended, and what goes from the store.
+    // Lanes that have not opened yet, snapshots of earlier views that have not ended, and drops from the store.
     std::size_t opening = 0;
     std::shared_ptr<Load> load;     // the state that it begins with, if that comes from the store
     std::vector<ShardJob> parts;    // lanes', until they have of an earlier view's load what these go on with
     bool clearing = false;          // snapshots of earlier views have not ended
     Status opened;                  // the first error of a lane
-    bool refused_snapshot = false;  // "no store" was said
+    bool refused_snapshot = false;  // "no store" was sent
     bool missed_snapshot = false;   // the one that is pending was named too late
     bool ending = false;            // goes when its final snapshot is done
     bool kept = false;              // it goes on with what was in memory
-    // Sent, by lane; again until there is a decision about that round or a later one. (What a lane tells of a decision
-    // that it has is not answered otherwise.)
+    // Facts that were sent, by lane; repeated until a decision about that round or a later one comes. (A lane that
+    // reports a decision gets no other reply.)
     std::map<LaneIndex, RoundFacts> undecided;
     std::uint64_t facts_ms = 0;  // when they were sent last
     const ViewPlan& view() const { return *status.view; }
     const JobPlan& plan() const { return *status.view->plan; }
   };
-  // What the lanes kept of a job's last view. While a job is ending, both this and its Job are there.
+  // The lanes' state of a job's last view. While a job is ending, it has both a Parked and a Job.
   struct Parked {
     ControlJobStatus status;  // when that view ended
     std::vector<LaneIndex> lanes;
-    std::size_t parking = 0;    // lanes that have not said what they keep
+    std::size_t parking = 0;    // lanes that have not reported their states
     bool all = true;            // all that have keep something
     bool asked = true;          // the coordinator waits for a ShardKept
     std::optional<Round> last;  // the state that a stop at this round left: goes when that is committed
-    // Its view began with this, or was to. Lanes are told to keep it when it is there.
+    // The load that its view began with, or was to begin with. Lanes keep the state when it is there.
     std::shared_ptr<Load> load;
     bool never_began() const { return load && !load->began; }
     Version min_version{~0ull}, max_version;
     std::uint64_t until_ms = 0;
-    std::optional<StopJob> save;  // what is to be done when a snapshot of that round, which was given up, has ended
+    std::optional<StopJob> save;  // to be done when a snapshot of that round, which was given up, has ended
     const ViewPlan& view() const { return *status.view; }
   };
 
@@ -197,7 +197,7 @@ class ControlJobs {
   bool end_snapshots(JobId job);
   void forget_snapshots(Job& job);
   void cleared(JobId id);
-  // Everything in the store, but for what is just being dropped.
+  // Returns the store's contents, without those that are being dropped.
   std::vector<StoredJob> stored() const;
   void drop_stored(JobId job, Round first, Round last, StoreOrders::Done done);
 

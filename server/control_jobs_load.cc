@@ -77,8 +77,8 @@ void ControlJobs::loaded(const std::shared_ptr<Load>& load, const Status& status
   if (waits) opened(id, waits->view().view, status);
 }
 
-// Finds a load of an earlier view that this view can begin with; null: there is none. Nodes of a view that began here may
-// have yet to say their residuals, which are those of another round.
+// Finds a load of an earlier view that this view can begin with; null: there is none. Nodes of a view that began here
+// may have yet to send their residuals, which are those of another round.
 std::shared_ptr<ControlJobs::Load> ControlJobs::load_for(const ViewPlan& view) const {
   const auto found = parked_.find(view.job);
   if (found == parked_.end() || !found->second.load || !same_load(*found->second.load->view, view)) return nullptr;
@@ -109,7 +109,7 @@ bool ControlJobs::keep_load(JobId id, const std::string& why) {
   return true;
 }
 
-// The view that opens and goes on with it.
+// Returns the view that opens and continues with it.
 ControlJobs::Job* ControlJobs::that_waits_for(const Parked& state) {
   if (!state.load) return nullptr;
   const auto job = jobs_.find(state.load->view->job);

@@ -1,5 +1,5 @@
-// Opening jobs: every lane's part of the layout, and what must go before a view begins. (What it begins with may have to
-// be loaded: control_jobs_load.cc.)
+// Opens jobs: deals the layout's parts to the lanes, and drops old snapshots before a view begins. (Loading the state
+// that the view begins with: control_jobs_load.cc.)
 #include <algorithm>
 
 #include "common/base/quantity.h"
@@ -11,7 +11,7 @@
 namespace tributary {
 
 void ControlJobs::on(const OpenJob& m) {
-  if (const Job* job = find(m.job, m.view)) {  // said again, because the answer was lost, or has yet to come
+  if (const Job* job = find(m.job, m.view)) {  // repeated, because the answer was lost, or has yet to come
     if (job->status.phase == "running") output_.send(ShardReady{m.job, m.view, true, {}, {}});
     return;
   }
@@ -56,7 +56,7 @@ void ControlJobs::on(const OpenJob& m) {
     }
   }
   job.opening = job.lanes.size();
-  // What a training of that name could not keep that is no more.
+  // Forget unwritten snapshots of an earlier training with that name, which is gone.
   std::erase_if(not_saved_,
                 [&](const auto& lost) { return lost.first != m.job && lost.second.job == job.view().name(); });
   Job& placed = jobs_.emplace(m.job, std::move(job)).first->second;
@@ -77,10 +77,10 @@ void ControlJobs::on(const OpenJob& m) {
   if (placed.opening == 0) return opened(m.job, m.view, Status(placed.opened));  // no lane has a part of it
 }
 
-// What this store has beyond the round that the view begins at was never completed by every server: it belongs to a
-// view that is over, perhaps with another configuration or topology, and must not be taken for a part of this view's
-// snapshots. So no view is open here before all of that is gone: what is in the store, and what is still being written.
-// A fresh job begins before any round.
+// Drops snapshots beyond the round that the view begins at: not every server completed them. They belong to a view that
+// is over, perhaps with another configuration or topology, and must not be taken for parts of this view's snapshots. So
+// no view opens here before all of them are gone, in the store and on their way to it. A fresh job begins before any
+// round.
 void ControlJobs::forget_snapshots(Job& job) {
   const JobId id = job.view().job;
   const Round first = job.status.resumed ? job.view().start.next() : Round(0);
@@ -90,7 +90,7 @@ void ControlJobs::forget_snapshots(Job& job) {
   if (!store_ || std::ranges::none_of(store_->jobs(), beyond)) return;
   ++job.opening;
   drop_stored(id, first, Round(~0ull), [this, id, view = job.view().view](const Status& dropped) {
-    output_.hello();  // tells the coordinator what is still there
+    output_.hello();  // reports the remaining snapshots to the coordinator
     Job* opening = find(id, view);
     if (!opening) return;
     if (!dropped && opening->opened) {
@@ -194,7 +194,7 @@ std::uint64_t ControlJobs::memory_of(const ControlJobStatus& status) const {
   return status.chunks == 0 ? 0 : memory_at_most(status.memory, store_ != nullptr);
 }
 
-// Refuses a job that does not fit beside the others before it takes anything, so that the others go on.
+// Refuses a job that does not fit next to the others, before it takes any memory, so that the others continue.
 Status ControlJobs::check_memory(const Job& job) const {
   const std::uint64_t needed = memory_of(job.status);
   if (config_.max_memory == 0 || needed == 0) return {};
@@ -237,7 +237,7 @@ void ControlJobs::opened(JobId id, ViewId view, const Status& status) {
     const Job* job = find(id, view);  // else it was refused before it was anything
     logger_->error("job '{}' view {} cannot open: {}", job ? job->view().name() : std::to_string(id.value), view.value,
                    ready.message);
-    // The next view can use as well what lanes kept of the last one, or have loaded.
+    // The next view can also use the state that lanes kept of the last one, or have loaded.
     const std::string why = "it could not open";
     if (job && !keep_load(id, why)) job->kept ? park(id, why) : drop(id, why);
   }

@@ -11,7 +11,7 @@
 namespace tributary {
 namespace {
 
-// Of the store's disk, beside what the snapshot writer is allowed.
+// Compares the rate of the store's disk with the snapshot writer's budget.
 std::vector<Check> disk_checks(const ServerConfig& config) {
   CheckList out;
   out.section("server " + std::to_string(config.index));

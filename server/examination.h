@@ -1,4 +1,4 @@
-// What a server finds when it is asked to look at itself (docs/doctor.md).
+// A server's examination of itself, on request (docs/doctor.md).
 #pragma once
 
 #include <atomic>

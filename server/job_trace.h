@@ -1,4 +1,4 @@
-// JobTrace: a trace of a job on this server, from the coordinator's order until what the lanes recorded is on its way
+// JobTrace: a trace of a job on this server, from the coordinator's order until the lanes' records are on their way
 // (docs/trace.md). ControlJobs owns it. Thread rule: the control thread.
 #pragma once
 

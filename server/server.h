@@ -25,24 +25,24 @@ namespace tributary {
 
 class Server {
  public:
-  // After everything of this process is stopped, replies that ZeroMQ still holds get this long to leave (server 0 tells
-  // the others that they may go).
+  // After everything of this process has stopped, ZeroMQ's remaining replies get this long to leave (server 0's permits
+  // for the others to end).
   static constexpr std::uint64_t kDrainGraceMs = 300;
 
-  // Errors as the parts word them: an address that is taken, a store that belongs to somebody else, ...
+  // Errors as the parts word them: an address that is taken, a store that belongs to another server, ...
   static Result<std::unique_ptr<Server>> start(ServerConfig config, Logger logger);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // One line for whoever started the process: ready {"admin":...,"pid":...,"lanes":[...],"coordinator":...}
+  // Returns one line for the starter of the process: ready {"admin":...,"pid":...,"lanes":[...],"coordinator":...}
   std::string ready_line() const;
   // Serving begins when the coordinator knows this server. kConfig: it refuses it for good.
   std::string waits_for() const;
   Result<bool> serving() const;
 
-  // Stops this server's jobs in good order (on server 0: every job), final snapshots included; drained() is true when
-  // that is done.
+  // Stops this server's jobs cleanly (on server 0: every job), final snapshots included; drained() is true when that is
+  // done.
   void drain();
   bool drained();
   std::uint64_t progress() const;  // of a stop, as Daemon has it

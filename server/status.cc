@@ -65,7 +65,7 @@ std::uint64_t over_lanes(const std::vector<const Lane*>& lanes, LaneCounter Lane
   return sum;
 }
 
-// Anonymous memory, and the shared memory that this process made. Not what workers share with it.
+// Anonymous memory, and the shared memory that this process made; without memory that workers share with it.
 std::uint64_t owned_bytes(const std::vector<const Lane*>& lanes) {
   return anonymous_bytes() + over_lanes(lanes, &LaneCounters::pool_bytes);
 }

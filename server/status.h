@@ -1,4 +1,4 @@
-// What a server tells of itself: /status (JSON, for people and `tributary status`) and /metrics (Prometheus).
+// A server's /status (JSON, for people and `tributary status`) and /metrics (Prometheus).
 #pragma once
 
 #include <cstdint>

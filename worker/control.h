@@ -1,5 +1,5 @@
 // WorkerControl: the worker's side of the control path: a thread with a link to the coordinator, for the messages of
-// NodeJobs in order. Rounds need no coordinator: while it is silent, jobs go on, and a warning says so.
+// NodeJobs in order. Rounds need no coordinator: while it is silent, jobs continue, with a warning.
 #pragma once
 
 #include <atomic>
@@ -23,9 +23,9 @@ class WorkerControlListener {
   virtual ~WorkerControlListener() = default;
   // On the control thread: must not block.
   virtual void on_control(ControlMessage message) = 0;
-  // On the control thread. What this node says of itself every second, but for its incarnation.
+  // On the control thread. Returns the node's report of every second, but for its incarnation.
   virtual Heartbeat heartbeat() const { return {}; }
-  // The coordinator is a new process, or has given this worker up: what it knew of our jobs is gone.
+  // The coordinator is a new process, or has given this worker up: it knows nothing of this worker's jobs.
   virtual void on_coordinator_restarted() = 0;
 };
 
@@ -41,7 +41,7 @@ class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner
 
   // Any thread.
   void send(const ControlMessage& message) override { link_->send(message); }
-  // Why it never will be, and what to change; only before the first time.
+  // Returns why it never will be connected, and the cure; only before the first connection.
   std::optional<std::string> refused() const { return link_->refused(); }
   bool connected() const { return link_->connected(); }  // heard within peer_timeout_ms
 

@@ -1,7 +1,7 @@
-// DeviceAgreement: what the nodes of an all-reduce view offer of their devices, until it is decided where it is added
-// up. Trainers must be told whether their gradients are on devices or in shared memory, and it must be the same on all
-// nodes. So nodes that can add up on devices tell each other (as PeerAddress, with what they have of NCCL) and wait;
-// one that cannot goes on at once, and its Gloo address tells the others. Pure. A job that is agreeing owns it.
+// DeviceAgreement: the device offers of an all-reduce view's nodes, until all nodes know where the sum is computed.
+// Gradients are either on devices or in shared memory, on all nodes alike, and trainers must know which. So nodes that
+// can sum on devices send each other offers (as PeerAddress, with their NCCL) and wait. A node that cannot continues at
+// once, and its Gloo address informs the others. Pure. A job that is agreeing owns it.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ class DeviceAgreement {
   DeviceAgreement(const JobWelcome& welcome, const std::string& collectives, std::span<const std::string> devices);
 
   PeerAddress offer() const;  // this node's, for the others
-  // Is it news? Of each node the first word counts.
+  // Takes a node's offer; the first one counts. Returns whether it is news.
   bool hear(const PeerAddress& m);
-  // Why these offers do not make one job over devices; empty: they do. Whichever node asks, of the same offers, hears
-  // of something or of nothing.
+  // Returns why these offers do not make one job over devices; empty: they do. The same offers give the same verdict on
+  // every node.
   std::string conflict() const;
   bool complete() const { return offers_.size() == nodes_; }
-  std::string missing() const;  // which nodes have said nothing
+  std::string missing() const;  // which nodes have sent nothing
 
  private:
   JobId job_;

@@ -1,4 +1,4 @@
-// What a worker finds when it is asked to look at itself (docs/doctor.md).
+// A worker's examination of itself, on request (docs/doctor.md).
 #pragma once
 
 #include <atomic>

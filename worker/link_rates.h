@@ -1,5 +1,5 @@
-// What a worker measures of its ways to servers when an examination asks for it (docs/doctor.md): pushes of no job,
-// which a lane sends back as they came, over the connections that gradients would take. Thread rule: any; it blocks.
+// Measures a worker's links to servers for an examination (docs/doctor.md): sends pushes of no job, which lanes return
+// unchanged, over the connections that gradients would take. Thread rule: any; it blocks.
 #pragma once
 
 #include <atomic>

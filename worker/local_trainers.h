@@ -1,6 +1,6 @@
-// LocalTrainers: the trainers of a job on this node, by local rank. AttachedJob owns it. All say the same of where they
-// stand. A trainer whose connection has closed stays, and its local rank is taken, until it is erased. Thread rule: the
-// attach thread.
+// LocalTrainers: the trainers of a job on this node, by local rank. AttachedJob owns it. All have the same node and
+// world sizes. A trainer whose connection has closed stays, and its local rank is taken, until it is erased. Thread
+// rule: the attach thread.
 #pragma once
 
 #include <algorithm>
@@ -57,20 +57,20 @@ class LocalTrainers : private std::map<std::uint32_t, LocalTrainer> {
   }
   std::optional<std::uint32_t> local_rank_of(TrainerId id) const;
   std::string who(std::uint32_t local_rank) const;
-  // One that has left in good order, and how: "trainer rank 0 (pid 12) on node 0 finished". Pre: there is one.
+  // Returns a trainer that has left cleanly, and how: "trainer rank 0 (pid 12) on node 0 finished". REQUIRES: one has.
   std::string who_left() const;
   // "local rank 1, 3 of node 0": those that have not attached. Empty: none.
   std::string missing() const;
   void tell(const AttachWaits& waits, TrainerPort& port) const;
   std::vector<std::string> devices() const;
   std::vector<std::uint32_t> model_ranks() const;  // by local rank
-  // Fills in which ranks have lived through a view of join.held_job, or of the job that they say.
+  // Fills in the ranks that have lived through a view of join.held_job, or of the job that they name.
   void describe_living(JoinJob& join) const;
 
-  // Does it stand where these do, and is its local rank free? job: in words.
+  // Checks that a trainer has the same node and world sizes, and a free local rank. job: in words.
   Status admit(const AttachRequest& request, const std::string& job) const;
   void add(TrainerId id, const AttachRequest& request, int peer_pid);
-  // The view begins: each learns its rank in it, and gets what it shares with the worker, and what was kept of it.
+  // The view begins: sends each trainer its rank, the memory that it shares with the worker, and its kept state.
   void welcome(const JobWelcome& m, const NodeJob& job, std::span<const int> doorbells, const HeldStates& held,
                TrainerPort& port);
   void send(const AttachMessage& message, TrainerPort& port) const;  // to those that take part

@@ -1,5 +1,5 @@
-// NodeTrace: a trace of a job on this node, from the coordinator's order until what lanes and trainers recorded is on
-// its way (docs/trace.md). The job on this node owns it. Thread rule: the attach thread.
+// NodeTrace: a trace of a job on this node, from the coordinator's order until the records of lanes and trainers are on
+// their way (docs/trace.md). The job on this node owns it. Thread rule: the attach thread.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// How a view begins on a node: what its JobWelcome says is checked, and its memory made.
+// Begins a view on a node: checks the JobWelcome, and makes the view's memory.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace tributary {
 
-// What the welcome says of this node's part, for the node's so many ranks.
+// Returns this node's part of the job by the welcome. ranks: of this node.
 Result<NodeJobSpec> spec_of(const std::shared_ptr<const JobPlan>& plan, const std::vector<TensorSpec>& tensors,
                             std::uint32_t ranks, const JobWelcome& m);
-// Makes what the view needs on this node, which joined as `node`, and hands it to the lanes. Of an all-reduce job the
-// spec says whether it is added up on devices.
+// Makes this node's part of a view, which it joined as `node`, and hands it to the lanes. An all-reduce job's spec has
+// the choice between devices and host memory.
 Result<std::shared_ptr<NodeJob>> open_view(NodeJobsContext& context, NodeJobSpec spec, const JobWelcome& m,
                                            NodeRank node, const LocalTrainers& trainers, std::uint64_t now_ms);
 

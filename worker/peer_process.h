@@ -1,9 +1,9 @@
-// PeerProcess: the process that connected to a Unix socket, so that its end is seen at once, whoever else has the
-// connection (children that it forked). Its descriptor is the kernel's for that very process; the number of a process
-// may be another's by now.
+// PeerProcess: the process that connected to a Unix socket. Its end is seen at once, even if other processes (forked
+// children) have the connection. The descriptor is the kernel's for that very process, while a process number may be
+// reused.
 //
-// Nothing is watched where the kernel cannot tell the process: one before Linux 5.3, or before 6.5 if the process is in
-// another process namespace (a container beside this one). The connection's end says then what it can.
+// Nothing is watched if the kernel cannot name the process: before Linux 5.3, or before 6.5 if the process is in
+// another process namespace (another container). Then only the connection's end is seen.
 #pragma once
 
 #include "common/base/file_descriptor.h"
@@ -17,7 +17,7 @@ class PeerProcess {
 
   // For poll(): readable when the process has ended. Below 0: nothing is watched.
   int fd() const { return fd_.get(); }
-  // Whether it had ended, and nobody knows it any more, before it could be watched.
+  // Returns whether the process had ended, and been reaped, before it could be watched.
   bool had_ended() const { return had_ended_; }
   void forget() { fd_.reset(); }
 

@@ -1,9 +1,9 @@
-// StateDelivery: what ranks of this node get of what was kept, once a view has begun: their own states' large parts
-// (HeldState), and what the view's first rank keeps (RankState). The large parts that no rank of the node holds come
-// from the coordinator, one after the other. A part of AttachedJob; lives for a view. Pure, but for the memory that
-// what is fetched is written into.
+// StateDelivery: delivers kept states to this node's ranks once a view has begun: the large parts of their own states
+// (HeldState), and the state of the view's first rank (RankState). Large parts that no rank of the node holds come from
+// the coordinator, one after the other. A part of AttachedJob; lives for a view. Pure, but for the memory of fetched
+// parts.
 //
-// A trainer that gets a message without the memory that its state speaks of is to do without: nobody has it any more.
+// A trainer whose message lacks the large part that its state names continues without it: the part is lost.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class StateDelivery {
   void send(const Waiting& one, const std::shared_ptr<const SealedBytes>& large);
   void fetch_next(std::uint64_t now_ms);
   void ask(std::uint64_t now_ms);
-  // To all who wait for it; null: it is not to be had, and the log says why.
+  // Delivers a part to all ranks that wait for it; null: it is lost, and the log has the reason.
   void arrived(const LargePart& large, const std::shared_ptr<const SealedBytes>& memory, const std::string& why_not);
 
   NodeJobsContext& context_;

@@ -82,7 +82,7 @@ Json job_json(const NodeJobSummary& summary) {
         {"mean", pulls == 0 ? 0.0 : static_cast<double>(get(node.staleness_sum)) / static_cast<double>(pulls)},
         {"max", get(node.staleness_max)}};
   }
-  // What is kept for lost servers, and was pushed again for them.
+  // The rounds kept for lost servers, and pushed again for them.
   if (!job.plan().on_servers()) {
     out.erase("redo");
   } else {
@@ -117,7 +117,7 @@ std::function<std::vector<Metrics::Sample>()> per_job(const AttachServer* attach
   };
 }
 
-// Of all lanes of each running job.
+// Returns the times of the phases, by running job, over all its lanes.
 std::vector<Metrics::Times> phase_times(const AttachServer& attach) {
   std::vector<Metrics::Times> all;
   for (const NodeJobSummary& summary : attach.summaries()) {

@@ -1,4 +1,4 @@
-// What a worker tells of itself: /status (JSON, for people and `tributary status`) and /metrics (Prometheus).
+// A worker's /status (JSON, for people and `tributary status`) and /metrics (Prometheus).
 #pragma once
 
 #include <cstdint>

@@ -182,8 +182,8 @@ Status Worker::start_admin() {
   return {};
 }
 
-// Whoever asks goes first; then the attach thread, which gives orders to lanes and control; the attach server itself is
-// last but for the coordinator, because they report to it until their threads have ended.
+// The admin endpoint ends first, as it reads the others; then the attach thread, which orders lanes and control. The
+// attach server goes last but for the coordinator: lanes and control report to it until their threads have ended.
 Worker::~Worker() {
   admin_.reset();
   if (attach_) attach_->stop();

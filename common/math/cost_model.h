@@ -11,12 +11,11 @@
 //   two trees                2 · M/B + 2·⌈log2 n⌉·(α + c/B); M/B for two nodes: every node is a leaf of one tree and
 //                            inside the other, and half of M takes each (Sanders, Speck and Träff, Parallel Computing
 //                            2009), in the node as above. To compare with; not a mode of this system
-//   servers                  T · M/B + 2·α + tail, with T of common/math/placement.h: the shares by bandwidth for
-//   servers on
-//                            machines of their own, the optimal ones where some stand beside workers; in the node as
-//                            above. tail = (n + 2k)·c/B for k hosts with servers: when the last answers can begin, a
-//                            server still has those of its last transfer to send, one for each of n workers, and up
-//                            to 2k transfers of c bytes were in a worker's window (common/base/layout.h)
+//   servers                  T · M/B + 2·α + tail, with T of common/math/placement.h: the shares are by bandwidth if
+//                            servers have machines of their own, optimal if some share a host with a worker; in the
+//                            node as above. tail = (n + 2k)·c/B for k hosts with servers: when the last answers can
+//                            begin, a server still has those of its last transfer to send, one for each of n workers,
+//                            and up to 2k transfers of c bytes were in a worker's window (common/base/layout.h)
 //
 // In the node and between nodes: while one chunk is on its way between nodes, others are being reduced in theirs. So
 // the longer of the two parts counts, and of the shorter only the first chunk before it and the last one after it:

@@ -15,8 +15,8 @@ struct ConversionResult {
   std::uint64_t tensors = 0, parameters = 0, bytes = 0;
 };
 
-// The parameters by tensor name, in fp32; `state`: also the optimizer's arrays, as NAME.exp_avg and so on. The file
-// appears whole or not at all; the metadata says job, round and the order of the tensors.
+// Writes the parameters by tensor name, in fp32; with `state`, also the optimizer's arrays, as NAME.exp_avg and so on.
+// The file appears whole or not at all. Its metadata has the job, the round and the order of the tensors.
 Result<ConversionResult> export_safetensors(const std::string& checkpoint, const std::string& file, bool state);
 
 struct ImportOptions {
@@ -24,11 +24,11 @@ struct ImportOptions {
   std::string directory;           // where the checkpoint is to be
   std::string created;             // now, for the manifest
   std::vector<std::string> order;  // the tensors' names as the trainers declare them; empty: import_order()
-  // Of the job's chunks if job.chunk_bytes is 0.
+  // The size of chunks follows from these if job.chunk_bytes is 0.
   std::uint16_t servers = 2;
   std::uint32_t nodes = 2;
 };
-// A checkpoint of round 0 with these parameters and the optimizer's fresh state. Half-precision values become fp32.
+// Writes a checkpoint of round 0: these parameters and fresh optimizer state. Half-precision values become fp32.
 Result<ConversionResult> import_safetensors(const std::string& file, const ImportOptions& options);
 
 }  // namespace tributary

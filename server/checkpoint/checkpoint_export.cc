@@ -41,7 +41,7 @@ Status write_chunk(const FileDescriptor& out, const std::string& path, const Lay
   return {};
 }
 
-// Of one width, because the header stands before the chunks, which tell.
+// The width is fixed: the header is written before the chunks that determine the step.
 std::string step_text(std::uint64_t step) {
   return printed("%020ju", std::uintmax_t{step});
 }

@@ -35,10 +35,10 @@ std::uint64_t checksum_of(const EntryHeader& header, std::string_view key, std::
   return Checksum64().add(&header, offsetof(EntryHeader, checksum)).add(key).add(value).value();
 }
 
-// What a chunk's header takes, however many nodes it names.
+// Bound on a chunk's header, however many nodes it names.
 constexpr std::uint64_t kMaxHeaderBytes = 1u << 20;
 
-// Of the chunk whose arrays have array_bytes.
+// Returns whether the entry has a possible size. array_bytes: of each array of its chunk.
 bool possible(const EntryHeader& header, std::string_view key, std::uint64_t array_bytes) {
   if (part_of_key(key) == kHeaderPart) return header.value_bytes <= kMaxHeaderBytes;
   return header.value_bytes == array_bytes;
@@ -158,7 +158,7 @@ Result<StoredChunk> CheckpointFile::read(ChunkIndex chunk, Checksum128* whole) {
   for (std::uint64_t at = place->second.begin; at < place->second.end; ++count) {
     EntryHeader header;
     if (Status read = read_at(file_, path_, at, &header, sizeof header); !read) return tl::unexpected(read.error());
-    // Was checked when the chunks were found; somebody may have written to the file since.
+    // Was checked when the chunks were found; the file may have been written to since.
     const std::uint64_t left = place->second.end - at - std::min<std::uint64_t>(sizeof header, place->second.end - at);
     if (!possible(header) || header.value_bytes > left || header.key_bytes > left - header.value_bytes) {
       return tl::unexpected(damaged(path_, what + " is damaged"));

@@ -4,7 +4,7 @@
 //   per chunk, ascending, its entries (server/chunk/stored_chunk.h): u32 key bytes | u32 0 | u64 value bytes |
 //     u64 XXH3-64 of those and of key and value | key | value
 //
-// Numbers are little-endian. Chunk headers have job id 0: the file says what was trained, not in which cluster, so the
+// Numbers are little-endian. Chunk headers have job id 0: the file names the training, not its cluster, so the
 // same state gives the same bytes.
 #pragma once
 
@@ -52,7 +52,7 @@ class CheckpointFileWriter {
 
 class CheckpointFile {
  public:
-  // Reads the header. kNotFound, kIo, or kStore with what is wrong.
+  // Reads the header. kNotFound, kIo, or kStore with the flaw.
   static Result<std::unique_ptr<CheckpointFile>> open(std::string path);
   const CheckpointFileInfo& info() const { return info_; }
   std::uint64_t bytes() const { return size_; }
@@ -61,13 +61,13 @@ class CheckpointFile {
     std::uint64_t begin = 0, end = 0;
   };
   // Finds the chunks. Every array must have the size that the layout gives its chunk, so that no reader takes memory
-  // for what a file only claims. kIo, or kStore with what is wrong and where.
+  // for what a file only claims. kIo, or kStore with the flaw and its place.
   Status find_chunks(const Layout& layout);
   const std::map<ChunkIndex, Place>& chunks() const { return chunks_; }
 
-  // Of a chunk that was found. Every checksum holds; an entry gets memory when those before it are whole. `whole`: also
-  // gets the bytes (for the file's checksum). The values are valid until the next call. kStore names the file, the
-  // chunk and what of it is damaged.
+  // Reads a chunk and checks all its checksums; an entry gets memory when those before it are whole. `whole` also gets
+  // the bytes (for the file's checksum). The values are valid until the next call. kStore names the file, the chunk and
+  // its damaged part. REQUIRES: chunks() has it.
   Result<StoredChunk> read(ChunkIndex chunk, Checksum128* whole = nullptr);
   Status add_header_to(Checksum128& whole);
 

@@ -1,6 +1,6 @@
-// The large parts of what ranks keep (common/wire/state_head.h) in a checkpoint: a file each, with its bytes and
-// nothing else, named by their checksum. Which there are follows from the states in the manifest (large_parts_of()),
-// which name them by size and checksum; so a file says by its name what must be in it.
+// The large parts of ranks' states (common/wire/state_head.h) in a checkpoint: a file each, with the part's bytes and
+// nothing else, named by their checksum. The states in the manifest name the parts by size and checksum
+// (large_parts_of()), so a file's name determines its contents.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,9 @@ std::string part_file_name(const LargePart& large);  // "part-CHECKSUM.bin"
 using ReadPiece = std::function<Result<std::vector<std::byte>>(std::uint64_t offset)>;
 Status write_part_file(const std::string& directory, const LargePart& large, const ReadPiece& read);
 
-// Reads the file, piece by piece. The checksum is known at its end, so nothing that `each` was given counts before this
-// returned success. An error that `each` returns ends the reading. kStore: the file is missing or damaged; names the
-// file, what it has and what it must have.
+// Reads the file, piece by piece. The checksum is known only at its end, so pieces count only if this returns success.
+// An error of `each` ends the reading. kStore: the file is missing or damaged; names the file, its contents and the
+// right contents.
 using EachPiece = std::function<Status(std::uint64_t offset, std::span<const std::byte> piece)>;
 Status read_part_file(const std::string& directory, const LargePart& large, const EachPiece& each);
 

@@ -111,7 +111,7 @@ class Reading {
     return visitor_.chunk(*stored);
   }
 
-  // What a chunk says of itself, and whether a store that has it will give it out again.
+  // Checks a chunk's header against the manifest and the job, and its arrays against the header (as a store will).
   Status check(const StoredChunk& stored) const {
     const Result<records::ChunkHeader> header = records::unseal_chunk(stored.entries.front().value, "its header");
     if (!header) return fail(ErrorCode::kStore, "is damaged: " + header.error().message);

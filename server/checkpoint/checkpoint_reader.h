@@ -1,5 +1,5 @@
-// Reading a checkpoint: its shard files, every byte of them held against the manifest. Whoever takes anything out of a
-// checkpoint does it through here, so that what `verify` refuses nobody restores, exports or links.
+// Reads a checkpoint's shard files and checks every byte against the manifest. Every reader of a checkpoint uses these
+// functions, so no part that `verify` refuses is restored, exported or linked.
 #pragma once
 
 #include <functional>
@@ -12,26 +12,26 @@
 
 namespace tributary {
 
-// An error that either returns ends the reading.
+// If either function returns an error, the reading ends.
 struct CheckpointVisitor {
-  // A chunk that is whole and says of itself what the manifest says: what a store will take. Ascending. The values are
-  // valid during the call only.
+  // Takes a chunk that is whole and agrees with the manifest, so that a store will accept it. Chunks come in ascending
+  // order. The values are valid during the call only.
   std::function<Status(const StoredChunk&)> chunk;
-  // What is wrong, with the file's name. Returns success to hear of more.
+  // Takes a flaw, in words, with the file's name. Returns success to get further flaws.
   std::function<Status(std::string)> flaw;
 };
 
-// The files of those shards. A file's checksum is known when its last chunk was read, so nothing that the visitor was
-// given counts before this returned without a flaw.
+// Reads the files of these shards. A file's checksum is known only after its last chunk, so the visitor's chunks count
+// only if this returns without a flaw.
 Status read_checkpoint(const std::string& path, const Manifest& manifest, const std::set<ShardIndex>& shards,
                        const CheckpointVisitor& visitor);
 
-// These chunks, and besides the whole files of those shards. Each chunk is held against its own checksums. That a file
-// is this checkpoint's says who reads all of it: the chunks count if somebody has done so for each file.
+// Reads these chunks, and the whole files of the shards in `whole`. Each chunk is checked against its own checksums.
+// Only reading a whole file proves that the file is this checkpoint's: chunks count if each of their files was read so.
 Status read_chunks(const std::string& path, const Manifest& manifest, const std::set<ChunkIndex>& chunks,
                    const std::set<ShardIndex>& whole, const CheckpointVisitor& visitor);
 
-// "chunk 3 (of tensors 'a', 'b')": with the tensors that lie in it, some of them if there are many.
+// Returns "chunk 3 (of tensors 'a', 'b')": with the names of its tensors, the first ones if there are many.
 std::string chunk_in_words(const Layout& layout, ChunkIndex chunk);
 
 }  // namespace tributary

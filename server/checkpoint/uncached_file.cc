@@ -23,7 +23,7 @@ UncachedFileWriter::UncachedFileWriter(std::string path, FileDescriptor file)
       file_(std::move(file)),
       buffer_(static_cast<std::byte*>(std::aligned_alloc(kDirectAlign, kBufferBytes))) {
   if (!buffer_) throw std::bad_alloc();
-  // Best effort: what cannot is written through the page cache.
+  // Best effort: a file system without it writes through the page cache.
   const int flags = ::fcntl(file_.get(), F_GETFL);
   if (flags >= 0) ::fcntl(file_.get(), F_SETFL, flags | O_DIRECT);
 }
@@ -59,7 +59,7 @@ Status UncachedFileWriter::write_buffer(std::size_t bytes) {
   Status written = write_all(file_, path_, buffer_.get(), bytes);
   const int flags = ::fcntl(file_.get(), F_GETFL);
   if (!written && (flags & O_DIRECT) != 0 && ::fcntl(file_.get(), F_SETFL, flags & ~O_DIRECT) == 0) {
-    // It may be the alignment that this device wants. A full disk says so again.
+    // It may be the alignment that this device wants. A full disk fails again.
     if (::lseek(file_.get(), static_cast<off_t>(written_), SEEK_SET) >= 0)
       written = write_all(file_, path_, buffer_.get(), bytes);
   }
@@ -68,7 +68,7 @@ Status UncachedFileWriter::write_buffer(std::size_t bytes) {
 }
 
 Status UncachedFileWriter::finish() {
-  // A direct write has a multiple of the alignment; what is too much is cut off again.
+  // A direct write has a multiple of the alignment; the excess is cut off again.
   const std::size_t rest = (buffered_ + kDirectAlign - 1) / kDirectAlign * kDirectAlign;
   std::memset(buffer_.get() + buffered_, 0, rest - buffered_);
   buffered_ = 0;

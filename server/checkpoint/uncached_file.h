@@ -1,5 +1,5 @@
-// UncachedFileWriter: a file written past the page cache, where the file system can: its copies and its writing back,
-// in bursts and on threads of normal priority, is what rounds of a training beside it would feel. Knows its checksum.
+// UncachedFileWriter: a file written past the page cache, where the file system can. The cache's copies and write-back,
+// in bursts and on threads of normal priority, would slow the rounds of a training nearby. Knows its checksum.
 #pragma once
 
 #include <cstddef>

@@ -50,7 +50,7 @@ std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Of ChunkState::arrays(), by position.
+// Returns the entry's number of an array. position: in ChunkState::arrays().
 std::uint8_t part_of_array(std::size_t position) {
   if (position + 1 == ChunkState::kArrays) return kEstimatePart;
   return static_cast<std::uint8_t>(kParamsPart + position);

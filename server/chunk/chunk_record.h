@@ -1,4 +1,4 @@
-// A chunk's state as a store and a checkpoint have it: a header (server/chunk/record_seal.h) and the arrays behind it.
+// A chunk's state in a store or a checkpoint: a header (server/chunk/record_seal.h) and the arrays behind it.
 // This is the one place that knows both the type (server/chunk/chunk_state.h) and the record (schema/records.capnp).
 #pragma once
 
@@ -20,7 +20,7 @@ struct ChunkHeader : ChunkProgress {
   Round round;
   ChunkIndex chunk;
   std::string optimizer;
-  // What follows it:
+  // The arrays behind the header:
   std::uint64_t elements = 0;  // of each array
   std::uint8_t slots = 0;
   bool estimate = false;
@@ -45,14 +45,14 @@ struct ChunkHeader : ChunkProgress {
 std::string seal(const ChunkHeader& record, std::uint32_t format = kStoreFormat);
 Result<ChunkHeader> unseal_chunk(std::string_view bytes, std::string_view what);
 
-// Of `header` job, round, chunk and optimizer count; the rest follows from the state, whose arrays the entries point
-// into. `sealed` gets the header's bytes and must outlive the chunk.
+// Builds a chunk, whose entries point into the state's arrays. Job, round, chunk and optimizer come from `header`, the
+// rest from the state. `sealed` gets the header's bytes and must outlive the chunk.
 StoredChunk compose_chunk(ChunkHeader header, const ChunkState& state, std::string& sealed);
 
-// Every array that the header names is there, with the checksum that it says, and none else. kStore: what is wrong, to
-// go behind "chunk ... is damaged: ".
+// Checks that the arrays are those that the header names, with its checksum. kStore: the flaw, in words that continue
+// "chunk ... is damaged: ".
 Status check_arrays(const ChunkHeader& header, const StoredChunk& stored);
-// A copy of what a chunk holds. REQUIRES: check_arrays().
+// Copies a chunk's state. REQUIRES: check_arrays() has succeeded.
 ChunkState state_of(const ChunkHeader& header, const StoredChunk& stored);
 
 }  // namespace tributary::records

@@ -1,6 +1,6 @@
 // A chunk's state, as it goes from a server's memory to its store, into checkpoints, and back into a server's memory.
-// What belongs to a chunk's progress is a member here, its line beside it, and a field of its record
-// (schema/records.capnp). What belongs to its arrays is in arrays().
+// Each part of a chunk's progress is a member here, its line next to it, and a field of its record
+// (schema/records.capnp). Each array is in arrays().
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 
 namespace tributary {
 
-// What a chunk's state says of itself beside its arrays.
+// The parts of a chunk's state other than arrays.
 struct ChunkProgress {
   Version version;
   std::uint64_t step = 0;             // rounds applied (differs from version once rounds can be skipped)
@@ -36,7 +36,7 @@ struct ChunkProgress {
   }
 };
 
-// What a node could not say in its push (error feedback): fp32 at any address.
+// The error that a push leaves for the node's next one (error feedback): fp32 at any address.
 struct NodeResidual {
   std::uint32_t node = 0;
   std::shared_ptr<const Payload> values;
@@ -50,7 +50,7 @@ struct NodeResidual {
   }
 };
 
-// At one version. A copy shares the arrays; who writes them first looks whether it is alone (BufferRef::unique).
+// A chunk's state at one version. A copy shares the arrays; a writer first checks that it is alone (BufferRef::unique).
 struct ChunkState : ChunkProgress {
   BufferRef params;
   BufferRef slots[kernels::kMaxSlots];  // the optimizer's state arrays; those it does not have are empty
@@ -70,7 +70,7 @@ struct ChunkState : ChunkProgress {
     std::ranges::copy(const_cast<ChunkState*>(this)->arrays(), all.begin());
     return all;
   }
-  // What the nodes hold once they have this version.
+  // The parameters as nodes hold them at this version.
   const BufferRef& held_by_nodes() const { return estimate ? estimate : params; }
   std::size_t bytes() const {
     std::size_t sum = 0;

@@ -1,4 +1,4 @@
-// How a record lies on disk:
+// The format of a record on disk:
 //
 //   u64 XXH3-64 of all that follows | Cap'n Proto message whose root begins with u32 format
 //

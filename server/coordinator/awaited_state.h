@@ -1,5 +1,5 @@
-// AwaitedState: a snapshot that all servers have written, and that waits for what a rank keeps of its round
-// (membership.on_state_lost = "rewind"), with its large part. Measured by what comes of that. Pure.
+// AwaitedState: a snapshot that all servers have written, and that waits for a rank's state of its round
+// (membership.on_state_lost = "rewind"), with its large part. The wait is over when no bytes of it come any more. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What people ask of the coordinator about checkpoints, and what it tells them.
+// Operators' orders to the coordinator about checkpoints, and their status.
 #pragma once
 
 #include <cstdint>

@@ -19,10 +19,10 @@ constexpr bool said_by(Role role) {
   if (kOneOf<M, ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone>) return role == Role::kServer;
   if (kOneOf<M, WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, WantPart, StatePart, RankValues>)
     return role == Role::kWorker;
-  return false;  // what only the coordinator says
+  return false;  // only the coordinator sends it
 }
 
-// Whoever takes the message refuses a job that cannot be read, and says what is wrong with it.
+// Checks that the identity may join the job. A job that cannot be read passes: its reader refuses it with the flaw.
 Status check_joins(const Identity& who, const JoinJob& m) {
   if (who.jobs.empty()) return {};
   const auto config = job_from_json(m.job_json);

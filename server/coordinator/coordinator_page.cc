@@ -128,7 +128,7 @@ Html figures_table(const Json& jobs) {
   return table.html();
 }
 
-// What a node says of its time in a round: three phases, their shares, and whether it lags.
+// The cells of a node's time in a round: three phases, their shares, and whether the node lags.
 std::vector<Html> pace_cells(const Json& paces, const Json& node) {
   constexpr std::pair<const char*, const char*> kPhases[] = {
       {"compute", "compute_ms"}, {"reduction", "reduction_ms"}, {"network", "network_ms"}};
@@ -164,7 +164,7 @@ Html nodes_table(const Json& jobs) {
   return table.html();
 }
 
-// Who makes the rounds; where jobs have servers, what of the model each owns.
+// The table of the makers of rounds; for jobs with servers, with each server's share of the model.
 Html servers_table(const Json& jobs) {
   HtmlTable table("Rounds by who makes them", {"By", "Job", "Round", "Rounds behind", "Share of the model"});
   for (const Json& job : jobs) {
@@ -203,7 +203,7 @@ Html daemons_table(const Json& peers) {
   return table.html();
 }
 
-// The newest first; of the time of day what an hour needs.
+// The table of events, the newest first; with the time of day but no date, which an hour does not need.
 Html events_table(const Json& events) {
   constexpr std::size_t kDate = sizeof "2026-01-31T" - 1, kTime = sizeof "12:00:00" - 1;
   HtmlTable table("Events of the last hour", {"UTC", "Level", "What"});

@@ -1,4 +1,4 @@
-// The page of the daemon that has the coordinator (GET /): what coordinator_json() says, for a person with a browser.
+// The page of the daemon that has the coordinator (GET /): coordinator_json() for a person with a browser.
 // The facts are HTML, so that nothing but a browser is needed; the script of server/coordinator/page.html renews them.
 #pragma once
 

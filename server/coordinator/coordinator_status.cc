@@ -28,7 +28,7 @@ Json paces_json(const JobStatus& job) {
   return paces;
 }
 
-// Of which round the ranks of each node have given all their gradients.
+// Returns, for each node, the round of which its ranks have given all gradients.
 Json members_json(const JobStatus& job) {
   Json members = Json::array();
   for (const auto& [node, member] : job.members) {
@@ -39,7 +39,7 @@ Json members_json(const JobStatus& job) {
   return members;
 }
 
-// How far those are who make the rounds: servers, of all-reduce jobs nodes.
+// The progress of the makers of rounds: servers or, for all-reduce jobs, nodes.
 Json versions_json(const JobStatus& job) {
   const char* maker = job.mode == word(Mode::kAllreduce) ? "node" : "server";
   Json versions = Json::array();
@@ -53,7 +53,7 @@ Json snapshot_json(const JobStatus& job) {
   return {{"under_way", job.snapshot ? Json(job.snapshot->value) : Json(nullptr)}, {"waits_for", job.snapshot_waits}};
 }
 
-// {"round": 40, "means": {"loss": 0.31}}; what is not finite is null. null: nobody has said any.
+// {"round": 40, "means": {"loss": 0.31}}; values that are not finite are null. null: there are no figures.
 Json figures_json(const Figures& figures) {
   if (figures.empty()) return nullptr;
   Json means = Json::object();

@@ -1,4 +1,4 @@
-// What the coordinator adds to the /status and /metrics of the daemon that has it.
+// The coordinator's part of its daemon's /status and /metrics.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace tributary {
 
 // Its jobs, peers and events. Ids are strings of digits: they have 64 bits, and not every JSON reader has.
 nlohmann::ordered_json coordinator_json(const Coordinator& coordinator);
-// The same of each; now_ms: of the clock by which peers were heard.
+// The same for each; now_ms: of the clock that measures peers' silence.
 nlohmann::ordered_json jobs_json(const std::vector<JobStatus>& jobs);
 nlohmann::ordered_json peers_json(const std::vector<CoordinatorCore::PeerStatus>& peers, std::uint64_t now_ms);
 nlohmann::ordered_json events_json(const std::vector<EventList::Event>& events);

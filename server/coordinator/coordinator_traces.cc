@@ -1,4 +1,4 @@
-// What people order of traces (docs/trace.md), and what daemons send of them.
+// Orders for traces (docs/trace.md), and the daemons' parts of them.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -7,8 +7,8 @@
 
 namespace tributary {
 
-// Who has to hear of the rounds hears it half a second before they begin, as far as can be told; a lane that hears
-// later lacks the beginning, which whoever reads the trace finds.
+// Names the rounds of a trace. By estimate the order reaches all lanes half a second before the first round begins. A
+// lane that gets the order later lacks the beginning; the trace shows the gap.
 Result<TraceRounds> CoordinatedJob::name_trace(std::uint64_t rounds, std::uint64_t now_ms) const {
   const RunningView* running = std::get_if<RunningView>(&phase_);
   if (!running || running->stop_requested()) {
@@ -82,7 +82,7 @@ void CoordinatorCore::look_at_trace(std::uint64_t now_ms) {
 }
 
 void CoordinatorCore::on(PeerId from, const TracePart& m, std::uint64_t now_ms) {
-  look_at_trace(now_ms);  // a view that has ended explains what is missing
+  look_at_trace(now_ms);  // a view that has ended explains missing parts
   const Peers::Server* server = context_.peers.server_at(from);
   const Peers::Worker* worker = context_.peers.worker_at(from);
   if (server) traces_.on(server->hello.incarnation, m);

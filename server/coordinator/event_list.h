@@ -1,5 +1,5 @@
-// EventList: what the coordinator's log said in the last hour: who came and was lost, views, recoveries, stalls,
-// snapshots that failed. For status and page, which must not need the log's file. Pure. Lives in the coordinator.
+// EventList: the coordinator's log lines of the last hour: peers that came and were lost, views, recoveries, stalls,
+// failed snapshots. For status and page, which must not need the log's file. Pure. Lives in the coordinator.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ class EventList {
     events_.push_back(std::move(event));
     if (events_.size() > kMost) events_.pop_front();
   }
-  // Of the last hour, the oldest first.
+  // Returns the events of the last hour, the oldest first.
   std::vector<Event> recent(std::uint64_t now_ms) const {
     std::vector<Event> found;
     for (const Event& event : events_) {

@@ -62,7 +62,7 @@ std::vector<ExaminedDaemon> ExamKeeper::tick(const std::function<std::string(std
                                              std::uint64_t now_ms) {
   std::vector<ExaminedDaemon> due;
   if (!under_way()) return due;
-  bool before = false;  // somebody whose turn is before is not done
+  bool before = false;  // a daemon whose turn is before is not done
   for (ExaminedDaemon& daemon : exam_->daemons) {
     if (daemon.done()) continue;
     daemon.silent_because = gone(daemon.incarnation);

@@ -1,9 +1,8 @@
-// ExamKeeper: the newest examination that somebody ordered (docs/doctor.md): which daemons are asked, in which order,
-// and what they have said. Pure: the coordinator's core sends what is due, and hands it what daemons say and who of
-// them is lost.
+// ExamKeeper: the newest examination that was ordered (docs/doctor.md): which daemons are asked, in which order, and
+// their replies. Pure: the coordinator's core sends the due questions, and passes on replies and losses of daemons.
 //
-// Servers go first: they let workers in who measure. Then the workers, all at once, or one after the other if they
-// measure, so that none is measured while another one loads the same links. Who is given up is told to stop.
+// Servers are first, because workers measure against them. Then come the workers: all at once, or one by one if they
+// measure, so that no other worker loads the measured links. At the end, daemons that still measure must stop.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ struct ExamOrder {
   std::vector<std::string> paths;
 };
 
-// A daemon that is examined, and what came of it.
+// A daemon that is examined, and its result.
 struct ExaminedDaemon {
   bool server = false;
   std::string name;  // "server 0", "worker w1"
@@ -29,7 +28,7 @@ struct ExaminedDaemon {
   std::string key;  // in a cluster with keys
   bool asked = false;
   std::optional<Examined> said;
-  std::string silent_because;                // it will say nothing any more, and why
+  std::string silent_because;                // no reply will come, and why
   std::uint64_t first_ms = 0, again_ms = 0;  // asked: when, and when once more
   bool done() const { return said || !silent_because.empty(); }
 };
@@ -45,9 +44,9 @@ struct ExamStatus {
 class ExamKeeper {
  public:
   static constexpr std::uint64_t kAgainMs = 5000;  // a question is repeated: a connection may have broken
-  // So long a daemon may take that is heard otherwise, and for each server that it measures its way to.
+  // A live daemon may take so long, and so long more for each server that it measures.
   static constexpr std::uint64_t kPatienceMs = 60'000, kPatienceForServerMs = 10'000;
-  static constexpr std::size_t kMaxBytes = 64u << 20;  // of what all daemons say; who comes later is not kept
+  static constexpr std::size_t kMaxBytes = 64u << 20;  // of all replies; later ones are not kept
 
   // seed: of its numbers, random per process.
   explicit ExamKeeper(std::uint64_t seed) : last_id_(static_cast<std::uint32_t>(seed)) {}
@@ -59,11 +58,11 @@ class ExamKeeper {
   std::uint32_t id() const { return exam_ ? exam_->id : 0; }
   const std::vector<ExaminedDaemon>& daemons() const { return exam_->daemons; }  // REQUIRES: there is one
 
-  // Who has this key is asked no more, and measures no more. False: nobody of the examination has it.
+  // Ends the examination of every daemon with this key, measurements included. False: no daemon of it has the key.
   bool expel(const std::string& key);
-  // Of a process that may be none of the examination's: then nothing happens.
+  // Takes a reply; ignores one from a process that is not examined.
   void on(std::uint64_t incarnation, const Examined& said);
-  // Who is to be asked now. gone: why that process is not there any more; empty: it is.
+  // Returns the daemons to be asked now. gone: why that process is lost; empty: it is alive.
   std::vector<ExaminedDaemon> tick(const std::function<std::string(std::uint64_t incarnation)>& gone,
                                    std::uint64_t now_ms);
 

@@ -71,7 +71,7 @@ void Exams::tick(std::uint64_t now_ms) {
   for (const ExaminedDaemon& daemon : due) send(daemon, question);
 }
 
-// Workers are let in by servers that are examined, and by no others.
+// Only servers that are examined admit workers for it.
 Examine Exams::order() const {
   Examine order{.exam = keeper_.id(), .measure = keeper_.order().measure, .paths = keeper_.order().paths};
   order.cluster = cluster_facts();
@@ -106,7 +106,7 @@ void Exams::expel(const std::string& key) {
   }
 }
 
-// Nobody is let in for it any more, and who still measures stops.
+// Sends the end to every daemon: servers admit no more workers for the examination, and measurements stop.
 void Exams::end() {
   if (keeper_.id() == 0 || std::exchange(ended_, keeper_.id()) == keeper_.id()) return;
   for (const ExaminedDaemon& daemon : keeper_.daemons()) send(daemon, Examine{.exam = keeper_.id(), .over = true});

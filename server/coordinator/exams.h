@@ -1,5 +1,5 @@
-// Exams: the examinations of the cluster's daemons (docs/doctor.md). It knows who there is to ask, asks, and tells
-// everybody when one is over; ExamKeeper holds the newest. CoordinatorCore owns it.
+// Exams: the examinations of the cluster's daemons (docs/doctor.md). It chooses the daemons, asks them, and reports the
+// end to all of them; ExamKeeper holds the newest examination. CoordinatorCore owns it.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class Exams {
   // context outlives it.
   explicit Exams(CoordinatorContext& context) : context_(context), keeper_(context.options.job_id_seed) {}
 
-  // What the coordinator says of the cluster to who asks.
+  // Returns the facts about the cluster that an examination gets.
   ClusterFacts cluster_facts() const;
   // Every daemon that is there looks at itself. The id to ask for with status().
   Result<std::uint64_t> begin(const ExamOrder& order, std::uint64_t now_ms);
@@ -33,7 +33,7 @@ class Exams {
 
   CoordinatorContext& context_;
   ExamKeeper keeper_;
-  std::uint32_t ended_ = 0;  // the newest whose end was told
+  std::uint32_t ended_ = 0;  // the newest whose end was reported
 };
 
 }  // namespace tributary

@@ -1,5 +1,5 @@
-// FirstRank: what one rank kept of the round that a view begins at, for ranks of which nothing is known: the bytes, or
-// which rank of the view is to give them. Pure.
+// FirstRank: one rank's state of the round that a view begins at, for ranks whose states are not known: the bytes, or
+// the rank of the view that is to give them. Pure.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace tributary {
 struct FirstRank {
   std::vector<std::byte> state;        // as snapshots and ranks of the view before have it; empty: they have none
   std::uint32_t giver = kNobody;       // then: the rank that is to give it
-  std::optional<NodeRankState> given;  // what that gave
+  std::optional<NodeRankState> given;  // its state
 };
 
 // Ranks of a view, in the order of its nodes.

@@ -1,5 +1,5 @@
-// JobFigures: what the trainers of a job said last of their rounds, by node. Pure. Lives in the coordinator with its
-// job.
+// JobFigures: the newest figures of a job's trainers about their rounds, by node. Pure. Lives in the coordinator with
+// its job.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@ namespace tributary {
 
 class JobFigures {
  public:
-  // Of a member of that view.
+  // Takes the figures of a member of that view.
   void note(NodeRank node, ViewId view, const Figures& figures) {
     if (figures.empty()) return;
     if (view != view_) nodes_.clear();
     view_ = view;
     nodes_[node.value].renew(figures);
   }
-  // Of all nodes that have said some in the last view in which one did.
+  // Returns the sum over nodes, from the last view in which any node reported figures.
   Figures together() const {
     Figures all;
     for (const auto& [node, figures] : nodes_) all.add(figures);

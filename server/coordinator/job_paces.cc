@@ -13,14 +13,14 @@ void JobPaces::begin_view() {
   for (auto& [maker, pace] : paces_) pace = {.rounds_per_ms = pace.rounds_per_ms, .measured = pace.measured};
 }
 
-// Rounds that nodes push again are made as fast as the network goes, and tell nothing of what comes after `start`.
+// Rounds that nodes push again are as fast as the network, and give no rate for rounds after `start`.
 void JobPaces::note(std::uint32_t maker, Round start, const JobProgress& progress, std::uint64_t now_ms) {
   Pace& pace = paces_[maker];
   pace.said_ms = now_ms;
   if (progress.writing) pace.wrote_ms = now_ms;
   if (progress.max_version < pace.max_version) return;  // overtaken by a newer one on a newer connection
   if (pace.at_ms != 0) {
-    // A heartbeat that only introduces another message may follow the last one at once: too close to tell a rate.
+    // A heartbeat that only introduces another message may follow the last one at once: too close for a rate.
     if (now_ms < pace.at_ms + kMinPaceMs) return;
     const std::uint64_t made =
         std::max(progress.max_version.value, start.value) - std::max(pace.max_version.value, start.value);

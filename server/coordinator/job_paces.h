@@ -1,7 +1,7 @@
-// JobPaces: how far those who make a job's rounds are, and how fast they go: its shards, of an all-reduce job its
-// nodes. Pure: what their heartbeats say in, what can be told from it out. Lives in the coordinator with its job.
+// JobPaces: progress and rate of the makers of a job's rounds: its shards or, for an all-reduce job, its nodes. Pure:
+// heartbeats in, estimates out. Lives in the coordinator with its job.
 //
-// Progress is of one view. Rates outlive it: else a job that loses somebody every second would never have a snapshot.
+// Progress is of one view. Rates outlive it: else a job that loses a peer every second would never have a snapshot.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace tributary {
 
 class JobPaces {
  public:
-  // What a heartbeat can say of a snapshot that is awaited.
+  // Signs of life that a heartbeat gives of an awaited snapshot.
   enum class Sign { kHasJob, kWrites };
 
-  // What is said from now on is of another view.
+  // Begins another view: forgets progress, keeps rates.
   void begin_view();
   // start: where the view began.
   void note(std::uint32_t maker, Round start, const JobProgress& progress, std::uint64_t now_ms);
@@ -34,8 +34,8 @@ class JobPaces {
   // Has one of these shards given no such sign for `patience_ms`? Those that have `done` their part need not.
   bool silent(const std::set<std::uint16_t>& shards, const std::set<std::uint16_t>& done, Sign sign,
               std::uint64_t patience_ms, std::uint64_t now_ms) const;
-  // The version that nobody passes within `ahead_ms` and what the heartbeats are old, `factor` times over. None: some
-  // pace is not known, or nothing has been made.
+  // Returns a version that no maker passes within `ahead_ms` and the heartbeats' age, `factor` times over. None: some
+  // pace is not known, or no round has been made.
   std::optional<double> reach(double ahead_ms, double factor, std::uint64_t now_ms) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace tributary {
 namespace {
 
-// Links whose times differ by less than what whole chunks cost are told of as equally slow.
+// Links whose times differ by less than the cost of whole chunks are reported as equally slow.
 constexpr double kAsLong = 0.98;
 
 // The hosts as the solver takes them, with B as the unit of bandwidth.
@@ -102,8 +102,8 @@ Result<Layout> place_chunks(const std::vector<TensorSpec>& tensors, std::uint64_
   if (!probe) return tl::unexpected(probe.error());
   const std::uint64_t flat = probe->flat_elements();
   const bool one_machine = hosts.basis == PlacementBasis::kOneHost;
-  // Shares too small for half a chunk go, the smallest first: what is left of them may be enough for the others, and
-  // chunks may become larger without them.
+  // Drop shares too small for half a chunk, the smallest first: the freed part may be enough for the others, and chunks
+  // may become larger without them.
   while (true) {
     std::vector<ShardSlots> owning;
     std::ranges::copy_if(slots, std::back_inserter(owning), [](const ShardSlots& s) { return s.weight > 0.0; });

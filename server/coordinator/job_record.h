@@ -1,4 +1,4 @@
-// A job as the registry keeps it for ever, and the words that it needs.
+// A job as the registry keeps it forever, and texts about it.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ struct JobFacts {
   Round committed;           // last committed consistent snapshot; 0: none
   bool initialised = false;  // a snapshot was ever committed
   bool finished = false;
-  // Node ranks of the last view, ascending; empty after a stop in good order.
+  // Node ranks of the last view, ascending; empty after a clean stop.
   std::vector<std::uint32_t> members;
   ViewNodes view_nodes;        // of the last view, whatever came then
-  std::string last_stop;       // why the last view that ended in good order did
+  std::string last_stop;       // why the last view that ended cleanly did
   ComputeKinds computed_with;  // what ranks computed the state's gradients with
 };
 
@@ -41,13 +41,13 @@ struct JobRecord : JobFacts {
   RankStates rank_states;  // kept with the committed snapshot
 };
 
-// Has anybody ever got state of it?
+// Returns whether the job has ever had state.
 inline bool has_progress(const JobFacts& record) {
   return record.initialised || record.committed.value != 0;
 }
 
-// Of node ranks, ascending: tells views of other nodes apart (JobWelcome::members). Views of the same nodes with others
-// between them, too: those may have gone through the rounds again that these know.
+// Returns a hash of node ranks (ascending) that distinguishes views by their nodes (JobWelcome::members). `since` also
+// distinguishes views of the same nodes with others between them: the others may have repeated rounds that these know.
 std::uint64_t members_hash(const std::vector<std::uint32_t>& nodes, ViewId since = {});
 
 }  // namespace tributary

@@ -1,8 +1,8 @@
-// JobValues: what the ranks of a job give each other (docs/values.md), in the coordinator. Collects a key until the
-// values of all ranks of the view are there, and knows the answers to the newest keys, from view to view. Pure. The
+// JobValues: the values that a job's ranks exchange (docs/values.md), in the coordinator. Collects a key until the
+// values of all ranks of the view are there, and keeps the answers to the newest keys, from view to view. Pure. The
 // job's ledger owns it.
 //
-// Every rank asks for the keys in the same order and waits for each answer; whoever has passed a key said its answer
+// Every rank asks for the keys in the same order and waits for each answer; a rank that is past a key had its answer
 // before. So two keys that are open at once for long are a mistake of the program.
 #pragma once
 
@@ -24,22 +24,22 @@ class JobValues {
 
   // A view of so many ranks begins after this round.
   void begin(JobId job, ViewId view, Round round, std::uint32_t ranks);
-  // May the node with these ranks say so?
+  // Checks that the node with these ranks may send these values.
   static Status check(const SharedValues& said, std::uint32_t first_rank, std::uint32_t ranks);
 
   // Consequences: an answer to its author, or to all nodes of the view.
   struct Reply {
     std::optional<RankValues> to_author, to_all;
   };
-  // An error is one that no rank can go on with.
+  // Takes values. After an error no rank can continue.
   Result<Reply> on(const SharedValues& said, std::uint64_t now_ms);
-  // Ranks wait for different keys, and have for long.
+  // Returns an error if ranks have waited for different keys for long.
   std::optional<Error> mistake(std::uint64_t now_ms) const;
-  // Ranks wait, and have for long, for a value of one of these, which have left: in words.
+  // Returns, in words, that ranks have waited for long for a value of one of these, which have left.
   std::optional<std::string> waits_for(std::uint32_t first_rank, std::uint32_t ranks, std::uint64_t now_ms) const;
-  // For whom ranks wait, in words; empty: none does.
+  // Returns the ranks that others wait for, in words; empty: no rank waits.
   std::string waits() const;
-  // The key that is open, why nobody gets an answer, and what ranks are told. No key is open after that.
+  // Gives up all open keys. Returns the message for ranks: the key, and why there is no answer.
   RankValues give_up(const Error& why);
 
  private:

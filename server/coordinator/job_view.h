@@ -1,5 +1,5 @@
-// A view of a job in the coordinator: who takes part, where it begins, and what servers and nodes are told of it. And
-// what is known between two views. Pure data.
+// A view of a job in the coordinator: its members, its start, and its messages to servers and nodes. And the facts
+// between two views. Pure data.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ namespace tributary {
 
 class JobLedger;
 
-// What servers kept of the last view, and those who have yet to say.
+// The time between two views: the servers' state of the last one, and the servers that have yet to report theirs.
 struct BetweenViews {
   KeptShards kept;
   std::set<std::uint16_t> asked;
-  std::string going;  // somebody who was told to stop: what servers keep is to be written first; empty: nobody
+  std::string going;  // a peer that must stop: servers first write their kept states; empty: none
 };
 
 struct JobView {

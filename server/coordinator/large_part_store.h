@@ -1,7 +1,7 @@
-// LargePartStore: where the large parts of what ranks keep (common/wire/state_head.h) outlive the coordinator's process,
+// LargePartStore: keeps large parts of ranks' states (common/wire/state_head.h) beyond the coordinator's process,
 // in pieces of kPartBytes. A server's store has one (server/store/large_part_families.h).
 //
-// A large part is there when finish() says so. What was begun and never finished is gone after a restart.
+// A large part is complete when finish() has succeeded. A part without finish() is gone after a restart.
 #pragma once
 
 #include <cstddef>

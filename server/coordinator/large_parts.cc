@@ -101,7 +101,7 @@ void LargeParts::begin_fetch(const Key& key, std::uint64_t now_ms) {
 void LargeParts::leave_out(const Key& key, const Error& error) {
   output_.log(in_words(key) + " is left out of snapshots: " + error.message, LogLevel::kError);
   fetches_.erase(key);
-  announced_.erase(key);  // until somebody says again that it is there
+  announced_.erase(key);  // until a worker announces it again
 }
 
 void LargeParts::forget_source(const Key& key, std::uint64_t worker) {
@@ -125,7 +125,7 @@ void LargeParts::lost(Fetches::iterator at, const std::string& why, std::uint64_
 
 bool LargeParts::take(std::uint64_t worker, const StatePart& m, std::uint64_t now_ms) {
   const Key key{m.part.job, m.part.large};
-  if (m.comes) return false;  // nobody asks a worker for what it has yet to get
+  if (m.comes) return false;  // a worker that waits for the part itself is no source
   pass_on(worker, m);
   const auto at = fetches_.find(key);
   if (at == fetches_.end() || at->second.worker != worker) return false;  // of a fetch that is over

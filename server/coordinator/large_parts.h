@@ -1,11 +1,11 @@
-// LargeParts: the large parts of what ranks keep (common/wire/state_head.h) in the coordinator: fetched from the
-// workers that have them into server 0's store, and sent from there to the workers that lack them. Pure: messages and
-// ticks in, messages and records out. Lives in the coordinator's context; jobs say which they want.
+// LargeParts: the large parts of ranks' states (common/wire/state_head.h) in the coordinator: fetched from the workers
+// that have them into server 0's store, and sent from there to the workers that lack them. Pure: messages and ticks in,
+// messages and records out. Lives in the coordinator's context; jobs request parts.
 //
-// A large part is known by its size and checksum: ranks that keep the same thing keep it once. Whoever of them is lost,
-// or has it no more, another one is asked. Where there is no store, parts are passed on from worker to worker.
+// A large part is known by its size and checksum: ranks that keep equal parts share one. If a worker is lost or has
+// dropped the part, another worker is asked. Without a store, parts are passed on from worker to worker.
 //
-// Invariants: what is complete here had the right checksum; at most kFetches are on their way, kQueued wait.
+// Invariants: a complete part has had the right checksum; at most kFetches parts are on their way, kQueued wait.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +35,7 @@ class LargeParts {
 
   // ---- What there is ----
   bool has(JobId job, const LargePart& large) const;
-  // Or a worker that is there says that it has it.
+  // The same, or a live worker has announced the part.
   bool to_be_had(JobId job, const LargePart& large) const;
   std::vector<JobId> jobs() const;
   // Looks for the parts of a restored job, which came into the store past this.
@@ -43,18 +43,18 @@ class LargeParts {
   std::uint64_t taken() const { return taken_; }  // bytes, of all jobs: grows while something comes
 
   // ---- What is wanted ----
-  // This worker has it. job_in_words: for the log.
+  // Notes that this worker has the part. job_in_words: for the log.
   void announce(JobId job, const std::string& job_in_words, const LargePart& large, std::uint64_t worker);
-  // It is to be in the store. False: it cannot be had.
+  // Requests the part for the store. False: no source has it.
   bool want(JobId job, const LargePart& large, std::uint64_t now_ms);
-  // Nobody wants others of this job any more.
+  // Drops the job's other parts, which are not needed any more.
   void keep_only(JobId job, const std::set<LargePart>& wanted);
 
   // ---- What workers say ----
-  // A worker lacks a piece. It gets it, or an empty answer if nobody has it. As long as it comes it is told so, and
-  // asks again by itself: how long that may take is measured here, by what comes from who has it.
+  // Sends a worker the piece that it lacks, or an empty answer if no worker has it. While the piece is on its way, the
+  // worker gets a note and asks again; the patience is measured here, by the bytes that come from the source.
   void answer(std::uint64_t worker, const WantPart& m, std::uint64_t now_ms);
-  // A piece from a worker. Whether that completes something.
+  // Takes a piece from a worker. Returns whether a part is complete now.
   bool take(std::uint64_t worker, const StatePart& m, std::uint64_t now_ms);
   void worker_lost(std::uint64_t worker, std::uint64_t now_ms);
   void tick(std::uint64_t now_ms);

@@ -8,7 +8,7 @@
 namespace tributary {
 
 enum class LossKind : std::uint8_t {
-  kSilent,     // it has not been heard for peer_timeout_ms
+  kSilent,     // it has sent nothing for peer_timeout_ms
   kRestarted,  // another process has taken its place
   kRevoked,    // its key is let in no more
 };

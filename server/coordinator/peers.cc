@@ -88,7 +88,7 @@ Status Peers::check(const ServerHello& hello, std::uint64_t now_ms) {
   if (hello.lane_endpoints.empty()) return fail(ErrorCode::kInvalidArgument, who + " names no lane");
   if (Status status = check_bandwidth(who, "server", hello.bandwidth); !status) return status;
   if (!takes_over(hello)) return {};
-  // Two processes with one index, or a quick restart. A live one is heard again and keeps its place; a dead one stays
+  // Two processes with one index, or a quick restart. A live one sends again and keeps its place; a dead one stays
   // silent, and the newcomer, which repeats its hello, takes over. One that holds what the other held has outlived it.
   Server& server = servers_.at(hello.shard.value);
   const bool outlived =
@@ -150,8 +150,8 @@ Peers::Met Peers::meet(PeerId from, const WorkerHello& hello, std::uint64_t now_
   return {};
 }
 
-// Two workers may well have one name, as two of one host have if nobody gave them others. (One that has not been heard
-// for a while may be what the newcomer was before.)
+// Two workers may have one name, as two of one host have by default. (A worker that has been silent for a while may be
+// the newcomer's earlier process.)
 std::string Peers::name_apart(const std::string& called, std::uint64_t now_ms) const {
   const auto taken = [&](const std::string& name) {
     return std::ranges::any_of(workers_, [&](const auto& entry) {

@@ -1,8 +1,8 @@
-// Peers: the daemons that the coordinator knows, who of them is alive, and what each has said of itself. Pure. Lives in
-// the coordinator, which acts on who comes, goes and reconnects.
+// Peers: the daemons that the coordinator knows: which are alive, and what each reports. Pure. Lives in the
+// coordinator, which acts on arrivals, losses and reconnections.
 //
-// Invariants: a server's index is one process's at a time. A daemon is known by its incarnation, under whatever
-// connection it was last heard. No two workers that are heard have one name. Whoever waits to be let go is there.
+// Invariants: a server's index belongs to one process at a time. A daemon is known by its incarnation, at its newest
+// connection. No two live workers have one name. A daemon that waits for permission to stop is alive.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ class Peers {
     ServerHello hello;
     std::uint64_t heard_ms = 0;
     bool alive = false;
-    bool leaves = false;                        // it was told to stop: no view begins with it
-    std::uint64_t rival = 0;                    // incarnation of another process that says it is this server; 0: none
+    bool leaves = false;                        // it is stopping: no view begins with it
+    std::uint64_t rival = 0;                    // incarnation of another process with this index; 0: none
     std::uint64_t rival_ms = 0;                 // since when
     std::uint64_t bytes_in = 0, bytes_out = 0;  // as its heartbeats have them
     PeerClock clock;
@@ -44,7 +44,7 @@ class Peers {
     WorkerHello hello;
     std::uint64_t heard_ms = 0;
     std::uint64_t since_ms = 0;  // its first hello
-    std::string called;          // as it calls itself; hello.name tells it from another that is called the same
+    std::string called;          // as it calls itself; hello.name distinguishes it from another of that name
     std::uint64_t bytes_in = 0, bytes_out = 0;  // as its heartbeats have them
     PeerClock clock;
   };
@@ -61,25 +61,25 @@ class Peers {
   Worker* worker_with(std::uint64_t incarnation);
   const Worker* worker(std::uint64_t incarnation) const;  // nullptr: it is not there
   std::string name_of(std::uint64_t worker) const;        // "unknown" if it is gone
-  bool stays(std::uint16_t server) const;                 // it is alive, and was not told to stop
+  bool stays(std::uint16_t server) const;                 // it is alive and not stopping
   bool all_servers() const;                               // that there are to be
   bool all_have_stores() const;
   std::vector<ShardSlots> slots() const;  // where chunks can go, by server
-  // How long two processes with one name or index are told apart by who is heard.
+  // How long it takes to see which of two processes with one name or index is alive.
   std::uint64_t rivalry_ms() const { return timeout_ms_ / 4; }
 
   // ---- Who comes and goes ----
-  // May it be known? kUnavailable: perhaps in a moment.
+  // Checks whether the process may become a peer. kUnavailable: perhaps in a moment.
   Status check(const ServerHello& hello, std::uint64_t now_ms);
   Status check(const WorkerHello& hello) const;
-  // A process that is known as alive and whose place this one takes: it is to be lost first.
+  // Returns whether this process takes the place of a live one, which the caller must lose first.
   bool takes_over(const ServerHello& hello) const;
   std::optional<std::uint64_t> outlived_by(const WorkerHello& hello) const;
   struct Met {
     bool known = false;  // this process was
     bool moved = false;  // and has another connection now
   };
-  // REQUIRES: nobody is to be lost for it.
+  // REQUIRES: no peer must be lost for it.
   Met meet(PeerId from, const ServerHello& hello, std::uint64_t now_ms);
   Met meet(PeerId from, const WorkerHello& hello, std::uint64_t now_ms);
   void hear(PeerId from, std::uint64_t now_ms);
@@ -98,7 +98,7 @@ class Peers {
   // ---- Who waits to be let go: by incarnation, and where it is told ----
   void await_drain(std::uint64_t incarnation, PeerId from);
   void drain_moved(std::uint64_t incarnation, PeerId to);
-  // Those that `busy` no longer holds; they wait no more.
+  // Takes the waiting peers that `busy` holds no longer.
   std::vector<PeerId> take_drained(const std::function<bool(std::uint64_t incarnation)>& busy);
 
   // ---- What servers' stores have of jobs: as they said in their hello, and what happened since ----

@@ -6,7 +6,7 @@
 namespace tributary {
 namespace {
 
-// Of a rank, until they are committed or too old: the round of a snapshot that is under way, and of a stop meanwhile.
+// States of one rank that are not committed yet: of a snapshot's round that is under way, and of a stop meanwhile.
 constexpr std::size_t kPendingRounds = 3;
 
 std::size_t total_bytes(const RankStates& states) {
@@ -22,7 +22,7 @@ bool is_there(const std::vector<std::byte>& state, const PendingRankStates::Ther
 
 }  // namespace
 
-// What belongs to other rounds is of rounds that are over, or will be gone through again.
+// Drops the states of other rounds: these rounds are over, or will be repeated.
 void PendingRankStates::begin_view(std::map<std::uint32_t, Holder> holders, Round start, bool anew,
                                    std::optional<Round> committed) {
   holders_ = std::move(holders);
@@ -36,7 +36,7 @@ void PendingRankStates::begin_view(std::map<std::uint32_t, Holder> holders, Roun
   });
 }
 
-// What is not of the worker's own ranks is left out. (A coordinator that is new does not know whose they are.)
+// Ignores states of ranks that are not the worker's own. (A new coordinator does not know whose they are.)
 bool PendingRankStates::give(std::uint64_t worker, const NodeRankState& m) {
   const auto holder = holders_.find(m.node.value);
   if (holder == holders_.end() || holder->second.worker != worker ||
@@ -88,7 +88,7 @@ void PendingRankStates::fill_in(JobWelcome& welcome, std::uint32_t node, const R
     states.resize(std::max<std::size_t>(states.size(), rank.local_rank + 1));
     states[rank.local_rank] = state;
   };
-  // What is committed is of this round, or was.
+  // Committed states come last and win: they are of this round.
   for (const auto& [rank, pending] : states_) {
     if (const auto kept = pending.find(start); kept != pending.end()) add(rank, kept->second);
   }

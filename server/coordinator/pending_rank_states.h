@@ -1,10 +1,10 @@
-// PendingRankStates: what trainers keep with the state of a job, beside the parameters (Session::keep), until it is
-// committed. Pure. Lives in the coordinator with its job, from view to view.
+// PendingRankStates: the state that trainers keep next to a job's parameters (Session::keep), until it is committed.
+// Pure. Lives in the coordinator with its job, from view to view.
 //
-// A rank gives it for the round that a snapshot is named for, and for the round that it stops after; it is committed
-// with the snapshot, into the job's record, and comes back when a view begins at that round. A view that begins where
-// servers were, and no snapshot is, has what ranks gave for that round in the view before. A state with a large part
-// waits until that is in the store, also after its snapshot is committed.
+// A rank gives its state for the round of a named snapshot, and for the round that the rank stops after. The state is
+// committed with the snapshot, into the job's record, and returned when a view begins at that round. If a view begins
+// at a round of the servers without a snapshot, ranks get the states that they gave in the view before. A state with a
+// large part waits until that part is in the store, also after its snapshot is committed.
 //
 // Invariants: a state is kept only of a worker's own ranks; of rounds after the committed one; of few rounds a rank.
 #pragma once
@@ -25,31 +25,32 @@ namespace tributary {
 
 class PendingRankStates {
  public:
-  // A node's ranks, and who may give what they keep: also after it has left the view.
+  // A node's ranks, and the worker that may give their states, even after it has left the view.
   struct Holder {
     std::uint64_t worker = 0;  // its incarnation
     std::uint32_t ranks = 0;
   };
 
-  // A view of these nodes opens at this round; anew: with nothing that there is. committed: what was given for that
-  // snapshot may still wait for its large parts.
+  // A view of these nodes opens at this round. anew: without any state. committed: states for that snapshot may still
+  // wait for their large parts.
   void begin_view(std::map<std::uint32_t, Holder> holders, Round start, bool anew, std::optional<Round> committed);
-  // Whether it is kept.
+  // Takes a rank's state. Returns whether it is kept.
   bool give(std::uint64_t worker, const NodeRankState& m);
   // Is there a large part?
   using There = std::function<bool(const LargePart&)>;
-  // Into the record, which is about to be saved with the snapshot of this round. Sentences: what is left out.
+  // Moves states into the record, which is about to be saved with the snapshot of this round. Returns sentences about
+  // states that are left out.
   std::vector<std::string> commit(JobRecord& record, Round round, const There& there);
   // Is there something that commit() would take?
   bool can_commit(Round round, const There& there) const;
 
-  // What a node's ranks kept of the round that the view begins at, for its welcome. committed: of the record's, then of
-  // what was given for `start`; none: of that alone.
+  // Fills in a node's states of the round `start` that the view begins at, for its welcome. committed: the record's,
+  // which go before states that wait; null: only states that wait.
   void fill_in(JobWelcome& welcome, std::uint32_t node, const RankStates* committed, Round start,
                const There& there) const;
-  // What the first rank kept of it of which that is whole, and there; empty: none did.
+  // Returns the state of the first rank whose state is whole and has its large part; empty: no rank's is.
   std::vector<std::byte> first_whole(const RankStates* committed, Round start, const There& there) const;
-  // Large parts of what was given for this round, or for any.
+  // Returns the large parts of states that wait, of this round or of any.
   std::set<LargePart> large_parts(std::optional<Round> round) const;
   // Ranks, and how many of them have something in a snapshot.
   struct Coverage {

@@ -1,4 +1,4 @@
-// A job's placement as /status tells it: shares, bytes and chunks by server; with known links also what they carry.
+// A job's placement for /status: shares, bytes and chunks by server and, if links are known, their loads.
 // Factors are of M/B (server/coordinator/job_placement.h).
 #pragma once
 

@@ -1,5 +1,5 @@
-// RefusalLog: which refusals of peers the log has already. Peers ask again and again, and are told each time; the log
-// has a refusal once in kForgetMs, and at most kMaxLines of them. Lives in the coordinator.
+// RefusalLog: the refusals that are in the log already. Peers retry, and each time get the refusal; the log has a
+// refusal once in kForgetMs, and at most kMaxLines of them. Lives in the coordinator.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class RefusalLog {
   static constexpr std::uint64_t kForgetMs = 600'000;
   static constexpr std::size_t kMaxLines = 64;
 
-  // Is it to be logged? job: its name, if it is about one.
+  // Returns whether to log the refusal. job: its name, if it is about one.
   bool is_news(PeerId to, ErrorCode code, const std::string& job) {
     return logged_.size() < kMaxLines && logged_.emplace(to, code, job).second;
   }

@@ -31,12 +31,12 @@ Result<RoundGate::Reply> RoundGate::on_facts(const RoundFacts& m) {
     if (m.round <= decided_round_) return Reply{};
     decided_round_ = m.round;
     decided_ = m.decided;
-    // Lanes that sent their facts of that round before this one told of it wait for the word.
+    // Lanes that sent their facts of that round before this report wait for the decision.
     const bool wanted = round_ == m.round && count_ != 0;
     return wanted ? Reply{decision(m), true} : Reply{};
   }
   if (m.round == decided_round_) return Reply{decision(m), false};
-  // Of a round before: whoever sent it has long heard of it. (Nobody can open a round before he has the last one.)
+  // An earlier round's sender has its decision already: no server opens a round before it has decided the last one.
   if (m.round < decided_round_ || m.round < round_) return Reply{};
   if (round_ != m.round) {  // another round than the one that was being gathered begins with nothing
     round_ = m.round;

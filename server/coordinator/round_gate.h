@@ -2,11 +2,11 @@
 // coordinator.
 //
 // It decides about a round when it has the facts of every chunk. A round can be open on some chunks only: after a loss
-// some are a round ahead. Whoever has them says what was decided (RoundFacts::decided), and whoever asks is told that;
-// it is never decided anew. Facts carry the decision of the round before, so nothing is kept here from view to view.
+// some are a round ahead. Their servers report the decision (RoundFacts::decided), and the other servers get it as
+// reply; no round is decided twice. Facts carry the decision of the round before, so no state is kept between views.
 //
-// Facts may come twice, late and in any order, but of no round beyond the next one: a server that says otherwise would
-// decide for all, or keep the others' facts out. Bounded: facts of one round, and the newest decision.
+// Facts may come twice, late and in any order, but of no round beyond the next one: else one server could decide for
+// all, or keep the others' facts out. Bounded: facts of one round, and the newest decision.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class RoundGate {
 
   struct Reply {
     std::optional<RoundDecision> decision;
-    bool for_all = false;  // it was made now: every server is to hear it. Else it is for who asked
+    bool for_all = false;  // it was made now and goes to every server; else only to the sender of the facts
   };
   // kMalformed: facts of chunks that the job does not have, or of a round that cannot be open yet.
   Result<Reply> on_facts(const RoundFacts& facts);

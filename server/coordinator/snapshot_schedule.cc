@@ -12,15 +12,14 @@ constexpr std::uint64_t kSnapshotRetryMs = 1'000;
 // A snapshot round is named this far ahead of the fastest shard, so that the message is there before the round is.
 constexpr double kLeadMs = 300.0;
 constexpr std::uint64_t kMaxLeadFactor = 32;
-// After so long one whose round is still far gives way to a nearer one. (A job that stands still for a moment looks as
-// if every round were far.)
+// After so long a snapshot whose round is still far gives way to a nearer one. (While a job pauses, every round looks
+// far.)
 constexpr std::uint64_t kFarMs = 5'000;
-// About what a lane gets of memory for the steps after the capture (server/lane/pool_preparer.h) in a millisecond: an
-// eighth of what one core does, as training keeps most of them. Where it is less, shards are waited for, so long at
-// most.
+// The memory that a lane gets in a millisecond for the steps after the capture (server/lane/pool_preparer.h), about: an
+// eighth of one core's rate, as training keeps most cores busy. Slower shards are waited for, so long at most.
 constexpr std::uint64_t kPreparedBytesPerMs = 125'000;
 constexpr std::uint64_t kPreparePatienceMs = 30'000;
-constexpr double kMaxRound = 1e18;  // what a shard may claim to have reached
+constexpr double kMaxRound = 1e18;  // bound on a shard's claim
 
 }  // namespace
 
@@ -63,7 +62,7 @@ std::optional<std::uint64_t> SnapshotSchedule::next_to_name(const JobPaces& pace
   const std::optional<double> reach =
       paces.reach(ahead_ms, static_cast<double>(std::min(missed_ + 1, kMaxLeadFactor)), now_ms);
   if (!reach) return std::nullopt;
-  // Of rounds that nodes push again there are no residuals any more, and a node is through with them at any moment.
+  // Not before the view's start: repeated rounds have no residuals any more, and may be over at any moment.
   const double round = std::max(*reach, static_cast<double>(start.value));
   return static_cast<std::uint64_t>(std::ceil(std::min(round, kMaxRound))) + 2;
 }

@@ -1,8 +1,8 @@
-// The snapshots of a running job. A job has one slot: one snapshot is under way at a time, and all who want one share
-// it. Pure. Lives in the coordinator, for as long as the view runs.
+// The snapshots of a running job. A job has one slot: one snapshot is under way at a time, and all requests share it.
+// Pure. Lives in the coordinator, for as long as the view runs.
 //
-// A round is named when it is near, so that the slot is free for whoever needs another one first. One that turns out to
-// be far (the job has become slower since) gives way. Shards with much state are asked to get memory first.
+// A round is named when it is near, so that the slot is free for more urgent requests. A snapshot that turns out to be
+// far (the job has become slower since) gives way. Shards with much state are asked to get memory first.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace tributary {
 
 struct SnapshotNeeds {
   std::uint64_t fastest = 0;  // version of the fastest shard, when last heard
-  // The first round that shards hear of before they are there. None: not known yet, or nothing has been trained.
+  // The first round whose name can reach all shards in time. None: not known yet, or nothing has been trained.
   std::optional<std::uint64_t> next;
   bool due = false;                // by the job's own schedule,
   std::uint64_t every_rounds = 0;  // at a multiple of this; 0: at any round
@@ -30,11 +30,11 @@ struct NamedSnapshot {
   const char* why = "";  // in words, after "for"
 };
 
-// The nearest round that somebody needs; none: nobody does, or it is too early to say which.
+// Returns the nearest round that is needed; none: none is, or it is too early to name one.
 std::optional<NamedSnapshot> snapshot_to_name(const SnapshotNeeds& needs);
 
-// Is a snapshot of `under_way` more than twice as far as `named`? Then no shard is near it: `named` is the first round
-// that all of them can hear of in time, or later.
+// Returns whether a snapshot of `under_way` is more than twice as far as `named`. Then no shard is near it, as no shard
+// can reach `named` before its name arrives.
 bool gives_way(std::uint64_t under_way, std::uint64_t named, std::uint64_t fastest);
 
 class SnapshotSchedule {
@@ -42,7 +42,7 @@ class SnapshotSchedule {
   // prepare_bytes: of memory that the largest shard needs for a snapshot and is asked to get first; 0: it need not.
   SnapshotSchedule(const SnapshotConfig& config, std::uint64_t prepare_bytes, std::uint64_t now_ms);
 
-  // Who wants one beside the job's own schedule.
+  // Requests besides the job's own schedule.
   struct Wishes {
     bool awaited = false;                    // a save, or a node that joins
     std::optional<std::uint64_t> redo_from;  // nodes that keep what they pushed, from this round on
@@ -96,7 +96,7 @@ class SnapshotSchedule {
   std::optional<UnderWay> under_way_;
 };
 
-// How long servers may give no sign that they write what they have to.
+// How long servers may be silent about a snapshot that they have to write.
 inline constexpr std::uint64_t kWritingPatienceMs = 60'000;
 inline constexpr const char* kNotInTime = "servers did not write it in time";
 

@@ -1,11 +1,11 @@
-// StallWatch: why no round of a running job gets done: the one answer that status, log and metrics show
-// (docs/membership.md). Pure: what nodes and servers say of themselves in, words out. The job's ledger owns it, so that
-// a view knows how long rounds took before.
+// StallWatch: the cause why no round of a running job is completed: the one answer of status, log and metrics
+// (docs/membership.md). Pure: reports of nodes and servers in, words out. The job's ledger owns it, so that a view
+// knows the duration of earlier rounds.
 //
-// A job is looked at when it has had no round for longer than it usually takes, several times over. The first of these
-// that is true is the answer: somebody is not heard; a rank waits for values that others have not given; ranks have not
-// given their gradients, and others have; nodes keep no more pushes until a snapshot is written; a server is behind;
-// nothing of these, so that bytes are under way.
+// A job is examined when it has had no round for several times the usual duration. The answer is the first of these
+// that is true: a peer is silent; a rank waits for values that others have not given; ranks have not given their
+// gradients, and others have; nodes keep no more pushes until a snapshot is written; a server is behind; none of these,
+// so that bytes are under way.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class StallWatch {
   static constexpr std::uint64_t kQuietMs = 5000;    // without a round, at least, before it is a stall
   static constexpr std::uint64_t kFirstMs = 60'000;  // while it is not known how long a round takes
   static constexpr std::uint64_t kTimesUsual = 4;    // and so many times what a round usually takes
-  static constexpr std::uint64_t kUnheardMs = 3000;  // at least, for somebody who should say something every second
+  static constexpr std::uint64_t kUnheardMs = 3000;  // at least, for a peer that should report every second
 
   // A view begins, at that round. How long rounds take is known from earlier ones.
   void begin_view(Round start, std::uint64_t now_ms) {
@@ -35,7 +35,7 @@ class StallWatch {
   // The round that all chunks have seen.
   void reached(Round round, std::uint64_t now_ms);
 
-  // What is known when it is asked.
+  // The facts at the time of look().
   struct Peer {
     std::string name;            // "node 1 (worker host1)"
     std::uint64_t heard_ms = 0;  // last
@@ -54,8 +54,8 @@ class StallWatch {
     std::vector<Peer> peers;
     std::vector<Rank> ranks;
     std::vector<Server> servers;
-    std::string values;  // for whose values others wait; empty: nobody does
-    // Nodes keep so many rounds, and what is behind the last durable one.
+    std::string values;  // ranks whose values others wait for; empty: none
+    // The number of rounds that nodes keep, and the last durable round.
     std::uint64_t kept_most = 0;  // 0: they keep none, or all that comes
     Round durable;
     std::optional<Round> snapshot;              // under way
@@ -65,13 +65,13 @@ class StallWatch {
     std::uint64_t ms = 0;  // without a round
     std::string why;
   };
-  // It is long enough since the last round to be looked at.
+  // Returns whether the last round is so long ago that the job is to be examined.
   bool quiet(std::uint64_t now_ms) const { return now_ms >= since_ms_ + patience_ms(); }
-  // None: rounds get done, as far as can be told.
+  // Returns the stall and its cause; none: no stall is known.
   std::optional<Stall> look(const Facts& facts, std::uint64_t now_ms) const;
 
  private:
-  // The lower quartile: stalls that are over are not what a round usually takes.
+  // Uses the lower quartile of durations, because past stalls are not usual rounds.
   std::uint64_t patience_ms() const {
     if (known_ == 0) return kFirstMs;
     auto usual = last_ms_;

@@ -1,10 +1,10 @@
-// StragglerWatch: which nodes of a job lag behind the others, and in which phase of a round. Pure: what nodes say of
-// themselves in, verdicts out.
+// StragglerWatch: which nodes of a job lag behind the others, and in which phase of a round. Pure: nodes' reports in,
+// verdicts out.
 //
-// A node's own time of a round is what it computes, reduces and sends; not what it waits for others. It lags when that
-// has been kSlow times the others' (their median) or more in kPatience windows in a row, and no more when it has been
-// less than kFine times in as many. The phase is the one in which it is furthest above the others' median. A window is
-// what happened between two reports that are kWindowRounds or more apart, so that a single slow round is no news.
+// A node's own time of a round is that of computing, reducing and sending, without waits for others. A node lags if its
+// own time was at least kSlow times the others' median in kPatience windows in a row. It lags no more after as many
+// windows below kFine times. The phase is the one in which the node is furthest above the others' median. A window is
+// the time between two reports that are kWindowRounds or more apart, so that a single slow round is no news.
 #pragma once
 
 #include <cstdint>
@@ -48,13 +48,12 @@ class StragglerWatch {
     std::optional<Lag> lag;  // none: it has caught up
   };
 
-  // by_samples: nodes do what they manage in the time that they are given (sync.deadline_ms), so that times are
-  // compared for the same number of samples.
+  // by_samples: nodes compute until a deadline (sync.deadline_ms), so times are compared for equal numbers of samples.
   explicit StragglerWatch(bool by_samples = false) : by_samples_(by_samples) {}
 
-  // Totals of a node since the view began. What to tell people about, if anything.
+  // Takes a node's totals since the view began. Returns news for the operator, if there is any.
   std::optional<News> note(const NodePace& pace);
-  // All that have been heard of, ascending.
+  // Returns all nodes that have reported, ascending.
   std::vector<Node> nodes() const;
 
  private:

@@ -1,6 +1,6 @@
-// TraceKeeper: the newest trace that somebody ordered (docs/trace.md): who records it, what has come of it, and what
-// was recorded, until the next one takes its place. Pure: the coordinator's core hands it what its peers say, and sends
-// what it returns. One at a time, of all jobs, so that its memory has one bound.
+// TraceKeeper: the newest trace that was ordered (docs/trace.md): its sources, its status and its parts, until the next
+// trace takes its place. Pure: the coordinator's core passes on the peers' messages, and sends the orders that are
+// returned. There is one trace at a time, over all jobs, so that its memory has one bound.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace tributary {
 
-// Who records: a server by its index, a worker's node by its number.
+// A daemon that records: a server by its index, a worker's node by its number.
 struct TraceSource {
   bool server = false;
   std::uint32_t number = 0;
@@ -23,7 +23,7 @@ struct TraceSource {
 };
 std::string in_words(const TraceSource& source);
 
-// A part as it is told to whoever fetches the trace.
+// A part, as the client that fetches the trace gets it.
 struct TracePiece {
   TraceSource source;
   TracePart part;
@@ -44,25 +44,25 @@ struct TraceStatus {
 class TraceKeeper {
  public:
   static constexpr std::size_t kMaxEvents = 1u << 19;  // of all daemons together: 16 MiB, and some 200 MB in a file
-  // Without a round and without a part for so long, what there is has to do.
+  // A trace without a new round or part for so long ends as it is.
   static constexpr std::uint64_t kPatienceMs = 60'000;
-  // When the rounds, or the view, are over daemons have so long for each part. One of an older release sends none.
+  // When the rounds or the view are over, daemons have so long for each part. One of an older release sends none.
   static constexpr std::uint64_t kLastWordsMs = 30'000;
 
   bool recording() const { return trace_ && !trace_->over; }
-  // Its id. The order is to be sent to those who record: by the incarnation of their processes.
+  // Begins a trace and returns its id. The caller sends the order to the sources, by incarnation of their processes.
   std::uint64_t begin(const std::string& job, const TraceRounds& order, std::map<std::uint64_t, TraceSource> sources,
                       std::uint64_t now_ms);
-  // Whose rounds these are; null: nothing is being recorded.
+  // Returns the rounds that are being recorded; null: none are.
   const TraceRounds* order() const { return recording() ? &trace_->order : nullptr; }
   const std::string& job() const { return trace_->job; }  // REQUIRES: order()
 
-  // Of a process that may be none of the trace's: then nothing happens.
+  // Takes a part; ignores one from a process that is not a source.
   void on(std::uint64_t incarnation, const TracePart& part);
-  // The newest round of the job; in_view: the view goes on. Anything to be sent to those who record?
+  // reached: the job's newest round; in_view: its view continues. Returns an order to be sent to the sources, if any.
   std::optional<TraceRounds> tick(Round reached, bool in_view, const std::string& why_over, std::uint64_t now_ms);
 
-  // Of the trace of that id; nothing: it is not the newest.
+  // Return the status or a piece of the trace with that id; nothing: it is not the newest.
   std::optional<TraceStatus> status(std::uint64_t id) const;
   std::optional<TracePiece> piece(std::uint64_t id, std::size_t number) const;
 
@@ -78,7 +78,7 @@ class TraceKeeper {
     std::uint64_t moved = 0;  // grows with every part, and until last_words with every round
     Patience patience;
     bool last_words = false;  // nothing more is recorded
-    std::string why_cut;      // daemons send what they have by then, and why; empty: they have all
+    std::string why_cut;      // why daemons send an incomplete trace; empty: it is complete
     bool over = false;
     std::string short_because;
   };

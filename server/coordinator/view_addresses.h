@@ -1,7 +1,7 @@
-// ViewAddresses: what the nodes of an all-reduce view have for each other to connect. The coordinator gathers it, and
-// tells each node of the others in lists: at once when every node has said something new, else now and then. So a view
-// of n nodes costs the coordinator a few messages a node, and each node the values of the two beside it and the keys of
-// all. Pure. A view of a job in the coordinator owns it.
+// ViewAddresses: the addresses and keys with which an all-reduce view's nodes connect. The coordinator gathers them and
+// sends each node those of the others in lists: at once when every node has sent something new, else now and then.
+// So a view of n nodes costs the coordinator a few messages a node, and each node the values of its two neighbours and
+// the keys of all. Pure. A view of a job in the coordinator owns it.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ class ViewAddresses {
 
   // The first value of a node and key counts. The author must be a node of the view. kLimit: it has too many keys.
   Status add(const PeerAddress& m);
-  // Has every node said something that the others were not told?
+  // Returns whether every node has sent something that the others have not got.
   bool complete() const { return news_of_ == said_.size(); }
   bool news() const { return news_of_ != 0; }
-  // Tells what `node` was not told yet; tells what all said so far.
+  // Send `node` the news of the others, or everything so far.
   void tell_news(std::uint32_t node, const Tell& tell) const { tell_some(node, true, tell); }
   void tell_all(std::uint32_t node, const Tell& tell) const { tell_some(node, false, tell); }
-  void told();  // all nodes were, of all that is there
+  void told();  // all nodes have got everything so far
 
  private:
   struct OfNode {

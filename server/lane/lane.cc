@@ -78,8 +78,8 @@ Status Lane::bind() {
 
 Lane::~Lane() {
   stop();
-  // Buffers go home in this order: the cores' own, what workers on this machine were told (they have mapped the memory,
-  // and nobody writes there any more), then (closing waits for it) what ZeroMQ had not sent, then the pools end.
+  // Buffers return in this order: the cores' own; those of places on this machine (workers have mapped the memory, and
+  // it is not written any more); those that ZeroMQ had not sent (closing waits for it). Then the pools end.
   const std::vector<std::shared_ptr<BufferPool>> pools = jobs_.end();
   links_.end();
   admission_.reset();
@@ -197,7 +197,7 @@ void Lane::receive(zmq::message_t (&frames)[3], int after_routing_id) {
   received.payload = [this, &brought](bool copy) { return take_payload(brought.frame, brought.place, copy); };
   try {
     jobs_.receive(*from, *message, received);
-  } catch (const std::exception& e) {  // no memory, most likely: the sender hears of it, everybody else goes on
+  } catch (const std::exception& e) {  // no memory, most likely: the sender gets an error, all others continue
     counters.internal_errors.add();
     jobs_.refuse(*from, {}, {}, ErrorCode::kInternal,
                  std::string("the server could not handle the message: ") + e.what());
@@ -222,7 +222,7 @@ void Lane::echo(zmq::message_t (&frames)[3], const Push& push) {
   send(std::move(frames[0]), Answer{.key = push.key}, std::move(payload), {});
 }
 
-// A node speaks for itself alone. What is about a view that is not open here is refused as ever.
+// Checks that a node sends messages for itself only. Messages of views that are not open here are refused elsewhere.
 Status Lane::permit(const zmq::message_t& frame, const DataMessage& message) const {
   if (!options_.own) return {};
   const ChunkKey key = std::visit([](const auto& m) { return m.key; }, message);
@@ -250,7 +250,7 @@ Result<Payload> Lane::take_payload(zmq::message_t& frame, const PayloadPlace& pl
   return Payload::alone(std::move(memory), bytes);
 }
 
-// A dropped answer is not lost for good: the client queries what is overdue, and is answered again.
+// A dropped answer is not lost for good: the client queries overdue answers, and gets them again.
 bool Lane::send(zmq::message_t routing_id, const DataMessage& message, std::optional<zmq::message_t> payload,
                 const PayloadPlace& place) {
   if (!send_now(socket_, routing_id, true)) {

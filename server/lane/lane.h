@@ -1,18 +1,18 @@
 // Lane: a thread and a ROUTER socket with a ZeroMQ context of its own around LaneJobs (server/lane/lane_jobs.h): the
 // thread that receives a push also sums, steps and sends the answer.
 //
-// What the data path costs in locks and copies:
+// Costs of the data path:
 //   locks    None of ours. Jobs, pools and cores belong to the lane's thread alone; counters are relaxed stores to
 //            cache lines of this lane. Commands of the control thread wait in a queue whose mutex is touched only when
 //            its eventfd fired.
 //   copies   None of a payload. A received frame stays in ZeroMQ's memory until its round is complete (Payload); an
 //            answer is a reference to the parameter buffer, sent from where it lies (borrow()). With a worker on this
-//            machine messages only say where the payload lies (lane_links.h).
+//            machine messages only name the payload's place (lane_links.h).
 //   memory   Our code allocates nothing per chunk once a job's pool is warm. libzmq allocates one block per received
 //            frame, per header and per zero-copy handle; tune_malloc_for_frames() keeps those within the process.
 //
-// What bounds the memory a peer can take: kMaxMessage per message, kReceiveHighWater messages that we have not looked
-// at, kSendHighWater messages that it has not taken.
+// Bounds on a peer's memory here: kMaxMessage per message, kReceiveHighWater messages that the lane has not read,
+// kSendHighWater messages that the peer has not taken.
 #pragma once
 
 #include <atomic>
@@ -42,7 +42,7 @@ struct LaneOptions {
   std::string bind;                              // ServerConfig::bind
   std::string advertise;                         // ServerConfig::advertise
   std::shared_ptr<const KeyPair> own = nullptr;  // null: there are no keys
-  AdmittedNodes* admitted = nullptr;             // with keys: who may come in; it must outlive the lane
+  AdmittedNodes* admitted = nullptr;             // with keys: the nodes that may connect; it must outlive the lane
   PayloadSecurity payload = PayloadSecurity::kEncrypt;
 };
 
@@ -54,7 +54,7 @@ class Lane final : public QueuedLane, private LaneOutput {
   // Per peer, in messages. Received ones are frames of up to a chunk, so few:
   // beyond them TCP's flow control holds the peer.
   static constexpr int kReceiveHighWater = 64;
-  // To a peer there can be a receipt and an answer for each chunk of the lane, all at once when a view begins. Answers
+  // A peer can get an acknowledgement and an answer for each chunk of the lane, all at once when a view begins. Answers
   // are references, so the bound is on headers (some 300 bytes each), and lets 32768 chunks start in one burst.
   static constexpr int kSendHighWater = 65536;
   // Measurements that have been sent back and have not left yet, of all peers: 64 MiB. Others are dropped.
@@ -63,14 +63,14 @@ class Lane final : public QueuedLane, private LaneOutput {
   static constexpr std::uint64_t kMaxHeldBytes = 256u << 20, kMaxHeldBytesOfNode = 64u << 20;
   // Connections that have brought nothing yet: of any peers, and for each node of a view.
   static constexpr std::size_t kMaxNewcomers = 1024, kNewcomersOfNode = 8;
-  // Connections of a key beside one of each of its worker's lanes in each view.
+  // Connections of a key besides one of each of its worker's lanes in each view.
   static constexpr std::size_t kSpare = 16;
   // Restored bytes that wait for the lane's thread; the thread that loads them is held beyond.
   static constexpr std::size_t kMaxRestoreBytes = 32u << 20;
 
   // Binds and starts the thread. kConfig: bind is no address; kUnavailable: it is taken. listener must outlive stop().
   static Result<std::unique_ptr<Lane>> start(LaneOptions options, LaneListener& listener, Logger logger);
-  // REQUIRES: nobody but this lane and its sockets holds buffers of its pools (the snapshot writer is gone).
+  // REQUIRES: only this lane and its sockets hold buffers of its pools (the snapshot writer is gone).
   ~Lane() override;
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;

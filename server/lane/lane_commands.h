@@ -1,4 +1,4 @@
-// What the control thread tells a lane to do, and what a lane tells the control thread.
+// The control thread's commands to a lane, and a lane's reports to the control thread.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class LaneListener {
   // kept: every chunk was captured at `round` (false as well if it was not asked for).
   virtual void lane_stopped(LaneIndex lane, JobId job, ViewId view, Round round, bool kept) = 0;
   virtual void lane_captured(ChunkSnapshot snapshot) = 0;
-  // Of a job with a gate: ShardOutput::facts(), and when it opens ShardCore::decided().
+  // Jobs with a gate: ShardOutput::facts() and, when the job opens, ShardCore::decided().
   virtual void lane_facts(LaneIndex /*lane*/, RoundFacts /*facts*/) {}
 };
 
@@ -34,7 +34,7 @@ class LaneCommands {
   virtual ~LaneCommands() = default;
   // An older view of the job is dropped.
   virtual void open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) = 0;
-  // Instead of open() and its restores: goes on with what park() kept.
+  // Instead of open() and its restores: continues from the state that park() kept.
   virtual void reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) = 0;
   // The view is over; its state is kept until the job is opened again or dropped. Replied with lane_parked().
   virtual void park(JobId job, ViewId view) = 0;
@@ -44,19 +44,19 @@ class LaneCommands {
   virtual void restore(JobId job, ViewId view, ChunkIndex chunk, ChunkState state) = 0;
   // Ends open() and its restores; replied with lane_opened(). With `restored`, every chunk must have been.
   virtual void opened(JobId job, ViewId view, bool restored) = 0;
-  // Gets memory for the copy-on-write of the next snapshot, and says so in the gauges.
+  // Gets memory for the copy-on-write of the next snapshot. The gauges show when it is there.
   virtual void prepare_snapshot(JobId job, ViewId view) = 0;
   virtual void snapshot_at(JobId job, ViewId view, Round round) = 0;
-  // What copy-on-write needed for it can go, after a while.
+  // Releases the memory for the snapshot's copy-on-write, after a while.
   virtual void snapshot_written(JobId job) = 0;
   virtual void decide(const RoundDecision& decision) = 0;
-  // keep: captures every chunk at this round. Replied with lane_stopped(), also if the lane does not have the job. With
-  // encodings that keep residuals the reply waits for them, until no node has said a word for stop_timeout_ms.
-  // park: the state stays besides, as with park(), replied with lane_parked() after that.
+  // keep: captures every chunk at this round. Replied with lane_stopped(), even if the lane does not have the job. With
+  // encodings that keep residuals the reply waits for them, until no node has sent anything for stop_timeout_ms.
+  // park: the state also stays in memory, as with park(); lane_parked() follows.
   virtual void stop_job(JobId job, ViewId view, bool keep, Round round, bool park) = 0;
-  // Nodes of this job get on, if not here: a stop that waits for residuals waits anew.
+  // Nodes of this job make progress elsewhere: a stop that waits for residuals waits the full time again.
   virtual void await_longer(JobId job, ViewId view) = 0;
-  // From now on the lane records into `buffer` what it does for this view of the job; null: no more of any.
+  // Records the lane's work for this view of the job into `buffer` from now on; null: records nothing more.
   virtual void trace(JobId /*job*/, ViewId /*view*/, std::shared_ptr<TraceBuffer> /*buffer*/) {}
 };
 

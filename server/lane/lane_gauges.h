@@ -1,4 +1,4 @@
-// What a lane counts, and what it says of each job: relaxed atomics, for status and for the control thread.
+// A lane's counters, and its gauges of each job: relaxed atomics, for status and for the control thread.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace tributary {
 
-// Written by the lane's thread (those of shards at most kPublishMs late), read by anybody.
+// Written by the lane's thread (those of shards at most kPublishMs late), read by any thread.
 struct alignas(64) LaneCounters : ShardCounts<LaneCounter> {
   LaneCounter messages, malformed, unknown_job, internal_errors, dropped_sends, dropped_unreachable,
       socket_payload_bytes, shared_payload_bytes, jobs, pool_bytes, max_pool_bytes, links, mapped_bytes;

@@ -70,7 +70,7 @@ void LaneJobs::park(JobId job, ViewId view) {
   set_aside(job, view);
 }
 
-// What is stopped goes where the next view finds it.
+// Parks a stopped job for its next view.
 void LaneJobs::set_aside(JobId job, ViewId view) {
   bool any = false;
   Version min, max;

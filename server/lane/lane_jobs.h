@@ -1,9 +1,9 @@
 // LaneJobs: all of a server lane but its thread and its sockets: the jobs that are open, with their pools and cores;
-// the state of views that are over, which the next one may go on with; stops that wait for residuals; memory on its way
-// back to the system. Pure: the lane (server/lane/lane.h) and the simulator drive this class. Thread rule: the lane's.
+// the state of views that are over, for the next view; stops that wait for residuals; memory on its way back to the
+// system. Pure: the lane (server/lane/lane.h) and the simulator drive this class. Thread rule: the lane's.
 //
-// A message that cannot be accepted is answered with an ErrorReply, counted, and told to the output. Nothing that
-// arrives stops the lane.
+// A message that cannot be accepted is answered with an ErrorReply, counted, and reported to the output. No message
+// stops the lane.
 #pragma once
 
 #include <cstdint>
@@ -33,17 +33,17 @@ struct LaneJobsOptions {
   // For so long after a snapshot is committed the next one would find its memory; then it goes back to the system.
   std::uint64_t idle_memory_ms = 30'000;
   // A stop waits for the residuals of nodes that leave. It is given up, and the last committed snapshot stands, when
-  // nothing has come from them for so long, and nobody has said that they get on (await_longer()): a node that still
-  // takes the answers of another server says nothing here.
+  // nothing has come from them for so long, and no await_longer() has reported progress elsewhere: a node that still
+  // takes answers of another server sends nothing here.
   std::uint64_t stop_timeout_ms = 30'000;
 };
 
-// Gets memory for a snapshot's copy-on-write before the first step needs it. The pool outlives what was begun.
+// Gets memory for a snapshot's copy-on-write before the first step needs it. The pool outlives the preparation.
 class PoolPreparing {
  public:
   virtual ~PoolPreparing() = default;
-  // For `blocks` blocks beyond those in use. What was begun before is given up. done: called once, from any thread or
-  // in this call, when the memory is there or no more can be had; not if it is given up.
+  // Begins to get `blocks` blocks beyond those in use, and gives up an earlier preparation. done: called once, from any
+  // thread or in this call, when the memory is there or no more can be had; not for one that is given up.
   virtual void begin(BufferPool& pool, std::size_t blocks, std::function<void()> done) = 0;
   virtual void end() = 0;
 };
@@ -53,7 +53,7 @@ class LaneOutput {
   virtual ~LaneOutput() = default;
   virtual std::uint64_t now_ms() const = 0;
   virtual std::uint64_t now_ns() const = 0;  // the same clock
-  // values: empty, or what comes behind the header; with place.bytes != 0 the place is said instead.
+  // values: empty, or the payload behind the header; with place.bytes != 0 the header names the place instead.
   virtual void send(PeerId to, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) = 0;
   virtual std::unique_ptr<PoolPreparing> preparing() = 0;
   // A line for the log; peers can cause as many of the first as they like.
@@ -84,7 +84,7 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
   void await_longer(JobId job, ViewId view) override;
   void trace(JobId job, ViewId view, std::shared_ptr<TraceBuffer> buffer) override;
 
-  // What came with a message.
+  // The frames and the payload of a message.
   struct Received {
     int frames = 0;      // header and payload; also those are counted that none of ours has
     PayloadPlace place;  // instead of the payload
@@ -94,13 +94,13 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
   void receive(PeerId from, const DataMessage& message, const Received& received);
   void refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
 
-  // Duties between messages and commands. After so many milliseconds, or after the next of those, again.
+  // Does the duties between messages and commands. Returns in how many milliseconds to call it again at the latest.
   std::uint64_t turn();
-  // Something happened that counters do not say yet.
+  // Something happened that the counters do not show yet.
   void changed() { dirty_ = true; }
 
-  // What this lane shares of a job with a worker on its machine; kUnknownJob: it does not have it in that view and with
-  // that node.
+  // A job's memory that this lane shares with a worker on its machine. kUnknownJob: the lane does not have the job in
+  // that view and with that node.
   struct Shared {
     std::shared_ptr<BufferPool> pool;
     std::size_t chunks = 0;
@@ -114,7 +114,7 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
   LaneCounters& counters() { return counters_; }
   const LaneCounters& counters() const { return counters_; }
 
-  // The lane ends: the cores give their buffers back, and whoever lent some of them to others keeps the pools.
+  // Ends all jobs: the cores give their buffers back. The caller keeps the pools whose buffers are lent to others.
   std::vector<std::shared_ptr<BufferPool>> end();
 
  private:
@@ -125,7 +125,7 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
     std::shared_ptr<LaneJobGauges> gauges;
     Status restored;
     std::size_t steady_blocks = 0;  // of the pool, without snapshots
-    std::uint64_t trim_at_ms = 0;   // when what copy-on-write needed goes back, some of it every turn; 0: it stays
+    std::uint64_t trim_at_ms = 0;   // when memory for copy-on-write goes back, some of it every turn; 0: it stays
     struct Stop {
       Round round;
       bool park = false;

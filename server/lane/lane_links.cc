@@ -94,7 +94,7 @@ Result<Payload> LaneLinks::payload(const PayloadPlace& place) const {
   return Payload(std::shared_ptr<const SharedMemory>(region), *bytes);
 }
 
-// What nobody pushes over any more needs no regions, and what nobody reads any more needs no socket.
+// Links of views that are over drop their regions and, without a reader, their entries.
 void LaneLinks::forget_those_over() {
   for (auto& [link, peer] : peers_) {
     if (!told_.current(link)) peer.regions.clear();

@@ -1,5 +1,5 @@
-// ServerLaneTrace: what a server lane records of a job while it is traced (docs/trace.md). Pure: times come as
-// arguments. Thread rule: the lane's.
+// ServerLaneTrace: a server lane's records of a traced job (docs/trace.md). Pure: times come as arguments. Thread rule:
+// the lane's.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class ServerLaneTrace {
 
   bool is_of(JobId job) const { return job_ == job; }
 
-  // A push is there. What it sets off begins now.
+  // A push has arrived. A step that it triggers begins now.
   void received(const Push& push, std::uint64_t now_ns) {
     begin_ns_ = now_ns;
     if (is_of(push.key)) {

@@ -16,7 +16,7 @@
 
 namespace tributary {
 
-// Thread rule: the pool's owning thread. The pool must outlive this object, or what it began must have ended: end().
+// Thread rule: the pool's owning thread. The pool must outlive this object, or its preparation must have ended: end().
 class PoolPreparer final : public PoolPreparing {
  public:
   void begin(BufferPool& pool, std::size_t blocks, std::function<void()> done) override {

@@ -1,4 +1,4 @@
-// QueuedLane: the commands of a lane, carried out in order by whoever owns the lane.
+// QueuedLane: the commands of a lane, carried out in order by the lane's owner.
 #pragma once
 
 #include <functional>

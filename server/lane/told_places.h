@@ -1,13 +1,13 @@
-// ToldPlaces: where answers lie that workers on this machine were told instead of their bytes, and who may still read
-// them. Pure: no sockets, no clock; LaneLinks and the simulator drive the same class. Thread rule: the lane's thread.
+// ToldPlaces: the places of answers that workers on this machine get instead of the bytes, and the workers that may
+// still read them. Pure: no sockets, no clock; LaneLinks and the simulator drive it. Thread rule: the lane's thread.
 //
-// Whoever is told a place may read it until it has said that it has, or until its end of the link is gone; until then
-// nobody writes there and the memory stays. So a place is made by tell() alone, which takes a share of the buffer
-// (BufferRef) and numbers it; every message of the worker names the newest number that it has read (PayloadPlace::
-// ticket), which gives back all shares up to it. A worker says so before or with its next push of a chunk: by the time
-// that a step would write there, nobody shares the buffer any more, and steps write in place.
+// A worker may read a place until it acknowledges it, or closes its end of the link; until then the memory stays and is
+// not written. Only tell() makes places: it takes a share of the buffer (BufferRef) and numbers it. Every message of
+// the worker names the newest number that it has read (PayloadPlace::ticket), which gives back all shares up to it. The
+// acknowledgement comes before or with the worker's next push of a chunk. So when a step would write there, the buffer
+// is not shared any more, and steps write in place.
 //
-// A share outlives the view in which it was told, and the job: a pool's blocks are free when the last share has gone.
+// A share outlives its view, and the job: a pool's blocks are free when the last share has gone.
 #pragma once
 
 #include <cstddef>
@@ -27,20 +27,20 @@ class ToldPlaces {
   // Links of views that are over, whose workers have not closed their ends.
   static constexpr std::size_t kMaxOver = 256;
 
-  // A new link of this node in this view; an older one of it is over. chunks: of the job on this lane; they bound how
-  // many places may be told and unread. kLimit: more than kMaxOver.
+  // Opens a link of this node in this view; an older link of the node is over. chunks: of the job on this lane; they
+  // bound the number of unread places. kLimit: more than kMaxOver.
   Result<std::uint32_t> open(JobId job, ViewId view, NodeRank node, const BufferPool& pool, std::size_t chunks);
 
-  // A message of `from` names a link and what was read over it: from now on the link is this peer's.
-  // kInvalidArgument: not a link of the message's job, view and node, or more was read than told.
+  // Takes the link and the newest ticket read that a message of `from` names: from now on the link is this peer's.
+  // kInvalidArgument: not a link of the message's job, view and node, or a ticket beyond the last one.
   Status bind(PeerId from, const ChunkKey& key, const PayloadPlace& place);
-  // Where `to` finds these bytes; bytes 0: nowhere, send them. The worker shares nothing, or has not read for long.
-  // Nothing: its end is gone, and with it whoever would read them.
+  // Returns the place of these bytes for `to`. bytes 0: there is none, send the bytes, as the worker shares nothing or
+  // has not read for long. Nothing: the worker's end is gone, and with it the reader.
   std::optional<PayloadPlace> tell(PeerId to, const ChunkKey& key, const BufferRef& payload);
 
-  // The job's view is over: nothing more is told, and what was told stays.
+  // The job's view is over: no more places are made, and the existing ones stay.
   void end_view(JobId job);
-  // The worker's end is gone: nobody reads what it was told. What it pushes may still be on its way.
+  // The worker's end is gone: its places have no reader. Its pushes may still be on their way.
   void closed(std::uint32_t link);
   // This side ends; nothing is written any more.
   void clear();

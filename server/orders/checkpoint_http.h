@@ -3,8 +3,9 @@
 //   POST /checkpoint/save     {"job", "directory", "committed"}            -> {"id"}
 //   POST /checkpoint/restore  {"checkpoint", "name", "force"}              -> {"id"}
 //   GET  /checkpoint/ID                                                    -> {"id", "job", "step", "round", ...}
-//   POST /job/stop            {"name"}                                     -> {"round"}, its newest; the open one is
-//   its last POST /job/remove          {"name"}                                     -> {"removed"}
+//   POST /job/stop            {"name"}                                     -> {"round"}: the newest; the open one is
+//                                                                             the job's last
+//   POST /job/remove          {"name"}                                     -> {"removed"}
 //
 // A refusal is {"error", "retry"} with a status of 400 or above; retry: it may be accepted in a moment.
 #pragma once

@@ -3,7 +3,7 @@
 //   POST /doctor/order  {"measure": false, "paths": ["/data"]} -> {"id": 7}; every daemon looks at itself
 //   GET  /doctor/ID     {"id", "measure", "over", "servers" (expected), "daemons": [{"name", "asked", "said",
 //                       "silent_because"}]}
-//   GET  /doctor/ID/N   what the Nth of them has said: {"name", "kind", "silent_because", "settings": [{"key",
+//   GET  /doctor/ID/N   the reply of the Nth of them: {"name", "kind", "silent_because", "settings": [{"key",
 //                       "value"}], "checks": [{"section", "name", "level", "found", "advice"}], "rates": [{"server",
 //                       "local", "bytes_per_s", "round_trip_s"}]}
 #pragma once

@@ -64,7 +64,7 @@ class Fields {
   std::string complaint_;
 };
 
-// What was read, if all of it could be.
+// Returns the value if all fields could be read.
 template <class T>
 Result<T> if_read(const Fields& fields, T value) {
   if (const Status read = fields.status(); !read) return tl::unexpected(read.error());

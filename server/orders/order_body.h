@@ -1,4 +1,4 @@
-// What the body of an order says (server/orders/checkpoint_http.h has the orders). Pure. Never trusts its input:
+// Parses the bodies of orders (server/orders/checkpoint_http.h has the orders). Pure. Never trusts its input:
 // kInvalidArgument names the field.
 #pragma once
 

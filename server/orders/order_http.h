@@ -1,4 +1,4 @@
-// What orders over the admin endpoint have in common: a JSON object in, a JSON object or an error out.
+// Common parts of orders over the admin endpoint: a JSON object in, a JSON object or an error out.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 namespace tributary {
 namespace {
 
-// Of any chunk: how many nodes push it.
+// Returns the largest number of nodes that push one chunk.
 std::size_t most_holders(const ViewPlan& view) {
   if (view.model_ranks.whole()) return view.nodes;
   std::size_t most = 0;

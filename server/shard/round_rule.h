@@ -1,6 +1,6 @@
 // RoundRule: when pushes of a chunk are applied, and when they are answered. A job has one of two, chosen when it is
 // opened: ShardRounds (modes sync and local_sgd) or ShardClocks (ssp and async). Owned by ShardCore, which has checked
-// that a message is of this view and what length its payload has. Thread rule: the lane's.
+// a message's view and the length of its payload. Thread rule: the lane's.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,7 @@ class RoundRule {
 
   // The job has this view's nodes now.
   virtual void begin_view() = 0;
-  // The view is over: what was held of open rounds goes, and nobody waits for an answer.
+  // The view is over: frames of open rounds are dropped, and no node waits for an answer.
   virtual void end_view() = 0;
 
   // Takes the frame if it is held.
@@ -32,7 +32,7 @@ class RoundRule {
 
   // The chunk's arrays and progress are those of `saved`, which may be of other nodes, or of a job of another kind.
   virtual Status restore(ShardChunk& chunk, const ChunkState& saved) = 0;
-  // The chunk has its parameters: who pulled them before gets them.
+  // The chunk has its parameters: nodes that pulled them before get them.
   virtual void initialised(ShardChunk& chunk) = 0;
 
   // How far all nodes have come with a chunk. A snapshot's round is about this.

@@ -143,7 +143,7 @@ bool ShardChunks::allocate(ShardChunk& chunk) {
 void ShardChunks::initialise(ShardChunk& chunk) {
   chunk.initialised = true;
   ++initialised_;
-  // A delta encoding has nothing to say yet: its first answers are the estimate itself.
+  // A delta encoding has no delta yet: its first answers are the estimate itself.
   if (chunk.encoded && !pull().is_delta()) {
     pull().encode_update(chunk.state.params.floats().data(), chunk.elements, 0, chunk.elements, nullptr,
                          chunk.encoded.data());

@@ -28,7 +28,7 @@ class ShardOutput;
 
 struct ShardChunk {
   ChunkIndex index;
-  std::size_t position = 0;  // by which rules and parts keep what is theirs of it
+  std::size_t position = 0;  // by which rules and parts keep their data of it
   std::size_t elements = 0;
   std::size_t groups = 1;         // of tensors that it holds
   std::vector<NodeRank> nodes{};  // of the view, that hold it and push it, ascending
@@ -36,7 +36,7 @@ struct ShardChunk {
   bool initialised = false;
   bool captured = false;  // for the snapshot that is named
   ChunkState state;
-  BufferRef encoded;  // what answers carry, where it is not the parameters
+  BufferRef encoded;  // payload of answers, where it is not the parameters
 
   const BufferRef& answer() const { return encoded ? encoded : state.params; }
   std::size_t array_bytes() const { return elements * sizeof(float); }
@@ -48,10 +48,10 @@ struct ShardStep {
   std::span<const PushFrame> frames;
   std::uint64_t weight = 1;
   std::uint64_t position = 1;          // in the learning rate's schedule
-  SaidSettings settings;               // that the pushes say
+  SaidSettings settings;               // that the pushes name
   std::optional<float> scale;          // of the sum; none: 1 / weight
   const Encoding* encoding = nullptr;  // of the frames; null: the job's push encoding
-  BufferRef held;                      // where to write what nodes hold; empty: as for all other arrays
+  BufferRef held;                      // where to write the nodes' parameters; empty: as for all other arrays
 };
 
 class ShardChunks {
@@ -73,22 +73,22 @@ class ShardChunks {
 
   ShardChunk* find(ChunkIndex chunk);  // null: not this lane's
   const ShardChunk& at(ChunkIndex chunk) const;
-  // Of a message. Null: it is of another view, node or chunk, and is refused.
+  // Returns a message's chunk; null: the message is of another view, node or chunk, and has been refused.
   ShardChunk* find(PeerId from, const ChunkKey& key, Round round);
   void reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
-  // Looks into a frame whose length is right; false: it is refused. Not for second copies: their authors may be writing
-  // the next frame there.
+  // Checks a frame whose length is right; false: it has been refused. Not for second copies: their authors may be
+  // writing the next frame there.
   bool sound(PeerId from, const ShardChunk& chunk, const Push& push, const Payload& frame);
   void answer(PeerId to, const Answer& header, const BufferRef& payload);
 
-  // A frame waits for others, or is done with.
+  // A frame waits for others, or is released.
   void hold(std::size_t bytes);
   void let_go(std::size_t bytes);
-  void shorten(std::size_t bytes);  // so much of one is done with
+  void shorten(std::size_t bytes);  // so much of one is released
 
-  // A buffer of the pool; empty, and counted, if there is none.
+  // Returns a buffer of the pool; empty, and counted, if there is none.
   BufferRef acquire(std::size_t bytes);
-  // The buffer itself if nobody else reads it, else a fresh one of its size, as above.
+  // Returns the buffer itself if it has no other reader, else a fresh one of its size, as above.
   BufferRef writable(const BufferRef& buffer);
   std::size_t available() { return pool_.available(); }
 
@@ -100,8 +100,8 @@ class ShardChunks {
   void initialise(ShardChunk& chunk);
   bool initialised() const { return initialised_ == chunks_.size(); }
 
-  // Sum and step. Buffers that nobody else reads are written in place; sent answers and snapshots never change under
-  // their readers. False, or an exception for want of memory: the chunk is as it was, the pool has no buffer.
+  // Sums and steps. Buffers without other readers are written in place; sent answers and snapshots never change under
+  // their readers. False, or an exception for want of memory: the chunk is unchanged, the pool has no buffer.
   bool step(ShardChunk& chunk, const ShardStep& step);
   // A round without a step: answers that carry a change carry none. False as above.
   bool leave(ShardChunk& chunk);

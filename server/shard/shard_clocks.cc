@@ -133,7 +133,7 @@ void ShardClocks::initialised(ShardChunk& chunk) {
   }
 }
 
-// To somebody who asks again about the newest push.
+// Answers a repeated question about the newest push.
 void ShardClocks::repeat_answer(ShardChunk& chunk, NodeRank node, Round round) {
   const NodeClock& clock = clock_of(chunk, node);
   if (!clock.withheld) return send_answer(chunk, node);

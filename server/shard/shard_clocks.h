@@ -30,13 +30,13 @@ class ShardClocks final : public RoundRule {
   std::pair<Round, Round> clock_range(NodeRank node) const override;
 
  private:
-  // Beside the node's clock in ChunkState::clocks, which is its newest push that is in the parameters. asked <= that:
-  // after a restore the state may be ahead of what its author repeats.
+  // Goes with the node's clock in ChunkState::clocks, which is its newest push in the parameters. asked <= that clock:
+  // after a restore the state may be ahead of the node's repetitions.
   struct NodeClock {
     std::uint64_t asked = 0;  // newest push of this view: the one that is answered, or waits for it
     PeerId from;              // to whom
-    PeerId pulls;             // before the chunk has its parameters; value 0: nobody
-    bool last = false;        // wants everybody's pushes up to it
+    PeerId pulls;             // before the chunk has its parameters; value 0: none
+    bool last = false;        // waits for all nodes' pushes up to it
     bool withheld = false;    // its answer waits
     bool told = false;        // its answer was made
     BufferRef sent;           // that, as it went out, until the next push is applied

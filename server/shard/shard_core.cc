@@ -97,7 +97,7 @@ void ShardCore::on_init(PeerId from, const Init& init, std::span<const std::byte
     ++stats_.duplicates;
     return;
   }
-  if (!chunks_.allocate(*chunk)) return;  // its sender hears nothing and sends it again
+  if (!chunks_.allocate(*chunk)) return;  // its sender gets no reply and sends it again
   ChunkState& state = chunk->state;
   std::memcpy(state.params.data(), values.data(), bytes);
   if (state.estimate) std::memcpy(state.estimate.data(), state.params.data(), bytes);

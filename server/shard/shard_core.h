@@ -48,14 +48,14 @@ class ShardCore {
 
   // Restores a chunk instead of waiting for Init; the values are copied. REQUIRES: chunk is owned by this lane and not
   // yet initialised. kWrongLength if sizes do not fit, kLimit if the pool is empty. If the job has another number of
-  // nodes now, the first that holds the chunk gets the sum of all residuals: nothing of what was not sent is lost. A
-  // node's pushes up to its clock are in the state, and are not applied again when it repeats them; with another number
-  // of nodes clocks are nobody's, and all nodes' begin at job().view->start. Without a gate decision it is as a fresh
-  // job's.
+  // nodes now, the first node that holds the chunk gets the sum of all residuals: nothing unsent is lost. A node's
+  // pushes up to its clock are in the state, and repetitions are not applied again. With another number of nodes the
+  // saved clocks are void, and all nodes' clocks begin at job().view->start. A state without a gate decision gets that
+  // of a fresh job.
   Status restore(ChunkIndex chunk, const ChunkState& saved);
 
-  // The state goes on in another view, which may have another number of nodes. REQUIRES: stop(false, ...).
-  // kTopology: it is not the same training on the same chunks.
+  // Continues from this state in another view, which may have another number of nodes. REQUIRES: stop(false, ...).
+  // kTopology: the view is not of the same training on the same chunks.
   Status reopen(ShardJob job);
 
   void on_push(PeerId from, const Push& push, Payload frame);
@@ -63,18 +63,17 @@ class ShardCore {
   void on_pull(PeerId from, const Pull& pull);
   void on_query(PeerId from, const Query& query);
 
-  // What was decided about a round: chunks whose sums wait for it are stepped. A second copy, or one of another round
-  // than the open one, changes nothing.
+  // Steps the chunks whose sums wait for this decision. A second copy, or a decision about another round than the open
+  // one, changes nothing.
   void decide(const RoundDecision& decision);
-  // The newest decision that this core has applied, for whoever decides: a chunk that has it already sends no facts of
-  // that round. Nothing if there is none. (After a loss some chunks may be a round behind others.)
+  // Returns the newest decision that this core has applied, for the coordinator, because chunks with that decision send
+  // no facts of the round. Nothing if there is none. (After a loss some chunks may be a round behind others.)
   std::optional<RoundFacts> decided() const { return rule_->decided(); }
 
-  // Capture every chunk when it reaches version `round`, with clocks when its slowest node does (at once, if it is
-  // there). A nearer round takes the place of one that no chunk has reached. False, and nothing is captured, if a chunk
-  // is already past it (with residuals: so near that its nodes may not know in time), if a snapshot is still being
-  // captured, or if so much of an earlier one is still held that this
-  // one could keep the training waiting for buffers.
+  // Captures every chunk when it reaches version `round`, with clocks when its slowest node does (at once, if it is
+  // there). A nearer round replaces one that no chunk has reached. Returns false, and captures nothing, if a chunk is
+  // already past the round (with residuals: so near that its nodes may not know in time), if a snapshot is still being
+  // captured, or if so much of an earlier one is still held that this one could make training wait for buffers.
   bool snapshot_at(Round round);
   // The view is over: drops held frames; with `keep`, captures every chunk as it is and requires all at version
   // `round` (with clocks: every node's at least there). Returns false (nothing captured) if a chunk is at another
@@ -85,10 +84,10 @@ class ShardCore {
 
   const ShardJob& job() const { return chunks_.job(); }
   const ShardStats& stats() const { return stats_; }
-  // Of a chunk's versions; with clocks: of its slowest nodes' clocks, which is how far all nodes have come.
+  // Return the least and the largest version of a chunk; with clocks, of its slowest node's clock.
   Version min_version() const;
   Version max_version() const { return chunks_.furthest(); }
-  // With clocks: the node's on the chunks where it is last and furthest.
+  // Returns, with clocks, the node's least and largest clock over all chunks.
   std::pair<Round, Round> clock_range(NodeRank node) const { return rule_->clock_range(node); }
   std::size_t chunks() const { return chunks_.all().size(); }
   bool initialised() const { return chunks_.initialised(); }
@@ -97,7 +96,7 @@ class ShardCore {
   Version version(ChunkIndex chunk) const { return chunks_.at(chunk).state.version; }
 
  private:
-  // A chunk may have come to the round of the snapshot that is named, or have got what a stop waited for.
+  // Captures the chunk if it has reached the named snapshot's round, or has the residuals that a stop waits for.
   void look_at(ShardChunk& chunk);
   void capture(ShardChunk& chunk, Round round);
 

@@ -1,4 +1,4 @@
-// What a shard counts (common/base/counters.h), by job; a lane says it of all its jobs.
+// A shard's counters (common/base/counters.h), by job; a lane has those of all its jobs.
 #pragma once
 
 #include <cstdint>

@@ -50,8 +50,8 @@ std::optional<GateDecision> ShardGate::pass(ShardChunk& chunk, OpenRound& round,
   return *known;
 }
 
-// What is known about the chunk's open round: its authors say it (a round that this server lost), or others have had
-// it.
+// Returns the decision about the chunk's open round if it is known: from the pushes (a round that this server lost) or
+// from the coordinator or other chunks.
 const GateDecision* ShardGate::decision_for(const ShardChunk& chunk, const OpenRound& round) const {
   for (const Contribution& push : round.pushes) {
     if (push.redo && push.gate.known()) return &push.gate;

@@ -1,6 +1,6 @@
 // ShardGate: rounds that wait for one decision about the whole of them (docs/gate.md). The frames of a complete round
-// are summed into one buffer and let go; when all chunks of the lane have theirs, the facts go out; the decision makes
-// the round's step. A part of ShardRounds.
+// are summed into one buffer and released. When all chunks of the lane have their sums, the facts go out; the decision
+// makes the round's step. A part of ShardRounds.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ class ShardGate {
  public:
   explicit ShardGate(ShardChunks& chunks);
   void end_view();
-  void restored(ShardChunk& chunk);  // chunk.state.gate is what was kept with it
+  void restored(ShardChunk& chunk);  // chunk.state.gate is the decision kept with it
 
-  // A round of a chunk has all its pushes. What was decided about it; none: it waits (for a decision, or because the
-  // pool has no buffer for the sum). `step` is of the pushes, and becomes what was decided: weight 0 is none.
+  // A round of a chunk has all its pushes. Returns the decision about it; none: the round waits (for a decision, or for
+  // a buffer of the pool). `step` is that of the pushes and becomes the decided one; weight 0: no step.
   std::optional<GateDecision> pass(ShardChunk& chunk, OpenRound& round, ShardStep& step);
-  // The round was applied so.
+  // The round was applied with this decision.
   void applied(ShardChunk& chunk, const GateDecision& decision);
-  // About the round before the chunk's last.
+  // Returns the decision about the round before the chunk's last.
   const GateDecision& before(const ShardChunk& chunk) const { return sums_[chunk.position].before; }
 
-  // False: it is known, or not about an open round.
+  // Returns false if the decision is known already, or not about an open round.
   bool decide(const RoundDecision& decision);
   std::optional<RoundFacts> decided() const;
 

@@ -1,10 +1,10 @@
-// Room on the disk of a server's store, asked for before it is used.
+// Checks for room on the disk of a server's store, before it is used.
 //
-// RocksDB does not come back from a failed write of its own log as it should: 7.8.3 may stop the process when it is
-// told to go on, which it is at the next snapshot (that loses nothing that is durable, and a process that begins anew
-// can write again). So whatever is large (snapshots, redo logs, checkpoints on the same disk) leaves kSpareBytes to it:
-// the largest record is that of a job, with what its ranks keep. And a record is not written if there is not its size
-// and kRecordBytes: a full disk is an error that is met before the write, and tried again.
+// RocksDB does not recover from a failed write of its own log as it should: 7.8.3 may stop the process when it is
+// resumed, that is, at the next snapshot. (Durable data is not lost, and a restarted process can write again.) So all
+// large writers (snapshots, redo logs, checkpoints on the same disk) leave kSpareBytes to it: the largest record is
+// that of a job, with its ranks' states. And a record is not written without room for its size and kRecordBytes: a full
+// disk is an error before the write, and the write is retried.
 #pragma once
 
 #include <cstdint>

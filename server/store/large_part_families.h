@@ -1,7 +1,7 @@
-// LargePartFamilies: large parts of what ranks keep (server/coordinator/large_part_store.h) in a server's RocksDB.
+// LargePartFamilies: large parts of ranks' states (server/coordinator/large_part_store.h) in a server's RocksDB.
 //
-// Each is a column family of its own ("part-JOB-DIGEST-BYTES"), as snapshots are, so nothing is ever written a second
-// time by a merge, and what is dropped frees its room at once. Pieces go past the write-ahead log into files of some
+// Each is a column family of its own ("part-JOB-DIGEST-BYTES"), as snapshots are, so no merge ever writes a part a
+// second time, and a dropped part frees its room at once. Pieces go past the write-ahead log into files of some
 // megabytes. When all are there and on the disk, a synced record in the family "default" makes the part complete. One
 // without that record is a leftover of a crash and is dropped at open.
 //
@@ -26,7 +26,7 @@ class LargePartFamilies final : public LargePartStore {
   static constexpr char kFamilyPrefix[] = "part-";
   static constexpr std::size_t kBufferBytes = 8u << 20;  // pieces that are not written yet
 
-  // Of the store, which outlives it. room: kStore if the disk has less.
+  // The store, which outlives this. room: returns kStore if the disk has less room.
   struct Owner {
     rocksdb::DB& db;
     const rocksdb::Options& options;
@@ -39,7 +39,7 @@ class LargePartFamilies final : public LargePartStore {
 
   // The options of a family of this name.
   static rocksdb::ColumnFamilyOptions family_options(const rocksdb::Options& options);
-  // At open: of the families that the database has those of large parts. What is not complete is dropped.
+  // Takes the families of large parts out of `families` at open, and drops the incomplete ones.
   Status find(std::map<std::string, Family>& families);
 
   Complete complete() const override;

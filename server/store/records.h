@@ -1,4 +1,4 @@
-// The records that a store has beside its chunks (schema/records.capnp), as they lie on disk:
+// The records of a store other than chunks (schema/records.capnp), as they lie on disk:
 // server/chunk/record_seal.h.
 #pragma once
 

@@ -59,7 +59,7 @@ rocksdb::Options rocks_options(const std::string& folder, std::function<void(con
   options.write_buffer_size = 256u << 10;  // small records only; the write-ahead log is as long
   options.arena_block_size = 16u << 10;    // of each column family
   options.manifest_preallocation_size = 64u << 10;
-  options.max_manifest_file_size = 256u << 10;  // it tells of every snapshot that there was; then a new one is begun
+  options.max_manifest_file_size = 256u << 10;  // it lists every snapshot that there was; then a new one is begun
   options.max_background_jobs = 1;
   options.max_open_files = 128;                  // a large shard has hundreds of files, and descriptors are for sockets
   options.bytes_per_sync = 4u << 20;             // write back steadily instead of in one burst at the end

@@ -8,12 +8,12 @@
 
 namespace tributary {
 
-// folder: one on the store's file system, where a file may be made: it says whether that takes O_DIRECT. warn:
-// hears RocksDB's warnings and errors, on any of its threads; may be empty.
+// folder: one on the store's file system, for a trial file: does the file system take O_DIRECT? warn: gets RocksDB's
+// warnings and errors, on any of its threads; may be empty.
 rocksdb::Options rocks_options(const std::string& folder, std::function<void(const std::string&)> warn);
 
-// The same for the column family of the small records: they come for as long as the store lives, and what was
-// overwritten or deleted goes when its files are merged.
+// The same for the column family of the small records: records come for as long as the store lives, and overwritten or
+// deleted ones go when their files are merged.
 rocksdb::ColumnFamilyOptions record_options(const rocksdb::Options& options);
 
 }  // namespace tributary

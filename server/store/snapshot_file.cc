@@ -31,7 +31,7 @@ SnapshotFileWriter::SnapshotFileWriter(const rocksdb::Options& options, std::str
 SnapshotFileWriter::~SnapshotFileWriter() {
   open_.reset();
   for (const std::string& file : files_) {
-    std::error_code ignored;  // ingested files are gone already; what cannot be removed now is removed at the next open
+    std::error_code ignored;  // ingested files are gone already; others are removed at the next open
     std::filesystem::remove(file, ignored);
   }
 }
@@ -59,8 +59,8 @@ Status SnapshotFileWriter::begin_chunk(ChunkIndex chunk) {
   }
   if (!open_) {
     files_.push_back(prefix_ + std::to_string(files_.size()) + ".sst");
-    // Past the page cache, where the file system can: what is written is not read again, and copying it there and
-    // writing it back costs as much processor time as all the rest.
+    // Past the page cache, where the file system can: the bytes are not read again, and copying them there and writing
+    // them back costs as much processor time as all the rest.
     rocksdb::EnvOptions direct(options_);
     direct.use_direct_writes = true;
     open_ = std::make_unique<rocksdb::SstFileWriter>(direct, options_);

@@ -29,7 +29,7 @@ class SnapshotFileWriter {
  public:
   // Files are named `prefix`0.sst, `prefix`1.sst, ...
   SnapshotFileWriter(const rocksdb::Options& options, std::string prefix, SnapshotInfo info);
-  ~SnapshotFileWriter();  // removes the files that nobody took
+  ~SnapshotFileWriter();  // removes the files that were not taken
   SnapshotFileWriter(const SnapshotFileWriter&) = delete;
   SnapshotFileWriter& operator=(const SnapshotFileWriter&) = delete;
 
@@ -65,7 +65,7 @@ class SnapshotFileWriter {
 Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord& record, const EachChunk& each);
 
 // The same without looking into the chunks, as they are stored. RocksDB checks its blocks; the arrays' checksum is in
-// the header, for whoever uses them.
+// the header, for their users.
 Status read_stored(rocksdb::Iterator& iterator, const records::SnapshotRecord& record,
                    const std::function<Status(const StoredChunk&)>& each);
 

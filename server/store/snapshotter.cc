@@ -114,8 +114,8 @@ void Snapshotter::abandon_locked(Active& active, const std::string& reason, std:
   active.slots.clear();
 }
 
-// Snapshots that are given up go first: somebody may wait for their end, and it costs nothing. Snapshots that keep no
-// pace follow: a job's end waits for them, and not for the pace of another job's.
+// Snapshots that are given up go first: a caller may wait for their end, and it costs nothing. Snapshots without a
+// budget follow: a job's end waits for them, and not for the pace of another job's.
 Snapshotter::Active* Snapshotter::runnable() {
   Active* first = nullptr;
   for (Active& active : active_) {
@@ -162,7 +162,7 @@ std::uint64_t Snapshotter::write_next(Active& active, std::unique_lock<std::mute
   if (!last) chunk = std::move(active.slots[active.next++]);
   at_disk_.store(true, std::memory_order_relaxed);
   lock.unlock();
-  // `active` stays: only this thread removes entries. Its plan but for `paced` is constant, its writer this thread's own.
+  // `active` stays: only this thread removes entries. Its plan is constant but for `paced`; its writer is ours.
   std::uint64_t written = 0;
   Status status;
   if (!active.writer) {
@@ -194,7 +194,7 @@ void Snapshotter::end(Active& active, Status status, std::unique_lock<std::mutex
   const auto position = std::find_if(active_.begin(), active_.end(), [&](const Active& a) { return &a == &active; });
   ended.splice(ended.begin(), active_, position);
   lock.unlock();
-  Active& it = ended.front();  // nobody else's any more
+  Active& it = ended.front();  // no other thread uses it
   SnapshotDone report{it.plan.info.job, it.plan.view, it.plan.info.round, status.has_value(), 0, {}};
   if (status) {
     report.bytes = it.writer->bytes();
@@ -210,7 +210,7 @@ void Snapshotter::end(Active& active, Status status, std::unique_lock<std::mutex
     report.message = status.error().message;
     if (!it.abandoned.empty()) log_("the " + describe(it.plan.info) + " was given up: " + report.message);
   }
-  ended.clear();  // before the report: what was written of a failed snapshot is gone when the coordinator hears of it
+  ended.clear();  // before the report: a failed snapshot's files must be gone by then
   done_(report);
   lock.lock();
 }

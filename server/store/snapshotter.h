@@ -3,11 +3,11 @@
 //   lanes --captured()--> slots of the snapshot under way --writer thread, in chunk order, within the budget--> Store
 //
 // Chunks may be captured in any order. They are written in ascending order as soon as the next one in order is there,
-// and the references are dropped right after, so that the memory of copy-on-write shrinks
-// while the snapshot is still being written.
+// and the references are dropped right after, so that the memory of copy-on-write shrinks while the snapshot is still
+// being written.
 //
 // Every expect() ends in exactly one call of the Done callback: durable, or (ok = false) failed or abandoned with the
-// reason. No buffer is held by then. A failure costs this snapshot, never the training: what was written of it is
+// reason. No buffer is held by then. A failure costs this snapshot, never the training: its written part is
 // dropped and the older snapshots stay.
 //
 // Thread rule: expect(), captured() and abandon() from any thread; captured() takes a mutex for the time of a few
@@ -36,20 +36,20 @@ struct SnapshotPlan {
   SnapshotInfo info;
   ViewId view;
   std::vector<ChunkIndex> chunks;  // all that this server owns, ascending; info.chunks of them
-  bool paced = true;  // false: nobody trains any more (the last snapshot of a job), so the budget does not count
+  bool paced = true;               // false: training is over (the last snapshot of a job), so the budget does not count
 };
 
-// What it is told by whoever has the snapshots of a server taken.
+// The orders to a Snapshotter, as its caller (ControlJobs) sees them.
 class SnapshotOrders {
  public:
   virtual ~SnapshotOrders() = default;
-  // To be called before the lanes are told to capture. An earlier snapshot of the same job whose chunks are not all
-  // captured yet can never become complete and is abandoned; one that is only being written still ends first.
+  // Begins a snapshot; call it before the lanes capture. An earlier snapshot of the job that is not captured completely
+  // can never become complete and is abandoned; one that is only being written still ends first.
   virtual void expect(SnapshotPlan plan) = 0;
-  // Nobody trains any more: one that is under way keeps no pace from here on.
+  // Lifts the budget from a snapshot that is under way, because training is over.
   virtual void hurry(JobId job, Round round) = 0;
-  // The snapshot will not become complete. Nothing happens if it is not under way. Waits for no disk: when it
-  // returns no buffer of that snapshot is held here any more but that of the chunk that is being written.
+  // Abandons a snapshot that will not become complete, if it is under way. Waits for no disk: when it returns, of that
+  // snapshot's buffers only that of the chunk that is being written is still held.
   virtual void abandon(JobId job, Round round, const std::string& reason) = 0;
 };
 
@@ -61,10 +61,10 @@ class Snapshotter final : public SnapshotOrders {
   using Done = std::function<void(const SnapshotDone&)>;
   using Log = std::function<void(const std::string&)>;
 
-  // REQUIRES: store outlives this object.
-  // Of the snapshots taken while training goes on at most one in this time is logged.
+  // At most one snapshot in this time is logged while training continues.
   static constexpr std::uint64_t kTellIntervalNs = 10'000'000'000;
 
+  // REQUIRES: store outlives this object.
   Snapshotter(Store& store, Options options, Done done, Log log);
   ~Snapshotter() override;  // stop()
   Snapshotter(const Snapshotter&) = delete;
@@ -72,16 +72,16 @@ class Snapshotter final : public SnapshotOrders {
 
   void expect(SnapshotPlan plan) override;
   void hurry(JobId job, Round round) override;
-  // A chunk of an expected snapshot. Of one that is not expected (any more), or a second copy: dropped.
+  // Takes a chunk of an expected snapshot. Drops a second copy, or a chunk that is not expected (any more).
   void captured(ChunkSnapshot chunk);
   void abandon(JobId job, Round round, const std::string& reason) override;
-  // Abandons what is under way and joins the thread. Idempotent.
+  // Abandons the snapshots that are under way and joins the thread. Idempotent.
   void stop();
 
   // Chunks captured and not yet written: what copy-on-write may hold in memory now.
   std::size_t waiting_chunks() const;
-  // Any thread. Grows with what is written; a disk that works on one call (a sync of all that a system holds in memory)
-  // says nothing meanwhile.
+  // Any thread. Returns the bytes written so far. The number stands still during one long call of the disk (a sync of
+  // all that a system holds in memory).
   std::uint64_t written() const { return written_.load(std::memory_order_relaxed); }
   bool at_disk() const { return at_disk_.load(std::memory_order_relaxed); }
 

@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 using records::SnapshotRecord;
 
-// On disk:  PATH/lock      held while a process has the store open; says which
+// On disk:  PATH/lock      held while a process has the store open; names the process
 //           PATH/db/       RocksDB
 //           PATH/incoming/ files of a snapshot being written; emptied at open
 // In the column family "default":  identity, job/<id>, snapshot/<job id>/<round>
@@ -69,7 +69,7 @@ rocksdb::WriteOptions synced() {
   return options;
 }
 
-// One process at a time, told apart by a lock that the kernel drops with the process, however it ends.
+// Admits one process at a time, by a lock that the kernel drops with the process, however it ends.
 class StoreLock {
  public:
   static Result<StoreLock> take(const fs::path& store) {
@@ -163,10 +163,10 @@ class RocksStore final : public Store {
   std::unique_ptr<rocksdb::DB> db_;
   Family default_;
   std::unique_ptr<LargePartFamilies> large_parts_;
-  std::mutex families_mutex_;                  // held by who makes or drops column families, and waits for the disk
+  std::mutex families_mutex_;                  // held while column families are made or dropped, waiting for the disk
   mutable std::mutex mutex_;                   // guards snapshots_ and aside_, for moments
   std::map<SnapshotKey, Snapshot> snapshots_;  // complete ones
-  std::map<std::string, Family> aside_;        // by name: of snapshots of which no record says that they are complete
+  std::map<std::string, Family> aside_;        // by name: of snapshots without a record that they are complete
 };
 
 class RocksSnapshotWriter final : public SnapshotWriter {
@@ -377,7 +377,7 @@ Status RocksStore::complete(SnapshotRecord record, const std::vector<std::string
     if (!files.empty()) {
       rocksdb::IngestExternalFileOptions ingest;
       ingest.move_files = true;
-      ingest.snapshot_consistency = false;  // nobody reads this family yet
+      ingest.snapshot_consistency = false;  // this family has no readers yet
       ingest.allow_global_seqno = false;    // nor are there older keys in it
       ingest.write_global_seqno = false;
       if (auto status = db_->IngestExternalFile(handle, files, ingest); !status.ok()) return status;

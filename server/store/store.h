@@ -1,10 +1,10 @@
-// Store: what a server keeps on disk (RocksDB): its identity, the coordinator's job registry, and consistent snapshots.
+// Store: a server's data on disk (RocksDB): its identity, the coordinator's job registry, and consistent snapshots.
 //
 // Column families: "default" holds small records (written with sync); every snapshot is a column family of its own
 // ("snap-JOB-ROUND-GENERATION"), filled by SST files that are written outside the write-ahead log and ingested, and
 // made valid by one synced key in "default" (snapshot complete). A snapshot without that key is a leftover of a crash,
 // or has lost its key: it is set aside, with a warning, until a later snapshot of its job is complete. Large parts of
-// what ranks keep are families as well (server/store/large_part_families.h). Every record has a format number and an
+// ranks' states are families as well (server/store/large_part_families.h). Every record has a format number and an
 // XXH3-64 checksum, checked on load.
 //
 // Thread rule: one thread at a time writes a snapshot; small records may be written from another thread. jobs() waits
@@ -28,7 +28,7 @@
 
 namespace tributary {
 
-// What identifies a snapshot beside its job and round; a load with other values is refused (kStore) naming both.
+// The identity of a snapshot. A load with other values is refused: kStore names both.
 struct SnapshotInfo {
   JobId job;
   std::string job_name;
@@ -63,7 +63,7 @@ using EachChunk = std::function<Status(ChunkIndex, ChunkState)>;
 class Store : public JobRegistry {
  public:
   // Opens or creates. kStore: held by another process, or it belongs to another server index (both are named);
-  // kStoreFormat: written by a newer format (both numbers are named). warn: hears the
+  // kStoreFormat: written by a newer format (both numbers are named). warn: gets the
   // database's warnings and errors, on any thread; may be empty.
   using Warn = std::function<void(const std::string&)>;
   static Result<std::unique_ptr<Store>> open(const std::string& path, std::uint16_t server_index, Warn warn = {});

@@ -7,14 +7,13 @@
 // kernels/tree_sum.h), collectives add in the order of ranks: ((r0 + r1) + r2) + ...
 //
 // Checks (violations() returns the violations, in words):
-//   order       any two conflicting accesses, of operations or the host (host_access()), are ordered by streams,
-//   events,
-//               collectives, callbacks and calls; independently of the order that happened (happens_before.h)
+//   order       any two conflicting accesses, of operations or the host (host_access()), are ordered by streams, by
+//               events, collectives, callbacks and calls; whatever order happened (happens_before.h)
 //   memory      accesses lie within live blocks; nothing is freed while work may touch it; exported pointers are bases;
 //               nothing is taken or freed while a group of collectives is half launched
-//   NCCL        calls for several communicators are in a group; all ranks call the same collective with the same count,
-//   in
-//               the same order; streams are not used between group_end() and comm_settled(); aborted ones not at all
+//   NCCL        calls for several communicators are in a group; all ranks call the same collectives, with the same
+//               counts, in the same order; streams are not used between group_end() and comm_settled(), and aborted
+//               communicators not at all
 //   callbacks   call nothing of the api
 //   the end     streams are idle when destroyed; live() counts what is left
 // Faults happen as FakeFaults plans them.

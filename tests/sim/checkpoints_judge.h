@@ -1,5 +1,5 @@
-// What a checkpoint that was saved must be: whole, of one round, with the reference's bits, and with what ranks kept
-// after that round.
+// Judges saved checkpoints: each must be whole, of one round, with the reference's bits, and with the states that ranks
+// kept after that round.
 #pragma once
 
 #include <functional>

@@ -15,7 +15,7 @@
 
 namespace tributary::sim {
 
-// Outlives processes. What is written is there, however its writer ends.
+// Outlives processes. Written bytes stay, however their writer ends.
 struct CheckpointFiles {
   struct File {
     std::map<std::uint32_t, Disk::Piece> chunks;
@@ -49,7 +49,7 @@ class CheckpointsSim {
   // Does a part of it. None: there is more to be done.
   using Step = std::function<std::optional<Status>(CheckpointDone&)>;
   struct Order {
-    CheckpointDone done;  // operation 0: nobody hears of it
+    CheckpointDone done;  // operation 0: it is not reported
     Step step;
   };
   class Loading;

@@ -1,9 +1,8 @@
-// Nodes with clocks of their own (modes ssp and async): a push is applied as it arrives, alone. There is no one right
-// result, but for the order in which the pushes arrived there is: the judge replays it, plainly, and compares bit for
-// bit after every push; what a node was answered, and got, is compared as well, and what was captured for a snapshot is
-// still that when it is written. It knows each node's clock on each chunk, so that it sees when a push is applied twice
-// or out of turn, and when an answer holds less than it must: the reader's own pushes, and all nodes' up to its clock
-// minus the bound.
+// Nodes with clocks of their own (modes ssp and async): a push is applied as it arrives, alone. There is one right
+// result for each order of arrival: the judge replays the pushes in that order, plainly, and compares bit for bit after
+// every push. It also compares each answer, as sent and as received, and a snapshot's chunk when captured and when
+// written. It knows each node's clock on each chunk. So it sees a push that is applied twice or out of turn, and an
+// answer that lacks a part: the reader's own pushes, and all nodes' pushes up to the reader's clock minus the bound.
 #pragma once
 
 #include <map>
@@ -15,7 +14,7 @@ namespace tributary::sim {
 
 class ClocksJudge final : public Judge {
  public:
-  // saved: what the view begins with; null: a fresh job.
+  // saved: the state that the view begins with; null: a fresh job.
   ClocksJudge(const JudgeSetup& setup, const SavedState* saved, Broken broken);
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame) override;
   void push_handled() override;
@@ -26,7 +25,7 @@ class ClocksJudge final : public Judge {
   void ended() override;
 
  private:
-  struct Told {  // what a node was answered last
+  struct Told {  // the last answer to a node
     bool any = false;
     std::uint64_t clock = 0, slowest = 0;
     std::vector<std::byte> bytes;

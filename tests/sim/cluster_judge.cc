@@ -90,7 +90,7 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
   ++(open.kept ? outcome_.kept : outcome_.restored);
 }
 
-// What a view begins with is one cut: a round is gone through again in a later view, and need not come to the same.
+// Checks that a view begins with one cut: snapshots of one view, because a repeated round may give other bits.
 void ClusterJudge::check_cut(const OpenJob& open) const {
   std::set<ViewId> views;
   for (const ChunkOwner& owner : open.owners) {
@@ -155,10 +155,10 @@ std::uint64_t ClusterJudge::floor(const View& view) const {
   if (!server_lost_ && !redoing_) return complete_;
   if (last_failed_) return committed_.value;
   if (!any_commit_) return 0;
-  // What rings have at most is their number of rounds, the open one among them.
+  // Rings have at most their number of rounds, the open one among them.
   const bool fits = complete_ + 1 <= committed_.value + scenario_.ring_rounds;
   const bool covered = scenario_.redo && !ring_gap_ && fits;
-  // What was decided about a round that nobody had an answer to is lost with its server.
+  // The decision about a round is lost with its server if no node had an answer of that round.
   const bool undecided = setup_.gate && complete_ > committed_.value;
   // A new coordinator does not know where the view before began: a shard that was being brought up to there, and lacked
   // its last round only, looks like one for which that round was open.
@@ -203,7 +203,7 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   }
   if (synchronous()) {
     for (std::uint32_t c = 0; c < reached_.size(); ++c) {
-      // A shard that was kept may have gone back to a snapshot in a view that opened, but never began.
+      // A kept shard may have gone back to a snapshot in a view that opened but never began.
       const ChunkOwner& owner = begun->open.owners[c];
       const bool kept = begun->kept.contains(owner.shard.value);
       const auto held = kept ? held_(owner, welcome.job, welcome.view, ChunkIndex(c)) : std::nullopt;
@@ -211,7 +211,7 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
       if (begun->members) begun->members->forget_after(ChunkIndex(c), reached_[c]);
     }
     complete_ = *std::ranges::min_element(reached_);
-    // Of the open round a server may know what was decided, even if none of its chunks has been through it.
+    // A server may know the decision about the open round, even if none of its chunks has been through that round.
     const std::uint64_t known = *std::ranges::max_element(reached_) + (begun->kept.empty() ? 0 : 1);
     if (begun->members && before != begun->nodes) begun->members->forget_decisions_after(known);
   }
@@ -222,12 +222,12 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   begun->start = start;
   redoing_ = start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
   if (!ring_gap_ || gap_until_) return;
-  // Of the round that other nodes had opened, chunks that servers kept have those nodes' sums.
+  // Chunks that servers kept have sums of the other nodes in the round that those had opened.
   gap_until_ = others && synchronous() ? Round(*std::ranges::max_element(reached_)) : welcome.resume_round;
 }
 
-// What nodes kept in views of other nodes, or before those, is of no use. A coordinator that came while such a view was
-// being opened does not know that it never began.
+// Checks that pushes kept in views of other nodes, or before those, are not used, and that others are. A coordinator
+// that came while such a view was being opened does not know that the view never began.
 void ClusterJudge::check_rings(const View& begun, std::uint64_t name, bool others) {
   const bool fresh = called_.insert(name).second;
   const bool unknown = std::ranges::any_of(others_opened_, [&](std::uint64_t by) { return by != begun.coordinator; });
@@ -345,7 +345,7 @@ void ClusterJudge::push_arrives(const ShardCore& core, const Push& push, std::sp
   }
   if (of->members) of->members->push_arrives(core, push, frame);
   if (synchronous()) {
-    // What a server kept may be a round further than the view's beginning.
+    // A kept chunk may be a round further than the view's beginning.
     const std::uint64_t version = core.version(push.key.chunk).value;
     if (of->versions.try_emplace(chunk, version).second) {
       reach(chunk, version);
@@ -464,7 +464,7 @@ void ClusterJudge::ended() {
       });
     }
   }
-  // What a disk has may be lost after it has said that it has the last snapshot.
+  // A disk may lose chunks after its server has acknowledged the last snapshot.
   if (chunks != setup_.layout->chunks() && !disk_hurt()) broken_("the last snapshot lacks chunks");
 }
 

@@ -1,4 +1,4 @@
-// What a simulated cluster is checked against (cluster_simulation.h has the list).
+// Judges a simulated cluster event by event (cluster_simulation.h has the list of checks).
 #pragma once
 
 #include <functional>
@@ -32,20 +32,20 @@ class ClusterJudge {
   using Broken = std::function<void(const std::string&)>;
   // The version that an open shard has of a chunk in its memory; none: its server is away.
   using Held = std::function<std::optional<Version>(const ChunkOwner& owner, JobId job, ViewId view, ChunkIndex chunk)>;
-  // replicas: of all-reduce jobs, where it is asked instead; else null.
+  // replicas: the judge of all-reduce jobs, which is asked instead; else null.
   ClusterJudge(const ClusterScenario& scenario, const std::vector<Disk>& disks, ClusterOutcome& outcome, Held held,
                Broken broken, ReplicasJudge* replicas);
 
-  // What the coordinator says. nodes: who is to take part, by their place in the view.
+  // The coordinator's messages. nodes: the nodes of the view, by place.
   void opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard,
              const std::vector<std::uint32_t>& nodes);
   void welcome(const JobWelcome& welcome, std::uint32_t node);
   void committed(Round round);
   void decides(const RoundDecision& decision);
-  // What it hears.
+  // The coordinator learns what a store has.
   void hears_stored(std::uint16_t shard, const std::vector<StoredJob>& stored) { losses_.hears_stored(shard, stored); }
 
-  // What servers do.
+  // The servers' actions.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame);
   void push_handled(const ShardCore& core, const Push& push);
   void query_handled(const ShardCore& core, const Query& query);
@@ -56,18 +56,18 @@ class ClusterJudge {
   void captured(const ChunkSnapshot& snapshot);
   void snapshot_read(const ChunkSnapshot& snapshot);
 
-  // What nodes do, and get. A push is made, and may be sent any number of times.
+  // The nodes' actions, and their results. A push is made once, and may be sent any number of times.
   void made(std::uint32_t node, ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> frame);
-  // A rank takes part in a view, with the state that it kept for the round before; its own: out of its memory.
+  // A rank takes part in a view, with the state that it kept for the round before. own: out of its own memory.
   void begins(const NodeJobSpec& view, std::uint32_t rank, std::span<const std::byte> state, bool own);
   void gives(std::uint32_t rank, Round round) { given_.emplace(rank, round.value); }
-  // It is to give what it has in memory as the state of that round, which it has nothing of.
+  // The rank is to give the state in its memory for that round, of which it has none.
   void makes_up(std::uint32_t rank, Round round) { made_up_.emplace(rank, round.value); }
   static std::vector<std::byte> state_of(std::uint32_t rank, Round round, ViewId view);
-  // The large part that a rank keeps with that; and which ranks of a view need no more than their own.
+  // The large part of a rank's state; and which ranks of a view need no more than their own state.
   static std::vector<std::byte> large_of(std::uint32_t rank, Round round);
   static bool keeps_whole(std::uint32_t view_rank) { return view_rank % 3 != 1; }
-  // What a rank got, of its own or of the first rank: small and large. `large` null: that is lost.
+  // A rank gets its own or the first rank's state, with the large part. large: null if it is lost.
   void gets_large(const NodeJobSpec& view, std::uint32_t rank, std::span<const std::byte> body,
                   const std::vector<std::byte>* large);
   void gets_first(const NodeJobSpec& view, std::uint32_t rank, std::span<const std::byte> state,
@@ -76,31 +76,31 @@ class ClusterJudge {
                  std::span<const float> params);
   void trained(std::uint32_t node, std::uint32_t local_rank, const NodeJobSpec& spec, std::span<const float> params);
 
-  // The job is what it was at that round, under another id.
+  // The job was restored to its state of that round, under another id.
   void restored(Round round);
   // The right parameters of a chunk at that version, in that view's history; none: there is no one right state.
   std::optional<std::span<const float>> right(ViewId view, ChunkIndex chunk, Round version) const;
 
-  // What is lost.
+  // Losses.
   void server_died() {
     server_lost_ = true;
     ++deaths_;
   }
-  // A last state could not be written, and the servers go: nobody has it, as trainers that are through take their rings
+  // A last state could not be written, and the servers end: the state is lost, as finished trainers take their rings
   // with them.
   void last_state_failed(std::uint16_t shard);
-  // It was stopped, and ends in good order. said: that something of a job is not saved.
+  // A server was stopped and shuts down cleanly. said: it reports that some state of a job is not saved.
   void server_ends(std::uint16_t shard, bool said);
   void server_ended();
-  // A view ends in the middle of a round, perhaps.
+  // The view may end in the middle of a round.
   void node_disturbed() { disturbed_ = newest_ ? newest_->open.view : ViewId(); }
-  // All servers are told that the job stops at this round; or a rank says that it has stopped after it.
+  // All servers get the order to stop the job at this round; or a rank reports that it has stopped after it.
   void stops_at(Round round);
   void store_lost(std::uint16_t shard);
   void ring_lost();
-  // What a snapshot of that round has on that server's disk.
+  // A chunk of that round's snapshot on that server's disk is damaged.
   void chunk_damaged(std::uint16_t shard, Round round) { losses_.damaged(shard, round); }
-  // committed: it may be.
+  // committed: the snapshot may be.
   void record_lost(std::uint16_t shard, Round round, bool committed) { losses_.record_lost(shard, round, committed); }
   void stores_replaced() {  // by empty ones: a join that was under way to the old coordinator opens a job there
     losses_ = {};
@@ -115,7 +115,7 @@ class ClusterJudge {
   std::uint64_t uncovered() const { return complete_ - std::min(complete_, committed_.value); }
 
   std::uint64_t complete() const { return complete_; }  // rounds that every chunk has been through
-  // Of a round's parameters.
+  // Returns how often a node got a round's parameters of a chunk.
   std::uint64_t deliveries() const { return replicas_ ? replicas_->deliveries() : deliveries_; }
   void ended();
 
@@ -124,7 +124,7 @@ class ClusterJudge {
     std::uint64_t coordinator = 0;
     OpenJob open;
     std::vector<std::uint32_t> nodes;
-    // What its states are compared with: one of the three, sync either of the latter two.
+    // The judge of its states: `clocks`, or `sync`, which is `members` or the judge of all rounds.
     std::unique_ptr<ClocksJudge> clocks;
     std::unique_ptr<MembersJudge> members;
     SyncJudge* sync = nullptr;
@@ -132,7 +132,7 @@ class ClusterJudge {
     bool welcomed = false;
     std::uint64_t start = 0;
     std::uint64_t deaths = 0;                         // of servers, until it opened
-    std::set<std::uint16_t> kept;                     // shards that go on with what they have in memory
+    std::set<std::uint16_t> kept;                     // shards that continue with their state in memory
     std::map<std::uint32_t, std::uint64_t> versions;  // by chunk, as their servers have them
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> at;  // by node and chunk, delivered
   };
@@ -164,7 +164,7 @@ class ClusterJudge {
   std::map<std::pair<JobId, ViewId>, View> views_;
   View* newest_ = nullptr;
   std::vector<std::uint32_t> began_with_;  // the nodes of the last view that ran
-  std::uint64_t began_as_ = 0;             // what it was told that rings of its rounds are called (JobWelcome::members)
+  std::uint64_t began_as_ = 0;             // the name of its rounds' rings, as nodes got it (JobWelcome::members)
   std::set<std::uint64_t> called_;         // all of these
   std::set<std::uint64_t> others_opened_;  // coordinators that have since opened a view of other nodes
   std::uint64_t began_under_ = 0;          // its coordinator
@@ -182,12 +182,12 @@ class ClusterJudge {
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> residuals_;  // in snapshots: chunk, version, hash
   bool last_failed_ = false;
-  bool told_lost_ = false;           // a server has ended, and said so
+  bool told_lost_ = false;           // a server has ended, and reported it
   std::optional<ViewId> disturbed_;  // by the loss of a node, and no later view has made a round since
-  std::optional<Round> stopped_;     // where the last view ended, if that was in good order
+  std::optional<Round> stopped_;     // where the last view ended, if cleanly
   bool redoing_ = false;             // a server is being brought up to the others
   bool ring_gap_ = false;            // some node lacks pushes after the last snapshot
-  bool residuals_lost_ = false;      // some node does not know what it has not said: since the last view began
+  bool residuals_lost_ = false;      // some node lost its residuals since the last view began
   bool lost_before_ = false;         // the same of views before, until every node has been seen to make a round
   std::optional<Round> gap_until_;   // a snapshot of this round makes up for it
 };

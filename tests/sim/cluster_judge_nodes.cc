@@ -1,4 +1,4 @@
-// What nodes do and get, judged.
+// Judges the nodes' actions and results.
 #include <cstring>
 
 #include "common/base/checksum.h"
@@ -23,7 +23,7 @@ std::vector<std::byte> ClusterJudge::state_of(std::uint32_t rank, Round round, V
 void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span<const std::byte> state, bool own) {
   const std::string who = in_words("rank", rank) + " begins at " + in_words("round", spec.view->start.value);
   if (state.empty()) {
-    // What a rank has given is committed with the snapshot, unless it was lost on the way.
+    // A rank's state is committed with the snapshot, unless it was lost on the way.
     if (scenario_.gentle && synchronous() && any_commit_ && spec.view->start == committed_ &&
         given_.contains({rank, spec.view->start.value})) {
       broken_(who + " without the state that it gave for the snapshot of that round");

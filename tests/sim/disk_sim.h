@@ -1,10 +1,10 @@
-// A server's disk in a simulated cluster and the store on it. As the real one
-// (server/store/store.h): the chunks of a snapshot go into files, which are synced; then a synced record makes them a
-// snapshot. What was not synced when the power failed is there, lost, or torn, each piece for itself; of a process that
-// is killed everything is there. A snapshot without its record is a leftover, and dropped at open.
+// A simulated server's disk and the store on it. As in the real one (server/store/store.h), the chunks of a snapshot go
+// into files, which are synced; then a synced record makes them a snapshot. After a power failure each piece that was
+// not synced is there, lost, or torn. A killed process loses nothing. A snapshot without its record is a leftover, and
+// dropped at open.
 //
 // Chunks lie there as the product writes them (server/chunk/chunk_record.h) and are read by the product's reader
-// (server/store/snapshot_file.h), so it is the product that finds what is damaged.
+// (server/store/snapshot_file.h), so the product must find the damage.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Disk {
   struct Piece {
     std::vector<std::pair<std::string, std::string>> entries;  // key and value: the header, then arrays
     bool synced = false;
-    bool damaged = false;                        // what the blocks of a file say of themselves
+    bool damaged = false;                        // a file's blocks show the damage
     StoredChunk stored(ChunkIndex chunk) const;  // as long as this is
     void damage(Random& random);                 // a bit of it is turned over
   };
@@ -38,7 +38,7 @@ struct Disk {
     // REQUIRES: recorded.
     Status read(const EachChunk& each) const;
     bool synced() const;
-    // What goes bad by itself, between two starts of the process: some chunk, the record that makes it complete.
+    // Damages a chunk, or loses the record that makes the snapshot complete, between two starts of the process.
     void damage_chunk(Random& random);
     void lose_record() { recorded = false; }
   };
@@ -50,7 +50,7 @@ struct Disk {
   using Key = std::pair<JobId, Round>;
   std::map<std::pair<Key, std::uint32_t>, Snapshot> snapshots;  // by generation
   std::map<JobId, Record> jobs;
-  // Of what ranks keep. One that is complete is synced; what is not is lost with the process.
+  // Large parts of ranks' states. A complete one is synced; an incomplete one is lost with the process.
   struct LargePieces {
     std::map<std::uint64_t, std::vector<std::byte>> pieces;  // by offset
     bool complete = false;
@@ -79,8 +79,8 @@ class LargePartsSim final : public LargePartStore {
 
 class StoreSim final : public Store {
  public:
-  // sync_records: false plants a bug: the registry is written without sync. drops_fail: so does this: nobody hears that
-  // a full disk keeps what is to be dropped.
+  // sync_records: false plants a bug: the registry is written without sync. drops_fail: false plants one, too: a full
+  // disk keeps what is to be dropped, and reports no error.
   StoreSim(Disk& disk, bool sync_records, bool drops_fail = true);
 
   std::vector<StoredJob> jobs() const override;
@@ -95,7 +95,7 @@ class StoreSim final : public Store {
   LargePartStore& large_parts() override { return large_parts_; }
   std::string path() const override { return "disk"; }
 
-  // Writing a snapshot, a step at a time. What it is called by from then on.
+  // Writes a snapshot, a step at a time. The handle names it from create() on.
   using Handle = std::pair<Disk::Key, std::uint32_t>;
   Handle create(const SnapshotInfo& info);
   Status write(const Handle& handle, const ChunkSnapshot& chunk);

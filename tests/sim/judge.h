@@ -1,5 +1,5 @@
-// What the rounds of a simulated view are checked against, event by event. cluster_judge.h tells what happens; the
-// judge knows what should: rounds_judge.h for synchronous rounds, members_judge.h for those whose nodes change,
+// Judge: the base of judges of a simulated view's rounds, event by event. cluster_judge.h reports the events; a judge
+// knows the right states: rounds_judge.h for synchronous rounds, members_judge.h for those whose nodes change,
 // clocks_judge.h for nodes with clocks of their own.
 #pragma once
 
@@ -20,11 +20,11 @@
 
 namespace tributary::sim {
 
-// What the servers' cores are told as well.
+// Options that the servers' cores get, too.
 struct JudgeSetup : ReferenceOptions {
   std::uint64_t staleness = ShardJob::kUnbounded;  // modes with clocks
-  Round start;                                     // clocks: what every node's begins at, if nothing better is known
-  bool deadline = false;                           // weights are what ranks say that they have managed
+  Round start;                                     // clocks: every node's first one, if nothing better is known
+  bool deadline = false;                           // weights are the samples that ranks report
 };
 
 struct ClusterScenario;

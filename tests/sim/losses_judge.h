@@ -1,5 +1,5 @@
-// What disks have lost, and what follows from it: a job that cannot go on without it is refused, naming a server and a
-// round, and never begins anew in silence.
+// Judges the consequences of losses on disks: a job that cannot continue is refused, with a server and a round in the
+// message, and never restarts from scratch silently.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@ class LossesJudge {
   // A whole store; matters: it had something of the job.
   void store_lost(std::uint16_t shard, bool matters);
   void damaged(std::uint16_t shard, Round round) { hurts_.push_back({shard, round}); }
-  // Of a snapshot that was not committed a record need not be there: the job goes on from an older one.
+  // Only a committed snapshot needs its record: without a later one the job continues from an older snapshot.
   void record_lost(std::uint16_t shard, Round round, bool committed) {
     if (committed) hurts_.push_back({shard, round});
   }
-  // What the coordinator hears of stores, and says.
+  // The coordinator learns what a store has, and commits a round.
   void hears_stored(std::uint16_t shard, const std::vector<StoredJob>& stored) { heard_[shard] = stored; }
   void committed(Round round) { committed_ = round; }
 
   bool any() const { return !hurts_.empty() || !lost_.empty(); }
-  // A server that has said that it has snapshots of another job than this one. There is one job, whatever its id.
+  // Returns a server that has reported snapshots of another job id. There is one job, whatever its id.
   std::optional<std::uint16_t> has_another(JobId job) const;
-  // May trainers be told this? Then something is lost that the job cannot go on without, and the message says where.
+  // Returns whether trainers may get this error: the job cannot continue after a loss, and the message names the place.
   bool may_refuse(const Error& error) const;
 
  private:

@@ -151,7 +151,7 @@ bool MembersJudge::decides(Round round, const GateDecision& decision) {
 
 void MembersJudge::stepped(ChunkIndex chunk, std::uint64_t version, bool again) {
   auto& states = history_[chunk.value];
-  // The sum of the nodes of then. (What was computed twice may differ, and it is the second sum that nodes keep.)
+  // The sum of that view's nodes. (A repeated computation may differ, and nodes keep the second sum.)
   if (again && !setup_.deadline && version < states.size()) return;
   if (version > states.size()) return broken(at(chunk, version) + " was made from a version that nobody has made");
   const auto decision = decisions_.find(version);

@@ -5,14 +5,14 @@
 // view.
 //
 // Each view has a judge of its own, which begins with the history of the one before. A view that goes back to a
-// snapshot writes another history from there on; what is said about an ended view is compared with that view's own.
+// snapshot writes another history from there on; events of an ended view are compared with that view's own.
 //
-// With a round gate, what is decided about a round follows from the nodes of the view that decides, on all chunks; if a
+// With a round gate, the decision about a round follows from the nodes of the view that decides, on all chunks. If a
 // view ended in the middle of applying it, the next one's nodes do their part of the round under the same decision.
 //
-// With error feedback, what nodes have not said yet lives as long as their view, but for snapshots: the next view's
-// nodes begin with what is in the one that servers have loaded, each with its own, or, if there are more or fewer of
-// them, the first with the sum.
+// With error feedback, residuals live as long as their view, but for snapshots: the next view's nodes begin with the
+// residuals of the snapshot that servers have loaded, each with its own. With another number of nodes, the first one
+// begins with the sum.
 #pragma once
 
 #include <map>
@@ -29,33 +29,33 @@ namespace tributary::sim {
 
 class MembersJudge final : public SyncJudge {
  public:
-  // nodes: who takes part, by their place in the view. before: of the view before; null: the first one.
+  // nodes: the nodes of the view, by place. before: the judge of the view before; null: this is the first view.
   MembersJudge(const JudgeSetup& setup, std::vector<std::uint32_t> nodes, const MembersJudge* before, Broken broken);
 
-  // Where ranks do not compute the same every time (JudgeSetup::deadline), rounds are made of what arrives.
+  // Where ranks do not compute the same every time (JudgeSetup::deadline), rounds are made of the pushes that arrive.
   void push_arrives(const ShardCore& core, const Push& push, std::span<const std::byte> frame) override;
-  // What came after `version` in an earlier view is not of the history that goes on; nor is what was decided then.
+  // Forget the versions or the decisions of an earlier view after this one: the history continues without them.
   void forget_after(ChunkIndex chunk, std::uint64_t version);
   void forget_decisions_after(std::uint64_t round);
-  // The coordinator says what is to become of a round. True: it is what the view before had decided about it, for
-  // chunks of other nodes.
+  // Takes the coordinator's decision about a round. True: it is the decision of the view before, about chunks of other
+  // nodes.
   bool decides(Round round, const GateDecision& decision);
   void stepped(ChunkIndex chunk, std::uint64_t version, bool again) override;
   std::span<const float> master(ChunkIndex chunk, std::uint64_t version) const override;
   std::span<const float> visible(ChunkIndex chunk, std::uint64_t version) const override;
   void delivered(std::uint32_t node, ChunkIndex chunk, Version version, std::span<const float> params) override;
   void snapshot_read(const ChunkSnapshot& snapshot, std::span<const float> params) override;
-  // A server begins with this, out of its store. True: with residuals of another number of nodes.
+  // A server begins with this state of its store. True: it has residuals of another number of nodes.
   bool restored(ChunkIndex chunk, const ChunkState& saved);
 
  private:
-  using Residuals = std::vector<std::vector<float>>;  // by place in the view; empty: nothing is left to say
+  using Residuals = std::vector<std::vector<float>>;  // by place in the view; empty: there are none
   struct State : SavedChunk {
     std::vector<float> visible;
     Residuals residuals;
     GateDecision gate;
   };
-  // What the view's nodes push, and how many samples are in it.
+  // The sum of the pushes of the view's nodes, and its number of samples.
   struct Sum {
     std::vector<float> values;
     std::uint64_t weight = 0;

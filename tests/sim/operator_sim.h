@@ -1,5 +1,5 @@
-// Who orders checkpoints of a simulated cluster, and restores one: a person with the tool, who asks what came of an
-// order and gives it again when the coordinator that had it is gone.
+// The operator of a simulated cluster: orders checkpoints and restores one, asks for the status of each order, and
+// repeats an order if its coordinator is gone.
 //
 // A restore: there must be a checkpoint; the trainers are stopped; where the number of servers changes, a cluster with
 // empty stores takes the place of the one that was; the order is given until it is carried out; the trainers are
@@ -30,13 +30,13 @@ class OperatorSim {
   bool idle() const { return saves_.empty() && !restoring_; }
   bool keeps_trainers() const { return restoring_ && *restoring_ != Restoring::kNoCheckpoint; }
   std::uint64_t saved() const { return saved_; }
-  std::uint64_t saved_parts() const { return saved_parts_; }  // large ones, of what ranks keep
+  std::uint64_t saved_parts() const { return saved_parts_; }  // large parts of ranks' states
   std::uint64_t failed() const { return failed_; }
   std::uint64_t restored() const { return restored_; }
 
  private:
   struct Order {
-    std::uint64_t coordinator = 0;  // that has it; 0: nobody yet
+    std::uint64_t coordinator = 0;  // that has it; 0: none yet
     std::uint64_t id = 0;
     bool committed = false;
     std::uint64_t begun_ns = 0;

@@ -1,5 +1,5 @@
 // Bugs planted inside the lanes' own code: tests/sim/plant.py writes copies of product sources in which each bug stands
-// beside the line it replaces. Only the programs that look for planted bugs link those copies.
+// next to the line it replaces. Only the programs that look for planted bugs link those copies.
 #pragma once
 
 #include "common/config/gate_rules.h"

@@ -24,7 +24,7 @@ std::vector<float> by_chunk(const Layout& layout, Function&& function) {
   return flat;
 }
 
-// What a round pushes of each chunk: the ranks that hold it are added on each node, the nodes that have it after that.
+// A round's sum of each chunk: over the ranks that hold it on each node, then over the nodes that have it.
 struct RoundSum {
   std::vector<float> values;
   std::uint64_t weight = 0;  // samples

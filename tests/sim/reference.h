@@ -25,7 +25,7 @@ struct ReferenceOptions {
   double lr = 0.1;
   ScheduleConfig schedule;
   std::shared_ptr<const kernels::Optimizer> optimizer;
-  std::shared_ptr<const kernels::Optimizer> other_group;  // not null: trainers say settings, and this is group 1's
+  std::shared_ptr<const kernels::Optimizer> other_group;  // not null: trainers send settings, and this is group 1's
   std::optional<GateConfig> gate;
   ModelRanks model_ranks;  // of all ranks
 };
@@ -47,7 +47,7 @@ class Reference {
   // By version: master parameters, and what trainers see of them after the pull encoding.
   const std::vector<float>& master(std::uint64_t version) const { return master_[version]; }
   const std::vector<float>& visible(std::uint64_t version) const { return visible_[version]; }
-  // What `node` had not sent yet after that version's round, if the push encoding keeps residuals.
+  // Returns the residual of `node` after that version's round, if the push encoding keeps residuals.
   const std::vector<float>& residual(std::uint64_t version, std::uint32_t node) const {
     return residuals_[version][node];
   }
@@ -62,18 +62,18 @@ class Reference {
 // kernels/tree_sum.h's tree, written as its definition.
 std::vector<float> add_in_tree_order(std::vector<std::vector<float>> level);
 
-// What arrives of a node's sum of a chunk; `residual`, what it has not said yet, is updated if the encoding keeps one.
+// Returns a node's sum of a chunk as it arrives at the server. Updates `residual` if the encoding keeps one.
 std::vector<float> pushed_chunk(const Encoding& push, std::span<const float> sum, std::uint64_t weight,
                                 std::span<float> residual);
-// What trainers see of a chunk after an answer with these parameters, where they saw `seen` before it.
+// Returns a chunk as trainers see it after an answer with these parameters. seen: as they saw it before.
 std::vector<float> pulled_chunk(const Encoding& pull, std::span<const float> params, std::vector<float> seen);
 
-// What the simulated trainers compute: element-wise, and dependent on the parameters, so that one wrong bit spreads.
+// The simulated trainers' computation: element-wise, and dependent on the parameters, so that one wrong bit spreads.
 float initial_value(std::uint64_t seed, std::uint64_t element);
 float gradient_value(std::uint64_t seed, std::uint32_t rank, std::uint64_t round, std::uint64_t element,
                      float parameter);
 std::uint64_t sample_weight(std::uint64_t seed, std::uint32_t rank, std::uint64_t round);
-// Settings that trainers say of the round's step for a group of tensors.
+// Returns the trainers' settings of the round's step for a group of tensors.
 StepSettings settings_of(std::uint64_t seed, std::uint64_t round, std::uint32_t group,
                          const kernels::Optimizer& optimizer);
 

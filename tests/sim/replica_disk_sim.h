@@ -1,5 +1,5 @@
-// What an all-reduce job's node keeps of it on its disk (worker/allreduce/replica_checkpoints.h): whole checkpoints,
-// the newest two; what is being written is nothing until it is whole. Chunks are records as the product writes them.
+// The disk of an all-reduce job's node (worker/allreduce/replica_checkpoints.h): the newest two checkpoints, which
+// count only when they are whole. Chunks are records as the product writes them.
 #pragma once
 
 #include <cstdint>

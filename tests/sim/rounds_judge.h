@@ -13,7 +13,7 @@ class SyncJudge : public Judge {
   using Judge::Judge;
   // A server has made this version. again: of a round before the view's beginning, from pushes that nodes had kept.
   virtual void stepped(ChunkIndex /*chunk*/, std::uint64_t /*version*/, bool /*again*/) {}
-  // What servers have, and what nodes see of it. REQUIRES: the version has been made.
+  // Return the servers' parameters, and the parameters as nodes see them. REQUIRES: the version has been made.
   virtual std::span<const float> master(ChunkIndex chunk, std::uint64_t version) const = 0;
   virtual std::span<const float> visible(ChunkIndex chunk, std::uint64_t version) const = 0;
 };

@@ -18,7 +18,7 @@ class SnapshotsSim final : public SnapshotOrders {
  public:
   struct Options {
     std::uint64_t step_ns = 1'000'000;  // for a chunk, a sync, a record
-    bool syncs = true;                  // false plants a bug: files are not synced before the record says that they are
+    bool syncs = true;                  // false plants a bug: files are not synced before the record
   };
   using Done = std::function<void(const SnapshotDone&)>;
   using Read = std::function<void(const ChunkSnapshot&)>;  // a chunk is about to be written

@@ -92,18 +92,18 @@ class TrainerSim final : public Process {
   std::uint64_t attaches_ = 0;
   std::shared_ptr<NodeJob> job_;  // the memory
   Round resume_, complete_, pushed_;
-  Round ready_;                                 // counts what it has given to the session
+  Round ready_;                                 // counts the gradients given to the session
   std::uint64_t weight_ = 0;                    // of the round that it computes
   std::uint32_t idle_ = 0;                      // attach_pause()
   bool moved_ = false;                          // a round of this session is complete
   std::shared_ptr<FileDescriptor> kept_;        // SessionKeepsake
   std::vector<KeptState> states_, own_states_;  // kept in this session, and in the one before
   std::optional<KeptState> coming_;             // its own, whose large part is under way
-  bool awaits_first_ = false;                   // what the first rank keeps
+  bool awaits_first_ = false;                   // the first rank's state
   std::uint32_t view_rank_ = 0;
   JobId lived_in_;
   std::optional<Round> knows_;  // own_states_ has that of this round
-  std::set<Round> given_;       // of states_, what the worker has
+  std::set<Round> given_;       // of states_, those that the worker has
   std::optional<AttachStopped> stopped_;
   ValueAnswers answers_;       // SessionKeepsake
   std::deque<ValueKey> asks_;  // in turn; the first is under way

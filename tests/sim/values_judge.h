@@ -1,7 +1,7 @@
-// Judges the values that ranks of a simulated job give each other. In a view whoever gets the answer to a key gets the
-// same bytes, and the same as ranks that have lived know from the view before. Without a daemon that has died it is the
-// same from view to view, whoever of the ranks has lived; but not if a view begins so many rounds before that nobody
-// keeps them. In elastic jobs it is the same in a view.
+// Judges the values that ranks of a simulated job exchange. In a view all ranks get the same bytes as answer to a key,
+// and the same as surviving ranks know from the view before. If no daemon has died, the answer is the same from view to
+// view, whichever ranks have survived; but not if a view begins so many rounds before that no rank keeps the answers.
+// In elastic jobs the answer is the same within a view.
 #pragma once
 
 #include <functional>

@@ -2,9 +2,11 @@
 // same on all nodes: groups of chunks from the last to the first, round by round. allreduce_issue.cc puts the work on
 // the streams.
 //
-//   main   tail to the device ──► [sum in the node] ─► [sum over nodes] ─┐       step ─► [parameters to the node's
-//   devices] ─┐ out                                                 tail to the host ─┴─ host ─┘        (a checkpoint's
-//   copies) ─ host ◄─┘
+//   main  tail to device ─► [sum in node] ─► [sum over nodes] ┐               ┌► step ─► [gather] ┐
+//   out                                                       └► tail ─► host ┘                   └► (copies) ─► host
+//
+// Only sharded jobs have [sum in node] and [gather], which brings the parameters to all devices of the node. Only jobs
+// of several members have tails and [sum over nodes]. (copies) to the host: of a chunk that a checkpoint wants.
 //
 // The step's scale is 1 / total weight, and the host computes a step's scalars: so the tail goes through the host
 // between the sum and the step. Meanwhile the next groups' sums are on the stream: up to AllreduceDevices::kSlots

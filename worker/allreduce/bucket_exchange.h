@@ -51,7 +51,7 @@ class BucketExchange {
 
   // ---- The conductor's thread ----
 
-  // Appends what this node publishes. device: the control ring's; null if there is one node.
+  // Appends this node's addresses. device: the control ring's; null if there is one node.
   virtual Status open(std::shared_ptr<GlooDevice> device, Addresses& mine) = 0;
   virtual std::size_t address_count(std::uint32_t node) const = 0;  // that `node` publishes
   virtual void begin_connecting() {}  // does its part while the control ring is being connected

@@ -18,7 +18,7 @@ namespace tributary {
 
 class DeviceExchange final : public BucketExchange, private BucketOutput {
  public:
-  // output: for what happens after start(). It and the view outlive this.
+  // output: gets the events after start(). It and the view outlive this.
   DeviceExchange(std::shared_ptr<AllreduceDevices> devices, const ViewPlan& view, BucketOutput& output, Logger logger)
       : devices_(std::move(devices)), view_(view), output_(output), logger_(std::move(logger)) {}
   ~DeviceExchange() override {

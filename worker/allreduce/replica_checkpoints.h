@@ -1,7 +1,6 @@
 // ReplicaCheckpoints: the checkpoints of one all-reduce job, which node 0's worker keeps below its own [store] path:
 //
-//   STORE/allreduce/NAME-round-R/     a checkpoint as servers write them (common/files/checkpoint_manifest.h), of one
-//   shard
+//   STORE/allreduce/NAME-round-R/   a checkpoint of one shard, as servers write it (common/files/checkpoint_manifest.h)
 //
 // So `tributary checkpoint list`, `verify` and `export` read them, too. A checkpoint is written in a directory next to
 // its final one, synced and renamed; every value is also checked when it is read. The newest two are kept.

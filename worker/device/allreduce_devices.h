@@ -5,9 +5,9 @@
 //   per device  gradients   float[padded]          lent to its rank; a chunk's sum over all ranks takes their place
 //               parameters  float[padded]          lent to its rank
 //               state       float[state elements]  per array of the optimizer; sharded: of this device's chunks only
-//               slots       each: the sum of the node (sharded), and the tail
-//   per device, slots       each: tail out and in, and a chunk's parameters and state on their way to or
-//   pinned                  from the host
+//               slots       each: the tail, and the node's sum of this device's chunk (sharded)
+//   per device, slots       each: the tail out and in, and a chunk's parameters and state on their way to the host
+//     pinned                or from it
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// AllreducePlan: which device of this node does what for an all-reduce job over devices (docs/allreduce-gpu.md). Every
-// local rank has a device of its own: position and local rank are the same number.
+// AllreducePlan: the tasks of a node's devices in an all-reduce job over devices (docs/allreduce-gpu.md). Every local
+// rank has a device of its own: position and local rank are the same number.
 //
 // Sharded (algorithm "hierarchical", several devices): a group is as many chunks as there are devices; chunk p of a
 // group is device p's, which adds it up over the nodes and steps it. Otherwise a group is one chunk, and every device

@@ -53,7 +53,7 @@ class DeviceEngine final : public StreamPipeline {
 
   const DevicePlan& plan() const { return plan_; }
   DeviceMemory& memory() { return *memory_; }
-  // Any thread: nanoseconds in which at least one group was being reduced, and what groups took.
+  // Any thread: nanoseconds in which at least one group was being reduced, and the times of groups.
   std::uint64_t busy_ns() const { return busy_ns_.load(std::memory_order_relaxed); }
   DeviceTimes times() const {
     return {reduce_.groups.load(std::memory_order_relaxed), reduce_.total_ns.load(std::memory_order_relaxed),

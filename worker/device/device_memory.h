@@ -3,13 +3,12 @@
 //
 //   per rank      gradients   float[padded]           lent to its trainer
 //   per device    parameters  float[padded]           lent to its trainers
-//                 residuals   2 x float[groups * chunk]   encodings with error feedback: of this device's chunks. They
-//                             take turns: until the answer to a round has come the residual before it is still there
-//                 staging     per slot: sum of the ranks here, the device's share of the node's sum, its frame,
-//                 scratch;
-//                             and the answer's frame
+//                 residuals   2 x float[groups * chunk]   of this device's chunks, for encodings with error feedback;
+//                             two, in turn: until a round is answered, the residual before that round remains
+//                 staging     per slot: the sum of the ranks here, the device's share of the node's sum, its frame,
+//                             the encoder's scratch, and the answer's frame
 //   per device,   areas       one per chunk of this device: frame | pad | residual | answer
-//   pinned
+//     pinned
 //
 // An area's frame is pushed, with the residual behind it when a snapshot wants the residual. Without error feedback
 // nothing needs the frame once the answer is there, so the answer takes the frame's place.

@@ -49,7 +49,7 @@ class DeviceReduction final : public DeviceLender, private DeviceEngineOutput {
   const DeviceMemory& memory() const { return engine_->memory(); }
   const DeviceLoan& loan(std::uint32_t rank) const override { return loans_[rank]; }
   std::uint64_t pinned_bytes() const override { return DeviceMemory::pinned_bytes(plan()); }
-  // With a pump: what the thread would do.
+  // With a pump: does the thread's work.
   void step(std::uint64_t now_ns) { engine_->step(now_ns); }
   std::uint64_t next_step_ns(std::uint64_t now_ns) const { return engine_->next_step_ns(now_ns); }
 

@@ -34,7 +34,7 @@ class StreamPipeline {
   StreamPipeline(const StreamPipeline&) = delete;
   StreamPipeline& operator=(const StreamPipeline&) = delete;
 
-  // Takes the inbox and does what can be done.
+  // Handles the inbox and puts the work that is possible on the streams.
   void step(std::uint64_t now_ns);
   // When to call step() again if the inbox stays empty, after a step at `now_ns`; kIdle: not.
   std::uint64_t next_step_ns(std::uint64_t now_ns) const;
@@ -59,7 +59,7 @@ class StreamPipeline {
   virtual void communicators_ready() {}
   // The collectives that were called are on their streams.
   virtual Status settled() = 0;
-  // Puts what can be done on the streams, until something has to settle().
+  // Puts the work that is possible on the streams, until a collective has to settle().
   virtual Status issue() = 0;
   virtual bool under_way() const = 0;
   // Returns too_slow() of work under way that has made no progress for late().

@@ -2,9 +2,18 @@
 // ClientOutput; time comes in as an argument. The lane (worker/node/lane.h) and the simulator drive the same class.
 //
 // Per chunk:
-//   waiting for initial values (the first holder in a fresh job) -> queued -> sent -> idle   the first parameters
-//   (Init, Pull) idle -> queued (gradient ready) -> sent -> held (receipt came) -> idle         a round (Push) queued
-//   -> sent -> held -> queued ... -> queued (Pull)                          rounds that the server lost (redo)
+//
+//   waiting for values ──┐ initial_values_ready(): the first holder's, in a fresh job
+//                        ▼
+//    idle ────────────► queued ───────────► sent ────────────► held
+//     ▲  start(),         ▲  window has room │  acknowledged     │
+//     │  gradient_ready() │                  │                   │
+//     │                   └──────────────────┼───────────────────┤  Resend; a push with redo was applied: the next one
+//     └──────────────────────────────────────┴───────────────────┘  answer (a late one reaches a queued chunk, too)
+//
+//   Sent in this order: a Push with redo for each round that the server lost; a Pull of the first parameters, behind
+//   an Init if this node gives their values; a Push for each round.
+//   keep_residuals(): any of idle, queued, sent and held ──► queued ──► sent ──► kept (acknowledged).
 //
 // The window counts sent-but-unacknowledged bytes; a receipt (or the answer itself) gives the credit back. It does not
 // count held pushes: their answer waits for other nodes, and two workers that push in different orders would wait for

@@ -31,9 +31,9 @@ class DataSocket {
   DataSocket(DataSocket&&) = default;
 
   zmq::socket_t& socket() { return socket_; }
-  // Connects again where ZeroMQ does not. A line for the log if the lane refused the last attempt. Does not block.
+  // Connects again where ZeroMQ does not. Returns a log line if the lane refused the last attempt. Does not block.
   std::optional<std::string> tick(std::uint64_t now_ms);
-  // What is queued is dropped, and its memory returned.
+  // Closes the socket, drops queued messages and returns their memory.
   void close();
 
  private:

@@ -1,12 +1,12 @@
-// HeldStates: what the ranks of a node gave of their last rounds (HeldState), for whoever takes their place: a trainer
-// that is killed costs nothing then, though no snapshot has its round. Lives in the worker, from view to view.
+// HeldStates: the states of a node's ranks after their last rounds (HeldState), for trainers that replace them. So a
+// killed trainer costs no progress, although no snapshot has its round. Lives in the worker, from view to view.
 //
 // Large parts are memory that trainers made and share. Those of states that were given for a snapshot (RankState) stay
-// until the coordinator has had the time to fetch them, though the rank is rounds further then. All of it counts
+// until the coordinator has had the time to fetch them, though the rank is rounds further then. All of them count
 // against the worker's memory.
 //
-// Invariants: of a rank there are at most kRounds rounds, of which the newest kLargeRounds have large parts; of a job
-// at most kMaxJobBytes beside large parts; of jobs at most kMaxJobs. A view that begins at a round leaves what is of
+// Invariants: a rank has at most kRounds rounds, of which the newest kLargeRounds have large parts; a job has at most
+// kMaxJobBytes without large parts; there are at most kMaxJobs jobs. A view that begins at a round leaves the states of
 // that round.
 #pragma once
 
@@ -36,14 +36,14 @@ class HeldStates {
   Status hold(const std::string& job, std::uint32_t local_rank, KeptState state, std::uint64_t now_ms);
   // The rank gave the state of this round to the coordinator, which may fetch its large part.
   void given(const std::string& job, std::uint32_t local_rank, Round round);
-  // A view of the job begins after this round; anew: with nothing that there is, as if the job has another id, or this
-  // node another rank in it.
+  // A view of the job begins after this round. anew: without any held state, as for another id of the job or another
+  // rank of this node in it.
   void begin(const std::string& job, JobId id, NodeRank node, Round round, bool anew, std::uint64_t now_ms);
-  // Fills in which whole states there are: for those of whom nothing is known.
+  // Fills in the rounds and ranks of whole states that are held, for ranks whose states are not known.
   void describe(const std::string& job, JoinJob& join) const;
-  // What is held of a rank; null: nothing.
+  // Returns a rank's held state of this round; null: there is none.
   const KeptState* of(const std::string& job, std::uint32_t local_rank, Round round) const;
-  // Of any rank of any job; null: nobody has it.
+  // Returns a large part of any rank of any job; null: no rank has it.
   std::shared_ptr<const SealedBytes> large(const LargePart& large) const;
   void in_use(const std::string& job, std::uint64_t now_ms);  // it does not age
   void tick(std::uint64_t now_ms);

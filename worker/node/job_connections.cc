@@ -99,7 +99,7 @@ void JobConnections::ask_links(std::uint64_t now) {
   }
 }
 
-// What the payloads to servers lie in.
+// Returns the memory regions in which payloads to servers lie.
 Result<std::vector<const SharedMemory*>> JobConnections::regions() {
   std::vector<const SharedMemory*> regions = job_->reducer().frames();
   if (job_->reducer().lends_gradients()) regions.push_back(&memory()->rank_memory(0));

@@ -1,5 +1,5 @@
-// JobConnections: what a WorkerLaneJob needs of the machine: a socket to every server lane that it talks to, and memory
-// shared with those on this machine. Thread rule: the lane's thread.
+// JobConnections: a WorkerLaneJob's means on the machine: a socket to every server lane of the job, and memory shared
+// with the lanes on this machine. Thread rule: the lane's thread.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class JobConnections final : private WorkerLaneOutput {
   // Held until close().
   void hold(RedoRing::Use ring) { ring_use_ = std::move(ring); }
 
-  // Takes what servers on this machine say to the wish to share memory; when all have, the job begins.
+  // Takes the replies of servers on this machine to requests to share memory; after the last one the job begins.
   void poll_links();
   // Up to `batch` messages per connection. True if a connection may have more.
   bool receive(int batch);

@@ -3,20 +3,20 @@
 // encodes and sends it, and writes the answer into the node region. Lane w serves the server lanes l with
 // l % lanes == w.
 //
-// What the data path costs in locks, copies and memory:
+// Costs of the data path:
 //   locks    None. Jobs belong to this thread alone. Trainers ring an eventfd; commands of the attach thread wait in
 //            a queue whose mutex is touched only when its eventfd fired.
 //   copies   None on the way out: the payload is the trainer's shared memory (one rank, fp32) or the reducer's frame,
 //            lent to ZeroMQ. On the way in ZeroMQ's frame is decoded straight into the node region (the only pass
 //            over it).
-//            With a server on this machine both frames stay where they are, and messages say where (lane_link.h).
+//            With a server on this machine both frames stay where they are, and messages name the place (lane_link.h).
 //   memory   Our code allocates nothing per chunk. libzmq allocates a block per header, per received frame, and a
 //            handle per lent frame; tune_malloc_for_frames() keeps them within the process.
 //
 // Lending and teardown: every lent message is counted (LentMemory). closing() a job closes its sockets with LINGER 0,
-// which makes ZeroMQ drop what is queued; the job, its frames and its shared memory live on in closing_ until the count
-// is zero. When the lane stops it closes the context, which waits for ZeroMQ's I/O thread;
-// then the count is zero for certain.
+// which makes ZeroMQ drop queued messages; the job, its frames and its shared memory live on in closing_ until the
+// count is zero. When the lane stops it closes the context, which waits for ZeroMQ's I/O thread; then the count is zero
+// for certain.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,8 @@ class WorkerLane final : public NodeLane {
   // Any thread.
   void open(std::shared_ptr<NodeJob> job);
   void initial_values(std::shared_ptr<NodeJob> job);
-  // keep: the view ended in good order, and what the node still owes the servers (residuals) is sent before the sockets
-  // are closed, while servers take it.
+  // keep: the view ended cleanly, and residuals that the servers lack are sent before the sockets are closed, while
+  // servers take them.
   void close(std::shared_ptr<NodeJob> job, bool keep);
   void trace(std::shared_ptr<NodeJob> job, std::shared_ptr<TraceBuffer> buffer);  // WorkerLaneJob::trace()
 

@@ -14,25 +14,24 @@ namespace tributary {
 class LaneLink {
  public:
   LaneLink() = default;  // none
-  // Asks the server lane behind `socket` (connect_link()). regions: what the node's payloads lie in; they outlive the
-  // link.
+  // Asks the server lane behind `socket` (connect_link()). regions: of the node's payloads; they outlive the link.
   static Result<LaneLink> ask(FileDescriptor socket, const LinkRequest& request,
                               std::vector<const SharedMemory*> regions, std::uint64_t now_ms);
 
   // Asked, and no reply yet: the socket becomes readable.
   bool asked() const { return socket_ && number_ == 0; }
   int fd() const { return socket_.get(); }
-  // REQUIRES: asked(). Takes the reply if it has come. Then, or when it is overdue, asked() is false; an error says why
-  // nothing is shared.
+  // REQUIRES: asked(). Takes the reply if it has come. Then, or when it is overdue, asked() is false; an error is the
+  // reason why nothing is shared.
   Status poll(std::uint64_t now_ms);
 
   bool shared() const { return number_ != 0; }
   // For the header of a message to the server: names the link, and where `payload` lies if it is in a region.
   PayloadPlace place(std::span<const std::byte> payload) const;
-  // What the server sent, to be read before read(). kInvalidArgument if it does not lie in its buffers, or may lie
-  // there no more.
+  // Returns a payload of the server, valid until read(). kInvalidArgument: it does not lie in the server's buffers, or
+  // perhaps lies there no more.
   Result<std::span<const std::byte>> payload(const PayloadPlace& place) const;
-  // That was looked at for the last time. The server hears of it with the next message (place()).
+  // Marks `place` as consumed. The next message (place()) reports it to the server.
   void read(const PayloadPlace& place) { read_.read(place.ticket); }
 
  private:

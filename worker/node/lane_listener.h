@@ -1,4 +1,4 @@
-// What lanes tell those who open jobs on them.
+// Lanes' reports to the openers of jobs on them.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@ namespace tributary {
 
 class NodeJob;
 
-// Why a job cannot go on, seen from a lane.
+// The reason why a job cannot continue, as a lane sees it.
 struct LaneFailure {
   enum class Kind {
     kTrainer,   // `local_rank` broke the rules
     kRefused,   // a server refused something
-    kViewOver,  // a server does not know this view any more, or this node's devices are lost: it goes on in another
+    kViewOver,  // a server does not know this view any more, or the devices here are lost: it continues in another
   };
   Kind kind = Kind::kRefused;
   std::uint32_t local_rank = 0;

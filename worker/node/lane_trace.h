@@ -1,5 +1,5 @@
-// WorkerLaneTrace: what a worker lane records of a job while it is traced (docs/trace.md). Pure: times come as
-// arguments. Thread rule: the lane's.
+// WorkerLaneTrace: a worker lane's records of a traced job (docs/trace.md). Pure: times come as arguments. Thread rule:
+// the lane's.
 #pragma once
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace tributary {
 
 class WorkerLaneTrace {
  public:
-  // Chunks come as the node's layout numbers them. reduced_ns: what the lane has spent on reducing so far.
+  // Chunks come as the node's layout numbers them. reduced_ns: the lane's time of reducing so far.
   WorkerLaneTrace(std::shared_ptr<const Layout> layout, std::uint64_t reduced_ns, std::shared_ptr<TraceBuffer> buffer)
       : layout_(std::move(layout)), buffer_(std::move(buffer)), reduced_ns_(reduced_ns), arrived_(layout_->chunks()) {}
 
   void ready(ChunkIndex chunk, Round round, std::uint64_t now_ns) {
     record(TraceKind::kReady, chunk, round, now_ns, now_ns);
   }
-  // reduced_ns: as in the constructor. What it has grown by was this chunk's.
+  // reduced_ns: as in the constructor. Its growth is this chunk's time.
   void reduced(ChunkIndex chunk, Round round, std::uint64_t now_ns, std::uint64_t reduced_ns) {
     record(TraceKind::kReduced, chunk, round, now_ns - std::min(now_ns, reduced_ns - reduced_ns_), now_ns);
     reduced_ns_ = reduced_ns;
@@ -31,7 +31,7 @@ class WorkerLaneTrace {
   void sent(ChunkIndex chunk, Round round, std::uint64_t now_ns) {
     record(TraceKind::kSent, chunk, round, now_ns, now_ns);
   }
-  // By a receipt. A server may name any chunk.
+  // By an acknowledgement. A server may name any chunk.
   void acknowledged(ChunkIndex chunk, Round round, std::uint64_t now_ns) {
     if (chunk.value < arrived_.size()) record(TraceKind::kAcknowledged, chunk, round, now_ns, now_ns);
   }
@@ -39,11 +39,11 @@ class WorkerLaneTrace {
   void arrived(ChunkIndex chunk, std::uint64_t now_ns) {
     if (chunk.value < arrived_.size()) arrived_[chunk.value] = now_ns;
   }
-  // It is what trainers see now.
+  // Trainers see this version now.
   void delivered(ChunkIndex chunk, Version version, std::uint64_t now_ns) {
     record(TraceKind::kArrived, chunk, Round(version.value), std::min(arrived_[chunk.value], now_ns), now_ns);
   }
-  // Nothing of the round that was reduced last is under way any more: what the pace meter has in total by then.
+  // Nothing of the round that was reduced last is under way any more. Arguments: the pace meter's totals by then.
   void metered(std::uint64_t compute_ns, std::uint64_t network_ns) {
     record(TraceKind::kMeterCompute, ChunkIndex(), round_, 0, compute_ns);
     record(TraceKind::kMeterReduce, ChunkIndex(), round_, 0, reduced_ns_);

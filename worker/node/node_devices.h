@@ -26,16 +26,16 @@ class NodeDevices {
   // How long open() waits for the memory of a job that is just ending.
   static constexpr std::uint64_t kMemoryPatienceMs = 2'000;
 
-  // api: null if there are no devices, then `why_none` says why.
+  // api: null if there are no devices, for the reason `why_none`.
   NodeDevices(const WorkerConfig& config, std::shared_ptr<DeviceApi> api, std::string why_none, Logger logger);
 
-  // Finds devices, or says in words why there are none.
+  // Finds devices, or returns in words why there are none.
   using Look = std::function<Result<std::shared_ptr<DeviceApi>>()>;
   static constexpr std::chrono::milliseconds kLookPatience{20'000}, kLookInterval{1'000};
 
-  // As the machine has them. Logs what it found: devices, NCCL and its settings. Looks again while the driver is about
-  // to begin (kUnavailable of `look`). kUnavailable after `patience`: a daemon that is started again may find devices,
-  // and must not leave them unused for its life.
+  // Finds the machine's devices. Logs them, NCCL and its settings. Looks again while the driver is about to begin
+  // (kUnavailable of `look`). kUnavailable after `patience`: a daemon that is started again may find devices, and must
+  // not leave them unused for its life.
   static Result<std::shared_ptr<NodeDevices>> of_this_machine(const WorkerConfig& config, const Logger& logger,
                                                               const Look& look = make_cuda_device_api,
                                                               std::chrono::milliseconds patience = kLookPatience,
@@ -46,11 +46,11 @@ class NodeDevices {
   // uuids: of all local ranks. Null: reduce on the host. Errors only if that is not permitted.
   Result<std::shared_ptr<DeviceReduction>> open(const ViewPlan& view, std::span<const std::string> uuids);
 
-  // The same for an all-reduce job: null, with the reason in `why`, if its ranks cannot be added up by NCCL here. What
-  // other nodes can is another question (NodeJobs).
+  // The same for an all-reduce job: null, with the reason in `why`, if NCCL cannot add up its ranks here. NodeJobs asks
+  // the other nodes.
   Result<std::shared_ptr<AllreduceDevices>> open_allreduce(const ViewPlan& view, NodeRank node,
                                                            std::span<const std::string> uuids, std::string& why);
-  // "NCCL 2.28.9": what all nodes of an all-reduce job must have in common.
+  // Returns "NCCL 2.28.9": all nodes of an all-reduce job must have the same.
   std::string collectives_number() const;
   bool required() const {
     return config_.node_reduction == NodeReduction::kDevice;

@@ -1,6 +1,6 @@
-// NodeLane: what the lanes of a worker have in common (lane.h, allreduce_lane.h), and what each is to its jobs: a
-// thread, the doorbell that trainers ring, the commands of the attach thread, who is told of failures, and how many
-// jobs outlive their view.
+// NodeLane: the common part of a worker's lanes (lane.h, allreduce_lane.h), as jobs see them: a thread, the doorbell
+// that trainers ring, the commands of the attach thread, the listener for failures, and the number of jobs that outlive
+// their view.
 //
 // Thread rule: any thread; run() is the lane's own.
 #pragma once

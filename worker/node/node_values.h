@@ -1,5 +1,5 @@
-// NodeValues: what the ranks of a node give each other and all others (docs/values.md), in a view of a job. Collects
-// what local ranks give under a key, for the coordinator, and answers them; the answers stay from view to view
+// NodeValues: the values that a node's ranks exchange with all ranks (docs/values.md), in a view of a job. Collects the
+// local ranks' values of a key for the coordinator, and answers the ranks; the answers stay from view to view
 // (KeptAnswers). Pure. A part of AttachedJob; lives for a view.
 //
 // A rank waits for each answer, so it has one open key at most.
@@ -19,11 +19,11 @@ namespace tributary {
 
 class NodeValues {
  public:
-  static constexpr std::uint64_t kRepeatMs = 2000;    // until the answer comes: what there is is said again
+  static constexpr std::uint64_t kRepeatMs = 2000;    // until the answer comes, values are sent again
   static constexpr std::uint64_t kPatienceMs = 5000;  // with ranks that have left
 
-  // first_rank: of its ranks in the view. elastic: the node may have been away while others went on, so that only the
-  // coordinator says which answer counts; else what is known here is answered here.
+  // first_rank: of its ranks in the view. elastic: the node may have been away while others continued, so that only the
+  // coordinator knows the right answer; else known answers are given here.
   NodeValues(JobId job, ViewId view, std::uint32_t first_rank, std::uint32_t ranks, bool elastic,
              std::shared_ptr<ValueAnswers> answers)
       : job_(job),
@@ -39,14 +39,14 @@ class NodeValues {
     std::vector<std::uint32_t> answered;  // local ranks that wait for `answer`
     SharedValues answer;
   };
-  // A local rank gives its value, or, complete, an answer that it knows. An error is its mistake.
+  // A local rank gives its value or, complete, an answer that it knows. An error is the rank's mistake.
   Result<Actions> on(std::uint32_t local_rank, const SharedValues& said, std::uint64_t now_ms);
   // The coordinator's answer.
   Actions on(const SharedValues& answer);
-  // All that the coordinator may not have heard: the answers that are known, then what is open.
+  // Returns everything that the coordinator may lack: the known answers, then the open values.
   std::vector<RankValues> all() const;
   std::vector<RankValues> tick(std::uint64_t now_ms);
-  // Local ranks wait, and have for long, for a value of this one, which has left.
+  // Returns whether local ranks have waited for long for a value of this one, which has left.
   bool waits_for(std::uint32_t local_rank, std::uint64_t now_ms) const;
 
  private:
@@ -67,8 +67,8 @@ class NodeValues {
   std::map<ValueKey, Open> open_;
 };
 
-// KeptAnswers: those of all jobs of a worker. A job that has had no view for long is forgotten, and the one that was
-// seen least if there are too many. Lives in the worker.
+// KeptAnswers: the answers of all jobs of a worker. A job without a view for long is forgotten, and the least recently
+// seen one if there are too many. Lives in the worker.
 class KeptAnswers {
  public:
   static constexpr std::size_t kMaxJobs = 256;

@@ -27,23 +27,23 @@ class RedoKeeper {
   RedoKeeper(const RedoKeeper&) = delete;
   RedoKeeper& operator=(const RedoKeeper&) = delete;
 
-  // What a trainer brought of an earlier worker process; nothing happens if there is a ring already, or if it is
-  // something else (the log says so).
+  // Takes the ring of an earlier worker process from a trainer. Ignores it if there is a ring already, or if it is no
+  // such ring (with a line in the log).
   void adopt(const JobConfig& config, NodeRank node, const std::vector<TensorSpec>& tensors,
              std::span<const std::uint32_t> model_ranks, FileDescriptor fd, std::uint64_t now_ms);
-  // A lane may still write into the ring, because it has not closed the last view yet: the next one waits.
+  // Returns whether a lane may still write into the ring, because it has not closed the last view: the next one waits.
   bool busy(const std::string& job) const;
-  // Fills in what the coordinator wants to know of the pushes that are kept. Returns why none will be, in words, if the
-  // job would like them to be; else nothing. REQUIRES: not busy().
+  // Fills in the facts about kept pushes for the coordinator. Returns why no pushes will be kept, in words, if the job
+  // asks for it; else nothing. REQUIRES: not busy().
   std::string describe(const JobConfig& config, JoinJob& join) const;
-  // The ring of a view that begins; null if pushes are not to be kept. What is in it stays if it was pushed in views of
-  // the same nodes. kUnavailable if the welcome counts on pushes that are not here; kLimit without memory. REQUIRES:
-  // not busy().
+  // Returns the ring of a view that begins; null if pushes are not to be kept. Its frames stay if they were pushed in
+  // views of the same nodes. kUnavailable if the welcome counts on pushes that are not here; kLimit without memory.
+  // REQUIRES: not busy().
   Result<std::shared_ptr<RedoRing>> begin(const JobConfig& config, NodeRank node, const Layout& layout,
                                           const JobWelcome& welcome, std::uint64_t now_ms);
-  // No view of the job is open, and a snapshot has everything up to that round: a ring that has nothing later goes.
+  // Drops a ring without later rounds: no view of the job is open, and a snapshot has everything up to that round.
   void covered(JobId job, Round round);
-  // A view of the job is there: its ring does not age.
+  // Keeps the job's ring from ageing: the job has a view.
   void in_use(const std::string& job, std::uint64_t now_ms);
   void tick(std::uint64_t now_ms);
 

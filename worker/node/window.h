@@ -8,11 +8,10 @@
 // back. The floor is what keeps every server busy: a payload for each, two at least. It starts at the floor, and on a
 // fast link is at the cap within some ten acknowledgement times.
 //
-// The law keeps queues short but shares nothing out: nodes whose windows differ go on so, and where servers' links
+// The law keeps queues short but does not equalize nodes: windows that differ stay different. Where servers' links
 // bind, a node with the smaller window falls behind by a third of a round, and is then alone on links that it cannot
-// fill. So a node that is ahead stays at the floor: ahead is who has more pushes that servers hold for want of another
-// node's than `kLead` floors, and than its window. Nobody waits for anybody: the node that is last is never held back
-// by this.
+// fill. So a node that is ahead stays at the floor. A node is ahead if servers hold more of its pushes, for want of
+// another node's, than `kLead` floors and than its window. No node waits for another: the last node is never held back.
 //
 // Where nothing crosses a link, there is no queue to keep short: the window is the cap. (On one machine's few cores a
 // delay is a process that waits for its turn, and a small window made that worse: 30 % less throughput.)
@@ -42,13 +41,13 @@ class WindowController {
   void set_held(std::uint64_t bytes) { ahead_ = options_.over_link && bytes > std::max(kLead * floor_, window_); }
   // There is something to send that the window does not allow now.
   void held_back() { held_back_ = true; }
-  // Every acknowledgement, in the order of time, of a payload sent at `sent_ns`. tells: it says something about the
-  // link (it does not if the payload was repeated, because nobody knows which copy is meant: Karn's rule).
+  // Takes every acknowledgement, in the order of time, of a payload sent at `sent_ns`. tells: it measures the link (it
+  // does not if the payload was repeated, because it may be for either copy: Karn's rule).
   void on_acknowledged(std::uint64_t bytes, std::uint64_t sent_ns, std::uint64_t now_ns, bool tells = true);
 
   std::uint64_t window_bytes() const { return ahead_ ? floor_ : window_; }
-  // Acknowledged bytes per second, over the last period in which the window held the sender back: what the link gives.
-  // 0: there was none yet.
+  // Returns the link's rate: acknowledged bytes per second, over the last period in which the window held the sender
+  // back. 0: there was none yet.
   double rate_bytes_per_s() const { return rate_; }
   std::uint64_t base_rtt_ns() const { return base_rtt_; }  // 0: not known yet
 

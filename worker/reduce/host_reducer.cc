@@ -90,7 +90,7 @@ HostReducer::Place& HostReducer::place_of(ChunkIndex chunk) {
   return places_[local_[chunk.value]];
 }
 
-// Of the frame of that round, and of the residual after it.
+// Returns the area of that round's frame and of the residual after it.
 std::byte* HostReducer::area(ChunkIndex chunk, Round round) {
   if (ring_ && push_->keeps_residual()) return ring_->area(chunk, round);
   const std::size_t turn = push_->keeps_residual() ? round.value % 2 : 0;

@@ -5,12 +5,12 @@
 // Frames live in one shared memory made when the job opens (bounded by the model's wire size), from which servers on
 // this machine read them; nothing is allocated per chunk. Encodings that keep a residual have two areas per chunk, each
 // a frame with a residual behind it, for even and for odd rounds: until the answer to round r has come the residual
-// after round r-1 is still there, because the job may end or go on at r-1 (the last round that all nodes completed). So
+// after round r-1 remains, because the job may end or continue at r-1 (the last round that all nodes completed). So
 // they cost twice the model's fp32 size.
 //
-// With a RedoRing frames lie in that instead, each round's in a place of its own, and so do these areas; a frame is
+// With a RedoRing frames lie in the ring instead, each round's in a place of its own, and so do these areas; a frame is
 // copied to its residual when both are wanted. One rank with fp32 either writes its gradients there itself, or its own
-// memory is sent as ever and the ring gets a copy.
+// memory is sent and the ring gets a copy.
 //
 // Thread rule: the owning lane's thread. Frames may still be read by ZeroMQ after release(); the lane keeps the
 // reducer alive until ZeroMQ has given all of them back. A server that reads them has a mapping of its own.
@@ -51,11 +51,11 @@ class HostReducer final : public NodeReducer {
   bool poll() override { return false; }
   std::uint64_t busy_ns() const override { return busy_ns_; }
 
-  // Is what a node of `ranks` sends its only rank's gradient as it is?
+  // Returns whether a node of `ranks` sends its only rank's plain gradient.
   static bool sends_gradients(std::size_t ranks, EncodingSpec push) { return ranks == 1 && push == EncodingId::kFp32; }
-  // Bytes of frames that it owns; 0 if it lends the trainer's.
+  // Returns the bytes of frames that this owns; 0 if it lends the trainer's.
   std::size_t frame_bytes() const { return frame_bytes_; }
-  // What a node of `ranks` will own for the whole model, over all lanes.
+  // Returns the same for the whole model on a node of `ranks`, over all lanes.
   static std::uint64_t frame_bytes_for(const Layout& layout, std::uint32_t ranks, EncodingSpec push);
 
  private:

@@ -22,7 +22,7 @@ class NodeGather {
     ChunkIndex chunk;
     Round round;
     std::uint64_t weight = 0;  // sum over the local ranks
-    SaidSettings settings;     // that all of them said; there until answered() and the next ready
+    SaidSettings settings;     // of all ranks; valid until answered() and the next ready
   };
 
   // chunks: this lane's, ascending. ranks: local ones. start: the version every chunk begins at; the first ready is for
@@ -34,7 +34,7 @@ class NodeGather {
   void answered(ChunkIndex chunk);
 
   // Local rank `rank` called ready for `tensor`. Appends the chunks that became complete to `out`, in flat order. An
-  // error is that trainer's mistake, worded for it; the job cannot go on.
+  // error is that trainer's mistake, worded for it; the job cannot continue.
   Status on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight,
                    const StepSettings& settings, std::vector<Complete>& out);
   // Settings of the chunk's last complete round, until answered() and the next ready.

@@ -3,7 +3,7 @@
 // (host_reducer.h: SIMD, tree-ordered) and devices (device_reducer.h), which complete later: hence callbacks and not
 // return values.
 //
-// Encodings with error feedback keep a residual per chunk here: what was not sent yet. It is the node's only state
+// Encodings with error feedback keep a residual per chunk here: the values not sent yet. It is the node's only state
 // that training depends on, so it goes to the servers where a snapshot needs it: behind the frame of the same round
 // ("with residual": frame, padding to residual_offset() of common/wire/messages.h, the residual as fp32).
 #pragma once
@@ -28,7 +28,7 @@ class ReduceListener {
   virtual void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) = 0;
   // The parameters of `chunk` at `version` are where the trainers read them.
   virtual void delivered(ChunkIndex chunk, Version version) = 0;
-  // Devices only: the job cannot go on (a collective failed or hangs); names rank or device and operation.
+  // Devices only: the job cannot continue (a collective failed or hangs); names rank or device and operation.
   virtual void reducer_failed(Error error) = 0;
 };
 

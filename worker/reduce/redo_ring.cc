@@ -28,7 +28,7 @@ struct RedoRing::Entry {
   std::atomic<std::uint64_t> round{0};  // 0: nothing is there
   std::atomic<std::uint64_t> weight{0};
   std::atomic<std::uint32_t> says_settings{0};  // 0: all are as the job has them
-  // Of the first two slots' entries: the round after which the residual in this area is, plus 1; 0: none is there.
+  // Only in the first two slots: the round after which the residual in the slot's area is, plus 1; 0: none is there.
   std::atomic<std::uint64_t> residual{0};
 };
 
@@ -43,7 +43,7 @@ std::optional<Layout> part_of(const std::vector<TensorSpec>& tensors, std::uint6
   return whole ? whole->part(model_ranks) : std::nullopt;
 }
 
-// No job has as many rounds: whoever says so wrote nonsense.
+// No job has as many rounds: an entry with more is nonsense.
 constexpr std::uint64_t kImpossibleRound = ~0ull / 2;
 
 }  // namespace
@@ -246,7 +246,7 @@ RedoRing::Range RedoRing::kept(bool decided) const {
   return places_.frame_at.empty() ? Range{} : all;
 }
 
-// That of the area which `round` takes its turn in.
+// Returns the word of the area that `round` uses in turn.
 std::atomic<std::uint64_t>& RedoRing::residual_round(ChunkIndex chunk, Round round) const {
   return entry(chunk, Round(round.value % kGenerations)).residual;
 }
