@@ -29,7 +29,7 @@ Passage = tuple[int, str]  # number of its first line, text
 
 
 def joined(comments: list[tuple[int, int, str]]) -> Iterator[Passage]:
-    """Joins comments (line, column, text) of following lines at one column into passages. An empty one ends a passage."""
+    """Joins comments (line, column, text) of lines at one column into passages. An empty one ends a passage."""
     first, last, place, words = 0, -1, -1, ""
     for line, column, text in comments:
         text = text.strip()
