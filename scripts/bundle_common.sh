@@ -35,8 +35,8 @@ needed_glibc() {
   echo "${newest:-2.0}"
 }
 
-# install_programs BUILD FOLDER LOG: the stripped install of a built tree, whose programs and libraries look next to
-# themselves first, and find everything.
+# install_programs BUILD FOLDER LOG VERSION: the stripped install of a built tree, whose programs and libraries look next to
+# themselves first, and find everything; and sbom.cdx.json, the list of the install's contents.
 install_programs() {
   local build=$1 folder file rpath library path undefined
   [ -f "$build/CMakeCache.txt" ] || fail "$build is no build tree; run 'make build', or give one"
@@ -57,4 +57,5 @@ install_programs() {
     undefined=$(env -i "$(command -v ldd)" -r "$file" 2>&1 | grep -i 'undefined symbol' || true)
     [ -z "$undefined" ] || fail "$file: $undefined"
   done < <(find "$folder/bin" "$folder/lib" -type f)
+  "$(dirname "${BASH_SOURCE[0]}")/write_sbom.py" "$folder" "$4" || fail "no list of what $folder contains"
 }

@@ -5,11 +5,12 @@
 #   scripts/lint.sh                 every checker
 #   scripts/lint.sh ruff mypy       only those: clang-format, ruff, mypy, shellcheck, rooms
 #
-# ruff and mypy come from PyPI into build/lint, always in the same versions: others have other rules.
+# ruff and mypy come from PyPI into build/lint, always in the same versions (scripts/requirements/lint.txt, with their
+# hashes): others have other rules.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-tools=(ruff==0.17.6 mypy==2.4.1)
+tools=scripts/requirements/lint.txt
 lint=$PWD/build/lint
 
 # files CONDITION...: the files that find's CONDITION holds for, without those that a build or a run has made.
@@ -22,13 +23,13 @@ python_tools() {
   mkdir -p build
   exec 9>"$lint.lock"
   flock 9
-  [ "$(cat "$lint/tools" 2>/dev/null)" = "${tools[*]}" ] && return
-  if ! { python3 -m venv --clear "$lint" && "$lint/bin/pip" install "${tools[@]}"; } >"$lint.log" 2>&1; then
+  cmp --quiet "$tools" "$lint/tools" && return
+  if ! { python3 -m venv --clear "$lint" && "$lint/bin/pip" install --require-hashes -r "$tools"; } >"$lint.log" 2>&1; then
     tail -n 20 "$lint.log"
-    echo "lint.sh: cannot install ${tools[*]} into $lint; $lint.log has the whole output"
+    echo "lint.sh: cannot install what $tools names into $lint; $lint.log has the whole output"
     return 1
   fi
-  echo "${tools[*]}" >"$lint/tools"
+  cp "$tools" "$lint/tools"
 }
 
 check() {

@@ -26,7 +26,7 @@ name=tributary-$version
 folder=$out/$name
 archive=$out/$name-linux-x86_64.tar.gz
 rm -f "$archive"
-install_programs "$build" "$folder" "$out/install.log"
+install_programs "$build" "$folder" "$out/install.log" "$version"
 
 tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner -cf - "$name" | gzip -9 >"$archive"
 unpacked=$(du -sb "$folder" | cut -f1)

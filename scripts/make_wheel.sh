@@ -6,7 +6,7 @@
 #
 #   scripts/make_wheel.sh [BUILD [OUT]]      BUILD, a built tree: build/portable; OUT: build
 #
-# The last line is the path of the wheel. Packing needs the network: pip gets setuptools.
+# The last line is the path of the wheel. Packing needs the network: pip gets setuptools, with its hash.
 set -euo pipefail
 export LC_ALL=C
 here=$(cd "$(dirname "$0")" && pwd)
@@ -29,7 +29,7 @@ log=$out/wheel.log
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-install_programs "$build" "$work/programs" "$log"
+install_programs "$build" "$work/programs" "$log" "$version"
 glibc=$(needed_glibc "$work/programs")
 glibc=$(printf '%s\n' "$glibc" 2.31 | sort -V | tail -n 1)  # there is no name between 2.28 and 2.31
 platform=manylinux_${glibc/./_}_x86_64
@@ -41,10 +41,15 @@ cp -r "$here"/../python/{tributary,pyproject.toml,setup.py} "$here/../LICENSE" "
 find "$stage" -name __pycache__ -prune -exec rm -rf {} +
 cp -r "$work/programs"/{bin,lib} "$stage/tributary"
 cp -r "$work/programs/licences" "$stage"
+cp "$work/programs/sbom.cdx.json" "$stage/licences"
 # The bundle is for building on the library; and a wheel has no links, so that this would be the library once more.
 rm -rf "$stage"/tributary/lib/{cmake,pkgconfig,libtributary.so} "$stage"/tributary/bin/test_*
-python3 -m pip wheel --no-deps --config-settings="--build-option=--plat-name=$platform" --wheel-dir "$out" "$stage" \
-  >>"$log" 2>&1 || {
+{
+  python3 -m venv "$work/venv" &&
+    "$work/venv/bin/pip" install --require-hashes -r "$here/requirements/wheel.txt" &&
+    "$work/venv/bin/pip" wheel --no-deps --no-build-isolation \
+      --config-settings="--build-option=--plat-name=$platform" --wheel-dir "$out" "$stage"
+} >>"$log" 2>&1 || {
   tail -n 20 "$log" >&2
   fail "pip could not pack the wheel; $log has all that was said"
 }

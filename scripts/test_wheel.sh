@@ -61,7 +61,7 @@ about = importlib.metadata.distribution("tributary")
 assert release == tributary.__version__ == about.version, (release, tributary.__version__, about.version)
 assert "Root-Is-Purelib: false" in about.read_text("WHEEL"), about.read_text("WHEEL")
 files = [str(file) for file in about.files]
-for wanted in ("licenses/LICENSE", "licenses/licences/libzmq"):
+for wanted in ("licenses/LICENSE", "licenses/licences/libzmq", "licenses/licences/sbom.cdx.json"):
     assert any(wanted in file for file in files), f"no {wanted} in {files}"
 package = str(Path(tributary.__file__).resolve().parent)
 loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
