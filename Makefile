@@ -1,6 +1,6 @@
 # The two commands that a newcomer needs: `make demo` and `make test`. Everything else is CMake (see CMakePresets.json).
 .DEFAULT_GOAL := help
-.PHONY: help demo test build portable bundle wheel deb install-packages install-test-packages lint format clean
+.PHONY: help demo test build portable bundle wheel deb docs install-packages install-test-packages lint format clean
 
 # A compiler cache that survives moving the checkout.
 export CCACHE_BASEDIR := $(CURDIR)
@@ -13,6 +13,7 @@ help:
 	@echo 'make bundle        build, and pack programs and libraries for other machines into build/tributary-VERSION*'
 	@echo 'make wheel         the same, with the Python package, as a wheel for pip: build/tributary-VERSION-*.whl'
 	@echo 'make deb           the same for Debian 11, Ubuntu 20.04 and newer: build/tributary_VERSION_ARCHITECTURE.deb'
+	@echo 'make docs          the notes as a site, with a reference of Python and C: build/docs/site'
 	@echo 'make lint          check all sources without a build, in seconds: C++, Python, shell, includes'
 	@echo 'make format        clang-format every source file'
 	@echo 'make clean         remove build/'
@@ -51,6 +52,12 @@ deb: portable
 # exec: the last line must be the script's own.
 test: install-test-packages
 	@exec scripts/run_tests.sh
+
+docs:
+	@mkdir -p build/docs
+	@[ -x build/docs/env/bin/mkdocs ] || { python3 -m venv --clear build/docs/env && \
+	  build/docs/env/bin/pip install --quiet --require-hashes -r scripts/requirements/docs.txt; }
+	@NO_MKDOCS_2_WARNING=1 python3 scripts/make_docs.py build/docs/env/bin/mkdocs
 
 lint:
 	@scripts/install_packages.sh packages_lint.txt
