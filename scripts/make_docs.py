@@ -100,7 +100,15 @@ def main() -> None:
     (PAGES / "c.md").write_text(c_reference(), encoding="utf-8")
     config = (ROOT / "packaging/docs/mkdocs.yml").read_text(encoding="utf-8")
     (OUT / "mkdocs.yml").write_text(f"docs_dir: {PAGES}\nsite_dir: {OUT / 'site'}\n{config}", encoding="utf-8")
-    command = [sys.argv[1], "build", "--strict", "--clean", "--quiet", "--config-file", str(OUT / "mkdocs.yml")]
+    command = [
+        str(pathlib.Path(sys.argv[1]).absolute()),
+        "build",
+        "--strict",
+        "--clean",
+        "--quiet",
+        "--config-file",
+        str(OUT / "mkdocs.yml"),
+    ]
     if subprocess.run(command, cwd=OUT, check=False).returncode != 0:
         sys.exit("make_docs.py: mkdocs failed; its lines are above")
     print(f"open {OUT / 'site' / 'index.html'}")
