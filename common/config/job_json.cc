@@ -9,7 +9,6 @@
 
 #include "common/config/config_check.h"
 #include "common/config/job_fields.h"
-#include "common/config/retired_keys.h"
 #include "common/config/shallow_json.h"
 #include "common/math/encoding.h"
 
@@ -146,12 +145,7 @@ class Reader {
       if (known == known_.end()) return "unknown section " + shown(section);
       if (!keys.is_object()) return section + " = " + shown(keys) + ": must be an object";
       for (const auto& [key, value] : keys.items()) {
-        if (known->second.contains(key)) continue;
-        const RetiredKey* const retired = retired_key(section, key);
-        if (!retired) return "unknown key " + shown(key) + " in " + section;
-        if (retired->meant_nothing.empty() || compact(value) == retired->meant_nothing) continue;
-        return dotted_key(section, key) + " = " + shown(value) + ": there is no such key any more; " +
-               std::string(retired->instead);
+        if (!known->second.contains(key)) return "unknown key " + shown(key) + " in " + section;
       }
     }
     return std::nullopt;

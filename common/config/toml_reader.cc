@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "common/config/json_tables.h"
-#include "common/config/retired_keys.h"
 #include "common/math/encoding.h"
 
 namespace tributary {
@@ -364,10 +363,6 @@ void TomlReader::refuse_unknown_section(const std::string& name, const toml::nod
 }
 
 void TomlReader::refuse_unknown_key(const std::string& section, const std::string& key, const toml::node& node) {
-  if (const RetiredKey* const retired = retired_key(section, key)) {
-    return add(dotted_key(section, key), node.source().begin.line,
-               dotted_key(section, key) + ": there is no such key any more; " + std::string(retired->instead));
-  }
   const std::vector<std::string>& keys = known_.at(section);
   std::string cure = "; the keys of [" + section + "] are " + joined(keys);
   if (const std::optional<std::string> meant = nearest(key, keys)) {

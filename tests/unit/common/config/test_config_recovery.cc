@@ -48,25 +48,7 @@ TEST_CASE("a job goes back for what ranks kept only where they make rounds toget
   CHECK(refused("[membership]\non_state_lost = 'rewnd'\n").find("rewind") != std::string::npos);
 }
 
-TEST_CASE("a key that is no more is refused in a job file with what to set instead") {
-  CHECK(
-      refused("[sync]\nbackup_workers = 1\n") ==
-      "job.toml:4: sync.backup_workers: there is no such key any more; set sync.deadline_ms: then late nodes send what "
-      "they managed");
-  CHECK(refused("[recovery]\nredo_log = 'disk'\n").find("set recovery.redo_mb") != std::string::npos);
-  CHECK(refused("[recovery]\nwhen_full = 'wait'\n").find("nobody waits") != std::string::npos);
-  CHECK(refused("mode = 'ssp'\n[ssp]\nlr_by_staleness = true\n").find("lower ssp.staleness") != std::string::npos);
-}
-
-TEST_CASE("a record of a job that had such a key is read where it meant nothing, and the job is the same") {
-  const auto read = job_from_json(
-      R"({"job":{"name":"j","mode":"sync"},"recovery":{"log_mb":4096,"redo_log":"disk","redo_mb":256,"when_full":"wait"},)"
-      R"("ssp":{"delay_compensation":0.0,"lr_by_staleness":false,"staleness":3},)"
-      R"("sync":{"backup_workers":0,"deadline_ms":150}})");
-  REQUIRE_MESSAGE(read, read.error().message);
-  CHECK(read->sync.deadline_ms == 150);
-  CHECK(refused_json(R"({"job":{"name":"j"},"sync":{"backup_workers":1}})").find("set sync.deadline_ms") !=
-        std::string::npos);
+TEST_CASE("a record of a job with a key that there is not is refused by the key's name") {
   CHECK(refused_json(R"({"job":{"name":"j"},"sync":{"backup":1}})").find("unknown key \"backup\"") !=
         std::string::npos);
 }

@@ -96,8 +96,7 @@ const std::vector<Change>& ignorable_changes() {
 }  // namespace
 
 TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
-  // Stored with every job: keys may be added with a default, or retired (retired_keys.h); nothing else may
-  // change.
+  // Stored with every job: keys may be added with a default; nothing else may change.
   CHECK(
       to_canonical_json(some_job()) ==
       R"({"allreduce":{"algorithm":"hierarchical"},"encoding":{"pull":"fp32","push":"fp32"},)"
