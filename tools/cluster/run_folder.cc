@@ -1,7 +1,6 @@
 #include "tools/cluster/run_folder.h"
 
 #include <filesystem>
-#include <fstream>
 #include <regex>
 #include <system_error>
 #include <vector>
@@ -14,9 +13,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kMarkerText[] = "Tributary keeps a run here; --fresh removes it.\n";
-// How every configuration begins that LocalCluster writes.
-constexpr char kOurConfig[] = "# Written by tributary for a cluster on one machine.";
-
 // Files that LocalCluster and `tributary up` write.
 bool is_run_file(const std::string& name) {
   static const std::regex names(R"((cluster|summary)\.json(\.new)?|(server|worker)-\d+\.toml(\.new)?|admin\.token)");
@@ -34,14 +30,6 @@ bool is_log(const std::string& name) {
 bool has_marker(const fs::path& folder) {
   std::error_code error;
   return fs::is_regular_file(folder / kRunMarker, error);
-}
-
-bool begins_as_ours(const fs::path& config) {
-  std::error_code error;
-  if (!fs::is_regular_file(config, error)) return false;
-  std::ifstream in(config);
-  std::string line;
-  return std::getline(in, line) && line == kOurConfig;
 }
 
 Status remove_path(const fs::path& path) {
@@ -66,19 +54,16 @@ Result<std::vector<fs::path>> entries_of(const fs::path& folder) {
 Status claim_run_folder(const std::string& folder) {
   if (has_marker(folder)) return {};
   const fs::path path(folder);
-  // Every cluster has a worker 0.
-  if (!begins_as_ours(path / "worker-0.toml")) {
-    const auto entries = entries_of(path);
-    if (!entries) return tl::unexpected(entries.error());
-    for (const fs::path& entry : *entries) {
-      const std::string name = entry.filename();
-      if (!is_run_file(name) && !is_store(name) && name != "logs" && name != "sockets" && name != kKeysFolder) continue;
-      std::error_code error;
-      if (fs::is_directory(entry, error) && fs::is_empty(entry, error)) continue;  // a disk mounted there, for instance
-      return fail(ErrorCode::kInvalidArgument,
-                  "the folder " + folder + " is no run of tributary, and has " + name +
-                      ", which a run would write over; give an empty folder or a new one (--base-dir)");
-    }
+  const auto entries = entries_of(path);
+  if (!entries) return tl::unexpected(entries.error());
+  for (const fs::path& entry : *entries) {
+    const std::string name = entry.filename();
+    if (!is_run_file(name) && !is_store(name) && name != "logs" && name != "sockets" && name != kKeysFolder) continue;
+    std::error_code error;
+    if (fs::is_directory(entry, error) && fs::is_empty(entry, error)) continue;  // a disk mounted there, for instance
+    return fail(ErrorCode::kInvalidArgument,
+                "the folder " + folder + " is no run of tributary, and has " + name +
+                    ", which a run would write over; give an empty folder or a new one (--base-dir)");
   }
   return write_small_file((path / kRunMarker).string(), kMarkerText);
 }

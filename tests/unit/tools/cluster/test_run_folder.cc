@@ -77,15 +77,6 @@ TEST_CASE("of a run's folder only what a run wrote is removed, by exact names") 
   CHECK(files_in(folder) == theirs);
 }
 
-TEST_CASE("a run of an older release is known by its configuration, and marked") {
-  const TempDir dir;
-  const std::string folder = dir / "run";
-  put(folder + "/worker-0.toml", "# Written by tributary for a cluster on one machine.\n[worker]\n");
-  put(folder + "/store-0/x");
-  REQUIRE(claim_run_folder(folder));
-  CHECK(fs::exists(folder + "/" + kRunMarker));
-}
-
 TEST_CASE("a scratch folder is renewed only if it was made as one") {
   const TempDir dir;
   const std::string folder = dir / "gates";
