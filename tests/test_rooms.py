@@ -103,7 +103,12 @@ def left_over(root: pathlib.Path) -> list[str]:
     }
     lists = [file for file in text if file.name == "CMakeLists.txt" or file.suffix == ".cmake"]
     words = {word for file in lists for word in re.split(r'[\s()"/>;]+', text[file])}
-    globs = {file.parent for file in lists if re.search(r"file\(GLOB .*\*\.cc", text[file])}
+    globs = {
+        file.parent / folder
+        for file in lists
+        for names in re.findall(r"file\(GLOB ([^)]*)\)", text[file])
+        for folder in re.findall(r"(\S*)\*\.cc", names)
+    }
     included = {pathlib.PurePosixPath(name).name for file in text for name in INCLUDE.findall(text[file])}
     left = []
     for file in text:
