@@ -15,8 +15,10 @@ namespace tributary {
 // else kIo.
 Error file_error(const std::string& doing, const std::string& path, int errno_value);
 
-// kInvalidArgument for what is no regular file: opening a pipe would wait for somebody to write.
-Result<FileDescriptor> open_to_read(const std::string& path);
+// kInvalidArgument for what is no regular file: opening a pipe would wait for somebody to write, and a link may lead
+// anywhere.
+enum class Links { kRefuse, kFollow };
+Result<FileDescriptor> open_to_read(const std::string& path, Links links = Links::kRefuse);
 // A new, empty file: one of that name is removed first, not written over (it may have other names).
 Result<FileDescriptor> open_to_write(const std::string& path);
 Result<std::uint64_t> size_of(const FileDescriptor& file, const std::string& path);
@@ -30,9 +32,6 @@ Status read_at(const FileDescriptor& file, const std::string& path, std::uint64_
 Status sync(const FileDescriptor& file, const std::string& path);
 // What was created, removed or renamed in a directory is durable.
 Status sync_directory(const std::string& path);
-
-// kInvalidArgument: it is no directory, or a link to one, which somebody else may have put there.
-Status check_real_directory(const std::string& path);
 
 // Within one file system; what was there under the new name is gone. Durable when it returns.
 Status rename_durably(const std::string& from, const std::string& to);
