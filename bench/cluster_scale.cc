@@ -132,6 +132,7 @@ class VirtualCluster final : public CoordinatorOutput {
         say(worker(w), Heartbeat{100'000u + w, {}, {std::move(pace)}});
       }
       core_.tick(now_);
+      write();
     });
   }
 
@@ -179,6 +180,10 @@ class VirtualCluster final : public CoordinatorOutput {
     const std::vector<std::byte> bytes = encode_control(message);
     in_.add(from, bytes.size());
     core_.on_message(from, *decode_control(bytes), now_);
+    write();
+  }
+  void write() {
+    for (const JobId job : std::exchange(saved_, {})) core_.saved(job, {}, now_);
   }
   Json phase(const std::function<void()>& run, const std::function<void(Json&)>& more = {}) {
     in_ = out_ = {};
@@ -202,8 +207,9 @@ class VirtualCluster final : public CoordinatorOutput {
       ++welcomed_;
     }
   }
-  Status save(const JobRecord&) override { return {}; }
-  Status remove(JobId) override { return {}; }
+  void save(const JobRecord& record) override { saved_.push_back(record.job); }
+  void remove(JobId) override {}
+  void on_disk(Work, Done) override {}  // there are no large parts
   LargePartStore* large_parts() override { return nullptr; }
   std::uint64_t wall_ms() const override { return now_; }
   void log(const std::string&, LogLevel) override {}
@@ -211,6 +217,7 @@ class VirtualCluster final : public CoordinatorOutput {
   const ClusterScaleOptions& options_;
   const std::uint32_t nodes_;
   const std::uint16_t servers_;
+  std::vector<JobId> saved_;
   CoordinatorCore core_;
   JoinJob join_;
   JobWelcome welcome_;  // the last one

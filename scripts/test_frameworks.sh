@@ -7,15 +7,14 @@ set -euo pipefail
 build=$(realpath "$1")
 here=$(cd "$(dirname "$0")/.." && pwd)
 environment=$here/build/frameworks
-packages=(transformers==5.24.0 accelerate==1.15.0 lightning==2.6.6)
+packages=$here/scripts/requirements/frameworks.txt
 
-if [ "$(cat "$environment/packages" 2>/dev/null)" != "${packages[*]}" ]; then
+if ! cmp --quiet "$packages" "$environment/packages"; then
   python3 -m venv --clear "$environment"
-  # In these words pip takes a CPU build of torch, where one is at hand, and no other later.
-  "$environment/bin/pip" install --quiet torch==2.13.0 numpy
-  "$environment/bin/python" -c 'import torch; print("torch==" + torch.__version__)' >"$environment/constraint"
-  "$environment/bin/pip" install --quiet --constraint "$environment/constraint" "${packages[@]}"
-  echo "${packages[*]}" >"$environment/packages"
+  # The file has all but torch, which comes as scripts/torch_environment.sh says.
+  "$environment/bin/pip" install --quiet --no-deps --require-hashes -r "$packages"
+  "$environment/bin/pip" install --quiet torch==2.13.0
+  cp "$packages" "$environment/packages"
 fi
 cd "$here/python/tests"
 export PYTHONPATH=.. OMP_NUM_THREADS=1 TRIBUTARY_BIN_DIR=$build/bin TRIBUTARY_LIBRARY=$build/lib/libtributary.so.1

@@ -78,7 +78,8 @@ Status Server::start_parts() {
         *store_, [this](std::function<void()> event) { control_->post(std::move(event)); },
         [logger = logger_](const std::string& line) { logger->critical(line); });
     checkpoints_ = std::make_unique<CheckpointService>(
-        *store_, CheckpointService::Options{ShardIndex(config_.index), options.io_bytes_per_s},
+        *store_,
+        CheckpointService::Options{ShardIndex(config_.index), options.io_bytes_per_s, control_->checkpoint_roots()},
         [this](const CheckpointDone& done) { control_->checkpoint_finished(done); },
         [logger = logger_](const std::string& line) { logger->info(line); });
   }

@@ -23,9 +23,13 @@ Error file_error(const std::string& doing, const std::string& path, int errno_va
           "cannot " + doing + " '" + path + "': " + std::strerror(errno_value)};
 }
 
-Result<FileDescriptor> open_to_read(const std::string& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+Result<FileDescriptor> open_to_read(const std::string& path, Links links) {
+  const int follow = links == Links::kRefuse ? O_NOFOLLOW : 0;
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | follow));
   struct stat info = {};
+  if (file.get() < 0 && errno == ELOOP && follow != 0) {
+    return fail(ErrorCode::kInvalidArgument, "'" + path + "' is a link, and links are not followed here");
+  }
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0) return tl::unexpected(file_error("open", path, errno));
   if (!S_ISREG(info.st_mode)) return fail(ErrorCode::kInvalidArgument, "'" + path + "' is no regular file");
   return file;
@@ -36,14 +40,6 @@ Result<FileDescriptor> open_to_write(const std::string& path) {
   FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (file.get() < 0) return tl::unexpected(file_error("create", path, errno));
   return file;
-}
-
-Status check_real_directory(const std::string& path) {
-  struct stat info = {};
-  if (::lstat(path.c_str(), &info) != 0) return tl::unexpected(file_error("look at", path, errno));
-  if (S_ISDIR(info.st_mode)) return {};
-  return fail(ErrorCode::kInvalidArgument, "'" + path + "' is " + (S_ISLNK(info.st_mode) ? "a link" : "no directory") +
-                                               ", and files are written into directories only; remove it");
 }
 
 Result<std::uint64_t> size_of(const FileDescriptor& file, const std::string& path) {

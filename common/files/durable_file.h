@@ -15,8 +15,9 @@ namespace tributary {
 // else kIo.
 Error file_error(const std::string& doing, const std::string& path, int errno_value);
 
-// kInvalidArgument unless it is a regular file: opening a pipe would wait for a writer.
-Result<FileDescriptor> open_to_read(const std::string& path);
+// kInvalidArgument unless it is a regular file: opening a pipe would wait for a writer, and a link may lead anywhere.
+enum class Links { kRefuse, kFollow };
+Result<FileDescriptor> open_to_read(const std::string& path, Links links = Links::kRefuse);
 // A new, empty file: one of that name is removed first, not written over (it may have other names).
 Result<FileDescriptor> open_to_write(const std::string& path);
 Result<std::uint64_t> size_of(const FileDescriptor& file, const std::string& path);
@@ -30,9 +31,6 @@ Status read_at(const FileDescriptor& file, const std::string& path, std::uint64_
 Status sync(const FileDescriptor& file, const std::string& path);
 // Makes files created, removed or renamed in a directory durable.
 Status sync_directory(const std::string& path);
-
-// kInvalidArgument: it is no directory, or a link to one, which another user may have put there.
-Status check_real_directory(const std::string& path);
 
 // Renames within one file system, replacing the new name's file. Durable when it returns.
 Status rename_durably(const std::string& from, const std::string& to);

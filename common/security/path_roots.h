@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/folder.h"
 #include "common/base/result.h"
 
 namespace tributary {
@@ -15,10 +16,18 @@ class PathRoots {
   PathRoots(std::vector<std::string> roots, bool required) : roots_(std::move(roots)), required_(required) {}
   // kInvalidArgument: the path is not below a root, also not by a link or "..".
   Status check(const std::string& path) const;
+  // The folder at this path, checked and opened as one. What is a link by then, and was none, is not followed.
+  // make: what is missing is made.
+  Result<Folder> open(const std::string& path, bool make = false) const;
 
  private:
-  const std::vector<std::string> roots_;
-  const bool required_;
+  struct Place {
+    std::string root, below;
+  };
+  Result<Place> find(const std::string& path) const;
+
+  std::vector<std::string> roots_;
+  bool required_;
 };
 
 }  // namespace tributary

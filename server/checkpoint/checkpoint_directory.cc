@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/base/checksum.h"
+#include "common/base/folder.h"
 #include "common/files/durable_file.h"
 #include "server/checkpoint/checkpoint_parts.h"
 #include "server/checkpoint/checkpoint_reader.h"
@@ -229,13 +230,16 @@ Status see_shard_files(const std::string& partial, const Manifest& manifest) {
   return {};
 }
 
-// All files but the manifest are there.
-Result<bool> seal_files(const std::string& partial, const std::string& target, const Manifest& manifest,
-                        const std::string& manifest_json) {
+// All files but the manifest are there. inside: partial, held open.
+Result<bool> seal_files(const std::string& partial, const std::string& inside, const std::string& target,
+                        const Manifest& manifest, const std::string& manifest_json) {
   std::set<std::string> files = files_of(manifest);
   std::error_code error;
   if (exists(target)) {
-    const Result<Manifest> other = open_checkpoint(target);
+    const Result<Folder> older = Folder::open(target);
+    if (!older) return tl::unexpected(older.error());
+    Result<Manifest> other = open_checkpoint(older->through());
+    if (!other) other = tl::unexpected(older->named(other.error()));
     if (!other || !same_state(manifest, *other)) {
       return fail(ErrorCode::kStore, "'" + target + "' is there already and " +
                                          (other ? std::string("holds another state of that round")
@@ -248,19 +252,20 @@ Result<bool> seal_files(const std::string& partial, const std::string& target, c
                                          " keeps, which has come since; move it away, or save into another directory");
     }
     std::erase_if(files, [theirs = files_of(*other)](const std::string& file) { return !theirs.contains(file); });
-    if (Status mended = take_over(files, partial, target); !mended) return tl::unexpected(mended.error());
+    const Status mended = take_over(files, inside, older->through());
+    if (!mended) return tl::unexpected(older->named(mended.error()));
     fs::remove_all(partial, error);
     return true;
   }
   // What an earlier attempt left behind, with other servers perhaps.
-  for (fs::directory_iterator at(partial, error), end; !error && at != end; at.increment(error)) {
+  for (fs::directory_iterator at(inside, error), end; !error && at != end; at.increment(error)) {
     std::error_code ignored;
     if (!files.contains(at->path().filename().string())) fs::remove_all(at->path(), ignored);
   }
-  Status done = write_small_file(in_directory(partial, kManifestFile), manifest_json);
-  if (done) done = sync_directory(partial);
-  if (done) done = write_small_file(in_directory(partial, kCompleteFile), checksum_hex(manifest_json) + "\n");
-  if (done) done = sync_directory(partial);
+  Status done = write_small_file(in_directory(inside, kManifestFile), manifest_json);
+  if (done) done = sync_directory(inside);
+  if (done) done = write_small_file(in_directory(inside, kCompleteFile), checksum_hex(manifest_json) + "\n");
+  if (done) done = sync_directory(inside);
   if (done) done = rename_durably(partial, target);
   if (!done) return tl::unexpected(done.error());
   return false;
@@ -273,18 +278,19 @@ Result<bool> seal_checkpoint(const std::string& partial, const std::string& targ
   const Result<Manifest> manifest = manifest_from_json(manifest_json);
   if (!manifest) return fail(manifest.error().code, "the manifest of '" + target + "': " + manifest.error().message);
   // Files that are not a checkpoint's are removed there.
-  Status ready = check_real_directory(partial);
-  if (ready) ready = see_shard_files(partial, *manifest);
-  if (!ready) return tl::unexpected(ready.error());
-  if (!write_part) return seal_files(partial, target, *manifest, manifest_json);
-  const std::set<LargePart> parts = large_parts_of(manifest->rank_states);
-  for (auto part = parts.begin(); ready && part != parts.end(); ++part) ready = write_part(*part);
-  Result<bool> sealed = ready.and_then([&] { return seal_files(partial, target, *manifest, manifest_json); });
+  const Result<Folder> folder = Folder::open(partial);
+  if (!folder) return tl::unexpected(folder.error());
+  const std::string inside = folder->through();
+  const std::set<LargePart> parts = write_part ? large_parts_of(manifest->rank_states) : std::set<LargePart>();
+  Status ready = see_shard_files(inside, *manifest);
+  if (!ready) return tl::unexpected(folder->named(ready.error()));
+  for (auto part = parts.begin(); ready && part != parts.end(); ++part) ready = write_part(inside, *part);
+  Result<bool> sealed = ready.and_then([&] { return seal_files(partial, inside, target, *manifest, manifest_json); });
   std::error_code ignored;  // the shards' files go when the coordinator has heard of it
   for (const LargePart& large : parts) {
-    if (!sealed) fs::remove(in_directory(partial, part_file_name(large)), ignored);
+    if (!sealed) fs::remove(in_directory(inside, part_file_name(large)), ignored);
   }
-  return sealed;
+  return sealed ? sealed : tl::unexpected(folder->named(sealed.error()));
 }
 
 }  // namespace tributary

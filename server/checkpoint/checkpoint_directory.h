@@ -45,9 +45,9 @@ Verification verify_checkpoint(const std::string& path);
 
 // Makes `partial`, in which all shard files are written, the checkpoint `target` (both in one directory). True: target
 // was there already with the same contents, and partial is gone. kStore: another checkpoint is there; kNotFound: a
-// shard's file is not where this process looks. write_part: writes the file of a large part that the manifest names,
-// when all shard files are seen; if it is not sealed then, these files go. None: they are there.
-using WritePart = std::function<Status(const LargePart& large)>;
+// shard's file is not where this process looks. write_part: writes the file of a large part that the manifest names into
+// a folder, when all shard files are seen; if it is not sealed then, these files go. None: they are there.
+using WritePart = std::function<Status(const std::string& folder, const LargePart& large)>;
 Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json,
                              const WritePart& write_part = {});
 

@@ -32,7 +32,7 @@ struct Source {
 };
 
 Result<Source> open_source(const std::string& path) {
-  Result<FileDescriptor> file = open_to_read(path);
+  Result<FileDescriptor> file = open_to_read(path, Links::kFollow);
   if (!file) return tl::unexpected(file.error());
   Source source{path, std::move(*file), 0, {}};
   const Result<std::uint64_t> size = size_of(source.file, path);

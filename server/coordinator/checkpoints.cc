@@ -200,9 +200,25 @@ void Checkpoints::on(ShardIndex shard, const CheckpointDone& m, std::uint64_t no
     status.unchanged = m.unchanged;
     end(checkpoint, {}, now_ms);
   } else if (status.awaited.empty()) {
-    const Status restored = jobs_.restored(status.job, checkpoint.record);
-    end(checkpoint, restored ? std::string() : restored.error().message, now_ms);
+    output_.save(checkpoint.record);  // and on in saved()
   }
+}
+
+void Checkpoints::saved(JobId job, const Status& status, std::uint64_t now_ms) {
+  const auto found = std::ranges::find_if(checkpoints_, [&](const auto& entry) {
+    const CheckpointStatus& of = entry.second.status;
+    return of.step == CheckpointStep::kLoading && of.awaited.empty() && entry.second.record.job == job;
+  });
+  if (found == checkpoints_.end()) return;  // of a job that is gone
+  if (!status) return end(found->second, "cannot record the job: " + status.error().message, now_ms);
+  jobs_.restored(found->second.status.job, found->second.record);
+  end(found->second, {}, now_ms);
+}
+
+bool Checkpoints::restores(JobId job) const {
+  return std::ranges::any_of(checkpoints_, [&](const auto& entry) {
+    return entry.second.status.step == CheckpointStep::kLoading && entry.second.record.job == job;
+  });
 }
 
 void Checkpoints::end(Checkpoint& checkpoint, const std::string& failure, std::uint64_t now_ms) {

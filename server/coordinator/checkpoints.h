@@ -36,8 +36,10 @@ class CheckpointJobs {
   // Is a large part of what its ranks keep in the store? Are some on their way that belong to its committed snapshot?
   virtual bool has_part(JobId job, const LargePart& large) const = 0;
   virtual bool parts_come(const std::string& job, std::uint64_t now_ms) = 0;
-  // All servers have loaded it.
-  virtual Status restored(const std::string& job, const JobRecord& record) = 0;
+  // A large part has come.
+  virtual void part_is_there(JobId job, std::uint64_t now_ms) = 0;
+  // All servers have loaded it, and its record is saved.
+  virtual void restored(const std::string& job, const JobRecord& record) = 0;
   virtual void not_restored(const std::string& job) = 0;
 };
 
@@ -56,6 +58,10 @@ class Checkpoints {
   std::optional<CheckpointStatus> status(std::uint64_t id) const;
 
   void on(ShardIndex server, const CheckpointDone& m, std::uint64_t now_ms);
+  // The record of a restored job is saved, or cannot be.
+  void saved(JobId job, const Status& status, std::uint64_t now_ms);
+  // Is a job being restored under this id?
+  bool restores(JobId job) const;
   // Does a save wait for the job's next snapshot?
   bool awaits_snapshot(const std::string& job) const;
   // The job's committed snapshot is what its saves waited for. nodes: that made it. shards: that have a part of it.

@@ -52,7 +52,7 @@ JobStatus CoordinatedJob::status() const {
   status.chunks = record().owners.size();
   status.name = config().name;
   status.mode = word(config().mode);
-  status.recorded = ledger_.keeper.saved();
+  status.recorded = !ledger_.keeper.failing();
   status.phase = kNames[phase_.index()];
   status.nodes = ledger_.nodes;
   status.joined = static_cast<std::uint32_t>(members().size());
@@ -93,6 +93,7 @@ std::string CoordinatedJob::waiting_for() const {
     for (const auto& [node, why] : std::get<GatheringJob>(phase_).refused) {
       missing += "; node " + std::to_string(node) + " was refused: " + why;
     }
+    if (missing.empty() && ledger_.keeper.saves()) add("the disk of the coordinator, which records the job");
   } else if (const OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
     for (const auto& [index, server] : ledger_.context.peers.servers()) {
       if (opening->ready.contains(index)) continue;
@@ -196,12 +197,12 @@ void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std:
   if (RunningView* running = std::get_if<RunningView>(&phase_)) {
     running->node_zero_kept = m;
   } else {
-    end_stop(std::get<StoppingView>(phase_).kept_by_node_zero(m), now_ms);
+    end_stop(std::get<StoppingView>(phase_).kept_by_node_zero(m, now_ms), now_ms);
   }
 }
 
 void CoordinatedJob::tick(std::uint64_t now_ms) {
-  if (ledger_.keeper.tick(now_ms)) ledger_.tell_commit(members());
+  ledger_.keeper.tick(now_ms);
   ask_again(now_ms);
   if (RunningView* running = std::get_if<RunningView>(&phase_)) {
     const auto left_behind = running->tick(now_ms);
@@ -265,6 +266,7 @@ void CoordinatedJob::leave_running(RunningView& running, const Peers::Worker& wo
 void CoordinatedJob::lose_member(std::uint32_t node, const std::string& reason, std::uint64_t now_ms) {
   if (GatheringJob* gathering = std::get_if<GatheringJob>(&phase_)) {
     gathering->members.erase(node);
+    reconsider();
     if (gathering->members.empty()) become_idle(std::move(gathering->between), now_ms);
   } else if (OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
     opening->view.members.erase(node);
@@ -303,7 +305,7 @@ void CoordinatedJob::begin_stop(StopKind kind, Round round, const std::string& r
   ledger_.send(members(), stopping.message());
   if (servers() != 0) return;
   // Node 0 alone keeps the state, and says when it is written. It may have, or be gone.
-  if (kept) return end_stop(stopping.kept_by_node_zero(*kept), now_ms);
+  if (kept) return end_stop(stopping.kept_by_node_zero(*kept, now_ms), now_ms);
   const auto& [node, keeper] = *members().begin();
   if (!ledger_.context.peers.worker(keeper.worker)) {
     lose_member(node, "node " + std::to_string(node) + " is lost", now_ms);
@@ -375,6 +377,7 @@ void CoordinatedJob::server_lost(std::uint16_t server, const std::string& reason
   if (BetweenViews* between = this->between()) {
     between->kept.erase(server);
     between->asked.erase(server);
+    reconsider();
     look_at_kept(now_ms);
   } else if (is<OpeningView>()) {
     gather_again(reason, now_ms);
@@ -401,6 +404,7 @@ void CoordinatedJob::expel(std::uint64_t worker) {
 void CoordinatedJob::server_stops(const std::string& who, std::uint64_t now_ms) {
   if (servers() == 0) return;
   request_stop(who + " was told to stop");
+  reconsider();
   if (is<OpeningView>()) gather_again(who + " was told to stop", now_ms);
   save_kept(who, now_ms);
 }

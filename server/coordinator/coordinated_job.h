@@ -71,6 +71,7 @@ class CoordinatedJob {
   bool stopping() const { return is<StoppingView>(); }
   bool trains() const { return is<RunningView>() || stopping(); }
   bool restoring() const { return idle() && std::get<IdleJob>(phase_).restoring.has_value(); }
+  bool removing() const { return idle() && std::get<IdleJob>(phase_).removing; }
   bool in_view() const { return view() != nullptr; }
   bool in_view(ViewId id) const { return in_view() && record().view == id; }
   bool takes_snapshot() const;
@@ -94,6 +95,10 @@ class CoordinatedJob {
   // Is everybody there? Then it is to open(), with that id if it has none.
   bool complete(std::uint64_t now_ms) const;
   void open(JobId fresh_id, std::uint64_t now_ms);
+  // Its record is saved, or cannot be, as far as that was ordered.
+  bool saves(JobId id) const { return ledger_.keeper.saves(id); }
+  bool saves() const { return ledger_.keeper.saves(); }
+  void saved(const Status& status, std::uint64_t now_ms);
   void on(std::uint16_t server, const ShardReady& m, std::uint64_t now_ms);
 
   // ---- While a view is open ----
@@ -140,6 +145,11 @@ class CoordinatedJob {
   JobConfig end_restore() { return *std::exchange(std::get<IdleJob>(phase_).restoring, std::nullopt); }
   void drop_older() { ledger_.keeper.drop_older(); }
 
+  // ---- Removed by order ----
+  void begin_removal() { std::get<IdleJob>(phase_).removing = true; }
+  void end_removal() { std::get<IdleJob>(phase_).removing = false; }
+  void removed(JobId older) { ledger_.keeper.removed(older); }
+
  private:
   template <typename Phase>
   bool is() const {
@@ -152,6 +162,10 @@ class CoordinatedJob {
 
   // coordinated_job_open.cc: a view begins
   Result<ViewStart> begin_view(GatheringJob& gathering, JobId fresh_id);
+  void cannot_open(const Error& error, std::uint64_t now_ms);
+  void begin_opening(ViewStart start, std::uint64_t now_ms);
+  // What a view was to begin with changes while its record is being saved: nobody hears of that view.
+  void reconsider();
   Result<bool> take_newest(const JobMembers& members);
   Result<ViewStart> start_with_state(const ViewStart& start, const JobMembers& members);
   void run(std::uint64_t now_ms);

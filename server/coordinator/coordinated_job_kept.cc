@@ -27,6 +27,7 @@ void CoordinatedJob::ask_again(std::uint64_t now_ms) {
 void CoordinatedJob::on(std::uint16_t server, const ShardKept& m, std::uint64_t now_ms) {
   BetweenViews* between = this->between();
   if (!between) return;  // of a view before
+  reconsider();
   between->asked.erase(server);
   if (m.any) {
     between->kept[server] = {m.job, m.min_version, m.max_version, false};
@@ -41,6 +42,7 @@ void CoordinatedJob::on(std::uint16_t server, const ShardKept& m, std::uint64_t 
 void CoordinatedJob::on(const ServerHello& hello, bool known, std::uint64_t now_ms) {
   BetweenViews* between = this->between();
   if (!between) return;
+  reconsider();
   const std::uint16_t server = hello.shard.value;
   if (!known) {
     between->kept.erase(server);
@@ -61,14 +63,14 @@ void CoordinatedJob::on(const ServerHello& hello, bool known, std::uint64_t now_
 // Somebody goes who keeps a part of it. When all servers have said what they keep, that becomes a snapshot.
 void CoordinatedJob::save_kept(const std::string& who, std::uint64_t now_ms) {
   BetweenViews* between = this->between();
-  if (!between || servers() == 0 || restoring()) return;
+  if (!between || servers() == 0 || restoring() || removing()) return;
   between->going = who;
   look_at_kept(now_ms);
 }
 
 void CoordinatedJob::look_at_kept(std::uint64_t now_ms) {
   BetweenViews* between = this->between();
-  if (!between || between->going.empty() || !between->asked.empty()) return;
+  if (!between || between->going.empty() || !between->asked.empty() || ledger_.keeper.saves_view()) return;
   const std::string who = std::exchange(between->going, {}) + " was told to stop";
   Version least{~0ull};
   for (const auto& [server, kept] : between->kept) least = std::min(least, kept.min_version);

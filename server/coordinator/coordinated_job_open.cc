@@ -42,8 +42,9 @@ Status check_rank(const CoordinatedJob& job, const JoinJob& m, const Peers::Work
 
 Status CoordinatedJob::check(const JoinJob& m) const {
   if (Status possible = check_join(m, in_words()); !possible) return possible;
-  if (!restoring()) return {};
-  return fail(ErrorCode::kUnavailable, in_words() + " is being restored; attach again in a moment");
+  if (!restoring() && !removing()) return {};
+  return fail(ErrorCode::kUnavailable,
+              in_words() + " is being " + (restoring() ? "restored" : "removed") + "; attach again in a moment");
 }
 
 // A daemon that was restarted is a new worker under the old name. If the old one is not heard beside it, it is gone.
@@ -101,6 +102,7 @@ Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Pee
   }
   if (members.empty() || !is_elastic(this->config())) ledger_.nodes = m.nodes;
   members[node] = JobMember{worker.hello.incarnation, m, config, {}};
+  reconsider();
   std::get<GatheringJob>(phase_).refused.erase(node);
   return {};
 }
@@ -113,7 +115,7 @@ void CoordinatedJob::refused(NodeRank node, const std::string& why) {
 
 bool CoordinatedJob::complete(std::uint64_t now_ms) const {
   const GatheringJob* gathering = std::get_if<GatheringJob>(&phase_);
-  if (!gathering || ledger_.context.draining) return false;
+  if (!gathering || ledger_.context.draining || ledger_.keeper.saves()) return false;
   if (!gathered(gathering->members, ledger_.awaited, config(), ledger_.nodes, now_ms)) return false;
   return servers() == 0 || (ledger_.context.peers.all_servers() && gathering->between.asked.empty());
 }
@@ -122,21 +124,49 @@ void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {
   GatheringJob& gathering = std::get<GatheringJob>(phase_);
   ledger_.set_config(gathering.members.begin()->second.config);
   Result<ViewStart> start = begin_view(gathering, fresh_id);
-  if (!start) {
-    if (record().job == fresh_id) ledger_.keeper.give_up_id();
-    const Error& error = start.error();
-    if (ledger_.context.refusals.is_news(PeerId(), error.code, config().name)) {
-      ledger_.log(in_words() + " cannot open: " + error.message, LogLevel::kWarning);
-    }
-    ledger_.send(members(), ControlError{error.code, error.message, config().name});
-    return become_idle(std::move(gathering.between), now_ms);
+  if (start) {
+    gathering.start = std::move(*start);  // and on in saved()
+    return;
   }
-  ledger_.keeper.view_opens(*start, gathering.members);
+  ledger_.keeper.give_view_up();
+  cannot_open(start.error(), now_ms);
+}
+
+void CoordinatedJob::cannot_open(const Error& error, std::uint64_t now_ms) {
+  if (ledger_.context.refusals.is_news(PeerId(), error.code, config().name)) {
+    ledger_.log(in_words() + " cannot open: " + error.message, LogLevel::kWarning);
+  }
+  ledger_.send(members(), ControlError{error.code, error.message, config().name});
+  become_idle(std::move(std::get<GatheringJob>(phase_).between), now_ms);
+}
+
+void CoordinatedJob::reconsider() {
+  if (GatheringJob* gathering = std::get_if<GatheringJob>(&phase_)) gathering->start.reset();
+}
+
+void CoordinatedJob::saved(const Status& status, std::uint64_t now_ms) {
+  if (!ledger_.keeper.saves_view()) {
+    if (ledger_.keeper.saved(status, now_ms)) ledger_.tell_commit(members());
+    if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->recorded(now_ms), now_ms);
+    return;
+  }
+  GatheringJob* gathering = std::get_if<GatheringJob>(&phase_);
+  std::optional<ViewStart> start = gathering ? std::exchange(gathering->start, std::nullopt) : std::nullopt;
+  ledger_.keeper.view_saved(status.has_value());
+  if (!start) return look_at_kept(now_ms);
+  if (status) return begin_opening(std::move(*start), now_ms);
+  // Room on the disk may come back; nobody's place is lost until then.
+  cannot_open({ErrorCode::kUnavailable, "the coordinator cannot record it: " + status.error().message}, now_ms);
+}
+
+void CoordinatedJob::begin_opening(ViewStart start, std::uint64_t now_ms) {
+  GatheringJob& gathering = std::get<GatheringJob>(phase_);
+  ledger_.keeper.view_opens(start, gathering.members);
   ledger_.paces.begin_view();
-  ledger_.reached = start->round;
+  ledger_.reached = start.round;
   ledger_.log(in_words() + " opens view " + std::to_string(record().view.value) + " with " +
-              std::to_string(ledger_.nodes) + " nodes, " + start->in_words(shards().size()));
-  JobView view{std::move(gathering.members), std::move(*start), {}};
+              std::to_string(ledger_.nodes) + " nodes, " + start.in_words(shards().size()));
+  JobView view{std::move(gathering.members), std::move(start), {}};
   view.first = choose_first(ledger_.keeper.whole_state(view.start), view.members, record().job, view.start);
   if (has_gate(config())) view.gate.emplace(config().gate, record().owners.size(), view.start.round);
   phase_ = OpeningView{std::move(view), {}};
@@ -164,22 +194,23 @@ Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fres
   KeptShards& kept = gathering.between.kept;
   if (ledger_.keeper.begin_another_training(join)) kept.clear();
   ledger_.nodes = static_cast<std::uint32_t>(members.size());
-  ledger_.keeper.begin_view(fresh_id, members);
   const Result<bool> resume = take_newest(members);
   if (!resume) return tl::unexpected(resume.error());
+  ledger_.keeper.begin_view(fresh_id, members);
   const ViewStart newest = choose_start(*resume, record().committed, record(), ledger_.plan(), shards(),
                                         StateInMemory{kept, members, ledger_.reached});
   const Result<ViewStart> chosen = start_with_state(newest, members);
   if (!chosen) return chosen;
   const ViewStart& start = *chosen;
   if (start.anew()) {
-    if (const Status status = ledger_.keeper.may_begin_anew(); !status) return tl::unexpected(status.error());
+    Status may = ledger_.keeper.may_begin_anew();
+    if (may && servers() != 0) may = ledger_.context.peers.room_for_another_job();
+    if (!may) return tl::unexpected(may.error());
   }
   Result<DealtChunks> chunks = ledger_.home().lay_out(config(), record(), members, start);
   if (!chunks) return tl::unexpected(chunks.error());
   if (chunks->placement) ledger_.placement = std::move(chunks->placement);
-  const Status saved = ledger_.keeper.save_view(start, kept, members, std::move(*chunks));
-  if (!saved) return tl::unexpected(saved.error());
+  ledger_.keeper.save_view(start, kept, members, std::move(*chunks));
   return start;
 }
 

@@ -33,31 +33,37 @@ std::string job_named_in(const ControlMessage& message) {
 
 Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSettings& settings, JobRegistry* registry,
                                                         Logger logger) {
-  Result<EventFd> wake = EventFd::create();
-  if (!wake) return tl::unexpected(wake.error());
+  Result<EventFd> wake = EventFd::create(), written = EventFd::create();
+  if (!wake || !written) return tl::unexpected((wake ? written : wake).error());
   std::vector<JobRecord> records;
   if (registry) {
     Result<std::vector<JobRecord>> stored = registry->registry();
     if (!stored) return tl::unexpected(stored.error());
     records = std::move(*stored);
   }
-  std::unique_ptr<Coordinator> self(new Coordinator(registry, std::move(logger), std::move(*wake)));
+  std::unique_ptr<Coordinator> self(
+      new Coordinator(registry, std::move(logger), std::move(*wake), std::move(*written)));
   if (Status bound = self->bind(settings); !bound) return tl::unexpected(bound.error());
   CoordinatorOptions options;
   options.servers = settings.servers;
   options.incarnation = random_incarnation();
   options.job_id_seed = random_incarnation();
   options.peer_timeout_ms = settings.peer_timeout_ms;
+  if (registry) {
+    self->records_ = std::make_unique<OrderThread>(
+        "registry", kMaxRecords, [logger = self->logger_](const std::string& line) { logger->critical(line); });
+  }
   self->core_ = std::make_unique<CoordinatorCore>(options, std::move(records), static_cast<CoordinatorOutput&>(*self));
   self->thread_ = start_thread("coordinator", self->logger_, [&coordinator = *self] { coordinator.run(); });
   return self;
 }
 
-Coordinator::Coordinator(JobRegistry* registry, Logger logger, EventFd wake)
+Coordinator::Coordinator(JobRegistry* registry, Logger logger, EventFd wake, EventFd written)
     : registry_(registry),
       logger_(logger),
       noise_(std::move(logger)),
       orders_(std::move(wake), kMaxOrders),
+      written_(std::move(written)),
       context_(1),
       socket_(context_, zmq::socket_type::router) {}
 
@@ -95,6 +101,7 @@ Coordinator::~Coordinator() {
     orders_.rouse();
     thread_.join();
   }
+  records_.reset();
   admission_.reset();
   socket_.close();
   context_.close();
@@ -104,12 +111,15 @@ Coordinator::~Coordinator() {
 void Coordinator::run() {
   std::uint64_t next_tick = 0;
   while (!stopping_.load(std::memory_order_acquire)) {
-    zmq::pollitem_t items[2] = {{socket_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, orders_.fd(), ZMQ_POLLIN, 0}};
+    zmq::pollitem_t items[3] = {{socket_.handle(), 0, ZMQ_POLLIN, 0},
+                                {nullptr, orders_.fd(), ZMQ_POLLIN, 0},
+                                {nullptr, written_.fd(), ZMQ_POLLIN, 0}};
     const std::uint64_t before = steady_ms();
     const long wait = next_tick > before ? static_cast<long>(next_tick - before) : 0;
-    zmq_poll(items, 2, wait);
+    zmq_poll(items, 3, wait);
     receive_batch();
     orders_.run();
+    written_.run();
     const std::uint64_t now = steady_ms();
     if (now >= next_tick) {
       const std::lock_guard lock(mutex_);
@@ -204,12 +214,25 @@ void Coordinator::send(PeerId to, const ControlMessage& message) {
   send_now(socket_, body, false);
 }
 
-Status Coordinator::save(const JobRecord& record) {
-  return registry_ ? registry_->save(record) : Status{};
+void Coordinator::save(const JobRecord& record) {
+  on_disk([this, record] { return registry_->save(record); },
+          [this, job = record.job](const Status& saved, std::uint64_t now) { core_->saved(job, saved, now); });
 }
 
-Status Coordinator::remove(JobId job) {
-  return registry_ ? registry_->remove(job) : Status{};
+void Coordinator::remove(JobId job) {
+  on_disk([this, job] { return registry_->remove(job); },
+          [this, job](const Status& removed, std::uint64_t now) { core_->removed(job, removed, now); });
+}
+
+void Coordinator::on_disk(Work work, Done done) {
+  const auto end = [this, done = std::move(done)](const Status& status) {
+    written_.push([this, done, status] {
+      const std::lock_guard lock(mutex_);
+      done(status, now_ms());
+    });
+  };
+  const Status taken = records_ ? records_->order(std::move(work), end) : Status();
+  if (!records_ || !taken) end(taken);
 }
 
 void Coordinator::log(const std::string& line, LogLevel level) {

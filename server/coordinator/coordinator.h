@@ -1,7 +1,7 @@
 // Coordinator: the shell around CoordinatorCore on server 0, or on the worker of a cluster without servers that serves
 // it. A thread of its own with a ROUTER socket, so that neither a shard that loads for seconds nor a slow disk of the
 // snapshot writer keeps the cluster's heartbeats waiting. The registry is kept in server 0's store; without one it
-// lives as long as the process.
+// lives as long as the process. A second thread writes it, so that a slow disk delays only the job whose record is saved.
 //
 // Thread rule: the core is guarded by a mutex, taken by the coordinator's thread for every message and tick and by the
 // HTTP thread for a moment (status). Only the coordinator's thread lets the core act, because acting sends. Nothing of
@@ -24,6 +24,7 @@
 #include "common/daemon/command_queue.h"
 #include "common/daemon/log.h"
 #include "common/daemon/metrics.h"
+#include "common/daemon/order_thread.h"
 #include "common/security/authorized_keys.h"
 #include "common/security/credentials.h"
 #include "server/coordinator/control_permits.h"
@@ -48,7 +49,8 @@ class Coordinator final : private CoordinatorOutput {
   static constexpr int kBatch = 256;  // messages per turn between ticks
   // Control messages per peer that wait on either side. A daemon sends some every second.
   static constexpr int kHighWater = 1000;
-  static constexpr std::size_t kMaxOrders = 64;  // that wait
+  static constexpr std::size_t kMaxOrders = 64;     // that wait
+  static constexpr std::size_t kMaxRecords = 4096;  // that wait to be saved or removed; more fail, and are tried again
   static constexpr std::uint64_t kRefreshKeysMs = 1000;
 
   // Binds the address and starts the thread. registry may be null; it must outlive the coordinator. Errors:
@@ -86,7 +88,7 @@ class Coordinator final : private CoordinatorOutput {
   std::uint64_t messages() const { return messages_.value(); }
 
  private:
-  Coordinator(JobRegistry* registry, Logger logger, EventFd wake);
+  Coordinator(JobRegistry* registry, Logger logger, EventFd wake, EventFd written);
   Status bind(const CoordinatorSettings& settings);
   Status permit(PeerId from, const zmq::message_t& frame, const ControlMessage& message);  // with mutex_
   void refresh_keys(std::uint64_t now_ms);
@@ -96,8 +98,9 @@ class Coordinator final : private CoordinatorOutput {
   std::uint64_t now_ms();  // on the coordinator's thread
 
   void send(PeerId to, const ControlMessage& message) override;
-  Status save(const JobRecord& record) override;
-  Status remove(JobId job) override;
+  void save(const JobRecord& record) override;
+  void remove(JobId job) override;
+  void on_disk(Work work, Done done) override;
   LargePartStore* large_parts() override { return registry_ ? &registry_->large_parts() : nullptr; }
   std::uint64_t wall_ms() const override { return tributary::wall_ms(); }
   void log(const std::string& line, LogLevel level) override;
@@ -107,6 +110,7 @@ class Coordinator final : private CoordinatorOutput {
   RateLimitedLog noise_;
   std::string endpoint_, local_endpoint_, ipc_path_;
   CommandQueue<std::function<void()>> orders_;
+  CommandQueue<std::function<void()>> written_;  // what records_ has done; at most as much as it may have to do
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
   LaneCounter messages_, malformed_;
   WakingClock clock_{kLongestStepMs};        // the thread's: the time that the core gets
@@ -122,7 +126,8 @@ class Coordinator final : private CoordinatorOutput {
 
   zmq::context_t context_;
   std::unique_ptr<Admission> admission_;
-  zmq::socket_t socket_;  // the thread's
+  zmq::socket_t socket_;                  // the thread's
+  std::unique_ptr<OrderThread> records_;  // null: there is no registry
   std::thread thread_;
 };
 

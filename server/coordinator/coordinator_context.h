@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 
 #include "server/coordinator/checkpoints.h"
 #include "server/coordinator/coordinator_output.h"
@@ -27,7 +28,7 @@ struct CoordinatorContext {
         output(out),
         peers(given.servers, given.peer_timeout_ms),
         checkpoints(peers, out, jobs),
-        parts(out, peers) {}
+        parts(out, peers, [&jobs](JobId job, std::uint64_t now_ms) { jobs.part_is_there(job, now_ms); }) {}
   CoordinatorContext(const CoordinatorContext&) = delete;
   CoordinatorContext& operator=(const CoordinatorContext&) = delete;
 
@@ -39,11 +40,9 @@ struct CoordinatorContext {
   void send_worker(std::uint64_t incarnation, const ControlMessage& message) {
     if (const Peers::Worker* worker = peers.worker(incarnation)) output.send(worker->peer, message);
   }
-  // The job's record, and what belongs to it.
-  Status remove(JobId job) {
-    Status removed = output.remove(job);
-    if (removed) parts.keep_only(job, {});
-    return removed;
+  // The job's record goes, then what belongs to it (CoordinatorCore::removed()).
+  void remove(JobId job) {
+    if (removing.insert(job).second) output.remove(job);
   }
   void refuse(PeerId to, const Error& error, const std::string& job = {}) {
     if (refusals.is_news(to, error.code, job)) output.log("refused a peer: " + error.message, LogLevel::kWarning);
@@ -56,6 +55,7 @@ struct CoordinatorContext {
   Checkpoints checkpoints;
   LargeParts parts;
   RefusalLog refusals;
+  std::set<JobId> removing;  // whose records are being removed
   bool draining = false;
 };
 

@@ -99,9 +99,7 @@ void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
     if (!member) return context_.output.send(from, StatePart{m, {}});
     context_.parts.answer(worker->hello.incarnation, m, now_ms);
   } else if constexpr (std::is_same_v<Message, StatePart>) {
-    const Peers::Worker* worker = peers.worker_at(from);
-    if (!worker || !context_.parts.take(worker->hello.incarnation, m, now_ms)) return;
-    if (CoordinatedJob* job = job_with(m.part.job)) job->part_is_there(now_ms);
+    if (const Peers::Worker* worker = peers.worker_at(from)) context_.parts.take(worker->hello.incarnation, m, now_ms);
   } else {
     context_.refuse(from, {ErrorCode::kMalformed, "this message is one that only the coordinator sends"});
   }
@@ -335,8 +333,22 @@ void CoordinatorCore::drain(std::uint64_t now_ms) {
 }
 
 bool CoordinatorCore::idle() const {
-  return std::ranges::none_of(jobs_,
-                              [](const auto& entry) { return entry.second.in_view() || entry.second.saves_kept(); });
+  const auto busy = [](const auto& entry) {
+    const CoordinatedJob& job = entry.second;
+    return job.in_view() || job.saves_kept() || job.saves();
+  };
+  return context_.removing.empty() && std::ranges::none_of(jobs_, busy);
+}
+
+void CoordinatorCore::saved(JobId id, const Status& status, std::uint64_t now_ms) {
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.saves(id); });
+  if (found == jobs_.end()) {
+    context_.checkpoints.saved(id, status, now_ms);
+  } else {
+    found->second.saved(status, now_ms);
+    open_if_complete(found->second, now_ms);
+  }
+  answer_drains(now_ms);
 }
 
 // ---- Jobs ----
@@ -403,7 +415,8 @@ JobId CoordinatorCore::fresh_id() const {
   const auto taken = [&](const auto& entry) { return entry.second.knows(id); };
   do {
     id = id.next();
-  } while (id.value == 0 || std::ranges::any_of(jobs_, taken));
+  } while (id.value == 0 || std::ranges::any_of(jobs_, taken) || context_.checkpoints.restores(id) ||
+           context_.removing.contains(id));
   return id;
 }
 

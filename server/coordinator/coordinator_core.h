@@ -31,6 +31,9 @@ class CoordinatorCore : private CheckpointJobs {
   // job: the name of the one that it was about, if that is known.
   void on_bad_message(PeerId from, const Error& error, const std::string& job = {});
   void tick(std::uint64_t now_ms);
+  // How a save or a removal that was asked for (CoordinatorOutput) has ended.
+  void saved(JobId job, const Status& status, std::uint64_t now_ms);
+  void removed(JobId job, const Status& status, std::uint64_t now_ms);
   // Stop everything in good order (server 0 was told to stop); idle() tells when it is done.
   void drain(std::uint64_t now_ms);
   bool idle() const;
@@ -108,7 +111,8 @@ class CoordinatorCore : private CheckpointJobs {
   bool takes_snapshot(const std::string& job) const override;
   bool has_part(JobId job, const LargePart& large) const override;
   bool parts_come(const std::string& job, std::uint64_t now_ms) override;
-  Status restored(const std::string& job, const JobRecord& record) override;
+  void part_is_there(JobId job, std::uint64_t now_ms) override;
+  void restored(const std::string& job, const JobRecord& record) override;
   void not_restored(const std::string& job) override;
   Result<JobRecord> record_to_restore(const Manifest& manifest, const JobConfig& config) const;
   // What servers have of a name under ids that the registry does not know.

@@ -64,9 +64,11 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
   auto known = jobs_.find(order.name);
   if (known != jobs_.end()) {
     const CoordinatedJob& job = known->second;
-    if (!job.idle()) {
+    if (!job.idle() || job.removing()) {
       return fail(ErrorCode::kInvalidArgument, job.in_words() + " is in use (" +
-                                                   (job.members().empty() ? "stopping" : "nodes have joined") +
+                                                   (job.removing()          ? "being removed"
+                                                    : job.members().empty() ? "stopping"
+                                                                            : "nodes have joined") +
                                                    "); stop its trainers first, or restore under another name");
     }
     if ((job.record().initialised || job.kept_by_servers()) && !order.force) {
@@ -89,6 +91,7 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
   const std::string job_json = to_canonical_json(wanted);
   Result<JobConfig> config = job_from_json(job_json);  // checks the name, which people chose
   if (!config) return tl::unexpected(config.error());
+  if (const Status room = context_.peers.room_for_another_job(); !room) return tl::unexpected(room.error());
   Result<JobRecord> record = record_to_restore(order.manifest, *config);
   if (!record) return tl::unexpected(record.error());
   record->job_json = job_json;
@@ -148,10 +151,11 @@ bool CoordinatorCore::parts_come(const std::string& job, std::uint64_t now_ms) {
   return found != jobs_.end() && found->second.parts_come(now_ms);
 }
 
-Status CoordinatorCore::restored(const std::string& name, const JobRecord& record) {
-  if (const Status saved = context_.output.save(record); !saved) {
-    return fail(saved.error().code, "cannot record the job: " + saved.error().message);
-  }
+void CoordinatorCore::part_is_there(JobId id, std::uint64_t now_ms) {
+  if (CoordinatedJob* job = job_with(id)) job->part_is_there(now_ms);
+}
+
+void CoordinatorCore::restored(const std::string& name, const JobRecord& record) {
   context_.parts.restored(record.job);
   const auto before = jobs_.find(name);
   std::set<JobId> older = strangers(name);
@@ -163,7 +167,6 @@ Status CoordinatorCore::restored(const std::string& name, const JobRecord& recor
     context_.peers.add_snapshot(shard, record.job, name, record.committed);
   }
   job.drop_older();
-  return {};
 }
 
 void CoordinatorCore::not_restored(const std::string& name) {
@@ -196,7 +199,7 @@ Result<std::uint64_t> CoordinatorCore::remove_job(const std::string& name) {
   std::set<JobId> ids = strangers(name);
   if (known != jobs_.end()) {
     const CoordinatedJob& job = known->second;
-    if (!job.idle() || job.restoring() || context_.checkpoints.awaits_snapshot(name)) {
+    if (!job.idle() || job.restoring() || job.saves() || context_.checkpoints.awaits_snapshot(name)) {
       return fail(ErrorCode::kInvalidArgument, job.in_words() + " is in use; stop its trainers first");
     }
     ids.merge(job.ids());
@@ -209,16 +212,44 @@ Result<std::uint64_t> CoordinatorCore::remove_job(const std::string& name) {
   if (known == jobs_.end() && ids.empty()) {
     return fail(ErrorCode::kUnknownJob, "nobody in the cluster has a job '" + name + "'");
   }
+  // The rest follows when the records are gone (removed()); the job's own goes last.
+  const JobId own = known == jobs_.end() ? JobId() : known->second.record().job;
   for (const JobId id : ids) {
-    if (const Status removed = context_.remove(id); !removed) return tl::unexpected(removed.error());
+    if (id != own) context_.remove(id);
   }
-  for (const JobId id : ids) {
+  if (own.value != 0) {
+    known->second.begin_removal();
+    context_.remove(own);
+  } else if (known != jobs_.end()) {
+    jobs_.erase(known);
+  }
+  return ids.size();
+}
+
+void CoordinatorCore::removed(JobId id, const Status& status, std::uint64_t now_ms) {
+  context_.removing.erase(id);
+  const auto found = std::ranges::find_if(jobs_, [&](const auto& entry) { return entry.second.knows(id); });
+  const bool own = found != jobs_.end() && found->second.record().job == id;
+  const bool ordered = found == jobs_.end() || found->second.removing();
+  if (!status) {
+    context_.output.log("cannot remove the record of job id " + std::to_string(id.value) + ": " +
+                            status.error().message + (ordered ? "; what there is of it stays, remove it again" : ""),
+                        LogLevel::kError);
+    if (own) found->second.end_removal();
+    return answer_drains(now_ms);
+  }
+  context_.parts.keep_only(id, {});
+  if (ordered) {
     context_.peers.forget_job(id);
     context_.send_servers(DropCheckpoint{id, {}});
   }
-  if (known != jobs_.end()) jobs_.erase(known);
-  context_.output.log("job '" + name + "' is removed by order, with all that servers have of it");
-  return ids.size();
+  if (own) {
+    context_.output.log(found->second.in_words() + " is removed by order, with all that servers have of it");
+    jobs_.erase(found);
+  } else if (found != jobs_.end()) {
+    found->second.removed(id);
+  }
+  answer_drains(now_ms);
 }
 
 }  // namespace tributary

@@ -40,9 +40,9 @@ BetweenViews JobLedger::ask_kept() const {
   return between;
 }
 
-void JobLedger::commit(Round round, bool finished, const JobMembers& members, std::uint64_t now_ms) {
+void JobLedger::commit(Round round, bool finished, std::uint64_t now_ms) {
   not_saved.clear();
-  if (keeper.commit(round, finished, now_ms)) tell_commit(members);
+  keeper.commit(round, finished);
   context.checkpoints.write(plan_->name(), record(), nodes, shards(), now_ms);
 }
 

@@ -48,8 +48,8 @@ class JobLedger {
   // Servers that were told so say what they keep: all that are there.
   BetweenViews ask_kept() const;
 
-  // The snapshot of this round is everywhere.
-  void commit(Round round, bool finished, const JobMembers& members, std::uint64_t now_ms);
+  // The snapshot of this round is everywhere. It is told when the record is saved that says so.
+  void commit(Round round, bool finished, std::uint64_t now_ms);
   void tell_commit(const JobMembers& members) const;
   // membership.on_state_lost = "rewind": a state without what ranks kept with it is none.
   bool rewinds() const { return config().membership.on_state_lost == OnStateLost::kRewind; }

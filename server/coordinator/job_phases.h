@@ -20,11 +20,13 @@ namespace tributary {
 struct IdleJob {
   BetweenViews between;
   std::optional<JobConfig> restoring;  // what it will be: its state is being loaded, and nobody may join
+  bool removing = false;               // its records go, and nobody may join
 };
 struct GatheringJob {
   BetweenViews between;
   JobMembers members;
   std::map<std::uint32_t, std::string> refused;  // nodes that are missing because they may not join as they are: why
+  std::optional<ViewStart> start = {};           // of the view that opens when its record is saved
 };
 struct OpeningView {
   JobView view;

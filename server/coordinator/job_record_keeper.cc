@@ -21,6 +21,7 @@ JobRecordKeeper::JobRecordKeeper(CoordinatorContext& context, const std::string&
 std::set<JobId> JobRecordKeeper::ids() const {
   std::set<JobId> ids = older_;
   if (record_.job.value != 0) ids.insert(record_.job);
+  if (opening_) ids.insert(opening_->job);
   return ids;
 }
 
@@ -43,17 +44,22 @@ bool JobRecordKeeper::begin_another_training(const JoinJob& join) {
 
 void JobRecordKeeper::begin_view(JobId fresh_id, const JobMembers& members) {
   const JoinJob& join = members.begin()->second.join;
+  before_ = record_;
   if (record_.job.value == 0) record_.job = fresh_id;
   record_.job_json = join.job_json;
   record_.members = nodes_of(members);
   record_.world_size = static_cast<std::uint32_t>(members.size()) * join.local_world_size;
-  record_.view = record_.view.next();
+  record_.view = std::max(record_.view, tried_).next();
   record_.finished = false;
   record_.view_nodes = {members_hash(record_.members, began_.since), began_.since, began_.first};
   if (began_.hash != 0 && began_.hash != record_.view_nodes.hash) {
     record_.view_nodes.since = record_.view;
     record_.view_nodes.hash = members_hash(record_.members, record_.view);
   }
+}
+
+void JobRecordKeeper::give_view_up() {
+  if (before_) record_ = *std::exchange(before_, std::nullopt);
 }
 
 Status JobRecordKeeper::may_begin_anew() const {
@@ -73,8 +79,8 @@ Status JobRecordKeeper::may_begin_anew() const {
   return {};
 }
 
-Status JobRecordKeeper::save_view(const ViewStart& start, const KeptShards& kept, const JobMembers& members,
-                                  DealtChunks chunks) {
+void JobRecordKeeper::save_view(const ViewStart& start, const KeptShards& kept, const JobMembers& members,
+                                DealtChunks chunks) {
   // A server may be a round further, with some chunks, than where a view begins: it was brought there by the nodes of a
   // view before. What lies beyond that is made (again) by these.
   Round most = start.round;
@@ -87,10 +93,17 @@ Status JobRecordKeeper::save_view(const ViewStart& start, const KeptShards& kept
   }
   record_.chunk_elements = chunks.elements;
   record_.owners = std::move(chunks.owners);
-  const Status saved = context_.output.save(record_);
-  if (saved) return {};
-  // Room on the disk may come back; nobody's place is lost until then.
-  return fail(ErrorCode::kUnavailable, "the coordinator cannot record it: " + saved.error().message);
+  tried_ = record_.view;
+  opening_ = std::exchange(record_, *std::exchange(before_, std::nullopt));
+  saving_ = true;
+  context_.output.save(*opening_);
+}
+
+void JobRecordKeeper::view_saved(bool saved) {
+  saving_ = false;
+  JobRecord opening = *std::exchange(opening_, std::nullopt);
+  if (saved) record_ = std::move(opening);
+  part_is_there();  // what came meanwhile
 }
 
 void JobRecordKeeper::view_opens(const ViewStart& start, const JobMembers& members) {
@@ -117,27 +130,38 @@ void JobRecordKeeper::view_runs(const ViewStart& start) {
                       std::to_string(record_.committed.value) + ", and begin that anew");
 }
 
-bool JobRecordKeeper::commit(Round round, bool finished, std::uint64_t now_ms) {
+void JobRecordKeeper::commit(Round round, bool finished) {
   commit_rank_states(round);
   record_.committed = round;
   record_.initialised = true;
   record_.finished = finished;
   commit_untold_ = true;
-  return save(now_ms);
+  save();
 }
 
-bool JobRecordKeeper::tick(std::uint64_t now_ms) {
-  return !saved() && now_ms >= save_due_ms_ && save(now_ms);
+void JobRecordKeeper::tick(std::uint64_t now_ms) {
+  if (!saved() && !saving_ && now_ms >= save_due_ms_) save();
 }
 
-bool JobRecordKeeper::save(std::uint64_t now_ms) {
-  const Status saved = context_.output.save(record_);
+void JobRecordKeeper::save() {
+  if (state_ == State::kSaved) state_ = State::kUnsaved;
+  changed_ = saving_;
+  if (std::exchange(saving_, true)) return;
+  context_.output.save(record_);
+}
+
+bool JobRecordKeeper::saved(const Status& status, std::uint64_t now_ms) {
+  saving_ = false;
   save_due_ms_ = now_ms + kSaveRetryMs;
-  const State before = std::exchange(state_, saved ? State::kSaved : State::kFailing);
-  if (!saved) {
+  if (changed_) {
+    save();
+    return false;
+  }
+  const State before = std::exchange(state_, status ? State::kSaved : State::kFailing);
+  if (!status) {
     if (before == State::kFailing) return false;
-    context_.output.log("cannot record the snapshot of round " + std::to_string(record_.committed.value) + " of " +
-                            in_words() + ", and tries again: " + saved.error().message,
+    context_.output.log("cannot record round " + std::to_string(record_.committed.value) + " of " + in_words() +
+                            ", and tries again: " + status.error().message,
                         LogLevel::kError);
     return false;
   }
@@ -171,10 +195,11 @@ void JobRecordKeeper::keep(std::uint64_t worker, const NodeRankState& m, std::ui
 }
 
 void JobRecordKeeper::part_is_there() {
-  if (!record_.initialised || !rank_states_.can_commit(record_.committed, there())) return;
+  if (opening_ || !record_.initialised || !rank_states_.can_commit(record_.committed, there())) return;
   commit_rank_states(record_.committed);  // the snapshot was faster
   // Saved with the next tick: those of other ranks follow.
   if (state_ == State::kSaved) state_ = State::kUnsaved;
+  if (saving_) changed_ = true;
 }
 
 bool JobRecordKeeper::fetch(Round round, std::uint64_t now_ms) {
@@ -217,23 +242,21 @@ void JobRecordKeeper::stop(const std::string& reason) {
 void JobRecordKeeper::end(Round round, bool finished) {
   record_.committed = round;
   record_.finished = finished;
-  const Status saved = context_.output.save(record_);
-  state_ = saved ? State::kSaved : State::kFailing;  // the next ticks try again
-  if (saved) return;
-  context_.output.log("cannot record the end of " + in_words() + ", and tries again: " + saved.error().message,
-                      LogLevel::kError);
+  save();
 }
 
 void JobRecordKeeper::drop_older() {
-  std::erase_if(older_, [&](JobId id) {
-    if (!context_.peers.store(id)) return context_.remove(id).has_value();
+  for (const JobId id : older_) {
+    if (!context_.peers.store(id)) {
+      context_.remove(id);
+      continue;
+    }
     for (const auto& [index, server] : context_.peers.servers()) {
       const auto& stored = server.hello.stored;
       if (!server.alive || std::ranges::find(stored, id, &StoredJob::job) == stored.end()) continue;
       context_.output.send(server.peer, DropCheckpoint{id, {}});
     }
-    return false;
-  });
+  }
 }
 
 }  // namespace tributary

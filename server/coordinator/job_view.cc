@@ -71,7 +71,9 @@ JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::ui
     if (server.hello.plain) welcome.plain.emplace_back(index);
     if (start.round == start.loaded) continue;
     const bool has = start.kept.contains(index) || !owning.contains(index);  // those without chunks lack nothing
-    welcome.redo_after.emplace_back(has ? start.round.value : start.loaded.value);
+    const auto behind = start.behind.find(index);
+    welcome.redo_after.push_back(behind != start.behind.end() ? behind->second
+                                                              : Version(has ? start.round.value : start.loaded.value));
   }
   return welcome;
 }

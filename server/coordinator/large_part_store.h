@@ -25,7 +25,7 @@ class LargePartStore {
   virtual Complete complete() const = 0;
   // An unfinished one of its name goes. kStore: there is no room for it.
   virtual Status begin(JobId job, const LargePart& large) = 0;
-  // REQUIRES: begin(). A piece, at a multiple of kPartBytes.
+  // A piece, at a multiple of kPartBytes, of what was begun. kNotFound: it was dropped since.
   virtual Status add(JobId job, const LargePart& large, std::uint64_t offset, std::span<const std::byte> piece) = 0;
   // REQUIRES: all pieces are there, and its checksum is right. Durable before it returns.
   virtual Status finish(JobId job, const LargePart& large) = 0;

@@ -1,12 +1,13 @@
 #include "server/coordinator/large_parts.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace tributary {
 
-LargeParts::LargeParts(CoordinatorOutput& output, const Peers& peers)
-    : output_(output), peers_(peers), store_(output.large_parts()) {
+LargeParts::LargeParts(CoordinatorOutput& output, const Peers& peers, Told told)
+    : output_(output), peers_(peers), told_(std::move(told)), store_(output.large_parts()) {
   if (store_) complete_ = store_->complete();
 }
 
@@ -93,9 +94,36 @@ void LargeParts::begin_fetch(const Key& key, std::uint64_t now_ms) {
     announced_.erase(announced);
     return;
   }
-  if (Status room = store_->begin(key.first, key.second); !room) return leave_out(key, room.error());
-  Fetch& fetch = fetches_.emplace(key, Fetch{{key.first, key.second, now_ms}, workers.front()}).first->second;
-  for (const WantPart& want : fetch.parts.wants(now_ms)) send(fetch.worker, want);
+  const auto at = fetches_.emplace(key, Fetch{{key.first, key.second, now_ms}, workers.front(), ++fetched_, 0}).first;
+  order(
+      at, [store = store_, key] { return store->begin(key.first, key.second); }, false, now_ms);
+}
+
+void LargeParts::order(Fetches::iterator at, CoordinatorOutput::Work work, bool last, std::uint64_t now_ms) {
+  ++at->second.orders;
+  const Key key = at->first;
+  at->second.parts.comes(now_ms);
+  output_.on_disk(std::move(work),
+                  [this, key, last, number = at->second.number](const Status& done, std::uint64_t now) {
+                    const auto of = fetches_.find(key);
+                    if (of == fetches_.end() || of->second.number != number) return;  // it is over
+                    Fetch& fetch = of->second;
+                    --fetch.orders;
+                    fetch.parts.comes(now);  // the store's time is not its source's
+                    if (!done) {
+                      leave_out(key, done.error());
+                      return begin_next(now);
+                    }
+                    if (last) {
+                      complete_[key.first].insert(key.second);
+                      fetches_.erase(of);
+                      begin_next(now);
+                      return told_(key.first, now);
+                    }
+                    if (fetch.orders != 0) return;
+                    if (fetch.parts.ended()) return finish(of, now);
+                    for (const WantPart& want : fetch.parts.wants(now)) send(fetch.worker, want);
+                  });
 }
 
 void LargeParts::leave_out(const Key& key, const Error& error) {
@@ -123,55 +151,45 @@ void LargeParts::lost(Fetches::iterator at, const std::string& why, std::uint64_
   begin_next(now_ms);
 }
 
-bool LargeParts::take(std::uint64_t worker, const StatePart& m, std::uint64_t now_ms) {
+void LargeParts::take(std::uint64_t worker, const StatePart& m, std::uint64_t now_ms) {
   const Key key{m.part.job, m.part.large};
-  if (m.comes) return false;  // a worker that waits for the part itself is no source
+  if (m.comes) return;  // a worker that waits for the part itself is no source
   pass_on(worker, m);
   const auto at = fetches_.find(key);
-  if (at == fetches_.end() || at->second.worker != worker) return false;  // of a fetch that is over
-  if (m.data.empty()) {
-    lost(at, "its worker has it no more", now_ms);
-    return false;
-  }
-  PartFetch& parts = at->second.parts;
-  if (!parts.take(m, now_ms)) return false;
+  if (at == fetches_.end() || at->second.worker != worker) return;  // of a fetch that is over
+  if (m.data.empty()) return lost(at, "its worker has it no more", now_ms);
+  if (!at->second.parts.take(m, now_ms)) return;
   taken_ += m.data.size();
-  if (Status kept = store_->add(key.first, key.second, m.part.offset, m.data); !kept) {
-    leave_out(key, kept.error());
-    begin_next(now_ms);
-    return false;
-  }
-  if (parts.ended()) return finish(at, now_ms);
-  for (const WantPart& want : parts.wants(now_ms)) send(worker, want);
-  return false;
+  const auto add = [store = store_, key, offset = m.part.offset, data = m.data] {
+    return store->add(key.first, key.second, offset, data);
+  };
+  order(at, add, false, now_ms);
 }
 
-bool LargeParts::finish(Fetches::iterator at, std::uint64_t now_ms) {
-  const Key key = at->first;
-  if (!at->second.parts.right()) {
-    lost(at, "what came has another checksum", now_ms);
-    return false;
-  }
-  const Status finished = store_->finish(key.first, key.second);
-  if (!finished) {
-    leave_out(key, finished.error());
-  } else {
-    complete_[key.first].insert(key.second);
-    fetches_.erase(at);
-  }
-  begin_next(now_ms);
-  return finished.has_value();
+void LargeParts::finish(Fetches::iterator at, std::uint64_t now_ms) {
+  if (!at->second.parts.right()) return lost(at, "what came has another checksum", now_ms);
+  order(
+      at, [store = store_, key = at->first] { return store->finish(key.first, key.second); }, true, now_ms);
 }
 
 void LargeParts::answer(std::uint64_t worker, const WantPart& m, std::uint64_t now_ms) {
   const Key key{m.job, m.large};
   if (has(m.job, m.large)) {
-    Result<std::vector<std::byte>> piece = store_->read(m.job, m.large, m.offset);
-    if (!piece) {
-      output_.log(in_words(key) + " cannot be read, and counts as lost: " + piece.error().message, LogLevel::kError);
-      complete_[m.job].erase(m.large);
-    }
-    return send(worker, StatePart{m, piece ? std::move(*piece) : std::vector<std::byte>()});
+    const auto data = std::make_shared<std::vector<std::byte>>();
+    const auto read = [store = store_, m, data]() -> Status {
+      Result<std::vector<std::byte>> piece = store->read(m.job, m.large, m.offset);
+      if (!piece) return tl::unexpected(piece.error());
+      *data = std::move(*piece);
+      return {};
+    };
+    return output_.on_disk(read, [this, key, worker, m, data](const Status& done, std::uint64_t) {
+      if (!done && done.error().code == ErrorCode::kLimit) return;  // too much waits: the asker asks again
+      if (!done && has(m.job, m.large)) {
+        output_.log(in_words(key) + " cannot be read, and counts as lost: " + done.error().message, LogLevel::kError);
+        complete_[m.job].erase(m.large);
+      }
+      send(worker, StatePart{m, std::move(*data)});
+    });
   }
   if (!to_be_had(m.job, m.large)) return send(worker, StatePart{m, {}});
   if (!store_) return ask_for_another(m, worker, now_ms);
@@ -226,10 +244,11 @@ void LargeParts::worker_lost(std::uint64_t worker, std::uint64_t now_ms) {
 void LargeParts::tick(std::uint64_t now_ms) {
   std::vector<Key> silent;
   for (auto& [key, fetch] : fetches_) {
-    if (fetch.parts.given_up(now_ms)) {
+    if (fetch.orders == 0 && fetch.parts.given_up(now_ms)) {
       silent.push_back(key);
       continue;
     }
+    if (fetch.orders != 0) continue;
     for (const WantPart& want : fetch.parts.wants(now_ms)) send(fetch.worker, want);
   }
   for (const Key& key : silent) {
@@ -252,15 +271,19 @@ void LargeParts::keep_only(JobId job, const std::set<LargePart>& wanted) {
   const bool some = there != complete_.end() &&
                     std::ranges::any_of(there->second, [&](const LargePart& large) { return !wanted.contains(large); });
   if (!store_ || (!some && !begun)) return;
-  if (const Status dropped = store_->drop(job, wanted); !dropped) {
+  const std::set<LargePart> before = there == complete_.end() ? std::set<LargePart>() : there->second;
+  if (there != complete_.end()) {
+    std::erase_if(there->second, [&](const LargePart& large) { return !wanted.contains(large); });
+    if (there->second.empty()) complete_.erase(there);
+  }
+  const auto drop = [store = store_, job, wanted] { return store->drop(job, wanted); };
+  output_.on_disk(drop, [this, job, before](const Status& dropped, std::uint64_t) {
+    if (dropped) return;
     output_.log("large parts of job id " + std::to_string(job.value) +
                     " that nobody wants any more stay for now: " + dropped.error().message,
                 LogLevel::kWarning);
-    return;
-  }
-  if (there == complete_.end()) return;
-  std::erase_if(there->second, [&](const LargePart& large) { return !wanted.contains(large); });
-  if (there->second.empty()) complete_.erase(there);
+    if (!before.empty()) complete_[job].insert(before.begin(), before.end());
+  });
 }
 
 }  // namespace tributary

@@ -2,6 +2,9 @@
 // that have them into server 0's store, and sent from there to the workers that lack them. Pure: messages and ticks in,
 // messages and records out. Lives in the coordinator's context; jobs request parts.
 //
+// The store takes its time (CoordinatorOutput::on_disk()), and no call waits for it: the next piece of a worker's part is
+// requested when the store has the last one.
+//
 // A large part is known by its size and checksum: ranks that keep equal parts share one. If a worker is lost or has
 // dropped the part, another worker is asked. Without a store, parts are passed on from worker to worker.
 //
@@ -11,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -31,7 +35,9 @@ class LargeParts {
   static constexpr std::size_t kAnnounced = 8192;  // that workers have
   static constexpr std::size_t kPassedOn = 1024;   // pieces that are under way from worker to worker
 
-  LargeParts(CoordinatorOutput& output, const Peers& peers);
+  // told: hears of each that is complete.
+  using Told = std::function<void(JobId job, std::uint64_t now_ms)>;
+  LargeParts(CoordinatorOutput& output, const Peers& peers, Told told);
 
   // ---- What there is ----
   bool has(JobId job, const LargePart& large) const;
@@ -54,8 +60,8 @@ class LargeParts {
   // Sends a worker the piece that it lacks, or an empty answer if no worker has it. While the piece is on its way, the
   // worker gets a note and asks again; the patience is measured here, by the bytes that come from the source.
   void answer(std::uint64_t worker, const WantPart& m, std::uint64_t now_ms);
-  // Takes a piece from a worker. Returns whether a part is complete now.
-  bool take(std::uint64_t worker, const StatePart& m, std::uint64_t now_ms);
+  // Takes a piece from a worker.
+  void take(std::uint64_t worker, const StatePart& m, std::uint64_t now_ms);
   void worker_lost(std::uint64_t worker, std::uint64_t now_ms);
   void tick(std::uint64_t now_ms);
 
@@ -68,6 +74,8 @@ class LargeParts {
   struct Fetch {
     PartFetch parts;
     std::uint64_t worker = 0;
+    std::uint64_t number = 0;  // of a later one of the same part it is another
+    std::uint64_t orders = 0;  // to the store, for it, that have not ended
   };
   struct Passing {  // a piece to those that have asked for it
     std::set<std::uint64_t> to;
@@ -83,7 +91,9 @@ class LargeParts {
   void lost(Fetches::iterator at, const std::string& why, std::uint64_t now_ms);
   // The store cannot keep it.
   void leave_out(const Key& key, const Error& error);
-  bool finish(Fetches::iterator at, std::uint64_t now_ms);
+  // The store does this for a fetch, which then goes on; if it cannot, the part is left out.
+  void order(Fetches::iterator at, CoordinatorOutput::Work work, bool last, std::uint64_t now_ms);
+  void finish(Fetches::iterator at, std::uint64_t now_ms);
   void forget_source(const Key& key, std::uint64_t worker);
   // Where there is no store.
   void ask_for_another(const WantPart& m, std::uint64_t asker, std::uint64_t now_ms);
@@ -91,14 +101,16 @@ class LargeParts {
 
   CoordinatorOutput& output_;
   const Peers& peers_;
-  LargePartStore* const store_;  // null: there is none
+  const Told told_;
+  LargePartStore* const store_;  // null: there is none; what it does, it does on_disk()
   LargePartStore::Complete complete_;
   std::map<Key, Announced> announced_;
   std::deque<Key> queue_;
   Fetches fetches_;
   std::map<std::pair<Key, std::uint64_t>, Passing> passing_;
   std::uint64_t taken_ = 0;
-  bool full_ = false;  // too many are announced, or wait, and that was logged
+  std::uint64_t fetched_ = 0;  // fetches that have begun
+  bool full_ = false;          // too many are announced, or wait, and that was logged
 };
 
 }  // namespace tributary

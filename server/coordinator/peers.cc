@@ -231,6 +231,17 @@ bool Peers::store(JobId job) const {
   });
 }
 
+Status Peers::room_for_another_job() const {
+  for (const auto& [index, server] : servers_) {
+    if (server.hello.stored.size() < kMaxJobs) continue;
+    return fail(ErrorCode::kLimit, "server " + std::to_string(index) + "'s store has snapshots of " +
+                                       std::to_string(server.hello.stored.size()) + " jobs, and at most " +
+                                       std::to_string(kMaxJobs) +
+                                       " may be there; remove some that are over (tributary job remove)");
+  }
+  return {};
+}
+
 std::set<JobId> Peers::stored_under(const std::string& job_name) const {
   std::set<JobId> ids;
   for (const auto& [index, server] : servers_) {

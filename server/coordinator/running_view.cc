@@ -120,7 +120,7 @@ bool RunningView::waits(Round round, std::uint64_t now_ms) {
 
 void RunningView::commit(Round round, std::uint64_t now_ms) {
   ledger_.redo_due_ms = now_ms + snapshots_.committed(now_ms) / kRedoBytesPerMs;
-  ledger_.commit(round, false, view.members, now_ms);
+  ledger_.commit(round, false, now_ms);
 }
 
 void RunningView::look_for_state(std::uint64_t now_ms) {

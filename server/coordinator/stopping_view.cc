@@ -17,7 +17,7 @@ StopJob StoppingView::message() const {
 
 StoppingView::Over StoppingView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms) {
   const std::set<std::uint16_t> parts = ledger_.shards();
-  if (round_ != m.round || !parts.contains(server)) return std::nullopt;
+  if (recording_ || round_ != m.round || !parts.contains(server)) return std::nullopt;
   if (!m.ok) {
     ledger_.snapshot_failed(server, m);
     failed_ = true;
@@ -30,15 +30,26 @@ StoppingView::Over StoppingView::on(std::uint16_t server, const SnapshotDone& m,
   return std::nullopt;
 }
 
-BetweenViews StoppingView::commit(std::uint64_t now_ms) {
-  ledger_.commit(round_, kind_ == StopKind::kFinished, view.members, now_ms);
-  if (!ledger_.keeper.saved()) {
-    ledger_.not_saved = "server 0 cannot record the snapshot, and tries again while it runs";
-    failed_ = true;
-    return end_unsaved();
+StoppingView::Over StoppingView::commit(std::uint64_t now_ms) {
+  ledger_.commit(round_, kind_ == StopKind::kFinished, now_ms);
+  awaited_.reset();
+  recording_.emplace(kWritingPatienceMs, now_ms);
+  return std::nullopt;
+}
+
+StoppingView::Over StoppingView::recorded(std::uint64_t now_ms) {
+  if (!recording_) return std::nullopt;
+  const JobRecordKeeper& keeper = ledger_.keeper;
+  const bool over = (keeper.failing() && !keeper.saves()) || recording_->over(0, now_ms);
+  // All-reduce: the state is where it was to be, and the record follows.
+  if (keeper.saved() || (over && ledger_.servers() == 0)) {
+    tell_saved(true);
+    return BetweenViews{};
   }
-  tell_saved(true);
-  return {};
+  if (!over) return std::nullopt;
+  ledger_.not_saved = "server 0 cannot record the snapshot, and tries again while it runs";
+  failed_ = true;
+  return end_unsaved();
 }
 
 StoppingView::Over StoppingView::look_for_state(std::uint64_t now_ms) {
@@ -57,6 +68,7 @@ StoppingView::Over StoppingView::look_for_state(std::uint64_t now_ms) {
 // A final snapshot may take as long as servers that have yet to write their part say with every heartbeat that they
 // still have the job. One that says so no more (what it was told, or its answer, was lost) is waited for so long.
 StoppingView::Over StoppingView::tick(std::uint64_t now_ms) {
+  if (recording_) return recorded(now_ms);
   if (awaited_) return look_for_state(now_ms);
   if (now_ms <= since_ms_ + kWritingPatienceMs ||
       !ledger_.paces.silent(ledger_.shards(), done_, JobPaces::Sign::kHasJob, kWritingPatienceMs, now_ms)) {
@@ -66,7 +78,8 @@ StoppingView::Over StoppingView::tick(std::uint64_t now_ms) {
   return end_unsaved();
 }
 
-StoppingView::Over StoppingView::kept_by_node_zero(const SnapshotDone& m) {
+StoppingView::Over StoppingView::kept_by_node_zero(const SnapshotDone& m, std::uint64_t now_ms) {
+  if (recording_) return std::nullopt;
   if (!m.ok || m.round < round_) {
     failed_ = !m.ok || m.round.value != 0;
     ledger_.not_saved = !m.ok                ? m.message
@@ -76,11 +89,12 @@ StoppingView::Over StoppingView::kept_by_node_zero(const SnapshotDone& m) {
   }
   ledger_.not_saved.clear();
   ledger_.keeper.end(m.round, kind_ == StopKind::kFinished);
-  tell_saved(true);
-  return BetweenViews{};
+  recording_.emplace(kWritingPatienceMs, now_ms);
+  return std::nullopt;
 }
 
 StoppingView::Over StoppingView::node_zero_lost(const std::string& reason) {
+  if (recording_) return std::nullopt;  // it had said so
   failed_ = true;
   ledger_.not_saved = reason + ", and had not said that its last checkpoint is written";
   return end_unsaved();

@@ -26,10 +26,12 @@ class StoppingView {
   Over on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
   // What the end may wait for has come.
   Over look_for_state(std::uint64_t now_ms);
+  // The job's record is saved, or cannot be.
+  Over recorded(std::uint64_t now_ms);
   Over tick(std::uint64_t now_ms);
 
   // All-reduce: node 0 alone keeps the state.
-  Over kept_by_node_zero(const SnapshotDone& m);
+  Over kept_by_node_zero(const SnapshotDone& m, std::uint64_t now_ms);
   Over node_zero_lost(const std::string& reason);
 
   JobView view;
@@ -39,7 +41,7 @@ class StoppingView {
   bool waits(std::uint64_t now_ms) {
     return ledger_.lacks_state(round_, now_ms) || ledger_.keeper.fetch(round_, now_ms);
   }
-  BetweenViews commit(std::uint64_t now_ms);
+  Over commit(std::uint64_t now_ms);
   BetweenViews end_unsaved();
   void tell_saved(bool saved) const { ledger_.send(view.members, ledger_.outcome(round_, saved)); }
 
@@ -48,6 +50,7 @@ class StoppingView {
   const Round round_;  // that the view ends with
   const std::uint64_t since_ms_;
   std::optional<AwaitedState> awaited_;  // all shards have written it
+  std::optional<Patience> recording_;    // all is there, and the job's record is being saved
   std::set<std::uint16_t> done_;         // shards that have written it, or failed to
   bool failed_ = false;                  // it is not durable everywhere
 };

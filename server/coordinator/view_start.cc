@@ -53,9 +53,11 @@ std::string ViewStart::in_words(std::size_t shards) const {
   if (round == loaded && kept.empty()) return "from " + snapshot;
   const std::string at = "at round " + std::to_string(round.value);
   const std::size_t lost = shards - kept.size();
-  if (lost == 0) return at + ", as the servers have it";
-  return at + ": " + std::to_string(lost) + " of " + std::to_string(shards) + " servers load " + snapshot +
-         ", and the nodes push again what came after it";
+  if (lost == 0 && behind.empty()) return at + ", as the servers have it";
+  const std::string of = " of " + std::to_string(shards) + " servers ";
+  return at + ":" + (lost == 0 ? "" : " " + std::to_string(lost) + of + "load " + snapshot + ",") +
+         (behind.empty() ? "" : " " + std::to_string(behind.size()) + of + "go on where they had come to,") +
+         " and the nodes push again what came after it";
 }
 
 ViewStart choose_start(bool resume, Round loaded, const JobRecord& record, const JobPlan& plan,
@@ -72,18 +74,28 @@ ViewStart choose_start(bool resume, Round loaded, const JobRecord& record, const
   }
   if (!reach) return at_snapshot;
   // As far as the nodes can push again. A server that is further behind was still being brought up to the others when
-  // its view ended: it counts as lost again.
+  // its view ended: it goes on with that.
   ViewStart start{resume, loaded, *reach, {}};
   for (const std::uint16_t shard : shards) {
     const auto kept = memory.shards.find(shard);
-    if (kept == memory.shards.end() || kept->second.min_version.value + 1 < reach->value) continue;
-    if (once_more && kept->second.min_version.value < memory.reached.value) continue;
+    if (kept == memory.shards.end()) continue;
+    const Version has = kept->second.min_version;
+    if (has.value + 1 < reach->value || (once_more && has.value < memory.reached.value)) {
+      if (has.value >= loaded.value) start.behind[shard] = has;
+      continue;
+    }
     start.kept.insert(shard);
-    start.round = std::min(start.round, Round(kept->second.min_version.value));
+    start.round = std::min(start.round, Round(has.value));
   }
   std::erase_if(start.kept,
                 [&](std::uint16_t shard) { return memory.shards.at(shard).max_version.value > start.round.value + 1; });
   start.round = std::max(start.round, loaded);
+  std::erase_if(start.behind, [&](const auto& entry) {
+    const auto& [shard, has] = entry;
+    if (memory.shards.at(shard).max_version.value > start.round.value + 1) return true;
+    start.kept.insert(shard);
+    return has.value >= start.round.value;
+  });
   return residuals_at(start.round, record, plan, memory.members) ? start : at_snapshot;
 }
 

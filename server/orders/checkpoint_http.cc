@@ -29,10 +29,12 @@ AdminHttp::Answer restore(Coordinator& coordinator, const PathRoots& roots, cons
   Result<RestoreOrder> order = restore_order_of(body);
   if (!order) return refusal(order.error());
   if (const Status fits = roots.check(order->directory); !fits) return refusal(fits.error());
-  Result<Manifest> manifest = open_checkpoint(order->directory);
-  if (!manifest) return refusal(manifest.error());
-  Result<std::string> checksum = manifest_checksum(order->directory);
-  if (!checksum) return refusal(checksum.error());
+  const Result<Folder> folder = roots.open(order->directory);
+  if (!folder) return refusal({folder.error().code, "there is no checkpoint: " + folder.error().message});
+  Result<Manifest> manifest = open_checkpoint(folder->through());
+  if (!manifest) return refusal(folder->named(manifest.error()));
+  Result<std::string> checksum = manifest_checksum(folder->through());
+  if (!checksum) return refusal(folder->named(checksum.error()));
   order->manifest = std::move(*manifest);
   order->manifest_checksum = std::move(*checksum);
   return accepted(coordinator.restore_checkpoint(std::move(*order)));

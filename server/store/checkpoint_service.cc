@@ -1,6 +1,5 @@
 #include "server/store/checkpoint_service.h"
 
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -10,7 +9,6 @@
 #include "common/base/clock.h"
 #include "common/base/printed.h"
 #include "common/daemon/background_thread.h"
-#include "common/daemon/daemon_thread.h"
 #include "common/files/durable_file.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/checkpoint_file.h"
@@ -71,19 +69,12 @@ CheckpointService::CheckpointService(Store& store, Options options, Done done, L
       log_(std::move(log)),
       bucket_(options.io_bytes_per_s,
               static_cast<std::uint64_t>(static_cast<double>(options.io_bytes_per_s) * kCheckpointBurstSeconds)),
-      thread_(start_thread("checkpoints", log_, [this] { run(); })) {}
-
-CheckpointService::~CheckpointService() {
-  stop();
-}
-
-void CheckpointService::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+      orders_("checkpoints", kMaxOrders, log_) {
+  const auto begin = [this]() -> Status {
+    if (!become_background("checkpoints")) log_("cannot lower the checkpoint thread's priority");
+    return {};
+  };
+  (void)orders_.order(begin, [](const Status&) {});  // the first one is always taken
 }
 
 void CheckpointService::write(const WriteCheckpoint& order) {
@@ -103,93 +94,66 @@ void CheckpointService::load(const LoadCheckpoint& order) {
 
 void CheckpointService::drop(const DropCheckpoint& order) {
   queue(0, [this, order](CheckpointDone&) -> Status {
-    if (!order.directory.empty()) {
-      std::error_code ignored;  // what cannot be removed is replaced by the next attempt
-      fs::remove(fs::path(order.directory) / shard_file_name(options_.shard), ignored);
-      fs::remove(order.directory, ignored);  // by the last of the servers: it is empty then
-    }
+    if (!order.directory.empty()) drop_file(order.directory);
     if (order.job.value == 0) return {};
     const Status dropped = store_.drop_job(order.job);
     return dropped ? store_.large_parts().drop(order.job, {}) : dropped;
   });
 }
 
+// What cannot be removed is replaced by the next attempt.
+void CheckpointService::drop_file(const std::string& directory) {
+  const fs::path path(directory);
+  const Result<Folder> folder = options_.roots.open(directory);
+  const Result<Folder> parent = options_.roots.open(path.parent_path().string());
+  if (!folder || !parent) return;
+  std::error_code ignored;
+  fs::remove(folder->in(shard_file_name(options_.shard)), ignored);
+  fs::remove(parent->in(path.filename().string()), ignored);  // by the last of the servers: it is empty then
+}
+
 void CheckpointService::queue(std::uint64_t operation, Order order) {
-  CheckpointDone refused;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!stopping_ && orders_.size() < kMaxOrders) {
-      orders_.emplace_back(operation, std::move(order));
-      wake_.notify_all();
-      return;
-    }
-    refused.code = stopping_ ? ErrorCode::kStopped : ErrorCode::kLimit;
-    refused.message =
-        stopping_ ? "the server is stopping" : std::to_string(kMaxOrders) + " orders for checkpoints wait";
-  }
-  refused.operation = operation;
-  refused.ok = false;
-  if (operation != 0) return done_(refused);
-  log_("what is left of an older checkpoint or job stays where it is: " + refused.message +
-       "; it is dropped when a job of that name is replaced or saved again");
-}
-
-void CheckpointService::run() {
-  if (!become_background("checkpoints")) log_("cannot lower the checkpoint thread's priority");
-  std::unique_lock lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [&] { return stopping_ || !orders_.empty(); });
-    if (orders_.empty()) return;
-    const auto [operation, order] = std::move(orders_.front());
-    orders_.pop_front();
-    const bool stopping = stopping_;
-    lock.unlock();
-    CheckpointDone done;
-    done.operation = operation;
-    const Status status = stopping ? fail(ErrorCode::kStopped, "the server is stopping")
-                                   : contained([&order, &done] { return order(done); });
+  const auto done = std::make_shared<CheckpointDone>();
+  done->operation = operation;
+  const auto end = [this, done](const Status& status) {
     if (!status) {
-      done.ok = false;
-      done.code = status.error().code;
-      done.message = status.error().message;
-      log_("an order for a checkpoint failed: " + done.message);
+      done->ok = false;
+      done->code = status.error().code;
+      done->message = status.error().message;
+      log_("an order for a checkpoint failed: " + done->message);
     }
-    if (operation != 0) done_(done);
-    lock.lock();
-  }
-}
-
-Status CheckpointService::go_on() {
-  const std::lock_guard lock(mutex_);
-  return stopping_ ? fail(ErrorCode::kStopped, "the server is stopping") : Status{};
+    if (done->operation != 0) done_(*done);
+  };
+  const Status taken = orders_.order([order = std::move(order), done] { return order(*done); }, end);
+  if (taken) return;
+  end(taken);
+  if (operation != 0) return;
+  log_(
+      "what is left of an older checkpoint or job stays where it is; it is dropped when a job of that name is "
+      "replaced or saved again");
 }
 
 // Waits until so much more may go to the disk.
 Status CheckpointService::pace(std::uint64_t bytes) {
   moved_.fetch_add(bytes, std::memory_order_relaxed);
-  const std::uint64_t pause = bucket_.take(bytes, steady_ns());
-  std::unique_lock lock(mutex_);
-  if (pause != 0) wake_.wait_for(lock, std::chrono::nanoseconds(pause), [&] { return stopping_; });
-  return stopping_ ? fail(ErrorCode::kStopped, "the server is stopping") : Status{};
+  return orders_.pause(bucket_.take(bytes, steady_ns()));
 }
 
 Status CheckpointService::write_shard(const WriteCheckpoint& order, const PinnedSnapshot& snapshot,
                                       CheckpointDone& done) {
   const std::uint64_t started = steady_ns();
-  std::error_code error;
-  fs::create_directories(order.directory, error);
-  if (error) {
-    return fail(ErrorCode::kIo, "server " + std::to_string(options_.shard.value) + " cannot create the directory '" +
-                                    order.directory + "': " + error.message() +
-                                    "; save into a directory that every server may write");
+  const std::string me = "server " + std::to_string(options_.shard.value);
+  const Result<Folder> folder = options_.roots.open(order.directory, true);
+  if (!folder) {
+    return fail(ErrorCode::kIo,
+                me + ": " + folder.error().message + "; save into a directory that every server may write");
   }
-  if (Status real = check_real_directory(order.directory); !real) return real;
-  const std::string file = (fs::path(order.directory) / shard_file_name(options_.shard)).string();
+  const std::string name = shard_file_name(options_.shard), file = folder->in(name);
   if (link_unchanged(order, snapshot, file, done)) return {};
-  const auto in_words = [&](Error failed) {
-    failed.message = "server " + std::to_string(options_.shard.value) + ": " + failed.message;
-    fs::remove(file, error);  // half of a file is of no use, and the disk may be full
-    return tl::unexpected(std::move(failed));
+  const auto in_words = [&](const Error& failed) {
+    std::error_code ignored;
+    fs::remove(file, ignored);  // half of a file is of no use, and the disk may be full
+    return fail(failed.code, me + ": " + folder->named(failed).message);
   };
   auto writer = CheckpointFileWriter::create(file, {options_.shard, order.round, snapshot.info.layout_hash});
   if (!writer) return in_words(writer.error());
@@ -198,16 +162,16 @@ Status CheckpointService::write_shard(const WriteCheckpoint& order, const Pinned
     std::string sealed;
     Status status = rename_job(chunk, JobId(0), sealed);
     // It may be the store's disk, which is needed more.
-    if (status) status = room_on_disk(order.directory, bytes_of(chunk) + kSpareBytes);
+    if (status) status = room_on_disk(folder->through(), bytes_of(chunk) + kSpareBytes);
     if (status) status = (*writer)->add(chunk);
     return status ? pace(bytes_of(chunk)) : status;
   });
   if (written) written = (*writer)->finish();
-  if (written) written = sync_directory(order.directory);
+  if (written) written = sync_directory(folder->through());
   if (!written) return in_words(written.error());
   done.bytes = (*writer)->bytes();
   done.checksum = (*writer)->checksum();
-  log_("wrote '" + file + "': the " + describe(snapshot.info) +
+  log_("wrote '" + (fs::path(order.directory) / name).string() + "': the " + describe(snapshot.info) +
        printed(", %.1f MB in %.2f s", static_cast<double>(done.bytes) * 1e-6,
                static_cast<double>(steady_ns() - started) * 1e-9));
   return {};
@@ -217,7 +181,9 @@ Status CheckpointService::write_shard(const WriteCheckpoint& order, const Pinned
 // snapshot's, its file becomes ours, and nothing is written.
 bool CheckpointService::link_unchanged(const WriteCheckpoint& order, const PinnedSnapshot& snapshot,
                                        const std::string& file, CheckpointDone& done) {
-  const std::string target = without_suffix(order.directory);
+  const Result<Folder> older = options_.roots.open(without_suffix(order.directory));
+  if (!older) return false;
+  const std::string target = older->through();
   const Result<Manifest> manifest = open_checkpoint(target);
   if (!manifest) return false;
   const auto shard = std::ranges::find(manifest->shards, options_.shard, &ManifestShard::shard);
@@ -243,10 +209,9 @@ bool CheckpointService::link_unchanged(const WriteCheckpoint& order, const Pinne
   };
   visitor.flaw = [](const std::string& what) -> Status { return fail(ErrorCode::kStore, what); };
   if (!read_checkpoint(target, *manifest, {options_.shard}, visitor) || same != headers.size()) return false;
-  const std::string older = (fs::path(target) / shard->file).string();
   std::error_code error;
   fs::remove(file, error);
-  fs::create_hard_link(older, file, error);
+  fs::create_hard_link(older->in(shard->file), file, error);
   if (error) return false;
   done.bytes = shard->bytes;
   done.checksum = shard->checksum;
@@ -254,44 +219,65 @@ bool CheckpointService::link_unchanged(const WriteCheckpoint& order, const Pinne
   return true;
 }
 
+// Both are names in one folder.
 Status CheckpointService::seal_parts(const SealCheckpoint& order, CheckpointDone& done) {
-  const Result<bool> unchanged =
-      seal_checkpoint(order.directory, order.target, order.manifest, [&](const LargePart& large) {
-        Status written = write_part(order, large);
-        if (written) done.bytes += large.bytes;
-        return written;
-      });
-  if (!unchanged) return tl::unexpected(unchanged.error());
+  const fs::path partial(order.directory), target(order.target);
+  if (partial.parent_path() != target.parent_path()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "'" + order.directory + "' cannot become '" + order.target + "': they are not in one directory");
+  }
+  const Result<Folder> parent = options_.roots.open(partial.parent_path().string());
+  if (!parent) return tl::unexpected(parent.error());
+  const std::string sealed = parent->in(target.filename().string());
+  const Result<bool> unchanged = seal_checkpoint(parent->in(partial.filename().string()), sealed, order.manifest,
+                                                 [&](const std::string& folder, const LargePart& large) {
+                                                   Status written = write_part(order, folder, sealed, large);
+                                                   if (written) done.bytes += large.bytes;
+                                                   return written;
+                                                 });
+  if (!unchanged) return tl::unexpected(parent->named(unchanged.error()));
   done.unchanged = *unchanged;
   return {};
 }
 
 // A checkpoint of this round may have it already: then its file becomes ours, if that is whole.
-Status CheckpointService::write_part(const SealCheckpoint& order, const LargePart& large) {
+Status CheckpointService::write_part(const SealCheckpoint& order, const std::string& folder, const std::string& sealed,
+                                     const LargePart& large) {
   const std::string file = part_file_name(large);
   const auto paced = [this](std::uint64_t, std::span<const std::byte> piece) { return pace(piece.size()); };
-  if (read_part_file(order.target, large, paced)) {
-    const fs::path ours = fs::path(order.directory) / file;
+  const Result<Folder> older = Folder::open(sealed);
+  if (older && read_part_file(older->through(), large, paced)) {
+    const fs::path ours = fs::path(folder) / file;
     std::error_code error;
     fs::remove(ours, error);
-    fs::create_hard_link(fs::path(order.target) / file, ours, error);
+    fs::create_hard_link(older->in(file), ours, error);
     if (!error) return {};
   }
-  const Status written =
-      write_part_file(order.directory, large, [&](std::uint64_t offset) -> Result<std::vector<std::byte>> {
-        // It may be the store's disk, which is needed more.
-        Status may = room_on_disk(order.directory, kPartBytes + kSpareBytes);
-        if (may) may = pace(kPartBytes);
-        if (!may) return tl::unexpected(may.error());
-        return store_.large_parts().read(order.job, large, offset);
-      });
+  const Status written = write_part_file(folder, large, [&](std::uint64_t offset) -> Result<std::vector<std::byte>> {
+    // It may be the store's disk, which is needed more.
+    Status may = room_on_disk(folder, kPartBytes + kSpareBytes);
+    if (may) may = pace(kPartBytes);
+    if (!may) return tl::unexpected(may.error());
+    return store_.large_parts().read(order.job, large, offset);
+  });
   return written ? written : fail(written.error().code, "server 0: " + written.error().message);
 }
 
 Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone& done) {
-  const std::uint64_t started = steady_ns();
   const std::string me = "server " + std::to_string(options_.shard.value) + ": ";
-  const auto text = read_small_file((fs::path(order.directory) / kManifestFile).string(), kMaxManifestBytes);
+  const Result<Folder> folder = options_.roots.open(order.directory);
+  if (!folder) {
+    return fail(folder.error().code,
+                me + folder.error().message + "; restore from a directory that every server sees under that path");
+  }
+  const Status loaded = load_from(folder->through(), order, me, done);
+  return loaded ? loaded : tl::unexpected(folder->named(loaded.error()));
+}
+
+Status CheckpointService::load_from(const std::string& folder, const LoadCheckpoint& order, const std::string& me,
+                                    CheckpointDone& done) {
+  const std::uint64_t started = steady_ns();
+  const auto text = read_small_file((fs::path(folder) / kManifestFile).string(), kMaxManifestBytes);
   if (!text) {
     return fail(text.error().code,
                 me + text.error().message + "; restore from a directory that every server sees under that path");
@@ -300,14 +286,14 @@ Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone
     return fail(ErrorCode::kStore, me + "'" + order.directory + "' has another manifest here than on server 0; " +
                                        "restore from a directory that all servers share");
   }
-  const Result<Manifest> manifest = open_checkpoint(order.directory);
+  const Result<Manifest> manifest = open_checkpoint(folder);
   if (!manifest) return fail(manifest.error().code, me + manifest.error().message);
   const Result<Layout> layout = Layout::with_owners(manifest->tensors, manifest->chunk_elements, order.owners);
   if (!layout) return tl::unexpected(layout.error());
   SnapshotInfo info{order.job, order.name, manifest->round, layout->hash(), job_of(*manifest).optimizer.name, 0};
   for (const ChunkOwner owner : layout->owners()) info.chunks += owner.shard == options_.shard ? 1 : 0;
   if (options_.shard.value == 0) {
-    if (Status loaded = load_parts(order, *manifest, done); !loaded) return loaded;
+    if (Status loaded = load_parts(folder, order, *manifest, done); !loaded) return loaded;
   }
   if (info.chunks == 0) return {};
 
@@ -320,20 +306,20 @@ Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone
   CheckpointVisitor visitor;
   visitor.chunk = [&](const StoredChunk& stored) -> Status {
     moved_.fetch_add(bytes_of(stored), std::memory_order_relaxed);
-    if (!ours.contains(stored.chunk)) return go_on();
+    if (!ours.contains(stored.chunk)) return orders_.go_on();
     StoredChunk chunk = stored;
     std::string sealed;
     Status status = rename_job(chunk, order.job, sealed);
     if (status) status = (*writer)->add(chunk);
     done.bytes += bytes_of(chunk);
-    return status ? go_on() : status;
+    return status ? orders_.go_on() : status;
   };
   visitor.flaw = [&](const std::string& what) -> Status {
     return fail(ErrorCode::kStore,
                 me + "checkpoint '" + order.directory + "': " + what + "; `tributary checkpoint verify` says more");
   };
   const std::set<ShardIndex> whole = files_to_check(*manifest, *layout, options_.shard);
-  if (Status read = read_chunks(order.directory, *manifest, ours, whole, visitor); !read) return read;
+  if (Status read = read_chunks(folder, *manifest, ours, whole, visitor); !read) return read;
   if (Status finished = (*writer)->finish(); !finished) return finished;
   log_("loaded '" + order.directory + "' as the " + describe(info) +
        printed(": %u chunks, %.1f MB in %.2f s", info.chunks, static_cast<double>(done.bytes) * 1e-6,
@@ -342,16 +328,17 @@ Status CheckpointService::load_shard(const LoadCheckpoint& order, CheckpointDone
 }
 
 // Parts of a restore that fails go when the coordinator says so (DropCheckpoint), or at its next start.
-Status CheckpointService::load_parts(const LoadCheckpoint& order, const Manifest& manifest, CheckpointDone& done) {
+Status CheckpointService::load_parts(const std::string& folder, const LoadCheckpoint& order, const Manifest& manifest,
+                                     CheckpointDone& done) {
   LargePartStore& parts = store_.large_parts();
   for (const LargePart& large : large_parts_of(manifest.rank_states)) {
     Status loaded = parts.begin(order.job, large);
     if (loaded) {
-      loaded = read_part_file(order.directory, large, [&](std::uint64_t offset, std::span<const std::byte> piece) {
+      loaded = read_part_file(folder, large, [&](std::uint64_t offset, std::span<const std::byte> piece) {
         done.bytes += piece.size();
         moved_.fetch_add(piece.size(), std::memory_order_relaxed);
         Status added = parts.add(order.job, large, offset, piece);
-        return added ? go_on() : added;
+        return added ? orders_.go_on() : added;
       });
     }
     if (loaded) loaded = parts.finish(order.job, large);

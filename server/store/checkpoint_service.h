@@ -12,16 +12,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
-#include <thread>
 
 #include "common/base/result.h"
+#include "common/daemon/order_thread.h"
 #include "common/files/checkpoint_manifest.h"
+#include "common/security/path_roots.h"
 #include "common/wire/messages.h"
 #include "server/store/store.h"
 #include "server/store/token_bucket.h"
@@ -35,13 +33,13 @@ class CheckpointService {
   struct Options {
     ShardIndex shard;
     std::uint64_t io_bytes_per_s = 200'000'000;  // of write(); 0: no limit
+    PathRoots roots{{}, false};                  // below which all of it happens
   };
   using Done = std::function<void(const CheckpointDone&)>;
   using Log = std::function<void(const std::string&)>;
 
   // REQUIRES: store outlives this object.
   CheckpointService(Store& store, Options options, Done done, Log log);
-  ~CheckpointService();  // stop()
   CheckpointService(const CheckpointService&) = delete;
   CheckpointService& operator=(const CheckpointService&) = delete;
 
@@ -53,22 +51,24 @@ class CheckpointService {
   // Bytes that were read or written for orders so far. Any thread.
   std::uint64_t moved() const { return moved_.load(std::memory_order_relaxed); }
   // Gives up what is under way (ok = false) and joins the thread. Idempotent.
-  void stop();
+  void stop() { orders_.stop(); }
 
  private:
   // Fills in the answer, or says why not.
   using Order = std::function<Status(CheckpointDone&)>;
   void queue(std::uint64_t operation, Order order);
-  void run();
   Status write_shard(const WriteCheckpoint& order, const PinnedSnapshot& snapshot, CheckpointDone& done);
   bool link_unchanged(const WriteCheckpoint& order, const PinnedSnapshot& snapshot, const std::string& file,
                       CheckpointDone& done);
   Status seal_parts(const SealCheckpoint& order, CheckpointDone& done);
-  Status write_part(const SealCheckpoint& order, const LargePart& large);
+  Status write_part(const SealCheckpoint& order, const std::string& folder, const std::string& sealed,
+                    const LargePart& large);
+  void drop_file(const std::string& directory);
   Status load_shard(const LoadCheckpoint& order, CheckpointDone& done);
-  Status load_parts(const LoadCheckpoint& order, const Manifest& manifest, CheckpointDone& done);
+  Status load_from(const std::string& folder, const LoadCheckpoint& order, const std::string& me, CheckpointDone& done);
+  Status load_parts(const std::string& folder, const LoadCheckpoint& order, const Manifest& manifest,
+                    CheckpointDone& done);
   Status pace(std::uint64_t bytes);
-  Status go_on();
 
   Store& store_;
   const Options options_;
@@ -76,11 +76,7 @@ class CheckpointService {
   const Log log_;
   TokenBucket bucket_;  // the thread's own
   std::atomic<std::uint64_t> moved_{0};
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::pair<std::uint64_t, Order>> orders_;
-  bool stopping_ = false;
-  std::thread thread_;
+  OrderThread orders_;
 };
 
 }  // namespace tributary

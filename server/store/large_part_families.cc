@@ -74,6 +74,10 @@ Status LargePartFamilies::find(std::map<std::string, Family>& families) {
   return {};
 }
 
+Status LargePartFamilies::gone(const std::string& doing) const {
+  return fail(ErrorCode::kNotFound, "store " + owner_.path + ": cannot " + doing + ": it was dropped meanwhile");
+}
+
 LargePartStore::Complete LargePartFamilies::complete() const {
   const std::lock_guard lock(mutex_);
   Complete all;
@@ -108,8 +112,8 @@ Status LargePartFamilies::begin(JobId job, const LargePart& large) {
 Status LargePartFamilies::add(JobId job, const LargePart& large, std::uint64_t offset,
                               std::span<const std::byte> piece) {
   const Family into = family(job, large, false);
-  TRIB_ASSERT(into);
   const std::string doing = "keep " + in_words(large);
+  if (!into) return gone(doing);
   if (Status room = owner_.room(doing, 2 * kBufferBytes + kSpareBytes); !room) return room;
   rocksdb::WriteOptions past_the_log;
   past_the_log.disableWAL = true;
@@ -121,8 +125,8 @@ Status LargePartFamilies::add(JobId job, const LargePart& large, std::uint64_t o
 
 Status LargePartFamilies::finish(JobId job, const LargePart& large) {
   const Family whole = family(job, large, false);
-  TRIB_ASSERT(whole);
   const std::string doing = "complete " + in_words(large);
+  if (!whole) return gone(doing);
   if (Status room = owner_.room(doing, 2 * kBufferBytes + kSpareBytes); !room) return room;
   auto status = owner_.db.Flush(rocksdb::FlushOptions(), whole.get());  // synced
   rocksdb::WriteOptions synced;

@@ -5,7 +5,7 @@
 // megabytes. When all are there and on the disk, a synced record in the family "default" makes the part complete. One
 // without that record is a leftover of a crash and is dropped at open.
 //
-// Thread rule: any thread, but each part has one author at a time: the coordinator's thread, or that of checkpoints,
+// Thread rule: any thread, but each part has one author at a time: the thread of the coordinator's records, or that of checkpoints,
 // which loads the parts of jobs that the coordinator does not know yet.
 #pragma once
 
@@ -59,6 +59,7 @@ class LargePartFamilies final : public LargePartStore {
 
   Error error(const std::string& doing, const rocksdb::Status& status) const;
   Family own(rocksdb::ColumnFamilyHandle* handle) const;
+  Status gone(const std::string& doing) const;  // what is to be written to
   // The family of a part that is (not) complete; null: there is none. Outlives a drop.
   Family family(JobId job, const LargePart& large, bool complete) const;
   // Its record, then its family. REQUIRES: mutex_ held.

@@ -8,16 +8,12 @@
 // it called on the control thread.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
-#include <deque>
 #include <functional>
-#include <mutex>
 #include <string>
-#include <thread>
-#include <utility>
 
 #include "common/base/result.h"
+#include "common/daemon/order_thread.h"
 #include "server/store/store.h"
 
 namespace tributary {
@@ -42,28 +38,20 @@ class StoreThread final : public StoreOrders {
   using Log = std::function<void(const std::string&)>;
   // REQUIRES: store outlives this object.
   StoreThread(Store& store, Post post, Log log);
-  ~StoreThread() override;  // stop()
   StoreThread(const StoreThread&) = delete;
   StoreThread& operator=(const StoreThread&) = delete;
 
   void load(SnapshotInfo info, EachChunk each, Done done) override;
   void drop(JobId job, Round first, Round last, Done done) override;
   // Ends a load after its chunk, and joins the thread. REQUIRES: the control thread has ended. Idempotent.
-  void stop();
+  void stop() { orders_.stop(); }
 
  private:
-  using Work = std::function<Status()>;
-  void order(Work work, Done done);
-  void run();
-  Status go_on();
+  void order(OrderThread::Work work, Done done);
 
   Store& store_;
   const Post post_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::pair<Work, Done>> orders_;
-  bool stopping_ = false;
-  std::thread thread_;
+  OrderThread orders_;
 };
 
 }  // namespace tributary

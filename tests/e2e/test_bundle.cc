@@ -35,8 +35,9 @@ TEST_CASE("the bundle is small enough, holds all it needs, and trains in an empt
   REQUIRE(std::filesystem::is_regular_file(archive));
   CHECK(std::filesystem::file_size(archive) < 20u << 20);
   const std::filesystem::path folder = archive.substr(0, archive.rfind("-linux-"));
-  for (const char* file : {"include/tributary.h", "lib/libtributary.so", "lib/libtributary.so.1",
-                           "lib/cmake/Tributary/TributaryConfig.cmake", "lib/pkgconfig/tributary.pc", "sbom.cdx.json"}) {
+  for (const char* file :
+       {"include/tributary.h", "lib/libtributary.so", "lib/libtributary.so.1",
+        "lib/cmake/Tributary/TributaryConfig.cmake", "lib/pkgconfig/tributary.pc", "sbom.cdx.json"}) {
     INFO(file);
     CHECK(std::filesystem::is_regular_file(folder / file));
   }

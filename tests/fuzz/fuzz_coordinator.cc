@@ -1,5 +1,7 @@
 // Feeds the coordinator control messages that any daemon could send, in any order, among orders, restarts and passing
 // time.
+#include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -64,6 +66,7 @@ class Run final : private CoordinatorOutput {
   void all() {
     for (std::size_t moves = 0; moves < kMostMoves && !input_.over(); ++moves) {
       move(static_cast<Move>(input_.number() % static_cast<unsigned>(Move::kEnd)));
+      write();
     }
     (void)core_->jobs();
     (void)core_->peers();
@@ -79,16 +82,29 @@ class Run final : private CoordinatorOutput {
     if (const auto* write = std::get_if<WriteCheckpoint>(&message)) operation_ = write->operation;
     if (const auto* load = std::get_if<LoadCheckpoint>(&message)) operation_ = load->operation;
   }
-  Status save(const JobRecord& record) override {
-    if (disk_full_) return fail(ErrorCode::kStore, "the disk is full");
+  void save(const JobRecord& record) override {
     require(tributary::records::unseal_job(tributary::records::seal(record), "it").has_value(),
             "what is recorded can be read");
-    registry_[record.job] = record;
-    return {};
+    writes_.push_back([this, record] {
+      if (!disk_full_) registry_[record.job] = record;
+      core_->saved(record.job, disk_full_ ? fail(ErrorCode::kStore, "the disk is full") : Status(), now_);
+    });
   }
-  Status remove(JobId job) override {
-    registry_.erase(job);
-    return {};
+  void remove(JobId job) override {
+    writes_.push_back([this, job] {
+      registry_.erase(job);
+      core_->removed(job, {}, now_);
+    });
+  }
+  void on_disk(Work work, Done done) override {
+    writes_.push_back([this, work = std::move(work), done = std::move(done)] { done(work(), now_); });
+  }
+  // A move later, or some moves.
+  void write() {
+    if (writes_.empty()) return;
+    const auto order = std::move(writes_.front());
+    writes_.pop_front();
+    order();
   }
   LargePartStore* large_parts() override { return &parts_; }
   std::uint64_t wall_ms() const override { return 1'700'000'000'000; }
@@ -102,6 +118,7 @@ class Run final : private CoordinatorOutput {
     std::vector<JobRecord> records;
     for (const auto& [job, record] : registry_) records.push_back(record);
     parts_.restart();
+    writes_.clear();
     ++incarnation_;
     core_ = std::make_unique<CoordinatorCore>(
         CoordinatorOptions{kServers, incarnation_, kTimeoutMs, incarnation_ * 1000, 1}, std::move(records),
@@ -310,6 +327,7 @@ class Run final : private CoordinatorOutput {
   Choices input_;
   std::unique_ptr<CoordinatorCore> core_;
   std::map<JobId, JobRecord> registry_;
+  std::deque<std::function<void()>> writes_;
   testing::PartsInMemory parts_;
   std::uint64_t incarnation_ = 0, now_ = 1'000'000, connection_ = 0, operation_ = 0;
   JobId job_;  // told of last, as all below

@@ -57,6 +57,8 @@ enum class Mutation {
   kKeptUnsaved,        // what servers keep between two views is not written when one of them goes
   kHastyDrain,         // a server may go before all servers have said what they keep
   kSilentLoss,         // a server goes without a word about rounds that it alone had
+  kUnrecordedView,     // servers hear of a view before its record is saved
+  kUnrecordedCommit,   // a snapshot is told before the record is saved that has it
   kHeldOfAnother,      // what a worker holds of its ranks is given to whatever rank its machine has now
   kForgottenOverdue,   // nobody asks for an answer that does not come
 };

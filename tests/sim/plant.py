@@ -153,6 +153,22 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "job.in_view() || (job.saves_kept() && !BUG));\n      return member",
         ),
     ],
+    "coordinated_job_open.cc": [
+        (
+            "kUnrecordedView",
+            "    gathering.start = std::move(*start);  // and on in saved()\n",
+            "    if (BUG) ledger_.keeper.view_saved(true);\n"
+            "    if (BUG) return begin_opening(std::move(*start), now_ms);\n"
+            "    gathering.start = std::move(*start);\n",
+        ),
+    ],
+    "running_view.cc": [
+        (
+            "kUnrecordedCommit",
+            "  ledger_.commit(round, false, now_ms);\n",
+            "  ledger_.commit(round, false, now_ms);\n  if (BUG) ledger_.tell_commit(view.members);\n",
+        ),
+    ],
     "coordinated_job_kept.cc": [
         ("kKeptUnsaved", "  between->going = who;\n", "  if (!BUG) between->going = who;\n"),
     ],

@@ -49,6 +49,9 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
           *this, store_, {.chunk_ns = world.scenario.load_step_ns, .drop_ns = world.scenario.disk_step_ns},
           [this] { loads(); },
           [this](std::function<void()> event) { lane_says([event = std::move(event)](ControlJobs&) { event(); }); }),
+      records_(
+          *this, store_, {.drop_ns = world.scenario.disk_step_ns}, [] {},
+          [this](std::function<void()> event) { after(kMaxSayNs, std::move(event)); }),
       checkpoints_(*this, store_, world.checkpoints, ShardIndex(index), world.scenario.disk_step_ns,
                    [this](const CheckpointDone& done) { lane_says([this, done](ControlJobs&) { send(done); }); }),
       jobs_(config_of(world.servers(), index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),

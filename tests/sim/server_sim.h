@@ -142,9 +142,18 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
 
   // server/coordinator/coordinator.cc
   void send(PeerId to, const ControlMessage& message) override;
-  Status save(const JobRecord& record) override { return store_.save(record); }
-  Status remove(JobId job) override { return store_.remove(job); }
+  void save(const JobRecord& record) override {
+    records_.write([this, record] { return store_.save(record); },
+                   [this, job = record.job](const Status& s) { coordinator_->saved(job, s, now_ms()); });
+  }
+  void remove(JobId job) override {
+    records_.write([this, job] { return store_.remove(job); },
+                   [this, job](const Status& s) { coordinator_->removed(job, s, now_ms()); });
+  }
   LargePartStore* large_parts() override { return &store_.large_parts(); }
+  void on_disk(Work work, Done done) override {
+    records_.write(std::move(work), [this, done = std::move(done)](const Status& s) { done(s, now_ms()); });
+  }
   std::uint64_t wall_ms() const override { return 0; }
   void log(const std::string& line, LogLevel level) override;
 
@@ -154,7 +163,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   const std::string name_;
   StoreSim store_;
   SnapshotsSim snapshots_;
-  StoreOrdersSim orders_;
+  StoreOrdersSim orders_, records_;  // of the control thread and of the coordinator
   CheckpointsSim checkpoints_;
   std::vector<std::unique_ptr<ServerLaneSim>> lanes_;
   ControlJobs jobs_;

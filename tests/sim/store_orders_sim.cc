@@ -15,7 +15,11 @@ void StoreOrdersSim::load(SnapshotInfo info, EachChunk each, Done done) {
 }
 
 void StoreOrdersSim::drop(JobId job, Round first, Round last, Done done) {
-  const auto begin = [this, job, first, last](Order& order) { order.status = store_.drop(job, first, last); };
+  write([this, job, first, last] { return store_.drop(job, first, last); }, std::move(done));
+}
+
+void StoreOrdersSim::write(std::function<Status()> work, Done done) {
+  const auto begin = [work = std::move(work)](Order& order) { order.status = work(); };
   orders_.push_back({.begin = begin, .step_ns = options_.drop_ns, .done = std::move(done)});
   if (orders_.size() == 1) work_soon();
 }

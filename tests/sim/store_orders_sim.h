@@ -24,6 +24,8 @@ class StoreOrdersSim final : public StoreOrders {
 
   void load(SnapshotInfo info, EachChunk each, Done done) override;
   void drop(JobId job, Round first, Round last, Done done) override;
+  // Anything else that is written: it is there when its turn is over, or was lost with the process before.
+  void write(std::function<Status()> work, Done done);
 
  private:
   struct Order {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -77,6 +78,25 @@ class Cluster : public CoordinatorOutput {
   void say(PeerId from, const ControlMessage& message) {
     core.on_message(from, message, now);
     say_what_is_kept();
+    write();
+  }
+  // The disk does what is asked of it, unless a test holds it up.
+  void write() {
+    while (!disk_stands && !orders.empty()) {
+      const auto order = std::move(orders.front());
+      orders.erase(orders.begin());
+      order();
+      say_what_is_kept();
+    }
+  }
+  void tick(std::uint64_t at_ms) {
+    core.tick(at_ms);
+    write();
+  }
+  Result<std::uint64_t> remove_job(const std::string& name) {
+    Result<std::uint64_t> removed = core.remove_job(name);
+    write();
+    return removed;
   }
   // Servers answer the end of a view that no order ended with their entries of `keeps`.
   void say_what_is_kept() {
@@ -181,7 +201,7 @@ class Cluster : public CoordinatorOutput {
       for (std::uint32_t w = 0; w < workers; ++w) {
         if (std::ranges::find(quiet, worker_peer(w)) == quiet.end()) beat_worker(w);
       }
-      core.tick(now);
+      tick(now);
       say_what_is_kept();
     }
   }
@@ -226,16 +246,22 @@ class Cluster : public CoordinatorOutput {
       ended_views.emplace_back(peer, *stop);
     sent.emplace_back(peer, message);
   }
-  Status save(const JobRecord& record) override {
-    if (save_fails) return fail(ErrorCode::kStore, "the disk is full");
-    registry[record.job.value] = record;
-    return {};
+  void save(const JobRecord& record) override {
+    orders.push_back([this, record] {
+      if (!save_fails) registry[record.job.value] = record;
+      core.saved(record.job, disk(), now);
+    });
   }
-  Status remove(JobId job) override {
-    if (save_fails) return fail(ErrorCode::kStore, "the disk is full");
-    registry.erase(job.value);
-    return {};
+  void remove(JobId job) override {
+    orders.push_back([this, job] {
+      if (!save_fails) registry.erase(job.value);
+      core.removed(job, disk(), now);
+    });
   }
+  void on_disk(Work work, Done done) override {
+    orders.push_back([this, work = std::move(work), done = std::move(done)] { done(work(), now); });
+  }
+  Status disk() const { return save_fails ? fail(ErrorCode::kStore, "the disk is full") : Status(); }
   LargePartStore* large_parts() override { return servers_ == 0 ? nullptr : &parts; }
   void log(const std::string& line, LogLevel level) override {
     logged.push_back(line);
@@ -261,6 +287,8 @@ class Cluster : public CoordinatorOutput {
   std::vector<std::string> logged;  // all of them
   std::vector<std::string> warnings, errors;
   bool save_fails = false;
+  bool disk_stands = false;  // nothing is written until it goes on, and write()
+  std::vector<std::function<void()>> orders;
   std::map<std::uint64_t, std::pair<Version, Version>> keeps;  // by peer: lowest and highest version
   std::vector<std::pair<PeerId, StopJob>> ended_views;
   bool answers_kept = true;

@@ -383,7 +383,7 @@ TEST_CASE("nodes that wait for shards to load hear how far these are") {
     cluster.beat_server(0);
     cluster.beat_worker(0);
     cluster.sent.clear();
-    cluster.core.tick(cluster.now);
+    cluster.tick(cluster.now);
     return cluster.only<JobWaits>(worker_peer(0)).value_or(JobWaits{});
   };
   const JobWaits first = told(1'500'000'000), second = told(2'000'000'000), third = told(2'000'000'000);

@@ -170,7 +170,7 @@ TEST_CASE("an all-reduce job that was at some round does not begin anew when nod
     CHECK(error->message.find(changed ? "train.seed" : "was at round 4000") != std::string::npos);
     if (!changed) CHECK(error->message.find("tributary job remove mnist") != std::string::npos);
     // Asked to by name.
-    CHECK(cluster.core.remove_job("mnist"));
+    CHECK(cluster.remove_job("mnist"));
     cluster.sent.clear();
     cluster.join(0, again);
     CHECK_FALSE(welcome_of(cluster, 0).resume);

@@ -183,7 +183,7 @@ TEST_CASE("a save waits for a snapshot as long as that is being written") {
     cluster.now += 1000;
     for (const std::uint16_t server : {0, 1}) cluster.beat_server(server, 100, 100, false, true);
     cluster.beat_worker(0);
-    cluster.core.tick(cluster.now);
+    cluster.tick(cluster.now);
   }
   CHECK(status(cluster, it.id).step == CheckpointStep::kWaiting);
   cluster.all_done(it.round.value);
@@ -257,7 +257,7 @@ TEST_CASE("a restore takes as long as servers read, and ends ten minutes after t
         cluster.say(server_peer(i), beat);
       }
       cluster.beat_worker(0);
-      cluster.core.tick(cluster.now);
+      cluster.tick(cluster.now);
     }
     return cluster.core.checkpoint(id)->step;
   };

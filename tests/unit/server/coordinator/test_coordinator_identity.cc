@@ -86,6 +86,7 @@ TEST_CASE("a server whose connection was renewed says again what it keeps of the
   CHECK(stop->reason.find("rank 1 died") != std::string::npos);
   CHECK(cluster.count<StopJob>() == 1);
   cluster.core.on_message(renewed, ShardKept{stop->job, stop->view, false, {}, {}}, cluster.now);
+  cluster.write();
   CHECK(cluster.phase() == "opening");
 }
 
@@ -276,11 +277,11 @@ TEST_CASE("a peer that is refused for ever is told each time, and logged once") 
   };
   for (int i = 0; i < 100; ++i) {
     cluster.say(PeerId(900), hello);
-    cluster.core.tick(cluster.now += 1000);
+    cluster.tick(cluster.now += 1000);
   }
   CHECK(cluster.count<ControlError>() == 100);
   CHECK(logged() == 1);
-  cluster.core.tick(cluster.now += RefusalLog::kForgetMs);
+  cluster.tick(cluster.now += RefusalLog::kForgetMs);
   cluster.say(PeerId(900), hello);
   CHECK(logged() == 2);
 }

@@ -48,15 +48,43 @@ TEST_CASE("a stop waits for a large part as long as it comes") {
   CHECK(cluster.phase() == "stopping");
   SUBCASE("and is committed with it") {
     CHECK(deliver(cluster, 1, large) >= 2);
-    cluster.core.tick(cluster.now + 1000);
+    cluster.tick(cluster.now + 1000);
     CHECK(cluster.phase() == "idle");
     CHECK(committed(cluster).at({1, 0}) == large.state);
   }
   SUBCASE("and then without it") {
-    cluster.core.tick(cluster.now + 61'000);
+    cluster.tick(cluster.now + 61'000);
     CHECK(cluster.phase() == "idle");
     CHECK(committed(cluster).size() == 1);
   }
+}
+
+TEST_CASE("a store that takes its time delays a large part, and takes no more than the window of it") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1);
+  const LargeState large = large_state('a', 7 * kPartBytes);
+  cluster.disk_stands = true;
+  give(cluster, 0, 40, large.state);
+  CHECK(cluster.count<WantPart>() == 0);  // it may have no room
+  cluster.disk_stands = false;
+  cluster.write();
+  REQUIRE(cluster.count<WantPart>() == PartFetch::kWindow);
+  cluster.sent.clear();
+  cluster.disk_stands = true;
+  for (std::uint64_t piece = 0; piece < PartFetch::kWindow; ++piece) {
+    const std::uint64_t offset = piece * kPartBytes;
+    cluster.say(worker_peer(0), StatePart{want(cluster, large, offset), large.piece(offset)});
+  }
+  // The store's time is nobody's fault: its source is not given up.
+  cluster.pass(2 * PartFetch::kPatienceMs, 1);
+  CHECK(cluster.count<WantPart>() == 0);
+  CHECK(cluster.count<HeartbeatReply>() > 0);
+  cluster.disk_stands = false;
+  cluster.write();
+  CHECK(cluster.count<WantPart>() == 3);
+  CHECK(deliver(cluster, 0, large) == 3);
+  CHECK(cluster.parts.parts.at({cluster.open().job, large.large}).complete);
 }
 
 TEST_CASE("equal large parts are fetched once") {
@@ -282,6 +310,7 @@ TEST_CASE("after a restart there is what the record names, and nothing else") {
   std::vector<JobRecord> records = before.records();
   records[0].rank_states.erase({0, 1});
   Cluster cluster(2, records, 8, before.parts);
+  cluster.write();
   CHECK(cluster.parts.parts.size() == 1);
   restarted(cluster, {StoredJob{records[0].job, "mnist", 0, {Round(40)}}});
   cluster.run(1);
@@ -299,7 +328,7 @@ TEST_CASE("a job that is removed takes its parts with it") {
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.all_done(40);
   CHECK(cluster.parts.parts.size() == 1);
-  REQUIRE(cluster.core.remove_job("mnist"));
+  REQUIRE(cluster.remove_job("mnist"));
   CHECK(cluster.parts.parts.empty());
 }
 

@@ -666,4 +666,103 @@ TEST_CASE("a node that lags is named to people while it does, and forgotten with
   CHECK(cluster.job().paces.empty());
 }
 
+// ---- While the record is being saved ----
+
+TEST_CASE("nobody hears of a view before its record is saved") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.disk_stands = true;
+  cluster.join(0, {});
+  CHECK(cluster.count<OpenJob>() == 0);
+  CHECK(cluster.phase() == "gathering");
+  CHECK(cluster.job().waiting_for.find("disk") != std::string::npos);
+  CHECK_FALSE(cluster.core.idle());
+  SUBCASE("and opens then") {
+    cluster.disk_stands = false;
+    cluster.write();
+    CHECK(cluster.count<OpenJob>() == 2);
+    CHECK(cluster.registry.at(cluster.open().job.value).view == cluster.open().view);
+  }
+  SUBCASE("and it is given up when its node is lost meanwhile") {
+    cluster.pass(15'000, 0);
+    CHECK(cluster.count<StopJob>() == 0);
+    cluster.disk_stands = false;
+    cluster.write();
+    CHECK(cluster.count<OpenJob>() == 0);
+    CHECK(cluster.phase() == "idle");
+    cluster.worker(0);
+    cluster.join(0, {});
+    CHECK(cluster.open().view == ViewId(2));  // the disk has view 1
+    CHECK(cluster.registry.size() == 1);      // under the id that it has, too
+  }
+  SUBCASE("and with a server that comes as a new process meanwhile it is thought over") {
+    ServerHello hello = cluster.hello_of(1);
+    hello.incarnation = 77;
+    hello.exclusive = "store";
+    cluster.pass(15'000, 1, {server_peer(1)});
+    cluster.say(PeerId(1501), hello);
+    CHECK(cluster.count<OpenJob>() == 0);
+    cluster.disk_stands = false;
+    cluster.write();
+    CHECK(cluster.count<OpenJob>() == 2);
+    CHECK(cluster.open().view == ViewId(2));
+  }
+  SUBCASE("a disk that has no room is told to its trainers, and the next view has another number") {
+    cluster.save_fails = true;
+    cluster.disk_stands = false;
+    cluster.write();
+    CHECK(cluster.count<OpenJob>() == 0);
+    check_error(cluster, worker_peer(0), ErrorCode::kUnavailable, {"cannot record it", "the disk is full"});
+    cluster.save_fails = false;
+    cluster.join(0, {});
+    CHECK(cluster.open().view == ViewId(2));  // the disk may have view 1 all the same
+  }
+}
+
+TEST_CASE("a snapshot is told when the record is saved that has it, and a job ends then") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.sent.clear();
+  cluster.disk_stands = true;
+  cluster.all_done(40);
+  CHECK(cluster.count<SnapshotCommit>() == 0);
+  CHECK(cluster.count<SnapshotDone>() == 0);
+  CHECK(cluster.phase() == "stopping");
+  SUBCASE("it is saved") {
+    cluster.disk_stands = false;
+    cluster.write();
+    CHECK(cluster.count<SnapshotCommit>() == 3);
+    const auto told = cluster.only<SnapshotDone>(worker_peer(0));
+    REQUIRE(told);
+    CHECK(told->ok);
+  }
+  SUBCASE("it is not saved in a minute") {
+    cluster.pass(70'000, 1);
+    const auto told = cluster.only<SnapshotDone>(worker_peer(0));
+    REQUIRE(told);
+    CHECK_FALSE(told->ok);
+    CHECK(told->message.find("server 0 cannot record") != std::string::npos);
+    cluster.disk_stands = false;
+    cluster.write();
+    CHECK(cluster.record().committed == Round(40));
+    CHECK(cluster.count<SnapshotCommit>() > 0);
+  }
+  CHECK(cluster.phase() == "idle");
+}
+
+TEST_CASE("jobs that begin while the disk stands have ids of their own") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.disk_stands = true;
+  JoinOptions one, other;
+  other.job = "other";
+  cluster.join(0, one);
+  cluster.join(1, other);
+  cluster.disk_stands = false;
+  cluster.write();
+  CHECK(cluster.registry.size() == 2);
+}
+
 }  // namespace tributary::coordinator_life_test

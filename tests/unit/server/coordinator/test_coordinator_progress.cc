@@ -43,7 +43,7 @@ TEST_CASE("a job whose registry is lost is not begun anew while a server has its
   }
   SUBCASE("it is removed by name") {
     cluster.sent.clear();
-    REQUIRE(cluster.core.remove_job("mnist"));
+    REQUIRE(cluster.remove_job("mnist"));
     for (std::uint16_t i = 0; i < 2; ++i) {
       const auto drops = cluster.to<DropCheckpoint>(server_peer(i));
       CHECK(std::ranges::count(drops, before.stored[0].job, &DropCheckpoint::job) == 1);
@@ -83,29 +83,57 @@ TEST_CASE("a job is removed with its record and with what servers have of it, un
   cluster.registry[before.records[0].job.value] = before.records[0];
   cluster.server(0, before.stored);
   cluster.worker(0);
-  CHECK(cluster.core.remove_job("mnist").error().code == ErrorCode::kUnavailable);  // server 1 is not there
+  CHECK(cluster.remove_job("mnist").error().code == ErrorCode::kUnavailable);  // server 1 is not there
   cluster.server(1, before.stored);
-  CHECK(cluster.core.remove_job("mnits").error().code == ErrorCode::kUnknownJob);
+  CHECK(cluster.remove_job("mnits").error().code == ErrorCode::kUnknownJob);
   SUBCASE("in use") {
     cluster.run(1);
-    CHECK(cluster.core.remove_job("mnist").error().message.find("in use") != std::string::npos);
+    CHECK(cluster.remove_job("mnist").error().message.find("in use") != std::string::npos);
   }
   SUBCASE("the registry's disk is full") {
     cluster.save_fails = true;
-    CHECK(cluster.core.remove_job("mnist").error().code == ErrorCode::kStore);
+    CHECK(cluster.remove_job("mnist"));
     CHECK(cluster.count<DropCheckpoint>() == 0);
+    REQUIRE(cluster.errors.size() == 1);
+    CHECK(cluster.errors[0].find("the disk is full; what there is of it stays") != std::string::npos);
     cluster.save_fails = false;
     cluster.join(0, {});
     CHECK(cluster.open().resume_round == Round(20));
   }
+  SUBCASE("while the disk takes its time nobody has a part in it") {
+    cluster.disk_stands = true;
+    REQUIRE(cluster.remove_job("mnist"));
+    CHECK(cluster.count<DropCheckpoint>() == 0);
+    cluster.sent.clear();
+    cluster.join(0, {});
+    check_error(cluster, worker_peer(0), ErrorCode::kUnavailable, {"is being removed"});
+    cluster.disk_stands = false;
+    cluster.write();
+    CHECK(cluster.count<DropCheckpoint>() == 2);
+  }
   SUBCASE("stopped") {
-    REQUIRE(cluster.core.remove_job("mnist"));
+    REQUIRE(cluster.remove_job("mnist"));
     CHECK(cluster.registry.empty());
     CHECK(cluster.count<DropCheckpoint>() == 2);
     cluster.join(0, {});
     CHECK_FALSE(cluster.open().resume);
     CHECK(cluster.open().view == ViewId(1));
   }
+}
+
+TEST_CASE("a job that a server's store has no place for is refused with words") {
+  Cluster cluster(1);
+  std::vector<StoredJob> stored;
+  for (std::uint64_t id = 1; id <= kMaxJobs; ++id) stored.push_back({JobId(id), "over", 0, {Round(1)}});
+  cluster.server(0, stored);
+  cluster.worker(0);
+  cluster.join(0, {});
+  CHECK_FALSE(cluster.last_open);
+  check_error(cluster, worker_peer(0), ErrorCode::kLimit, {"server 0's store has", "65536", "tributary job remove"});
+  stored.pop_back();
+  cluster.server(0, stored);
+  cluster.join(0, {});
+  CHECK(cluster.last_open);
 }
 
 TEST_CASE("a training that never got to a snapshot is known until no server has anything of it") {

@@ -64,7 +64,7 @@ TEST_CASE("a state that comes after its snapshot is committed all the same") {
   keep(cluster, 1, 0, 40, "late");
   keep(cluster, 0, 1, 40, "as late");
   CHECK(cluster.registry.begin()->second.rank_states.empty());  // they are written together
-  cluster.core.tick(cluster.now + 1000);
+  cluster.tick(cluster.now + 1000);
   CHECK(cluster.registry.begin()->second.rank_states.size() == 2);
   CHECK(cluster.registry.begin()->second.rank_states.at({1, 0}) == bytes_of("late"));
 }

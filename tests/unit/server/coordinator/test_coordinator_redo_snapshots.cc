@@ -33,7 +33,7 @@ TEST_CASE("shards get memory for a snapshot in time") {
     version += 10;
     cluster.beat_server(0, version, version, prepared);
     cluster.beat_worker(0);
-    cluster.core.tick(cluster.now);
+    cluster.tick(cluster.now);
   };
   second(true);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));

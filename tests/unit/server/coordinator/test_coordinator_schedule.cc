@@ -73,7 +73,7 @@ TEST_CASE("a snapshot by rounds is named in time, also by shards that are fast")
     version += 9;
     cluster.beat_server(0, version, version);
     cluster.beat_worker(0);
-    cluster.core.tick(cluster.now);
+    cluster.tick(cluster.now);
   }
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
   CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(500));

@@ -1,12 +1,114 @@
 #include <doctest/doctest.h>
 
+#include <condition_variable>
+#include <mutex>
+
 #include "server/coordinator/coordinator.h"
+#include "tests/unit/server/coordinator/coordinator_fixture.h"
 #include "tests/unit/server/lane/lane_fixture.h"
 
 namespace tributary::coordinator_shell_test {
 namespace {
 
 using namespace testing;
+
+// A registry on a disk that takes no records of one job until it is let.
+class SlowRegistry final : public JobRegistry {
+ public:
+  explicit SlowRegistry(std::string slow) : slow_(std::move(slow)) {}
+  Result<std::vector<JobRecord>> registry() const override { return std::vector<JobRecord>(); }
+  Status save(const JobRecord& record) override {
+    std::unique_lock lock(mutex_);
+    if (record.job_json.find(slow_) == std::string::npos) return {};
+    asked_ = true;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return let_; });
+    return {};
+  }
+  Status remove(JobId) override { return {}; }
+  LargePartStore& large_parts() override { return parts_; }
+
+  bool wait_until_asked() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(10), [this] { return asked_; });
+  }
+  void let() {
+    const std::lock_guard lock(mutex_);
+    let_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  const std::string slow_;
+  PartsInMemory parts_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool asked_ = false, let_ = false;
+};
+
+// A daemon, as far as the coordinator sees one.
+struct Peer {
+  Peer(zmq::context_t& context, const std::string& endpoint) : socket(context, zmq::socket_type::dealer) {
+    socket.set(zmq::sockopt::linger, 0);
+    socket.set(zmq::sockopt::rcvtimeo, 5000);
+    socket.connect(endpoint);
+  }
+  void say(const ControlMessage& message) {
+    const std::vector<std::byte> bytes = encode_control(message);
+    socket.send(zmq::const_buffer(bytes.data(), bytes.size()));
+  }
+  // The next one of its kind; none: nothing came for five seconds.
+  template <class M>
+  std::optional<M> hear() {
+    for (zmq::message_t frame; socket.recv(frame);) {
+      const auto message = decode_control({static_cast<const std::byte*>(frame.data()), frame.size()});
+      REQUIRE(message);
+      if (const M* m = std::get_if<M>(&*message)) return *m;
+    }
+    return std::nullopt;
+  }
+  zmq::socket_t socket;
+};
+
+TEST_CASE("a disk that keeps the record of one job waiting does not keep the rounds of another") {
+  SlowRegistry registry("slow-job");
+  CoordinatorSettings config;
+  config.address = "tcp://127.0.0.1:*";
+  const auto coordinator = Coordinator::start(config, &registry, quiet_logger());
+  REQUIRE(coordinator);
+  zmq::context_t context(1);
+  Peer server(context, (*coordinator)->local_endpoint()), worker(context, (*coordinator)->local_endpoint());
+  const Cluster words(1);  // of which peers say what
+  server.say(words.hello_of(0));
+  REQUIRE(server.hear<HelloReply>());
+  worker.say(WorkerHello{"host0", worker_incarnation(0)});
+  REQUIRE(worker.hear<HelloReply>());
+  JoinOptions options;
+  options.job = "quick-job";
+  options.config.gate.clip_norm = 1.0;
+  worker.say(words.join_of(options));
+  const auto open = server.hear<OpenJob>();
+  REQUIRE(open);
+  server.say(ShardReady{open->job, open->view, true, {}, {}});
+  REQUIRE(worker.hear<JobWelcome>());
+
+  options.job = "slow-job";
+  worker.say(words.join_of(options));
+  const bool stands = registry.wait_until_asked();
+  CHECK(stands);
+  RoundFacts facts{open->job, open->view, Round(1), {}, {}, {}};
+  facts.before = GateDecision{GateVerdict::kVoid, 0.0, 0.0, 4.0f, 0};
+  for (std::uint32_t c = 0; c < open->owners.size(); ++c) facts.chunks.push_back({ChunkIndex(c), {0.25, 1, true}});
+  server.say(facts);
+  CHECK(server.hear<RoundDecision>());
+  worker.say(Heartbeat{worker_incarnation(0), {}});
+  CHECK(worker.hear<HeartbeatReply>());
+  CHECK((*coordinator)->jobs().size() == 2);
+  registry.let();
+  const auto slow = server.hear<OpenJob>();
+  REQUIRE(slow);
+  CHECK(slow->job != open->job);
+}
 
 TEST_CASE("the coordinator refuses garbage with words, and keeps serving") {
   CoordinatorSettings config;

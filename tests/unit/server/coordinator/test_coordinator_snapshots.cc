@@ -20,7 +20,7 @@ TEST_CASE("a snapshot's round is named ahead of the fastest shard by its pace") 
     cluster.beat_server(0, version - 1, version);
     cluster.beat_server(1, version - 9, version - 9);
     cluster.beat_worker(0);
-    cluster.core.tick(cluster.now);
+    cluster.tick(cluster.now);
   };
   for (int i = 0; i < 9; ++i) second();
   CHECK(cluster.count<SnapshotAt>() == 0);
@@ -53,7 +53,7 @@ TEST_CASE("the round of a large snapshot is named when all shards have memory fo
     cluster.beat_server(0, version, version, first);
     cluster.beat_server(1, version, version, other);
     cluster.beat_worker(0);
-    cluster.core.tick(cluster.now);
+    cluster.tick(cluster.now);
   };
   for (int i = 0; i < 9; ++i) second(true, true);  // of an earlier one: nobody has asked yet
   CHECK(cluster.count<PrepareSnapshot>() == 0);
@@ -120,44 +120,44 @@ TEST_CASE("snapshots by rounds are named at multiples") {
   Cluster cluster(1);
   cluster.everybody(1);
   cluster.run(1, with_snapshots(0, 25));
-  cluster.core.tick(cluster.now);
+  cluster.tick(cluster.now);
   CHECK(cluster.count<SnapshotAt>() == 0);  // nothing has been trained
   cluster.now += 1000;
   cluster.beat_server(0, 28, 28);
-  cluster.core.tick(cluster.now);
+  cluster.tick(cluster.now);
   CHECK(cluster.count<SnapshotAt>() == 0);  // one heartbeat does not tell how fast the job is
   cluster.now += 10;
   cluster.beat_server(0, 29, 29);  // nor do two that come at once
-  cluster.core.tick(cluster.now);
+  cluster.tick(cluster.now);
   CHECK(cluster.count<SnapshotAt>() == 0);
   cluster.now += 990;
   cluster.beat_worker(0);
   cluster.beat_server(0, 30, 30);
-  cluster.core.tick(cluster.now);
+  cluster.tick(cluster.now);
   CHECK(cluster.count<SnapshotAt>() == 0);  // round 50 is not near
   cluster.now += 9000;
   cluster.beat_worker(0);
   cluster.now += 1000;
   cluster.beat_server(0, 40, 40);
-  cluster.core.tick(cluster.now);
+  cluster.tick(cluster.now);
   CHECK(cluster.count<SnapshotAt>() == 0);
   cluster.now += 1000;
   cluster.beat_worker(0);
   cluster.beat_server(0, 46, 46);
-  cluster.core.tick(cluster.now);
+  cluster.tick(cluster.now);
   REQUIRE(cluster.only<SnapshotAt>(server_peer(0)));
   CHECK(cluster.only<SnapshotAt>(server_peer(0))->round == Round(50));
   cluster.now += 1000;
   cluster.beat_worker(0);
   cluster.beat_server(0, 51, 51);
   cluster.done(0, 50);
-  cluster.core.tick(cluster.now);
+  cluster.tick(cluster.now);
   CHECK(cluster.count<SnapshotAt>() == 2);
   cluster.now += 9000;
   cluster.beat_worker(0);
   cluster.now += 1000;
   cluster.beat_server(0, 71, 71);
-  cluster.core.tick(cluster.now);
+  cluster.tick(cluster.now);
   CHECK(cluster.to<SnapshotAt>(server_peer(0)).back().round == Round(75));
 }
 
@@ -221,7 +221,7 @@ TEST_CASE("a snapshot takes as long as servers say that they write, and is tried
       cluster.beat_server(0, version, version);  // it is done, or never was told
       cluster.beat_server(1, version, version, false, writes);
       cluster.beat_worker(0);
-      cluster.core.tick(cluster.now);
+      cluster.tick(cluster.now);
     }
   };
   minute(true);
@@ -254,7 +254,7 @@ TEST_CASE("a node that lags after others have finished has as long as it lives")
     cluster.beat_worker(0);
     NodePace pace{.job = cluster.open().job, .view = cluster.open().view, .node = NodeRank(1), .answers = answers};
     cluster.say(worker_peer(1), Heartbeat{worker_incarnation(1), {}, {pace}});
-    cluster.core.tick(cluster.now);
+    cluster.tick(cluster.now);
   };
   std::uint64_t answers = 0;
   while (answers < 100) minute(++answers);
@@ -304,10 +304,10 @@ TEST_CASE("a commit that cannot be recorded drops no older snapshot") {
   cluster.done(0, 5);
   CHECK(cluster.count<SnapshotCommit>() == 0);
   CHECK(cluster.phase() == "idle");
-  cluster.core.tick(cluster.now + 1500);
+  cluster.tick(cluster.now + 1500);
   CHECK(cluster.count<SnapshotCommit>() == 0);
   cluster.save_fails = false;
-  cluster.core.tick(cluster.now + 3000);
+  cluster.tick(cluster.now + 3000);
   REQUIRE(cluster.only<SnapshotCommit>(server_peer(0)));
   CHECK(cluster.only<SnapshotCommit>(server_peer(0))->round == Round(5));
   CHECK(cluster.registry.begin()->second.committed == Round(5));

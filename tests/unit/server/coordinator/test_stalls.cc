@@ -131,7 +131,7 @@ TEST_CASE("the coordinator tells a stall once, shows it while it lasts, and says
     for (int i = 0; i < 10 * seconds; ++i) {
       beat(first, second, version);
       cluster.now += 100;
-      cluster.core.tick(cluster.now);
+      cluster.tick(cluster.now);
     }
   };
   for (std::uint64_t round = 1; round <= 3; ++round) pass(round, round, round, 1);

@@ -1,12 +1,17 @@
 // A server's part in checkpoints, with real stores: written by two, loaded by three.
 #include <doctest/doctest.h>
+#include <fcntl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <thread>
 
+#include "common/base/folder.h"
+#include "common/files/durable_file.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/checkpoint_file.h"
 #include "server/store/checkpoint_service.h"
@@ -23,10 +28,10 @@ constexpr JobId kJob{11};
 // A store with its service; ask() waits for the answer.
 class Shard {
  public:
-  Shard(const std::string& path, std::uint16_t index)
+  Shard(const std::string& path, std::uint16_t index, const PathRoots& roots = {{}, false})
       : store(open_store(path, index)),
         service(
-            *store, {ShardIndex(index), 0},
+            *store, {ShardIndex(index), 0, roots},
             [this](const CheckpointDone& done) {
               const std::lock_guard lock(mutex_);
               answers_.push_back(done);
@@ -375,6 +380,96 @@ TEST_CASE("a file that claims more than memory holds is refused before any is ta
   CHECK(contains(done.message, "shard-0.bin'"));
   shard.service.load({2, JobId(5), "mlp", "x", dir / "none", dealt(4, 1)});
   CHECK_FALSE(shard.next().ok);  // it still takes orders
+}
+
+TEST_CASE("a folder below another is reached by no link, whichever component is one") {
+  const TempDir dir;
+  const std::string root = dir / "root", outside = dir / "outside";
+  fs::create_directories(root + "/a/b/c");
+  fs::create_directories(outside + "/b/c");
+  fs::create_directories(outside + "/c");
+  CHECK(Folder::below(root, "a/b/c", false));
+  CHECK(Folder::below(root, "a/./b/new/er", true));
+  CHECK(Folder::below(root, "a/../a", false).error().code == ErrorCode::kInvalidArgument);
+  CHECK(Folder::below(root, "a/none", false).error().code == ErrorCode::kNotFound);
+  for (const std::string component : {"a", "a/b", "a/b/c"}) {
+    const std::string here = root + "/" + component, aside = dir / "aside";
+    for (const bool inside : {false, true}) {
+      fs::rename(here, aside);
+      fs::create_directory_symlink(inside ? aside : outside, here);
+      for (const bool make : {false, true}) {
+        const auto refused = Folder::below(root, "a/b/c", make);
+        REQUIRE_FALSE(refused);
+        CHECK(refused.error().code == ErrorCode::kInvalidArgument);
+        CHECK(refused.error().message.find(here) != std::string::npos);
+      }
+      fs::remove(here);
+      fs::rename(aside, here);
+    }
+  }
+  CHECK(fs::is_empty(outside + "/c"));
+}
+
+TEST_CASE("a file that is a link is not read, and one that is written takes the link's place") {
+  const TempDir dir;
+  std::ofstream(dir / "secret") << "not for them";
+  fs::create_directory(dir / "folder");
+  const auto folder = Folder::open(dir / "folder");
+  REQUIRE(folder);
+  fs::create_symlink(dir / "secret", folder->in("manifest.json"));
+  const auto refused = read_small_file(folder->in("manifest.json"), 100);
+  REQUIRE_FALSE(refused);
+  CHECK(folder->named(refused.error()).message.find((dir / "folder") + "/manifest.json' is a link") !=
+        std::string::npos);
+  REQUIRE(write_small_file(folder->in("manifest.json"), "ours"));
+  CHECK(read_small_file(dir / "secret", 100).value() == "not for them");
+  CHECK(read_small_file(dir / "folder/manifest.json", 100).value() == "ours");
+}
+
+// Somebody who may write below the root puts a link where a folder was, and takes it away again, all the time.
+TEST_CASE("checkpoints are written, read and dropped below their root while folders become links and come back") {
+  const TempDir dir;
+  const Round round(7);
+  const Layout layout = Layout::with_owners({{"w", {3000}}}, 1024, dealt(3, 1)).value();
+  const std::string root = dir / "root", outside = dir / "outside";
+  fs::create_directories(root + "/team");
+  fs::create_directories(outside + "/mlp-round-7.partial");
+  std::ofstream(outside + "/mlp-round-7.partial/shard-0.bin") << "theirs";
+  std::ofstream(outside + "/mlp-round-7.partial/keep") << "theirs";
+  const std::string target = root + "/team/mlp-round-7", partial = target + kPartialSuffix;
+  fs::create_directory_symlink(outside, root + "/link");
+  Shard shard(dir / "store", 0, PathRoots({root}, true));
+  keep(shard, layout, 0, round);
+  std::atomic<bool> ends{false};
+  std::thread swapper([&] {
+    while (!ends) {
+      // Both names stay: one after the other is a link to the outside.
+      ::renameat2(AT_FDCWD, (root + "/team").c_str(), AT_FDCWD, (root + "/link").c_str(), RENAME_EXCHANGE);
+    }
+  });
+  int written = 0, sealed = 0, refused = 0;
+  for (int i = 0; i < 200; ++i) {
+    shard.service.write({1, kJob, round, partial});
+    const CheckpointDone done = shard.next();
+    ++(done.ok ? written : refused);
+    if (done.ok) {
+      Manifest manifest = manifest_of_layout(layout, round);
+      manifest.shards.push_back({shard_file_name(ShardIndex(0)), ShardIndex(0), 3u, done.bytes, done.checksum});
+      shard.service.seal({2, kJob, partial, target, to_json(manifest)});
+      sealed += shard.next().ok ? 1 : 0;
+    }
+    shard.service.drop({JobId(0), partial});
+    shard.service.load({3, JobId(99), "moved", "0", target, layout.owners()});
+    shard.next();
+  }
+  ends = true;
+  swapper.join();
+  CHECK(written > 0);
+  CHECK(refused > 0);
+  CHECK(sealed > 0);
+  CHECK(std::distance(fs::directory_iterator(outside), fs::directory_iterator()) == 1);
+  CHECK(read_small_file(outside + "/mlp-round-7.partial/shard-0.bin", 100).value() == "theirs");
+  CHECK(std::distance(fs::directory_iterator(outside + "/mlp-round-7.partial"), fs::directory_iterator()) == 2);
 }
 
 }  // namespace
