@@ -1,5 +1,5 @@
 // The interface of `tributary bench`. A measurement is a file in this folder with its options, its code and the meaning
-// of its rows; and a line in bench/measurements.cc. Its caller (tools/cli/bench.cc) prints the rows, as JSON or as
+// of its rows; and a line in bench/measurements.cc. Its caller (tools/cli/bench/bench.cc) prints the rows, as JSON or as
 // tables, and draws.
 #pragma once
 

@@ -13,9 +13,9 @@
 
 #include "bench/measurements.h"
 #include "bench/timing.h"
-#include "common/base/buffer_pool.h"
 #include "common/config/choice.h"
 #include "common/math/fused_step.h"
+#include "common/system/buffer_pool.h"
 #include "kernels/dispatch.h"
 
 namespace tributary {

@@ -72,7 +72,7 @@ struct ServerHello {  # server -> coordinator
   bandwidth @3 :Float64 = 1;  # weight in the assignment of chunks
   laneEndpoints @4 :List(Text);
   stored @5 :List(StoredJob);
-  host @6 :Text;  # the machine, as common/base/host_identity.h names it
+  host @6 :Text;  # the machine, as common/system/host_identity.h names it
   laneLocals @7 :List(Text);  # per lane: name under which a worker on this machine finds it; empty: none
   kept @8 :List(KeptJob);
   store @9 :Bool;  # it has one

@@ -27,7 +27,7 @@ struct StoreIdentity {
   serverIndex @1 :UInt16;
 }
 
-# A job as the coordinator's registry keeps it (server/coordinator/job_record.h).
+# A job as the coordinator's registry keeps it (server/coordinator/cluster/job_record.h).
 struct JobRecord {
   format @0 :UInt32;
   job @1 :UInt64;

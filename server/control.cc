@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/host_identity.h"
-#include "common/base/incarnation.h"
 #include "common/daemon/daemon_thread.h"
+#include "common/system/host_identity.h"
+#include "common/system/incarnation.h"
 #include "server/examination.h"
 #include "server/store/checkpoint_service.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "server/coordinator/snapshots_asked.h"
+#include "server/coordinator/round/snapshots_asked.h"
 
 namespace tributary {
 

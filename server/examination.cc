@@ -1,12 +1,12 @@
 #include "server/examination.h"
 
-#include "common/base/host_identity.h"
 #include "common/base/quantity.h"
 #include "common/doctor/check_list.h"
 #include "common/doctor/daemon_checks.h"
 #include "common/doctor/disk_rate.h"
 #include "common/doctor/machine_checks.h"
 #include "common/doctor/settings.h"
+#include "common/system/host_identity.h"
 
 namespace tributary {
 namespace {

@@ -38,7 +38,7 @@ namespace tributary {
 
 // The client's default cap on unacknowledged bytes of one worker lane (WorkerConfig::window_bytes).
 inline constexpr std::uint64_t kAssumedWindowBytes = 16u << 20;
-// What a block of common/base/buffer_pool.h has at most beyond its capacity.
+// What a block of common/system/buffer_pool.h has at most beyond its capacity.
 inline constexpr std::uint64_t kBlockSlack = 8u << 10;
 
 // What the formula needs to know about one job on one server.

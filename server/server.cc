@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/machine_memory.h"
 #include "common/security/exposure.h"
-#include "server/coordinator/coordinator_page.h"
-#include "server/coordinator/coordinator_status.h"
-#include "server/coordinator/lane_address.h"
+#include "common/system/machine_memory.h"
+#include "server/coordinator/cluster/lane_address.h"
+#include "server/coordinator/show/coordinator_page.h"
+#include "server/coordinator/show/coordinator_status.h"
 #include "server/orders/checkpoint_http.h"
 #include "server/orders/exam_http.h"
 #include "server/orders/trace_http.h"

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/clock.h"
-#include "server/coordinator/coordinator_status.h"
+#include "server/coordinator/show/coordinator_status.h"
 #include "server/memory_formula.h"
 
 namespace tributary {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "common/base/result.h"
-#include "common/base/socket_peer.h"
+#include "common/system/socket_peer.h"
 #include "common/wire/fd_packet.h"
 #include "common/wire/messages.h"
 #include "session/not_inherited.h"

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <utility>
 
-#include "common/base/private_folder.h"
 #include "common/base/utf8.h"
 #include "common/config/config_toml.h"
+#include "common/system/private_folder.h"
 #include "common/wire/compute_kinds.h"
 #include "session/c_boundary.h"
 

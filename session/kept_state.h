@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "common/base/sealed_bytes.h"
+#include "common/system/sealed_bytes.h"
 #include "common/wire/attach_messages.h"
 
 namespace tributary {

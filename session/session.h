@@ -39,11 +39,11 @@
 #include <string_view>
 #include <vector>
 
-#include "common/base/file_descriptor.h"
 #include "common/base/layout.h"
 #include "common/base/result.h"
 #include "common/config/config.h"
 #include "common/config/step_runs.h"
+#include "common/system/file_descriptor.h"
 #include "common/wire/messages.h"
 #include "common/wire/value_answers.h"
 #include "session/kept_state.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "common/base/layout.h"
-#include "common/base/shared_memory.h"
+#include "common/system/shared_memory.h"
 #include "common/wire/messages.h"
 #include "session/attach_region.h"
 #include "session/trainer_device.h"

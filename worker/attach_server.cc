@@ -10,8 +10,8 @@
 #include <cstring>
 
 #include "common/base/clock.h"
-#include "common/base/private_folder.h"
 #include "common/daemon/daemon_thread.h"
+#include "common/system/private_folder.h"
 
 namespace tributary {
 namespace {

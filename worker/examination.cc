@@ -2,12 +2,12 @@
 
 #include <utility>
 
-#include "common/base/host_identity.h"
 #include "common/doctor/check_list.h"
 #include "common/doctor/daemon_checks.h"
 #include "common/doctor/gpu_checks.h"
 #include "common/doctor/machine_checks.h"
 #include "common/doctor/settings.h"
+#include "common/system/host_identity.h"
 #include "worker/link_rates.h"
 
 namespace tributary {

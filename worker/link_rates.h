@@ -20,7 +20,7 @@ struct MeasuredLinks {
 };
 struct MeasuredFrom {
   std::shared_ptr<const KeyPair> own;        // null: there are no keys
-  std::string host;                          // of this machine (common/base/host_identity.h)
+  std::string host;                          // of this machine (common/system/host_identity.h)
   std::vector<NetworkInterface> interfaces;  // whose cards' rates are compared
 };
 // One server after the other, a second and a half each, and kSilenceMs where nothing comes back.

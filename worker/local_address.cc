@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "common/base/file_descriptor.h"
-#include "common/base/host_port.h"
+#include "common/system/file_descriptor.h"
+#include "common/system/host_port.h"
 
 namespace tributary {
 namespace {

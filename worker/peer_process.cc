@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "common/base/socket_peer.h"
+#include "common/system/socket_peer.h"
 
 namespace tributary {
 namespace {

@@ -6,7 +6,7 @@
 // another process namespace (another container). Then only the connection's end is seen.
 #pragma once
 
-#include "common/base/file_descriptor.h"
+#include "common/system/file_descriptor.h"
 
 namespace tributary {
 

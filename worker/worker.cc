@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/host_identity.h"
-#include "common/base/incarnation.h"
-#include "common/base/machine_memory.h"
 #include "common/doctor/machine_facts.h"
 #include "common/security/exposure.h"
-#include "server/coordinator/coordinator_page.h"
-#include "server/coordinator/coordinator_status.h"
+#include "common/system/host_identity.h"
+#include "common/system/incarnation.h"
+#include "common/system/machine_memory.h"
+#include "server/coordinator/show/coordinator_page.h"
+#include "server/coordinator/show/coordinator_status.h"
 #include "server/orders/exam_http.h"
 #include "worker/allreduce/replica_checkpoints.h"
 #include "worker/examination.h"

@@ -11,7 +11,7 @@
 // one (shard, lane). With equal weights the assignment is round-robin, so that the tensors a backward pass finishes
 // together are spread over all servers. With weights each chunk goes to the shard below its share that is due first:
 // this is balanced to within one chunk at every prefix. Weights come from the placement
-// (server/coordinator/job_placement.h).
+// (server/coordinator/cluster/job_placement.h).
 #pragma once
 
 #include <cstddef>

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "common/base/host_port.h"
+#include "common/system/host_port.h"
 
 namespace tributary {
 

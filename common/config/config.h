@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/base/ids.h"
-#include "common/base/private_folder.h"
 #include "common/config/choice.h"
+#include "common/system/private_folder.h"
 #include "kernels/optimizer.h"
 
 namespace tributary {
@@ -51,7 +51,7 @@ struct ServerConfig {
   std::uint16_t lanes = 0;  // 0: from the machine (default_lanes)
   std::string admin = "127.0.0.1:0";  // HTTP; port 0 picks one; empty: off
   // The machine and its link: placement adds up the servers that share a link (common/math/placement.h).
-  std::string host;                           // empty: found out (common/base/host_identity.h)
+  std::string host;                           // empty: found out (common/system/host_identity.h)
   double bandwidth = 1.0;                     // relative to the other hosts' links
   std::string store_path;                     // empty: nothing is persisted
   std::vector<std::string> checkpoint_roots;  // below which orders may put checkpoints; empty: anywhere, without keys

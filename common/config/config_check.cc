@@ -8,10 +8,10 @@
 #include <optional>
 #include <span>
 
-#include "common/base/host_port.h"
 #include "common/base/layout.h"
 #include "common/config/job_fields.h"
 #include "common/math/encoding.h"
+#include "common/system/host_port.h"
 
 namespace tributary {
 namespace {

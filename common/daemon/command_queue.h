@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/event_fd.h"
+#include "common/system/event_fd.h"
 
 namespace tributary {
 

@@ -17,13 +17,13 @@
 #include <string>
 #include <zmq.hpp>
 
-#include "common/base/event_fd.h"
 #include "common/base/result.h"
 #include "common/base/waking_clock.h"
 #include "common/daemon/control_outbox.h"
 #include "common/daemon/log.h"
 #include "common/daemon/refusal_watch.h"
 #include "common/security/keys.h"
+#include "common/system/event_fd.h"
 #include "common/wire/messages.h"
 
 namespace tributary {

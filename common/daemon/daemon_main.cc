@@ -13,10 +13,10 @@
 
 #include "common/base/clock.h"
 #include "common/base/patience.h"
-#include "common/base/shared_memory.h"
 #include "common/daemon/crash_stacks.h"
 #include "common/daemon/daemon_thread.h"
 #include "common/daemon/supervisor.h"
+#include "common/system/shared_memory.h"
 #include "common/wire/zmq_util.h"
 
 namespace tributary {

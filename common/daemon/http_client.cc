@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/incarnation.h"
 #include "common/security/token_proof.h"
+#include "common/system/incarnation.h"
 
 namespace tributary {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "common/base/file_descriptor.h"
+#include "common/system/file_descriptor.h"
 
 namespace tributary {
 

@@ -15,8 +15,6 @@
 #include <string_view>
 #include <thread>
 
-#include "common/base/file_descriptor.h"
-#include "common/base/host_port.h"
 #include "common/base/peer_clock.h"
 #include "common/base/printed.h"
 #include "common/base/quantity.h"
@@ -25,6 +23,8 @@
 #include "common/doctor/reach.h"
 #include "common/security/credentials.h"
 #include "common/security/exposure.h"
+#include "common/system/file_descriptor.h"
+#include "common/system/host_port.h"
 
 namespace tributary {
 namespace {

@@ -17,7 +17,7 @@ namespace tributary {
 struct Around {
   const std::atomic<bool>& stopping;         // then the rest is left out
   std::vector<NetworkInterface> interfaces;  // of this machine
-  std::string host;                          // that is this machine's (common/base/host_identity.h)
+  std::string host;                          // that is this machine's (common/system/host_identity.h)
   std::vector<std::string> paths;            // is each of them there?
   std::optional<ClusterFacts> cluster;       // none: the coordinator has not answered
   // The daemon itself runs the checks: it runs as configured, and the addresses in use are its own.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/file_descriptor.h"
+#include "common/system/file_descriptor.h"
 
 namespace tributary {
 namespace {

@@ -14,9 +14,9 @@
 #include <string_view>
 
 #include "common/base/clock.h"
-#include "common/base/file_descriptor.h"
-#include "common/base/host_port.h"
 #include "common/base/result.h"
+#include "common/system/file_descriptor.h"
+#include "common/system/host_port.h"
 
 namespace tributary {
 namespace {

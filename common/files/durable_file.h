@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
-#include "common/base/file_descriptor.h"
 #include "common/base/result.h"
+#include "common/system/file_descriptor.h"
 
 namespace tributary {
 

@@ -6,9 +6,9 @@
 #include <tuple>
 #include <vector>
 
-#include "common/base/host_port.h"
-#include "common/base/private_folder.h"
 #include "common/security/exposure.h"
+#include "common/system/host_port.h"
+#include "common/system/private_folder.h"
 
 namespace tributary {
 

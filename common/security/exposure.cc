@@ -5,8 +5,8 @@
 
 #include <filesystem>
 
-#include "common/base/host_port.h"
 #include "common/security/keys.h"
+#include "common/system/host_port.h"
 
 namespace tributary {
 namespace {

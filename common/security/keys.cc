@@ -12,8 +12,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "common/base/file_descriptor.h"
 #include "common/config/toml_reader.h"
+#include "common/system/file_descriptor.h"
 
 namespace tributary {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "common/base/folder.h"
 #include "common/base/result.h"
+#include "common/system/folder.h"
 
 namespace tributary {
 

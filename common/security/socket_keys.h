@@ -1,5 +1,5 @@
 // Keys on a socket of ZeroMQ (docs/security.md). With CURVE the listener proves its key to a connecting peer, and
-// admits peers that the context's admission (common/daemon/admission.h) knows; with PLAIN those with a one-time token
+// admits peers that the context's admission (server/coordinator/cluster/admission.h) knows; with PLAIN those with a one-time token
 // (data_tokens.h). A peer with neither is refused. The domain is enforced: a missing admission refuses all peers.
 #pragma once
 
@@ -13,7 +13,7 @@ namespace tributary {
 inline constexpr const char* kZapDomain = "tributary";
 inline constexpr int kZapEnforceDomain =
     93;  // ZMQ_ZAP_ENFORCE_DOMAIN: in the library since 4.3.0, in the header a draft
-// Time for a handshake. Connections that have none yet are bounded in number (common/daemon/connection_book.h).
+// Time for a handshake. Connections that have none yet are bounded in number (server/coordinator/cluster/connection_book.h).
 inline constexpr int kHandshakeMs = 15'000;
 
 // Before bind().

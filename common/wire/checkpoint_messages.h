@@ -1,4 +1,4 @@
-// Checkpoints: coordinator -> servers, each answered with CheckpointDone (server/coordinator/checkpoints.cc;
+// Checkpoints: coordinator -> servers, each answered with CheckpointDone (server/coordinator/orders/checkpoints.cc;
 // schema/control.capnp).
 #pragma once
 

@@ -10,8 +10,8 @@
 #include <cstdio>
 #include <cstring>
 
-#include "common/base/incarnation.h"
-#include "common/base/socket_peer.h"
+#include "common/system/incarnation.h"
+#include "common/system/socket_peer.h"
 #include "common/wire/fd_packet.h"
 
 namespace tributary {

@@ -11,7 +11,7 @@
 //     server -> worker   LinkReply   + a descriptor of the memory of the job's buffers
 //
 // Both sides map what they get for reading only, and accept only memory whose size is sealed
-// (common/base/shared_memory.h): whatever the other process does later, the mapping stays valid until it is dropped
+// (common/system/shared_memory.h): whatever the other process does later, the mapping stays valid until it is dropped
 // here.
 #pragma once
 
@@ -21,10 +21,10 @@
 #include <string>
 #include <vector>
 
-#include "common/base/file_descriptor.h"
 #include "common/base/ids.h"
 #include "common/base/result.h"
-#include "common/base/shared_memory.h"
+#include "common/system/file_descriptor.h"
+#include "common/system/shared_memory.h"
 #include "common/wire/messages.h"
 
 namespace tributary {

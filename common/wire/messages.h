@@ -356,7 +356,7 @@ struct SnapshotCommit {
     field(m.round, TRIB_WIRE(Round));
   }
 };
-// ---- The round gate (server/coordinator/round_gate.h). ----
+// ---- The round gate (server/coordinator/round/round_gate.h). ----
 
 struct ChunkFacts {
   ChunkIndex chunk;

@@ -43,7 +43,7 @@ struct ServerHello {
   double bandwidth = 1.0;
   std::vector<std::string> lane_endpoints;
   std::vector<StoredJob> stored;
-  std::string host;                      // the machine, as common/base/host_identity.h names it
+  std::string host;                      // the machine, as common/system/host_identity.h names it
   std::vector<std::string> lane_locals;  // per lane: name under which a worker on this machine finds it; empty: none
   std::vector<KeptJob> kept;
   bool store = false;  // it has one

@@ -8,9 +8,9 @@
 #include <string>
 #include <zmq.hpp>
 
-#include "common/base/buffer_pool.h"
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/system/buffer_pool.h"
 #include "common/wire/payload.h"
 
 namespace tributary {

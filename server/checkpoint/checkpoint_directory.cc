@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "common/base/checksum.h"
-#include "common/base/folder.h"
 #include "common/files/durable_file.h"
+#include "common/system/folder.h"
 #include "server/checkpoint/checkpoint_parts.h"
 #include "server/checkpoint/checkpoint_reader.h"
 

@@ -8,10 +8,10 @@
 
 #include "common/base/printed.h"
 #include "common/files/durable_file.h"
-#include "common/files/safetensors.h"
 #include "server/checkpoint/checkpoint_convert.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/checkpoint_reader.h"
+#include "server/checkpoint/safetensors.h"
 #include "server/chunk/chunk_record.h"
 
 namespace tributary {

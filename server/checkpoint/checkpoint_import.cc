@@ -12,11 +12,11 @@
 #include "common/config/job_json.h"
 #include "common/config/job_optimizer.h"
 #include "common/config/json_text.h"
-#include "common/files/safetensors.h"
 #include "kernels/cast.h"
 #include "server/checkpoint/checkpoint_convert.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/checkpoint_file.h"
+#include "server/checkpoint/safetensors.h"
 #include "server/chunk/chunk_record.h"
 
 namespace tributary {

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/buffer_pool.h"
 #include "common/base/ids.h"
 #include "common/math/gate_decision.h"
+#include "common/system/buffer_pool.h"
 #include "common/wire/payload.h"
 #include "kernels/optimizer.h"
 

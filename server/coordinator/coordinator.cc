@@ -7,14 +7,14 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "common/base/host_port.h"
-#include "common/base/incarnation.h"
 #include "common/config/job_json.h"
 #include "common/daemon/daemon_thread.h"
 #include "common/security/socket_keys.h"
+#include "common/system/host_port.h"
+#include "common/system/incarnation.h"
 #include "common/wire/codec.h"
 #include "common/wire/zmq_util.h"
-#include "server/coordinator/lane_address.h"
+#include "server/coordinator/cluster/lane_address.h"
 
 namespace tributary {
 namespace {

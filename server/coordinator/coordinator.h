@@ -20,17 +20,17 @@
 #include "common/base/clock.h"
 #include "common/base/result.h"
 #include "common/base/waking_clock.h"
-#include "common/daemon/admission.h"
 #include "common/daemon/command_queue.h"
 #include "common/daemon/log.h"
 #include "common/daemon/metrics.h"
 #include "common/daemon/order_thread.h"
 #include "common/security/authorized_keys.h"
 #include "common/security/credentials.h"
-#include "server/coordinator/control_permits.h"
+#include "server/coordinator/cluster/admission.h"
+#include "server/coordinator/cluster/control_permits.h"
+#include "server/coordinator/cluster/event_list.h"
+#include "server/coordinator/cluster/job_registry.h"
 #include "server/coordinator/coordinator_core.h"
-#include "server/coordinator/event_list.h"
-#include "server/coordinator/job_registry.h"
 
 namespace tributary {
 

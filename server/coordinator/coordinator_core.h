@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "server/coordinator/coordinated_job.h"
-#include "server/coordinator/coordinator_context.h"
-#include "server/coordinator/exams.h"
-#include "server/coordinator/loss.h"
-#include "server/coordinator/trace_keeper.h"
+#include "server/coordinator/cluster/loss.h"
+#include "server/coordinator/job/coordinated_job.h"
+#include "server/coordinator/orders/coordinator_context.h"
+#include "server/coordinator/orders/exams.h"
+#include "server/coordinator/orders/trace_keeper.h"
 
 namespace tributary {
 

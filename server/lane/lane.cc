@@ -8,13 +8,13 @@
 
 #include "common/base/assert.h"
 #include "common/base/clock.h"
-#include "common/base/host_port.h"
 #include "common/config/config_check.h"
 #include "common/daemon/daemon_thread.h"
 #include "common/security/socket_keys.h"
+#include "common/system/host_port.h"
 #include "common/wire/codec.h"
 #include "common/wire/zmq_util.h"
-#include "server/coordinator/lane_address.h"
+#include "server/coordinator/cluster/lane_address.h"
 #include "server/lane/pool_preparer.h"
 
 namespace tributary {

@@ -27,11 +27,11 @@
 #include <zmq.hpp>
 
 #include "common/base/result.h"
-#include "common/daemon/admission.h"
 #include "common/daemon/command_queue.h"
 #include "common/daemon/log.h"
 #include "common/security/admitted_nodes.h"
 #include "common/security/keys.h"
+#include "server/coordinator/cluster/admission.h"
 #include "server/lane/lane_links.h"
 #include "server/lane/queued_lane.h"
 

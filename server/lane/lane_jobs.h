@@ -14,9 +14,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/base/buffer_pool.h"
 #include "common/base/patience.h"
 #include "common/base/result.h"
+#include "common/system/buffer_pool.h"
 #include "common/wire/local_link.h"
 #include "common/wire/messages.h"
 #include "common/wire/payload.h"

@@ -18,8 +18,8 @@
 #include <vector>
 #include <zmq.hpp>
 
-#include "common/base/buffer_pool.h"
 #include "common/daemon/accept_pause.h"
+#include "common/system/buffer_pool.h"
 #include "common/wire/local_link.h"
 #include "common/wire/payload.h"
 #include "server/lane/lane_jobs.h"

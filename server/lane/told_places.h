@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/buffer_pool.h"
+#include "common/system/buffer_pool.h"
 #include "common/wire/messages.h"
 
 namespace tributary {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "common/base/result.h"
-#include "server/coordinator/checkpoint_orders.h"
-#include "server/coordinator/exam_keeper.h"
+#include "server/coordinator/orders/checkpoint_orders.h"
+#include "server/coordinator/orders/exam_keeper.h"
 
 namespace tributary {
 

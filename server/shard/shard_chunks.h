@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "common/base/buffer_pool.h"
 #include "common/base/result.h"
 #include "common/config/step_runs.h"
 #include "common/math/encoding.h"
 #include "common/math/fused_step.h"
+#include "common/system/buffer_pool.h"
 #include "common/wire/messages.h"
 #include "common/wire/payload.h"
 #include "server/chunk/chunk_state.h"

@@ -15,7 +15,7 @@
 #include <span>
 #include <utility>
 
-#include "common/base/buffer_pool.h"
+#include "common/system/buffer_pool.h"
 #include "common/wire/messages.h"
 #include "common/wire/payload.h"
 #include "server/chunk/chunk_state.h"

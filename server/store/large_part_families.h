@@ -1,4 +1,4 @@
-// LargePartFamilies: large parts of ranks' states (server/coordinator/large_part_store.h) in a server's RocksDB.
+// LargePartFamilies: large parts of ranks' states (server/coordinator/cluster/large_part_store.h) in a server's RocksDB.
 //
 // Each is a column family of its own ("part-JOB-DIGEST-BYTES"), as snapshots are, so no merge ever writes a part a
 // second time, and a dropped part frees its room at once. Pieces go past the write-ahead log into files of some
@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 
-#include "server/coordinator/large_part_store.h"
+#include "server/coordinator/cluster/large_part_store.h"
 
 namespace tributary {
 

@@ -11,7 +11,7 @@
 #include "common/base/result.h"
 #include "server/chunk/chunk_record.h"
 #include "server/chunk/record_seal.h"
-#include "server/coordinator/job_record.h"
+#include "server/coordinator/cluster/job_record.h"
 #include "server/store/store.h"
 
 namespace tributary::records {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-#include "common/base/file_descriptor.h"
+#include "common/system/file_descriptor.h"
 
 namespace tributary {
 namespace {

@@ -23,8 +23,8 @@
 #include "common/wire/messages.h"
 #include "server/chunk/chunk_state.h"
 #include "server/chunk/stored_chunk.h"
-#include "server/coordinator/job_record.h"
-#include "server/coordinator/job_registry.h"
+#include "server/coordinator/cluster/job_record.h"
+#include "server/coordinator/cluster/job_registry.h"
 
 namespace tributary {
 

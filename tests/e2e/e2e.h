@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/file_descriptor.h"
 #include "common/daemon/http_client.h"
+#include "common/system/file_descriptor.h"
 #include "tests/unit/temp_dir.h"
 #include "tools/cluster/local_cluster.h"
 

@@ -24,8 +24,8 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/shared_memory.h"
 #include "common/config/choice.h"
+#include "common/system/shared_memory.h"
 #include "session/attach_region.h"
 #include "session/session.h"
 

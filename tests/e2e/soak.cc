@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "bench/scratch_folder.h"
-#include "common/base/file_descriptor.h"
 #include "common/daemon/http_client.h"
 #include "common/math/median.h"
+#include "common/system/file_descriptor.h"
 #include "session/session.h"
 #include "tools/cluster/local_cluster.h"
 

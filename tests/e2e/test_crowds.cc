@@ -10,10 +10,10 @@
 #include <list>
 #include <zmq.hpp>
 
-#include "common/base/file_descriptor.h"
-#include "common/base/host_port.h"
 #include "common/security/key_folder.h"
 #include "common/security/socket_keys.h"
+#include "common/system/file_descriptor.h"
+#include "common/system/host_port.h"
 #include "common/wire/zmq_util.h"
 #include "server/lane/lane.h"
 #include "tests/e2e/e2e.h"

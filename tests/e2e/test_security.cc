@@ -12,10 +12,10 @@
 #include <set>
 #include <sstream>
 
-#include "common/base/file_descriptor.h"
 #include "common/security/data_tokens.h"
 #include "common/security/key_folder.h"
 #include "common/security/socket_keys.h"
+#include "common/system/file_descriptor.h"
 #include "tests/e2e/e2e.h"
 #include "tests/unit/other_user.h"
 

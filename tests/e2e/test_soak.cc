@@ -1,5 +1,5 @@
 // Long-lived daemons do not grow: a short soak.
-#include "bench/pushpull.h"
+#include "bench/pushpull/pushpull.h"
 #include "tests/e2e/e2e.h"
 #include "tests/e2e/soak.h"
 

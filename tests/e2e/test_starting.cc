@@ -3,7 +3,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "common/base/file_descriptor.h"
+#include "common/system/file_descriptor.h"
 #include "tests/e2e/e2e.h"
 
 namespace tributary::e2e::starting_test {

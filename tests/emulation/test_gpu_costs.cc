@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "bench/gpu_costs.h"
+#include "bench/gpu/gpu_costs.h"
 #include "tests/emulation/runtime/emulated_runtime.h"
 
 namespace tributary::bench {

@@ -1,5 +1,5 @@
 // Files of safetensors, without the tensors' bytes: of any program.
-#include "common/files/safetensors.h"
+#include "server/checkpoint/safetensors.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace tributary::fuzz::safetensors {

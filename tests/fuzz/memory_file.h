@@ -5,7 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "common/base/file_descriptor.h"
+#include "common/system/file_descriptor.h"
 #include "tests/fuzz/fuzz_target.h"
 
 namespace tributary::fuzz {

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "server/coordinator/checkpoint_orders.h"
+#include "server/coordinator/orders/checkpoint_orders.h"
 #include "tests/sim/checkpoints_sim.h"
 #include "tests/sim/cluster_simulation.h"
 

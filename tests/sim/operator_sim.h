@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "server/coordinator/checkpoint_orders.h"
+#include "server/coordinator/orders/checkpoint_orders.h"
 
 namespace tributary {
 class CoordinatorCore;

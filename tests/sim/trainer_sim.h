@@ -10,7 +10,7 @@
 #include <set>
 #include <string>
 
-#include "common/base/file_descriptor.h"
+#include "common/system/file_descriptor.h"
 #include "common/wire/messages.h"
 #include "session/kept_state.h"
 #include "tests/sim/wires.h"

@@ -20,7 +20,7 @@
 #include <variant>
 #include <vector>
 
-#include "common/base/buffer_pool.h"
+#include "common/system/buffer_pool.h"
 #include "common/wire/messages.h"
 #include "tests/sim/random.h"
 #include "tests/sim/virtual_clock.h"

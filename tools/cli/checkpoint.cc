@@ -12,9 +12,9 @@
 
 #include "common/base/printed.h"
 #include "server/checkpoint/checkpoint_directory.h"
-#include "tools/cli/commands.h"
-#include "tools/cli/orders.h"
-#include "tools/cli/table.h"
+#include "tools/cli/parts/commands.h"
+#include "tools/cli/parts/orders.h"
+#include "tools/cli/parts/table.h"
 
 namespace tributary::cli {
 namespace {

@@ -10,7 +10,7 @@
 #include "common/base/clock.h"
 #include "common/config/config_toml.h"
 #include "server/checkpoint/checkpoint_directory.h"
-#include "tools/cli/commands.h"
+#include "tools/cli/parts/commands.h"
 
 namespace tributary::cli {
 namespace {

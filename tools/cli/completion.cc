@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "tools/cli/commands.h"
+#include "tools/cli/parts/commands.h"
 
 namespace tributary::cli {
 namespace {

@@ -12,19 +12,19 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/base/host_identity.h"
 #include "common/base/printed.h"
 #include "common/config/config_toml.h"
 #include "common/doctor/check_list.h"
-#include "common/doctor/cluster_question.h"
 #include "common/doctor/daemon_checks.h"
 #include "common/doctor/gpu_checks.h"
 #include "common/doctor/machine_checks.h"
 #include "common/security/credentials.h"
+#include "common/system/host_identity.h"
 #include "tools/cli/cluster_checks.h"
-#include "tools/cli/commands.h"
+#include "tools/cli/cluster_question.h"
 #include "tools/cli/install_checks.h"
-#include "tools/cli/orders.h"
+#include "tools/cli/parts/commands.h"
+#include "tools/cli/parts/orders.h"
 
 namespace tributary::cli {
 namespace {

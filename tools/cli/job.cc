@@ -6,9 +6,9 @@
 #include <string>
 #include <thread>
 
-#include "tools/cli/commands.h"
-#include "tools/cli/orders.h"
-#include "tools/cli/table.h"
+#include "tools/cli/parts/commands.h"
+#include "tools/cli/parts/orders.h"
+#include "tools/cli/parts/table.h"
 
 namespace tributary::cli {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "common/security/key_folder.h"
-#include "tools/cli/commands.h"
-#include "tools/cli/orders.h"
+#include "tools/cli/parts/commands.h"
+#include "tools/cli/parts/orders.h"
 
 namespace tributary::cli {
 namespace {

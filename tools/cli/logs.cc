@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <thread>
 
-#include "tools/cli/commands.h"
 #include "tools/cli/log_merge.h"
+#include "tools/cli/parts/commands.h"
 
 namespace tributary::cli {
 namespace {

@@ -1,4 +1,4 @@
-// tributary: the tool. One file per subcommand; tools/cli/bench_main.cc has those that measure.
+// tributary: the tool. One file per subcommand; tools/cli/bench/bench_main.cc has those that measure.
 #include <algorithm>
 #include <csignal>
 #include <string>
@@ -6,7 +6,7 @@
 
 #include "common/base/command_line.h"
 #include "common/base/version.h"
-#include "tools/cli/commands.h"
+#include "tools/cli/parts/commands.h"
 
 int main(int argc, char** argv) {
   tributary::CommandLine app(

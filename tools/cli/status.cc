@@ -17,9 +17,9 @@
 #include "common/base/printed.h"
 #include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
-#include "tools/cli/commands.h"
-#include "tools/cli/daemons.h"
-#include "tools/cli/table.h"
+#include "tools/cli/parts/commands.h"
+#include "tools/cli/parts/daemons.h"
+#include "tools/cli/parts/table.h"
 
 namespace tributary::cli {
 namespace {

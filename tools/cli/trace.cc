@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "common/base/quantity.h"
-#include "tools/cli/commands.h"
-#include "tools/cli/orders.h"
-#include "tools/cli/plan_measure.h"
-#include "tools/cli/table.h"
+#include "tools/cli/parts/commands.h"
+#include "tools/cli/parts/orders.h"
+#include "tools/cli/parts/table.h"
+#include "tools/cli/plan/plan_measure.h"
 #include "tools/trace/trace_clocks.h"
 #include "tools/trace/trace_file.h"
 #include "tools/trace/trace_sums.h"

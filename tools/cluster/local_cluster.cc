@@ -18,11 +18,11 @@
 
 #include "common/base/assert.h"
 #include "common/base/exit_codes.h"
-#include "common/base/private_folder.h"
 #include "common/config/json_text.h"
 #include "common/daemon/http_client.h"
 #include "common/files/durable_file.h"
 #include "common/security/key_folder.h"
+#include "common/system/private_folder.h"
 #include "tools/cluster/run_folder.h"
 #include "tools/cluster/stop_wait.h"
 

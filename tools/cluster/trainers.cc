@@ -5,9 +5,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "common/base/processors.h"
 #include "common/config/json_text.h"
 #include "tools/cluster/local_cluster.h"
+#include "tools/cluster/processors.h"
 
 namespace tributary {
 namespace {

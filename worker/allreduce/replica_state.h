@@ -19,7 +19,7 @@
 namespace tributary {
 
 // Aligned floats that are not touched before they are used. `place`: arrays of different places do not alias in the
-// first cache when they are read side by side (common/base/buffer_pool.h).
+// first cache when they are read side by side (common/system/buffer_pool.h).
 class FloatArray {
  public:
   FloatArray() = default;

@@ -11,11 +11,11 @@
 #include "common/base/assert.h"
 #include "common/devices/cuda_devices.h"
 #include "common/devices/cuda_error.h"
-#include "common/devices/nvtx.h"
 #include "common/math/encoding_frames.h"
 #include "kernels/cast.h"
 #include "kernels/cuda_optimizer.h"
 #include "worker/device/nccl_collectives.h"
+#include "worker/device/nvtx.h"
 
 extern char** environ;
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/shared_memory.h"
+#include "common/system/shared_memory.h"
 #include "worker/device/device_api.h"
 #include "worker/device/numa_policy.h"
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "common/base/result.h"
-#include "common/base/shared_memory.h"
 #include "common/config/job_plan.h"
+#include "common/system/shared_memory.h"
 #include "common/wire/messages.h"
 #include "session/attach_region.h"
 #include "worker/device/allreduce_devices.h"

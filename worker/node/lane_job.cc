@@ -5,8 +5,8 @@
 #include <set>
 
 #include "common/math/encoding.h"
-#include "common/wire/local_endpoint.h"
 #include "worker/device/device_reducer.h"
+#include "worker/node/local_endpoint.h"
 
 namespace tributary {
 namespace {

@@ -12,10 +12,10 @@
 #include <thread>
 #include <utility>
 
-#include "common/base/event_fd.h"
 #include "common/base/result.h"
 #include "common/daemon/command_queue.h"
 #include "common/daemon/log.h"
+#include "common/system/event_fd.h"
 #include "worker/node/job.h"
 #include "worker/node/lane_listener.h"
 

@@ -14,8 +14,8 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
-#include "common/base/shared_memory.h"
 #include "common/math/encoding.h"
+#include "common/system/shared_memory.h"
 #include "common/wire/messages.h"
 
 namespace tributary {

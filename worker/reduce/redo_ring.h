@@ -33,10 +33,10 @@
 
 #include "common/base/layout.h"
 #include "common/base/result.h"
-#include "common/base/shared_memory.h"
 #include "common/config/step_runs.h"
 #include "common/math/encoding.h"
 #include "common/math/gate_word.h"
+#include "common/system/shared_memory.h"
 
 namespace tributary {
 

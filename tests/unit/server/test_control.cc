@@ -5,8 +5,8 @@
 #include <thread>
 
 #include "common/base/clock.h"
-#include "common/base/incarnation.h"
 #include "common/config/job_json.h"
+#include "common/system/incarnation.h"
 #include "common/wire/zmq_util.h"
 #include "server/control.h"
 #include "tests/unit/fake_coordinator.h"

@@ -13,7 +13,7 @@
 #include <new>
 #include <string>
 
-#include "common/base/shared_memory.h"
+#include "common/system/shared_memory.h"
 #include "session/futex.h"
 
 namespace tributary::shared_memory_test {

@@ -12,12 +12,12 @@
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/file_descriptor.h"
 #include "common/base/version.h"
 #include "common/doctor/check_list.h"
 #include "common/doctor/daemon_checks.h"
 #include "common/doctor/disk_rate.h"
 #include "common/doctor/reach.h"
+#include "common/system/file_descriptor.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::daemon_checks_test {

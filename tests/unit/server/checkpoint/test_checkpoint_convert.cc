@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <iterator>
 
-#include "common/files/safetensors.h"
 #include "kernels/cast.h"
 #include "server/checkpoint/checkpoint_convert.h"
+#include "server/checkpoint/safetensors.h"
 #include "tests/unit/server/checkpoint/checkpoint_samples.h"
 
 namespace tributary::testing::checkpoint_convert_test {

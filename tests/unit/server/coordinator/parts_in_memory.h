@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "server/coordinator/large_part_store.h"
+#include "server/coordinator/cluster/large_part_store.h"
 
 namespace tributary::testing {
 

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/buffer_pool.h"
 #include "common/base/layout.h"
 #include "common/config/job_plan.h"
 #include "common/math/encoding.h"
+#include "common/system/buffer_pool.h"
 #include "common/wire/messages.h"
 #include "common/wire/payload.h"
 #include "kernels/optimizer.h"

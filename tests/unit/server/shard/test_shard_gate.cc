@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "common/config/gate_rules.h"
-#include "server/coordinator/round_gate.h"
+#include "server/coordinator/round/round_gate.h"
 #include "tests/unit/server/shard/core_fixture.h"
 
 namespace tributary::shard_gate_test {

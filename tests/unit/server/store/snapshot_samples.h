@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "common/base/buffer_pool.h"
+#include "common/system/buffer_pool.h"
 #include "server/store/store.h"
 
 namespace tributary::testing {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/buffer_pool.h"
+#include "common/system/buffer_pool.h"
 #include "server/store/store.h"
 #include "tests/unit/expect.h"
 #include "tests/unit/server/store/snapshot_samples.h"

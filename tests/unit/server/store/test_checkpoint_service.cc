@@ -10,8 +10,8 @@
 #include <mutex>
 #include <thread>
 
-#include "common/base/folder.h"
 #include "common/files/durable_file.h"
+#include "common/system/folder.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/checkpoint_file.h"
 #include "server/store/checkpoint_service.h"

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/base/buffer_pool.h"
+#include "common/system/buffer_pool.h"
 #include "server/store/snapshotter.h"
 #include "server/store/token_bucket.h"
 #include "tests/unit/expect.h"

@@ -7,10 +7,10 @@
 #include <thread>
 
 #include "common/base/clock.h"
-#include "common/daemon/admission.h"
 #include "common/security/admitted_nodes.h"
 #include "common/security/socket_keys.h"
 #include "common/wire/zmq_util.h"
+#include "server/coordinator/cluster/admission.h"
 #include "worker/node/data_socket.h"
 
 namespace tributary::testing::data_socket_test {

@@ -1,0 +1,33 @@
+#include "common/system/host_port.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <charconv>
+#include <cstdint>
+#include <memory>
+
+namespace tributary {
+
+Result<in_addr> ipv4_of(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0)
+    return fail(ErrorCode::kNotFound, "the name " + host + " is not known here (" + ::gai_strerror(error) + ")");
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+  return reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr;
+}
+
+sockaddr_in socket_address(in_addr host, std::string_view port) {
+  sockaddr_in whole{};
+  std::uint16_t number = 0;
+  std::from_chars(port.data(), port.data() + port.size(), number);
+  whole.sin_family = AF_INET;
+  whole.sin_addr = host;
+  whole.sin_port = htons(number);
+  return whole;
+}
+
+}  // namespace tributary

@@ -1,0 +1,15 @@
+#include "server/coordinator/cluster/job_record.h"
+
+#include "common/base/checksum.h"
+
+namespace tributary {
+
+std::uint64_t members_hash(const std::vector<std::uint32_t>& nodes, ViewId since) {
+  Checksum64 sum;
+  sum.add(nodes.data(), nodes.size() * sizeof(nodes[0]));
+  const std::uint64_t words = since.value;  // ends with a 0, as no list of nodes does
+  if (words != 0) sum.add(&words, sizeof words);
+  return sum.value();
+}
+
+}  // namespace tributary

@@ -1,0 +1,276 @@
+#include "server/coordinator/cluster/peers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/printed.h"
+#include "common/config/config.h"
+
+namespace tributary {
+namespace {
+
+Status check_bandwidth(const std::string& who, const char* section, double bandwidth) {
+  if (is_bandwidth(bandwidth)) return {};
+  return fail(ErrorCode::kInvalidArgument, who + " has bandwidth " + printed("%g", bandwidth) + "; [" + section +
+                                               "] bandwidth must be a number from 0.001 to 1e15");
+}
+
+}  // namespace
+
+std::string newest_in_words(const StoredJob& stored) {
+  return "round " + std::to_string(std::ranges::max(stored.snapshots).value);
+}
+
+Peers::Server* Peers::server_at(PeerId peer) {
+  const auto it =
+      std::ranges::find_if(servers_, [&](const auto& s) { return s.second.peer == peer && s.second.alive; });
+  return it == servers_.end() ? nullptr : &it->second;
+}
+
+Peers::Worker* Peers::worker_at(PeerId peer) {
+  const auto it = std::ranges::find_if(workers_, [&](const auto& w) { return w.second.peer == peer; });
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+Peers::Server* Peers::server_with(std::uint64_t incarnation) {
+  const auto it = std::ranges::find_if(
+      servers_, [&](const auto& s) { return s.second.alive && s.second.hello.incarnation == incarnation; });
+  return it == servers_.end() ? nullptr : &it->second;
+}
+
+Peers::Worker* Peers::worker_with(std::uint64_t incarnation) {
+  const auto it = workers_.find(incarnation);
+  return it == workers_.end() ? nullptr : &it->second;
+}
+
+const Peers::Server* Peers::alive(std::uint16_t index) const {
+  const auto it = servers_.find(index);
+  return it == servers_.end() || !it->second.alive ? nullptr : &it->second;
+}
+
+const Peers::Worker* Peers::worker(std::uint64_t incarnation) const {
+  return const_cast<Peers*>(this)->worker_with(incarnation);
+}
+
+std::string Peers::name_of(std::uint64_t incarnation) const {
+  const Worker* known = worker(incarnation);
+  return known ? known->hello.name : "unknown";
+}
+
+bool Peers::stays(std::uint16_t server) const {
+  const Server* there = alive(server);
+  return there && !there->leaves;
+}
+
+bool Peers::all_servers() const {
+  return servers_.size() == count_ && std::ranges::all_of(servers_, [&](const auto& s) { return stays(s.first); });
+}
+
+bool Peers::all_have_stores() const {
+  return std::ranges::all_of(servers_, [](const auto& s) { return s.second.hello.store; });
+}
+
+std::vector<ShardSlots> Peers::slots() const {
+  std::vector<ShardSlots> slots;
+  for (const auto& [index, server] : servers_) {
+    slots.push_back({static_cast<std::uint16_t>(server.hello.lane_endpoints.size())});
+  }
+  return slots;
+}
+
+Status Peers::check(const ServerHello& hello, std::uint64_t now_ms) {
+  const std::string who = "server " + std::to_string(hello.shard.value);
+  if (hello.servers != count_ || hello.shard.value >= count_) {
+    return fail(ErrorCode::kTopology, who + " is configured for a cluster of " + std::to_string(hello.servers) +
+                                          " servers, the coordinator for " + std::to_string(count_) +
+                                          "; make [server] index and servers agree in all configuration files");
+  }
+  if (hello.lane_endpoints.empty()) return fail(ErrorCode::kInvalidArgument, who + " names no lane");
+  if (Status status = check_bandwidth(who, "server", hello.bandwidth); !status) return status;
+  if (!takes_over(hello)) return {};
+  // Two processes with one index, or a quick restart. A live one sends again and keeps its place; a dead one stays
+  // silent, and the newcomer, which repeats its hello, takes over. One that holds what the other held has outlived it.
+  Server& server = servers_.at(hello.shard.value);
+  const bool outlived =
+      !hello.exclusive.empty() && hello.exclusive == server.hello.exclusive && hello.key == server.hello.key;
+  if (outlived || now_ms >= server.heard_ms + rivalry_ms()) return {};
+  if (std::exchange(server.rival, hello.incarnation) != hello.incarnation) server.rival_ms = now_ms;
+  if (server.heard_ms >= server.rival_ms + rivalry_ms()) {
+    return fail(ErrorCode::kTopology, who +
+                                          " is there already as another process, which is alive: it has been heard "
+                                          "since this one came; give each server its own [server] index");
+  }
+  return fail(ErrorCode::kUnavailable,
+              who + " is there already as another process, heard " + std::to_string(now_ms - server.heard_ms) +
+                  " ms ago; if that one is gone, this one takes its place in a moment, else give each server its own "
+                  "[server] index");
+}
+
+Status Peers::check(const WorkerHello& hello) const {
+  const auto of_key = [&](const auto& entry) { return !hello.key.empty() && entry.second.hello.key == hello.key; };
+  if (!workers_.contains(hello.incarnation) && std::ranges::count_if(workers_, of_key) >= kMaxProcessesOfKey) {
+    return fail(ErrorCode::kLimit, "worker " + hello.name + " has " + std::to_string(kMaxProcessesOfKey) +
+                                       " processes with one key already; give each worker a key of its own");
+  }
+  return check_bandwidth("worker " + hello.name, "worker", hello.bandwidth);
+}
+
+bool Peers::takes_over(const ServerHello& hello) const {
+  const Server* there = alive(hello.shard.value);
+  return there && there->hello.incarnation != hello.incarnation;
+}
+
+std::optional<std::uint64_t> Peers::outlived_by(const WorkerHello& hello) const {
+  const auto outlived = std::ranges::find_if(workers_, [&](const auto& entry) {
+    return entry.first != hello.incarnation && !hello.exclusive.empty() &&
+           entry.second.hello.exclusive == hello.exclusive && entry.second.hello.key == hello.key;
+  });
+  return outlived == workers_.end() ? std::nullopt : std::optional(outlived->first);
+}
+
+Peers::Met Peers::meet(PeerId from, const ServerHello& hello, std::uint64_t now_ms) {
+  Server& server = servers_[hello.shard.value];
+  const bool known = server.hello.incarnation == hello.incarnation;
+  const bool moved = known && server.peer != from;
+  server = Server{from, hello, now_ms, true, known && server.leaves};
+  return {known, moved};
+}
+
+Peers::Met Peers::meet(PeerId from, const WorkerHello& hello, std::uint64_t now_ms) {
+  Worker worker{from, hello, now_ms, now_ms, hello.name};
+  const auto known = workers_.find(hello.incarnation);
+  if (known != workers_.end()) {
+    worker.hello.name = known->second.hello.name;
+    worker.since_ms = known->second.since_ms;
+    known->second = std::move(worker);
+    return {true, false};
+  }
+  worker.hello.name = name_apart(hello.name, now_ms);
+  workers_[hello.incarnation] = std::move(worker);
+  return {};
+}
+
+// Two workers may have one name, as two of one host have by default. (A worker that has been silent for a while may be
+// the newcomer's earlier process.)
+std::string Peers::name_apart(const std::string& called, std::uint64_t now_ms) const {
+  const auto taken = [&](const std::string& name) {
+    return std::ranges::any_of(workers_, [&](const auto& entry) {
+      return entry.second.hello.name == name && now_ms < entry.second.heard_ms + rivalry_ms();
+    });
+  };
+  std::string name = called;
+  for (std::size_t number = 2; taken(name); ++number) name = called + " (" + std::to_string(number) + ")";
+  return name;
+}
+
+void Peers::hear(PeerId from, std::uint64_t now_ms) {
+  if (Worker* worker = worker_at(from)) worker->heard_ms = now_ms;
+  if (Server* server = server_at(from)) server->heard_ms = now_ms;
+}
+
+void Peers::lose_server(std::uint16_t index) {
+  Server& server = servers_.at(index);
+  server.alive = false;
+  drains_.erase(server.hello.incarnation);
+}
+
+void Peers::lose_worker(std::uint64_t incarnation) {
+  workers_.erase(incarnation);
+  drains_.erase(incarnation);
+}
+
+std::vector<std::uint16_t> Peers::silent_servers(std::uint64_t now_ms) const {
+  std::vector<std::uint16_t> found;
+  for (const auto& [index, server] : servers_) {
+    if (server.alive && silent(server.heard_ms, now_ms)) found.push_back(index);
+  }
+  return found;
+}
+
+std::vector<std::uint64_t> Peers::silent_workers(std::uint64_t now_ms) const {
+  std::vector<std::uint64_t> found;
+  for (const auto& [incarnation, worker] : workers_) {
+    if (silent(worker.heard_ms, now_ms)) found.push_back(incarnation);
+  }
+  return found;
+}
+
+void Peers::drain_moved(std::uint64_t incarnation, PeerId to) {
+  if (const auto drain = drains_.find(incarnation); drain != drains_.end()) drain->second = to;
+}
+
+void Peers::await_drain(std::uint64_t incarnation, PeerId from) {
+  drains_[incarnation] = from;
+  if (Server* server = server_with(incarnation)) server->leaves = true;
+}
+
+std::vector<PeerId> Peers::take_drained(const std::function<bool(std::uint64_t incarnation)>& busy) {
+  std::vector<PeerId> drained;
+  std::erase_if(drains_, [&](const auto& drain) {
+    if (busy(drain.first)) return false;
+    drained.push_back(drain.second);
+    return true;
+  });
+  return drained;
+}
+
+std::set<Round> Peers::snapshots(std::uint16_t index, JobId job) const {
+  std::set<Round> rounds;
+  const auto server = servers_.find(index);
+  if (server == servers_.end()) return rounds;
+  for (const StoredJob& stored : server->second.hello.stored) {
+    if (stored.job == job) rounds.insert(stored.snapshots.begin(), stored.snapshots.end());
+  }
+  return rounds;
+}
+
+bool Peers::store(JobId job) const {
+  return std::ranges::any_of(servers_, [&](const auto& entry) {
+    const std::vector<StoredJob>& stored = entry.second.hello.stored;
+    return std::ranges::find(stored, job, &StoredJob::job) != stored.end();
+  });
+}
+
+Status Peers::room_for_another_job() const {
+  for (const auto& [index, server] : servers_) {
+    if (server.hello.stored.size() < kMaxJobs) continue;
+    return fail(ErrorCode::kLimit, "server " + std::to_string(index) + "'s store has snapshots of " +
+                                       std::to_string(server.hello.stored.size()) + " jobs, and at most " +
+                                       std::to_string(kMaxJobs) +
+                                       " may be there; remove some that are over (tributary job remove)");
+  }
+  return {};
+}
+
+std::set<JobId> Peers::stored_under(const std::string& job_name) const {
+  std::set<JobId> ids;
+  for (const auto& [index, server] : servers_) {
+    for (const StoredJob& stored : server.hello.stored) {
+      if (stored.name == job_name && !stored.snapshots.empty()) ids.insert(stored.job);
+    }
+  }
+  return ids;
+}
+
+void Peers::add_snapshot(std::uint16_t index, JobId job, const std::string& name, Round round) {
+  std::vector<StoredJob>& stored = servers_.at(index).hello.stored;
+  auto entry = std::ranges::find(stored, job, &StoredJob::job);
+  if (entry == stored.end()) entry = stored.insert(stored.end(), StoredJob{job, name, 0, {}});
+  if (std::ranges::find(entry->snapshots, round) == entry->snapshots.end()) entry->snapshots.push_back(round);
+}
+
+void Peers::forget_snapshots(JobId job, const std::function<bool(Round)>& gone) {
+  for (auto& [index, server] : servers_) {
+    for (StoredJob& stored : server.hello.stored) {
+      if (stored.job == job) std::erase_if(stored.snapshots, gone);
+    }
+  }
+}
+
+void Peers::forget_job(JobId job) {
+  for (auto& [index, server] : servers_) {
+    std::erase_if(server.hello.stored, [&](const StoredJob& stored) { return stored.job == job; });
+  }
+}
+
+}  // namespace tributary

@@ -1,0 +1,199 @@
+// CoordinatedJob: a job in the coordinator: its phases (server/coordinator/job/job_phases.h), and when it goes from one to
+// the next (docs/membership.md). Pure: what its peers say and ticks in, messages out. CoordinatorCore owns it and opens
+// its views.
+//
+// Losing somebody while the shards load goes back to gathering: no worker has heard of that view yet. Losing a member
+// of a running view ends it with StopKind::kRestart, and everybody may attach again. Views of a job id only grow, so
+// messages of an ended view are refused everywhere.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "server/coordinator/job/job_ledger.h"
+#include "server/coordinator/job/job_phases.h"
+
+namespace tributary {
+
+struct JobStatus {
+  JobFacts record;
+  std::size_t chunks = 0;
+  std::string name, mode;
+  bool recorded = true;  // else what is saved of it is older
+  std::string phase;     // idle, gathering, opening, running, stopping
+  std::uint32_t nodes = 0, joined = 0;
+  std::string waiting_for;  // before it runs: who is missing, or not ready yet
+  Version min_version, max_version;
+  // How far those are who make its rounds: servers, of all-reduce jobs nodes.
+  std::map<std::uint32_t, std::pair<Version, Version>> made;
+  std::optional<Round> snapshot;              // under way
+  std::vector<std::uint16_t> snapshot_waits;  // servers that have still to write it
+  std::string last_stop;
+  std::string not_saved;                    // why the newest snapshot that was wanted is not there; empty: it is
+  std::optional<JobPlacement> placement;    // of the last view opened since this process started
+  std::vector<StragglerWatch::Node> paces;  // of its nodes while it runs
+  Figures figures;                          // what its trainers said last, together
+  std::optional<StallWatch::Stall> stall;   // it runs, and no round gets done
+  struct Member {
+    std::string worker;          // its name
+    std::optional<Round> given;  // of which all its ranks have given all gradients
+  };
+  std::map<std::uint32_t, Member> members;  // by node, while it runs
+};
+
+class CoordinatedJob {
+ public:
+  static constexpr double kTraceLeadMs = 500.0;  // a trace's first round is not begun for so long
+  static constexpr std::uint64_t kAskAgainMs = 10'000;
+  static constexpr std::uint64_t kTellWaitsMs = 2000;  // between two words to nodes that wait for others
+
+  // older: trainings of its name that it took the place of, until they are dropped.
+  CoordinatedJob(CoordinatorContext& context, const JobConfig& config, JobRecord record = {},
+                 std::set<JobId> older = {})
+      : ledger_(context, config, std::move(record), std::move(older)) {}
+
+  // ---- What it is ----
+  const JobConfig& config() const { return ledger_.config(); }
+  const JobRecord& record() const { return ledger_.record(); }
+  std::string in_words() const { return ledger_.in_words(); }
+  std::set<JobId> ids() const { return ledger_.keeper.ids(); }  // its own and those of older trainings of its name
+  bool knows(JobId id) const { return ledger_.keeper.knows(id); }
+  std::uint16_t servers() const { return ledger_.servers(); }  // that take part in its views: all or none
+  const JobMembers& members() const;
+  std::uint32_t nodes() const { return ledger_.nodes; }
+  std::set<std::uint16_t> shards() const { return ledger_.shards(); }
+  bool idle() const { return is<IdleJob>(); }
+  bool stopping() const { return is<StoppingView>(); }
+  bool trains() const { return is<RunningView>() || stopping(); }
+  bool restoring() const { return idle() && std::get<IdleJob>(phase_).restoring.has_value(); }
+  bool removing() const { return idle() && std::get<IdleJob>(phase_).removing; }
+  bool in_view() const { return view() != nullptr; }
+  bool in_view(ViewId id) const { return in_view() && record().view == id; }
+  bool takes_snapshot() const;
+  // Are large parts on their way that ranks gave for the committed snapshot? Asks for them.
+  bool parts_come(std::uint64_t now_ms) { return ledger_.keeper.fetch(record().committed, now_ms); }
+  bool kept_by_servers() const;
+  // Their state is to become a snapshot, and not all have said which round they have.
+  bool saves_kept() const { return between() && !between()->going.empty(); }
+  // Its nodes left before it had an id: nothing of it is anywhere.
+  bool never_opened() const;
+  JobStatus status() const;
+
+  // ---- Nodes join, and a view opens ----
+  Status check(const JoinJob& m) const;
+  // A worker that holds the rank that this one asks for, and is gone: it is to be lost first.
+  Result<std::optional<std::uint64_t>> outlived_by(const JoinJob& m, const Peers::Worker& worker,
+                                                   std::uint64_t now_ms) const;
+  Status join(const JoinJob& m, const JobConfig& config, const Peers::Worker& worker, std::uint64_t now_ms);
+  // A node may not join as it is; those that wait for it hear why.
+  void refused(NodeRank node, const std::string& why);
+  // Is everybody there? Then it is to open(), with that id if it has none.
+  bool complete(std::uint64_t now_ms) const;
+  void open(JobId fresh_id, std::uint64_t now_ms);
+  // Its record is saved, or cannot be, as far as that was ordered.
+  bool saves(JobId id) const { return ledger_.keeper.saves(id); }
+  bool saves() const { return ledger_.keeper.saves(); }
+  void saved(const Status& status, std::uint64_t now_ms);
+  void on(std::uint16_t server, const ShardReady& m, std::uint64_t now_ms);
+
+  // ---- While a view is open ----
+  void on(PeerId from, const RoundFacts& m);
+  void on(const Peers::Worker& worker, const NodePace& pace);
+  void on_progress(std::uint32_t maker, const JobProgress& progress, std::uint64_t now_ms);
+  void on(const Peers::Worker& worker, const PeerAddress& m);
+  void on(const Peers::Worker& worker, const NodeRankState& m, std::uint64_t now_ms);
+  void on(const Peers::Worker& worker, const RankValues& m, std::uint64_t now_ms);
+  // A large part of what ranks keep is there.
+  void part_is_there(std::uint64_t now_ms);
+  void on(const Peers::Worker& worker, const LeaveJob& m, std::uint64_t now_ms);
+  void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
+  void on(const Peers::Worker& worker, const SnapshotDone& m, std::uint64_t now_ms);  // node 0 of an all-reduce job
+  // What came of a view that is over, to a node that says again with which round it ended.
+  void tell_outcome(PeerId to, ViewId view, Round round) { ledger_.tell_outcome(to, view, round); }
+  // So many rounds to come that nobody has begun, to be traced. kUnavailable: not now, perhaps in a moment.
+  Result<TraceRounds> name_trace(std::uint64_t rounds, std::uint64_t now_ms) const;
+  bool runs(ViewId view) const { return is<RunningView>() && record().view == view; }
+  Round newest_round() const { return Round(ledger_.paces.range().second.value); }
+  // Its nodes are asked to stop after their round.
+  void request_stop(const std::string& reason);
+  void tick(std::uint64_t now_ms);
+
+  // ---- Peers come and go ----
+  void on(std::uint16_t server, const ShardKept& m, std::uint64_t now_ms);
+  // A server is met, the first time or again.
+  void on(const ServerHello& hello, bool known, std::uint64_t now_ms);
+  // What was under way to it may be lost with its old connection. What it can be told twice, it is.
+  void tell_again(const Peers::Server& server);
+  void tell_again(std::uint64_t worker);
+  void server_lost(std::uint16_t server, const std::string& reason, std::uint64_t now_ms);
+  void worker_lost(std::uint64_t worker, const std::string& reason, std::uint64_t now_ms);
+  // It is shut out: also if it said that it has left, which only it knows.
+  void expel(std::uint64_t worker);
+  // It will not attach again: the others need not wait for it. Did they?
+  bool forget_worker(std::uint64_t worker) { return ledger_.awaited.forget_worker(worker); }
+  void server_stops(const std::string& who, std::uint64_t now_ms);
+  void worker_stops(std::uint64_t worker, const std::string& who, std::uint64_t now_ms);
+  void drain(const std::string& who, std::uint64_t now_ms);
+
+  // ---- Restored from a checkpoint ----
+  void begin_restore(JobConfig config) { std::get<IdleJob>(phase_).restoring = std::move(config); }
+  JobConfig end_restore() { return *std::exchange(std::get<IdleJob>(phase_).restoring, std::nullopt); }
+  void drop_older() { ledger_.keeper.drop_older(); }
+
+  // ---- Removed by order ----
+  void begin_removal() { std::get<IdleJob>(phase_).removing = true; }
+  void end_removal() { std::get<IdleJob>(phase_).removing = false; }
+  void removed(JobId older) { ledger_.keeper.removed(older); }
+
+ private:
+  template <typename Phase>
+  bool is() const {
+    return std::holds_alternative<Phase>(phase_);
+  }
+  const BetweenViews* between() const;  // null: a view is open
+  BetweenViews* between();
+  JobView* view();
+  const JobView* view() const { return const_cast<CoordinatedJob*>(this)->view(); }
+
+  // coordinated_job_open.cc: a view begins
+  Result<ViewStart> begin_view(GatheringJob& gathering, JobId fresh_id);
+  void cannot_open(const Error& error, std::uint64_t now_ms);
+  void begin_opening(ViewStart start, std::uint64_t now_ms);
+  // What a view was to begin with changes while its record is being saved: nobody hears of that view.
+  void reconsider();
+  Result<bool> take_newest(const JobMembers& members);
+  Result<ViewStart> start_with_state(const ViewStart& start, const JobMembers& members);
+  void run(std::uint64_t now_ms);
+
+  // coordinated_job.cc: it ends
+  void leave_running(RunningView& running, const Peers::Worker& worker, const LeaveJob& m, std::uint64_t now_ms);
+  void lose_member(std::uint32_t node, const std::string& reason, std::uint64_t now_ms);
+  void begin_stop(StopKind kind, Round round, const std::string& reason, std::uint64_t now_ms);
+  void gather_again(const std::string& reason, std::uint64_t now_ms);
+  void restart(const std::string& reason, std::uint64_t now_ms);
+  void end_stop(StoppingView::Over over, std::uint64_t now_ms);
+  void become_idle(BetweenViews between, std::uint64_t now_ms);
+
+  // coordinated_job_kept.cc: between two views
+  void ask_again(std::uint64_t now_ms);
+  void save_kept(const std::string& who, std::uint64_t now_ms);
+  void look_at_kept(std::uint64_t now_ms);
+  std::string why_not_saved(const BetweenViews& between, Round round) const;
+
+  void look_for_state(std::uint64_t now_ms);
+  std::string waiting_for() const;
+  void tell_waits(std::uint64_t now_ms);
+
+  JobLedger ledger_;
+  JobPhase phase_;
+  std::optional<ViewId> kept_tried_;  // what servers keep of this view was to become a snapshot
+  std::uint64_t waits_told_ms_ = 0, asked_ms_ = 0;
+  std::uint64_t loaded_ = 0;  // bytes, by servers, for all of its views
+};
+
+}  // namespace tributary

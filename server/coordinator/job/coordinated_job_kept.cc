@@ -1,0 +1,112 @@
+// State that servers keep of a job between two views: who is asked for it, and how it becomes a snapshot before one of
+// them goes.
+#include <algorithm>
+#include <utility>
+
+#include "server/coordinator/job/coordinated_job.h"
+#include "server/coordinator/round/snapshots_asked.h"
+
+namespace tributary {
+
+// Servers that have not said what they keep are asked again: the question may have been dropped. While nodes wait for
+// others, those that keep something hear that it is still wanted.
+void CoordinatedJob::ask_again(std::uint64_t now_ms) {
+  const BetweenViews* between = this->between();
+  if (!between) asked_ms_ = now_ms;  // they are asked when the view ends
+  if (servers() == 0 || record().job.value == 0 || now_ms < asked_ms_ + kAskAgainMs) return;
+  asked_ms_ = now_ms;
+  std::set<std::uint16_t> whom = between->asked;
+  if (!members().empty()) {
+    for (const auto& [server, kept] : between->kept) whom.insert(server);
+  }
+  for (const auto& [index, server] : ledger_.context.peers.servers()) {
+    if (server.alive && whom.contains(index)) ledger_.context.output.send(server.peer, ledger_.cut_message());
+  }
+}
+
+void CoordinatedJob::on(std::uint16_t server, const ShardKept& m, std::uint64_t now_ms) {
+  BetweenViews* between = this->between();
+  if (!between) return;  // of a view before
+  reconsider();
+  between->asked.erase(server);
+  if (m.any) {
+    between->kept[server] = {m.job, m.min_version, m.max_version, false};
+  } else if (between->kept.erase(server) != 0) {
+    ledger_.log(in_words() + ": server " + std::to_string(server) + " keeps its state of the last view no longer",
+                LogLevel::kWarning);
+  }
+  look_at_kept(now_ms);
+}
+
+// It says what it has.
+void CoordinatedJob::on(const ServerHello& hello, bool known, std::uint64_t now_ms) {
+  BetweenViews* between = this->between();
+  if (!between) return;
+  reconsider();
+  const std::uint16_t server = hello.shard.value;
+  if (!known) {
+    between->kept.erase(server);
+    between->asked.erase(server);
+  }
+  const auto kept = std::ranges::find(hello.kept, record().job, &KeptJob::job);
+  if (kept != hello.kept.end() && record().job.value != 0) {
+    if (kept->pending) {
+      between->asked.insert(server);
+    } else {
+      between->kept[server] = *kept;
+      between->asked.erase(server);  // what it said of that before may not have arrived
+    }
+  }
+  look_at_kept(now_ms);
+}
+
+// Somebody goes who keeps a part of it. When all servers have said what they keep, that becomes a snapshot.
+void CoordinatedJob::save_kept(const std::string& who, std::uint64_t now_ms) {
+  BetweenViews* between = this->between();
+  if (!between || servers() == 0 || restoring() || removing()) return;
+  between->going = who;
+  look_at_kept(now_ms);
+}
+
+void CoordinatedJob::look_at_kept(std::uint64_t now_ms) {
+  BetweenViews* between = this->between();
+  if (!between || between->going.empty() || !between->asked.empty() || ledger_.keeper.saves_view()) return;
+  const std::string who = std::exchange(between->going, {}) + " was told to stop";
+  Version least{~0ull};
+  for (const auto& [server, kept] : between->kept) least = std::min(least, kept.min_version);
+  const Round round(least.value);
+  if (between->kept.empty() || round <= record().committed || kept_tried_ == record().view) return;
+  kept_tried_ = record().view;
+  if (const std::string why = why_not_saved(*between, round); !why.empty()) {
+    if (!ledger_.context.peers.all_have_stores() && declines_snapshots(config().snapshot)) return;
+    ledger_.not_saved = who + ", and " + why;
+    return ledger_.log("the state of " + in_words() + " at round " + std::to_string(round.value) +
+                           " is not saved: " + ledger_.outcome(round, false).message,
+                       LogLevel::kError);
+  }
+  ledger_.last_stop = who;
+  ledger_.log(in_words() + " has round " + std::to_string(round.value) +
+              " in its servers' memory, which becomes a snapshot: " + who);
+  const StoppingView& saving = phase_.emplace<StoppingView>(ledger_, JobView{}, StopKind::kStopped, round, now_ms);
+  for (const std::uint16_t shard : shards()) {
+    if (const Peers::Server* server = ledger_.context.peers.alive(shard)) {
+      ledger_.context.output.send(server->peer, saving.message());
+    }
+  }
+}
+
+// Empty: what servers keep can be written as the state of this round.
+std::string CoordinatedJob::why_not_saved(const BetweenViews& between, Round round) const {
+  if (!ledger_.context.peers.all_have_stores()) return "not all servers have a store";
+  for (const std::uint16_t shard : shards()) {
+    const auto kept = between.kept.find(shard);
+    const std::string server = "server " + std::to_string(shard);
+    if (kept == between.kept.end()) return server + " has nothing of it in memory";
+    if (kept->second.max_version.value != round.value)
+      return server + " has some chunks of round " + std::to_string(kept->second.max_version.value) + " already";
+  }
+  if (!ledger_.plan().push->keeps_residual()) return {};
+  return "what nodes have yet to say (push = \"" + ledger_.plan().push->name() + "\") is in their memory alone";
+}
+
+}  // namespace tributary

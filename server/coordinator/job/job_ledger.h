@@ -1,0 +1,85 @@
+// JobLedger: what is known of a job whatever phase it is in: its configuration, who keeps its state, its record, how
+// far it has come, how its last view ended; and the words and messages that follow from that alone. Pure. The job in
+// the coordinator owns it, its phases refer to it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "common/config/job_plan.h"
+#include "server/coordinator/job/job_record_keeper.h"
+#include "server/coordinator/job/job_values.h"
+#include "server/coordinator/job/job_view.h"
+#include "server/coordinator/job/state_home.h"
+#include "server/coordinator/orders/coordinator_context.h"
+#include "server/coordinator/round/job_figures.h"
+#include "server/coordinator/round/job_paces.h"
+#include "server/coordinator/round/stall_watch.h"
+
+namespace tributary {
+
+// A server's error, with its name before it if it does not begin with that.
+std::string said_by(std::uint16_t server, const std::string& message);
+
+class JobLedger {
+ public:
+  JobLedger(CoordinatorContext& shared, const JobConfig& config, JobRecord record, std::set<JobId> older);
+  JobLedger(const JobLedger&) = delete;
+  JobLedger& operator=(const JobLedger&) = delete;
+
+  const JobPlan& plan() const { return *plan_; }
+  const JobConfig& config() const { return plan_->config; }
+  void set_config(const JobConfig& config);
+  const StateHome& home() const { return *home_; }
+  const JobRecord& record() const { return keeper.record(); }
+  std::string in_words() const { return "job '" + plan_->name() + "'"; }
+  std::uint16_t servers() const { return home_->servers(); }  // that take part in its views: all or none
+  std::set<std::uint16_t> shards() const { return home_->shards(record()); }
+
+  void log(const std::string& line, LogLevel level = LogLevel::kInfo) const { context.output.log(line, level); }
+  void send(const JobMembers& members, const ControlMessage& message) const;
+  void send_servers(const ControlMessage& message) const;
+
+  // The view has ended in the middle of a round.
+  StopJob cut_message() const;
+  // Servers that were told so say what they keep: all that are there.
+  BetweenViews ask_kept() const;
+
+  // The snapshot of this round is everywhere. It is told when the record is saved that says so.
+  void commit(Round round, bool finished, std::uint64_t now_ms);
+  void tell_commit(const JobMembers& members) const;
+  // membership.on_state_lost = "rewind": a state without what ranks kept with it is none.
+  bool rewinds() const { return config().membership.on_state_lost == OnStateLost::kRewind; }
+  // Then: nobody's whole state of this round is there yet. Asks for what is to come.
+  bool lacks_state(Round round, std::uint64_t now_ms);
+  // A server could not write its part.
+  void snapshot_failed(std::uint16_t server, const SnapshotDone& m);
+  // What came of the state that the last view ended with, to one who is told.
+  SnapshotDone outcome(Round round, bool saved) const;
+  // The same to a node that says again with which round a view ended.
+  void tell_outcome(PeerId to, ViewId view, Round round) const;
+
+  CoordinatorContext& context;
+  JobRecordKeeper keeper;
+  std::uint32_t nodes = 0;  // of the last view, or of the one that is gathered
+  AwaitedNodes awaited;     // elastic
+  Round reached;            // where the last view began
+  JobPaces paces;
+  JobFigures figures;
+  StallWatch stalls;
+  JobValues values;
+  std::uint64_t redo_due_ms = 0;          // no snapshot is named for rings' sake before
+  StopKind ended = StopKind::kRestart;    // how the last view did
+  std::string last_stop;                  // why
+  std::string not_saved;                  // why the newest snapshot that was wanted is not there; empty: it is
+  std::optional<JobPlacement> placement;  // of the last view opened since this process started
+
+ private:
+  std::shared_ptr<const JobPlan> plan_;
+  std::unique_ptr<StateHome> home_;  // as plan_ says
+};
+
+}  // namespace tributary

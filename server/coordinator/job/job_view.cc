@@ -1,0 +1,81 @@
+#include "server/coordinator/job/job_view.h"
+
+#include <iterator>
+
+#include "server/coordinator/job/job_ledger.h"
+
+namespace tributary {
+
+namespace {
+
+// By node of the view; empty: the cluster has none.
+std::vector<std::string> worker_keys(const Peers& peers, const JobMembers& members) {
+  std::vector<std::string> keys;
+  bool some = false;
+  for (const auto& [node, member] : members) {
+    const Peers::Worker* worker = peers.worker(member.worker);
+    keys.push_back(worker ? worker->hello.key : "");
+    some |= !keys.back().empty();
+  }
+  return some ? keys : std::vector<std::string>();
+}
+
+}  // namespace
+
+OpenJob open_message(const JobLedger& ledger, const JobView& view, std::uint16_t shard) {
+  const JobRecord& record = ledger.record();
+  OpenJob open;
+  open.job = record.job;
+  open.view = record.view;
+  open.job_json = record.job_json;
+  open.tensors = record.tensors;
+  open.chunk_elements = record.chunk_elements;
+  open.owners = record.owners;
+  open.nodes = static_cast<std::uint32_t>(view.members.size());
+  open.model_ranks = model_ranks_of(view.members);
+  open.resume = view.start.resume;
+  open.resume_round = view.start.loaded;
+  open.kept = view.start.kept.contains(shard);
+  open.worker_keys = worker_keys(ledger.context.peers, view.members);
+  return open;
+}
+
+JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::uint32_t node) {
+  const auto& [members, start, gate, first] = view;
+  const JobRecord& record = ledger.record();
+  const Peers& peers = ledger.context.peers;
+  JobWelcome welcome;
+  welcome.name = ledger.config().name;
+  welcome.job = record.job;
+  welcome.view = record.view;
+  welcome.chunk_elements = record.chunk_elements;
+  welcome.owners = record.owners;
+  welcome.resume = !start.anew();
+  welcome.resume_round = start.round;
+  welcome.committed = record.committed;
+  welcome.redo = keeps_redo(ledger.config(), members, peers);
+  // In a view nodes count from 0, in the order of the ranks that they are known by.
+  welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(members.begin(), members.find(node))));
+  welcome.nodes = ledger.nodes;
+  welcome.members = record.view_nodes.hash;
+  welcome.model_ranks = model_ranks_of(members);
+  ledger.keeper.rank_states(welcome, node, start);
+  welcome.first_state = first.state;
+  welcome.giver = first.giver;
+  if (ledger.servers() == 0) return welcome;
+  const std::set<std::uint16_t> owning = ledger.shards();
+  for (const auto& [index, server] : peers.servers()) {
+    welcome.endpoints.push_back(server.hello.lane_endpoints);
+    welcome.locals.push_back(server.hello.lane_locals);
+    if (!server.hello.key.empty()) welcome.server_keys.push_back(server.hello.key);
+    if (server.hello.plain) welcome.plain.emplace_back(index);
+    if (start.round == start.loaded) continue;
+    const bool has = start.kept.contains(index) || !owning.contains(index);  // those without chunks lack nothing
+    const auto behind = start.behind.find(index);
+    welcome.redo_after.push_back(behind != start.behind.end() ? behind->second
+                                                              : Version(has ? start.round.value : start.loaded.value));
+  }
+  return welcome;
+}
+
+}  // namespace tributary

@@ -1,0 +1,93 @@
+// RunningView: a view of a job while it trains: its snapshots, who lags, and whether somebody has asked for its end.
+// Pure. The job in the coordinator owns it as its phase, and ends it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/patience.h"
+#include "server/coordinator/job/awaited_state.h"
+#include "server/coordinator/job/job_ledger.h"
+#include "server/coordinator/job/view_addresses.h"
+#include "server/coordinator/round/snapshot_schedule.h"
+#include "server/coordinator/round/stall_watch.h"
+#include "server/coordinator/round/straggler_watch.h"
+
+namespace tributary {
+
+class RunningView {
+ public:
+  RunningView(JobLedger& ledger, JobView opened, std::uint64_t now_ms);
+
+  // ---- What its peers say ----
+  void note(const Peers::Worker& worker, const NodePace& pace);  // of a member
+  void has_memory(std::uint16_t server) { snapshots_.has_memory(server); }
+  // What a node has for the others to connect to it.
+  void on(const Peers::Worker& worker, const PeerAddress& m);  // of an all-reduce job
+  void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
+  // What a rank keeps, of this view.
+  void on(const Peers::Worker& worker, const NodeRankState& m);
+  // Values that ranks give each other. An error to all of them may end the view.
+  void on(const Peers::Worker& worker, const RankValues& m, std::uint64_t now_ms);
+  // What a snapshot may wait for has come.
+  void look_for_state(std::uint64_t now_ms);
+  // Some nodes have finished and push no more, and the others did not follow: where it is to stop.
+  struct LeftBehind {
+    Round round;
+    std::string why;
+  };
+  std::optional<LeftBehind> tick(std::uint64_t now_ms);
+  void welcome(std::uint32_t node) const;
+  // To a server, or a worker, that may not have heard.
+  void tell_again(const Peers::Server& server) const;
+  void tell_again(std::uint32_t node, const JobMember& member) const;
+
+  // ---- Its end ----
+  // Its nodes are asked to stop after their round.
+  void request_stop(const std::string& reason);
+  bool stop_requested() const { return stop_requested_; }
+  // May the others go on when this node leaves?
+  bool goes_on_without(std::uint32_t node) const;
+  // May a node have a part in the next view of an elastic job, and is this one to end for it? kUnavailable: not now.
+  Status lets_in(const JoinJob& m, const JobConfig& config);
+  // The round that a stop is known by, when a node has left after `left` and has all answers of it.
+  Round stop_round(Round left) const;
+
+  std::optional<Round> snapshot() const { return snapshots_.under_way(); }
+  std::vector<std::uint16_t> snapshot_waits() const;  // servers that have still to write it
+  std::vector<StragglerWatch::Node> paces() const { return stragglers_.nodes(); }
+  // Why no round gets done, as of the last tick; none: they do.
+  const std::optional<StallWatch::Stall>& stall() const { return stall_; }
+
+  JobView view;
+  std::optional<SnapshotDone> node_zero_kept;  // all-reduce: what node 0 said of its last checkpoint
+
+ private:
+  // For what ranks keep of the round: one whole state, if there must be one, and for a checkpoint what is on its way.
+  bool waits(Round round, std::uint64_t now_ms);
+  bool saves() const { return ledger_.context.checkpoints.awaits_snapshot(ledger_.config().name); }
+  void commit(Round round, std::uint64_t now_ms);
+  void look_for_stall(std::uint64_t now_ms);
+  void tell_addresses();
+  std::optional<LeftBehind> left_behind(const LeaveJob& first, std::uint64_t now_ms);
+  void fail_values(const Error& why);
+  // A node that has not left, and has begun a round after this one.
+  std::optional<std::uint32_t> node_beyond(Round round) const;
+  StallWatch::Facts facts() const;
+
+  JobLedger& ledger_;
+  SnapshotSchedule snapshots_;
+  std::optional<AwaitedState> awaited_;  // for the snapshot under way
+  StragglerWatch stragglers_;
+  std::optional<StallWatch::Stall> stall_;
+  ViewAddresses addresses_;
+  bool stop_requested_ = false;
+  std::optional<Round> joins_after_;  // somebody wants to join, after a later snapshot than this
+  // Some nodes have finished. Others not yet, which is told then; or not, and have begun another round.
+  std::optional<std::uint64_t> lagging_told_ms_;
+  std::optional<Patience> beyond_;
+};
+
+}  // namespace tributary

@@ -1,0 +1,197 @@
+#include "server/coordinator/job/state_home.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace tributary {
+namespace {
+
+// A resumed job whose exchange takes this many times as long as it could is told of: beyond what whole chunks cost.
+constexpr double kWorthSaying = 1.1;
+
+std::string in_words(const JobConfig& config) {
+  return "job '" + config.name + "'";
+}
+
+class OnServers final : public StateHome {
+ public:
+  explicit OnServers(CoordinatorContext& context) : context_(context) {}
+
+  std::uint16_t servers() const override { return context_.options.servers; }
+  std::set<std::uint16_t> shards(const JobRecord& record) const override {
+    std::set<std::uint16_t> shards;
+    for (const ChunkOwner& owner : record.owners) shards.insert(owner.shard.value);
+    return shards;
+  }
+  Result<Stored> newest(const JobConfig& config, const JobRecord& record, const JobMembers& members) const override;
+  Result<DealtChunks> lay_out(const JobConfig& config, const JobRecord& record, const JobMembers& members,
+                              const ViewStart& start) const override;
+  std::string outlook(const JobRecord& record) const override {
+    return record.initialised ? "its last snapshot is that of round " + std::to_string(record.committed.value)
+                              : "it has no snapshot yet";
+  }
+  std::string not_saved(const std::string& why, const JobConfig& config, const JobRecord& record) const override {
+    return why + "; " +
+           (record.initialised ? "the newest snapshot is that of round " + std::to_string(record.committed.value)
+                               : "there is no snapshot, so the job begins anew") +
+           (has_rounds(config) && !context_.draining
+                ? "; while the servers run, the state stays in their memory for 10 minutes: mend the cause and start "
+                  "the job again with the same command"
+                : "");
+  }
+
+ private:
+  JobHosts hosts(const JobMembers& members) const;
+
+  CoordinatorContext& context_;
+};
+
+// The newest snapshot that every shard of the job has complete: at least the committed one, unless a store was lost. It
+// can be newer: all shards finished it, and the coordinator died before it could commit.
+Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRecord& record, const JobMembers&) const {
+  std::optional<std::set<Round>> common;
+  for (const std::uint16_t shard : shards(record)) {
+    const std::set<Round> rounds = context_.peers.snapshots(shard, record.job);
+    if (record.initialised && shard >= servers()) {
+      return fail(ErrorCode::kTopology,
+                  in_words(config) + " has state on server " + std::to_string(shard) + ", but the cluster has " +
+                      std::to_string(servers()) +
+                      " servers; start as many servers as before; to change their number, save a checkpoint while they "
+                      "are there (tributary checkpoint save) and restore it into the new cluster. To start over: "
+                      "another job.name, or with tributary up --fresh or another --base-dir");
+    }
+    if (record.initialised && !rounds.contains(record.committed)) {
+      return fail(ErrorCode::kStore, "server " + std::to_string(shard) + "'s store lacks the snapshot of round " +
+                                         std::to_string(record.committed.value) + " of " + in_words(config) +
+                                         "; start it with the store it had, restore a checkpoint (tributary checkpoint "
+                                         "restore), or start over under another job name");
+    }
+    if (!common) {
+      common = rounds;
+    } else {
+      std::erase_if(*common, [&](Round round) { return !rounds.contains(round); });
+    }
+  }
+  if (!common || common->empty()) return Stored{record.initialised, record.committed};
+  return Stored{true, std::max(record.committed, *common->rbegin())};
+}
+
+JobHosts OnServers::hosts(const JobMembers& members) const {
+  std::vector<PlacedDaemon> servers, workers;
+  for (const auto& [index, server] : context_.peers.servers()) {
+    servers.push_back({"server " + std::to_string(index), server.hello.host, server.hello.bandwidth});
+  }
+  for (const auto& [node, member] : members) {
+    const WorkerHello& hello = context_.peers.workers().at(member.worker).hello;
+    workers.push_back({"worker " + hello.name, hello.host, hello.bandwidth});
+  }
+  JobHosts hosts = hosts_of_job(servers, workers);
+  hosts.on_devices = std::ranges::any_of(members, [](const auto& entry) { return entry.second.join.on_devices; });
+  return hosts;
+}
+
+// A fresh job gets its chunks and owners, by what the hosts' links can carry. One that has state, in snapshots or in
+// its servers' memory, keeps chunks and shards (that is where the state lies) and spreads each shard's chunks over the
+// lanes that the server has today.
+Result<DealtChunks> OnServers::lay_out(const JobConfig& config, const JobRecord& record, const JobMembers& members,
+                                       const ViewStart& start) const {
+  JobHosts hosts = this->hosts(members);
+  const std::string job = in_words(config);
+  for (const std::string& contradiction : hosts.contradictions) context_.output.log(job + ": " + contradiction);
+  const WireRatio ratio = wire_ratio(config.push, config.pull);
+  std::vector<ShardSlots> slots = context_.peers.slots();
+  DealtChunks chunks{record.chunk_elements, record.owners, {}};
+  if (start.anew()) {
+    const Result<Layout> fresh =
+        deal_chunks(record.tensors, config.chunk_bytes / sizeof(float), std::move(slots), hosts, ratio);
+    if (!fresh) return tl::unexpected(fresh.error());
+    chunks = {fresh->chunk_elements(), fresh->owners(), {}};
+  } else {
+    std::vector<std::uint32_t> next(slots.size(), 0);
+    for (ChunkOwner& owner : chunks.owners) {
+      owner.lane = LaneIndex(static_cast<std::uint16_t>(next[owner.shard.value]++ % slots[owner.shard.value].lanes));
+    }
+  }
+  const Result<Layout> layout = Layout::with_owners(record.tensors, chunks.elements, chunks.owners);
+  if (!layout) return tl::unexpected(layout.error());
+  Result<JobPlacement> placement = describe_placement(std::move(hosts), ratio, *layout);
+  if (!placement) return tl::unexpected(placement.error());
+  context_.output.log(job + " is placed: " + placement->in_words());
+  if (start.resume && placement->predicted.time_factor > kWorthSaying * placement->optimal_factor) {
+    context_.output.log(job + " keeps the shards that it was dealt for other hosts or bandwidths; dealt anew, an " +
+                        "exchange would take " + std::to_string(placement->optimal_factor) + " M/B");
+  }
+  chunks.placement = std::move(*placement);
+  return chunks;
+}
+
+// It goes on from the checkpoint that node 0 says it has (JoinJob::checkpoint_round), unless somebody knows of a newer
+// one.
+class OnNodeZero final : public StateHome {
+ public:
+  explicit OnNodeZero(CoordinatorContext& context) : context_(context) {}
+
+  std::uint16_t servers() const override { return 0; }
+  std::set<std::uint16_t> shards(const JobRecord&) const override { return {}; }
+  Result<Stored> newest(const JobConfig& config, const JobRecord& record, const JobMembers& members) const override;
+  Result<DealtChunks> lay_out(const JobConfig& config, const JobRecord& record, const JobMembers&,
+                              const ViewStart&) const override {
+    const Result<Layout> layout = bucket_layout(record.tensors, config.chunk_bytes);
+    if (!layout) return tl::unexpected(layout.error());
+    return DealtChunks{layout->chunk_elements(), layout->owners(), {}};
+  }
+  std::string outlook(const JobRecord&) const override {
+    return "it can go on from the newest checkpoint that node 0 has";
+  }
+  std::string not_saved(const std::string& why, const JobConfig&, const JobRecord&) const override { return why; }
+
+ private:
+  CoordinatorContext& context_;
+};
+
+// Node 0 has the state, if anybody has. But it may be another machine than before, or have lost its store; then another
+// node has a newer checkpoint, or this coordinator knows how far the job was when it stopped.
+Result<StateHome::Stored> OnNodeZero::newest(const JobConfig& config, const JobRecord& record,
+                                             const JobMembers& members) const {
+  const auto& [first_node, first] = *members.begin();
+  const Round checkpoint = first.join.checkpoint_round;
+  const auto newest =
+      std::ranges::max_element(members, {}, [](const auto& entry) { return entry.second.join.checkpoint_round; });
+  const Round theirs = newest->second.join.checkpoint_round;
+  const std::string has = "node " + std::to_string(first_node) + ", whose checkpoint the job would go on from, has " +
+                          (checkpoint.value == 0 ? "none" : "only round " + std::to_string(checkpoint.value));
+  if (theirs > checkpoint) {
+    return fail(ErrorCode::kStore,
+                "node " + std::to_string(newest->first) + " (worker " + context_.peers.name_of(newest->second.worker) +
+                    ") has a checkpoint of round " + std::to_string(theirs.value) + " of " + in_words(config) +
+                    ", and " + has +
+                    "; start that machine as node 0, copy the job's folder in allreduce/ below its [store] path " +
+                    "to node 0's, or remove it there to do without it");
+  }
+  const Round known = record.committed;
+  if (checkpoint.value == 0 && known.value != 0) {
+    return fail(ErrorCode::kStore,
+                in_words(config) + " was at round " + std::to_string(known.value) + ", and " + has +
+                    " (is [store] path of its worker right, and is it the machine that was node 0?); bring its folder "
+                    "in allreduce/ back, or begin anew: under another job.name, or after " +
+                    (context_.options.servers == 0 ? std::string("a restart of the worker that serves the coordinator")
+                                                   : "`tributary job remove " + config.name + "`"));
+  }
+  // A stop that was begun, and whose checkpoint was never written: those rounds come again.
+  if (known > checkpoint) {
+    context_.output.log(in_words(config) + " was at round " + std::to_string(known.value) +
+                        ", of which no checkpoint was written; it goes on from round " +
+                        std::to_string(checkpoint.value));
+  }
+  return Stored{checkpoint.value != 0, checkpoint};
+}
+
+}  // namespace
+
+std::unique_ptr<StateHome> make_state_home(const JobConfig& config, CoordinatorContext& context) {
+  if (on_servers(config)) return std::make_unique<OnServers>(context);
+  return std::make_unique<OnNodeZero>(context);
+}
+
+}  // namespace tributary

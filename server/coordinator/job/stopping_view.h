@@ -1,0 +1,58 @@
+// StoppingView: a view of a job whose training is over, until the state that it ended with is written or cannot be. Its
+// members' trainers wait to hear which. Pure. The job in the coordinator owns it as its phase, and becomes idle when a
+// function here says so, with what it returns.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "server/coordinator/job/awaited_state.h"
+#include "server/coordinator/job/job_ledger.h"
+
+namespace tributary {
+
+class StoppingView {
+ public:
+  using Over = std::optional<BetweenViews>;
+
+  StoppingView(JobLedger& ledger, JobView ended, StopKind kind, Round round, std::uint64_t now_ms);
+
+  StopJob message() const;  // the round that it ends with
+  // Servers hear nothing of a node that still takes answers of the others, and wait for what it keeps all the same.
+  void still_going() const { ledger_.send_servers(message()); }
+  bool awaits(std::uint16_t server) const { return !done_.contains(server); }
+  Over on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
+  // What the end may wait for has come.
+  Over look_for_state(std::uint64_t now_ms);
+  // The job's record is saved, or cannot be.
+  Over recorded(std::uint64_t now_ms);
+  Over tick(std::uint64_t now_ms);
+
+  // All-reduce: node 0 alone keeps the state.
+  Over kept_by_node_zero(const SnapshotDone& m, std::uint64_t now_ms);
+  Over node_zero_lost(const std::string& reason);
+
+  JobView view;
+
+ private:
+  // For what ranks keep of the round: one whole state, if there must be one, and what else is on its way.
+  bool waits(std::uint64_t now_ms) {
+    return ledger_.lacks_state(round_, now_ms) || ledger_.keeper.fetch(round_, now_ms);
+  }
+  Over commit(std::uint64_t now_ms);
+  BetweenViews end_unsaved();
+  void tell_saved(bool saved) const { ledger_.send(view.members, ledger_.outcome(round_, saved)); }
+
+  JobLedger& ledger_;
+  const StopKind kind_;
+  const Round round_;  // that the view ends with
+  const std::uint64_t since_ms_;
+  std::optional<AwaitedState> awaited_;  // all shards have written it
+  std::optional<Patience> recording_;    // all is there, and the job's record is being saved
+  std::set<std::uint16_t> done_;         // shards that have written it, or failed to
+  bool failed_ = false;                  // it is not durable everywhere
+};
+
+}  // namespace tributary

@@ -1,0 +1,102 @@
+#include "server/coordinator/job/view_start.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace tributary {
+namespace {
+
+// The last round after the snapshot that all nodes can push again; the snapshot's own if there is none.
+std::optional<Round> reach_of_redo(Round snapshot, const JobRecord& record, const JobMembers& members) {
+  Round reach(~0ull);
+  for (const auto& [node, member] : members) {
+    const JoinJob& join = member.join;
+    const bool some = join.redo_job == record.job && join.redo_last >= join.redo_first;
+    if (some && join.redo_members != record.view_nodes.hash) return {};  // sums of other nodes' pushes
+    if (some && join.redo_first.value > snapshot.value + 1) return {};
+    if (some && record.view_nodes.first > snapshot.next()) return {};  // others' pushes would be missing
+    reach = std::min(reach, some ? std::max(join.redo_last, snapshot) : snapshot);
+  }
+  return reach;
+}
+
+// Servers that go on with what they have in memory do not know what nodes have not said yet: every node must know it
+// itself, of the round that the view begins at. (It is in snapshots.)
+bool residuals_at(Round round, const JobRecord& record, const JobPlan& plan, const JobMembers& members) {
+  if (!plan.push->keeps_residual()) return true;
+  return std::ranges::all_of(members, [&](const auto& entry) {
+    const JoinJob& join = entry.second.join;
+    return join.redo_job == record.job && join.redo_members == record.view_nodes.hash && join.residual_first <= round &&
+           round <= join.residual_last;
+  });
+}
+
+// The round that all servers have in memory; none: some have nothing, or they are more than a round apart, or behind
+// the snapshot.
+std::optional<Round> round_in_memory(Round snapshot, const std::set<std::uint16_t>& shards, const KeptShards& kept) {
+  Round slowest(~0ull);
+  Version fastest;
+  for (const std::uint16_t shard : shards) {
+    const auto has = kept.find(shard);
+    if (has == kept.end()) return std::nullopt;
+    slowest = std::min(slowest, Round(has->second.min_version.value));
+    fastest = std::max(fastest, has->second.max_version);
+  }
+  return slowest >= snapshot && fastest.value <= slowest.value + 1 ? std::optional(slowest) : std::nullopt;
+}
+
+}  // namespace
+
+std::string ViewStart::in_words(std::size_t shards) const {
+  if (anew()) return "fresh";
+  const std::string snapshot = "the snapshot of round " + std::to_string(loaded.value);
+  if (round == loaded && kept.empty()) return "from " + snapshot;
+  const std::string at = "at round " + std::to_string(round.value);
+  const std::size_t lost = shards - kept.size();
+  if (lost == 0 && behind.empty()) return at + ", as the servers have it";
+  const std::string of = " of " + std::to_string(shards) + " servers ";
+  return at + ":" + (lost == 0 ? "" : " " + std::to_string(lost) + of + "load " + snapshot + ",") +
+         (behind.empty() ? "" : " " + std::to_string(behind.size()) + of + "go on where they had come to,") +
+         " and the nodes push again what came after it";
+}
+
+ViewStart choose_start(bool resume, Round loaded, const JobRecord& record, const JobPlan& plan,
+                       const std::set<std::uint16_t>& shards, const StateInMemory& memory) {
+  const ViewStart at_snapshot{resume, loaded, loaded, {}};
+  if (shards.empty() || !plan.has_rounds()) return at_snapshot;
+  const std::optional<Round> in_memory = round_in_memory(loaded, shards, memory.shards);
+  // Without a snapshot a lost shard has nothing to push upon.
+  const std::optional<Round> reach = resume ? reach_of_redo(loaded, record, memory.members) : std::nullopt;
+  const bool once_more = reach && *reach >= memory.reached;  // what was reached can be had again
+  if (in_memory && residuals_at(*in_memory, record, plan, memory.members) &&
+      (!reach || in_memory->value + 1 >= reach->value) && (*in_memory >= memory.reached || !once_more)) {
+    return {resume, loaded, *in_memory, shards};
+  }
+  if (!reach) return at_snapshot;
+  // As far as the nodes can push again. A server that is further behind was still being brought up to the others when
+  // its view ended: it goes on with that.
+  ViewStart start{resume, loaded, *reach, {}};
+  for (const std::uint16_t shard : shards) {
+    const auto kept = memory.shards.find(shard);
+    if (kept == memory.shards.end()) continue;
+    const Version has = kept->second.min_version;
+    if (has.value + 1 < reach->value || (once_more && has.value < memory.reached.value)) {
+      if (has.value >= loaded.value) start.behind[shard] = has;
+      continue;
+    }
+    start.kept.insert(shard);
+    start.round = std::min(start.round, Round(has.value));
+  }
+  std::erase_if(start.kept,
+                [&](std::uint16_t shard) { return memory.shards.at(shard).max_version.value > start.round.value + 1; });
+  start.round = std::max(start.round, loaded);
+  std::erase_if(start.behind, [&](const auto& entry) {
+    const auto& [shard, has] = entry;
+    if (memory.shards.at(shard).max_version.value > start.round.value + 1) return true;
+    start.kept.insert(shard);
+    return has.value >= start.round.value;
+  });
+  return residuals_at(start.round, record, plan, memory.members) ? start : at_snapshot;
+}
+
+}  // namespace tributary

@@ -1,0 +1,297 @@
+#include "server/coordinator/orders/checkpoints.h"
+
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <utility>
+
+#include "common/base/printed.h"
+#include "common/math/encoding.h"
+
+namespace tributary {
+namespace {
+
+// A save that waits this long for its snapshot (nobody trains, or no snapshot succeeds) is given up, but not while one
+// is being taken; and any, when no server that it waits for has moved a byte for so long.
+constexpr std::uint64_t kWaitingPatienceMs = 600'000;
+constexpr std::uint64_t kWorkingPatienceMs = 600'000;
+
+std::string partial_of(const CheckpointStatus& status) {
+  return status.path + kPartialSuffix;
+}
+
+// A state is of no use without its large part. What is left out, in words.
+std::string leave_out_lost(RankStates& states, const std::function<bool(const LargePart&)>& has) {
+  const std::size_t all = states.size();
+  std::erase_if(states, [&](const auto& entry) {
+    const LargePart large = StateHead::of(entry.second).large;
+    return large && !has(large);
+  });
+  if (states.size() == all) return {};
+  const bool whole = std::ranges::any_of(states, [](const auto& entry) { return StateHead::of(entry.second).whole; });
+  if (!whole) states.clear();  // the others need one
+  return "what " + std::to_string(all - states.size()) + " of " + std::to_string(all) +
+         " ranks keep: its large part (optimizer state of trainers, buffers) is not in server 0's store any more (its "
+         "log says why); a job that is restored from it begins that anew. Save a later round to have it";
+}
+
+bool waits(const CheckpointStatus& status, const std::string& job) {
+  return status.step == CheckpointStep::kWaiting && status.job == job;
+}
+
+}  // namespace
+
+const char* name_of(CheckpointStep step) {
+  static constexpr const char* kNames[] = {"waiting", "writing", "sealing", "loading", "done", "failed"};
+  return kNames[static_cast<int>(step)];
+}
+
+std::optional<CheckpointStatus> Checkpoints::status(std::uint64_t id) const {
+  const auto found = checkpoints_.find(id);
+  return found == checkpoints_.end() ? std::nullopt : std::optional(found->second.status);
+}
+
+Result<Checkpoints::Checkpoint*> Checkpoints::begin(Checkpoint checkpoint, std::uint64_t now_ms) {
+  std::size_t under_way = 0;
+  for (const auto& [id, other] : checkpoints_) {
+    if (other.status.over()) continue;
+    ++under_way;
+    if (other.status.job == checkpoint.status.job) {
+      return fail(ErrorCode::kInvalidArgument, "job '" + checkpoint.status.job + "' is being " +
+                                                   (other.status.restores ? "restored" : "saved") +
+                                                   " already; wait for its end");
+    }
+  }
+  if (under_way >= kMaxUnderWay) {
+    return fail(ErrorCode::kLimit, std::to_string(under_way) + " checkpoints are being saved or restored, the limit; " +
+                                       "wait for their end");
+  }
+  for (auto at = checkpoints_.begin(); checkpoints_.size() - under_way >= kKept;) {
+    at = at->second.status.over() ? checkpoints_.erase(at) : std::next(at);
+  }
+  checkpoint.status.id = ++last_id_;
+  checkpoint.status.begun_ms = now_ms;
+  return &checkpoints_.emplace(last_id_, std::move(checkpoint)).first->second;
+}
+
+Result<std::uint64_t> Checkpoints::save(const SaveOrder& order, std::uint64_t now_ms) {
+  Checkpoint checkpoint;
+  checkpoint.save = order;
+  checkpoint.status.job = order.job;
+  const Result<Checkpoint*> begun = begin(std::move(checkpoint), now_ms);
+  if (!begun) return tl::unexpected(begun.error());
+  return (*begun)->status.id;
+}
+
+Result<std::uint64_t> Checkpoints::restore(const RestoreOrder& order, const JobRecord& record, std::uint64_t now_ms) {
+  Checkpoint checkpoint;
+  checkpoint.record = record;
+  checkpoint.status.restores = true;
+  checkpoint.status.job = order.name;
+  checkpoint.status.step = CheckpointStep::kLoading;
+  checkpoint.status.round = record.committed;
+  checkpoint.status.path = order.directory;
+  for (const ChunkOwner owner : record.owners) checkpoint.status.awaited.insert(owner.shard.value);
+  if (!large_parts_of(record.rank_states).empty()) checkpoint.status.awaited.insert(0);
+  const Result<Checkpoint*> begun = begin(std::move(checkpoint), now_ms);
+  if (!begun) return tl::unexpected(begun.error());
+  const CheckpointStatus& status = (*begun)->status;
+  output_.log("job '" + status.job + "' is being restored from '" + order.directory + "', round " +
+              std::to_string(status.round.value));
+  for (const std::uint16_t shard : status.awaited) {
+    output_.send(
+        peers_.servers().at(shard).peer,
+        LoadCheckpoint{status.id, record.job, order.name, order.manifest_checksum, order.directory, record.owners});
+  }
+  return status.id;
+}
+
+bool Checkpoints::awaits_snapshot(const std::string& job) const {
+  return std::ranges::any_of(checkpoints_, [&](const auto& entry) { return waits(entry.second.status, job); });
+}
+
+void Checkpoints::write(const std::string& job, const JobRecord& record, std::uint32_t nodes,
+                        const std::set<std::uint16_t>& shards, std::uint64_t now_ms) {
+  for (auto& [id, checkpoint] : checkpoints_) {
+    CheckpointStatus& status = checkpoint.status;
+    if (!waits(status, job)) continue;
+    checkpoint.record = record;
+    checkpoint.nodes = nodes;
+    status.round = record.committed;
+    status.path = checkpoint.save.directory + (checkpoint.save.directory.ends_with('/') ? "" : "/") +
+                  checkpoint_name(status.job, status.round);
+    status.step = CheckpointStep::kWriting;
+    status.awaited = shards;
+    for (const std::uint16_t shard : shards) {
+      const Peers::Server* server = peers_.alive(shard);
+      if (!server) {
+        end(checkpoint, "server " + std::to_string(shard) + ", which has a part of it, is not there", now_ms);
+        break;
+      }
+      output_.send(server->peer, WriteCheckpoint{status.id, record.job, status.round, partial_of(status)});
+    }
+  }
+}
+
+std::set<LargePart> Checkpoints::large_parts(JobId job) const {
+  std::set<LargePart> parts;
+  for (const auto& [id, checkpoint] : checkpoints_) {
+    const CheckpointStep step = checkpoint.status.step;
+    if (checkpoint.record.job != job || (step != CheckpointStep::kWriting && step != CheckpointStep::kSealing))
+      continue;
+    parts.merge(large_parts_of(checkpoint.record.rank_states));
+  }
+  return parts;
+}
+
+// A rank's state may come after the snapshot was committed, and before the next one is.
+void Checkpoints::look_for_parts(Checkpoint& checkpoint, std::uint64_t now_ms) {
+  const JobRecord* now = jobs_.record_of(checkpoint.status.job);
+  if (now && now->job == checkpoint.record.job && now->committed == checkpoint.record.committed) {
+    checkpoint.record.rank_states = now->rank_states;
+    if (jobs_.parts_come(checkpoint.status.job, now_ms)) return;
+  }
+  seal(checkpoint, now_ms);
+}
+
+void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
+  CheckpointStatus& status = checkpoint.status;
+  const Peers::Server* sealer = peers_.alive(0);
+  if (!sealer) return end(checkpoint, "server 0, which finishes checkpoints, is not there", now_ms);
+  const JobRecord& record = checkpoint.record;
+  Manifest manifest;
+  manifest.created = checkpoint.save.created;
+  manifest.job_json = record.job_json;
+  manifest.round = status.round;
+  manifest.view = record.view;
+  manifest.nodes = checkpoint.nodes;
+  manifest.world_size = record.world_size;
+  manifest.tensors = record.tensors;
+  manifest.rank_states = record.rank_states;
+  status.lacks =
+      leave_out_lost(manifest.rank_states, [&](const LargePart& large) { return jobs_.has_part(record.job, large); });
+  if (!status.lacks.empty()) {
+    output_.log("the checkpoint of job '" + status.job + "' lacks " + status.lacks, LogLevel::kWarning);
+  }
+  manifest.computed_with = record.computed_with;
+  manifest.chunk_elements = record.chunk_elements;
+  for (const ChunkOwner owner : record.owners) manifest.chunk_shards.push_back(owner.shard);
+  std::ranges::sort(checkpoint.shards, {}, &ManifestShard::shard);
+  manifest.shards = checkpoint.shards;
+  status.step = CheckpointStep::kSealing;
+  status.awaited = {0};
+  output_.send(sealer->peer, SealCheckpoint{status.id, record.job, partial_of(status), status.path, to_json(manifest)});
+}
+
+void Checkpoints::on(ShardIndex shard, const CheckpointDone& m, std::uint64_t now_ms) {
+  const auto found = checkpoints_.find(m.operation);
+  if (found == checkpoints_.end()) return;
+  Checkpoint& checkpoint = found->second;
+  CheckpointStatus& status = checkpoint.status;
+  if (status.over() || status.awaited.erase(shard.value) == 0) return;
+  if (!m.ok) return end(checkpoint, m.message, now_ms);
+  status.bytes += m.bytes;
+  if (status.step == CheckpointStep::kWriting) {
+    const auto chunks = std::ranges::count(checkpoint.record.owners, shard, &ChunkOwner::shard);
+    checkpoint.shards.push_back(
+        {shard_file_name(shard), shard, static_cast<std::uint32_t>(chunks), m.bytes, m.checksum});
+    if (status.awaited.empty()) look_for_parts(checkpoint, now_ms);
+  } else if (status.step == CheckpointStep::kSealing) {
+    status.unchanged = m.unchanged;
+    end(checkpoint, {}, now_ms);
+  } else if (status.awaited.empty()) {
+    output_.save(checkpoint.record);  // and on in saved()
+  }
+}
+
+void Checkpoints::saved(JobId job, const Status& status, std::uint64_t now_ms) {
+  const auto found = std::ranges::find_if(checkpoints_, [&](const auto& entry) {
+    const CheckpointStatus& of = entry.second.status;
+    return of.step == CheckpointStep::kLoading && of.awaited.empty() && entry.second.record.job == job;
+  });
+  if (found == checkpoints_.end()) return;  // of a job that is gone
+  if (!status) return end(found->second, "cannot record the job: " + status.error().message, now_ms);
+  jobs_.restored(found->second.status.job, found->second.record);
+  end(found->second, {}, now_ms);
+}
+
+bool Checkpoints::restores(JobId job) const {
+  return std::ranges::any_of(checkpoints_, [&](const auto& entry) {
+    return entry.second.status.step == CheckpointStep::kLoading && entry.second.record.job == job;
+  });
+}
+
+void Checkpoints::end(Checkpoint& checkpoint, const std::string& failure, std::uint64_t now_ms) {
+  CheckpointStatus& status = checkpoint.status;
+  const std::string what = std::string(status.restores ? "restore" : "save") + " of job '" + status.job + "'";
+  status.ended_ms = now_ms;
+  if (failure.empty()) {
+    status.step = CheckpointStep::kDone;
+    output_.log("the " + what + " is done: '" + status.path + "'" +
+                (status.unchanged ? ", which was there already" : ""));
+    return;
+  }
+  const bool begun = status.step != CheckpointStep::kWaiting;
+  status.step = CheckpointStep::kFailed;
+  status.message = failure;
+  output_.log("the " + what + " failed: " + failure, LogLevel::kError);
+  if (begun) {
+    const DropCheckpoint drop =
+        status.restores ? DropCheckpoint{checkpoint.record.job, {}} : DropCheckpoint{JobId(0), partial_of(status)};
+    for (const auto& [index, server] : peers_.servers()) {
+      if (server.alive) output_.send(server.peer, drop);
+    }
+  }
+  if (status.restores) jobs_.not_restored(status.job);
+}
+
+void Checkpoints::view_over(const std::string& job, const std::string& why, std::uint64_t now_ms) {
+  for (auto& [id, checkpoint] : checkpoints_) {
+    if (!waits(checkpoint.status, job)) continue;
+    end(checkpoint,
+        "the job stopped before its snapshot was complete (" + why + "); --committed saves the newest one that is",
+        now_ms);
+  }
+}
+
+void Checkpoints::server_lost(std::uint16_t server, const std::string& why, std::uint64_t now_ms) {
+  for (auto& [id, checkpoint] : checkpoints_) {
+    if (!checkpoint.status.over() && checkpoint.status.awaited.contains(server)) end(checkpoint, why, now_ms);
+  }
+}
+
+// Counts the bytes of the servers that it waits for; gives another number as well when one of them is done.
+std::uint64_t Checkpoints::progress(const CheckpointStatus& status) const {
+  std::uint64_t sum = status.awaited.size();
+  for (const std::uint16_t server : status.awaited) {
+    if (const auto moved = moved_.find(server); moved != moved_.end()) sum += moved->second;
+  }
+  return sum;
+}
+
+void Checkpoints::tick(std::uint64_t now_ms) {
+  for (auto& [id, checkpoint] : checkpoints_) {
+    const CheckpointStatus& status = checkpoint.status;
+    if (status.over()) continue;
+    const bool waiting = status.step == CheckpointStep::kWaiting;
+    if (status.step == CheckpointStep::kWriting && status.awaited.empty()) look_for_parts(checkpoint, now_ms);
+    if (status.over()) continue;
+    if (!waiting) {
+      if (!checkpoint.works) checkpoint.works.emplace(kWorkingPatienceMs, now_ms);
+      if (!checkpoint.works->over(progress(status), now_ms) || status.awaited.empty()) continue;
+      std::vector<std::string> names;
+      for (const std::uint16_t server : status.awaited) names.push_back("server " + std::to_string(server));
+      end(checkpoint,
+          listed(names) + (names.size() == 1 ? " has" : " have") + " read and written nothing for " +
+              std::to_string(kWorkingPatienceMs / 60'000) + " minutes; is the checkpoint's disk well?",
+          now_ms);
+    } else if (now_ms > status.begun_ms + kWaitingPatienceMs && !jobs_.takes_snapshot(status.job)) {
+      end(checkpoint,
+          "no snapshot was committed in time; does the job make progress? --committed saves the newest one that there "
+          "is",
+          now_ms);
+    }
+  }
+}
+
+}  // namespace tributary

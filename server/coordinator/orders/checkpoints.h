@@ -1,0 +1,105 @@
+// Checkpoints: saves and restores that people have ordered, under way and over. Pure. Lives in the coordinator.
+//
+// save:     a snapshot is named soon (the job trains on), or the newest committed one is taken
+//           -> WriteCheckpoint to the job's shards -> SealCheckpoint to server 0, whose store has the large parts of
+//           what ranks keep -> done
+// restore:  the chunks are dealt to the servers that there are -> LoadCheckpoint to all of them, which makes a snapshot
+//           of a new job id in their stores, and large parts in server 0's -> the job's record -> done. From then on it
+//           is like any stopped job.
+//
+// Whatever fails leaves the jobs as they were; what was written for it is dropped. Invariant: at most one is under way
+// for a job, and kMaxUnderWay in all.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/base/patience.h"
+#include "common/wire/messages.h"
+#include "server/coordinator/cluster/coordinator_output.h"
+#include "server/coordinator/cluster/peers.h"
+#include "server/coordinator/orders/checkpoint_orders.h"
+
+namespace tributary {
+
+// What saves and restores need of the jobs.
+class CheckpointJobs {
+ public:
+  virtual ~CheckpointJobs() = default;
+  // As it is now; nullptr: there is no such job.
+  virtual const JobRecord* record_of(const std::string& job) const = 0;
+  virtual bool takes_snapshot(const std::string& job) const = 0;
+  // Is a large part of what its ranks keep in the store? Are some on their way that belong to its committed snapshot?
+  virtual bool has_part(JobId job, const LargePart& large) const = 0;
+  virtual bool parts_come(const std::string& job, std::uint64_t now_ms) = 0;
+  // A large part has come.
+  virtual void part_is_there(JobId job, std::uint64_t now_ms) = 0;
+  // All servers have loaded it, and its record is saved.
+  virtual void restored(const std::string& job, const JobRecord& record) = 0;
+  virtual void not_restored(const std::string& job) = 0;
+};
+
+class Checkpoints {
+ public:
+  static constexpr std::size_t kMaxUnderWay = 8;
+  static constexpr std::size_t kKept = 32;  // that are over and can still be asked for
+
+  Checkpoints(Peers& peers, CoordinatorOutput& output, CheckpointJobs& jobs)
+      : peers_(peers), output_(output), jobs_(jobs) {}
+
+  // Their ids, to ask status() with, or why not. A save waits for its job's next snapshot until written() says which.
+  Result<std::uint64_t> save(const SaveOrder& order, std::uint64_t now_ms);
+  // record: what the job will be.
+  Result<std::uint64_t> restore(const RestoreOrder& order, const JobRecord& record, std::uint64_t now_ms);
+  std::optional<CheckpointStatus> status(std::uint64_t id) const;
+
+  void on(ShardIndex server, const CheckpointDone& m, std::uint64_t now_ms);
+  // The record of a restored job is saved, or cannot be.
+  void saved(JobId job, const Status& status, std::uint64_t now_ms);
+  // Is a job being restored under this id?
+  bool restores(JobId job) const;
+  // Does a save wait for the job's next snapshot?
+  bool awaits_snapshot(const std::string& job) const;
+  // The job's committed snapshot is what its saves waited for. nodes: that made it. shards: that have a part of it.
+  void write(const std::string& job, const JobRecord& record, std::uint32_t nodes,
+             const std::set<std::uint16_t>& shards, std::uint64_t now_ms);
+  // Large parts that saves which are being written name: they stay in the store until then.
+  std::set<LargePart> large_parts(JobId job) const;
+  // The view ended, and no snapshot of it will be committed any more.
+  void view_over(const std::string& job, const std::string& why, std::uint64_t now_ms);
+  // So many bytes this server has read and written for checkpoints, since it started.
+  void heard(std::uint16_t server, std::uint64_t moved) { moved_[server] = moved; }
+  // What was asked of this server will not be answered.
+  void server_lost(std::uint16_t server, const std::string& why, std::uint64_t now_ms);
+  void tick(std::uint64_t now_ms);
+
+ private:
+  struct Checkpoint {
+    CheckpointStatus status;
+    SaveOrder save;
+    JobRecord record;  // save: at the cut; restore: what the job will be
+    std::uint32_t nodes = 0;
+    std::vector<ManifestShard> shards;  // save: written
+    std::optional<Patience> works;      // with servers that read or write
+  };
+  std::uint64_t progress(const CheckpointStatus& status) const;
+  Result<Checkpoint*> begin(Checkpoint checkpoint, std::uint64_t now_ms);
+  // All shards have written it: sealed when nothing that ranks kept with it is on its way any more.
+  void look_for_parts(Checkpoint& checkpoint, std::uint64_t now_ms);
+  void seal(Checkpoint& checkpoint, std::uint64_t now_ms);
+  // failure: why; empty: it is done.
+  void end(Checkpoint& checkpoint, const std::string& failure, std::uint64_t now_ms);
+
+  Peers& peers_;
+  CoordinatorOutput& output_;
+  CheckpointJobs& jobs_;
+  std::map<std::uint64_t, Checkpoint> checkpoints_;  // by id
+  std::map<std::uint16_t, std::uint64_t> moved_;     // bytes, by server
+  std::uint64_t last_id_ = 0;
+};
+
+}  // namespace tributary

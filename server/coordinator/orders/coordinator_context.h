@@ -1,0 +1,62 @@
+// What the jobs of a coordinator share. CoordinatorCore owns it.
+#pragma once
+
+#include <cstdint>
+#include <set>
+
+#include "server/coordinator/cluster/coordinator_output.h"
+#include "server/coordinator/cluster/peers.h"
+#include "server/coordinator/cluster/refusal_log.h"
+#include "server/coordinator/orders/checkpoints.h"
+#include "server/coordinator/orders/large_parts.h"
+
+namespace tributary {
+
+struct CoordinatorOptions {
+  std::uint16_t servers = 1;  // 0: a cluster for all-reduce jobs only
+  std::uint64_t incarnation = 0;
+  std::uint64_t peer_timeout_ms = 10000;
+  std::uint64_t job_id_seed = 0;  // random per process: makes the ids of new jobs
+  // Shards with as much state, or more, are asked to get memory before a snapshot is named. Less than that is there
+  // before the round is.
+  std::uint64_t prepare_from_bytes = 16u << 20;
+};
+
+struct CoordinatorContext {
+  CoordinatorContext(const CoordinatorOptions& given, CoordinatorOutput& out, CheckpointJobs& jobs)
+      : options(given),
+        output(out),
+        peers(given.servers, given.peer_timeout_ms),
+        checkpoints(peers, out, jobs),
+        parts(out, peers, [&jobs](JobId job, std::uint64_t now_ms) { jobs.part_is_there(job, now_ms); }) {}
+  CoordinatorContext(const CoordinatorContext&) = delete;
+  CoordinatorContext& operator=(const CoordinatorContext&) = delete;
+
+  void send_servers(const ControlMessage& message) {
+    for (const auto& [index, server] : peers.servers()) {
+      if (server.alive) output.send(server.peer, message);
+    }
+  }
+  void send_worker(std::uint64_t incarnation, const ControlMessage& message) {
+    if (const Peers::Worker* worker = peers.worker(incarnation)) output.send(worker->peer, message);
+  }
+  // The job's record goes, then what belongs to it (CoordinatorCore::removed()).
+  void remove(JobId job) {
+    if (removing.insert(job).second) output.remove(job);
+  }
+  void refuse(PeerId to, const Error& error, const std::string& job = {}) {
+    if (refusals.is_news(to, error.code, job)) output.log("refused a peer: " + error.message, LogLevel::kWarning);
+    output.send(to, ControlError{error.code, error.message, job});
+  }
+
+  const CoordinatorOptions options;
+  CoordinatorOutput& output;
+  Peers peers;
+  Checkpoints checkpoints;
+  LargeParts parts;
+  RefusalLog refusals;
+  std::set<JobId> removing;  // whose records are being removed
+  bool draining = false;
+};
+
+}  // namespace tributary
