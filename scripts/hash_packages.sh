@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Prints a file for `pip install --require-hashes`: these packages with the SHA-256 of every wheel that Linux on x86-64 or
-# arm64 takes of them with Python 3.11 to 3.14. What they need is to be named, too. scripts/requirements has what it printed.
+# arm64 takes of them with Python 3.11 to 3.14. Name the packages that these need, too. scripts/requirements has the files.
 #
 #   scripts/hash_packages.sh PACKAGE==VERSION...
 set -euo pipefail

@@ -122,9 +122,9 @@ Status Server::start_parts() {
   return {};
 }
 
-// Whoever asks goes first, then whoever gives orders; the store's thread, which waits for lanes to take what it loads,
-// before the lanes' threads; these before the snapshotter that they hand chunks to, and the lanes themselves, whose
-// pools own those chunks' memory, after it.
+// The admin port goes first, then the control thread; the store's thread, which waits for lanes to take its loads, before
+// the lanes' threads; these before the snapshotter that they hand chunks to, and the lanes themselves, whose pools own
+// those chunks' memory, after it.
 Server::~Server() {
   admin_.reset();
   if (control_) control_->stop();
@@ -164,7 +164,7 @@ void Server::drain() {
   control_->drain();
 }
 
-// What comes from nodes, and what goes to the disk. A server whose own part is done waits for the others as long as the
+// Progress is bytes from nodes and to the disk. A server whose own part is done waits for the others as long as the
 // coordinator, which waits for them, is heard.
 std::uint64_t Server::progress() const {
   const ControlStatus status = control_->status();

@@ -35,7 +35,7 @@ class OrderThread {
   Status go_on();
   // The same after a while.
   Status pause(std::uint64_t ns);
-  // What is under way ends when it looks at go_on(). What waits ends with kStopped, and is not begun. Idempotent.
+  // The order under way ends when it looks at go_on(). Waiting orders end with kStopped, unbegun. Idempotent.
   void stop();
 
  private:

@@ -16,8 +16,8 @@ class PathRoots {
   PathRoots(std::vector<std::string> roots, bool required) : roots_(std::move(roots)), required_(required) {}
   // kInvalidArgument: the path is not below a root, also not by a link or "..".
   Status check(const std::string& path) const;
-  // The folder at this path, checked and opened as one. What is a link by then, and was none, is not followed.
-  // make: what is missing is made.
+  // Checks and opens the folder at this path. A component that has become a link meanwhile is not followed.
+  // make: missing folders are made.
   Result<Folder> open(const std::string& path, bool make = false) const;
 
  private:

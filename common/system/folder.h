@@ -21,7 +21,7 @@ class Folder {
   // own name may still be a link's (open_to_read() and open_to_write() follow none).
   std::string through() const { return "/proc/self/fd/" + std::to_string(folder_.get()); }
   std::string in(const std::string& name) const { return through() + "/" + name; }
-  // What was said of something that was reached so, with the path that people know.
+  // Returns the error of a file in this folder, with the path that people know.
   Error named(Error error) const;
 
  private:

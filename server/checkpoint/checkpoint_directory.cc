@@ -257,7 +257,7 @@ Result<bool> seal_files(const std::string& partial, const std::string& inside, c
     fs::remove_all(partial, error);
     return true;
   }
-  // What an earlier attempt left behind, with other servers perhaps.
+  // Removes the files of an earlier attempt, perhaps with other servers.
   for (fs::directory_iterator at(inside, error), end; !error && at != end; at.increment(error)) {
     std::error_code ignored;
     if (!files.contains(at->path().filename().string())) fs::remove_all(at->path(), ignored);

@@ -24,7 +24,7 @@ std::set<ShardIndex> shards_of(const Manifest& manifest);
 // The checksum that COMPLETE has of the manifest.
 Result<std::string> manifest_checksum(const std::string& path);
 
-// What `list` shows of a directory below the one it is given.
+// A directory's line in `list`.
 struct CheckpointSummary {
   std::string path, name;            // name: of the directory
   std::optional<Manifest> manifest;  // if it is complete

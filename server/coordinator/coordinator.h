@@ -44,7 +44,7 @@ struct CoordinatorSettings {
 class Coordinator final : private CoordinatorOutput {
  public:
   static constexpr std::uint64_t kTickMs = 100;
-  // Of its clock: peers are silent only while it could hear them.
+  // The longest step of its clock: peers count as silent only while it could receive from them.
   static constexpr std::uint64_t kLongestStepMs = 250;
   static constexpr int kBatch = 256;  // messages per turn between ticks
   // Control messages per peer that wait on either side. A daemon sends some every second.

@@ -41,10 +41,10 @@ class CoordinatorCore : private CheckpointJobs {
   // With which key somebody said hello over a connection, or as a process; none: nobody did, or is lost.
   std::optional<std::string> key_at(PeerId peer);
   std::optional<std::string> key_of(std::uint64_t incarnation);
-  // Who has this key is let in no more: its processes are lost.
+  // Revokes a key: the processes that have it are lost.
   void expel(const std::string& key, const std::string& reason, std::uint64_t now_ms);
 
-  // Orders (coordinator_orders.cc). Of a save or restore the id to ask for with checkpoint(), or why not.
+  // Orders (coordinator_orders.cc). A save or restore returns the id for checkpoint(), or why not.
   Result<std::uint64_t> save_checkpoint(const SaveOrder& order, std::uint64_t now_ms);
   Result<std::uint64_t> restore_checkpoint(const RestoreOrder& order, std::uint64_t now_ms);
   std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const { return context_.checkpoints.status(id); }
@@ -115,7 +115,7 @@ class CoordinatorCore : private CheckpointJobs {
   void restored(const std::string& job, const JobRecord& record) override;
   void not_restored(const std::string& job) override;
   Result<JobRecord> record_to_restore(const Manifest& manifest, const JobConfig& config) const;
-  // What servers have of a name under ids that the registry does not know.
+  // Returns the jobs that servers have under this name and that the registry does not know.
   std::set<JobId> strangers(const std::string& name) const;
 
   LossCounts losses_;

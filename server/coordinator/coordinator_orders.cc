@@ -1,9 +1,9 @@
-// What people order: checkpoints saved and restored, jobs removed.
+// Orders of people: save and restore checkpoints, remove jobs.
 //
-// What jobs there are is in the registry, in the store of server 0; what there is of them, in the stores of all
-// servers. A registry that was lost, or that belongs to other stores, knows nothing of jobs that the servers have
-// snapshots of. Such a job must not begin anew as if nobody had ever trained it: the rule is that a job that anybody in
-// the cluster has progress of never opens fresh, unless that was asked for by name (remove_job(), a forced restore).
+// The registry, in the store of server 0, lists the jobs; the stores of all servers have their state. A registry that was
+// lost, or that belongs to other stores, lacks jobs that servers have snapshots of. Such a job must not restart from
+// scratch: a job with progress anywhere in the cluster never opens fresh, unless that was asked for by name
+// (remove_job(), a forced restore).
 #include <algorithm>
 #include <utility>
 
@@ -102,8 +102,8 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
   return id;
 }
 
-// What the job will be: a new id, under which no store has anything yet, and its chunks dealt anew. Whose workers it
-// will have is not known yet; those that are there now are reckoned with.
+// Returns the job's record after the restore: a new id, under which no store has anything yet, and its chunks dealt again,
+// for the workers that are connected now.
 Result<JobRecord> CoordinatorCore::record_to_restore(const Manifest& manifest, const JobConfig& config) const {
   std::vector<PlacedDaemon> servers, workers;
   for (const auto& [incarnation, worker] : context_.peers.workers()) {
@@ -126,7 +126,7 @@ Result<JobRecord> CoordinatorCore::record_to_restore(const Manifest& manifest, c
   record.world_size = manifest.world_size;
   record.committed = manifest.round;
   record.initialised = true;
-  // Of two records with one name the one with the higher view counts, until the older one is dropped.
+  // If two records have one name, the one with the higher view counts, until the older one is dropped.
   if (const auto known = jobs_.find(config.name); known != jobs_.end())
     record.view = known->second.record().view.next();
   return record;

@@ -64,7 +64,7 @@ AdminHttp::Answer checkpoint_status(const Coordinator& coordinator, const std::s
                                                   : Json(nullptr)}})};
 }
 
-// Of one job, by its name. The answer has the order's number as `told`.
+// Orders for one job, by its name. The answer has the order's number as `told`.
 AdminHttp::Answer job_order(Coordinator& coordinator, Result<std::uint64_t> (Coordinator::*order)(std::string),
                             const char* told, const std::string& body) {
   Result<std::string> name = job_name_of(body);

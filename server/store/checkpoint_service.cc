@@ -101,7 +101,7 @@ void CheckpointService::drop(const DropCheckpoint& order) {
   });
 }
 
-// What cannot be removed is replaced by the next attempt.
+// The next attempt replaces a file that cannot be removed.
 void CheckpointService::drop_file(const std::string& directory) {
   const fs::path path(directory);
   const Result<Folder> folder = options_.roots.open(directory);

@@ -1,4 +1,4 @@
-// What the coordinator does: messages, durable records, lines for the log.
+// The coordinator's actions: messages, durable records, lines for the log.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class CoordinatorOutput {
   virtual void save(const JobRecord& record) = 0;
   virtual void remove(JobId job) = 0;         // its record, if there is one
   virtual LargePartStore* large_parts() = 0;  // null: there is none
-  // What else takes a disk's time, in the same order. Done is called later, as a message would come.
+  // Runs other work on the disk, in the same order. Done is called later, as a message would come.
   using Work = std::function<Status()>;
   using Done = std::function<void(const Status&, std::uint64_t now_ms)>;
   virtual void on_disk(Work work, Done done) = 0;

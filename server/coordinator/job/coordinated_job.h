@@ -113,7 +113,7 @@ class CoordinatedJob {
   void on(const Peers::Worker& worker, const LeaveJob& m, std::uint64_t now_ms);
   void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
   void on(const Peers::Worker& worker, const SnapshotDone& m, std::uint64_t now_ms);  // node 0 of an all-reduce job
-  // What came of a view that is over, to a node that says again with which round it ended.
+  // Repeats the outcome of a view that is over to a node that repeats with which round it ended.
   void tell_outcome(PeerId to, ViewId view, Round round) { ledger_.tell_outcome(to, view, round); }
   // So many rounds to come that nobody has begun, to be traced. kUnavailable: not now, perhaps in a moment.
   Result<TraceRounds> name_trace(std::uint64_t rounds, std::uint64_t now_ms) const;
@@ -127,7 +127,7 @@ class CoordinatedJob {
   void on(std::uint16_t server, const ShardKept& m, std::uint64_t now_ms);
   // A server is met, the first time or again.
   void on(const ServerHello& hello, bool known, std::uint64_t now_ms);
-  // What was under way to it may be lost with its old connection. What it can be told twice, it is.
+  // Repeats messages that may be lost with the peer's old connection; it takes each of them twice.
   void tell_again(const Peers::Server& server);
   void tell_again(std::uint64_t worker);
   void server_lost(std::uint16_t server, const std::string& reason, std::uint64_t now_ms);
@@ -164,7 +164,7 @@ class CoordinatedJob {
   Result<ViewStart> begin_view(GatheringJob& gathering, JobId fresh_id);
   void cannot_open(const Error& error, std::uint64_t now_ms);
   void begin_opening(ViewStart start, std::uint64_t now_ms);
-  // What a view was to begin with changes while its record is being saved: nobody hears of that view.
+  // The state that a view was to begin with changes while its record is being saved: the view is given up, unannounced.
   void reconsider();
   Result<bool> take_newest(const JobMembers& members);
   Result<ViewStart> start_with_state(const ViewStart& start, const JobMembers& members);

@@ -82,7 +82,7 @@ Status JobRecordKeeper::may_begin_anew() const {
 void JobRecordKeeper::save_view(const ViewStart& start, const KeptShards& kept, const JobMembers& members,
                                 DealtChunks chunks) {
   // A server may be a round further, with some chunks, than where a view begins: it was brought there by the nodes of a
-  // view before. What lies beyond that is made (again) by these.
+  // view before. The nodes of this view make the rounds beyond that (again).
   Round most = start.round;
   for (const std::uint16_t shard : start.kept) most = std::max(most, Round(kept.at(shard).max_version.value));
   ViewNodes& nodes = record_.view_nodes;
@@ -187,7 +187,7 @@ void JobRecordKeeper::keep(std::uint64_t worker, const NodeRankState& m, std::ui
   ++given_;
   if (const LargePart large = StateHead::of(m.kept.state).large) {
     context_.parts.announce(record_.job, in_words(), large, worker);
-    // What was given for where the view begins may be wanted by other ranks; no snapshot will have it.
+    // Other ranks may want the state of the round where the view begins; no snapshot will have it.
     const bool late = record_.initialised && m.kept.round == record_.committed;
     if (late || m.kept.round > start_) context_.parts.want(record_.job, large, now_ms);
   }
@@ -220,7 +220,7 @@ void JobRecordKeeper::drop_parts() {
 
 void JobRecordKeeper::rank_states(JobWelcome& welcome, std::uint32_t node, const ViewStart& start) const {
   const bool committed = start.resume && start.round == record_.committed;
-  // What has yet to come may come from who has it.
+  // A part that is not here yet may come from a worker that has it.
   const auto to_be_had = [&](const LargePart& large) { return context_.parts.to_be_had(record_.job, large); };
   rank_states_.fill_in(welcome, node, committed ? &record_.rank_states : nullptr, start.round, to_be_had);
 }

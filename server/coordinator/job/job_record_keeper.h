@@ -4,8 +4,8 @@
 // Saving takes as long as server 0's disk takes: it is ordered, and saved() or view_saved() says how it ended. One order
 // of a job is under way at a time; what changes meanwhile is saved after it.
 //
-// Invariants: a view's number is saved before anybody hears of it. That a snapshot is committed is told only when the
-// record that says so is saved: until then nothing that came before may be dropped. (The snapshots themselves are
+// Invariants: a view's number is saved before anybody hears of it. A snapshot counts as committed only when the record that
+// says so is saved: until then no earlier state may be dropped. (The snapshots themselves are
 // durable: they are found after a restart.) The large parts that a record names are in the store before it is saved,
 // and until no saved record names them.
 #pragma once
@@ -63,13 +63,13 @@ class JobRecordKeeper {
   // Now with the snapshot of this round, which is told when the record is saved.
   void commit(Round round, bool finished);
   void tick(std::uint64_t now_ms);
-  // What was ordered has ended. Is a snapshot to be told now?
+  // An ordered save has ended. Returns whether a snapshot is to be announced now.
   bool saved(const Status& status, std::uint64_t now_ms);
-  // What a rank keeps. The view may have just ended. A later one may have gone back.
+  // Takes a rank's kept state. The view may have just ended. A later one may have gone back.
   void keep(std::uint64_t worker, const NodeRankState& m, std::uint64_t now_ms);
   // A large part is there: what waited for it is committed.
   void part_is_there();
-  // Of the node's ranks, for its welcome.
+  // Adds the states of the node's ranks to its welcome.
   void rank_states(JobWelcome& welcome, std::uint32_t node, const ViewStart& start) const;
   // The whole state of one rank where such a view begins, with its large part; empty: nobody gave one.
   std::vector<std::byte> whole_state(const ViewStart& start) const;

@@ -20,7 +20,7 @@ std::string partial_of(const CheckpointStatus& status) {
   return status.path + kPartialSuffix;
 }
 
-// A state is of no use without its large part. What is left out, in words.
+// A state is of no use without its large part. Returns the left out states in words.
 std::string leave_out_lost(RankStates& states, const std::function<bool(const LargePart&)>& has) {
   const std::size_t all = states.size();
   std::erase_if(states, [&](const auto& entry) {

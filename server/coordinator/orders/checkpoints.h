@@ -26,7 +26,7 @@
 
 namespace tributary {
 
-// What saves and restores need of the jobs.
+// The jobs as saves and restores see them.
 class CheckpointJobs {
  public:
   virtual ~CheckpointJobs() = default;
@@ -73,7 +73,7 @@ class Checkpoints {
   void view_over(const std::string& job, const std::string& why, std::uint64_t now_ms);
   // So many bytes this server has read and written for checkpoints, since it started.
   void heard(std::uint16_t server, std::uint64_t moved) { moved_[server] = moved; }
-  // What was asked of this server will not be answered.
+  // Ends the orders that wait for this server.
   void server_lost(std::uint16_t server, const std::string& why, std::uint64_t now_ms);
   void tick(std::uint64_t now_ms);
 
