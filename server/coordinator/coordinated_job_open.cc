@@ -128,7 +128,7 @@ void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {
     if (ledger_.context.refusals.is_news(PeerId(), error.code, config().name)) {
       ledger_.log(in_words() + " cannot open: " + error.message, LogLevel::kWarning);
     }
-    ledger_.send(members(), ControlError{error.code, error.message, config().name});
+    ledger_.refuse(members(), error);
     return become_idle(std::move(gathering.between), now_ms);
   }
   ledger_.keeper.view_opens(*start, gathering.members);
@@ -230,7 +230,7 @@ void CoordinatedJob::on(std::uint16_t server, const ShardReady& m, std::uint64_t
   if (!opening) return;
   if (!m.ok) {
     // Trainers hear nothing else of where it is.
-    ledger_.send(members(), ControlError{m.code, said_by(server, m.message), config().name});
+    ledger_.refuse(members(), {m.code, said_by(server, m.message)});
     opening->view.members.clear();  // they have been told why, and do not wait any more
     return gather_again("server " + std::to_string(server) + " cannot open it: " + m.message, now_ms);
   }

@@ -27,6 +27,7 @@ struct ViewStart {
   Round loaded;                  // this snapshot; all-reduce: checkpoint of node 0
   Round round;                   // where it begins: at or after that
   std::set<std::uint16_t> kept;  // shards that go on with what they kept in memory
+  bool ahead = false;            // some of their chunks are one round further
 
   bool anew() const { return !resume && kept.empty(); }
   // shards: of the job.

@@ -78,8 +78,15 @@ class Cluster : public CoordinatorOutput {
     core.on_message(from, message, now);
     say_what_is_kept();
   }
-  // Servers answer the end of a view without order with what `keeps` has of them.
+  // Servers answer the end of a view without order with what `keeps` has of them; nodes say of one in good order that
+  // they have all answers.
   void say_what_is_kept() {
+    while (have_answers && !last_rounds.empty()) {
+      const auto [peer, stop] = last_rounds.front();
+      last_rounds.erase(last_rounds.begin());
+      const NodeRank node(static_cast<std::uint32_t>(peer.value - worker_peer(0).value));
+      core.on_message(peer, LeaveJob{stop.job, stop.view, node, LeaveKind::kStopped, stop.round, {}, {}}, now);
+    }
     while (answers_kept && !ended_views.empty()) {
       const auto [peer, stop] = ended_views.front();
       ended_views.erase(ended_views.begin());
@@ -224,6 +231,8 @@ class Cluster : public CoordinatorOutput {
     const auto* stop = std::get_if<StopJob>(&message);
     if (stop && stop->kind == StopKind::kRestart && peer.value < worker_peer(0).value)
       ended_views.emplace_back(peer, *stop);
+    if (stop && stop->kind != StopKind::kRestart && peer.value >= worker_peer(0).value)
+      last_rounds.emplace_back(peer, *stop);
     sent.emplace_back(peer, message);
   }
   Status save(const JobRecord& record) override {
@@ -264,6 +273,8 @@ class Cluster : public CoordinatorOutput {
   std::map<std::uint64_t, std::pair<Version, Version>> keeps;  // by peer: lowest and highest version
   std::vector<std::pair<PeerId, StopJob>> ended_views;
   bool answers_kept = true;
+  std::vector<std::pair<PeerId, StopJob>> last_rounds;  // that nodes were told
+  bool have_answers = true;                             // nodes have all of the round that their view ends with
   CoordinatorCore core;
 };
 
