@@ -168,6 +168,7 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   heldRounds @18 :List(UInt64);  # of which rounds it has it whole
   heldRanks @19 :List(UInt32);  # of whom, by local rank
   living @20 :List(UInt32);  # local ranks whose processes have lived through its last view
+  number @21 :UInt64;  # another one whenever other trainers join; welcome and refusal say it again
 }
 
 struct OpenJob {  # coordinator -> server: own your chunks of this job in this view
@@ -220,6 +221,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   plain @17 :List(UInt16);  # shards whose lanes do not encrypt, and take one-time tokens
   firstState @18 :Data;  # what the first rank that did gave to be kept with resumeRound
   giver @19 :UInt32 = 0xffffffff;  # the rank that is to give it, if it is not known yet; else none
+  join @20 :UInt64;  # number of the JoinJob that it answers
 }
 
 struct JobWaits {  # coordinator -> workers that have joined: for whom their job waits
@@ -385,6 +387,7 @@ struct ControlError {
   code @0 :UInt16;  # ErrorCode
   message @1 :Text;
   job @2 :Text;  # name of the job that it is about; empty: none in particular
+  join @3 :UInt64;  # number of the JoinJob that is refused; 0: none in particular
 }
 
 struct WriteCheckpoint {  # coordinator -> server: your part of this snapshot goes into `directory`

@@ -48,6 +48,7 @@ std::vector<std::pair<Round, Round>> ControlJobStatus::clocks() const {
 
 MemoryTerms ControlJobStatus::memory_terms() const {
   ShardMemory shard = memory;
+  if (!resumed) shard.arrays.residuals = 0;
   for (const auto& lane : gauges) {
     shard.max_held_bytes += lane->max_held_bytes.load(std::memory_order_relaxed);
   }

@@ -19,6 +19,7 @@ MemoryTerms& MemoryTerms::operator+=(const MemoryTerms& other) {
   arriving += other.arriving;
   snapshot += other.snapshot;
   sums += other.sums;
+  residuals += other.residuals;
   process += other.process;
   return *this;
 }
@@ -41,6 +42,7 @@ MemoryTerms memory_formula(const ShardMemory& shard) {
   terms.answers = shard.arrays.encoded == 0 && shard.arrays.previous != 0 ? 0 : array;
   terms.told = array * shard.arrays.told;
   terms.sums = array * shard.arrays.sums;
+  terms.residuals = array * shard.arrays.residuals;
   terms.estimate = array * shard.arrays.estimate;
   terms.held = shard.max_held_bytes;
   terms.arriving = shard.nodes * std::min(push_bytes, shard.lanes * kAssumedWindowBytes);

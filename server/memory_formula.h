@@ -14,6 +14,9 @@
 //     told       n * A in modes ssp and async        what every node was answered and has not pushed after: it may be
 //                                                    reading there
 //     estimate   A with a delta pull encoding        what the workers hold
+//     residuals  n * A                               with error feedback: what nodes have yet to say, of a snapshot, until
+//                                                    the first round of the view is complete (n: nodes that hold a
+//                                                    chunk, at most)
 //     held       n * push frame * chunks in flight   gradient frames that wait for the other nodes (the most seen so
 //                                                    far; fewer where fp32 frames are added before all are there)
 //     arriving   n * L * window                      frames that ZeroMQ has received and the lane has not looked at
@@ -56,8 +59,10 @@ struct ShardMemory {
 
 struct MemoryTerms {
   std::uint64_t state = 0, answers = 0, estimate = 0, held = 0, arriving = 0, snapshot = 0, told = 0, sums = 0,
-                process = 0;
-  std::uint64_t blocks() const { return state + answers + estimate + told + sums; }  // of pools, without snapshots
+                residuals = 0, process = 0;
+  std::uint64_t blocks() const {
+    return state + answers + estimate + told + sums + residuals;
+  }  // of pools, without snapshots
   std::uint64_t total() const { return blocks() + held + arriving + snapshot + process; }
   MemoryTerms& operator+=(const MemoryTerms& other);
 };

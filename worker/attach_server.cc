@@ -109,6 +109,10 @@ void AttachServer::checkpointed(const SnapshotDone& done) {
   post([done](NodeJobs& jobs, std::uint64_t now) { jobs.checkpointed(done, now); });
 }
 
+void AttachServer::publish(const PeerAddress& address) {
+  post([address](NodeJobs& jobs, std::uint64_t now) { jobs.publish(address, now); });
+}
+
 void AttachServer::on_control(ControlMessage message) {
   post([message = std::move(message)](NodeJobs& jobs, std::uint64_t now) { jobs.on_control(message, now); });
 }

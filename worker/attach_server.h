@@ -60,6 +60,7 @@ class AttachServer final : public WorkerLaneListener, public WorkerControlListen
   // Any thread.
   void lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure) override;
   void checkpointed(const SnapshotDone& done);
+  void publish(const PeerAddress& address);
   void on_control(ControlMessage message) override;
   void on_coordinator_restarted() override;
   Heartbeat heartbeat() const override;

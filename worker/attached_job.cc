@@ -12,7 +12,11 @@ namespace tributary {
 using namespace attached;
 
 AttachedJob::AttachedJob(NodeJobsContext& context, const JobConfig& config, const AttachRequest& request)
-    : context_(context), plan_(JobPlan::of(config)), tensors_(request.tensors), trainers_(request) {}
+    : context_(context),
+      plan_(JobPlan::of(config)),
+      tensors_(request.tensors),
+      number_(++context.last_join),
+      trainers_(request) {}
 
 AttachedJob::~AttachedJob() {
   if (trace_) end_trace();
@@ -236,11 +240,13 @@ void AttachedJob::on(const StopJob& m, std::uint64_t now_ms) {
   if (Running* running = std::get_if<Running>(&phase_)) {
     // Of a stop in good order that is under way nothing is repeated but that the view is over.
     if (restarts && running->ordered) return;
-    // A stop at a round boundary overtakes this node's last answers now and then: they are let in first.
+    // A stop at a round boundary overtakes this node's last answers now and then: they are let in first. Servers answer
+    // until every node has said that it has them.
     if (restarts || running->reached() >= m.round) return end(*running, m);
-    // Servers are through with a view that ends where it began, and answer no more.
-    const bool answers = m.round > running->begun || (plan_->push->keeps_residual() && !running->loaded);
-    if (!answers) return end(*running, without_answers(m));
+    // Where a view stops that made no round, nobody needs what it began with; but who was told so would train again.
+    const bool needed = m.kind == StopKind::kFinished || m.round > running->begun ||
+                        (plan_->push->keeps_residual() && !running->loaded);
+    if (!needed) return end(*running, m);
     running->ordered.emplace(m, Patience(context_.options.stop_timeout_ms, now_ms));
   } else if (in<Agreeing>() && restarts) {
     phase_ = Joining{now_ms};
@@ -290,8 +296,9 @@ void AttachedJob::lane_failed(const LaneFailure& failure, std::uint64_t now_ms) 
 }
 
 void AttachedJob::drain(const Error& why) {
-  if (const auto job = running()) return job->set_state(RegionState::kStopRequested);
-  if (takes_trainers()) fail_with(why);
+  // The coordinator has been told, and asks its trainers to stop: servers may have a part of the view's first round.
+  if (Running* running = std::get_if<Running>(&phase_)) running->drain.emplace(kStopRequestMs, 0);
+  if (!running() && takes_trainers()) fail_with(why);
 }
 
 void AttachedJob::abandon(const std::string& reason) {
@@ -312,7 +319,7 @@ void AttachedJob::leave_if_all_detached(Running& running, std::uint64_t now_ms) 
   const bool stopped = trainers_.any(&LocalTrainer::stopped), ended = trainers_.any(&LocalTrainer::ended);
   if (trainers_.any(&LocalTrainer::stays)) {
     // Without the rank that stopped no further round can be complete here: the others end at this one.
-    if (stopped || ended) stop_others(running, ended ? StopKind::kFinished : StopKind::kStopped);
+    if (stopped || ended) stop_after(running, ended ? StopKind::kFinished : StopKind::kStopped);
     return;
   }
   // One rank that stopped instead of finishing means that the job is to be resumed, unless another one ended it.
@@ -326,6 +333,22 @@ void AttachedJob::leave_if_all_detached(Running& running, std::uint64_t now_ms) 
   } else {
     phase_ = Left{said, next_ms};
   }
+}
+
+// After the last round of those that have left. Of a model that ranks hold together, each has the answers of its own
+// parts: the others may lack some of theirs, which are let in first.
+void AttachedJob::stop_after(Running& running, StopKind kind) {
+  if (running.reached() >= *last_of_left(running)) return stop_others(running, kind);
+  if (kind == StopKind::kStopped && running.job->state() < RegionState::kStopRequested)
+    running.job->set_state(RegionState::kStopRequested);
+}
+
+std::optional<Round> AttachedJob::last_of_left(const Running& running) const {
+  std::optional<Round> last;
+  for (const auto& [local_rank, trainer] : trainers_) {
+    if (trainer.left) last = std::min(last.value_or(Round(~0ull)), running.job->said(local_rank));
+  }
+  return last;
 }
 
 void AttachedJob::stop_others(Running& running, StopKind kind) {
@@ -369,6 +392,8 @@ void AttachedJob::end(Running& running, StopJob stop) {
   // Ranks that had finished already are still there, and can go on with the others.
   if (restarts && !outcome) outcome = unsaved({ErrorCode::kUnavailable, stop.reason});
   become_over({std::move(stop), outcome});
+  // Servers keep the view open until every node has said so, whatever its trainers do still.
+  if (!restarts) leave(LeaveKind::kStopped, std::get<Over>(phase_).end.round, {});
 }
 
 // It is refused, by whomever.
@@ -438,6 +463,22 @@ void AttachedJob::tell_waits(std::uint64_t now_ms) {
   if (!missing.empty()) trainers_.tell({missing, joining ? joining->progress : 0}, context_.trainers);
 }
 
+void AttachedJob::publish(const PeerAddress& address, std::uint64_t now_ms) {
+  addresses_.push_back(address);
+  addresses_told_ms_ = now_ms;
+  context_.coordinator.send(address);
+}
+
+// One may be lost on its way, and who lacks it has no other sign of this node. A view that has its first values has
+// connected all of them; one that cannot is given up.
+void AttachedJob::repeat_addresses(std::uint64_t now_ms) {
+  const auto job = running();
+  const bool connects = in<Agreeing>() || (job && job->answers() == 0);
+  if (!connects || now_ms < addresses_told_ms_ + kAddressRepeatMs) return;
+  addresses_told_ms_ = now_ms;
+  for (const PeerAddress& address : addresses_) context_.coordinator.send(address);
+}
+
 void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
   const Round reached = running.reached();
   if (running.ordered) {
@@ -454,17 +495,23 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
     leave(LeaveKind::kFailed, reached, running.found->stop.reason);
     return end(running, running.found->stop);
   }
+  if (running.drain && running.job->state() < RegionState::kStopRequested) {
+    if (running.drain->since_ms() == 0) running.drain->renew(now_ms);
+    if (reached > running.begun || running.drain->over(running.job->answers(), now_ms))
+      running.job->set_state(RegionState::kStopRequested);
+  }
   // A rank that finished contributes nothing to a further round than its last: one that began it would wait for ever.
   // (Of a model that ranks hold together, each has rounds of its own parts: one may be ahead of what all have.)
-  std::optional<Round> last;
-  for (const auto& [local_rank, trainer] : trainers_) {
-    if (trainer.left) last = std::min(last.value_or(Round(~0ull)), running.job->said(local_rank));
-  }
+  const std::optional<Round> last = last_of_left(running);
   const auto begins_another = [&](const auto& at) { return !at.second.left && running.job->beyond(at.first, *last); };
   // Nor does it give another value.
   const auto is_missed = [&](const auto& at) { return at.second.left && running.values.waits_for(at.first, now_ms); };
   if (last && (std::ranges::any_of(trainers_, begins_another) || std::ranges::any_of(trainers_, is_missed))) {
     stop_others(running, StopKind::kStopped);
+  } else if (last) {
+    const bool ended = trainers_.any(&LocalTrainer::ended);
+    if (ended || trainers_.any(&LocalTrainer::stopped))
+      stop_after(running, ended ? StopKind::kFinished : StopKind::kStopped);
   }
 }
 
@@ -473,8 +520,8 @@ void AttachedJob::tick(std::uint64_t now_ms) {
   context_.held.in_use(name(), now_ms);
   context_.answers.in_use(name(), now_ms);
   tell_waits(now_ms);
+  repeat_addresses(now_ms);
   if (trace_ && (trace_->job() != running() || trace_->over())) end_trace();
-  const bool ran = in<Running>();
   if (Running* running = std::get_if<Running>(&phase_)) {
     running->states.tick(now_ms);
     for (const RankValues& said : running->values.tick(now_ms)) context_.coordinator.send(said);
@@ -496,11 +543,11 @@ void AttachedJob::tick(std::uint64_t now_ms) {
     context_.coordinator.send(left->said);
     left->next_ms = now_ms + kLeaveRepeatMs;
   }
-  if (!awaits_outcome()) return;
-  auto& [end, outcome, next_ms] = std::get<Over>(phase_);
+  Over* over = std::get_if<Over>(&phase_);
+  if (!over || over->outcome) return;
+  auto& [end, outcome, next_ms] = *over;
   if (now_ms < next_ms) return;
-  // Who has ordered a stop that had to wait hears of its end at once.
-  if (ran || next_ms != 0) leave(LeaveKind::kStopped, end.round, {});
+  if (next_ms != 0) leave(LeaveKind::kStopped, end.round, {});
   next_ms = now_ms + kLeaveRepeatMs;
 }
 

@@ -45,9 +45,12 @@ class AttachedJob {
   static constexpr std::uint64_t kTellWaitsMs = 2000;       // to trainers that attach: who is missing
   static constexpr std::uint64_t kJoinRepeatMs = 5000;      // while the coordinator says nothing
   static constexpr std::uint64_t kGiveRepeatMs = 2000;      // until the first state comes back from the coordinator
+  static constexpr std::uint64_t kAddressRepeatMs = 2000;   // until all nodes of an all-reduce view have connected
   static constexpr std::uint64_t kLeaveRepeatMs = 5000;     // until the coordinator has said StopJob
   static constexpr std::uint64_t kCheckpointRetryMs = 100;  // while the last view's checkpoint is being written
   static constexpr std::uint64_t kRingRetryMs = 20;         // while a lane has not closed the last view
+  // For its word that trainers may stop, while no answer comes: then they are asked to all the same.
+  static constexpr std::uint64_t kStopRequestMs = 5000;
   // For the coordinator's words after it has missed a node for peer_timeout_ms.
   static constexpr std::uint64_t kVerdictMs = 2000;
 
@@ -62,6 +65,8 @@ class AttachedJob {
   std::pair<JobId, ViewId> view() const;  // that it has or had a part in; 0: none
   bool takes_trainers() const { return !in<attached::Left>() && !over(); }
   bool joining() const { return in<attached::Joining>(); }
+  // The coordinator answers a join. Is it one of this job's, or none in particular?
+  bool asked(std::uint64_t join) const { return join == 0 || join == number_; }
   bool over() const { return in<attached::Over>(); }
   std::shared_ptr<NodeJob> running() const;  // null: it is not
   bool finished() const;                     // nobody is attached, and nothing is to be said
@@ -98,6 +103,8 @@ class AttachedJob {
   void say_values();  // all that the coordinator may not have heard
 
   void lane_failed(const LaneFailure& failure, std::uint64_t now_ms);  // REQUIRES: running()
+  // All-reduce: what the view's other nodes need to connect to this one.
+  void publish(const PeerAddress& address, std::uint64_t now_ms);
   void tick(std::uint64_t now_ms);
   void drain(const Error& why);             // it stops after its round, or does not begin
   void abandon(const std::string& reason);  // its view is cut
@@ -122,6 +129,8 @@ class AttachedJob {
   // attached_job.cc
   LeaveJob leave(LeaveKind kind, Round round, const std::string& message);
   void leave_if_all_detached(attached::Running& running, std::uint64_t now_ms);
+  void stop_after(attached::Running& running, StopKind kind);
+  std::optional<Round> last_of_left(const attached::Running& running) const;  // nobody has left: none
   void stop_others(attached::Running& running, StopKind kind);
   void lose(attached::Running& running, std::uint32_t local_rank, const std::string& what);
   void cut(attached::Running& running, const std::string& reason);
@@ -134,6 +143,7 @@ class AttachedJob {
   void tell_outcome(const attached::Over& over, const LocalTrainer& trainer);
   void tick(attached::Running& running, std::uint64_t now_ms);
   void tell_waits(std::uint64_t now_ms);
+  void repeat_addresses(std::uint64_t now_ms);
   void end_trace();
   // What the view's first rank keeps, to those who have nothing.
   void deliver_first(attached::Running& running, const RankState& state, std::uint64_t now_ms);
@@ -141,6 +151,7 @@ class AttachedJob {
   NodeJobsContext& context_;
   const std::shared_ptr<const JobPlan> plan_;
   const std::vector<TensorSpec> tensors_;
+  const std::uint64_t number_;  // JoinJob::number
   LocalTrainers trainers_;
   attached::Phase phase_;
   std::optional<NodeTrace> trace_;
@@ -149,6 +160,8 @@ class AttachedJob {
   std::vector<FileDescriptor> brought_;  // by trainers, of an earlier worker process, until the job is joined
   std::string last_refusal_;             // of a join, until a view runs
   std::uint64_t waits_told_ms_ = 0;
+  std::vector<PeerAddress> addresses_;  // this node's, of an all-reduce view
+  std::uint64_t addresses_told_ms_ = 0;
   bool told_of_redo_ = false;  // that nothing is kept for lost servers
   bool told_of_held_ = false;  // that what a rank keeps is not held
   // Device memory may be freed only when no trainer has it open any more.

@@ -23,6 +23,7 @@ void AttachedJob::join(std::uint64_t now_ms) {
   JoinJob message;
   message.job_json = to_canonical_json(config);
   message.tensors = tensors_;
+  message.number = number_;
   message.node = trainers_.node();
   message.nodes = trainers_.world_size() / trainers_.local_world_size();
   message.local_world_size = trainers_.local_world_size();
@@ -82,6 +83,7 @@ void AttachedJob::welcome(const JobWelcome& m, std::uint64_t now_ms) {
         {ErrorCode::kMalformed, "the coordinator gave this node an impossible place in " + in_words() + ": " + place});
   }
   context_.join_record(name()) = {trainers_.node(), trainers_.node(), m.job, m.view};
+  addresses_.clear();
   if (Status begun = begin(m, now_ms); !begun) decline(m, begun.error());
 }
 
@@ -104,7 +106,7 @@ Status AttachedJob::begin(const JobWelcome& m, std::uint64_t now_ms) {
   spec->allreduce_devices = std::move(*opened);
   if (!spec->allreduce_devices || m.nodes == 1) return run(m, std::move(*spec), now_ms);
   DeviceAgreement agreement(m, devices->collectives_number(), uuids);
-  context_.coordinator.send(agreement.offer());
+  publish(agreement.offer(), now_ms);
   phase_ = Agreeing{m, std::move(*spec), std::move(agreement), now_ms + devices->patience_ms()};
   return {};
 }

@@ -55,6 +55,7 @@ struct Running {
   StateDelivery states;
   NodeValues values;
   std::set<std::uint32_t> gave_values{};  // local ranks whose initial values are there
+  std::optional<Patience> drain{};        // the worker is to stop, until the coordinator says that its trainers may
   std::string stopped_by{};               // who asked for a stop, in words; empty: nobody, or not known
   Round begun{};                          // the view, after this round
   bool loaded = false;                    // servers have that round in their stores

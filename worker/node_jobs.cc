@@ -180,8 +180,8 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
     if (job && job->joining()) job->join(now_ms);  // for the next one
     return;
   }
-  if (job && job->joining()) return job->welcome(m, now_ms);
-  // A trainer left while the job was being opened.
+  if (job && job->joining() && job->asked(m.join)) return job->welcome(m, now_ms);
+  // A trainer left while the job was being opened. (Others may have come since.)
   context_.decline(m, record.joined_as, "a trainer of " + job_in_words(m.name) + " left before it began");
 }
 
@@ -203,7 +203,7 @@ void NodeJobs::on(const SnapshotCommit& m, std::uint64_t) {
 void NodeJobs::on(const ControlError& m, std::uint64_t now_ms) {
   bool about_a_join = false;
   for (AttachedJob& job : jobs_) {
-    if (!job.joining() || (!m.job.empty() && m.job != job.name())) continue;
+    if (!job.joining() || !job.asked(m.join) || (!m.job.empty() && m.job != job.name())) continue;
     about_a_join = true;
     job.refused({m.code, m.message}, now_ms);
   }
@@ -245,6 +245,10 @@ void NodeJobs::lane_failed(const std::shared_ptr<NodeJob>& failed, const LaneFai
     if (failed && job.running() == failed) job.lane_failed(failure, now_ms);
   }
   erase_finished();
+}
+
+void NodeJobs::publish(const PeerAddress& address, std::uint64_t now_ms) {
+  if (AttachedJob* job = job_of(address)) job->publish(address, now_ms);
 }
 
 void NodeJobs::tick(std::uint64_t now_ms) {

@@ -52,6 +52,8 @@ class NodeJobs {
   void lane_failed(const std::shared_ptr<NodeJob>& job, const LaneFailure& failure, std::uint64_t now_ms);
   // All-reduce, node 0: what the view's end left on the disk. Told to the coordinator until it has said what follows.
   void checkpointed(const SnapshotDone& done, std::uint64_t now_ms) { context_.checkpoints.tell(done, now_ms); }
+  // All-reduce: the view's other nodes need it to connect. Told again until the view has its first values.
+  void publish(const PeerAddress& address, std::uint64_t now_ms);
 
   void tick(std::uint64_t now_ms);  // about every 100 ms
 

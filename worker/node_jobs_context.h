@@ -121,6 +121,7 @@ struct NodeJobsContext {
   KeptAnswers answers{};
   CheckpointReports checkpoints{coordinator};
   std::map<std::string, JoinRecord> joins{};  // by job name; at most kMaxJoins
+  std::uint64_t last_join = 0;                // JoinJob::number
 
   static constexpr std::size_t kMaxJoins = 256;
 

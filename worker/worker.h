@@ -63,7 +63,7 @@ class Worker final : private CoordinatorPort, private LanePort, private Allreduc
   Status start_admin();
 
   void send(const ControlMessage& message) override { control_->send(message); }
-  void publish(const PeerAddress& address) override { control_->send(address); }
+  void publish(const PeerAddress& address) override { attach_->publish(address); }
   void checkpointed(const SnapshotDone& done) override { attach_->checkpointed(done); }
   std::vector<int> doorbells(bool allreduce) const override;
   void open(const std::shared_ptr<NodeJob>& job) override;

@@ -26,7 +26,7 @@ namespace tributary {
 
 // Both wires and the attach protocol carry the version first; another version is refused with a message that names
 // both. Within a version fields and kinds may be added (docs/data-path.md, "Messages of other releases").
-inline constexpr std::uint16_t kProtocolVersion = 14;
+inline constexpr std::uint16_t kProtocolVersion = 15;
 
 inline constexpr std::uint32_t kNobody = ~0u;  // in place of a rank
 
@@ -55,6 +55,7 @@ struct JoinJob {
   JobId held_job;
   std::vector<Round> held_rounds;
   std::vector<std::uint32_t> held_ranks, living;
+  std::uint64_t number = 0;  // another one whenever other trainers join; welcome and refusal say it again
 
   static constexpr auto kWire = TRIB_WIRE(JoinJob);
   static void fields(auto& m, auto&& field) {
@@ -81,6 +82,7 @@ struct JoinJob {
           AtMost{kMaxHeldRounds * kMaxRankStates, "the list of rounds that are held"});
     field(m.held_ranks, TRIB_WIRE(HeldRanks), AtMost{kMaxHeldRounds * kMaxRankStates, "the list of who kept them"});
     field(m.living, TRIB_WIRE(Living), AtMost{kMaxRankStates, "the list of ranks that live"});
+    field(m.number, TRIB_WIRE(Number));
   }
   void check() const {
     if (held_rounds.size() != held_ranks.size()) throw Malformed{"a join names rounds that are held without whose"};
@@ -177,6 +179,7 @@ struct JobWelcome {  // coordinator -> workers: begin
   std::vector<std::uint32_t> model_ranks;  // as OpenJob::model_ranks
   std::vector<std::string> server_keys;    // in a cluster with keys: by shard; empty: there are none
   std::vector<ShardIndex> plain;           // of those: whose lanes do not encrypt, and take one-time tokens
+  std::uint64_t join = 0;                  // JoinJob::number
 
   static constexpr auto kWire = TRIB_WIRE(JobWelcome);
   static void fields(auto& m, auto&& field) {
@@ -208,6 +211,7 @@ struct JobWelcome {  // coordinator -> workers: begin
     field(m.server_keys, TRIB_WIRE(ServerKeys), AtMost{kMaxShards, "the list of servers' keys"},
           AtMost{kMaxNameBytes, "a server's key"});
     field(m.plain, TRIB_WIRE(Plain), AtMost{kMaxShards, "the list of servers that do not encrypt"});
+    field(m.join, TRIB_WIRE(Join));
   }
 };
 struct JobWaits {  // coordinator -> workers that have joined, now and then: the members that their job waits for
@@ -474,13 +478,15 @@ struct DrainDone {  // coordinator -> that daemon: none of its jobs is open any 
 struct ControlError {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
-  std::string job;  // name of the job that it is about; empty: none in particular
+  std::string job;         // name of the job that it is about; empty: none in particular
+  std::uint64_t join = 0;  // JoinJob::number of the join that is refused; 0: none in particular
 
   static constexpr auto kWire = TRIB_WIRE(Error);
   static void fields(auto& m, auto&& field) {
     field(m.code, TRIB_WIRE(Code));
     field(m.message, TRIB_WIRE(Message), CutAt{});
     field(m.job, TRIB_WIRE(Job), CutAt{});
+    field(m.join, TRIB_WIRE(Join));
   }
 };
 

@@ -355,9 +355,11 @@ void CoordinatorCore::saved(JobId id, const Status& status, std::uint64_t now_ms
 
 void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
   const Result<JobConfig> config = job_from_json(m.job_json);
-  if (!config) return context_.refuse(from, config.error());
+  if (!config) return context_.refuse(from, config.error(), {}, m.number);
   const std::string& name = config->name;
-  const auto refuse = [&](ErrorCode code, const std::string& why) { context_.refuse(from, {code, why}, name); };
+  const auto refuse = [&](ErrorCode code, const std::string& why) {
+    context_.refuse(from, {code, why}, name, m.number);
+  };
   const Peers::Worker* worker = context_.peers.worker_at(from);
   if (!worker) return refuse(ErrorCode::kUnavailable, "this worker has not said hello yet; attach again");
   if (context_.draining) {
@@ -388,7 +390,7 @@ void CoordinatorCore::on(PeerId from, const JoinJob& m, std::uint64_t now_ms) {
     } else {
       at->second.refused(m.node, joined.error().message);
     }
-    return context_.refuse(from, joined.error(), name);
+    return context_.refuse(from, joined.error(), name, m.number);
   }
   open_if_complete(at->second, now_ms);
 }

@@ -110,7 +110,7 @@ class Run final : private ClientOutput {
       case Move::kError: {
         const ErrorReply error{which >= 0x80 ? ChunkKey{} : key(which), Round(round(which)),
                                static_cast<ErrorCode>(which % 23), "it"};
-        return core_->on_error(from, error);
+        return core_->on_error(from, error, now_);
       }
       case Move::kTime:
         now_ += which * 50'000'000ull;

@@ -1,4 +1,5 @@
 // Judges the nodes' actions and results.
+#include <algorithm>
 #include <cstring>
 
 #include "common/base/checksum.h"
@@ -49,14 +50,18 @@ void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span
   }
 }
 
-// Mostly small, now and then of several pieces; some ranks keep the same as others.
+// Mostly small, now and then of several pieces, which take time to make; some ranks keep the same as others.
 std::vector<std::byte> ClusterJudge::large_of(std::uint32_t rank, Round round) {
   const std::uint64_t author = rank % 4 >= 2 ? 2 : rank;
   Random random(author * 1'000'003 + round.value);
-  const bool several = random.chance(0.1);
+  const bool several = random.chance(0.04);
   std::vector<std::byte> bytes(several ? 2 * kPartBytes + random.below(kPartBytes) : 1 + random.below(5000));
   std::uint64_t word = random.next();
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>((word = word * 6364136223846793005ull + 1) >> 56);
+  for (std::size_t at = 0; at < bytes.size(); at += sizeof word) {
+    word = word * 6364136223846793005ull + 1;
+    const std::uint64_t mixed = word ^ word >> 32;
+    std::memcpy(bytes.data() + at, &mixed, std::min(sizeof mixed, bytes.size() - at));
+  }
   return bytes;
 }
 

@@ -431,10 +431,8 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   permute_ranks(s, span);
   stop_daemons(s, span);
   split_model(s);
-  // A rank that holds a part of the model has all answers of a round when others may still lack theirs: what a stop
-  // ends with is then not always one round of all parts.
-  s.calm = s.calm && s.split == ClusterScenario::Split::kWhole;
   keep_large_states(s);
+  s.refuses_last = !s.gentle && Random(seed ^ 0x1a57ull).chance(0.2);
   s.gathers = Random(seed ^ 0x7a1e5ull).chance(0.5);
   const bool together = s.mode != Mode::kSsp && s.mode != Mode::kAsync && s.model_ranks().empty();
   s.one_ends = together && !s.elastic && Random(seed ^ 0xe4d5ull).chance(0.3);
@@ -522,6 +520,7 @@ std::string ClusterScenario::describe() const {
           (prepares ? " when there is memory" : "") + ", disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " +
           std::to_string(work_ns / kMs) + " ms a round";
   if (calm) text += ", calm";
+  if (refuses_last) text += ", last answers are refused";
   if (shares_memory) text += ", answers in shared memory";
   if (spoils_uncommitted) text += ", a snapshot goes bad before it is committed";
   if (disorder.loses > 0.0) text += ", messages are lost";

@@ -115,6 +115,7 @@ struct ClusterScenario {
   };
   std::vector<Fault> faults;     // by time
   bool gentle = false;           // they are such that nothing is lost that anybody has said
+  bool refuses_last = false;     // nodes often take no answer just then, of rounds that their view ends with
   bool calm = false;             // servers end in good order alone: what a stop ends with is saved, or said not to be
   double kill_at_message = 0.0;  // somebody dies right after a control message
   std::uint64_t slowness(std::uint32_t node) const { return node == slow_node ? slow_factor : 1; }

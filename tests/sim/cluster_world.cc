@@ -228,9 +228,12 @@ bool ClusterWorld::told(const ServerSim& coordinator, PeerId to, const ControlMe
   const std::optional<std::uint16_t> server = coordinator.server_of(to);
   say_message("coordinator", "to " + coordinator.name_of(to) + ":", message);
   if (const auto* open = std::get_if<OpenJob>(&message); open && server) {
+    stops_ = false;
     judge.opens(coordinator.coordinator_id(), *open, *server, coordinator.coordinator()->jobs().front().record.members);
   } else if (const auto* welcome = std::get_if<JobWelcome>(&message)) {
     judge.welcome(*welcome, coordinator.node_of(to));
+  } else if (std::holds_alternative<StopRequest>(message)) {
+    stops();
   } else if (const auto* decision = std::get_if<RoundDecision>(&message)) {
     judge.decides(*decision);
   } else if (const auto* commit = std::get_if<SnapshotCommit>(&message)) {

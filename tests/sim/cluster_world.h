@@ -51,12 +51,14 @@ class ClusterWorld {
   ReplicaDisk& replica_disk(std::uint32_t node) { return replica_disks_[node]; }
   void wake_trainers(std::uint32_t node);
   // The rank among nodes that a machine's trainers are started with.
-  bool permutes() const;
   std::uint32_t place_of(std::uint32_t node) const { return places_[node]; }
   std::uint16_t servers() const { return servers_now_; }  // of the cluster
   const ServerSim* server(std::uint32_t index) const { return servers_[index].process.get(); }
   bool brought_back() const { return operator_.restored() > 0; }  // the job is one out of a checkpoint
   std::uint64_t faults_over_ns() const { return faults_over_ns_; }
+  // A view is about to end; this answer may be one of its last.
+  void stops() { stops_ = true; }
+  bool is_last(Version version) const { return stops_ || version.value >= scenario.rounds; }
   // For who orders a restore.
   bool trains() const { return !over(); }
   void stop_trainers();
@@ -120,6 +122,7 @@ class ClusterWorld {
 
  private:
   const bool trace_;
+  bool stops_ = false;
   ClusterOutcome outcome_;
   std::vector<Disk> disks_;
   std::vector<ReplicaDisk> replica_disks_;

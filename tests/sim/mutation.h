@@ -17,6 +17,8 @@ enum class Mutation {
   kMixedStates,       // what the ranks of a node keep is mixed up
   kFailedDrop,        // a view opens on a server that could not drop what an earlier view has left
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
+  kHastyEnd,          // servers hear of a view's end in good order while nodes lack its last answers
+  kWritesAtReceipt,   // a worker writes over what a server was told, and has still to add
   kForgottenJob,      // the coordinator takes no notice of what stores have of jobs that its registry does not know
   // Inside the product's own code (tests/sim/plant.py):
   kUnsharedPrevious,   // encoded parameters of the round before are told without a share in their buffer
@@ -60,6 +62,7 @@ enum class Mutation {
   kUnrecordedView,     // servers hear of a view before its record is saved
   kUnrecordedCommit,   // a snapshot is told before the record is saved that has it
   kHeldOfAnother,      // what a worker holds of its ranks is given to whatever rank its machine has now
+  kLentResidual,       // a server keeps for a snapshot what a node will write over
   kForgottenOverdue,   // nobody asks for an answer that does not come
 };
 

@@ -101,6 +101,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  if (BUG && place->bytes != 0) (void)told_.bind(to, key, *place);\n  output_.send(to, message, "
             "values, *place);\n",
         ),
+        (
+            "kLentResidual",
+            "copy = message.residual != ResidualUse::kNone;",
+            "copy = message.residual != ResidualUse::kNone && !BUG;",
+        ),
         ("kForgottenQuery", "core.on_query(from, message);", "if (!BUG) core.on_query(from, message);"),
         (
             "kDroppedResend",

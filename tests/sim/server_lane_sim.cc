@@ -13,6 +13,7 @@ constexpr std::uint64_t kMaxPrepareNs = 500'000'000;
 constexpr std::uint64_t kMaxSlowCommandNs = 30'000'000;
 constexpr double kSlowCommand = 0.02;
 constexpr std::size_t kMaxCommands = 256;
+constexpr double kRefusedLast = 0.1;
 
 std::string endpoint_of(const ClusterWorld& world, const ServerSim& server, LaneIndex lane) {
   const std::string place = "server-" + std::to_string(server.index()) + ":" + std::to_string(lane.value);
@@ -161,11 +162,13 @@ void ServerLaneSim::receive(PeerId from, Packet& packet) {
   DataMessage message = std::get<DataMessage>(packet.message);
   const DataMessage sent = message;
   LaneJobs::Received received;
-  received.frames = packet.payload().empty() ? 1 : 2;
   received.place = packet.place;
-  received.payload = [&](bool) -> Result<Payload> {
-    if (!packet.copied) return Payload();
-    auto own = std::make_unique<std::vector<std::byte>>(*packet.copied);  // a packet may come twice
+  if (packet.place.link != 0) received.place.bytes = packet.lent.size();
+  const bool in_memory = received.place.bytes != 0;
+  received.frames = packet.lent.empty() || in_memory ? 1 : 2;
+  received.payload = [&](bool copy) -> Result<Payload> {
+    if (in_memory && !copy) return Payload(packet.lender, packet.lent);
+    auto own = std::make_unique<std::vector<std::byte>>(packet.lent.begin(), packet.lent.end());
     const std::span<std::byte> bytes = *own;
     return Payload::alone(std::move(own), bytes);
   };
@@ -203,7 +206,13 @@ ServerLaneSim::Link ServerLaneSim::link(JobId job, ViewId view, NodeRank node) {
 }
 
 void ServerLaneSim::send(PeerId to, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) {
-  if (const auto* answer = std::get_if<Answer>(&message)) world_.judge.answers(*answer, values.bytes());
+  if (const auto* answer = std::get_if<Answer>(&message)) {
+    world_.judge.answers(*answer, values.bytes());
+    const ShardCore* core = jobs_.core(answer->key.job);
+    const bool of_round = core != nullptr && answer->version.value > core->job().view->start.value;
+    const bool last = of_round && world_.scenario.refuses_last && world_.is_last(answer->version);
+    if (last && world_.random.chance(kRefusedLast)) return;  // as good as never sent, and nobody is told
+  }
   // Views, rounds and jobs that are not open are a matter of time; nobody of ours sends what is wrong in itself.
   if (const auto* refusal = std::get_if<ErrorReply>(&message)) {
     using enum ErrorCode;

@@ -112,6 +112,14 @@ TEST_CASE("parameters that are told without a share, and read when they are othe
   CHECK(first_seed_that_finds(Mutation::kUnsharedPrevious) < kSeedsForMutation);
 }
 
+TEST_CASE("a push that its node writes over before a server has added it is found") {
+  CHECK(first_seed_that_finds(Mutation::kWritesAtReceipt) < kSeedsForMutation);
+}
+
+TEST_CASE("a residual that its node writes over before a server has written it is found") {
+  CHECK(first_seed_that_finds(Mutation::kLentResidual) < kSeedsForMutation);
+}
+
 TEST_CASE("a pool that is emptied under workers that have not read what they were told is found") {
   CHECK(first_seed_that_finds(Mutation::kEmptiedPool) < kSeedsForMutation);
 }
@@ -206,6 +214,10 @@ TEST_CASE("a ring whose ends do not hear of each other is found") {
 
 TEST_CASE("a replica that does not go on with its own step is found") {
   CHECK(first_seed_that_finds(Mutation::kForgottenStep) < kSeedsForMutation);
+}
+
+TEST_CASE("a view that its servers close before nodes have its last answers is found") {
+  CHECK(first_seed_that_finds(Mutation::kHastyEnd) < kSeedsForMutation);
 }
 
 TEST_CASE("a server that lets go of what it keeps between views is found") {

@@ -94,6 +94,14 @@ TEST_CASE("clusters of seeds 4000 to 4999 come to their end whoever dies") {
   run_seeds(4000);
 }
 
+TEST_CASE("seeds beyond those that failed once come to their end") {
+  // The last answer to a node is refused, and its view ends.
+  for (const std::uint64_t seed : {6490}) {
+    const ClusterOutcome outcome = run_cluster(seed);
+    CHECK_MESSAGE(outcome.ok, outcome.failure);
+  }
+}
+
 TEST_CASE("a cluster's seed is the same run every time") {
   const ClusterOutcome once = run_cluster(42), again = run_cluster(42);
   CHECK(once.events == again.events);

@@ -250,9 +250,7 @@ void TrainerSim::on(const RankState& m, const std::shared_ptr<FileDescriptor>& m
 }
 
 void TrainerSim::on(const AttachError& error) {
-  // Where ranks are dealt out anew, the refusal may be of the rank that the node had before.
-  const bool of_another = error.code == ErrorCode::kTopology && world_.permutes();
-  if (may_come_back({error.code, error.message}) || of_another) return attach_again(error.message);
+  if (may_come_back({error.code, error.message})) return attach_again(error.message);
   close();
   phase_ = Phase::kDone;
   if (error.code == ErrorCode::kStopped) return;  // the cluster is; it is started again
@@ -395,9 +393,10 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
   const bool forgets =
       world_.mutation == Mutation::kFirstScale && world_.scenario.elastic && round == resume_.value + 1;
   const float scale = gate.known() && !forgets ? gate.loss_scale : world_.scenario.first_scale();
+  const std::uint64_t seed = world_.scenario.seed, whole = in_whole(tensor);
+  const float* const parameters = job_->parameters();
   for (std::uint64_t e = begin; e < end; ++e) {
-    gradients[e] =
-        gradient_value(world_.scenario.seed, rank_, round, e + in_whole(tensor), job_->parameters()[e]) * scale;
+    gradients[e] = gradient_value(seed, rank_, round, e + whole, parameters[e]) * scale;
     if (world_.scenario.deadline) gradients[e] *= static_cast<float>(weight_);
   }
   auto& word = const_cast<TensorWord&>(job_->tensor_words(local_rank_)[tensor]);

@@ -55,6 +55,9 @@ struct Packet {
   // and `copied` what lay there.
   PayloadPlace place{};
   std::span<const std::byte> told{};
+  // What a worker sends lies in its memory: the receiver has what is there when it looks, and `copied` what was sent.
+  std::span<const std::byte> lent{};
+  std::shared_ptr<const void> lender{};
   std::span<const std::byte> payload() const {
     if (place.bytes != 0) return told;
     return shared ? shared.bytes() : copied ? std::span<const std::byte>(*copied) : std::span<const std::byte>();

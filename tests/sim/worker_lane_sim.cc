@@ -14,11 +14,20 @@ constexpr std::uint64_t kMinLateNs = 50'000'000, kMaxLateNs = 800'000'000;
 constexpr std::uint64_t kNoticeNs = 100'000;  // until a server knows that a worker is gone
 constexpr std::uint64_t kMaxAskNs = 500'000;  // until a server on this machine has said whether it shares memory
 
+// A frame's owner may write there again.
+constexpr std::byte kOthers{0xff};
+
 std::size_t frame_bytes(const NodeJob& job, ChunkIndex chunk) {
   return job.plan().push->bytes(job.layout().chunk(chunk).elements);
 }
 
 }  // namespace
+
+// Servers on a machine have a mapping of their own, and the network reads until it has sent.
+struct WorkerLaneSim::Lender {
+  std::shared_ptr<NodeJob> memory;
+  std::shared_ptr<WorkerLaneJob> job;
+};
 
 WorkerLaneSim::WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> memory,
                              std::uint16_t index)
@@ -30,6 +39,7 @@ WorkerLaneSim::WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared
   options.index = index;
   options.window_cap_bytes = world.scenario.window_bytes;
   job_ = WorkerLaneJob::open(memory_, lane_, options, *this).value();
+  lender_ = std::make_shared<const Lender>(memory_, job_);
   std::vector<std::string> endpoints;
   for (const ChunkOwner& owner : lane_.owners) {
     endpoints.push_back(memory_->spec().endpoints[owner.shard.value][owner.lane.value]);
@@ -96,7 +106,9 @@ bool WorkerLaneSim::send(ConnectionIndex connection, const DataMessage& message,
     if (!push->redo && push->residual != ResidualUse::kAlone) {
       const ChunkIndex chunk = push->key.chunk;
       const ChunkIndex here = memory_->layout().in_part(chunk).value();
-      world_.judge.made(node(), chunk, push->round, push->weight, payload.first(frame_bytes(*memory_, here)));
+      const std::span<const std::byte> frame = payload.first(frame_bytes(*memory_, here));
+      world_.judge.made(node(), chunk, push->round, push->weight, frame);
+      frames_[here] = frame;
     }
   }
   const Link& link = links_[connection.value];
@@ -104,6 +116,8 @@ bool WorkerLaneSim::send(ConnectionIndex connection, const DataMessage& message,
   packet.place.ticket = link.read.newest();
   if (!payload.empty()) {
     packet.copied = std::make_shared<const std::vector<std::byte>>(payload.begin(), payload.end());
+    packet.lent = payload;
+    packet.lender = lender_;
   }
   return sockets_[connection.value]->send(std::move(packet));
 }
@@ -140,16 +154,33 @@ void WorkerLaneSim::read(ConnectionIndex from, const Packet& packet) {
 void WorkerLaneSim::handle(ConnectionIndex from, const Packet& packet) {
   const DataMessage& message = std::get<DataMessage>(packet.message);
   if (std::holds_alternative<Resend>(message)) ++world_.resends;
+  const auto* receipt = std::get_if<Receipt>(&message);
   job_->receive(from, message, packet.payload());
+  if (receipt && world_.mutation == Mutation::kWritesAtReceipt) {
+    if (const auto here = memory_->layout().in_part(receipt->key.chunk)) write_over(*here);
+  }
   if (!job_->publish()) return;
   // What trainers see now, of the chunk that was answered.
   const ChunkIndex chunk = std::get<Answer>(message).key.chunk;
   const ChunkIndex here = memory_->layout().in_part(chunk).value();
+  write_over(here);
   const ChunkRange range = memory_->layout().chunk(here);
   const Version version(memory_->chunk_words()[here.value].version_plus_one.load(std::memory_order_acquire) - 1);
   world_.judge.delivered(node(), memory_->spec(), chunk, version,
                          {memory_->parameters() + range.begin, range.elements});
   world_.wake_trainers(worker_.node());
+}
+
+// What a ring keeps stays. (A residual behind the frame does, too.)
+void WorkerLaneSim::write_over(ChunkIndex chunk) {
+  const auto sent = frames_.extract(chunk);
+  if (sent.empty()) return;
+  const std::span<const std::byte> frame = sent.mapped();
+  if (const RedoRing* ring = memory_->spec().redo.get()) {
+    const std::byte* const begin = ring->memory().data();
+    if (frame.data() >= begin && frame.data() < begin + ring->memory().size()) return;
+  }
+  std::fill_n(const_cast<std::byte*>(frame.data()), frame.size(), kOthers);
 }
 
 void WorkerLaneSim::refused(const std::string& line) {

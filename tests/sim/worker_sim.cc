@@ -73,6 +73,7 @@ std::uint32_t WorkerSim::node_of(const std::string& name) {
 }
 
 void WorkerSim::drain() {
+  world_.stops();
   jobs_->drain();
   world_.wake_trainers(node_);
 }
@@ -99,11 +100,27 @@ void WorkerSim::flush() {
   }
 }
 
+// As AttachServer::heartbeat(), without the times that the host took.
+Heartbeat WorkerSim::heartbeat() const {
+  const std::vector<NodeJobSummary> jobs = jobs_->summaries();
+  Heartbeat beat{incarnation_, progress_of(jobs)};
+  for (const NodeJobSummary& summary : jobs) {
+    if (!summary.job) continue;
+    const NodePace pace = summary.job->pace();
+    beat.paces.push_back({.job = pace.job,
+                          .view = pace.view,
+                          .node = NodeRank(summary.node),
+                          .answers = pace.answers,
+                          .said = pace.said});
+  }
+  return beat;
+}
+
 void WorkerSim::beat() {
   if (coordinator_ == 0) {
     transmit(WorkerHello{name_, incarnation_, name_, 1.0, "socket of " + name_});
   } else {
-    transmit(Heartbeat{incarnation_, progress_of(jobs_->summaries())});
+    transmit(heartbeat());
   }
 }
 
@@ -250,7 +267,7 @@ void WorkerSim::close(const std::shared_ptr<NodeJob>& job, bool keep) {
 // ---- All-reduce (worker/allreduce/allreduce_lane.cc) ----
 
 void WorkerSim::publish(PeerAddress address) {
-  command([this, address = std::move(address)] { send(address); });
+  command([this, address = std::move(address)] { jobs_->publish(address, now_ms()); });
 }
 
 ReplicaViewSim* WorkerSim::replica(const NodeJob* job) const {

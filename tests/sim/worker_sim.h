@@ -56,7 +56,11 @@ class WorkerLaneSim final : private WorkerLaneOutput {
   WorkerSim& worker_;
   const std::shared_ptr<NodeJob> memory_;
   const LaneChunks lane_;
-  std::unique_ptr<WorkerLaneJob> job_;
+  struct Lender;
+  void write_over(ChunkIndex chunk);
+  std::shared_ptr<WorkerLaneJob> job_;
+  std::shared_ptr<const Lender> lender_;                     // of what is sent
+  std::map<ChunkIndex, std::span<const std::byte>> frames_;  // that were sent and are not answered
   std::vector<std::unique_ptr<Dealer>> sockets_;
   std::vector<Link> links_;                                      // by connection
   const std::shared_ptr<char> life_ = std::make_shared<char>();  // a view may end before its process
@@ -95,6 +99,7 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   };
   // worker/control.cc
   void beat();
+  Heartbeat heartbeat() const;
   void receive(Packet& packet);
   void flush();
   bool transmit(const ControlMessage& message);

@@ -1,6 +1,7 @@
 #include "worker/node/client_core.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/assert.h"
 
@@ -182,9 +183,7 @@ void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64
       return;
     }
     acknowledge(*chunk, now_ns);
-    chunk->phase = Phase::kKept;
-    ++kept_chunks_;
-    return pump(now_ns);
+    return residual_kept(*chunk, now_ns);
   }
   const bool waits = chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld;
   if (chunk->redo && receipt.applied && receipt.round == chunk->round && waits) return redo_applied(*chunk, now_ns);
@@ -199,6 +198,12 @@ void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64
   } else {
     ++stats_.stale;
   }
+}
+
+void ClientCore::residual_kept(Chunk& chunk, std::uint64_t now_ns) {
+  chunk.phase = Phase::kKept;
+  ++kept_chunks_;
+  pump(now_ns);
 }
 
 void ClientCore::redo_applied(Chunk& chunk, std::uint64_t now_ns) {
@@ -305,12 +310,18 @@ void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t 
   pump(now_ns);
 }
 
-void ClientCore::on_error(ConnectionIndex, const ErrorReply& error) {
+void ClientCore::on_error(ConnectionIndex, const ErrorReply& error, std::uint64_t now_ns) {
   // Without a key: the server could not read a message of this job (whose connection it is), and would not read it the
   // next time. One that it had no memory for it may; and one of a kind that it does not know was no more than a try.
   const bool unread =
       error.key == ChunkKey{} && error.code != ErrorCode::kInternal && error.code != ErrorCode::kUnknownKind;
-  const Chunk* chunk = error.key.job == job_.view->job && error.key.view == job_.view->view ? find(error.key) : nullptr;
+  Chunk* chunk = error.key.job == job_.view->job && error.key.view == job_.view->view ? find(error.key) : nullptr;
+  // Its server has closed the view, with this node's residual, whose receipt was lost, or without: it waits for none.
+  const bool closed = error.code == ErrorCode::kUnknownJob || error.code == ErrorCode::kStaleView;
+  if (leaving_ && closed && chunk && chunk->phase == Phase::kSent) {
+    in_flight_ -= std::exchange(chunk->in_flight, 0);
+    return residual_kept(*chunk, now_ns);
+  }
   // About a question that was answered meanwhile, by a server that has closed the job since. Others may still answer.
   const bool answered =
       chunk && chunk->delivered && !chunk->redo && error.round.value != 0 && error.round.value <= chunk->version.value;

@@ -127,7 +127,7 @@ class ClientCore {
   void on_residual(ConnectionIndex from, const Residual& residual, std::span<const std::byte> values,
                    std::uint64_t now_ns);
   void on_resend(ConnectionIndex from, const Resend& resend, std::uint64_t now_ns);
-  void on_error(ConnectionIndex from, const ErrorReply& error);
+  void on_error(ConnectionIndex from, const ErrorReply& error, std::uint64_t now_ns);
   // Time-outs; call about every scan_interval_ns or more often.
   void tick(std::uint64_t now_ns);
 
@@ -183,6 +183,7 @@ class ClientCore {
   void acknowledge(Chunk& chunk, std::uint64_t now_ns);
   void set_held(Chunk& chunk, std::uint64_t bytes);
   void redo_applied(Chunk& chunk, std::uint64_t now_ns);
+  void residual_kept(Chunk& chunk, std::uint64_t now_ns);
   ChunkKey key(const Chunk& chunk) const;
   bool metered(const Chunk& chunk) const { return !options_.over_link || !no_link_[chunk.connection.value]; }
 

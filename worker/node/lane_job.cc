@@ -225,7 +225,7 @@ void WorkerLaneJob::hear(ConnectionIndex from, const DataMessage& message, std::
   } else if (const auto* resend = std::get_if<Resend>(&message)) {
     client_.on_resend(from, *resend, now);
   } else if (const auto* error = std::get_if<ErrorReply>(&message)) {
-    client_.on_error(from, *error);
+    client_.on_error(from, *error, now);
   } else {
     output_.refused("a server sent a message that only workers send");
   }

@@ -233,7 +233,7 @@ void CoordinatedJob::on(const Peers::Worker& worker, const LeaveJob& m, std::uin
   }
   if (RunningView* running = std::get_if<RunningView>(&phase_)) return leave_running(*running, worker, m, now_ms);
   open->members.at(m.node.value).left = m;
-  std::get<StoppingView>(phase_).still_going();
+  std::get<StoppingView>(phase_).needs_nothing(m.node.value, now_ms);
 }
 
 void CoordinatedJob::leave_running(RunningView& running, const Peers::Worker& worker, const LeaveJob& m,
@@ -279,9 +279,10 @@ void CoordinatedJob::lose_member(std::uint32_t node, const std::string& reason, 
     }
     restart(reason, now_ms);
     ledger_.awaited.forget_node(node);
-  } else if (StoppingView* stopping = std::get_if<StoppingView>(&phase_);
-             stopping && servers() == 0 && node == members().begin()->first) {
-    end_stop(stopping->node_zero_lost(reason), now_ms);
+  } else if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) {
+    const bool keeper = servers() == 0 && node == members().begin()->first;
+    if (keeper) return end_stop(stopping->node_zero_lost(reason), now_ms);
+    stopping->needs_nothing(node, now_ms);
   }
 }
 
@@ -301,8 +302,7 @@ void CoordinatedJob::begin_stop(StopKind kind, Round round, const std::string& r
   JobView ended = std::move(running.view);
   StoppingView& stopping = phase_.emplace<StoppingView>(ledger_, std::move(ended), kind, round, now_ms);
   ledger_.log(in_words() + " stops at round " + std::to_string(round.value) + ": " + reason);
-  ledger_.send_servers(stopping.message());
-  ledger_.send(members(), stopping.message());
+  stopping.begin(now_ms);
   if (servers() != 0) return;
   // Node 0 alone keeps the state, and says when it is written. It may have, or be gone.
   if (kept) return end_stop(stopping.kept_by_node_zero(*kept, now_ms), now_ms);
@@ -356,7 +356,7 @@ void CoordinatedJob::tell_again(const Peers::Server& server) {
   } else if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
     running->tell_again(server);
   } else if (const StoppingView* stopping = std::get_if<StoppingView>(&phase_)) {
-    if (stopping->awaits(shard)) tell(stopping->message());
+    if (stopping->ordered() && stopping->awaits(shard)) tell(stopping->message());
   } else if (between()->asked.contains(shard)) {
     tell(ledger_.cut_message());  // what it keeps of the last view is still to be said
   }
@@ -415,17 +415,15 @@ void CoordinatedJob::worker_stops(std::uint64_t worker, const std::string& who, 
   const std::uint32_t node = member->first;
   RunningView* running = std::get_if<RunningView>(&phase_);
   if (!running) return lose_member(node, who + " was told to stop", now_ms);
-  // In an elastic job the worker alone asks its trainers to stop.
   if (!running->goes_on_without(node)) return running->request_stop(who + " was told to stop");
-  running->view.members.at(node).leaving = true;
+  running->request_stop_of(node);
 }
 
 void CoordinatedJob::drain(const std::string& who, std::uint64_t now_ms) {
   if (stopping()) return;
   if (is<RunningView>()) return request_stop(who + " was told to stop");
   if (!idle()) {
-    ledger_.send(members(), ControlError{ErrorCode::kStopped,
-                                         "the cluster is being stopped; attach again when it is back", config().name});
+    ledger_.refuse(members(), {ErrorCode::kStopped, "the cluster is being stopped; attach again when it is back"});
     if (OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
       opening->view.members.clear();
       gather_again(who + " was told to stop", now_ms);

@@ -87,12 +87,7 @@ void CoordinatedJob::look_at_kept(std::uint64_t now_ms) {
   ledger_.last_stop = who;
   ledger_.log(in_words() + " has round " + std::to_string(round.value) +
               " in its servers' memory, which becomes a snapshot: " + who);
-  const StoppingView& saving = phase_.emplace<StoppingView>(ledger_, JobView{}, StopKind::kStopped, round, now_ms);
-  for (const std::uint16_t shard : shards()) {
-    if (const Peers::Server* server = ledger_.context.peers.alive(shard)) {
-      ledger_.context.output.send(server->peer, saving.message());
-    }
-  }
+  phase_.emplace<StoppingView>(ledger_, JobView{}, StopKind::kStopped, round, now_ms).begin(now_ms);
 }
 
 // Empty: what servers keep can be written as the state of this round.

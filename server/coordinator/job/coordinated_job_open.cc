@@ -136,7 +136,7 @@ void CoordinatedJob::cannot_open(const Error& error, std::uint64_t now_ms) {
   if (ledger_.context.refusals.is_news(PeerId(), error.code, config().name)) {
     ledger_.log(in_words() + " cannot open: " + error.message, LogLevel::kWarning);
   }
-  ledger_.send(members(), ControlError{error.code, error.message, config().name});
+  ledger_.refuse(members(), error);
   become_idle(std::move(std::get<GatheringJob>(phase_).between), now_ms);
 }
 
@@ -261,7 +261,7 @@ void CoordinatedJob::on(std::uint16_t server, const ShardReady& m, std::uint64_t
   if (!opening) return;
   if (!m.ok) {
     // Trainers hear nothing else of where it is.
-    ledger_.send(members(), ControlError{m.code, said_by(server, m.message), config().name});
+    ledger_.refuse(members(), {m.code, said_by(server, m.message)});
     opening->view.members.clear();  // they have been told why, and do not wait any more
     return gather_again("server " + std::to_string(server) + " cannot open it: " + m.message, now_ms);
   }

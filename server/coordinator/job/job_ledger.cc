@@ -24,6 +24,12 @@ void JobLedger::send(const JobMembers& members, const ControlMessage& message) c
   for (const auto& [node, member] : members) context.send_worker(member.worker, message);
 }
 
+void JobLedger::refuse(const JobMembers& members, const Error& error) const {
+  for (const auto& [node, member] : members) {
+    context.send_worker(member.worker, ControlError{error.code, error.message, plan_->name(), member.join.number});
+  }
+}
+
 void JobLedger::send_servers(const ControlMessage& message) const {
   if (servers() != 0) context.send_servers(message);
 }

@@ -42,6 +42,7 @@ class JobLedger {
   void log(const std::string& line, LogLevel level = LogLevel::kInfo) const { context.output.log(line, level); }
   void send(const JobMembers& members, const ControlMessage& message) const;
   void send_servers(const ControlMessage& message) const;
+  void refuse(const JobMembers& members, const Error& error) const;  // what they have joined does not begin
 
   // The view has ended in the middle of a round.
   StopJob cut_message() const;

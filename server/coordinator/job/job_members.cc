@@ -27,6 +27,12 @@ bool all_left(const JobMembers& members) {
   return std::ranges::all_of(members, [](const auto& entry) { return entry.second.left.has_value(); });
 }
 
+std::uint64_t answers_of(const JobMembers& members) {
+  std::uint64_t answers = 0;
+  for (const auto& [node, member] : members) answers += member.answers;
+  return answers;
+}
+
 std::vector<std::uint32_t> nodes_of(const JobMembers& members) {
   std::vector<std::uint32_t> nodes;
   for (const auto& [node, member] : members) nodes.push_back(node);
@@ -122,7 +128,7 @@ bool same_join(const JoinJob& a, const JoinJob& b) {
   const auto all = [](const JoinJob& m) {
     return std::tie(m.job_json, m.tensors, m.node, m.nodes, m.local_world_size, m.world_size, m.checkpoint_round,
                     m.redo_job, m.redo_first, m.redo_last, m.redo_capacity, m.redo_members, m.computes_with,
-                    m.on_devices, m.model_ranks);
+                    m.on_devices, m.model_ranks, m.number);
   };
   return all(a) == all(b);
 }

@@ -34,6 +34,7 @@ JobMembers::const_iterator member_of(const JobMembers& members, std::uint64_t wo
 // One that has left; nullptr: none has.
 const JobMember* one_that_left(const JobMembers& members);
 bool all_left(const JobMembers& members);
+std::uint64_t answers_of(const JobMembers& members);  // that their nodes got, together
 std::vector<std::uint32_t> nodes_of(const JobMembers& members);
 std::uint32_t ranks_of(const JobMembers& members);  // in a view of them
 // What an elastic job's first view is to have: as many as those who are there say. (Who said more may have gone for

@@ -57,6 +57,7 @@ JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::ui
   // In a view nodes count from 0, in the order of the ranks that they are known by.
   welcome.node = NodeRank(static_cast<std::uint32_t>(std::distance(members.begin(), members.find(node))));
   welcome.nodes = ledger.nodes;
+  welcome.join = members.at(node).join.number;
   welcome.members = record.view_nodes.hash;
   welcome.model_ranks = model_ranks_of(members);
   ledger.keeper.rank_states(welcome, node, start);

@@ -13,6 +13,8 @@ namespace {
 
 // Nodes that have begun a round after the last one of nodes that have finished: no answer of it can come.
 constexpr std::uint64_t kBeyondPatienceMs = 10'000;
+// A first round that is to be complete before its nodes are asked to stop.
+constexpr std::uint64_t kFirstRoundPatienceMs = 10'000;
 constexpr std::uint64_t kTellLagMs = 60'000;       // that nodes have not finished when others have
 constexpr std::uint64_t kRedoBytesPerMs = 20'000;  // 20 MB/s
 
@@ -58,7 +60,9 @@ RunningView::RunningView(JobLedger& ledger, JobView opened, std::uint64_t now_ms
       ledger_(ledger),
       snapshots_(ledger.config().snapshot, bytes_to_prepare(ledger), now_ms),
       stragglers_(has_deadline(ledger.config())),
-      addresses_(static_cast<std::uint32_t>(view.members.size())) {
+      addresses_(static_cast<std::uint32_t>(view.members.size())),
+      whole_(!view.start.ahead),
+      whole_answers_(kFirstRoundPatienceMs, now_ms) {
   ledger_.stalls.begin_view(view.start.round, now_ms);
   ledger_.values.begin(ledger_.record().job, ledger_.record().view, view.start.round, ranks_of(view.members));
   const auto keeps_none = std::ranges::find_if(
@@ -252,8 +256,6 @@ std::optional<std::uint32_t> RunningView::node_beyond(Round round) const {
 std::optional<RunningView::LeftBehind> RunningView::left_behind(const LeaveJob& first, std::uint64_t now_ms) {
   // The others finish when their ranks say so, which may evaluate first, as long as they like: a rank or worker that is
   // lost meanwhile ends the view. (If all had finished, the stop would have begun.)
-  std::uint64_t answers = 0;
-  for (const auto& [node, member] : view.members) answers += member.answers;
   const std::string who = "node " + std::to_string(first.node.value) + " finished after round " +
                           std::to_string(first.round.value) + ", and ";
   if (!lagging_told_ms_) lagging_told_ms_ = now_ms + kTellLagMs;
@@ -273,13 +275,14 @@ std::optional<RunningView::LeftBehind> RunningView::left_behind(const LeaveJob& 
   const auto beyond = has_rounds(ledger_.config()) ? node_beyond(first.round) : std::nullopt;
   if (!beyond) return std::nullopt;
   if (!beyond_) beyond_.emplace(kBeyondPatienceMs, now_ms);
-  if (!beyond_->over(answers, now_ms)) return std::nullopt;
+  if (!beyond_->over(answers_of(view.members), now_ms)) return std::nullopt;
   return LeftBehind{stop_round(first.round), who + "node " + std::to_string(*beyond) +
                                                  " has begun another one: all ranks must make as many steps"};
 }
 
 std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
   look_for_stall(now_ms);
+  look_at_first_round(now_ms);
   tell_addresses();
   if (const auto why = ledger_.values.mistake(now_ms)) fail_values(*why);
   if (const JobMember* finished = one_that_left(view.members)) return left_behind(*finished->left, now_ms);
@@ -329,7 +332,7 @@ void RunningView::tell_again(std::uint32_t node, const JobMember& member) const 
   const auto tell = [&](const ControlMessage& message) { ledger_.context.send_worker(member.worker, message); };
   welcome(node);
   addresses_.tell_all(node, tell);
-  if (stop_requested_) tell(StopRequest{record.job, record.view, ledger_.last_stop});
+  tell_stop(node, member);
   if (const auto round = snapshots_.under_way()) tell(SnapshotAt{record.job, record.view, *round});
 }
 
@@ -337,7 +340,30 @@ void RunningView::request_stop(const std::string& reason) {
   if (std::exchange(stop_requested_, true)) return;
   ledger_.last_stop = reason;
   ledger_.log(ledger_.in_words() + " is asked to stop after its round: " + reason);
-  ledger_.send(view.members, StopRequest{ledger_.record().job, ledger_.record().view, reason});
+  for (const auto& [node, member] : view.members) tell_stop(node, member);
+}
+
+void RunningView::request_stop_of(std::uint32_t node) {
+  JobMember& member = view.members.at(node);
+  member.leaving = true;
+  tell_stop(node, member);
+}
+
+void RunningView::tell_stop(std::uint32_t node, const JobMember& member) const {
+  if (!whole_ || !(stop_requested_ || member.leaving)) return;
+  const std::string reason = stop_requested_ ? ledger_.last_stop : "node " + std::to_string(node) + " was told to stop";
+  ledger_.context.send_worker(member.worker, StopRequest{ledger_.record().job, ledger_.record().view, reason});
+}
+
+// Is the round that servers had a part of complete? Nodes that make none, for whatever reason, are not waited for long.
+void RunningView::look_at_first_round(std::uint64_t now_ms) {
+  if (whole_) return;
+  const bool stops =
+      stop_requested_ || std::ranges::any_of(view.members, [](const auto& entry) { return entry.second.leaving; });
+  if (!stops) whole_answers_.renew(now_ms);
+  whole_ = ledger_.paces.all_beyond(view.start.round) || whole_answers_.over(answers_of(view.members), now_ms);
+  if (!whole_) return;
+  for (const auto& [node, member] : view.members) tell_stop(node, member);
 }
 
 bool RunningView::goes_on_without(std::uint32_t node) const {

@@ -45,8 +45,11 @@ class RunningView {
   void tell_again(std::uint32_t node, const JobMember& member) const;
 
   // ---- Its end ----
-  // Its nodes are asked to stop after their round.
+  // Its nodes are asked to stop after their round: after the view's first one at the earliest, if servers have a part
+  // of that already. Else what it ends with would be no state of one round.
   void request_stop(const std::string& reason);
+  // One node alone is, and the others go on. Likewise.
+  void request_stop_of(std::uint32_t node);
   bool stop_requested() const { return stop_requested_; }
   // May the others go on when this node leaves?
   bool goes_on_without(std::uint32_t node) const;
@@ -73,6 +76,8 @@ class RunningView {
   void tell_addresses();
   std::optional<LeftBehind> left_behind(const LeaveJob& first, std::uint64_t now_ms);
   void fail_values(const Error& why);
+  void look_at_first_round(std::uint64_t now_ms);
+  void tell_stop(std::uint32_t node, const JobMember& member) const;
   // A node that has not left, and has begun a round after this one.
   std::optional<std::uint32_t> node_beyond(Round round) const;
   StallWatch::Facts facts() const;
@@ -83,6 +88,8 @@ class RunningView {
   StragglerWatch stragglers_;
   std::optional<StallWatch::Stall> stall_;
   ViewAddresses addresses_;
+  bool whole_ = true;  // servers have all of one round
+  Patience whole_answers_;
   bool stop_requested_ = false;
   std::optional<Round> joins_after_;  // somebody wants to join, after a later snapshot than this
   // Some nodes have finished. Others not yet, which is told then; or not, and have begun another round.

@@ -9,15 +9,52 @@
 namespace tributary {
 
 StoppingView::StoppingView(JobLedger& ledger, JobView ended, StopKind kind, Round round, std::uint64_t now_ms)
-    : view(std::move(ended)), ledger_(ledger), kind_(kind), round_(round), since_ms_(now_ms) {}
+    : view(std::move(ended)),
+      ledger_(ledger),
+      kind_(kind),
+      round_(round),
+      since_ms_(now_ms),
+      answers_(kAnswersPatienceMs, now_ms) {
+  for (const auto& [node, member] : view.members) {
+    const bool there = !member.left && ledger_.context.peers.worker(member.worker);
+    if (there && ledger_.servers() != 0) lacking_.insert(node);
+  }
+}
 
 StopJob StoppingView::message() const {
   return {ledger_.record().job, ledger_.record().view, kind_, round_, ledger_.last_stop};
 }
 
+void StoppingView::begin(std::uint64_t now_ms) {
+  if (lacking_.empty()) order_servers(now_ms);
+  ledger_.send(view.members, message());
+}
+
+void StoppingView::order_servers(std::uint64_t now_ms) {
+  ordered_ = true;
+  since_ms_ = now_ms;
+  if (!view.members.empty()) return ledger_.send_servers(message());
+  // Between views those that have a part of it alone know of it.
+  for (const std::uint16_t shard : ledger_.shards()) {
+    const Peers::Server* server = ledger_.context.peers.alive(shard);
+    if (server) ledger_.context.output.send(server->peer, message());
+  }
+}
+
+void StoppingView::needs_nothing(std::uint32_t node, std::uint64_t now_ms) {
+  const bool lacked = lacking_.erase(node) != 0;
+  if (ordered_) return still_going();
+  if (lacked && lacking_.empty()) order_servers(now_ms);
+}
+
+void StoppingView::still_going() const {
+  if (ordered_) ledger_.send_servers(message());
+}
+
 StoppingView::Over StoppingView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms) {
   const std::set<std::uint16_t> parts = ledger_.shards();
-  if (recording_ || round_ != m.round || !parts.contains(server)) return std::nullopt;
+  // A server's report from before the stop's order is repeated after the order.
+  if (recording_ || !ordered_ || round_ != m.round || !parts.contains(server)) return std::nullopt;
   if (!m.ok) {
     ledger_.snapshot_failed(server, m);
     failed_ = true;
@@ -70,6 +107,10 @@ StoppingView::Over StoppingView::look_for_state(std::uint64_t now_ms) {
 StoppingView::Over StoppingView::tick(std::uint64_t now_ms) {
   if (recording_) return recorded(now_ms);
   if (awaited_) return look_for_state(now_ms);
+  if (!ordered_) {
+    if (answers_.over(answers_of(view.members), now_ms)) order_servers(now_ms);
+    return std::nullopt;
+  }
   if (now_ms <= since_ms_ + kWritingPatienceMs ||
       !ledger_.paces.silent(ledger_.shards(), done_, JobPaces::Sign::kHasJob, kWritingPatienceMs, now_ms)) {
     return std::nullopt;

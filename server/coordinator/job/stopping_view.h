@@ -1,5 +1,6 @@
 // StoppingView: a view of a job whose training is over, until the state that it ended with is written or cannot be. Its
-// members' trainers wait to hear which. Pure. The job in the coordinator owns it as its phase, and becomes idle when a
+// members' trainers wait to hear which. Servers hear of the end when every node has all answers of the last round: till
+// then they answer whoever asks for one that was lost. Pure. The job in the coordinator owns it as its phase, and becomes idle when a
 // function here says so, with what it returns.
 #pragma once
 
@@ -17,11 +18,19 @@ class StoppingView {
  public:
   using Over = std::optional<BetweenViews>;
 
+  // A node that gets no answer for so long is not waited for: longer than a node waits before it asks for one.
+  static constexpr std::uint64_t kAnswersPatienceMs = 15'000;
+
   StoppingView(JobLedger& ledger, JobView ended, StopKind kind, Round round, std::uint64_t now_ms);
 
   StopJob message() const;  // the round that it ends with
+  // Members hear of the end; servers, too, if no node lacks an answer.
+  void begin(std::uint64_t now_ms);
+  bool ordered() const { return ordered_; }  // servers have heard
+  // This node has all answers, or is gone.
+  void needs_nothing(std::uint32_t node, std::uint64_t now_ms);
   // Servers hear nothing of a node that still takes answers of the others, and wait for what it keeps all the same.
-  void still_going() const { ledger_.send_servers(message()); }
+  void still_going() const;
   bool awaits(std::uint16_t server) const { return !done_.contains(server); }
   Over on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
   // What the end may wait for has come.
@@ -37,6 +46,7 @@ class StoppingView {
   JobView view;
 
  private:
+  void order_servers(std::uint64_t now_ms);
   // For what ranks keep of the round: one whole state, if there must be one, and what else is on its way.
   bool waits(std::uint64_t now_ms) {
     return ledger_.lacks_state(round_, now_ms) || ledger_.keeper.fetch(round_, now_ms);
@@ -47,8 +57,11 @@ class StoppingView {
 
   JobLedger& ledger_;
   const StopKind kind_;
-  const Round round_;  // that the view ends with
-  const std::uint64_t since_ms_;
+  const Round round_;                // that the view ends with
+  std::uint64_t since_ms_;           // it began, or servers heard of it
+  std::set<std::uint32_t> lacking_;  // nodes that may lack answers
+  Patience answers_;                 // of those
+  bool ordered_ = false;
   std::optional<AwaitedState> awaited_;  // all shards have written it
   std::optional<Patience> recording_;    // all is there, and the job's record is being saved
   std::set<std::uint16_t> done_;         // shards that have written it, or failed to

@@ -60,8 +60,10 @@ std::string ViewStart::in_words(std::size_t shards) const {
          " and the nodes push again what came after it";
 }
 
-ViewStart choose_start(bool resume, Round loaded, const JobRecord& record, const JobPlan& plan,
-                       const std::set<std::uint16_t>& shards, const StateInMemory& memory) {
+namespace {
+
+ViewStart start_of(bool resume, Round loaded, const JobRecord& record, const JobPlan& plan,
+                   const std::set<std::uint16_t>& shards, const StateInMemory& memory) {
   const ViewStart at_snapshot{resume, loaded, loaded, {}};
   if (shards.empty() || !plan.has_rounds()) return at_snapshot;
   const std::optional<Round> in_memory = round_in_memory(loaded, shards, memory.shards);
@@ -97,6 +99,16 @@ ViewStart choose_start(bool resume, Round loaded, const JobRecord& record, const
     return has.value >= start.round.value;
   });
   return residuals_at(start.round, record, plan, memory.members) ? start : at_snapshot;
+}
+
+}  // namespace
+
+ViewStart choose_start(bool resume, Round loaded, const JobRecord& record, const JobPlan& plan,
+                       const std::set<std::uint16_t>& shards, const StateInMemory& memory) {
+  ViewStart start = start_of(resume, loaded, record, plan, shards, memory);
+  start.ahead = std::ranges::any_of(
+      start.kept, [&](std::uint16_t shard) { return memory.shards.at(shard).max_version.value > start.round.value; });
+  return start;
 }
 
 }  // namespace tributary

@@ -30,6 +30,7 @@ struct ViewStart {
   // Of those the ones that were still being brought up to the others, and what all of their chunks have: nodes push
   // again what came after that, and a chunk that has a round already says so.
   std::map<std::uint16_t, Version> behind = {};
+  bool ahead = false;            // some of their chunks are one round further
 
   bool anew() const { return !resume && kept.empty(); }
   // shards: of the job.

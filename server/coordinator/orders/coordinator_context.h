@@ -44,9 +44,10 @@ struct CoordinatorContext {
   void remove(JobId job) {
     if (removing.insert(job).second) output.remove(job);
   }
-  void refuse(PeerId to, const Error& error, const std::string& job = {}) {
+  // join: JoinJob::number.
+  void refuse(PeerId to, const Error& error, const std::string& job = {}, std::uint64_t join = 0) {
     if (refusals.is_news(to, error.code, job)) output.log("refused a peer: " + error.message, LogLevel::kWarning);
-    output.send(to, ControlError{error.code, error.message, job});
+    output.send(to, ControlError{error.code, error.message, job, join});
   }
 
   const CoordinatorOptions options;

@@ -78,6 +78,17 @@ TEST_CASE("rounds that wait for a gate are kept as one sum") {
   CHECK(memory_formula(shard).total() == without + array(1, 1000));
 }
 
+TEST_CASE("what nodes have yet to say comes out of a snapshot as one array a node") {
+  ShardMemory shard;
+  shard.elements = shard.largest_chunk = 1000;
+  shard.chunks = 2;
+  shard.nodes = 3;
+  const std::uint64_t without = memory_at_most(shard, true);
+  shard.arrays.residuals = 3;
+  CHECK(memory_formula(shard).residuals == 3 * array(2, 1000));
+  CHECK(memory_at_most(shard, true) == without + 3 * array(2, 1000));
+}
+
 TEST_CASE("what a job keeps of a chunk follows from its optimizer, its encodings and its mode") {
   const auto job_of = [](const JobConfig& config, bool recovers) {
     ShardJob job;

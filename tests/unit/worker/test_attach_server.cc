@@ -445,6 +445,30 @@ TEST_CASE("the coordinator's refusal reaches all ranks; \"not now\" is tried aga
   }
 }
 
+TEST_CASE("what the coordinator answers to trainers that have gone is not for those that came after them") {
+  FakeNode node;
+  node.run();
+  auto gone = node.attach(node.session_options(0, 1, 2));
+  const JoinJob first = node.coordinator.await<JoinJob>();
+  const JobWelcome late = node.welcome_message();
+  node.server->on_control(ControlError{ErrorCode::kTopology, "no such rank", "a-job", first.number});
+  CHECK(error_of(std::move(gone)).message == "no such rank");
+  auto here = node.attach(node.session_options(0, 1, 2));
+  const JoinJob second = node.coordinator.await<JoinJob>(2);
+  CHECK(second.number != first.number);
+  node.server->on_control(ControlError{ErrorCode::kTopology, "no such rank", "a-job", first.number});
+  JobWelcome welcome = late;
+  welcome.join = first.number;
+  node.server->on_control(welcome);
+  CHECK(node.coordinator.await<LeaveJob>().kind == LeaveKind::kFailed);
+  CHECK(node.lanes.opened() == 0);
+  welcome.view = ViewId(2);
+  welcome.join = second.number;
+  node.server->on_control(welcome);
+  const auto session = here.get();
+  CHECK_MESSAGE(session, (session ? "" : session.error().message));
+}
+
 TEST_CASE("a restarted coordinator ends running views and is joined again by waiting ones") {
   FakeNode node;
   node.run();
@@ -516,6 +540,11 @@ TEST_CASE(
   node.server->drain();
   CHECK(node.coordinator.await<DrainRequest>().incarnation == 7);
   CHECK(error_of(node.attach(node.session_options())).code == ErrorCode::kUnavailable);
+  // Servers may have a part of the view's first round: they say when ranks may stop.
+  const auto state_of = [&] { return node.lanes.job()->state(); };
+  CHECK(state_of() == RegionState::kRunning);
+  node.server->on_control(StopRequest{JobId(99), ViewId(1), "worker host0 was told to stop"});
+  REQUIRE(eventually([&] { return state_of() == RegionState::kStopRequested; }));
   for (std::size_t t = 0; t < 3; ++t) sessions[0]->ready(t, 1);
   node.lanes.complete(Round(1));
   const auto state = sessions[0]->wait();
@@ -540,6 +569,23 @@ TEST_CASE(
   if (!saved) CHECK(told.error().code == ErrorCode::kStore);
   if (!saved) CHECK(told.error().message == "server 1: disk full");
   CHECK(sessions[0]->stop_reason() == "node 0 was stopped");
+}
+
+TEST_CASE("a drained worker that hears nothing of the coordinator asks its ranks to stop after a whole round") {
+  FakeNode node;
+  node.run();
+  auto sessions = node.sessions(1);
+  node.server->drain();
+  node.coordinator.await<DrainRequest>();
+  const auto state_of = [&] { return node.lanes.job()->state(); };
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // three ticks
+  CHECK(state_of() == RegionState::kRunning);
+  SUBCASE("of the view") {
+    for (std::size_t t = 0; t < 3; ++t) sessions[0]->ready(t, 1);
+    node.lanes.complete(Round(1));
+  }
+  SUBCASE("or when no answer comes") {}
+  CHECK(eventually([&] { return state_of() == RegionState::kStopRequested; }));
 }
 
 TEST_CASE("a rank that has finished hears if what it trained is lost with another, or with the coordinator") {
@@ -577,8 +623,10 @@ TEST_CASE("a drained worker stays for trainers that have not detached from a vie
   SUBCASE("not if it was cut") {
     kind = StopKind::kRestart;
   }
+  const auto job = node.lanes.job();
   node.server->on_control(StopJob{JobId(99), ViewId(1), kind, Round(0), "another node was stopped"});
   node.server->on_control(DrainDone{});
+  REQUIRE(eventually([&] { return job->state() >= RegionState::kStopped; }));
   if (kind == StopKind::kStopped) {
     const auto state = sessions[0]->wait();
     REQUIRE(state);

@@ -98,8 +98,15 @@ class Cluster : public CoordinatorOutput {
     write();
     return removed;
   }
-  // Servers answer the end of a view that no order ended with their entries of `keeps`.
+  // Servers answer the end of a view that no order ended with their entries of `keeps`; nodes report of a clean end that
+  // they have all answers.
   void say_what_is_kept() {
+    while (have_answers && !last_rounds.empty()) {
+      const auto [peer, stop] = last_rounds.front();
+      last_rounds.erase(last_rounds.begin());
+      const NodeRank node(static_cast<std::uint32_t>(peer.value - worker_peer(0).value));
+      core.on_message(peer, LeaveJob{stop.job, stop.view, node, LeaveKind::kStopped, stop.round, {}, {}}, now);
+    }
     while (answers_kept && !ended_views.empty()) {
       const auto [peer, stop] = ended_views.front();
       ended_views.erase(ended_views.begin());
@@ -244,6 +251,8 @@ class Cluster : public CoordinatorOutput {
     const auto* stop = std::get_if<StopJob>(&message);
     if (stop && stop->kind == StopKind::kRestart && peer.value < worker_peer(0).value)
       ended_views.emplace_back(peer, *stop);
+    if (stop && stop->kind != StopKind::kRestart && peer.value >= worker_peer(0).value)
+      last_rounds.emplace_back(peer, *stop);
     sent.emplace_back(peer, message);
   }
   void save(const JobRecord& record) override {
@@ -292,6 +301,8 @@ class Cluster : public CoordinatorOutput {
   std::map<std::uint64_t, std::pair<Version, Version>> keeps;  // by peer: lowest and highest version
   std::vector<std::pair<PeerId, StopJob>> ended_views;
   bool answers_kept = true;
+  std::vector<std::pair<PeerId, StopJob>> last_rounds;  // that nodes were told
+  bool have_answers = true;                             // nodes have all of the round that their view ends with
   CoordinatorCore core;
 };
 

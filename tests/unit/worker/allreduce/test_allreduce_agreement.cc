@@ -99,6 +99,7 @@ TEST_CASE("nodes that all offer devices with the same NCCL add up there, when al
   CHECK(offer.node == NodeRank(0));
   const std::string ours(reinterpret_cast<const char*>(offer.value.data()), offer.value.size());
   CHECK(ours == "fake NCCL\nGPU-fake-0");
+  CHECK(member.node.coordinator.await<PeerAddress>(2).value == offer.value);  // the first may be lost
   member.hear(1, kOfferKey, "fake NCCL\nGPU-one");
   member.hear(1, kOfferKey, "fake NCCL\nGPU-one");  // again: it is one node all the same
   member.hear(1, "nccl", "an address, for the lane");

@@ -267,10 +267,12 @@ TEST_CASE("an answer of a wrong length or encoding is refused in words and not d
 TEST_CASE("a server's error about this view is passed on, another's is stale") {
   Client client;
   client.begin(1);
-  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(1), ErrorCode::kStaleView, "too old"});
+  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(1), ErrorCode::kStaleView, "too old"},
+                       client.now);
   REQUIRE(client.out.refusals.size() == 1);
   CHECK(client.out.refusals[0].message == "too old");
-  client.core.on_error(ConnectionIndex(0), ErrorReply{{kJob, ViewId(1), {}, {}}, Round(1), ErrorCode::kStaleView, ""});
+  client.core.on_error(ConnectionIndex(0), ErrorReply{{kJob, ViewId(1), {}, {}}, Round(1), ErrorCode::kStaleView, ""},
+                       client.now);
   CHECK(client.out.refusals.size() == 1);
   CHECK(client.core.stats().stale == 1);
 }
@@ -280,9 +282,11 @@ TEST_CASE("an error about a round whose answer has come is of the past: the serv
   client.begin(1);
   client.ready(0, 1);
   client.answer(0, 1);
-  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(1), ErrorCode::kUnknownJob, "closed"});
+  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(1), ErrorCode::kUnknownJob, "closed"},
+                       client.now);
   CHECK(client.out.refusals.empty());
-  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(2), ErrorCode::kUnknownJob, "closed"});
+  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(2), ErrorCode::kUnknownJob, "closed"},
+                       client.now);
   CHECK(client.out.refusals.size() == 1);
 }
 
@@ -290,9 +294,10 @@ TEST_CASE("an error without a key is about a message that the server could not r
   Client client;
   client.begin(1);
   // It had no memory for it: that is tried again.
-  client.core.on_error(ConnectionIndex(0), ErrorReply{{}, {}, ErrorCode::kInternal, "no memory"});
+  client.core.on_error(ConnectionIndex(0), ErrorReply{{}, {}, ErrorCode::kInternal, "no memory"}, client.now);
   CHECK(client.out.refusals.empty());
-  client.core.on_error(ConnectionIndex(0), ErrorReply{{}, {}, ErrorCode::kMalformed, "a verdict that cannot be"});
+  client.core.on_error(ConnectionIndex(0), ErrorReply{{}, {}, ErrorCode::kMalformed, "a verdict that cannot be"},
+                       client.now);
   REQUIRE(client.out.refusals.size() == 1);
   CHECK(client.out.refusals[0].code == ErrorCode::kMalformed);
   CHECK(contains(client.out.refusals[0].message, "a verdict that cannot be"));

@@ -84,7 +84,26 @@ TEST_CASE("a node that leaves sends every residual within its window until each 
   CHECK_FALSE(client.core.residuals_kept());
   kept(2);
   CHECK(client.core.residuals_kept());
-  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(0), ErrorCode::kUnknownJob, "over"});
+  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(0), ErrorCode::kUnknownJob, "over"},
+                       client.now);
+  CHECK(client.out.refusals.empty());
+}
+
+TEST_CASE("a node that leaves sends no residual again to a server that has closed the view") {
+  Client client({.chunks = 2, .push = EncodingId::kInt8, .window = kBytes});
+  client.begin(2);
+  client.core.keep_residuals(client.now);
+  const auto closed = [&](std::uint32_t chunk, ErrorCode code) {
+    client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(chunk), Round(0), code, "over"}, client.now);
+  };
+  closed(0, ErrorCode::kInternal);  // it may take it the next time
+  CHECK(client.core.kept_chunks() == 0);
+  closed(0, ErrorCode::kUnknownJob);  // the receipt was lost, and the server is through
+  CHECK(client.core.kept_chunks() == 1);
+  CHECK(client.out.pushes.size() == 2);
+  closed(1, ErrorCode::kStaleView);
+  CHECK(client.core.residuals_kept());
+  CHECK(client.core.in_flight_bytes() == 0);
   CHECK(client.out.refusals.empty());
 }
 

@@ -61,6 +61,35 @@ TEST_CASE("a lost node costs nothing: servers go on with what they have, at the 
   }
 }
 
+TEST_CASE("nodes are asked to stop after the round that servers have a part of already, or when they make none") {
+  for (const bool server_goes : {true, false}) {
+    for (const bool whole : {true, false}) {
+      for (const bool complete : {true, false}) {
+        CAPTURE(server_goes);
+        CAPTURE(whole);
+        CAPTURE(complete);
+        RunningCluster cluster;
+        cluster.keep(0, 52, whole ? 52 : 53);
+        cluster.keep(1, whole ? 52 : 53, whole ? 52 : 53);
+        cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+        cluster.rejoin(0, 41, 53);
+        cluster.rejoin(1, 1, 0);
+        cluster.all_open();
+        cluster.sent.clear();
+        if (server_goes) cluster.say(server_peer(1), DrainRequest{server_incarnation(1)});
+        if (!server_goes) cluster.say(worker_peer(1), DrainRequest{worker_incarnation(1)});
+        CHECK(cluster.count<StopRequest>() == (whole ? 2 : 0));
+        if (whole) continue;
+        cluster.pass(9000, 2, {}, 52);
+        CHECK(cluster.count<StopRequest>() == 0);
+        if (complete) cluster.pass(1000, 2, {}, 53);
+        if (!complete) cluster.pass(3000, 2, {}, 52);
+        for (const std::uint32_t w : {0u, 1u}) CHECK(cluster.to<StopRequest>(worker_peer(w)).size() == 1);
+      }
+    }
+  }
+}
+
 TEST_CASE("what servers keep before the first snapshot is not given up for another configuration") {
   TwoServers cluster;
   cluster.everybody(2);
