@@ -27,10 +27,10 @@ struct ViewStart {
   Round loaded;                  // this snapshot; all-reduce: checkpoint of node 0
   Round round;                   // where it begins: at or after that
   std::set<std::uint16_t> kept;  // shards that go on with what they kept in memory
-  // Of those the ones that were still being brought up to the others, and what all of their chunks have: nodes push
-  // again what came after that, and a chunk that has a round already says so.
+  // The shards of `kept` that were still catching up, and the version that all of their chunks have: nodes push the rounds
+  // after that again, and a chunk that has one already acknowledges it.
   std::map<std::uint16_t, Version> behind = {};
-  bool ahead = false;            // some of their chunks are one round further
+  bool ahead = false;  // some chunks of the kept shards are one round further
 
   bool anew() const { return !resume && kept.empty(); }
   // shards: of the job.
