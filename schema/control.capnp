@@ -220,6 +220,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   plain @17 :List(UInt16);  # shards whose lanes do not encrypt, and take one-time tokens
   firstState @18 :Data;  # what the first rank that did gave to be kept with resumeRound
   giver @19 :UInt32 = 0xffffffff;  # the rank that is to give it, if it is not known yet; else nobody
+  valuesFrom @20 :UInt32;  # all-reduce: the node that has what the view begins with, and passes it on
 }
 
 struct JobWaits {  # coordinator -> workers that have joined: for whom their job waits

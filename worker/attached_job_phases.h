@@ -57,6 +57,7 @@ struct Running {
   std::set<std::uint32_t> gave_values{};  // local ranks whose initial values are there
   std::string stopped_by{};               // who asked for a stop, in words; empty: nobody, or not known
   Round begun{};                          // the view, after this round
+  bool whole = false;                     // all parameters are there, and kept for the next view
   bool loaded = false;                    // servers have that round in their stores
   std::uint32_t giver = kNobody;          // JobWelcome::giver
   std::optional<Giving> giving{};

@@ -26,7 +26,7 @@ namespace tributary {
 
 // Both wires and the attach protocol carry it first; another version is refused with a message that names both. Within
 // a version fields and kinds may be added (docs/data-path.md, "Messages of other releases").
-inline constexpr std::uint16_t kProtocolVersion = 14;
+inline constexpr std::uint16_t kProtocolVersion = 15;
 
 inline constexpr std::uint32_t kNobody = ~0u;  // in place of a rank
 
@@ -178,6 +178,7 @@ struct JobWelcome {  // coordinator -> workers: begin
   std::vector<std::uint32_t> model_ranks;  // as OpenJob::model_ranks
   std::vector<std::string> server_keys;    // in a cluster with keys: by shard; empty: there are none
   std::vector<ShardIndex> plain;           // of those: whose lanes do not encrypt, and take one-time tokens
+  NodeRank values_from;                    // all-reduce: who has what the view begins with, and passes it on
 
   static constexpr auto kWire = TRIB_WIRE(JobWelcome);
   static void fields(auto& m, auto&& field) {
@@ -209,6 +210,7 @@ struct JobWelcome {  // coordinator -> workers: begin
     field(m.server_keys, TRIB_WIRE(ServerKeys), AtMost{kMaxShards, "the list of servers' keys"},
           AtMost{kMaxNameBytes, "a server's key"});
     field(m.plain, TRIB_WIRE(Plain), AtMost{kMaxShards, "the list of servers that do not encrypt"});
+    field(m.values_from, TRIB_WIRE(ValuesFrom));
   }
 };
 struct JobWaits {  // coordinator -> workers that have joined, now and then: for whom their job waits

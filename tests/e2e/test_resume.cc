@@ -1,6 +1,9 @@
 // Stops and losses in the middle of a job: it goes on where it was, and ends in the bits of an undisturbed run.
 #include <signal.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "tests/e2e/e2e.h"
 
 namespace tributary::e2e::resume_test {
@@ -98,6 +101,10 @@ TEST_CASE("a trainer that is killed is noticed, a new one for its rank attaches 
   CHECK(all[0].at("restarts").get<int>() >= 1);
   CHECK(all[3].at("resumed_from").get<std::uint64_t>() >= 40);
   CHECK(all[0].at("digest") == reference);
+  // Trainers of the other node waited for that one: their node has its parameters, and servers need not send them.
+  std::ifstream file(cluster->workers()[0].log_file);
+  const std::string log(std::istreambuf_iterator<char>(file), {});
+  CHECK(log.find("were here before, servers sent 0") != std::string::npos);
   CHECK(cluster->stop().empty());
 }
 

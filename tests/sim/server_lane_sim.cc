@@ -203,7 +203,10 @@ ServerLaneSim::Link ServerLaneSim::link(JobId job, ViewId view, NodeRank node) {
 }
 
 void ServerLaneSim::send(PeerId to, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) {
-  if (const auto* answer = std::get_if<Answer>(&message)) world_.judge.answers(*answer, values.bytes());
+  // (Of one without values the node's own parameters are looked at, when it says that it has them.)
+  if (const auto* answer = std::get_if<Answer>(&message); answer && values) {
+    world_.judge.answers(*answer, values.bytes());
+  }
   // Views, rounds and jobs that are not open are a matter of time; nobody of ours sends what is wrong in itself.
   if (const auto* refusal = std::get_if<ErrorReply>(&message)) {
     using enum ErrorCode;
