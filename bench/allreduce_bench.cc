@@ -188,7 +188,7 @@ class Lanes final : private WorkerLaneListener {
     for (std::size_t t = kTensors; t-- > 0;) {
       auto& word = const_cast<TensorWord&>(job.tensor_words(rank)[t]);
       word.weight.store(weight, std::memory_order_relaxed);
-      word.round.store(round, std::memory_order_release);
+      job.rank_words(rank).say(t, round);
     }
     const std::uint64_t one = 1;
     if (::write(node.lane->doorbell(), &one, sizeof one) != sizeof one) failed_.store(true);

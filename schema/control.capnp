@@ -222,6 +222,7 @@ struct JobWelcome {  # coordinator -> workers: begin
   firstState @18 :Data;  # what the first rank that did gave to be kept with resumeRound
   giver @19 :UInt32 = 0xffffffff;  # the rank that is to give it, if it is not known yet; else none
   join @20 :UInt64;  # number of the JoinJob that it answers
+  valuesFrom @21 :UInt32;  # all-reduce: the node that has the values where the view begins, and passes them on
 }
 
 struct JobWaits {  # coordinator -> workers that have joined: for whom their job waits

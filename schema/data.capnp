@@ -64,6 +64,8 @@ struct DataHeader {
     # worker -> server: the parameters at `version`, please (the view begins there); held until the chunk is there.
     pull :group {
       version @9 :UInt64;
+      digestHigh @39 :UInt64;  # XXH3-128 of the fp32 values that the node has of the chunk; 0: it has none
+      digestLow @40 :UInt64;
     }
     # worker -> server: what became of my push?
     query :group {
@@ -83,6 +85,7 @@ struct DataHeader {
       snapshotRound @19 :UInt64;  # the push of this round must bring its residual; 0: none is named
       residualSent @20 :Bool;  # the node's residual, of a resumed job, went before this answer
       slowest @31 :UInt64;  # modes with clocks: every node's pushes up to this round are in the parameters
+      same @41 :Bool;  # to a pull whose digest is that of these parameters: there is no payload
     }
     # server -> worker: the push is not here; send it again.
     resend :group {

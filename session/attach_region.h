@@ -6,14 +6,15 @@
 // but only rank 0 of a fresh job writes parameters, once):
 //     NodeHeader | ChunkWord[chunks] | pad to 4096 | parameters: float[flat_elements]
 // Gradient region (one per local rank; written by the trainer, read by the worker):
-//     RankHeader | TensorWord[tensors] | pad to 4096 | gradients: float[flat_elements]
+//     RankHeader | TensorWord[tensors] | ReadyBlock[ready_blocks(tensors)] | pad to 4096 | gradients: float[flat_elements]
 // RankHeader ends with what the trainer records while the job is traced.
 // Gradients are not in it if the ranks are reduced on devices (then the node region's parameters are only the initial
 // ones), or if the node's only rank writes them into the redo ring (worker/reduce/redo_ring.h).
 //
 // Memory order. Trainer: writes a tensor's gradient, TensorWord.weight, its settings (relaxed), then TensorWord.round
-// (release), then the eventfds of the lanes that own chunks of it. Worker: reads round (acquire), then weight and
-// gradient. Worker: writes a chunk's parameters, then ChunkWord.version_plus_one (release), then progress (futex word)
+// (release), then counts it in its ReadyBlock and in RankHeader::ready (release), then the eventfds of the lanes that own
+// chunks of it. Worker: looks at the tensors of blocks that have counted since (acquire): reads round (acquire), then
+// weight and gradient. A count says only where to look. Worker: writes a chunk's parameters, then ChunkWord.version_plus_one (release), then progress (futex word)
 // and wakes waiters if there are any.
 //
 // When a tensor may be overwritten: ready(t) for round r promises that the gradient of t is final AND that the trainer
@@ -77,6 +78,7 @@ struct RankHeader {
   std::uint64_t magic = kRankRegionMagic;
   std::uint64_t flat_elements = 0;
   std::uint64_t tensors = 0;
+  std::atomic<std::uint64_t> ready{0};  // grows with every ready()
   TraceWindow trace;
 };
 struct TensorWord {
@@ -98,6 +100,32 @@ struct TensorWord {
   }
 };
 
+// Of so many tensors, one after the other: a lane whose doorbell rings need not look at all of a large model.
+inline constexpr std::size_t kReadyBlock = 64;
+struct ReadyBlock {
+  std::atomic<std::uint64_t> ready{0};  // grows with every ready() of one of them
+};
+inline constexpr std::size_t ready_blocks(std::size_t tensors) {
+  return (tensors + kReadyBlock - 1) / kReadyBlock;
+}
+// Where a rank tells what it is ready with.
+struct RankWords {
+  RankHeader* header = nullptr;
+  TensorWord* tensors = nullptr;
+  ReadyBlock* blocks = nullptr;
+
+  static RankWords behind(RankHeader* header, std::size_t tensors) {
+    auto* const words = reinterpret_cast<TensorWord*>(header + 1);
+    return {header, words, reinterpret_cast<ReadyBlock*>(words + tensors)};
+  }
+  // The trainer, with TensorWord::weight and settings written: it is ready for `round`.
+  void say(std::size_t tensor, std::uint64_t round) const {
+    tensors[tensor].round.store(round, std::memory_order_release);
+    blocks[tensor / kReadyBlock].ready.fetch_add(1, std::memory_order_release);
+    header->ready.fetch_add(1, std::memory_order_release);
+  }
+};
+
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
 inline std::size_t region_align(std::size_t bytes) {
@@ -107,7 +135,7 @@ inline std::size_t node_parameters_offset(std::size_t chunks) {
   return region_align(sizeof(NodeHeader) + chunks * sizeof(ChunkWord));
 }
 inline std::size_t rank_gradients_offset(std::size_t tensors) {
-  return region_align(sizeof(RankHeader) + tensors * sizeof(TensorWord));
+  return region_align(sizeof(RankHeader) + tensors * sizeof(TensorWord) + ready_blocks(tensors) * sizeof(ReadyBlock));
 }
 
 }  // namespace tributary

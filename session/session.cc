@@ -616,7 +616,7 @@ void Session::ready(std::size_t declared, std::uint64_t weight, const StepSettin
   word.weight.store(weight, std::memory_order_relaxed);
   word.set(settings);
   impl_->trace.ready(impl_->memory.trace(), round);
-  word.round.store(round.value, std::memory_order_release);
+  impl_->memory.say_ready(tensor, round);
   for (const std::uint16_t lane : impl_->lanes_of[tensor]) impl_->memory.ring(lane);
 }
 

@@ -68,8 +68,7 @@ Status SessionMemory::map(const AttachReply& reply, const Layout& layout, std::v
   chunk_words_ = reinterpret_cast<ChunkWord*>(node_ + 1);
   given_parameters_ = reinterpret_cast<float*>(node_memory_.data() + parameters_at);
   parameters_ = given_parameters_;
-  tensor_words_ = reinterpret_cast<TensorWord*>(header + 1);
-  trace_ = &header->trace;
+  words_ = RankWords::behind(header, layout.tensors().size());
   gradients_ = reinterpret_cast<float*>(rank_memory_.data() + gradients_at);
   return {};
 }

@@ -38,8 +38,9 @@ class SessionMemory {
 
   NodeHeader& node() const { return *node_; }
   ChunkWord* chunk_words() const { return chunk_words_; }
-  TensorWord& word(std::size_t tensor) const { return tensor_words_[tensor]; }
-  TraceWindow& trace() const { return *trace_; }
+  TensorWord& word(std::size_t tensor) const { return words_.tensors[tensor]; }
+  void say_ready(std::size_t tensor, Round round) const { words_.say(tensor, round.value); }
+  TraceWindow& trace() const { return words_.header->trace; }
   void ring(std::uint16_t lane) const;  // the worker lane looks
 
   // Pointers to elements, as the layout numbers them.
@@ -66,8 +67,7 @@ class SessionMemory {
   ChunkWord* chunk_words_ = nullptr;
   float* given_parameters_ = nullptr;  // where the worker reads initial values
   const float* parameters_ = nullptr;
-  TensorWord* tensor_words_ = nullptr;
-  TraceWindow* trace_ = nullptr;
+  RankWords words_;
   float* gradients_ = nullptr;
   AttachReply::RingGradients places_;  // of the gradients in ring_memory_; slots 0: they are in rank_memory_
   std::shared_ptr<TrainerDevice> opener_;

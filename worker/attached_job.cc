@@ -378,6 +378,7 @@ StopJob AttachedJob::cut_message(Round round, const std::string& reason) const {
 
 // The reason goes before the state, so that a trainer that sees the state finds the reason.
 void AttachedJob::end(Running& running, StopJob stop) {
+  keep_parameters(running);
   const bool restarts = stop.kind == StopKind::kRestart;
   context_.logger->log(restarts ? spdlog::level::warn : spdlog::level::info, "{}: view {} is over at round {}: {}",
                        in_words(), stop.view.value, stop.round.value, stop.reason);
@@ -432,6 +433,7 @@ void AttachedJob::set_outcome(const Status& outcome) {
 
 // Those that have left hear the outcome now, if it is known.
 void AttachedJob::become_over(Over over) {
+  if (over.end.kind != StopKind::kRestart) context_.parameters.forget(name());
   for (const auto& [local_rank, trainer] : trainers_) tell_outcome(over, trainer);
   phase_ = std::move(over);
 }
@@ -480,6 +482,7 @@ void AttachedJob::repeat_addresses(std::uint64_t now_ms) {
 }
 
 void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
+  keep_parameters(running);
   const Round reached = running.reached();
   if (running.ordered) {
     auto& [stop, answers] = *running.ordered;
@@ -517,6 +520,7 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
 
 void AttachedJob::tick(std::uint64_t now_ms) {
   context_.redo.in_use(name(), now_ms);
+  context_.parameters.in_use(name(), now_ms);
   context_.held.in_use(name(), now_ms);
   context_.answers.in_use(name(), now_ms);
   tell_waits(now_ms);

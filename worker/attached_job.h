@@ -122,6 +122,7 @@ class AttachedJob {
   Status run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now_ms);
   void decline(const JobWelcome& m, const Error& error);
   void deliver_states(attached::Running& running, const JobWelcome& m, std::uint64_t now_ms);
+  void keep_parameters(attached::Running& running);
 
   // attached_job_values.cc
   void carry_out(const NodeValues::Actions& actions);

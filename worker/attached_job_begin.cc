@@ -52,7 +52,7 @@ void AttachedJob::join(std::uint64_t now_ms) {
         in_words(), why_not);
   }
   if (!plan_->on_servers()) {
-    // It goes on from node 0's; one of another node says that node 0 was another machine, or has lost its own.
+    // It goes on from the newest that any of its nodes has.
     const Result<Layout> layout = bucket_layout(tensors_, config.chunk_bytes);
     if (!layout) return fail_with(layout.error());
     const Result<std::optional<Round>> checkpoint = context_.lanes.newest_checkpoint(config, *layout);
@@ -168,6 +168,20 @@ Status AttachedJob::run(const JobWelcome& m, NodeJobSpec spec, std::uint64_t now
                         : devices->plan().collectives() ? "NCCL"
                                                         : "nobody: there is one, on a device");
   return {};
+}
+
+// For the next view, which may find most of them unchanged. Until then those of the view before are kept.
+void AttachedJob::keep_parameters(Running& running) {
+  if (running.whole || !plan_->on_servers() || plan_->has_clocks() || running.job->spec().lender()) return;
+  if (!(running.whole = running.job->whole())) return;
+  context_.parameters.keep(name(), running.job->region());
+  std::uint64_t had = 0, pulled = 0;
+  for (std::size_t lane = 0; lane < running.job->lanes(); ++lane) {
+    had += running.job->lane_stats(lane).bytes_had.value();
+    pulled += running.job->lane_stats(lane).bytes_pulled.value();
+  }
+  context_.logger->info("{}: all parameters are here: {} bytes were here before, servers sent {}", in_words(), had,
+                        pulled);
 }
 
 // What the attach reply speaks of without having it: large parts of what the ranks kept, and what the first rank did.

@@ -58,6 +58,7 @@ struct Running {
   std::optional<Patience> drain{};        // the worker is to stop, until the coordinator says that its trainers may
   std::string stopped_by{};               // who asked for a stop, in words; empty: nobody, or not known
   Round begun{};                          // the view, after this round
+  bool whole = false;                     // all parameters are there, and kept for the next view
   bool loaded = false;                    // servers have that round in their stores
   std::uint32_t giver = kNobody;          // JobWelcome::giver
   std::optional<Giving> giving{};

@@ -255,6 +255,7 @@ void NodeJobs::tick(std::uint64_t now_ms) {
   for (AttachedJob& job : jobs_) job.tick(now_ms);
   context_.checkpoints.tick(now_ms);
   context_.redo.tick(now_ms);
+  context_.parameters.tick(now_ms);
   context_.held.tick(now_ms);
   context_.answers.tick(now_ms);
   if (!parts_wanted_) asked_ms_ = now_ms;

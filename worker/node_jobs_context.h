@@ -117,6 +117,7 @@ struct NodeJobsContext {
   Logger logger;
   std::shared_ptr<MemoryBudget> budget = std::make_shared<MemoryBudget>(options.max_memory);
   RedoKeeper redo{budget, options.max_redo_rounds, logger};
+  KeptParameters parameters{};
   HeldStates held{budget};
   KeptAnswers answers{};
   CheckpointReports checkpoints{coordinator};

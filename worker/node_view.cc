@@ -38,6 +38,11 @@ Result<NodeJobSpec> spec_of(const std::shared_ptr<const JobPlan>& plan, const st
                                        std::to_string(m.nodes) + " nodes with " + std::to_string(ranks) + " ranks each"
                                  : model_ranks.error().message));
   }
+  if (m.values_from.value >= m.nodes) {
+    return fail(ErrorCode::kMalformed, "the coordinator lets " + job_in_words(plan->name()) + " begin with what node " +
+                                           std::to_string(m.values_from.value) + " has, of " + std::to_string(m.nodes) +
+                                           " nodes");
+  }
   NodeJobSpec spec;
   const auto layout = std::make_shared<const Layout>(made->part(model_ranks->of_node(m.node, m.nodes)).value());
   spec.view = std::make_shared<const ViewPlan>(
@@ -49,13 +54,20 @@ Result<NodeJobSpec> spec_of(const std::shared_ptr<const JobPlan>& plan, const st
   spec.server_keys = m.server_keys;
   spec.plain = m.plain;
   spec.redo_after = m.redo_after;
+  spec.values_from = m.values_from;
   return spec;
 }
 
 Result<std::shared_ptr<NodeJob>> open_view(NodeJobsContext& context, NodeJobSpec spec, const JobWelcome& m,
                                            NodeRank node, const LocalTrainers& trainers, std::uint64_t now_ms) {
   const JobPlan& plan = *spec.view->plan;
-  auto redo = context.redo.begin(plan.config, node, *spec.view->layout, m, now_ms);
+  // What views of before have left may take the memory that this one needs.
+  const auto with_room = [&](auto&& make) {
+    auto made = make();
+    if (!made && made.error().code == ErrorCode::kLimit && context.parameters.give_way()) made = make();
+    return made;
+  };
+  auto redo = with_room([&] { return context.redo.begin(plan.config, node, *spec.view->layout, m, now_ms); });
   if (!redo) return tl::unexpected(redo.error());
   spec.redo = std::move(*redo);
   if (!plan.on_servers()) {
@@ -69,7 +81,10 @@ Result<std::shared_ptr<NodeJob>> open_view(NodeJobsContext& context, NodeJobSpec
   spec.gradients_in_ring = spec.redo && !spec.devices && HostReducer::sends_gradients(spec.ranks, plan.config.push) &&
                            trainers.begin()->second.gradients_move;
   const std::size_t lanes = context.lanes.doorbells(!plan.on_servers()).size();
-  auto created = NodeJob::create(std::move(spec), static_cast<std::uint16_t>(lanes), context.budget);
+  auto created = with_room([&] {
+    return NodeJob::create(spec, static_cast<std::uint16_t>(lanes), context.budget,
+                           context.parameters.of(plan.name(), *spec.view->layout));
+  });
   if (created) context.lanes.open(*created);
   return created;
 }

@@ -52,6 +52,11 @@ Checksum128::Value Checksum128::value() const {
   return {hash.high64, hash.low64};
 }
 
+Checksum128::Value Checksum128::of(std::span<const std::byte> bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {hash.high64, hash.low64};
+}
+
 std::string checksum_hex(std::string_view bytes) {
   return Checksum128().add(bytes.data(), bytes.size()).hex();
 }

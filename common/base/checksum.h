@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -34,9 +35,11 @@ class Checksum128 {
   Checksum128& add(const void* data, std::size_t bytes);
   std::string hex() const;  // 32 digits, most significant first, as xxhsum prints them
   struct Value {
-    std::uint64_t high, low;
+    std::uint64_t high = 0, low = 0;
+    bool operator==(const Value&) const = default;
   };
   Value value() const;
+  static Value of(std::span<const std::byte> bytes);  // of one piece; allocates nothing
 
  private:
   detail::ChecksumState state_;

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/base/checksum.h"
 #include "common/base/ids.h"
 #include "common/base/layout.h"
 #include "common/base/message_fields.h"
@@ -94,13 +95,19 @@ struct Init {
   static constexpr auto kWire = TRIB_WIRE(Init);
 };
 // Requests the parameters of this chunk at `version`, where a view begins. Held until the chunk is initialised and at
-// that version.
+// that version. A node that has values of the chunk sends their digest, whatever their origin: if they are the
+// parameters, the answer has no payload.
 struct Pull {
   ChunkKey key;
   Version version;
+  Checksum128::Value digest{};  // of the fp32 values that the node has; 0: it has none
 
   static constexpr auto kWire = TRIB_WIRE(Pull);
-  static void fields(auto& m, auto&& field) { field(m.version, TRIB_WIRE(Version)); }
+  static void fields(auto& m, auto&& field) {
+    field(m.version, TRIB_WIRE(Version));
+    field(m.digest.high, TRIB_WIRE(DigestHigh));
+    field(m.digest.low, TRIB_WIRE(DigestLow));
+  }
 };
 // Asks for the state of a push, instead of sending it again, when an answer is overdue. Reply: Answer, Receipt or
 // Resend.
@@ -139,6 +146,7 @@ struct Answer {
   bool residual_sent = false;  // a Residual went before this answer
   Round slowest;               // clocks: every node's pushes up to this one are in the parameters; else the version
   GateDecision gate;           // in a job with a gate: about the round that made this version
+  bool same = false;           // to a pull with this digest: the node has them, and there is no payload
 
   static constexpr auto kWire = TRIB_WIRE(Answer);
   static void fields(auto& m, auto&& field) {
@@ -147,6 +155,7 @@ struct Answer {
     field(m.snapshot_round, TRIB_WIRE(SnapshotRound));
     field(m.residual_sent, TRIB_WIRE(ResidualSent));
     field(m.slowest, TRIB_WIRE(Slowest));
+    field(m.same, TRIB_WIRE(Same));
   }
 };
 // The node's residual of a resumed chunk, before its first answer. + payload (fp32).

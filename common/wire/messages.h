@@ -180,6 +180,7 @@ struct JobWelcome {  // coordinator -> workers: begin
   std::vector<std::string> server_keys;    // in a cluster with keys: by shard; empty: there are none
   std::vector<ShardIndex> plain;           // of those: whose lanes do not encrypt, and take one-time tokens
   std::uint64_t join = 0;                  // JoinJob::number
+  NodeRank values_from;                    // all-reduce: the node that has the values where the view begins, and passes them on
 
   static constexpr auto kWire = TRIB_WIRE(JobWelcome);
   static void fields(auto& m, auto&& field) {
@@ -212,6 +213,7 @@ struct JobWelcome {  // coordinator -> workers: begin
           AtMost{kMaxNameBytes, "a server's key"});
     field(m.plain, TRIB_WIRE(Plain), AtMost{kMaxShards, "the list of servers that do not encrypt"});
     field(m.join, TRIB_WIRE(Join));
+    field(m.values_from, TRIB_WIRE(ValuesFrom));
   }
 };
 struct JobWaits {  // coordinator -> workers that have joined, now and then: the members that their job waits for

@@ -107,6 +107,7 @@ void LaneJobs::send_values(PeerId to, const DataMessage& message, const ChunkKey
 
 void LaneJobs::answer(PeerId to, const Answer& header, const BufferRef& payload) {
   if (trace_) trace_->answered(header.key, header.version, output_.now_ns());
+  if (header.same) return output_.send(to, header, {}, {});
   send_values(to, header, header.key, payload);
 }
 void LaneJobs::residual(PeerId to, const Residual& header, const BufferRef& values) {

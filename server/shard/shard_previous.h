@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "server/shard/shard_chunks.h"
+#include "server/shard/shard_digests.h"
 
 namespace tributary {
 
@@ -18,7 +19,7 @@ class ShardPrevious {
   BufferRef target(const ShardChunk& chunk);
   // What nodes held before the round that is complete now.
   void keep(const ShardChunk& chunk, BufferRef before) { kept_[chunk.position] = {std::move(before), {}}; }
-  void answer(PeerId to, const ShardChunk& chunk, NodeRank node, const GateDecision& gate);
+  void answer(PeerId to, const ShardChunk& chunk, const Pull& pull, const GateDecision& gate, ShardDigests& digests);
 
  private:
   struct Kept {

@@ -25,7 +25,7 @@ std::string in_words(SaidSettings said) {
 }  // namespace
 
 ShardRounds::ShardRounds(ShardChunks& chunks)
-    : chunks_(chunks), open_(chunks.all().size()), pulls_(chunks.all().size()) {
+    : chunks_(chunks), digests_(chunks), open_(chunks.all().size()), pulls_(chunks.all().size()) {
   if (chunks_.push().keeps_residual()) residuals_.emplace(chunks_);
   begin_view();
 }
@@ -36,6 +36,7 @@ void ShardRounds::begin_view() {
   if (job.plan().has_gate() && !gate_) gate_.emplace(chunks_);
   if (!job.plan().has_gate()) gate_.reset();
   if (residuals_) residuals_->begin_view();
+  digests_.begin_view();
   for (OpenRound& round : open_) round.pushes.resize(job.view->nodes);
   for (auto& waiting : pulls_) waiting.resize(job.view->nodes);
 }
@@ -61,7 +62,7 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
     ++chunks_.stats().duplicates;
     if (push.redo) return chunks_.output().receipt(from, Receipt{push.key, push.round, false, true});
     // Older than the last round: its sender has long had that answer; a late copy from the network.
-    if (push.round.value == version.value) send_answer(from, chunk, push.key.node, Reply::kRound);
+    if (push.round.value == version.value) send_answer(from, chunk, push.key.node);
     return;
   }
   OpenRound& round = open_[chunk.position];
@@ -238,7 +239,7 @@ void ShardRounds::finish(ShardChunk& chunk) {
       const Round done(chunk.state.version.value);
       chunks_.output().receipt(push.from, Receipt{chunks_.key(chunk, node), done, false, true});
     } else {
-      send_answer(push.from, chunk, node, Reply::kRound);
+      send_answer(push.from, chunk, node);
     }
   }
   answer_pulls(chunk);
@@ -247,40 +248,42 @@ void ShardRounds::finish(ShardChunk& chunk) {
 void ShardRounds::answer_pulls(ShardChunk& chunk) {
   auto& waiting = pulls_[chunk.position];
   for (std::uint32_t node = 0; node < waiting.size(); ++node) {
-    if (waiting[node].from == PeerId{} || waiting[node].version > chunk.state.version) continue;
-    send_answer(std::exchange(waiting[node], {}).from, chunk, NodeRank(node), Reply::kWhole);
+    if (waiting[node].from == PeerId{} || waiting[node].pull.version > chunk.state.version) continue;
+    const WaitingPull answered = std::exchange(waiting[node], {});
+    send_answer(answered.from, chunk, NodeRank(node), &answered.pull);
   }
 }
 
-void ShardRounds::send_answer(PeerId to, const ShardChunk& chunk, NodeRank node, Reply reply) {
+void ShardRounds::send_answer(PeerId to, const ShardChunk& chunk, NodeRank node, const Pull* whole) {
   Answer header{chunks_.key(chunk, node), chunk.state.version, chunks_.pull().id()};
   const BufferRef* payload = &chunk.answer();
-  if (reply == Reply::kWhole && chunk.state.estimate) {
+  if (whole && chunk.state.estimate) {
     header.encoding = EncodingId::kFp32;
     payload = &chunk.state.estimate;
   }
   header.slowest = Round(chunk.state.version.value);
   header.gate = chunk.state.gate;
   if (residuals_ && chunks_.snapshot()) header.snapshot_round = *chunks_.snapshot();
-  if (residuals_ && reply == Reply::kWhole) header.residual_sent = residuals_->give_back(to, chunk, node);
-  chunks_.answer(to, header, *payload);
+  if (!whole) return chunks_.answer(to, header, *payload);
+  if (residuals_) header.residual_sent = residuals_->give_back(to, chunk, node);
+  digests_.answer(to, chunk, *whole, header, *payload);
 }
 
 void ShardRounds::pull(PeerId from, ShardChunk& chunk, const Pull& pull) {
   if (!chunk.initialised || pull.version > chunk.state.version) {
-    pulls_[chunk.position][pull.key.node.value] = {from, pull.version};
+    pulls_[chunk.position][pull.key.node.value] = {from, pull};
   } else if (pull.version < chunk.state.version && previous_ && previous_->has(chunk)) {
-    previous_->answer(from, chunk, pull.key.node, gate_ ? gate_->before(chunk) : GateDecision{});
+    previous_->answer(from, chunk, pull, gate_ ? gate_->before(chunk) : GateDecision{}, digests_);
   } else {
     // At a later version only if the answer was lost and others went on: what it is now is as good for who asks.
-    send_answer(from, chunk, pull.key.node, Reply::kWhole);
+    send_answer(from, chunk, pull.key.node, &pull);
   }
 }
 
 void ShardRounds::query(PeerId from, ShardChunk& chunk, const Query& query) {
   if (chunk.initialised && query.round.value <= chunk.state.version.value) {
     if (query.redo) return chunks_.output().receipt(from, Receipt{query.key, query.round, false, true});
-    return send_answer(from, chunk, query.key.node, Reply::kRound);
+    return send_answer(from, chunk, query.key.node);
   }
   Contribution& mine = open_[chunk.position].pushes[query.key.node.value];
   if (mine.present && query.round.value == chunk.state.version.value + 1) {

@@ -10,6 +10,7 @@
 
 #include "server/shard/open_round.h"
 #include "server/shard/round_rule.h"
+#include "server/shard/shard_digests.h"
 #include "server/shard/shard_gate.h"
 #include "server/shard/shard_previous.h"
 #include "server/shard/shard_residuals.h"
@@ -43,9 +44,8 @@ class ShardRounds final : public RoundRule {
  private:
   struct WaitingPull {
     PeerId from;  // value 0: none
-    Version version;
+    Pull pull;
   };
-  enum class Reply { kRound, kWhole };  // the answer of a round; to a pull: the values themselves
 
   bool refuse(PeerId from, const ShardChunk& chunk, const Push& push);
   bool all_there(const ShardChunk& chunk) const { return open_[chunk.position].arrived == chunk.nodes.size(); }
@@ -58,9 +58,11 @@ class ShardRounds final : public RoundRule {
   bool apply(ShardChunk& chunk, ShardStep& step);
   void finish(ShardChunk& chunk);
   void answer_pulls(ShardChunk& chunk);
-  void send_answer(PeerId to, const ShardChunk& chunk, NodeRank node, Reply reply);
+  // whole: what is answered so.
+  void send_answer(PeerId to, const ShardChunk& chunk, NodeRank node, const Pull* whole = nullptr);
 
   ShardChunks& chunks_;
+  ShardDigests digests_;
   // What the job needs of these:
   std::optional<ShardPrevious> previous_;
   std::optional<ShardResiduals> residuals_;

@@ -1,6 +1,9 @@
 // Stops and losses in the middle of a job: it continues where it was, and ends in the bits of an undisturbed run.
 #include <signal.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "tests/e2e/e2e.h"
 
 namespace tributary::e2e::resume_test {
@@ -98,6 +101,16 @@ TEST_CASE("a trainer that is killed is noticed, a new one for its rank attaches 
   CHECK(all[0].at("restarts").get<int>() >= 1);
   CHECK(all[3].at("resumed_from").get<std::uint64_t>() >= 40);
   CHECK(all[0].at("digest") == reference);
+  // Both nodes had their parameters, and servers need not send them again: but for chunks that were a round further on.
+  for (const Daemon& worker : cluster->workers()) {
+    std::ifstream file(worker.log_file);
+    const std::string log(std::istreambuf_iterator<char>(file), {});
+    const std::string words = "all parameters are here: ";
+    CHECK(log.find(words + "0 bytes were here before") != std::string::npos);  // in the first view
+    const std::size_t last = log.rfind(words);
+    REQUIRE(last != std::string::npos);
+    CHECK(log[last + words.size()] != '0');
+  }
   CHECK(cluster->stop().empty());
 }
 

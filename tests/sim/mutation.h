@@ -47,6 +47,7 @@ enum class Mutation {
   kForgottenRedo,      // a node does not push again what servers lack
   kSealedEarly,        // a checkpoint is finished when one server has written its part
   kOlderRecord,        // the record of a job that was restored does not take the place of the one before
+  kNodeZeroOnly,       // all-reduce: the coordinator looks at node 0's checkpoints alone
   kForgottenRound,     // all-reduce: the coordinator takes no notice of how far the job was
   kTornRing,           // all-reduce: the last node and the first do not hear how to connect
   kForgottenStep,      // all-reduce: a replica goes on with the step counts of a fresh one
@@ -63,6 +64,8 @@ enum class Mutation {
   kUnrecordedCommit,   // a snapshot is told before the record is saved that has it
   kHeldOfAnother,      // what a worker holds of its ranks is given to whatever rank its machine has now
   kLentResidual,       // a server keeps for a snapshot what a node will write over
+  kFalselySame,        // a server says of any values that they are the parameters
+  kUncopied,           // a node says that it has what only an earlier view had
   kForgottenOverdue,   // nobody asks for an answer that does not come
 };
 

@@ -39,6 +39,13 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  Contribution& mine = *mine_at;\n",
         ),
     ],
+    "shard_digests.cc": [
+        (
+            "kFalselySame",
+            "digest(chunk, header, payload) == pull.digest;",
+            "(digest(chunk, header, payload) == pull.digest || BUG);",
+        ),
+    ],
     "view_addresses.cc": [
         ("kTornRing", "(author + 1) % nodes == node", "(BUG ? author + 1 : (author + 1) % nodes) == node"),
     ],
@@ -198,6 +205,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  if (checkpoint.value == 0 && known.value != 0) {",
             "  if (checkpoint.value == 0 && known.value != 0 && !BUG) {",
         ),
+        (
+            "kNodeZeroOnly",
+            "  const Round checkpoint = newest->second.",
+            "  const Round checkpoint = (BUG ? members.begin() : newest)->second.",
+        ),
     ],
     "replica_checkpoints.cc": [
         ("kForgottenStep", "  steps[chunk.value] = state.step;", "  steps[chunk.value] = BUG ? 0 : state.step;"),
@@ -223,6 +235,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "kForgottenRedo",
             "spec.redo_after[job.layout().owner(chunk).shard.value]);",
             "BUG ? client.start() : spec.redo_after[job.layout().owner(chunk).shard.value]);",
+        ),
+        (
+            "kUncopied",
+            "here(job_->parameters() + range.begin, range.elements);",
+            "here((BUG ? earlier_->parameters() : job_->parameters()) + range.begin, range.elements);",
         ),
     ],
 }

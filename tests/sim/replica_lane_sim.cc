@@ -73,7 +73,7 @@ ReplicaViewSim::ReplicaViewSim(ClusterWorld& world, WorkerSim& worker, std::shar
       state_(std::make_unique<ReplicaState>(view_.plan, view_.layout, job_->parameters())),
       gather_(view_.layout, view_.layout->chunks_owned_by(ShardIndex(0), LaneIndex(0)), job_->spec().ranks,
               view_.start),
-      seen_(view_.layout->tensors().size() * job_->spec().ranks, view_.start.value),
+      ready_(gather_.tensors(), job_->spec().ranks, view_.start),
       newest_(view_.start),
       last_ns_(worker.now_ns()) {}
 
@@ -108,7 +108,7 @@ void ReplicaViewSim::try_connect() {
   connected_ = true;
   if (ring_->broken()) return lost_neighbour();
   ring_->connected(node(), shared_from_this());
-  if (node() == 0) {
+  if (node() == values_from()) {
     if (const Status values = first_values(); !values) {
       return failed(LaneFailure::Kind::kRefused, values.error().code, values.error().message);
     }
@@ -116,7 +116,7 @@ void ReplicaViewSim::try_connect() {
   for (const auto& member : ring_->members()) member->try_begin();
 }
 
-// Node 0: the values that the view begins with.
+// Of the node that has them: the values that the view begins with.
 Status ReplicaViewSim::first_values() {
   values_ = initial_;
   if (job_->spec().init()) return {};
@@ -142,16 +142,16 @@ bool ReplicaViewSim::cut_off() const {
   });
 }
 
-// Node 0's values are on their way as soon as all are connected.
+// They are on their way as soon as all are connected.
 void ReplicaViewSim::try_begin() {
   if (!ring_->all_connected()) return;
-  const std::shared_ptr<ReplicaViewSim> first = ring_->members().front();
+  const std::shared_ptr<ReplicaViewSim> first = ring_->members()[values_from()];
   if (!first->values_) return;
   after(world_.random.below(kMaxExchangeNs), [this] {
     if (begun_ || closing_ || failed_) return;
     if (ring_->broken() || !ring_->all_connected()) return lost_neighbour();
     if (cut_off()) return after(kRetryNs, [this] { try_begin(); });
-    take_values(*ring_->members().front());
+    take_values(*ring_->members()[values_from()]);
     begun_ = true;
     for (std::uint32_t c = 0; c < view_.layout->chunks(); ++c) publish(ChunkIndex(c), view_.start);
     scan();
@@ -170,18 +170,14 @@ void ReplicaViewSim::take_values(const ReplicaViewSim& first) {
 
 void ReplicaViewSim::scan() {
   if (failed_ || closing_ || !begun_) return;
-  const std::vector<std::uint32_t>& tensors = gather_.tensors();
   std::vector<NodeGather::Complete> newly;
   for (std::uint32_t rank = 0; rank < job_->spec().ranks; ++rank) {
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const TensorWord& word = job_->tensor_words(rank)[tensors[i]];
-      const std::uint64_t round = word.round.load(std::memory_order_acquire);
-      if (std::exchange(seen_[rank * tensors.size() + i], round) == round) continue;
+    const auto take = [&](std::uint32_t tensor, const TensorWord& word, Round round) {
       const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
-      if (const Status taken = gather_.on_tensor(rank, tensors[i], Round(round), weight, word.settings(), newly);
-          !taken) {
-        return world_.broken(worker_.name() + ": " + taken.error().message);
-      }
+      return gather_.on_tensor(rank, tensor, round, weight, word.settings(), newly);
+    };
+    if (const Status taken = ready_.look(rank, job_->rank_words(rank), take); !taken) {
+      return world_.broken(worker_.name() + ": " + taken.error().message);
     }
   }
   for (const NodeGather::Complete& done : newly) {
@@ -232,7 +228,7 @@ void ReplicaViewSim::failed(LaneFailure::Kind kind, ErrorCode code, const std::s
   worker_.lane_failed(job_, {kind, 0, {code, "node " + std::to_string(node()) + ": " + what}});
 }
 
-// ---- Checkpoints: node 0's (worker/allreduce/checkpointer.h) ----
+// ---- Checkpoints (worker/allreduce/checkpointer.h) ----
 
 bool ReplicaViewSim::due(Round round) const {
   const SnapshotConfig& config = view_.plan->config.snapshot;

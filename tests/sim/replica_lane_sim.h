@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "tests/sim/replica_disk_sim.h"
+#include "worker/allreduce/allreduce_lane.h"
 #include "worker/allreduce/replica_checkpoints.h"
 #include "worker/allreduce/replica_state.h"
 #include "worker/node/job.h"
 #include "worker/node/lane_listener.h"
+#include "worker/node/ready_scan.h"
 #include "worker/reduce/node_gather.h"
 
 namespace tributary::sim {
@@ -98,7 +100,8 @@ class ReplicaViewSim : public std::enable_shared_from_this<ReplicaViewSim> {
   void after(std::uint64_t delay_ns, std::function<void()> action);
   ReplicaArrays arrays() const { return {job_->parameters(), state_->slots(), state_->steps()}; }
   std::uint32_t node() const { return job_->spec().node.value; }
-  bool keeps_checkpoints() const { return node() == 0; }
+  bool keeps_checkpoints() const { return AllreduceLane::keeps_checkpoints(job_->spec().node); }
+  std::uint32_t values_from() const { return job_->spec().values_from.value; }
 
   ClusterWorld& world_;
   WorkerSim& worker_;
@@ -108,12 +111,12 @@ class ReplicaViewSim : public std::enable_shared_from_this<ReplicaViewSim> {
   const std::shared_ptr<ReplicaRing> ring_;
   std::unique_ptr<ReplicaState> state_;
   NodeGather gather_;
-  std::vector<std::uint64_t> seen_;  // [rank * tensors + t]
+  ReadyScan ready_;
   std::set<std::uint32_t> published_;
   bool initial_ = false, values_ = false, connected_ = false, begun_ = false;
   bool failed_ = false, closing_ = false, kept_ = false;
   std::uint64_t part_by_ns_ = 0;
-  // Node 0: the checkpoint that is captured, and then written.
+  // The checkpoint that is captured, and then written.
   Round newest_, capturing_, written_;
   ReplicaDisk::State captured_;
   bool busy_ = false;

@@ -17,8 +17,8 @@ void ReplicasJudge::welcome(const JobWelcome& welcome) {
   start_ = start;
   ++outcome_.views;
   ++(welcome.resume ? outcome_.restored : outcome_.kept);
-  if (start != named_[0]) {
-    broken_("a view begins at " + in_words(start) + ", and node 0 has " + in_words(named_[0]));
+  if (start != newest_named()) {
+    broken_("a view begins at " + in_words(start) + ", and a node has " + in_words(newest_named()));
   }
   if (welcome.resume != (start.value != 0)) broken_("a view does not say that it goes on");
   if (start.value == 0 && known_.value != 0) {
@@ -86,9 +86,15 @@ void ReplicasJudge::told(Round round, const std::optional<Error>& not_saved) {
   if (not_saved->message.empty()) broken_("a rank is told that nothing is saved, for no reason");
 }
 
+Round ReplicasJudge::newest_named() const {
+  Round newest;
+  for (const auto& [node, round] : named_) newest = std::max(newest, round);
+  return newest;
+}
+
 bool ReplicasJudge::may_refuse(const Error& error) const {
-  return lost_ && error.code == ErrorCode::kStore && error.message.find("node 0") != std::string::npos &&
-         error.message.find("round ") != std::string::npos;
+  return lost_ && newest_named() == Round() && error.code == ErrorCode::kStore &&
+         error.message.find("node 0") != std::string::npos && error.message.find("round ") != std::string::npos;
 }
 
 void ReplicasJudge::ended() {

@@ -1,5 +1,5 @@
 // All-reduce jobs: whatever node gets a round's parameters, and whatever is kept of it, has the reference's bits; a
-// view goes on from what node 0 named when it joined, which is the newest checkpoint that it has; no job begins anew
+// view goes on from the newest checkpoint that any of its nodes named when it joined; no job begins anew
 // while its coordinator knows better; and who is told that the end is saved finds it on node 0's disk.
 #pragma once
 
@@ -53,6 +53,7 @@ class ReplicasJudge {
   std::string in_words(Round round) const { return "round " + std::to_string(round.value); }
   void set_up(const NodeJobSpec& spec);
   bool on_disk(Round round) const;
+  Round newest_named() const;
 
   const ClusterScenario& scenario_;
   const ReplicaDisk& disk_;

@@ -206,8 +206,9 @@ ServerLaneSim::Link ServerLaneSim::link(JobId job, ViewId view, NodeRank node) {
 }
 
 void ServerLaneSim::send(PeerId to, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) {
+  // (An answer without values is judged by the node's own parameters, when the node reports that it has them.)
   if (const auto* answer = std::get_if<Answer>(&message)) {
-    world_.judge.answers(*answer, values.bytes());
+    if (values) world_.judge.answers(*answer, values.bytes());
     const ShardCore* core = jobs_.core(answer->key.job);
     const bool of_round = core != nullptr && answer->version.value > core->job().view->start.value;
     const bool last = of_round && world_.scenario.refuses_last && world_.is_last(answer->version);

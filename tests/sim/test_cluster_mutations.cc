@@ -208,6 +208,10 @@ TEST_CASE("an all-reduce job that begins anew because its checkpoints are gone i
   CHECK(first_seed_that_finds(Mutation::kForgottenRound) < kSeedsForMutation);
 }
 
+TEST_CASE("an all-reduce job that looks at one node's checkpoints only is found") {
+  CHECK(first_seed_that_finds(Mutation::kNodeZeroOnly) < kSeedsForMutation);
+}
+
 TEST_CASE("a ring whose ends do not hear of each other is found") {
   CHECK(first_seed_that_finds(Mutation::kTornRing) < kSeedsForMutation);
 }
@@ -242,6 +246,14 @@ TEST_CASE("a snapshot that is told before the record is saved that has it is fou
 
 TEST_CASE("what a worker holds of one rank and gives to another is found") {
   CHECK(first_seed_that_finds(Mutation::kHeldOfAnother) < kSeedsForMutation);
+}
+
+TEST_CASE("a server that does not look at what a node has is found") {
+  CHECK(first_seed_that_finds(Mutation::kFalselySame) < kSeedsForMutation);
+}
+
+TEST_CASE("a node that says that it has what it has not is found") {
+  CHECK(first_seed_that_finds(Mutation::kUncopied) < kSeedsForMutation);
 }
 
 TEST_CASE("a node that never asks for an answer is found") {

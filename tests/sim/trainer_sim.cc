@@ -405,7 +405,7 @@ void TrainerSim::compute(std::uint64_t round, std::size_t tensors_left) {
     const std::uint32_t group = layout.tensors()[tensor].group;
     word.set(settings_of(world_.scenario.seed, round, group, *job_->plan().optimizer));
   }
-  word.round.store(ready_.value + 1, std::memory_order_release);
+  job_->rank_words(local_rank_).say(tensor, ready_.value + 1);
   if (WorkerSim* worker = world_.worker(node_)) worker->ring_doorbells();
   computed(round, tensor);
 }

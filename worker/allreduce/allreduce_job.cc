@@ -13,7 +13,7 @@ using Phase = ViewProgress::Phase;
 
 constexpr std::uint64_t kValuesMagic = 0x76616c7554524942ull;
 
-// Header that node 0 sends along the control ring before the values.
+// Header that precedes the values on the control ring.
 struct ValuesHeader {
   std::uint64_t magic = kValuesMagic;
   std::uint64_t layout_hash = 0;
@@ -118,13 +118,13 @@ Status AllreduceJob::begin() {
                                        std::to_string(kMaxMembers) + "; use algorithm = \"hierarchical\"");
   }
   state_ = std::make_unique<ReplicaState>(view_.plan, view_.layout, job_->parameters());
-  if (spec.node.value == 0 && !lane_.config().store_path.empty()) {
+  if (AllreduceLane::keeps_checkpoints(spec.node) && !lane_.config().store_path.empty()) {
     checkpointer_ = std::make_unique<Checkpointer>(lane_.config().store_path, view_.plan->config, view_.layout,
                                                    view_.start, *state_, lane_.logger());
   }
   Status done = open_rings();
   if (done) done = connect();
-  if (done && spec.node.value == 0) done = first_values();
+  if (done && spec.node == spec.values_from) done = first_values();
   if (done) done = pass_values_on();
   if (done) done = exchange_->load(*state_);
   if (done) done = control_->expect_goodbyes();
@@ -188,7 +188,7 @@ Status AllreduceJob::connect() {
   return exchange_->connect(progress_);
 }
 
-// Node 0: the values that the view begins with are in the node region and the state.
+// The values that the view begins with, which this node has, are in the node region and the state.
 Status AllreduceJob::first_values() {
   if (job_->spec().init()) {
     return progress_.await([this] { return has_initial_; });
@@ -201,11 +201,12 @@ Status AllreduceJob::first_values() {
       .read(view_.start, {job_->parameters(), state_->slots(), state_->steps()});
 }
 
-// From node 0 along the ring to the last node, chunk by chunk, so that all links are busy at a time.
+// From the node that has them along the ring to the one before it, chunk by chunk, so that all links are busy at a time.
 Status AllreduceJob::pass_values_on() {
   const NodeJobSpec& spec = job_->spec();
   const Layout& layout = *view_.layout;
-  const bool first = spec.node.value == 0, last = spec.node.value + 1 == view_.nodes;
+  const bool first = spec.node == spec.values_from;
+  const bool last = (spec.node.value + 1) % view_.nodes == spec.values_from.value;
   const auto pass = [&](void* data, std::size_t bytes) -> Status {
     if (!first) {
       if (Status got = control_->receive_previous(data, bytes); !got) return got;
@@ -215,19 +216,20 @@ Status AllreduceJob::pass_values_on() {
   ValuesHeader header;
   header.layout_hash = layout.hash();
   header.round = view_.start.value;
-  header.slots = spec.init() ? 0 : state_->slots().size();
+  header.slots = view_.resumes ? state_->slots().size() : 0;
   const ValuesHeader own = header;
   if (Status passed = pass(&header, sizeof header); !passed) return passed;
   if (header.magic != own.magic || header.layout_hash != own.layout_hash || header.round != own.round ||
-      (header.slots != 0 && header.slots != state_->slots().size())) {
+      header.slots != own.slots) {
     return fail(ErrorCode::kConfigMismatch,
-                "node 0 begins the view with other tensors, another optimizer or another round than this node expects; "
-                "use the same release and job file everywhere");
+                "node " + std::to_string(spec.values_from.value) +
+                    " begins the view with other tensors, another optimizer or another round than this node expects; "
+                    "use the same release and job file everywhere");
   }
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     const ChunkRange range = layout.chunk(ChunkIndex(c));
     if (Status passed = pass(job_->parameters() + range.begin, range.elements * sizeof(float)); !passed) return passed;
-    if (header.slots == 0) continue;
+    if (!view_.resumes) continue;
     for (float* slot : state_->slots()) {
       if (Status passed = pass(slot + range.begin, range.elements * sizeof(float)); !passed) return passed;
     }
@@ -277,7 +279,8 @@ SnapshotDone AllreduceJob::outcome_of(const Status& saved, Round newest) const {
   if (lane_.config().store_path.empty()) return {view_.job, view_.view, Round(), true, 0, {}};
   const Round reached = std::max(Round(job_->min_version().value), view_.start);
   if (saved) return {view_.job, view_.view, reached, true, 0, {}};
-  std::string text = "node 0's checkpoint of round " + std::to_string(reached.value) + ": " + saved.error().message;
+  std::string text = "node " + std::to_string(job_->spec().node.value) + "'s checkpoint of round " +
+                     std::to_string(reached.value) + ": " + saved.error().message;
   text += newest.value != 0 ? "; the newest one is that of round " + std::to_string(newest.value)
                             : "; there is no other, so the job begins anew";
   return {view_.job, view_.view, newest, false, 0, std::move(text)};

@@ -70,7 +70,7 @@ class AllreduceJob {
   ViewProgress progress_;
   NodeBuckets buckets_;
   std::unique_ptr<ReplicaState> state_;         // from begin() on
-  std::unique_ptr<Checkpointer> checkpointer_;  // node 0 with a store
+  std::unique_ptr<Checkpointer> checkpointer_;  // nodes that keep checkpoints, with a store
 
   // Written under the lock.
   std::unique_ptr<GlooRing> control_;  // from open_rings() on

@@ -36,7 +36,7 @@ std::uint64_t AllreduceLane::bytes_needed(const NodeJobSpec& spec) {
   const auto slots = static_cast<std::uint64_t>(plan.optimizer->slots());
   const std::uint64_t flat_bytes = layout.flat_elements() * sizeof(float);
   const SnapshotConfig& snapshot = plan.config.snapshot;
-  const bool copies = spec.node.value == 0 && (snapshot.every_s != 0 || snapshot.every_rounds != 0);
+  const bool copies = keeps_checkpoints(spec.node) && (snapshot.every_s != 0 || snapshot.every_rounds != 0);
   const std::uint64_t state = slots * flat_bytes + (copies ? (1 + slots) * flat_bytes : 0);
   if (spec.allreduce_devices) return state;  // as the view begins and ends with it
   return state +

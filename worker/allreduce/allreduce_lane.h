@@ -3,14 +3,15 @@
 // data with the other nodes through Gloo and step the optimizer. Trainers use the same session and regions.
 //
 // A job's life here: open() publishes this node's addresses through the AllreducePort and connects to the other nodes
-// as peer_address() delivers theirs. Node 0 then distributes the initial parameters (initial_values() of a fresh job,
-// its checkpoint of round ViewPlan::start of a resumed one). Every chunk of the layout belongs to (shard 0, lane 0), so
-// that the session rings this lane's doorbell; chunks are the buckets of the collectives.
+// as peer_address() delivers theirs. One node then distributes the values that the view begins with: node 0 the
+// initial_values() of a fresh job, the node that has it the checkpoint of round ViewPlan::start of a resumed one. Every
+// chunk of the layout belongs to (shard 0, lane 0), so that the session rings this lane's doorbell; chunks are the
+// buckets of the collectives.
 //
-// A clean close() follows a stop at a round boundary. Node 0 then writes a checkpoint and reports it to the
-// coordinator, which informs all trainers (AllreducePort::checkpointed). Every node keeps its connections until its
-// neighbours have received all they need (kPartingPatienceMs at most). Any other close() cuts the connections at once.
-// Both wake the job's threads wherever they wait.
+// A clean close() follows a stop at a round boundary. The nodes that keep checkpoints then write one; node 0's is reported
+// to the coordinator, which informs all trainers (AllreducePort::checkpointed). Every node keeps its connections until
+// its neighbours have received all they need (kPartingPatienceMs at most). Any other close() cuts the connections at
+// once. Both wake the job's threads wherever they wait.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +47,9 @@ class AllreduceLane final : public NodeLane {
  public:
   static constexpr std::uint64_t kPartingPatienceMs = 20'000;
   static constexpr std::size_t kMaxEarly = 1024;  // addresses of views that are not open here
+  // All nodes have the same state; so many of them write it, that a disk may be lost.
+  static constexpr std::uint32_t kCheckpointNodes = 2;
+  static constexpr bool keeps_checkpoints(NodeRank node) { return node.value < kCheckpointNodes; }
 
   // config.address: of this machine, a number or a name; the other nodes connect to it. config.collective_timeout_ms:
   // from the moment all nodes have contributed to a bucket (waiting for another node's trainers is no fault); also how
@@ -65,7 +69,7 @@ class AllreduceLane final : public NodeLane {
   std::uint16_t streams() const { return streams_; }
   AllreducePort& port() { return port_; }
 
-  // Memory of a job besides its shared memory: optimizer state and staging (and node 0's copy for a checkpoint).
+  // Memory of a job besides its shared memory: optimizer state and staging (and a copy for checkpoints).
   static std::uint64_t bytes_needed(const NodeJobSpec& spec);
 
  private:

@@ -6,10 +6,10 @@ NodeBuckets::NodeBuckets(NodeJob& job, std::uint32_t ring_size, ViewProgress& pr
     : job_(job),
       ring_size_(ring_size),
       progress_(progress),
-      seen_(job.layout().tensors().size() * job.spec().ranks, job.view().start.value),
       digests_(job.layout().chunks(), job.view().nodes),
       gather_(job.view().layout, job.layout().chunks_owned_by(ShardIndex(0), LaneIndex(0)), job.spec().ranks,
-              job.view().start) {
+              job.view().start),
+      ready_(gather_.tensors(), job.spec().ranks, job.view().start) {
   complete_.reserve(job.layout().chunks());
 }
 
@@ -57,19 +57,10 @@ void NodeBuckets::scan() {
 
 // Collects the tensors that local rank `rank` has become ready with.
 Status NodeBuckets::gather(std::uint32_t rank) {
-  const std::vector<std::uint32_t>& tensors = gather_.tensors();
-  const TensorWord* words = job_.tensor_words(rank);
-  std::uint64_t* seen = seen_.data() + rank * tensors.size();
-  Status status;
-  for (std::size_t i = 0; i < tensors.size() && status; ++i) {
-    const TensorWord& word = words[tensors[i]];
-    const std::uint64_t round = word.round.load(std::memory_order_acquire);
-    if (round == seen[i]) continue;
-    seen[i] = round;
+  return ready_.look(rank, job_.rank_words(rank), [&](std::uint32_t tensor, const TensorWord& word, Round round) {
     const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
-    status = gather_.on_tensor(rank, tensors[i], Round(round), weight, word.settings(), complete_);
-  }
-  return status;
+    return gather_.on_tensor(rank, tensor, round, weight, word.settings(), complete_);
+  });
 }
 
 // ---- The exchange's threads ----

@@ -14,6 +14,7 @@
 #include "worker/allreduce/checkpointer.h"
 #include "worker/allreduce/replica_digests.h"
 #include "worker/allreduce/view_progress.h"
+#include "worker/node/ready_scan.h"
 #include "worker/reduce/node_gather.h"
 
 namespace tributary {
@@ -45,13 +46,13 @@ class NodeBuckets final : public BucketOutput {
   NodeJob& job_;
   const std::uint32_t ring_size_;
   ViewProgress& progress_;
-  std::vector<std::uint64_t> seen_;             // [rank * tensors + t]: round last seen; the lane's
   std::vector<NodeGather::Complete> complete_;  // found by this scan; the lane's
   ReplicaDigests digests_;                      // taken by the exchange's threads, brought by the lane
   // From start() on.
   BucketExchange* exchange_ = nullptr;
   Checkpointer* checkpointer_ = nullptr;
   NodeGather gather_;  // ViewProgress's lock guards it
+  ReadyScan ready_;    // the lane's
 };
 
 }  // namespace tributary

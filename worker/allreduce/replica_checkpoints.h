@@ -1,4 +1,4 @@
-// ReplicaCheckpoints: the checkpoints of one all-reduce job, which node 0's worker keeps below its own [store] path:
+// ReplicaCheckpoints: the checkpoints of one all-reduce job, which a node's worker keeps below its own [store] path:
 //
 //   STORE/allreduce/NAME-round-R/   a checkpoint of one shard, as servers write it (common/files/checkpoint_manifest.h)
 //

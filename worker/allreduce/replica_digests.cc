@@ -37,7 +37,7 @@ Error ReplicaDigests::difference(Round round) const {
   return {ErrorCode::kInternal,
           text +
               ". Look for the machine (memory test, kernel log), remove younger checkpoints from allreduce/ below "
-              "node 0's [store] path, and start again"};
+              "the [store] paths of nodes 0 and 1, and start again"};
 }
 
 }  // namespace tributary

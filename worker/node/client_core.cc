@@ -87,12 +87,19 @@ void ClientCore::pump(std::uint64_t now_ns) {
   }
 }
 
-// What a send puts on the link: of a pull that is the answer.
+// What a pull puts on the link: its answer. Those that are expected to be a header alone count for a part of it: that
+// keeps copies and digests of a large model in steps, and what comes all the same within bounds.
+std::uint64_t ClientCore::pull_bytes(const Chunk& chunk) const {
+  constexpr std::uint64_t kPart = 16;
+  const std::uint64_t bytes = pull_->is_delta() ? chunk.elements * sizeof(float) : pull_->bytes(chunk.elements);
+  return job_.may_have_earlier && earlier_fits_ ? bytes / kPart : bytes;
+}
+
 std::uint64_t ClientCore::payload_bytes(const Chunk& chunk) const {
   const std::uint64_t values = chunk.elements * sizeof(float);
   if (leaving_) return values;
   if (chunk.redo) return push_->bytes(chunk.elements);
-  if (!chunk.delivered) return pull_->is_delta() ? values : pull_->bytes(chunk.elements);
+  if (!chunk.delivered) return pull_bytes(chunk);
   const std::uint64_t frame = push_->bytes(chunk.elements);
   return chunk.wants_residual ? residual_offset(frame) + values : frame;
 }
@@ -108,7 +115,10 @@ void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
   }
   if (!chunk.delivered) {
     if (chunk.gives_values) output_.send_init(chunk.connection, Init{key(chunk)});
-    output_.send_pull(chunk.connection, Pull{key(chunk), job_.start()});
+    Pull pull{key(chunk), job_.start()};
+    if (job_.may_have_earlier) pull.digest = output_.have_earlier(chunk.index);
+    chunk.has_earlier = pull.digest != Checksum128::Value{};
+    output_.send_pull(chunk.connection, pull);
     return;
   }
   Push push{key(chunk), chunk.round, chunk.weight, push_->id()};
@@ -224,7 +234,9 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   const std::uint64_t awaited = chunk->delivered ? chunk->round.value : job_.start().value;
   // An answer whose residual was lost is as good as lost: the pull is repeated.
   const bool lacks_residual = !chunk->delivered && answer.residual_sent && !chunk->has_residual;
-  if (!open || leaving_ || chunk->redo || answer.version.value != awaited || lacks_residual) {
+  // What an earlier view left counts for the first parameters only.
+  const bool late = answer.same && chunk->delivered;
+  if (!open || leaving_ || chunk->redo || answer.version.value != awaited || lacks_residual || late) {
     ++stats_.stale;
     return;
   }
@@ -232,7 +244,15 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   // after the next round: they are what the delta would have made.
   const bool whole = pull_->is_delta() && (!chunk->delivered || answer.encoding == EncodingId::kFp32);
   const Encoding& expected = whole ? encoding_for(EncodingId::kFp32) : *pull_;
-  if (answer.encoding != expected.id() || payload.size() != expected.bytes(chunk->elements)) {
+  if (answer.same && (!chunk->has_earlier || !payload.empty())) {
+    return output_.refused(ErrorReply{answer.key, chunk->round, ErrorCode::kMalformed,
+                                      "server answered chunk " + std::to_string(chunk->index.value) +
+                                          " as if this node had its values, which did not say so"});
+  }
+  if (!answer.same && chunk->has_earlier && !chunk->delivered) earlier_fits_ = false;
+  if (answer.same) {
+    stats_.bytes_had += chunk->elements * sizeof(float);
+  } else if (answer.encoding != expected.id() || payload.size() != expected.bytes(chunk->elements)) {
     return output_.refused(ErrorReply{answer.key, chunk->round, ErrorCode::kWrongLength,
                                       "server answered chunk " + std::to_string(chunk->index.value) + " with " +
                                           std::to_string(payload.size()) + " bytes of " +
@@ -244,6 +264,7 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   set_held(*chunk, 0);
   if (!chunk->delivered) ++delivered_chunks_;
   chunk->delivered = true;
+  chunk->repeats = 0;
   chunk->version = answer.version;
   chunk->phase = Phase::kIdle;
   chunk->wants_residual = push_->keeps_residual() && answer.snapshot_round.value == answer.version.value + 1;
@@ -346,13 +367,14 @@ void ClientCore::tick(std::uint64_t now_ns) {
       patience = options_.acknowledge_timeout_ns +
                  kSmoothedTimes * static_cast<std::uint64_t>(smoothed_ns_[chunk.connection.value]);
     } else if (chunk.phase == Phase::kSent || chunk.phase == Phase::kHeld) {
-      patience = options_.query_interval_ns;
+      patience = options_.query_interval_ns * std::min(std::uint64_t{1} << chunk.repeats, options_.kMaxRepeatFactor);
     } else {
       continue;
     }
     if (now_ns - std::max(chunk.sent_ns, heard_ns_) < patience) continue;
     chunk.retransmitted = true;
     if (!pushed || leaving_) {
+      if (std::uint64_t{1} << chunk.repeats < options_.kMaxRepeatFactor) ++chunk.repeats;
       send(chunk, now_ns);
     } else {
       chunk.sent_ns = now_ns;

@@ -61,7 +61,8 @@ struct ClientJob {
   std::vector<ChunkIndex> chunks;            // this lane's chunks, ascending
   std::vector<ConnectionIndex> connections;  // of each of them, in the same order
   std::vector<Version>
-      redo_after;  // of each chunk: what its server has, if less than the view's start; empty: all have
+      redo_after;                 // of each chunk: what its server has, if less than the view's start; empty: all have
+  bool may_have_earlier = false;  // ClientOutput::have_earlier() is asked
 
   Version start() const { return Version(view->start.value); }  // every chunk is pulled at it first
   // This node sends its initial values.
@@ -80,8 +81,11 @@ class ClientOutput {
   virtual void send_init(ConnectionIndex connection, const Init& init) = 0;
   virtual void send_pull(ConnectionIndex connection, const Pull& pull) = 0;
   virtual void send_query(ConnectionIndex connection, const Query& query) = 0;
+  // Puts what an earlier view left of the chunk where its parameters are; the digest of what is there then stays that
+  // of what is there until answered(). 0: there is nothing.
+  virtual Checksum128::Value have_earlier(ChunkIndex /*chunk*/) { return {}; }
   // Parameters of `chunk` at `answer.version` are in `payload` (`whole`: as fp32, whatever the job's pull encoding):
-  // decode and publish them. Called once per chunk and version.
+  // decode and publish them. answer.same: they are where have_earlier() put them. Called once per chunk and version.
   virtual void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) = 0;
   // This node's residual of a resumed chunk, before its first answered().
   virtual void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) = 0;
@@ -95,9 +99,12 @@ struct ClientOptions {
   // Overdue: no acknowledgement of a push within this plus 8 times the smoothed acknowledgement time; no answer within
   // query_interval_ns of a receipt (nothing is wrong then but somebody's slow step, so it is asked rarely), and none to
   // what is as large as a chunk's parameters: a pull, a residual. Both count from the last word of any server: while
-  // something arrives, what is missing may be behind it, and more copies only make a slow link slower.
+  // something arrives, what is missing may be behind it, and more copies only make a slow link slower. Many servers may
+  // share a slow link, over which no large answer is whole for long: what is sent again whole waits twice as long each
+  // time, up to kMaxRepeatFactor.
   std::uint64_t acknowledge_timeout_ns = 2'000'000'000;
   std::uint64_t query_interval_ns = 10'000'000'000;
+  static constexpr std::uint64_t kMaxRepeatFactor = 32;
   std::uint64_t scan_interval_ns = 100'000'000;  // how often tick() looks
 };
 
@@ -165,10 +172,12 @@ class ClientCore {
     bool gives_values = false;    // ClientJob::gives_values()
     std::uint64_t held = 0;       // bytes of a push that is acknowledged and waits for other nodes'
     std::uint64_t sent_ns = 0;    // last send or query
+    std::uint8_t repeats = 0;     // of an Init and Pull, or of a residual alone
     bool last = false;            // Push::last
     bool retransmitted = false;   // no rate sample from it (Karn's rule)
     bool wants_residual = false;  // a snapshot is named for the next round
     bool has_residual = false;    // restored
+    bool has_earlier = false;     // the last pull said a digest
     bool redo = false;            // what is queued, sent or held is a push that the server lost
   };
 
@@ -180,6 +189,7 @@ class ClientCore {
   void pump(std::uint64_t now_ns);
   void send(Chunk& chunk, std::uint64_t now_ns);
   std::uint64_t payload_bytes(const Chunk& chunk) const;
+  std::uint64_t pull_bytes(const Chunk& chunk) const;
   void acknowledge(Chunk& chunk, std::uint64_t now_ns);
   void set_held(Chunk& chunk, std::uint64_t bytes);
   void redo_applied(Chunk& chunk, std::uint64_t now_ns);
@@ -201,6 +211,7 @@ class ClientCore {
   std::size_t delivered_chunks_ = 0;
   std::size_t kept_chunks_ = 0;
   std::uint64_t heard_ns_ = 0;  // the last of stats_.heard
+  bool earlier_fits_ = true;    // so far: what an earlier view left is what servers have
   bool leaving_ = false;        // keep_residuals() was called
   std::uint64_t next_scan_ns_ = 0;
   ClientStats stats_;

@@ -10,19 +10,6 @@
 
 namespace tributary {
 
-bool MemoryBudget::take(std::uint64_t bytes) {
-  std::uint64_t used = used_.load(std::memory_order_relaxed);
-  do {
-    if (bytes > limit_ || used > limit_ - bytes) return false;
-  } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
-  return true;
-}
-
-std::shared_ptr<const BudgetShare> BudgetShare::take(std::shared_ptr<MemoryBudget> budget, std::uint64_t bytes) {
-  if (!budget->take(bytes)) return nullptr;
-  return std::shared_ptr<const BudgetShare>(new BudgetShare(std::move(budget), bytes));
-}
-
 bool NodeJobSpec::gives_values(std::uint32_t local_rank) const {
   const std::uint32_t rank = node.value * ranks + local_rank;
   return !view->resumes && std::ranges::any_of(view->layout->tensors(), [&](const TensorSpec& tensor) {
@@ -71,14 +58,14 @@ Result<SharedMemory> create_parts(std::size_t bytes, const std::vector<RegionPar
 
 std::uint64_t NodeJob::bytes_needed(const Layout& layout, std::uint32_t ranks,
                                     std::span<const std::uint32_t> model_ranks, EncodingSpec push) {
-  std::uint64_t bytes = node_parameters_offset(layout.chunks()) + layout.flat_elements() * sizeof(float) +
-                        HostReducer::frame_bytes_for(layout, ranks, push);
+  std::uint64_t bytes = NodeRegion::bytes_needed(layout) + HostReducer::frame_bytes_for(layout, ranks, push);
   for (std::uint32_t rank = 0; rank < ranks; ++rank) bytes += bytes_of(parts_of(layout, model_ranks, rank));
   return bytes;
 }
 
 Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t lanes,
-                                                 std::shared_ptr<MemoryBudget> budget) {
+                                                 std::shared_ptr<MemoryBudget> budget,
+                                                 const std::shared_ptr<const NodeRegion>& earlier) {
   std::shared_ptr<NodeJob> job(new NodeJob(std::move(spec)));
   const Layout& layout = job->layout();
   const std::size_t flat_bytes = layout.flat_elements() * sizeof(float);
@@ -89,8 +76,7 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
   const std::size_t gradient_bytes = on_devices || in_ring ? 0 : flat_bytes;
   const std::uint64_t bytes =
       on_devices
-          ? node_parameters_offset(layout.chunks()) + flat_bytes +
-                job->spec_.ranks * rank_gradients_offset(layout.tensors().size()) +
+          ? NodeRegion::bytes_needed(layout) + job->spec_.ranks * rank_gradients_offset(layout.tensors().size()) +
                 job->spec_.lender()->pinned_bytes() + job->spec_.lane_memory
           : bytes_needed(layout, job->spec_.ranks, job->spec_.model_ranks(), job->plan().config.push) +
                 job->spec_.lane_memory - (in_ring ? flat_bytes : 0) -
@@ -101,28 +87,32 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
                     std::to_string(budget->used()) + " of " + std::to_string(budget->limit()) +
                     " are taken; raise [limits] max_shared_memory in worker.toml or stop another job");
   }
-  job->budget_ = std::move(budget);
   job->budget_bytes_ = bytes;
+  const std::uint64_t region_bytes = NodeRegion::bytes_needed(layout);
+  auto region_share = BudgetShare::taken(budget, region_bytes);
+  job->share_ = BudgetShare::taken(std::move(budget), bytes - region_bytes);
 
   const std::string purpose = "job '" + job->view().name() + "'";
-  auto node_region =
-      SharedMemory::create(node_parameters_offset(layout.chunks()) + flat_bytes, purpose, SharedMemory::Peers::kWrite);
-  if (!node_region) return tl::unexpected(node_region.error());
-  job->node_memory_ = std::move(*node_region);
-  std::byte* base = job->node_memory_.data();
+  auto node_memory = SharedMemory::create(region_bytes, purpose, SharedMemory::Peers::kWrite);
+  if (!node_memory) return tl::unexpected(node_memory.error());
+  job->region_ = std::make_shared<const NodeRegion>(
+      NodeRegion{job->view().layout, std::move(region_share), std::move(*node_memory)});
+  if (job->view().resumes && !on_devices && !job->plan().has_clocks()) job->earlier_.assign(lanes, earlier);
+  job->earlier_.resize(lanes);
+  std::byte* base = job->region_->memory.data();
   job->header_ = new (base) NodeHeader;
   job->header_->flat_elements = layout.flat_elements();
   job->header_->chunks = layout.chunks();
   job->chunk_words_ = new (base + sizeof(NodeHeader)) ChunkWord[layout.chunks()];
   job->published_ = std::make_unique<std::atomic<std::uint64_t>[]>(layout.chunks());
-  job->parameters_ = reinterpret_cast<float*>(base + node_parameters_offset(layout.chunks()));
+  job->parameters_ = job->region_->parameters();
 
   for (std::uint32_t rank = 0; rank < job->spec_.ranks; ++rank) {
     const std::size_t tensors = layout.tensors().size();
-    const std::size_t region_bytes = rank_gradients_offset(tensors) + gradient_bytes;
+    const std::size_t rank_bytes = rank_gradients_offset(tensors) + gradient_bytes;
     auto region = gradient_bytes == 0
-                      ? SharedMemory::create(region_bytes, purpose, SharedMemory::Peers::kWrite)
-                      : create_parts(region_bytes, parts_of(layout, job->spec_.model_ranks(), rank), purpose);
+                      ? SharedMemory::create(rank_bytes, purpose, SharedMemory::Peers::kWrite)
+                      : create_parts(rank_bytes, parts_of(layout, job->spec_.model_ranks(), rank), purpose);
     if (!region) return tl::unexpected(region.error());
     std::byte* at = region->data();
     auto* header = new (at) RankHeader;
@@ -131,18 +121,14 @@ Result<std::shared_ptr<NodeJob>> NodeJob::create(NodeJobSpec spec, std::uint16_t
     RankMemory memory;
     auto* words = new (at + sizeof(RankHeader)) TensorWord[tensors];
     for (std::size_t t = 0; t < tensors; ++t) words[t].round.store(job->view().start.value, std::memory_order_relaxed);
-    memory.header = header;
-    memory.words = words;
+    memory.words = RankWords::behind(header, tensors);
+    new (memory.words.blocks) ReadyBlock[ready_blocks(tensors)];
     if (gradient_bytes != 0) memory.gradients = reinterpret_cast<const float*>(at + rank_gradients_offset(tensors));
     memory.memory = std::move(*region);
     job->ranks_.push_back(std::move(memory));
   }
   job->stats_ = std::make_unique<std::vector<LaneJobStats>>(lanes);
   return job;
-}
-
-NodeJob::~NodeJob() {
-  if (budget_) budget_->give_back(budget_bytes_);
 }
 
 void NodeJob::add_reduce_ns(std::uint64_t ns) const {
@@ -177,6 +163,13 @@ Version NodeJob::min_version() const {
     lowest = std::min(lowest, published_[c].load(std::memory_order_acquire));
   }
   return Version(lowest == 0 ? 0 : lowest - 1);
+}
+
+bool NodeJob::whole() const {
+  for (std::size_t c = 0; c < layout().chunks(); ++c) {
+    if (published_[c].load(std::memory_order_acquire) == 0) return false;
+  }
+  return true;
 }
 
 std::uint64_t NodeJob::answers() const {
@@ -220,13 +213,13 @@ Round NodeJob::said(std::uint32_t rank) const {
   std::uint64_t least = ~0ull;
   for (std::size_t t = 0; t < layout().tensors().size(); ++t) {
     if (layout().tensors()[t].held_at(model_ranks, rank))
-      least = std::min(least, ranks_[rank].words[t].round.load(std::memory_order_relaxed));
+      least = std::min(least, tensor_words(rank)[t].round.load(std::memory_order_relaxed));
   }
   return Round(least == ~0ull ? 0 : least);
 }
 
 bool NodeJob::beyond(std::uint32_t rank, Round round) const {
-  const TensorWord* words = ranks_[rank].words;
+  const TensorWord* words = tensor_words(rank);
   for (std::size_t t = 0; t < layout().tensors().size(); ++t) {
     if (words[t].round.load(std::memory_order_relaxed) > round.value) return true;
   }

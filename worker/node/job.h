@@ -21,6 +21,7 @@
 #include "session/attach_region.h"
 #include "worker/device/allreduce_devices.h"
 #include "worker/device/device_reducer.h"
+#include "worker/node/kept_parameters.h"
 #include "worker/node/lane_counts.h"
 #include "worker/reduce/redo_ring.h"
 
@@ -30,36 +31,6 @@ namespace tributary {
 inline std::string job_in_words(const std::string& name) {
   return "job '" + name + "'";
 }
-
-// Bytes of shared memory, reduction frames and what ranks keep that all jobs of a worker hold, against its limit.
-class MemoryBudget {
- public:
-  explicit MemoryBudget(std::uint64_t limit) : limit_(limit) {}
-  bool take(std::uint64_t bytes);
-  void give_back(std::uint64_t bytes) { used_.fetch_sub(bytes, std::memory_order_relaxed); }
-  std::uint64_t used() const { return used_.load(std::memory_order_relaxed); }
-  std::uint64_t limit() const { return limit_; }
-
- private:
-  const std::uint64_t limit_;
-  std::atomic<std::uint64_t> used_{0};
-};
-
-// Bytes of a budget, until it goes.
-class BudgetShare {
- public:
-  // Null: there is no room.
-  static std::shared_ptr<const BudgetShare> take(std::shared_ptr<MemoryBudget> budget, std::uint64_t bytes);
-  ~BudgetShare() { budget_->give_back(bytes_); }
-  BudgetShare(const BudgetShare&) = delete;
-  BudgetShare& operator=(const BudgetShare&) = delete;
-
- private:
-  BudgetShare(std::shared_ptr<MemoryBudget> budget, std::uint64_t bytes) : budget_(std::move(budget)), bytes_(bytes) {}
-
-  const std::shared_ptr<MemoryBudget> budget_;
-  const std::uint64_t bytes_;
-};
 
 // This node's part of a view.
 struct NodeJobSpec {
@@ -73,6 +44,7 @@ struct NodeJobSpec {
   std::vector<std::vector<std::string>> locals;     // [shard][lane]; common/wire/local_link.h. Empty or missing: none
   std::vector<Version> redo_after;                  // JobWelcome::redo_after
   std::shared_ptr<RedoRing> redo;                   // null: pushes are not kept
+  NodeRank values_from;                             // JobWelcome::values_from
   bool gradients_in_ring = false;                   // the node's one rank writes its gradients into `redo`
   std::shared_ptr<DeviceReduction> devices;         // of the node reduction
   std::shared_ptr<AllreduceDevices> allreduce_devices;
@@ -91,10 +63,11 @@ struct NodeJobSpec {
 
 class NodeJob {
  public:
-  // kLimit if the budget or the machine's shared memory does not suffice; the message has the numbers.
+  // earlier: parameters that this node has already, perhaps (KeptParameters::of()). kLimit if the budget or the
+  // machine's shared memory does not suffice; the message has the numbers.
   static Result<std::shared_ptr<NodeJob>> create(NodeJobSpec spec, std::uint16_t lanes,
-                                                 std::shared_ptr<MemoryBudget> budget);
-  ~NodeJob();
+                                                 std::shared_ptr<MemoryBudget> budget,
+                                                 const std::shared_ptr<const NodeRegion>& earlier = {});
   NodeJob(const NodeJob&) = delete;
   NodeJob& operator=(const NodeJob&) = delete;
 
@@ -110,19 +83,24 @@ class NodeJob {
   NodeHeader& header() const { return *header_; }
   const ChunkWord* chunk_words() const { return chunk_words_; }
   float* parameters() const { return parameters_; }
-  const TensorWord* tensor_words(std::uint32_t rank) const { return ranks_[rank].words; }
-  TraceWindow& trace_window(std::uint32_t rank) const { return ranks_[rank].header->trace; }
+  const RankWords& rank_words(std::uint32_t rank) const { return ranks_[rank].words; }
+  const TensorWord* tensor_words(std::uint32_t rank) const { return ranks_[rank].words.tensors; }
+  TraceWindow& trace_window(std::uint32_t rank) const { return ranks_[rank].words.header->trace; }
   // Null with devices, and where the rank writes them into the ring.
   const float* gradients(std::uint32_t rank) const { return ranks_[rank].gradients; }
-  const SharedMemory& node_memory() const { return node_memory_; }
+  const std::shared_ptr<const NodeRegion>& region() const { return region_; }
+  const SharedMemory& node_memory() const { return region_->memory; }
   const SharedMemory& rank_memory(std::uint32_t rank) const { return ranks_[rank].memory; }
-  int node_fd() const { return node_memory_.fd(); }
+  int node_fd() const { return node_memory().fd(); }
   int rank_fd(std::uint32_t rank) const { return ranks_[rank].memory.fd(); }
-  std::size_t node_bytes() const { return node_memory_.size(); }
+  std::size_t node_bytes() const { return node_memory().size(); }
   std::size_t rank_bytes() const { return ranks_.front().memory.size(); }
   std::uint64_t budget_bytes() const { return budget_bytes_; }
   LaneJobStats& lane_stats(std::size_t lane) const { return (*stats_)[lane]; }
   std::size_t lanes() const { return stats_->size(); }
+
+  // That lane, once. Parameters of an earlier view; null: there are none.
+  std::shared_ptr<const NodeRegion> take_earlier(std::size_t lane) const { return std::move(earlier_[lane]); }
 
   // Any thread. Time that went into summing, of jobs without servers.
   void add_reduce_ns(std::uint64_t ns) const;
@@ -137,6 +115,8 @@ class NodeJob {
   // Any thread. Lowest and highest version among all chunks; 0 before the first parameters.
   Version min_version() const;
   Version max_version() const;
+  // Any thread. Every chunk has parameters.
+  bool whole() const;
   // Any thread. Grows with every answer.
   std::uint64_t answers() const;
   // Any thread. Where the node's time went in this view.
@@ -151,16 +131,16 @@ class NodeJob {
  private:
   struct RankMemory {
     SharedMemory memory;
-    RankHeader* header = nullptr;
-    const TensorWord* words = nullptr;
+    RankWords words;
     const float* gradients = nullptr;
   };
   explicit NodeJob(NodeJobSpec spec) : spec_(std::move(spec)) {}
 
   const NodeJobSpec spec_;
-  std::shared_ptr<MemoryBudget> budget_;
   std::uint64_t budget_bytes_ = 0;
-  SharedMemory node_memory_;
+  std::shared_ptr<const BudgetShare> share_;  // of them, without the region's
+  std::shared_ptr<const NodeRegion> region_;
+  mutable std::vector<std::shared_ptr<const NodeRegion>> earlier_;  // by lane
   std::vector<RankMemory> ranks_;
   NodeHeader* header_ = nullptr;
   ChunkWord* chunk_words_ = nullptr;

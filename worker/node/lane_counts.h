@@ -11,13 +11,16 @@ namespace tributary {
 // By a lane's ClientCore.
 template <class Cell>
 struct ClientCounts {
-  Cell pushes{}, answers{}, bytes_pulled{}, resends{}, queries{}, redone{}, stale{};
+  Cell pushes{}, answers{}, bytes_pulled{}, bytes_had{}, resends{}, queries{}, redone{}, stale{};
 
   static void visit(auto&& visit, auto&... sets) {
     using enum CountKind;
     visit({kTotal, "pushes", "Pushes, without those that were asked for again."}, sets.pushes...);
     visit({kTotal, "answers", "Answers with parameters."}, sets.answers...);
     visit({kTotal, "bytes_pulled", "Payload bytes of answers.", 0, "pulled_bytes"}, sets.bytes_pulled...);
+    visit({kTotal, "bytes_had", "Bytes of parameters that the node had when its view began, and did not pull.", 0,
+           "had_bytes"},
+          sets.bytes_had...);
     visit({kTotal, "resends", "Pushes that a server asked for again."}, sets.resends...);
     visit({kTotal, "queries", "Questions to servers about what is overdue."}, sets.queries...);
     visit({kTotal, "redo/redone", "Pushes made again for servers that had lost them.", 0, "redone"}, sets.redone...);

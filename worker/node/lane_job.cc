@@ -11,9 +11,9 @@
 namespace tributary {
 namespace {
 
-ClientJob client_job(const NodeJob& job, const LaneChunks& lane) {
+ClientJob client_job(const NodeJob& job, const LaneChunks& lane, bool may_have_earlier) {
   const NodeJobSpec& spec = job.spec();
-  ClientJob client{spec.view, spec.node, lane.chunks, lane.connections, {}};
+  ClientJob client{spec.view, spec.node, lane.chunks, lane.connections, {}, may_have_earlier};
   if (spec.redo && !spec.redo_after.empty()) {
     for (const ChunkIndex chunk : lane.chunks)
       client.redo_after.push_back(spec.redo_after[job.layout().owner(chunk).shard.value]);
@@ -83,16 +83,18 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const LaneChunks& lan
       gather_(job_->view().layout, lane.chunks, job_->spec().ranks, job_->view().start, job_->spec().model_ranks()),
       pace_(lane.chunks.size(), counts_.times),
       reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, lane.chunks, static_cast<ReduceListener&>(*this))),
-      client_(client_job(*job_, lane), static_cast<std::uint16_t>(lane.owners.size()),
+      earlier_(job_->take_earlier(options.index)),
+      client_(client_job(*job_, lane, earlier_ != nullptr), static_cast<std::uint16_t>(lane.owners.size()),
               ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = over_link(*job_, lane)}, *this),
       frames_(job_->layout().chunks()),
-      seen_(gather_.tensors().size() * job_->spec().ranks, job_->view().start.value) {
+      ready_(gather_.tensors(), job_->spec().ranks, job_->view().start) {
   complete_.reserve(lane.chunks.size());
 }
 
 void WorkerLaneJob::start() {
   started_ = true;
   client_.start(output_.now_ns());
+  if (client_.started()) earlier_.reset();  // of no chunks
   if (initial_values_wait_) client_.initial_values_ready(output_.now_ns());
 }
 
@@ -112,21 +114,14 @@ void WorkerLaneJob::fail_job(LaneFailure failure) {
 
 void WorkerLaneJob::scan() {
   if (failed_) return;
-  const std::vector<std::uint32_t>& tensors = gather_.tensors();
   complete_.clear();
   for (std::uint32_t rank = 0; rank < job_->spec().ranks; ++rank) {
-    const TensorWord* words = job_->tensor_words(rank);
-    std::uint64_t* seen = seen_.data() + rank * tensors.size();
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const TensorWord& word = words[tensors[i]];
-      const std::uint64_t round = word.round.load(std::memory_order_acquire);
-      if (round == seen[i]) continue;
-      seen[i] = round;
+    const auto take = [&](std::uint32_t tensor, const TensorWord& word, Round round) {
       const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
-      if (Status status = gather_.on_tensor(rank, tensors[i], Round(round), weight, word.settings(), complete_);
-          !status) {
-        return fail_job({LaneFailure::Kind::kTrainer, rank, status.error()});
-      }
+      return gather_.on_tensor(rank, tensor, round, weight, word.settings(), complete_);
+    };
+    if (Status status = ready_.look(rank, job_->rank_words(rank), take); !status) {
+      return fail_job({LaneFailure::Kind::kTrainer, rank, status.error()});
     }
   }
   if (complete_.empty()) return;
@@ -194,6 +189,14 @@ void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
   send(connection, init, {values, range.elements * sizeof(float)});
 }
 
+Checksum128::Value WorkerLaneJob::have_earlier(ChunkIndex chunk) {
+  if (!earlier_) return {};
+  const ChunkRange range = job_->layout().chunk(chunk);
+  const std::span here(job_->parameters() + range.begin, range.elements);
+  std::copy_n(earlier_->parameters() + range.begin, range.elements, here.data());
+  return Checksum128::of(std::as_bytes(here));
+}
+
 // ---- From the servers to the trainers ----
 
 void WorkerLaneJob::receive(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload) {
@@ -249,7 +252,12 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
   const Round round(answer.version.value);
   if (RedoRing* ring = job_->spec().redo.get()) ring->note_decision(round, answer.gate);
   if (answer.gate.known()) job_->header().gate[round.value % kGateWords].write(round.value, answer.gate);
-  reducer_->deliver(chunk, answer.version, whole, payload);
+  if (answer.same) {
+    delivered(chunk, answer.version);
+  } else {
+    reducer_->deliver(chunk, answer.version, whole, payload);
+  }
+  if (earlier_ && client_.started()) earlier_.reset();
 }
 
 void WorkerLaneJob::delivered(ChunkIndex chunk, Version version) {
@@ -299,6 +307,7 @@ bool WorkerLaneJob::publish() {
   header.bytes_pushed.fetch_add(pushed - told_.pushed, std::memory_order_relaxed);
   header.bytes_pulled.fetch_add(pulled - told_.pulled, std::memory_order_relaxed);
   counts_.bytes_pulled.set(pulled);
+  counts_.bytes_had.set(client_.stats().bytes_had);
   if (pulls_ != 0) {
     header.pulls.fetch_add(pulls_, std::memory_order_relaxed);
     header.staleness_sum.fetch_add(staleness_sum_, std::memory_order_relaxed);

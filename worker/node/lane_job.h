@@ -18,6 +18,7 @@
 #include "worker/node/lane_listener.h"
 #include "worker/node/lane_trace.h"
 #include "worker/node/pace_meter.h"
+#include "worker/node/ready_scan.h"
 #include "worker/reduce/host_reducer.h"
 #include "worker/reduce/node_gather.h"
 
@@ -104,6 +105,7 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   void send_init(ConnectionIndex connection, const Init& init) override;
   void send_pull(ConnectionIndex connection, const Pull& pull) override { send(connection, pull); }
   void send_query(ConnectionIndex connection, const Query& query) override { send(connection, query); }
+  Checksum128::Value have_earlier(ChunkIndex chunk) override;
   void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) override;
   void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override;
   void refused(const ErrorReply& error) override;
@@ -117,13 +119,14 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   NodeGather gather_;
   PaceMeter pace_;
   std::unique_ptr<NodeReducer> reducer_;
-  std::unique_ptr<WorkerLaneTrace> trace_;  // null: nothing is traced
+  std::unique_ptr<WorkerLaneTrace> trace_;     // null: nothing is traced
+  std::shared_ptr<const NodeRegion> earlier_;  // null: this view has what it needs of it, or there is none
   ClientCore client_;
   bool started_ = false;
   bool initial_values_wait_ = false;                // for start()
   std::vector<std::span<const std::byte>> frames_;  // by chunk index: the payload of the push under way
-  std::vector<std::uint64_t> seen_;                 // [rank * tensors + i]: round last seen of gather_.tensors()[i]
-  std::vector<NodeGather::Complete> complete_;      // scratch
+  ReadyScan ready_;
+  std::vector<NodeGather::Complete> complete_;  // scratch
   struct Told {
     std::uint64_t reduce_ns = 0, pushed = 0, pulled = 0;
   };

@@ -40,6 +40,14 @@ OpenJob open_message(const JobLedger& ledger, const JobView& view, std::uint16_t
   return open;
 }
 
+// The first node that named a checkpoint of that round, or else the newest one: nodes keep the one before, too.
+NodeRank values_from(const JobMembers& members, Round round) {
+  const auto named = [](const auto& entry) { return entry.second.join.checkpoint_round; };
+  auto from = std::ranges::find(members, round, named);
+  if (from == members.end()) from = std::ranges::max_element(members, {}, named);
+  return NodeRank(static_cast<std::uint32_t>(std::distance(members.begin(), from)));
+}
+
 JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::uint32_t node) {
   const auto& [members, start, gate, first] = view;
   const JobRecord& record = ledger.record();
@@ -63,7 +71,10 @@ JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::ui
   ledger.keeper.rank_states(welcome, node, start);
   welcome.first_state = first.state;
   welcome.giver = first.giver;
-  if (ledger.servers() == 0) return welcome;
+  if (ledger.servers() == 0) {
+    welcome.values_from = values_from(members, start.round);
+    return welcome;
+  }
   const std::set<std::uint16_t> owning = ledger.shards();
   for (const auto& [index, server] : peers.servers()) {
     welcome.endpoints.push_back(server.hello.lane_endpoints);

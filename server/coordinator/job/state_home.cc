@@ -126,11 +126,10 @@ Result<DealtChunks> OnServers::lay_out(const JobConfig& config, const JobRecord&
   return chunks;
 }
 
-// It goes on from the checkpoint that node 0 says it has (JoinJob::checkpoint_round), unless somebody knows of a newer
-// one.
-class OnNodeZero final : public StateHome {
+// It goes on from the newest checkpoint that any of its nodes says it has (JoinJob::checkpoint_round).
+class OnNodes final : public StateHome {
  public:
-  explicit OnNodeZero(CoordinatorContext& context) : context_(context) {}
+  explicit OnNodes(CoordinatorContext& context) : context_(context) {}
 
   std::uint16_t servers() const override { return 0; }
   std::set<std::uint16_t> shards(const JobRecord&) const override { return {}; }
@@ -142,7 +141,7 @@ class OnNodeZero final : public StateHome {
     return DealtChunks{layout->chunk_elements(), layout->owners(), {}};
   }
   std::string outlook(const JobRecord&) const override {
-    return "it can go on from the newest checkpoint that node 0 has";
+    return "it can go on from the newest checkpoint that one of its nodes has";
   }
   std::string not_saved(const std::string& why, const JobConfig&, const JobRecord&) const override { return why; }
 
@@ -150,33 +149,29 @@ class OnNodeZero final : public StateHome {
   CoordinatorContext& context_;
 };
 
-// Node 0 has the state, if anybody has. But it may be another machine than before, or have lost its store; then another
-// node has a newer checkpoint, or this coordinator knows how far the job was when it stopped.
-Result<StateHome::Stored> OnNodeZero::newest(const JobConfig& config, const JobRecord& record,
-                                             const JobMembers& members) const {
-  const auto& [first_node, first] = *members.begin();
-  const Round checkpoint = first.join.checkpoint_round;
+// The first nodes of the view before have the state, if anybody has. But they may be other machines than before, or have
+// lost their stores; and this coordinator knows how far the job was when it stopped.
+Result<StateHome::Stored> OnNodes::newest(const JobConfig& config, const JobRecord& record,
+                                          const JobMembers& members) const {
   const auto newest =
       std::ranges::max_element(members, {}, [](const auto& entry) { return entry.second.join.checkpoint_round; });
-  const Round theirs = newest->second.join.checkpoint_round;
-  const std::string has = "node " + std::to_string(first_node) + ", whose checkpoint the job would go on from, has " +
-                          (checkpoint.value == 0 ? "none" : "only round " + std::to_string(checkpoint.value));
-  if (theirs > checkpoint) {
-    return fail(ErrorCode::kStore,
-                "node " + std::to_string(newest->first) + " (worker " + context_.peers.name_of(newest->second.worker) +
-                    ") has a checkpoint of round " + std::to_string(theirs.value) + " of " + in_words(config) +
-                    ", and " + has +
-                    "; start that machine as node 0, copy the job's folder in allreduce/ below its [store] path " +
-                    "to node 0's, or remove it there to do without it");
-  }
+  const Round checkpoint = newest->second.join.checkpoint_round;
   const Round known = record.committed;
   if (checkpoint.value == 0 && known.value != 0) {
     return fail(ErrorCode::kStore,
-                in_words(config) + " was at round " + std::to_string(known.value) + ", and " + has +
-                    " (is [store] path of its worker right, and is it the machine that was node 0?); bring its folder "
-                    "in allreduce/ back, or begin anew: under another job.name, or after " +
+                in_words(config) + " was at round " + std::to_string(known.value) +
+                    ", and neither node 0 nor another one has a checkpoint of it (are [store] path of their workers "
+                    "right, and are they the machines that were nodes 0 and 1?); bring its folder in allreduce/ back, "
+                    "or begin anew: under another job.name, or after " +
                     (context_.options.servers == 0 ? std::string("a restart of the worker that serves the coordinator")
                                                    : "`tributary job remove " + config.name + "`"));
+  }
+  if (newest != members.begin() && checkpoint.value != 0) {
+    const Round first = members.begin()->second.join.checkpoint_round;
+    context_.output.log(in_words(config) + " goes on from round " + std::to_string(checkpoint.value) + ", which node " +
+                        std::to_string(newest->first) + " (worker " + context_.peers.name_of(newest->second.worker) +
+                        ") has; node " + std::to_string(members.begin()->first) + " has " +
+                        (first.value == 0 ? "no checkpoint" : "only round " + std::to_string(first.value)));
   }
   // A stop that was begun, and whose checkpoint was never written: those rounds come again.
   if (known > checkpoint) {
@@ -191,7 +186,7 @@ Result<StateHome::Stored> OnNodeZero::newest(const JobConfig& config, const JobR
 
 std::unique_ptr<StateHome> make_state_home(const JobConfig& config, CoordinatorContext& context) {
   if (on_servers(config)) return std::make_unique<OnServers>(context);
-  return std::make_unique<OnNodeZero>(context);
+  return std::make_unique<OnNodes>(context);
 }
 
 }  // namespace tributary

@@ -1,5 +1,5 @@
-// StateHome: who keeps a job's state between its views: the servers, or, of an all-reduce job, the worker of its node
-// 0. Chosen once, when it is known what a job is. Lives in the coordinator with its job.
+// StateHome: who keeps a job's state between its views: the servers, or, of an all-reduce job, the workers of its first
+// nodes. Chosen once, when it is known what a job is. Lives in the coordinator with its job.
 #pragma once
 
 #include <cstdint>

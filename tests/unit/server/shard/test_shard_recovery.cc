@@ -1,6 +1,8 @@
 // A shard's state beyond its view.
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "tests/unit/server/shard/core_fixture.h"
 
 namespace tributary::shard_recovery_test {
@@ -161,6 +163,44 @@ TEST_CASE(
   shard.core.on_pull(peer_of(0), Pull{Shard::key(0), Version(2)});
   REQUIRE(shard.out.answers.size() == 1);
   CHECK(std::ranges::equal(shard.out.answers[0].payload.floats(), held));
+}
+
+TEST_CASE("a node that has the parameters already, as it would decode them, gets an answer without values") {
+  for (const EncodingId pull : {EncodingId::kFp32, EncodingId::kBf16, EncodingId::kInt8Delta}) {
+    ShardSetup setup = recovering(1);
+    setup.pull = pull;
+    Shard shard(setup);
+    shard.init(10.0f);
+    const auto encoding = make_encoding(pull);
+    std::vector<float> held(kChunk, 10.0f);  // by the node
+    for (std::uint64_t round = 1; round <= 2; ++round) {
+      shard.out.clear();
+      shard.push(0, round, 0.3f);
+      REQUIRE(shard.out.answers.size() == 1);
+      if (round == 2) break;  // that answer was lost
+      encoding->apply(shard.out.answers[0].payload.data(), held.size(), held.data());
+    }
+    Pull said{Shard::key(0), Version(1)};
+    said.digest = Checksum128::of(std::as_bytes(std::span(held)));
+    shard.out.clear();
+    shard.core.on_pull(peer_of(0), said);
+    said.version = Version(2);
+    shard.core.on_pull(peer_of(0), said);
+    REQUIRE(shard.out.answers.size() == 2);
+    CHECK(shard.out.answers[0].header.same);
+    CHECK(shard.out.answers[0].header.version == Version(1));
+    CHECK(shard.out.answers[0].payload.size() == 0);
+    CHECK_FALSE(shard.out.answers[1].header.same);
+    CHECK(shard.out.answers[1].header.version == Version(2));
+    CHECK(shard.out.answers[1].payload.size() != 0);
+    // One bit is enough.
+    held[kChunk / 2] = std::nextafter(held[kChunk / 2], 0.0f);
+    said.version = Version(1);
+    said.digest = Checksum128::of(std::as_bytes(std::span(held)));
+    shard.core.on_pull(peer_of(0), said);
+    REQUIRE(shard.out.answers.size() == 3);
+    CHECK_FALSE(shard.out.answers[2].header.same);
+  }
 }
 
 TEST_CASE("a round without samples has the same parameters before and after") {

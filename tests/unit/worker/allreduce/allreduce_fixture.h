@@ -46,8 +46,9 @@ struct ClusterOptions {
   std::string algorithm = "hierarchical";
   std::string optimizer = "adamw";
   SnapshotConfig snapshot{0, 0};
-  std::string store;  // of node 0
-  Round start;        // 0: fresh
+  std::string store;  // of the node `keeper`
+  std::uint32_t keeper = 0;
+  Round start;  // 0: fresh
   std::uint32_t view = 1;
   std::uint16_t streams = 0;
   std::uint32_t timeout_ms = 10'000;
@@ -127,7 +128,7 @@ class AllreduceCluster {
       WorkerConfig config;
       config.address = "127.0.0.1";
       config.collective_timeout_ms = options_.timeout_ms;
-      if (n == 0) config.store_path = options_.store;
+      if (n == options_.keeper) config.store_path = options_.store;
       auto started = AllreduceLane::start(config, node.failures, node, logger_, options_.streams);
       REQUIRE(started);
       node.lane = std::move(*started);
@@ -147,6 +148,7 @@ class AllreduceCluster {
       spec.view = cluster_view(options_);
       spec.node = NodeRank(n);
       spec.ranks = options_.ranks;
+      if (spec.view->resumes) spec.values_from = NodeRank(options_.keeper);
       spec.allreduce_devices = devices_of(n, spec.view->layout);
       auto made = NodeJob::create(std::move(spec), 1, budget_);
       REQUIRE(made);
@@ -180,7 +182,7 @@ class AllreduceCluster {
       (devices ? options_.copy : &copy_here)(out + first, values.data(), values.size() * sizeof(float));
       auto& word = const_cast<TensorWord&>(job.tensor_words(local)[t]);
       word.weight.store(weight, std::memory_order_relaxed);
-      word.round.store(round, std::memory_order_release);
+      job.rank_words(local).say(t, round);
       const std::uint64_t one = 1;
       REQUIRE(write(nodes_[n]->lane->doorbell(), &one, sizeof one) == sizeof one);
     }

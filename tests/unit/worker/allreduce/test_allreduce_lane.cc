@@ -91,6 +91,34 @@ TEST_CASE("a node that left after its round unblocks nobody before the stop, and
   CHECK(steps == std::vector<std::uint64_t>(layout.chunks(), 3));
 }
 
+TEST_CASE("a job goes on from what its second node has, to the bits of one that was not stopped") {
+  for (const std::string optimizer : {"adamw", "sgd"}) {
+    TempDir directory;
+    ClusterOptions options{.nodes = 3, .optimizer = optimizer, .store = directory.path(), .keeper = 1};
+    AllreduceCluster calm(options);
+    calm.open();
+    calm.start();
+    REQUIRE(calm.reaches(0));
+    calm.train(1, 6);
+    {
+      AllreduceCluster cluster(options);
+      cluster.open();
+      cluster.start();
+      REQUIRE(cluster.reaches(0));
+      cluster.train(1, 3);
+      cluster.close(true);
+      REQUIRE(cluster.memory_comes_back());
+    }
+    options.start = Round(3);
+    options.view = 2;
+    AllreduceCluster cluster(options);
+    cluster.open();
+    REQUIRE(cluster.reaches(3));
+    cluster.train(4, 6);
+    for (std::uint32_t n = 0; n < 3; ++n) CHECK(same_bits(cluster.parameters(n), calm.parameters(0)));
+  }
+}
+
 TEST_CASE("a resumed job goes on to the bits of one that was not stopped") {
   TempDir directory;
   ClusterOptions options{.nodes = 2, .ranks = 2, .store = directory.path()};

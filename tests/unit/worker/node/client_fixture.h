@@ -21,6 +21,7 @@ class ClientRecorder final : public ClientOutput {
   void send_init(ConnectionIndex connection, const Init& init) override { inits.emplace_back(connection, init); }
   void send_pull(ConnectionIndex connection, const Pull& pull) override { pulls.emplace_back(connection, pull); }
   void send_query(ConnectionIndex connection, const Query& query) override { queries.emplace_back(connection, query); }
+  Checksum128::Value have_earlier(ChunkIndex chunk) override { return {1, chunk.value}; }
   void answered(const Answer& answer, bool whole, std::span<const std::byte>) override {
     delivered.push_back(answer);
     whole_.push_back(whole);
@@ -56,6 +57,7 @@ struct ClientSetup {
   EncodingSpec push, pull;
   std::uint64_t window = 16u << 20;
   bool over_link = false;  // the window adapts: that is test_window's
+  bool may_have_earlier = false;
 };
 
 struct Client {
@@ -72,6 +74,7 @@ struct Client {
       job.chunks.push_back(ChunkIndex(c));
       job.connections.push_back(ConnectionIndex(static_cast<std::uint16_t>(c % setup.connections)));
     }
+    job.may_have_earlier = setup.may_have_earlier;
     for (const std::uint64_t version : setup.redo_after) job.redo_after.emplace_back(version);
     return job;
   }
@@ -85,6 +88,12 @@ struct Client {
   void answer(std::uint32_t chunk, std::uint64_t version, std::size_t bytes = kBytes) {
     const std::vector<std::byte> payload(bytes);
     core.on_answer(ConnectionIndex(0), Answer{key(chunk), Version(version), EncodingId::kFp32}, payload, now);
+  }
+  void same(std::uint32_t chunk, std::uint64_t version, std::size_t bytes = 0) {
+    const std::vector<std::byte> payload(bytes);
+    Answer answer{key(chunk), Version(version), EncodingId::kFp32};
+    answer.same = true;
+    core.on_answer(ConnectionIndex(0), answer, payload, now);
   }
   void receipt(std::uint32_t chunk, std::uint64_t round) {
     core.on_receipt(ConnectionIndex(0), Receipt{key(chunk), Round(round)}, now);

@@ -78,6 +78,20 @@ TEST_CASE("a first pull that stays without answer is repeated, with the initial 
   CHECK(client.core.in_flight_bytes() == 0);
 }
 
+TEST_CASE("a first pull is repeated less and less often: many servers may share a slow link") {
+  Client client;
+  client.core.start(client.now);
+  std::vector<std::uint64_t> after;  // seconds
+  for (std::uint64_t s = 1; s <= 320; ++s) {
+    const std::size_t before = client.out.pulls.size();
+    client.pass(1000 * kMs);
+    if (client.out.pulls.size() > before) after.push_back(s);
+  }
+  CHECK(after == std::vector<std::uint64_t>{10, 30, 70, 150, 310});
+  client.answer(0, 0);
+  CHECK(client.core.started());
+}
+
 TEST_CASE("while servers say something nothing is sent again: what is missing may be behind it") {
   Client client({.chunks = 3, .connections = 3});
   client.core.start(client.now);

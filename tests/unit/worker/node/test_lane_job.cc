@@ -57,7 +57,7 @@ struct Node {
     auto& word = const_cast<TensorWord&>(memory->tensor_words(0)[tensor]);
     word.weight.store(1);
     word.set({.lr = 0.25 / static_cast<double>(round)});
-    word.round.store(round);
+    memory->rank_words(0).say(tensor, round);
     job->scan();
     job->poll_reducer();
   }

@@ -191,7 +191,7 @@ struct LaneNode {
       std::fill_n(gradient, layout.tensors()[t].elements(), value);
       auto& word = const_cast<TensorWord&>(job->tensor_words(rank)[t]);
       word.weight.store(1, std::memory_order_relaxed);
-      word.round.store(round, std::memory_order_release);
+      job->rank_words(rank).say(t, round);
     }
     for (auto& lane : lanes) {
       const std::uint64_t one = 1;
