@@ -9,7 +9,7 @@
 #include <string>
 
 #include "common/base/layout.h"
-#include "common/base/shared_memory.h"
+#include "common/system/shared_memory.h"
 #include "session/attach_region.h"
 #include "worker/node/memory_budget.h"
 
