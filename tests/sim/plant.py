@@ -169,7 +169,7 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         (
             "kUnrecordedView",
             "    gathering.start = std::move(*start);  // and on in saved()\n",
-            "    if (BUG) ledger_.keeper.view_saved(true);\n"
+            "    if (BUG) ledger_.keeper.view_saved(true, true);\n"
             "    if (BUG) return begin_opening(std::move(*start), now_ms);\n"
             "    gathering.start = std::move(*start);\n",
         ),

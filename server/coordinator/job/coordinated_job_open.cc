@@ -152,7 +152,7 @@ void CoordinatedJob::saved(const Status& status, std::uint64_t now_ms) {
   }
   GatheringJob* gathering = std::get_if<GatheringJob>(&phase_);
   std::optional<ViewStart> start = gathering ? std::exchange(gathering->start, std::nullopt) : std::nullopt;
-  ledger_.keeper.view_saved(status.has_value());
+  ledger_.keeper.view_saved(status.has_value(), start.has_value());
   if (!start) return look_at_kept(now_ms);
   if (status) return begin_opening(std::move(*start), now_ms);
   // Room on the disk may come back; nobody's place is lost until then.

@@ -99,10 +99,14 @@ void JobRecordKeeper::save_view(const ViewStart& start, const KeptShards& kept, 
   context_.output.save(*opening_);
 }
 
-void JobRecordKeeper::view_saved(bool saved) {
+void JobRecordKeeper::view_saved(bool saved, bool opens) {
   saving_ = false;
   JobRecord opening = *std::exchange(opening_, std::nullopt);
-  if (saved) record_ = std::move(opening);
+  if (saved && (opens || record_.job.value == 0)) {
+    record_ = std::move(opening);
+  } else if (saved && state_ == State::kSaved) {
+    state_ = State::kUnsaved;  // the disk has a view that nobody will hear of: servers keep state of the one before
+  }
   part_is_there();  // what came meanwhile
 }
 

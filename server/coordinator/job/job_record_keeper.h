@@ -54,7 +54,8 @@ class JobRecordKeeper {
   // record() is what it was before begin_view() until the view's is saved.
   void save_view(const ViewStart& start, const KeptShards& kept, const JobMembers& members, DealtChunks chunks);
   bool saves_view() const { return opening_.has_value(); }
-  void view_saved(bool saved);
+  // opens: it is still wanted.
+  void view_saved(bool saved, bool opens);
   // REQUIRES: the view's record is saved.
   void view_opens(const ViewStart& start, const JobMembers& members);
   void view_runs(const ViewStart& start);

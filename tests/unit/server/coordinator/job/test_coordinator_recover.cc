@@ -167,6 +167,33 @@ TEST_CASE("what servers keep between views becomes a snapshot before one of them
   }
 }
 
+TEST_CASE("what servers keep becomes a snapshot of the view they had it in, though the next one was being recorded") {
+  RunningCluster cluster;
+  cluster.keep(0, 52, 52);
+  cluster.keep(1, 52, 52);
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  const ViewId view = cluster.open().view;
+  cluster.disk_stands = true;
+  cluster.rejoin(0, 41, 52);
+  cluster.rejoin(1, 41, 52);
+  cluster.sent.clear();
+  cluster.core.drain(cluster.now);
+  CHECK(cluster.count<StopJob>() == 0);
+  CHECK_FALSE(cluster.core.idle());
+  cluster.disk_stands = false;
+  cluster.write();
+  CHECK(cluster.count<OpenJob>() == 0);
+  const auto stop = cluster.only<StopJob>(server_peer(0));
+  REQUIRE(stop);
+  CHECK(stop->kind == StopKind::kStopped);
+  CHECK(stop->view == view);
+  for (std::uint16_t i = 0; i < 2; ++i) {
+    cluster.say(server_peer(i), SnapshotDone{stop->job, view, Round(52), true, 1, {}});
+  }
+  CHECK(cluster.core.idle());
+  CHECK(cluster.registry.at(stop->job.value).committed == Round(52));
+}
+
 TEST_CASE("a server that goes as a view ends waits until all have said what they keep") {
   RunningCluster cluster;
   cluster.answers_kept = false;
