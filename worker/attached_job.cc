@@ -227,7 +227,7 @@ void AttachedJob::on(const StopRequest& m, std::uint64_t) {
 
 namespace {
 
-// Ranks that have not what was trained go on from there when they come back.
+// Ranks that lack the last answers continue the training when they come back.
 StopJob without_answers(StopJob stop) {
   stop.kind = StopKind::kStopped;
   return stop;
@@ -238,10 +238,10 @@ StopJob without_answers(StopJob stop) {
 void AttachedJob::on(const StopJob& m, std::uint64_t now_ms) {
   const bool restarts = m.kind == StopKind::kRestart;
   if (Running* running = std::get_if<Running>(&phase_)) {
-    // Of a stop in good order that is under way nothing is repeated but that the view is over.
+    // During a clean stop, a restart only repeats that the view is over.
     if (restarts && running->ordered) return;
-    // A stop at a round boundary overtakes this node's last answers now and then: they are let in first. Servers answer
-    // until every node has said that it has them.
+    // A stop at a round boundary may overtake this node's last answers: they are let in first. Servers answer until
+    // every node has reported that it has them.
     if (restarts || running->reached() >= m.round) return end(*running, m);
     // Where a view stops that made no round, nobody needs what it began with; but who was told so would train again.
     const bool needed = m.kind == StopKind::kFinished || m.round > running->begun ||
@@ -335,8 +335,8 @@ void AttachedJob::leave_if_all_detached(Running& running, std::uint64_t now_ms) 
   }
 }
 
-// After the last round of those that have left. Of a model that ranks hold together, each has the answers of its own
-// parts: the others may lack some of theirs, which are let in first.
+// Stops the other ranks after the last round of those that have left. Where ranks hold a model together, each has the
+// answers of its own parts: the others may lack some of theirs, which are let in first.
 void AttachedJob::stop_after(Running& running, StopKind kind) {
   if (running.reached() >= *last_of_left(running)) return stop_others(running, kind);
   if (kind == StopKind::kStopped && running.job->state() < RegionState::kStopRequested)
@@ -503,11 +503,11 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
     if (reached > running.begun || running.drain->over(running.job->answers(), now_ms))
       running.job->set_state(RegionState::kStopRequested);
   }
-  // A rank that finished contributes nothing to a further round than its last: one that began it would wait for ever.
-  // (Of a model that ranks hold together, each has rounds of its own parts: one may be ahead of what all have.)
+  // A rank that finished contributes nothing to a further round than its last: one that began it would wait forever.
+  // (Where ranks hold a model together, each has rounds of its own parts: one may be ahead of what all have.)
   const std::optional<Round> last = last_of_left(running);
   const auto begins_another = [&](const auto& at) { return !at.second.left && running.job->beyond(at.first, *last); };
-  // Nor does it give another value.
+  // A rank that finished does not give another value, either.
   const auto is_missed = [&](const auto& at) { return at.second.left && running.values.waits_for(at.first, now_ms); };
   if (last && (std::ranges::any_of(trainers_, begins_another) || std::ranges::any_of(trainers_, is_missed))) {
     stop_others(running, StopKind::kStopped);

@@ -25,7 +25,7 @@
 
 namespace tributary {
 
-// What /status and /metrics show of a job.
+// A job's data for /status and /metrics.
 struct NodeJobSummary {
   std::string name, phase;
   std::uint32_t node = 0, local_world_size = 0, world_size = 0;
@@ -35,7 +35,7 @@ struct NodeJobSummary {
   };
   std::vector<RankSummary> attached;
   std::string last_refusal;      // of a join that is tried again
-  Figures figures;               // what its ranks said last, together
+  Figures figures;               // what its ranks reported last, together
   std::shared_ptr<NodeJob> job;  // while running
 };
 
@@ -85,7 +85,7 @@ class AttachedJob {
   void detach(std::uint32_t local_rank, const Detach& detach, std::uint64_t now_ms);
   void gone(std::uint32_t local_rank, std::uint64_t now_ms);
 
-  // The coordinator. Of its messages on() takes those that name this job's view.
+  // The coordinator. on() takes those of its messages that name this job's view.
   void join(std::uint64_t now_ms);
   void welcome(const JobWelcome& m, std::uint64_t now_ms);  // REQUIRES: joining()
   void refused(const Error& error, std::uint64_t now_ms);   // REQUIRES: joining()
@@ -146,7 +146,7 @@ class AttachedJob {
   void tell_waits(std::uint64_t now_ms);
   void repeat_addresses(std::uint64_t now_ms);
   void end_trace();
-  // What the view's first rank keeps, to those who have nothing.
+  // Gives the state of the view's first rank to the trainers, for those that have no state.
   void deliver_first(attached::Running& running, const RankState& state, std::uint64_t now_ms);
 
   NodeJobsContext& context_;

@@ -111,7 +111,7 @@ Status AttachedJob::begin(const JobWelcome& m, std::uint64_t now_ms) {
   return {};
 }
 
-// What another node of an all-reduce job has for this one to connect to it. (This view's welcome came before it.)
+// Takes another node's address or offer, in an all-reduce view. (This view's welcome came before it.)
 void AttachedJob::on(const PeerAddress& m, std::uint64_t now_ms) {
   if (plan_->on_servers() || over()) return;
   if (m.key != kOfferKey && !m.value.empty()) context_.lanes.peer_address(m);
@@ -184,7 +184,7 @@ void AttachedJob::keep_parameters(Running& running) {
                         pulled);
 }
 
-// What the attach reply speaks of without having it: large parts of what the ranks kept, and what the first rank did.
+// Delivers what the attach reply names but lacks: large parts of the ranks' states, and the first rank's state.
 void AttachedJob::deliver_states(Running& running, const JobWelcome& m, std::uint64_t now_ms) {
   for (const auto& [local_rank, trainer] : trainers_) {
     const KeptState* held = context_.held.of(name(), local_rank, m.resume_round);

@@ -166,7 +166,7 @@ void NodeJobs::on_control(const ControlMessage& message, std::uint64_t now_ms) {
 }
 
 void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
-  // Said again, because nobody knew whether it had arrived, or what was said since.
+  // Repeated by the coordinator, which does not know whether this welcome or later messages arrived.
   AttachedJob* said = job_of(m);
   if (said && !said->over()) {
     said->say_values();
@@ -175,7 +175,7 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
   AttachedJob* job = open_job(m.name);
   const JoinRecord& record = context_.join_record(m.name);
   if (record.has_begun(m)) {
-    // What was said at its end may not have arrived.
+    // The messages of the view's end may not have arrived.
     context_.decline(m, record.begun_as, "the view is over on this node");
     if (job && job->joining()) job->join(now_ms);  // for the next one
     return;
@@ -217,7 +217,7 @@ void NodeJobs::on(const JobWaits& m, std::uint64_t) {
   if (AttachedJob* job = open_job(m.name); job && job->joining()) job->waits(m);
 }
 
-// Of a large part that ranks of this node keep, or kept.
+// Sends bytes of a large part that ranks of this node keep, or kept.
 void NodeJobs::on(const WantPart& m, std::uint64_t now_ms) {
   asked_ms_ = now_ms;
   StatePart answer{m, {}};

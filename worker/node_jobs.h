@@ -20,7 +20,7 @@
 
 namespace tributary {
 
-// What a heartbeat says of the views that run here.
+// Returns a heartbeat's report of the views that run here.
 std::vector<JobProgress> progress_of(const std::vector<NodeJobSummary>& summaries);
 
 class NodeJobs {

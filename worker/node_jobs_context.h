@@ -1,5 +1,5 @@
-// What the jobs of a node share: the ports through which their actions go out, and what is remembered of jobs whose
-// trainers have gone. NodeJobs owns it. Thread rule: the attach thread.
+// The shared state of a node's jobs: the ports through which their actions go out, and records of jobs whose trainers
+// have gone. NodeJobs owns it. Thread rule: the attach thread.
 #pragma once
 
 #include <cstdint>
@@ -56,13 +56,13 @@ struct NodeJobsOptions {
   std::uint64_t incarnation = 0;
   std::uint64_t max_memory = 0;  // bytes for all jobs
   std::uint64_t peer_timeout_ms = 10'000;
-  std::uint64_t stop_timeout_ms = 30'000;  // a stop in good order waits for answers while they come, and so long more
+  std::uint64_t stop_timeout_ms = 30'000;          // a clean stop waits for answers while they come, and so long more
   std::uint32_t max_redo_rounds = kMaxRedoRounds;  // that a redo ring has at most
   std::shared_ptr<NodeDevices> devices;            // null: everything is reduced on the host
   std::string no_allreduce;                        // why jobs of that mode are refused; empty: they are not
 };
 
-// As which node this worker joined a job, and the last view of it that began here: the coordinator may speak of either
+// As which node this worker joined a job, and the last view of it that began here: the coordinator may name either
 // when the trainers have gone.
 struct JoinRecord {
   NodeRank joined_as, begun_as;
@@ -73,8 +73,8 @@ struct JoinRecord {
   bool has_begun(const JobWelcome& m) const { return job == m.job && view >= m.view; }
 };
 
-// CheckpointReports: what the ends of all-reduce views left on node 0's disk. Each is told to the coordinator until it
-// says what follows from it. At most kMax; then the oldest gives way.
+// CheckpointReports: what the ends of all-reduce views left on node 0's disk. Each is repeated to the coordinator
+// until it answers. At most kMax; then the oldest gives way.
 class CheckpointReports {
  public:
   static constexpr std::size_t kMax = 64;

@@ -6,7 +6,7 @@
 namespace tributary {
 namespace {
 
-// May a view of the job begin so? What the welcome says of redo is what lanes and reducers count on.
+// May a view of the job begin so? Lanes and reducers rely on the welcome's redo fields.
 Status redo_fits(const JobConfig& config, const Layout& layout, const JobWelcome& m) {
   if (m.redo && !has_rounds(config)) {
     return fail(ErrorCode::kMalformed, "the coordinator wants the pushes of " + job_in_words(config.name) +
@@ -61,7 +61,7 @@ Result<NodeJobSpec> spec_of(const std::shared_ptr<const JobPlan>& plan, const st
 Result<std::shared_ptr<NodeJob>> open_view(NodeJobsContext& context, NodeJobSpec spec, const JobWelcome& m,
                                            NodeRank node, const LocalTrainers& trainers, std::uint64_t now_ms) {
   const JobPlan& plan = *spec.view->plan;
-  // What views of before have left may take the memory that this one needs.
+  // Parameters of earlier views may take the memory that this one needs.
   const auto with_room = [&](auto&& make) {
     auto made = make();
     if (!made && made.error().code == ErrorCode::kLimit && context.parameters.give_way()) made = make();

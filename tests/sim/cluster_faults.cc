@@ -1,4 +1,4 @@
-// What goes wrong in a simulated cluster.
+// Faults of a simulated cluster.
 #include <algorithm>
 #include <utility>
 
@@ -190,7 +190,7 @@ void ClusterWorld::permute_ranks(std::uint64_t for_ns) {
   }
 }
 
-// Of any snapshot that there is, or of the newest, which nobody knows to be complete.
+// Spoils any complete snapshot, or, if `uncommitted`, the newest, which the coordinator does not know to be complete.
 void ClusterWorld::spoil(const ClusterScenario::Fault& fault, bool uncommitted) {
   for (const std::uint32_t index : fault.who) kill(index, fault.lasts_ns);
   const auto shard = static_cast<std::uint16_t>(fault.who.front());
@@ -203,8 +203,8 @@ void ClusterWorld::spoil(const ClusterScenario::Fault& fault, bool uncommitted) 
   say("FAULT", std::string(damages ? "a chunk" : "the record") + " of round " + std::to_string(round.value));
 }
 
-// The coordinator is about to hear that a snapshot is durable on the last server that has a part of it, and so
-// everywhere: it dies, and on a disk that snapshot goes bad.
+// The coordinator is about to learn that a snapshot is durable on the last server that has a part of it, and so
+// everywhere: the coordinator dies, and on a disk that snapshot goes bad.
 bool ClusterWorld::dies_before(const SnapshotDone& done) {
   if (!waiting_ || !done.ok) return false;
   const std::vector<CoordinatorCore::JobStatus> jobs = servers_.front().process->coordinator()->jobs();

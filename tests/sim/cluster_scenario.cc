@@ -1,4 +1,4 @@
-// What a seed turns into, for a whole cluster.
+// Makes the scenario of a whole cluster from a seed.
 #include <algorithm>
 #include <iterator>
 #include <numeric>
@@ -72,7 +72,7 @@ Fault fault_of(const ClusterScenario& s, Random& random, std::uint64_t span_ns) 
   return fault;
 }
 
-// Nothing that is said between processes is lost.
+// No message between processes is lost.
 Fault gentle_fault_of(const ClusterScenario& s, Random& random, std::uint64_t span_ns) {
   Fault fault;
   fault.at_ns = random.below(span_ns);
@@ -86,8 +86,8 @@ Fault gentle_fault_of(const ClusterScenario& s, Random& random, std::uint64_t sp
   return fault;
 }
 
-// Nodes that come late, go for a while, or for ever. (Only one that came late goes for ever: trainers that are started
-// again after a stop in good order wait for as many nodes as the first ones said.)
+// Nodes that come late, leave for a while, or forever. (Only one that came late leaves forever: trainers that are
+// started again after a clean stop wait for as many nodes as the first ones requested.)
 void make_elastic(ClusterScenario& s, Random& random, std::uint64_t span_ns) {
   s.elastic = true;
   s.nodes = static_cast<std::uint32_t>(random.between(2, 4));
@@ -117,7 +117,7 @@ void lose_registry(ClusterScenario& s, std::uint64_t span_ns) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
-// What a disk has of a snapshot goes bad. Drawn apart, as above.
+// A disk's part of a snapshot goes bad. Drawn apart, as above.
 void hurt_disks(ClusterScenario& s, std::uint64_t span_ns) {
   Random random(s.seed ^ 0xbadd15cull);
   if (s.gentle || s.rare_snapshots || !random.chance(0.06)) return;
@@ -417,7 +417,7 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   }
   std::ranges::sort(s.faults, {}, &Fault::at_ns);
   s.kill_at_message = faults > 0 && !s.gentle && random.chance(0.4) ? 0.01 : 0.0;
-  // What is pushed then is how far a replica has moved: to everybody but the trainers it is a gradient.
+  // Local SGD pushes how far a replica has moved: all processes but the trainers take it for a gradient.
   if (s.mode == Mode::kSync && !gated && !s.deadline && random.chance(0.15)) s.mode = Mode::kLocalSgd;
   disturb_network(s);
   const bool recovers = s.mode == Mode::kSync || s.mode == Mode::kLocalSgd;

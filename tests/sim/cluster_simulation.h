@@ -67,15 +67,14 @@ struct ClusterScenario {
   std::uint32_t snapshot_s = 0;
   // Snapshots by rounds are rarer than what rings keep, and nothing keeps those that rings need from being in time.
   bool rare_snapshots = false;
-  bool spoils_uncommitted = false;  // what goes bad on a disk is of a snapshot that all have, and nobody knows that yet
+  bool spoils_uncommitted = false;  // the snapshot that goes bad is complete everywhere, but not committed
   bool prepares = false;            // shards get memory for a snapshot first, however little it is
   std::uint64_t disk_step_ns = 1'000'000;
   std::uint64_t load_step_ns = 1'000'000;  // for a chunk of the state that a view begins with
   std::uint64_t window_bytes = 0;
   std::uint64_t work_ns = 10'000'000;
   bool fixed_ports = false;
-  // Of `servers`, which is how many there are at most: before a restore, and after it, on empty stores if that is
-  // another number.
+  // The numbers of servers before a restore and after it (on empty stores if they differ). `servers` is the maximum.
   std::uint32_t first_servers = 0, later_servers = 0;
   // membership.on_worker_loss = "continue"; `nodes` is how many there are at most.
   bool elastic = false;
@@ -83,7 +82,7 @@ struct ClusterScenario {
   std::uint32_t min_nodes = 1, rejoin_ms = 10'000;
   MembershipConfig membership() const;
   Disorder disorder;  // of what lanes and workers send each other
-  // Workers are told where answers lie in servers' memory, and read them when their turn comes.
+  // Workers learn where answers lie in servers' memory, and read them when their turn comes.
   bool shares_memory = false;
   struct Fault {
     enum class Kind {

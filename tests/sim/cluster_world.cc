@@ -107,13 +107,13 @@ const char* name_of() {
   return "another message";
 }
 
-// Then a stop is one of what servers keep between two views.
+// Returns whether the job has no joined node. A stop then is one of the state that servers keep between two views.
 bool nobody_in(const CoordinatorCore& coordinator) {
   const std::vector<CoordinatorCore::JobStatus> jobs = coordinator.jobs();
   return !jobs.empty() && jobs.front().joined == 0;
 }
 
-// What a process logs, as a part of the trace.
+// A process's log lines, as a part of the trace.
 class TraceSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   TraceSink(ClusterWorld& world, std::string who) : world_(world), who_(std::move(who)) {}
@@ -285,8 +285,7 @@ void ClusterWorld::plant(ControlMessage& message) const {
 
 // ---- From the beginning to the end ----
 
-// What stands behind the trainers: torchrun, or whoever started them. They are started again when they have ended but
-// the job has not.
+// Supervises the trainers, as torchrun does: starts them again when they have ended but the job has not.
 void ClusterWorld::supervise() {
   std::size_t done = 0;
   for (const Node& node : nodes_) {

@@ -81,7 +81,7 @@ ReplicaViewSim::~ReplicaViewSim() {
   if (!kept_) ring_->break_off();
 }
 
-// What is to be done in the name of a view ends with it, and with its process.
+// Runs `action` after the delay, unless the view or its process has ended by then.
 void ReplicaViewSim::after(std::uint64_t delay_ns, std::function<void()> action) {
   worker_.after(delay_ns, [weak = weak_from_this(), action = std::move(action)] {
     if (const auto alive = weak.lock()) action();
@@ -116,7 +116,7 @@ void ReplicaViewSim::try_connect() {
   for (const auto& member : ring_->members()) member->try_begin();
 }
 
-// Of the node that has them: the values that the view begins with.
+// Loads the values that the view begins with, on the node that has them.
 Status ReplicaViewSim::first_values() {
   values_ = initial_;
   if (job_->spec().init()) return {};
@@ -197,7 +197,7 @@ void ReplicaViewSim::scan() {
   }
 }
 
-// Whoever gets its sum needs the others until then.
+// Takes the sum of a chunk. Until that sum arrives, the node needs all other nodes.
 void ReplicaViewSim::get(ChunkIndex chunk, Round round, const std::shared_ptr<const ReplicaRing::Sum>& sum) {
   if (failed_ || closing_) return;
   if (ring_->broken() || !ring_->all_connected()) return lost_neighbour();

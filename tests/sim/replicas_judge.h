@@ -1,6 +1,6 @@
-// All-reduce jobs: whatever node gets a round's parameters, and whatever is kept of it, has the reference's bits; a
-// view goes on from the newest checkpoint that any of its nodes named when it joined; no job begins anew
-// while its coordinator knows better; and who is told that the end is saved finds it on node 0's disk.
+// Judges all-reduce jobs. A round's parameters on any node, and all kept copies, have the reference's bits. A view
+// continues from the newest checkpoint that any of its nodes named when it joined. No job begins again while its
+// coordinator knows better. A rank that learns that the end is saved finds it on node 0's disk.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ class ReplicasJudge {
                 Broken broken)
       : scenario_(scenario), disk_(disk), registry_(registry), outcome_(outcome), broken_(std::move(broken)) {}
 
-  // What the coordinator hears from a node that joins: its newest checkpoint.
+  // Records the newest checkpoint that a joining node reports to the coordinator.
   void named(std::uint32_t node, Round checkpoint) { named_[node] = checkpoint; }
-  // What the coordinator tells a node.
+  // Checks the coordinator's welcome to a node.
   void welcome(const JobWelcome& welcome);
   void outcome(const SnapshotDone& done) { outcome_.commits += done.ok ? 1 : 0; }
   void look_at_registry();  // now and then
@@ -39,7 +39,7 @@ class ReplicasJudge {
   void kept(Round round, const ReplicaDisk::State& state);
   void trained(std::span<const float> params);
 
-  // What a rank that has left is told of the state that its view ended with.
+  // Checks the report that a rank which has left gets about the state that its view ended with.
   void told(Round round, const std::optional<Error>& not_saved);
 
   void disk_lost() { lost_ = true; }

@@ -1,5 +1,5 @@
 // A server process of a simulated cluster: ControlJobs, CoordinatorCore (server 0) and ShardCores as the daemon has
-// them. What is written anew here is what their shells do with threads and sockets (server/control.cc,
+// them. Only their shells are replaced here, the code with threads and sockets (server/control.cc,
 // server/lane/lane.cc, server/coordinator/coordinator.cc).
 #pragma once
 
@@ -96,20 +96,20 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   // Null: this server is not the coordinator's.
   CoordinatorCore* coordinator() const { return coordinator_.get(); }
   std::uint64_t coordinator_id() const { return coordinator_id_; }
-  // Which server that is to the coordinator; none: a worker.
+  // Returns the peer's server number at the coordinator; none: the peer is no server.
   std::optional<std::uint16_t> server_of(PeerId peer) const;
   std::string name_of(PeerId peer) const;
   static constexpr std::uint32_t kStranger = ~0u;
   std::uint32_t node_of(PeerId worker) const;
 
-  // SIGTERM. When it is drained it ends, and says what it could not save.
+  // SIGTERM. The drained server ends and reports what it could not save.
   void drain();
   bool drained() const { return drained_ && (!coordinator_ || coordinator_drained_); }
   std::vector<NotSaved> not_saved() const { return jobs_.not_saved(); }
 
-  // What lanes say; carried out by the control thread a moment later.
+  // Takes an event of a lane; the control thread carries it out a moment later.
   void lane_says(std::function<void(ControlJobs&)> what);
-  // What it has in memory of a chunk, of a view that is open here.
+  // Returns the version of a chunk in memory; none: the view is not open here.
   std::optional<Version> held(LaneIndex lane, JobId job, ViewId view, ChunkIndex chunk) const {
     return lanes_.at(lane.value)->held(job, view, chunk);
   }

@@ -94,7 +94,7 @@ void TrainerSim::attach_again(const std::string& why) {
   const bool view_ran =
       job_ && static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire)) == RegionState::kRestart;
   close();
-  // Of the last complete round, at least, if it has made that one itself or knew it before.
+  // The next session must have the state of the last complete round, if this session made or loaded that state.
   const bool knows = std::ranges::find(states_, complete_, &KeptState::round) != states_.end();
   if (!states_.empty()) own_states_ = std::exchange(states_, {});
   if (knows) knows_ = complete_;
@@ -131,7 +131,7 @@ void TrainerSim::hear(TrainerId connection, AttachMessage message, std::shared_p
     if (const auto* stopped = std::get_if<AttachStopped>(&message)) stopped_ = *stopped;
     if (phase_ == Phase::kSaving && std::holds_alternative<AttachStopped>(message)) return saved();
     if (std::holds_alternative<DetachReply>(message) && phase_ == Phase::kFinishing) {
-      // Who trains on servers does not wait here: the job's supervisor sees that it is not over.
+      // A trainer on servers does not wait here: the job's supervisor sees that the job is not over.
       if (world_.scenario.mode == Mode::kAllreduce) {
         phase_ = Phase::kSaving;
         return;
@@ -352,7 +352,7 @@ void TrainerSim::await_replica(std::uint64_t round) {
   });
 }
 
-// With a deadline what it manages, which is something else when it computes the round again.
+// With a deadline: a random number, another one if the trainer computes the round again.
 std::uint64_t TrainerSim::samples_of(std::uint64_t round) const {
   const ModelRanks& model_ranks = job_->view().model_ranks;
   if (!world_.scenario.deadline) {
@@ -361,14 +361,14 @@ std::uint64_t TrainerSim::samples_of(std::uint64_t round) const {
   return world_.random.between(1, 8);
 }
 
-// Of this node's flat space, with the padding up to the next tensor, as the reference has it.
+// Returns a tensor's range in this node's flat space, with the padding up to the next tensor, as the reference has it.
 std::pair<std::uint64_t, std::uint64_t> TrainerSim::elements_of(std::size_t tensor) const {
   const Layout& layout = job_->layout();
   const bool last = tensor + 1 == layout.tensors().size();
   return {layout.tensor_offset(tensor), last ? layout.flat_elements() : layout.tensor_offset(tensor + 1)};
 }
 
-// What is to be added to an element of this node's flat space to have its place in the whole model's.
+// Returns the distance from an element's place in this node's flat space to its place in the whole model's.
 std::uint64_t TrainerSim::in_whole(std::size_t tensor) const {
   const Layout& layout = job_->layout();
   return world_.offsets[layout.tensor_in_whole(tensor)] - layout.tensor_offset(tensor);

@@ -1,9 +1,9 @@
 // The network of a simulated cluster: processes that can be killed or held up, and between them connections as ZeroMQ's
 // DEALER and ROUTER sockets make them over TCP.
 //
-// What a connection carries arrives in order and once, or, when it breaks, up to some message and no further; and what
-// arrives of a broken connection may come after what its successor brings. One that the network has forgotten carries
-// nothing, and one end or both may not know it for long. A listener may ask for less (Disorder). A
+// Messages of a connection arrive in order and once, or, when the connection breaks, up to some message and no further.
+// Messages of a broken connection may arrive after messages of its successor. A connection that the network has
+// forgotten carries nothing, and one end or both may not notice for long. A listener may ask for less (Disorder). A
 // dealer connects again by itself, under another PeerId. Nothing passes between two machines while they are cut off
 // from each other.
 #pragma once
@@ -55,7 +55,7 @@ struct Packet {
   // and `copied` what lay there.
   PayloadPlace place{};
   std::span<const std::byte> told{};
-  // What a worker sends lies in its memory: the receiver has what is there when it looks, and `copied` what was sent.
+  // A worker's payload lies in its memory: the receiver reads its content at that time, and `copied` is what was sent.
   std::span<const std::byte> lent{};
   std::shared_ptr<const void> lender{};
   std::span<const std::byte> payload() const {
@@ -67,9 +67,9 @@ struct Packet {
 class Dealer;
 class Listener;
 
-// What befalls the messages of a listener's connections, worse than TCP does it: each is a probability.
+// Faults in the messages of a listener's connections, worse than TCP's: each is a probability.
 struct Disorder {
-  double drops = 0.0;  // a peer takes nothing just then, and the sender is told
+  double drops = 0.0;  // a peer takes nothing just then, and the sender learns it
   double loses = 0.0;
   double repeats = 0.0;
   double overtakes = 0.0;  // a message comes before others that were sent earlier

@@ -160,7 +160,7 @@ void WorkerLaneSim::handle(ConnectionIndex from, const Packet& packet) {
     if (const auto here = memory_->layout().in_part(receipt->key.chunk)) write_over(*here);
   }
   if (!job_->publish()) return;
-  // What trainers see now, of the chunk that was answered.
+  // Trainers see the answered chunk's new values from here on.
   const ChunkIndex chunk = std::get<Answer>(message).key.chunk;
   const ChunkIndex here = memory_->layout().in_part(chunk).value();
   write_over(here);
@@ -171,7 +171,7 @@ void WorkerLaneSim::handle(ConnectionIndex from, const Packet& packet) {
   world_.wake_trainers(worker_.node());
 }
 
-// What a ring keeps stays. (A residual behind the frame does, too.)
+// Overwrites a chunk's frame, unless a ring keeps it. (A residual behind the frame stays, too.)
 void WorkerLaneSim::write_over(ChunkIndex chunk) {
   const auto sent = frames_.extract(chunk);
   if (sent.empty()) return;

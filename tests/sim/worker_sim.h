@@ -1,5 +1,5 @@
 // A worker process of a simulated cluster: NodeJobs with its redo rings, and WorkerLaneJobs as the daemon has
-// them. What is written anew here is what their shells do with threads and sockets (worker/control.cc,
+// them. Only their shells are replaced here, the code with threads and sockets (worker/control.cc,
 // worker/node/job_connections.cc, worker/attach_server.cc).
 #pragma once
 
@@ -75,13 +75,13 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   std::uint32_t node() const { return node_; }
   std::uint64_t incarnation() const { return incarnation_; }
   bool has_ring() const { return has_ring_; }
-  // It is stopped in good order: its trainers leave after their round.
+  // Stops the worker cleanly: its trainers leave after their round.
   void drain();
   bool drained() const { return jobs_->drained() && keeping_.empty() && !keeps_replicas() && outbox_.empty(); }
-  // What the coordinator knows it by.
+  // Returns the node of a worker by the name that the coordinator has for that worker.
   static std::uint32_t node_of(const std::string& name);
 
-  // A trainer's socket, and what it says over it; carried out a moment later.
+  // A trainer's socket and the messages over it, which are carried out a moment later.
   TrainerId connect(TrainerSim& trainer);
   void trainer_says(TrainerId trainer, std::function<void(NodeJobs&)> what);
   void trainer_gone(TrainerId trainer);  // closed, or killed

@@ -87,8 +87,8 @@ void ClientCore::pump(std::uint64_t now_ns) {
   }
 }
 
-// What a pull puts on the link: its answer. Those that are expected to be a header alone count for a part of it: that
-// keeps copies and digests of a large model in steps, and what comes all the same within bounds.
+// Returns the bytes that a pull's answer puts on the link. An answer that should be a header alone counts for a part of
+// its values: that keeps copies and digests of a large model in steps, and values that come all the same within bounds.
 std::uint64_t ClientCore::pull_bytes(const Chunk& chunk) const {
   constexpr std::uint64_t kPart = 16;
   const std::uint64_t bytes = pull_->is_delta() ? chunk.elements * sizeof(float) : pull_->bytes(chunk.elements);
@@ -234,7 +234,7 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   const std::uint64_t awaited = chunk->delivered ? chunk->round.value : job_.start().value;
   // An answer whose residual was lost is as good as lost: the pull is repeated.
   const bool lacks_residual = !chunk->delivered && answer.residual_sent && !chunk->has_residual;
-  // What an earlier view left counts for the first parameters only.
+  // Parameters of an earlier view count as the first ones only.
   const bool late = answer.same && chunk->delivered;
   if (!open || leaving_ || chunk->redo || answer.version.value != awaited || lacks_residual || late) {
     ++stats_.stale;

@@ -15,9 +15,9 @@
 //   an Init if this node gives their values; a Push for each round.
 //   keep_residuals(): any of idle, queued, sent and held ──► queued ──► sent ──► kept (acknowledged).
 //
-// The window counts sent-but-unacknowledged bytes; a receipt (or the answer itself) gives the credit back. It does not
-// count held pushes: their answer waits for other nodes, and two workers that push in different orders would wait for
-// each other for ever. Of the queued chunks the one that was ready first goes first: backward passes give the same
+// The window counts sent-but-unacknowledged bytes; an acknowledgement (or the answer itself) gives the credit back. The
+// window does not count held pushes: their answer waits for other nodes, and two workers that push in different orders
+// would wait for each other forever. The queued chunk that was ready first goes first: backward passes give the same
 // order on all nodes, so that the nodes' pushes of a chunk meet soon, whichever node is ahead.
 //
 // One window for all connections, because they share this node's link. It also keeps the nodes in step: a node cannot
@@ -32,9 +32,9 @@
 // Where nodes have clocks (modes ssp and async) a round is this node's own, and Answer::version the clock that is
 // answered: nothing here is different.
 //
-// Loss: when an acknowledgement or an answer is overdue, a Query asks the server what it knows; it replies with the
-// answer, a receipt, or Resend. So a payload travels twice only if the server says that it does not have it, and
-// repeats change nothing.
+// Loss: when an acknowledgement or an answer is overdue, a Query asks the server what it knows; the server replies
+// with the answer, a Receipt, or Resend. So a payload travels twice only if the server reports that it lacks the
+// payload, and repeats change nothing.
 #pragma once
 
 #include <cstdint>

@@ -37,7 +37,7 @@ struct NodeJobSpec {
   std::shared_ptr<const ViewPlan> view;
   NodeRank node;
   std::uint32_t ranks = 1;
-  std::uint64_t lane_memory = 0;  // bytes that the lanes take for it beside what NodeJob allocates (all-reduce)
+  std::uint64_t lane_memory = 0;  // bytes that the lanes take for it next to what NodeJob allocates (all-reduce)
   std::vector<std::vector<std::string>> endpoints;  // [shard][lane]
   std::vector<std::string> server_keys;             // with keys: by shard
   std::vector<ShardIndex> plain;                    // with keys: whose lanes do not encrypt
@@ -50,12 +50,12 @@ struct NodeJobSpec {
   std::shared_ptr<AllreduceDevices> allreduce_devices;
   std::string why_host;  // all-reduce: why not over devices, if a rank is on one
 
-  // Of its ranks; empty: each holds the whole model.
+  // The model ranks of this node's ranks; empty: each rank holds the whole model.
   std::span<const std::uint32_t> model_ranks() const { return view->model_ranks.of_node(node, view->nodes); }
   // Does this node, or that rank of it, give initial values?
   bool init() const;
   bool gives_values(std::uint32_t local_rank) const;
-  // Who lends the trainers gradients and parameters; null: both are in shared memory.
+  // The lender of the trainers' gradients and parameters; null: both are in shared memory.
   const DeviceLender* lender() const {
     return devices ? static_cast<const DeviceLender*>(devices.get()) : allreduce_devices.get();
   }
@@ -99,7 +99,7 @@ class NodeJob {
   LaneJobStats& lane_stats(std::size_t lane) const { return (*stats_)[lane]; }
   std::size_t lanes() const { return stats_->size(); }
 
-  // That lane, once. Parameters of an earlier view; null: there are none.
+  // Takes that lane's parameters of an earlier view, once; null: there are none.
   std::shared_ptr<const NodeRegion> take_earlier(std::size_t lane) const { return std::move(earlier_[lane]); }
 
   // Any thread. Time that went into summing, of jobs without servers.

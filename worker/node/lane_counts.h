@@ -1,4 +1,4 @@
-// What a worker counts of a job (common/base/counters.h): each lane for itself, status the sum.
+// A worker's counts of a job (common/base/counters.h): each lane has its own, and status shows the sum.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@
 
 namespace tributary {
 
-// What one worker lane serves of a layout: the server lanes l with l % lanes == index, a connection to each.
+// A worker lane's part of a layout: the server lanes l with l % lanes == index, a connection to each.
 struct LaneChunks {
   std::vector<ChunkIndex> chunks;            // ascending
   std::vector<ConnectionIndex> connections;  // of each of them
@@ -70,12 +70,12 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   void crosses_no_link(ConnectionIndex connection) { client_.crosses_no_link(connection); }
   // Connections can be used.
   void start();
-  // They lie in the node's memory. Before or after start().
+  // The initial values lie in the node's memory. Before or after start().
   void initial_values();
 
   // From connection `from`; `payload` can be read during the call.
   void receive(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload);
-  // What devices have completed since.
+  // Handles the reductions that devices have completed since the last call.
   void poll_reducer() { reducer_->poll(); }
   // Looks for tensors that became ready.
   void scan();
@@ -83,15 +83,15 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   bool publish();
   // Time-outs, and what status shows.
   void tick();
-  // From now on it records into `buffer` what it does; null: no more.
+  // Records its actions into `buffer` from now on; null: no more.
   void trace(std::shared_ptr<TraceBuffer> buffer);
 
-  // The view ended in good order: residuals, if the job's push encoding keeps any, go to the servers.
+  // The view ended cleanly: residuals, if the job's push encoding keeps any, go to the servers.
   // True if there is something to wait for; kept() when it is done.
   bool keep_residuals();
   bool kept() const { return failed_ || client_.residuals_kept(); }
   std::uint64_t residuals_kept() const { return client_.kept_chunks(); }  // so far
-  std::uint64_t heard() const { return client_.stats().heard; }           // grows while servers say something
+  std::uint64_t heard() const { return client_.stats().heard; }           // grows while servers send anything
 
  private:
   WorkerLaneJob(std::shared_ptr<NodeJob> job, const LaneChunks& lane, const WorkerLaneOptions& options,

@@ -27,7 +27,7 @@ class BudgetShare {
  public:
   // Null: there is no room.
   static std::shared_ptr<const BudgetShare> take(std::shared_ptr<MemoryBudget> budget, std::uint64_t bytes);
-  // Of bytes that are taken already.
+  // Makes a share of bytes that are taken already.
   static std::shared_ptr<const BudgetShare> taken(std::shared_ptr<MemoryBudget> budget, std::uint64_t bytes);
   ~BudgetShare() { budget_->give_back(bytes_); }
   BudgetShare(const BudgetShare&) = delete;

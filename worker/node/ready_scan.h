@@ -1,6 +1,6 @@
-// ReadyScan: which tensors of a lane the ranks of its node have become ready with since it looked last. Looks at as many
-// words as ranks count and blocks (session/attach_region.h) have changed, not at all tensors of all ranks. What trainers
-// wrote there may be anything: a count only says where to look. Thread rule: the lane's.
+// ReadyScan: finds the tensors of a lane that its node's ranks have become ready with since the last scan. Looks at as
+// many words as ranks count and blocks (session/attach_region.h) have changed, not at all tensors of all ranks.
+// Trainers may have written anything there: a count only shows where to look. Thread rule: the lane's.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What an earlier view left on the node.
+// Parameters that an earlier view left on the node.
 #include <doctest/doctest.h>
 
 #include "tests/unit/worker/node/client_fixture.h"
