@@ -177,6 +177,11 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
   look_after_rings();
 }
 
+bool ClusterWorld::permutes() const {
+  return std::ranges::any_of(scenario.faults,
+                             [](const auto& fault) { return fault.kind == ClusterScenario::Fault::Kind::kPermute; });
+}
+
 // Machines keep state of the ranks that they had, which is of no use for others.
 void ClusterWorld::permute_ranks(std::uint64_t for_ns) {
   if (operator_.keeps_trainers()) return;

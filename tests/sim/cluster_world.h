@@ -87,6 +87,7 @@ class ClusterWorld {
   };
   std::uint32_t processes() const;
   void strike(const ClusterScenario::Fault& fault);
+  bool permutes() const;  // whether ranks are dealt out again in this scenario
   void permute_ranks(std::uint64_t for_ns);
   void spoil(const ClusterScenario::Fault& fault, bool uncommitted);
   void kill(std::uint32_t who, std::uint64_t for_ns);

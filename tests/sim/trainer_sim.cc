@@ -250,7 +250,9 @@ void TrainerSim::on(const RankState& m, const std::shared_ptr<FileDescriptor>& m
 }
 
 void TrainerSim::on(const AttachError& error) {
-  if (may_come_back({error.code, error.message})) return attach_again(error.message);
+  // A leave that was lost with a forgotten connection keeps the old rank of that node taken until its worker joins again.
+  const bool taken = error.code == ErrorCode::kTopology && world_.permutes();
+  if (may_come_back({error.code, error.message}) || taken) return attach_again(error.message);
   close();
   phase_ = Phase::kDone;
   if (error.code == ErrorCode::kStopped) return;  // the cluster is; it is started again

@@ -31,11 +31,7 @@ Status check_rank(const CoordinatedJob& job, const JoinJob& m, const Peers::Work
     return fail(ErrorCode::kTopology, rank + " is taken by worker " + peers.name_of(held->second.worker) +
                                           "; give every node its own node rank (torchrun --node-rank)");
   }
-  const auto other = member_of(members, worker.hello.incarnation);
-  if (other == members.end() || mine) return {};
-  return fail(ErrorCode::kTopology, "worker " + worker.hello.name + " is node " + std::to_string(other->first) +
-                                        " of " + job.in_words() + " already and cannot be node " +
-                                        std::to_string(m.node.value) + " too; start a worker daemon for every node");
+  return {};
 }
 
 }  // namespace
@@ -65,6 +61,11 @@ Result<std::optional<std::uint64_t>> CoordinatedJob::outlived_by(const JoinJob& 
 Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Peers::Worker& worker,
                             std::uint64_t now_ms) {
   const std::uint32_t node = m.node.value;
+  // A worker is one node of a job. Its trainers attached again as another one, and the leave of the old one was lost.
+  const auto other = member_of(members(), worker.hello.incarnation);
+  if (other != members().end() && other->first != node && !stopping()) {
+    lose_member(other->first, "worker " + worker.hello.name + " attached as node " + std::to_string(node), now_ms);
+  }
   if (Status free = check_rank(*this, m, worker, ledger_.context.peers); !free) return free;
   if (in_view() && !members().contains(node)) {  // it wants to take part in an elastic job while a view runs or opens
     RunningView* running = std::get_if<RunningView>(&phase_);

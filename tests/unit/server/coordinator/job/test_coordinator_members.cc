@@ -55,6 +55,19 @@ TEST_CASE("members are told which node of how many they are") {
   CHECK(cluster.job().record.members == std::vector<std::uint32_t>{0, 1});
 }
 
+TEST_CASE("a worker that joins as another node leaves its old place, whose leave was lost") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.join(0, {.node = 0, .nodes = 2});
+  cluster.join(0, {.node = 1, .nodes = 2});
+  CHECK(cluster.phase() == "gathering");
+  cluster.join(1, {.node = 0, .nodes = 2});
+  cluster.all_ready();
+  CHECK(cluster.phase() == "running");
+  CHECK(welcome_of(cluster, 0).node == NodeRank(1));
+  CHECK(welcome_of(cluster, 1).node == NodeRank(0));
+}
+
 TEST_CASE("a first view does not wait for as many nodes as one said that has gone again") {
   Cluster cluster;
   cluster.everybody(3);
