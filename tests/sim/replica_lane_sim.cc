@@ -307,7 +307,8 @@ void ReplicaViewSim::write_last() {
   if (job_->max_version().value != reached.value) {
     return end(fail(ErrorCode::kStore, "its buckets are not all at one round"));
   }
-  if (reached == view_.start || reached == written_) return end({});
+  const bool had = view_.start.value == 0 || job_->spec().node == job_->spec().values_from;
+  if ((reached == view_.start && had) || reached == written_) return end({});
   ReplicaDisk::State state;
   for (std::uint32_t c = 0; c < view_.layout->chunks(); ++c) {
     state[c] = arrays().copy_of(ChunkIndex(c), view_.layout->chunk(ChunkIndex(c)));

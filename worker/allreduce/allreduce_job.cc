@@ -271,7 +271,9 @@ void AllreduceJob::end() {
 Status AllreduceJob::last_checkpoint() {
   const Version reached = job_->min_version();
   if (reached != job_->max_version()) return fail(ErrorCode::kStore, "its buckets are not all at one round");
-  return reached.value > view_.start.value ? checkpointer_->finish(Round(reached.value)) : Status();
+  // The round of the start is on the disk of the node that passed the values on, and perhaps not on this one.
+  const bool had = view_.start.value == 0 || job_->spec().node == job_->spec().values_from;
+  return reached.value > view_.start.value || !had ? checkpointer_->finish(Round(reached.value)) : Status();
 }
 
 // saved: the state that the view ended with, or why not. newest: the checkpoint that there is if it is not.
