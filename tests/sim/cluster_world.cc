@@ -21,6 +21,8 @@ constexpr std::uint64_t kPatienceNs = 60 * kSecond;
 constexpr std::uint64_t kEndPatienceNs = 180 * kSecond;
 constexpr std::uint64_t kSuperviseNs = 250 * kMs;
 constexpr std::uint64_t kRelaunchNs = 3 * kSecond;
+constexpr std::uint64_t kRelaunchSteps = 40;
+constexpr std::uint64_t kResendsNs = 24 * kSecond;
 constexpr std::uint32_t kMaxRelaunches = 50;
 // A view that nothing has happened to for so long has the snapshots that its nodes' rings need.
 constexpr std::uint64_t kSettledNs = 8 * kSecond;
@@ -300,7 +302,11 @@ void ClusterWorld::supervise() {
     since_done_ns_ = clock.now_ns();
     return;
   }
-  if (clock.now_ns() < since_done_ns_ + kRelaunchNs) return;
+  // Ranks may end late: large parts come through the coordinator's disk, one step after the other, and a node asks for a
+  // refused last answer again after 10 s.
+  const std::uint64_t patience_ns =
+      kRelaunchNs + kRelaunchSteps * scenario.disk_step_ns + (scenario.refuses_last ? kResendsNs : 0);
+  if (clock.now_ns() < since_done_ns_ + patience_ns) return;
   since_done_ns_ = clock.now_ns();
   if (++relaunches_ > kMaxRelaunches) return broken("trainers were started again too often");
   say("supervisor", "starts trainers again that have ended before the job has");

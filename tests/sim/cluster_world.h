@@ -50,6 +50,7 @@ class ClusterWorld {
   ServerLaneSim* lane_at(const std::string& endpoint) const;  // null: nobody is there
   ReplicaDisk& replica_disk(std::uint32_t node) { return replica_disks_[node]; }
   void wake_trainers(std::uint32_t node);
+  bool permutes() const;  // whether ranks are dealt out again in this scenario
   // The rank among nodes that a machine's trainers are started with.
   std::uint32_t place_of(std::uint32_t node) const { return places_[node]; }
   std::uint16_t servers() const { return servers_now_; }  // of the cluster
@@ -87,7 +88,6 @@ class ClusterWorld {
   };
   std::uint32_t processes() const;
   void strike(const ClusterScenario::Fault& fault);
-  bool permutes() const;  // whether ranks are dealt out again in this scenario
   void permute_ranks(std::uint64_t for_ns);
   void spoil(const ClusterScenario::Fault& fault, bool uncommitted);
   void kill(std::uint32_t who, std::uint64_t for_ns);
