@@ -170,7 +170,8 @@ TEST_CASE("a server that loads again what it has loaded for a view that never be
 }
 
 TEST_CASE("a view that goes on with what was loaded of another round is found") {
-  CHECK(first_seed_that_finds(Mutation::kOtherLoad) < kSeedsForMutation);
+  // Rare: a load must be cut, and the next view begin at another round.
+  CHECK(first_seed_that_finds(Mutation::kOtherLoad, 5 * kSeedsForMutation) < 5 * kSeedsForMutation);
 }
 
 TEST_CASE("a view that goes on with what was loaded for other nodes is found") {
@@ -182,7 +183,8 @@ TEST_CASE("a server that tells of snapshots which are just being dropped is foun
 }
 
 TEST_CASE("a chunk that is loaded for another view is found") {
-  CHECK(first_seed_that_finds(Mutation::kStrayChunk) < kSeedsForMutation);
+  // Rare: a load must be cut, and the next view begin at another round.
+  CHECK(first_seed_that_finds(Mutation::kStrayChunk, 5 * kSeedsForMutation) < 5 * kSeedsForMutation);
 }
 
 // ---- Inside the coordinator's, and the readers' ----
@@ -221,11 +223,11 @@ TEST_CASE("a server that goes without a word about what is lost is found") {
 }
 
 TEST_CASE("a view that servers hear of before its record is saved is found") {
-  CHECK(first_seed_that_finds(Mutation::kUnrecordedView, 5 * kSeedsForMutation) < 5 * kSeedsForMutation);
+  CHECK(first_seed_that_finds(Mutation::kUnrecordedView) < kSeedsForMutation);
 }
 
 TEST_CASE("a snapshot that is told before the record is saved that has it is found") {
-  CHECK(first_seed_that_finds(Mutation::kUnrecordedCommit, 5 * kSeedsForMutation) < 5 * kSeedsForMutation);
+  CHECK(first_seed_that_finds(Mutation::kUnrecordedCommit) < kSeedsForMutation);
 }
 
 TEST_CASE("what a worker holds of one rank and gives to another is found") {
