@@ -1,4 +1,4 @@
-// What is told of a job: its gauges, added up.
+// The status of a job, computed from its lanes' gauges.
 #include <algorithm>
 
 #include "server/control_jobs.h"

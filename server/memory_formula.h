@@ -1,5 +1,5 @@
 // How much memory a server needs for the jobs it holds, as a formula that an operator can check with a pencil, and the
-// process's real figure beside it. Both are exported: tributary_memory_formula_bytes and tributary_owned_bytes. The
+// process's real figure next to it. Both are exported: tributary_memory_formula_bytes and tributary_owned_bytes. The
 // formula is an upper bound.
 //
 // Arrays of a chunk are in blocks of one size: that of the largest chunk, and up to 8 KiB for whole pages and different
@@ -27,8 +27,8 @@
 //     process    12 MiB + 1 MiB a lane               once, without any job: stacks, sockets, RocksDB's tables. It does
 //                                                    not grow with the model (measured: up to 9 MiB)
 //
-// What workers on this machine share with it (their frames, and what they keep for lost servers) is theirs, and so is
-// the programs' code, which all processes have in common: neither is counted, here or in tributary_owned_bytes.
+// Memory that workers on this machine share with the server (their frames, and what they keep for lost servers) is
+// theirs, and all processes share the programs' code: neither is counted, here or in tributary_owned_bytes.
 #pragma once
 
 #include <cstddef>
@@ -41,10 +41,10 @@ namespace tributary {
 
 // The client's default cap on unacknowledged bytes of one worker lane (WorkerConfig::window_bytes).
 inline constexpr std::uint64_t kAssumedWindowBytes = 16u << 20;
-// What a block of common/system/buffer_pool.h has at most beyond its capacity.
+// The most that a block of common/system/buffer_pool.h has beyond its capacity.
 inline constexpr std::uint64_t kBlockSlack = 8u << 10;
 
-// What the formula needs to know about one job on one server.
+// The formula's input: one job on one server.
 struct ShardMemory {
   std::uint64_t elements = 0;  // of the chunks this server owns
   std::uint32_t chunks = 0;
@@ -68,8 +68,8 @@ struct MemoryTerms {
 };
 
 MemoryTerms memory_formula(const ShardMemory& shard);
-// Most that the job may make this server take, in bytes, beside frames that wait for nodes that are late: the formula while
-// a snapshot keeps a copy of all that it shares. snapshots: there is a store for them.
+// Most that the job may make this server take, in bytes, without frames that wait for late nodes: the formula while a
+// snapshot keeps a copy of all that it shares. snapshots: there is a store for them.
 std::uint64_t memory_at_most(ShardMemory shard, bool snapshots);
 // The term `process`, of a server with so many lanes.
 std::uint64_t process_formula(std::size_t lanes);

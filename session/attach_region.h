@@ -12,10 +12,10 @@
 // ones), or if the node's only rank writes them into the redo ring (worker/reduce/redo_ring.h).
 //
 // Memory order. Trainer: writes a tensor's gradient, TensorWord.weight, its settings (relaxed), then TensorWord.round
-// (release), then counts it in its ReadyBlock and in RankHeader::ready (release), then the eventfds of the lanes that own
-// chunks of it. Worker: looks at the tensors of blocks that have counted since (acquire): reads round (acquire), then
-// weight and gradient. A count says only where to look. Worker: writes a chunk's parameters, then ChunkWord.version_plus_one (release), then progress (futex word)
-// and wakes waiters if there are any.
+// (release), then counts it in its ReadyBlock and in RankHeader::ready (release), then the eventfds of the lanes that
+// own chunks of it. Worker: looks at the tensors of blocks that have counted since (acquire): reads round (acquire),
+// then weight and gradient. A count shows only where to look. Worker: writes a chunk's parameters, then
+// ChunkWord.version_plus_one (release), then progress (futex word) and wakes waiters if there are any.
 //
 // When a tensor may be overwritten: ready(t) for round r promises that the gradient of t is final AND that the trainer
 // reads the parameters of t no more until wait(t). The answer to a chunk needs the pushes of all ranks for all tensors
@@ -100,7 +100,7 @@ struct TensorWord {
   }
 };
 
-// Of so many tensors, one after the other: a lane whose doorbell rings need not look at all of a large model.
+// So many consecutive tensors share one: a lane whose doorbell rings need not look at all of a large model.
 inline constexpr std::size_t kReadyBlock = 64;
 struct ReadyBlock {
   std::atomic<std::uint64_t> ready{0};  // grows with every ready() of one of them
@@ -108,7 +108,7 @@ struct ReadyBlock {
 inline constexpr std::size_t ready_blocks(std::size_t tensors) {
   return (tensors + kReadyBlock - 1) / kReadyBlock;
 }
-// Where a rank tells what it is ready with.
+// The words in which a rank reports what it is ready with.
 struct RankWords {
   RankHeader* header = nullptr;
   TensorWord* tensors = nullptr;

@@ -19,7 +19,7 @@ CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<
                  LogLevel::kError);
       continue;
     }
-    // Of two records with one name the one with the higher view counts, until the other one is dropped.
+    // If two records have one name, the one with the higher view counts until the other one is dropped.
     std::set<JobId> older;
     if (const auto known = jobs_.find(config->name); known != jobs_.end()) {
       older = known->second.ids();
@@ -37,7 +37,7 @@ CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<
   }
 }
 
-// What a commit that was cut off, or a job that was removed then, left behind.
+// Drops the large parts that an interrupted commit or removal of a job left behind.
 void CoordinatorCore::drop_parts_but_of(const std::vector<JobRecord>& registry) {
   std::map<JobId, std::set<LargePart>> named;
   for (const JobId job : context_.parts.jobs()) named[job];
@@ -53,12 +53,12 @@ void CoordinatorCore::on_message(PeerId from, const ControlMessage& message, std
   answer_drains(now_ms);
 }
 
-// Not logged here: whoever decodes messages limits the noise that garbage makes.
+// Not logged here: the caller, which decodes messages, limits the noise that garbage makes.
 void CoordinatorCore::on_bad_message(PeerId from, const Error& error, const std::string& job) {
   context_.output.send(from, ControlError{error.code, error.message, job});
 }
 
-// What is about one job goes to it, if its author is somebody who may say it.
+// Passes a message about one job to that job, if its author may send it.
 template <class Message>
 void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
   Peers& peers = context_.peers;
@@ -94,7 +94,7 @@ void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
     const Peers::Worker* worker = peers.worker_at(from);
     const CoordinatedJob* job = job_with(m.job);
     if (!worker) return;
-    // What a job keeps is for those who take part in it.
+    // Only the job's members may read the state that it keeps.
     const bool member = job && member_of(job->members(), worker->hello.incarnation) != job->members().end();
     if (!member) return context_.output.send(from, StatePart{m, {}});
     context_.parts.answer(worker->hello.incarnation, m, now_ms);
@@ -126,7 +126,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   const Peers::Met met = peers.meet(from, m, now_ms);
   if (!met.known) {
     context_.output.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
-    // What nobody will name by itself.
+    // Report stored jobs that the registry does not know: no other node will name them.
     for (const StoredJob& stored : m.stored) {
       const auto known = jobs_.find(stored.name);
       if (stored.snapshots.empty() || (known != jobs_.end() && known->second.knows(stored.job))) continue;
@@ -138,7 +138,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   }
   for (auto& [name, job] : jobs_) job.on(m, met.known, now_ms);
   context_.output.send(from, HelloReply{context_.options.incarnation});
-  // It says hello again if it never heard that it is known; then it has missed what was said after that, too.
+  // A server that missed the reply sends its hello again; then it has missed the messages after the reply, too.
   for (auto& [name, job] : jobs_) {
     if (met.moved) job.tell_again(*peers.alive(m.shard.value));
   }
@@ -165,15 +165,15 @@ void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms
 
 void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
   Peers& peers = context_.peers;
-  // A peer that reconnected has a new PeerId: its incarnation says who it is.
+  // A peer that reconnected has a new PeerId: its incarnation identifies it.
   peers.drain_moved(m.incarnation, from);
   if (Peers::Worker* worker = peers.worker_with(m.incarnation)) {
     beat(*worker, from, m, now_ms);
   } else if (Peers::Server* server = peers.server_with(m.incarnation)) {
     beat(*server, from, m, now_ms);
   } else {
-    // Unknown here: we restarted, gave it up, or its index was taken over. Incarnation 0 is nobody's: it makes the peer
-    // say hello again, and with it drop what it thought was running.
+    // Unknown here: we restarted, gave it up, or its index was taken over. Incarnation 0 belongs to no process: the
+    // peer sends its hello again, and with it drops the jobs that it took for running.
     return context_.output.send(from, HeartbeatReply{0});
   }
   context_.output.send(from, HeartbeatReply{context_.options.incarnation});
@@ -207,7 +207,7 @@ void CoordinatorCore::beat(Peers::Worker& worker, PeerId from, const Heartbeat& 
     CoordinatedJob* job = job_in_view(progress.job, progress.view);
     const auto member = job ? member_of(job->members(), m.incarnation) : JobMembers::const_iterator();
     if (!job || member == job->members().end()) {
-      // What it was told at the end of that view did not arrive.
+      // The message to the worker at the end of that view did not arrive.
       context_.output.send(from, StopJob{progress.job, progress.view, StopKind::kRestart,
                                          Round(progress.min_version.value), "the view is over"});
     } else if (job->servers() == 0) {
@@ -223,7 +223,7 @@ void CoordinatorCore::on(PeerId from, const DrainRequest& m, std::uint64_t now_m
   Peers& peers = context_.peers;
   const Peers::Worker* worker = peers.worker(m.incarnation);
   const Peers::Server* server = peers.server_with(m.incarnation);
-  // Somebody that was given up, or never was there: nothing is open for its sake.
+  // The process was given up, or never was there: nothing is open for its sake.
   if (!worker && !server) return context_.output.send(from, DrainDone{});
   peers.await_drain(m.incarnation, from);
   if (!worker) return;  // answer_drains() stops what it has a part in

@@ -1,4 +1,4 @@
-// What a lane does with messages: to the job's core, and back.
+// Messages of a lane: to the job's core, and back.
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -21,7 +21,7 @@ void LaneJobs::dispatch(PeerId from, const M& message, const Received& received)
   if constexpr (!kToServer) {
     counters_.malformed.add();
     output_.refused("refused a message that only servers send");
-    // An error is never answered with an error: two who misunderstand each other would go on for ever.
+    // An error is never answered with an error: two peers that misunderstand each other would continue forever.
     if constexpr (!std::is_same_v<M, ErrorReply>) {
       refuse(
           from, message.key, round, ErrorCode::kMalformed,

@@ -1,6 +1,6 @@
 // ShardRounds: synchronous rounds, chunk by chunk. A chunk at version v collects one push of round v+1 from every node
 // of the view that holds it; the last one triggers the fused sum and step, and every contributor gets the new
-// parameters (docs/data-path.md). At most one round of a chunk is open. Of it at most `nodes` frames are held; fp32
+// parameters (docs/data-path.md). At most one round of a chunk is open, with at most `nodes` held frames; fp32
 // frames that are siblings in the sum's tree become one, so that a single late node leaves O(log nodes) of them.
 #pragma once
 
@@ -49,7 +49,7 @@ class ShardRounds final : public RoundRule {
 
   bool refuse(PeerId from, const ShardChunk& chunk, const Push& push);
   bool all_there(const ShardChunk& chunk) const { return open_[chunk.position].arrived == chunk.nodes.size(); }
-  // Of the pushes that are there.
+  // The sum over the pushes that are there.
   std::uint64_t weight(const ShardChunk& chunk) const;
   void take_residual(PeerId from, ShardChunk& chunk, const Push& push, Payload values);
   void push_held(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round);
@@ -63,7 +63,7 @@ class ShardRounds final : public RoundRule {
 
   ShardChunks& chunks_;
   ShardDigests digests_;
-  // What the job needs of these:
+  // Those of these that the job needs:
   std::optional<ShardPrevious> previous_;
   std::optional<ShardResiduals> residuals_;
   std::optional<ShardGate> gate_;

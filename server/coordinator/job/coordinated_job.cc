@@ -72,14 +72,14 @@ JobStatus CoordinatedJob::status() const {
       if (!member.said.empty()) shown.given = std::ranges::min(member.said);
     }
   }
-  // Of a job that does not run nobody has more than what is kept.
+  // Without an open view, the committed round counts as the version of all chunks.
   const Version kept(record().committed.value);
   std::tie(status.min_version, status.max_version) = in_view() ? ledger_.paces.range() : std::pair(kept, kept);
   if (in_view()) status.made = ledger_.paces.versions();
   return status;
 }
 
-// Of a job that runs nobody.
+// Empty unless the job gathers nodes or opens a view.
 std::string CoordinatedJob::waiting_for() const {
   std::string missing;
   const auto add = [&](const std::string& who) { missing += (missing.empty() ? "" : ", ") + who; };
@@ -106,7 +106,7 @@ std::string CoordinatedJob::waiting_for() const {
   return missing;
 }
 
-// Nodes that have joined hear for whom they wait.
+// Sends the nodes that have joined the list of what they wait for.
 void CoordinatedJob::tell_waits(std::uint64_t now_ms) {
   if (members().empty() || now_ms < waits_told_ms_ + kTellWaitsMs) return;
   const std::string missing = waiting_for();
@@ -179,8 +179,8 @@ void CoordinatedJob::look_for_state(std::uint64_t now_ms) {
   if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->look_for_state(now_ms), now_ms);
 }
 
-// The view may have ended meanwhile: what a server has made durable is as good to go on from. Of older views nothing is
-// taken, the rounds may have been gone through again since.
+// The view may have ended meanwhile: the next one can still begin with a part that a server has made durable. Reports
+// of older views are ignored, because their rounds may have been repeated since.
 void CoordinatedJob::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms) {
   if (record().view != m.view) return;
   if (m.ok) ledger_.context.peers.add_snapshot(server, m.job, config().name, m.round);
@@ -188,8 +188,8 @@ void CoordinatedJob::on(std::uint16_t server, const SnapshotDone& m, std::uint64
   if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->on(server, m, now_ms), now_ms);
 }
 
-// All-reduce: what became of the state that the view ended with, which node 0 alone keeps. It says so again until it is
-// answered, and may say it before all others have left.
+// All-reduce: node 0, which alone keeps the state, reports whether the view's last state is written. Node 0 repeats the
+// report until it is answered, and may send it before all other nodes have left.
 void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std::uint64_t now_ms) {
   const bool keeper = servers() == 0 && trains() && record().view == m.view &&
                       members().begin()->second.worker == worker.hello.incarnation;
@@ -217,14 +217,14 @@ void CoordinatedJob::tick(std::uint64_t now_ms) {
 // ---- Nodes leave ----
 
 void CoordinatedJob::on(const Peers::Worker& worker, const LeaveJob& m, std::uint64_t now_ms) {
-  // Of the view that is over: its trainers still wait to hear what came of it, while others have come for the next one.
+  // A message of the view that is over: its trainers still wait for the outcome, while others join for the next one.
   if (is<GatheringJob>() && m.job.value != 0 && m.kind != LeaveKind::kFailed) {
     return tell_outcome(worker.peer, m.view, m.round);
   }
   JobView* open = view();
   if (open) ledger_.figures.note(m.node, m.view, m.figures);
-  if (open && open->members.at(m.node.value).left) return;  // said again, because the answer takes its time
-  // Whoever leaves before it began has contributed nothing, and fails the others if they began meanwhile.
+  if (open && open->members.at(m.node.value).left) return;  // repeated, because the answer takes its time
+  // A node that leaves before its view began has contributed nothing: if the others began meanwhile, the view ends.
   if (!trains() || m.kind == LeaveKind::kFailed || m.job.value == 0) {
     return lose_member(
         m.node.value,
@@ -262,7 +262,7 @@ void CoordinatedJob::leave_running(RunningView& running, const Peers::Worker& wo
   if (all_left(members())) begin_stop(StopKind::kFinished, m.round, "training is complete", now_ms);
 }
 
-// A node that will contribute nothing more, without having left in good order.
+// Handles the loss of a node: it did not leave cleanly, and will contribute nothing more.
 void CoordinatedJob::lose_member(std::uint32_t node, const std::string& reason, std::uint64_t now_ms) {
   if (GatheringJob* gathering = std::get_if<GatheringJob>(&phase_)) {
     gathering->members.erase(node);
@@ -304,7 +304,7 @@ void CoordinatedJob::begin_stop(StopKind kind, Round round, const std::string& r
   ledger_.log(in_words() + " stops at round " + std::to_string(round.value) + ": " + reason);
   stopping.begin(now_ms);
   if (servers() != 0) return;
-  // Node 0 alone keeps the state, and says when it is written. It may have, or be gone.
+  // Node 0 alone keeps the state, and reports when it is written. The report may have come already, or node 0 be gone.
   if (kept) return end_stop(stopping.kept_by_node_zero(*kept, now_ms), now_ms);
   const auto& [node, keeper] = *members().begin();
   if (!ledger_.context.peers.worker(keeper.worker)) {

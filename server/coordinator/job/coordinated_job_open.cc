@@ -82,13 +82,13 @@ Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Pee
                      });
   if (Status same = same_as_others(in_words(), record(), keeps, members(), m, config); !same) return same;
   if (const auto held = members().find(node); held != members().end()) {
-    // Said again, because nothing came of it: the join was lost, or the welcome. A worker that has begun the view takes
-    // no notice, one that has ended it says so.
+    // Repeated, because the join or the welcome was lost. A worker that has begun the view ignores another welcome, and
+    // one that has ended the view reports that.
     if (same_join(held->second.join, m)) {
       if (RunningView* running = std::get_if<RunningView>(&phase_)) running->welcome(node);
       return {};
     }
-    // What the same worker joined with before is void: its trainers attached anew.
+    // The same worker's earlier join is void: its trainers attached again.
     if (in_view()) lose_member(node, "node " + std::to_string(node) + " attached again", now_ms);
     if (stopping()) return stopping_error(in_words());
   }
@@ -96,7 +96,7 @@ Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Pee
   JobMembers& members = std::get<GatheringJob>(phase_).members;
   if (members.empty()) {
     ledger_.set_config(config);
-    // Without a view before, in this process's memory, the record may know one.
+    // This process remembers no earlier view, but the record may know one.
     if (is_elastic(config) && !ledger_.awaited.any() && !record().members.empty()) {
       ledger_.awaited.recorded(record().members, now_ms + config.membership.rejoin_ms);
     }
@@ -228,7 +228,7 @@ Result<bool> CoordinatedJob::take_newest(const JobMembers& members) {
   return newest->any;
 }
 
-// With on_state_lost = "rewind" a view begins where somebody has what ranks kept, or at the last snapshot, which has it.
+// With on_state_lost = "rewind" a view begins where a node has what ranks kept, or at the last snapshot, which has it.
 Result<ViewStart> CoordinatedJob::start_with_state(const ViewStart& start, const JobMembers& members) {
   const auto somebody_has = [&](const ViewStart& at) {
     return !ledger_.keeper.whole_state(at).empty() || one_that_lived(members, record().job) != kNobody ||

@@ -1,6 +1,6 @@
-// JobLedger: what is known of a job whatever phase it is in: its configuration, who keeps its state, its record, how
-// far it has come, how its last view ended; and the words and messages that follow from that alone. Pure. The job in
-// the coordinator owns it, its phases refer to it.
+// JobLedger: the facts about a job that outlast its phases: its configuration, the keeper of its state, its record, its
+// progress, how its last view ended; and the words and messages that follow from these alone. Pure. The job in the
+// coordinator owns it, and the job's phases refer to it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace tributary {
 
-// A server's error, with its name before it if it does not begin with that.
+// A server's error, after the server's name if the message does not begin with that name.
 std::string said_by(std::uint16_t server, const std::string& message);
 
 class JobLedger {
@@ -46,10 +46,10 @@ class JobLedger {
 
   // The view has ended in the middle of a round.
   StopJob cut_message() const;
-  // Servers that were told so say what they keep: all that are there.
+  // The servers that receive it report what they keep: all that are there.
   BetweenViews ask_kept() const;
 
-  // The snapshot of this round is everywhere. It is told when the record is saved that says so.
+  // Records that the snapshot of this round is everywhere. tell_commit() follows when that record is saved.
   void commit(Round round, bool finished, std::uint64_t now_ms);
   void tell_commit(const JobMembers& members) const;
   // membership.on_state_lost = "rewind": a state without what ranks kept with it is none.
@@ -58,9 +58,9 @@ class JobLedger {
   bool lacks_state(Round round, std::uint64_t now_ms);
   // A server could not write its part.
   void snapshot_failed(std::uint16_t server, const SnapshotDone& m);
-  // What came of the state that the last view ended with, to one who is told.
+  // Whether the state that the last view ended with is saved, and if not, why.
   SnapshotDone outcome(Round round, bool saved) const;
-  // The same to a node that says again with which round a view ended.
+  // Sends the outcome to a node that repeats with which round a view ended.
   void tell_outcome(PeerId to, ViewId view, Round round) const;
 
   CoordinatorContext& context;

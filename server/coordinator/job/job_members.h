@@ -1,5 +1,5 @@
-// Who takes part in a job: the nodes that have joined, and those that its next view waits for. Nodes are known by the
-// rank that their trainers were started with, for as long as the job lives; in a view they count from 0, in that order.
+// The nodes of a job: those that have joined, and those that its next view waits for. Nodes are known by the rank that
+// their trainers were started with, for as long as the job lives; in a view they count from 0, in that order.
 // Pure. Lives in the coordinator with its job.
 #pragma once
 
@@ -22,13 +22,13 @@ struct JobMember {
   JoinJob join;
   JobConfig config;  // join.job_json
   std::optional<LeaveJob> left;
-  std::uint64_t answers = 0;  // as its last pace says
+  std::uint64_t answers = 0;  // from its last pace
   std::vector<Round> said;    // likewise
   bool leaving = false;       // elastic: its worker is being stopped, the job is not
 };
 using JobMembers = std::map<std::uint32_t, JobMember>;  // by node rank
 
-// That this worker is; end(): none.
+// The member that this worker is; end(): none.
 JobMembers::iterator member_of(JobMembers& members, std::uint64_t worker);
 JobMembers::const_iterator member_of(const JobMembers& members, std::uint64_t worker);
 // One that has left; nullptr: none has.
@@ -37,10 +37,10 @@ bool all_left(const JobMembers& members);
 std::uint64_t answers_of(const JobMembers& members);  // that their nodes got, together
 std::vector<std::uint32_t> nodes_of(const JobMembers& members);
 std::uint32_t ranks_of(const JobMembers& members);  // in a view of them
-// What an elastic job's first view is to have: as many as those who are there say. (Who said more may have gone for
-// good.)
+// The number of nodes for an elastic job's first view: the highest that a present member gave. (A node that gave a
+// higher one may have gone for good.)
 std::uint32_t nodes_said(const JobMembers& members);
-// Of all their ranks, in a view of them (OpenJob::model_ranks).
+// The model ranks of all their ranks, in a view of them (OpenJob::model_ranks).
 std::vector<std::uint32_t> model_ranks_of(const JobMembers& members);
 // Can these nodes train the model together? kTopology: they hold parts of it that do not make up whole replicas; or the
 // job's mode does not go with parts.
@@ -62,12 +62,12 @@ Status same_as(const std::string& job, const std::vector<TensorSpec>& tensors, c
 Status same_as_others(const std::string& job, const JobRecord& record, bool keeps, const JobMembers& members,
                       const JoinJob& join, const JobConfig& config);
 
-// Adds what their ranks compute with. A sentence when there are first two kinds, or a third, and so once in a job's
-// life, whoever starts again.
+// Adds what their ranks compute with. Returns a sentence when there are first two kinds, or a third, and so once in a
+// job's life, whichever process restarts.
 std::optional<std::string> add_kinds(ComputeKinds& kinds, const JobMembers& members);
 
 // The nodes of the last view that an elastic job's next one waits for, and until when. Invariant: without a deadline
-// nobody is waited for.
+// no node is waited for.
 class AwaitedNodes {
  public:
   // Its nodes attach again.
@@ -91,7 +91,7 @@ class AwaitedNodes {
 // Are all there that the next view is to have? nodes: of a job that is not elastic.
 bool gathered(const JobMembers& members, const AwaitedNodes& awaited, const JobConfig& config, std::uint32_t nodes,
               std::uint64_t now_ms);
-// Who is missing, in words; empty: nobody.
+// The missing nodes, in words; empty: none.
 std::string missing_in_words(const JobMembers& members, const AwaitedNodes& awaited, const JobConfig& config,
                              std::uint32_t nodes);
 

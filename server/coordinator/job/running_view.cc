@@ -75,7 +75,7 @@ RunningView::RunningView(JobLedger& ledger, JobView opened, std::uint64_t now_ms
               LogLevel::kWarning);
 }
 
-// Who lags is told when it begins and when it is over.
+// Logs when a node begins to lag, and when it has caught up.
 void RunningView::note(const Peers::Worker& worker, const NodePace& pace) {
   if (pace.rounds == 0) return;
   const auto news = stragglers_.note(pace);
@@ -141,12 +141,12 @@ void RunningView::look_for_state(std::uint64_t now_ms) {
                   " is given up: " + ledger_.not_saved,
               LogLevel::kWarning);
   awaited_.reset();
-  // Nobody is to begin with it. Servers drop it with the next one that is committed, or when a view begins before it.
+  // No view is to begin with it. Servers drop it with the next one that is committed, or when a view begins before it.
   ledger_.context.peers.forget_snapshots(ledger_.record().job, [&](Round of) { return of == round; });
   snapshots_.missed(now_ms);
 }
 
-// What the first rank keeps goes on to all nodes.
+// Forwards the state that the first rank keeps to all nodes.
 void RunningView::on(const Peers::Worker& worker, const NodeRankState& m) {
   FirstRank& first = view.first;
   const auto author = view.members.find(m.node.value);
@@ -378,7 +378,7 @@ Status RunningView::lets_in(const JoinJob& m, const JobConfig& joining) {
   if (stop_requested_ || one_that_left(view.members)) {
     return fail(ErrorCode::kUnavailable, ledger_.in_words() + " is about to end; a later run can have node " + node);
   }
-  // Who does not fit disturbs nobody.
+  // A node that does not fit must not end the view.
   const Status same = same_as_others(ledger_.in_words(), ledger_.record(), false, view.members, m, joining);
   if (!same) return same;
   if (ledger_.plan().has_rounds() && !ledger_.plan().push->keeps_residual()) return {};
@@ -393,8 +393,8 @@ Status RunningView::lets_in(const JoinJob& m, const JobConfig& joining) {
 
 // With synchronous rounds no chunk is before `left`. In modes of bounded staleness `left` is the count of that node
 // alone, and the others stop wherever they are: the round is one that all of them are known to have passed on all
-// chunks. The state that is kept says for each chunk which pushes beyond that it has, and they are not applied again
-// when the job goes on. (Heartbeats tell of the past: a snapshot may have been committed since, of a round that all
+// chunks. The state that is kept records for each chunk which pushes beyond that it has, and they are not applied again
+// when the job continues. (Heartbeats report the past: a snapshot may have been committed since, of a round that all
 // have passed, too.)
 Round RunningView::stop_round(Round left) const {
   if (!has_clocks(ledger_.config())) return left;

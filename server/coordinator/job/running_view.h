@@ -1,5 +1,5 @@
-// RunningView: a view of a job while it trains: its snapshots, who lags, and whether somebody has asked for its end.
-// Pure. The job in the coordinator owns it as its phase, and ends it.
+// RunningView: a view of a job while it trains: its snapshots, the nodes that lag, and whether its end was
+// requested. Pure. The job in the coordinator owns it as its phase, and ends it.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ class RunningView {
   // ---- What its peers say ----
   void note(const Peers::Worker& worker, const NodePace& pace);  // of a member
   void has_memory(std::uint16_t server) { snapshots_.has_memory(server); }
-  // What a node has for the others to connect to it.
+  // An address or key that other nodes need to connect to this worker's node.
   void on(const Peers::Worker& worker, const PeerAddress& m);  // of an all-reduce job
   void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
-  // What a rank keeps, of this view.
+  // The state that a rank keeps, of this view.
   void on(const Peers::Worker& worker, const NodeRankState& m);
   // Values that ranks give each other. An error to all of them may end the view.
   void on(const Peers::Worker& worker, const RankValues& m, std::uint64_t now_ms);
-  // What a snapshot may wait for has come.
+  // State that a snapshot may wait for has arrived.
   void look_for_state(std::uint64_t now_ms);
   // Some nodes have finished and push no more, and the others did not follow: where it is to stop.
   struct LeftBehind {
@@ -40,7 +40,7 @@ class RunningView {
   };
   std::optional<LeftBehind> tick(std::uint64_t now_ms);
   void welcome(std::uint32_t node) const;
-  // To a server, or a worker, that may not have heard.
+  // Repeats messages to a server, or a worker, that may have missed them.
   void tell_again(const Peers::Server& server) const;
   void tell_again(std::uint32_t node, const JobMember& member) const;
 
@@ -48,10 +48,10 @@ class RunningView {
   // Its nodes are asked to stop after their round: after the view's first one at the earliest, if servers have a part
   // of that already. Else what it ends with would be no state of one round.
   void request_stop(const std::string& reason);
-  // One node alone is, and the others go on. Likewise.
+  // One node alone is asked to stop, and the others continue. The same limit holds.
   void request_stop_of(std::uint32_t node);
   bool stop_requested() const { return stop_requested_; }
-  // May the others go on when this node leaves?
+  // May the others continue when this node leaves?
   bool goes_on_without(std::uint32_t node) const;
   // May a node have a part in the next view of an elastic job, and is this one to end for it? kUnavailable: not now.
   Status lets_in(const JoinJob& m, const JobConfig& config);
@@ -65,7 +65,7 @@ class RunningView {
   const std::optional<StallWatch::Stall>& stall() const { return stall_; }
 
   JobView view;
-  std::optional<SnapshotDone> node_zero_kept;  // all-reduce: what node 0 said of its last checkpoint
+  std::optional<SnapshotDone> node_zero_kept;  // all-reduce: node 0's report of its last checkpoint
 
  private:
   // For what ranks keep of the round: one whole state, if there must be one, and for a checkpoint what is on its way.
@@ -91,8 +91,8 @@ class RunningView {
   bool whole_ = true;  // servers have all of one round
   Patience whole_answers_;
   bool stop_requested_ = false;
-  std::optional<Round> joins_after_;  // somebody wants to join, after a later snapshot than this
-  // Some nodes have finished. Others not yet, which is told then; or not, and have begun another round.
+  std::optional<Round> joins_after_;  // a node wants to join, after a later snapshot than this
+  // Some nodes have finished. Others not yet, which is logged then; or not, and have begun another round.
   std::optional<std::uint64_t> lagging_told_ms_;
   std::optional<Patience> beyond_;
 };

@@ -1,5 +1,5 @@
-// StateHome: who keeps a job's state between its views: the servers, or, of an all-reduce job, the workers of its first
-// nodes. Chosen once, when it is known what a job is. Lives in the coordinator with its job.
+// StateHome: the keeper of a job's state between its views: the servers, or, of an all-reduce job, the workers of its
+// first nodes. Chosen once, when the job's kind is known. Lives in the coordinator with its job.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ class StateHome {
 
   // Servers that have a part in a view: all or none.
   virtual std::uint16_t servers() const = 0;
-  // Of these the ones that own chunks: a model smaller than the cluster leaves some without.
+  // The servers among these that own chunks: a model smaller than the cluster leaves some without.
   virtual std::set<std::uint16_t> shards(const JobRecord& record) const = 0;
 
   // The newest state on disks that a view can begin with.
@@ -39,11 +39,11 @@ class StateHome {
     Round round;
   };
   virtual Result<Stored> newest(const JobConfig& config, const JobRecord& record, const JobMembers& members) const = 0;
-  // Of the view that opens.
+  // Deals the chunks of the view that opens.
   virtual Result<DealtChunks> lay_out(const JobConfig& config, const JobRecord& record, const JobMembers& members,
                                       const ViewStart& start) const = 0;
 
-  // In words: what a job that lost somebody can go on from; why its state is not saved, and what there is instead.
+  // In words: what a job that lost a process can continue from; why its state is not saved, and what there is instead.
   virtual std::string outlook(const JobRecord& record) const = 0;
   virtual std::string not_saved(const std::string& why, const JobConfig& config, const JobRecord& record) const = 0;
 };

@@ -1,7 +1,7 @@
 // StoppingView: a view of a job whose training is over, until the state that it ended with is written or cannot be. Its
-// members' trainers wait to hear which. Servers hear of the end when every node has all answers of the last round: till
-// then they answer whoever asks for one that was lost. Pure. The job in the coordinator owns it as its phase, and becomes idle when a
-// function here says so, with what it returns.
+// members' trainers wait for that outcome. Servers learn of the end when every node has all answers of the last round:
+// until then they answer a node that asks for a lost one. Pure. The job in the coordinator owns it as its phase. When a
+// function here returns a BetweenViews, the job becomes idle with it.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,16 @@ class StoppingView {
   StoppingView(JobLedger& ledger, JobView ended, StopKind kind, Round round, std::uint64_t now_ms);
 
   StopJob message() const;  // the round that it ends with
-  // Members hear of the end; servers, too, if no node lacks an answer.
+  // Sends the end to members; to servers, too, if no node lacks an answer.
   void begin(std::uint64_t now_ms);
-  bool ordered() const { return ordered_; }  // servers have heard
+  bool ordered() const { return ordered_; }  // servers were sent the end
   // This node has all answers, or is gone.
   void needs_nothing(std::uint32_t node, std::uint64_t now_ms);
-  // Servers hear nothing of a node that still takes answers of the others, and wait for what it keeps all the same.
+  // Repeats the end: servers get no sign of a node that still takes answers of the others, yet wait for what it keeps.
   void still_going() const;
   bool awaits(std::uint16_t server) const { return !done_.contains(server); }
   Over on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
-  // What the end may wait for has come.
+  // State that the end may wait for has arrived.
   Over look_for_state(std::uint64_t now_ms);
   // The job's record is saved, or cannot be.
   Over recorded(std::uint64_t now_ms);
@@ -58,7 +58,7 @@ class StoppingView {
   JobLedger& ledger_;
   const StopKind kind_;
   const Round round_;                // that the view ends with
-  std::uint64_t since_ms_;           // it began, or servers heard of it
+  std::uint64_t since_ms_;           // it began, or servers were sent the end
   std::set<std::uint32_t> lacking_;  // nodes that may lack answers
   Patience answers_;                 // of those
   bool ordered_ = false;

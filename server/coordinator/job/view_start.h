@@ -1,12 +1,12 @@
-// Where a view begins. Pure: what servers and nodes say that they have in, a choice out; docs/recovery.md says why it
+// Where a view begins. Pure: reports of what servers and nodes have in, a choice out; docs/recovery.md explains why it
 // can be had.
 //
 // A round r can be the beginning if every chunk can be had at r. Servers that lived through a loss have their chunks in
-// memory, each at version r or r+1 for the least r: no node pushes a chunk of round r+2 before it has all of r+1. Of
-// those at r+1 they have the parameters before the last step, too (server/shard/shard_previous.h), and what nodes push
-// of round r+1 again is known there. A server that was lost loads the last committed snapshot, and the nodes push again
-// what they pushed since, if each of them still has it. If any of that cannot be had, the view begins at the snapshot,
-// and what servers kept is dropped: the rounds since are computed again.
+// memory, each at version r or r+1 for the least r: no node pushes a chunk of round r+2 before it has all of r+1. For
+// chunks at r+1 they have the parameters before the last step, too (server/shard/shard_previous.h), and recognize
+// repeated pushes of round r+1. A server that was lost loads the last committed snapshot, and the nodes push again what
+// they pushed since, if each of them still has it. If any of that cannot be had, the view begins at the snapshot, and
+// the state that servers kept is dropped: the rounds since are computed again.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,9 @@ struct ViewStart {
   bool resume = false;           // state is loaded, of
   Round loaded;                  // this snapshot; all-reduce: checkpoint of node 0
   Round round;                   // where it begins: at or after that
-  std::set<std::uint16_t> kept;  // shards that go on with what they kept in memory
-  // The shards of `kept` that were still catching up, and the version that all of their chunks have: nodes push the rounds
-  // after that again, and a chunk that has one already acknowledges it.
+  std::set<std::uint16_t> kept;  // shards that continue with what they kept in memory
+  // The shards of `kept` that were still catching up, and the version that all of their chunks have: nodes push the
+  // rounds after that again, and a chunk that has one already acknowledges it.
   std::map<std::uint16_t, Version> behind = {};
   bool ahead = false;  // some chunks of the kept shards are one round further
 
@@ -39,7 +39,7 @@ struct ViewStart {
 
 using KeptShards = std::map<std::uint16_t, KeptJob>;  // what servers kept of the last view
 
-// What there is besides what is kept on disks.
+// State that can be had besides the state on disks.
 struct StateInMemory {
   const KeptShards& shards;
   const JobMembers& members;

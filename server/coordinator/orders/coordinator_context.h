@@ -1,4 +1,4 @@
-// What the jobs of a coordinator share. CoordinatorCore owns it.
+// Everything that the jobs of a coordinator share. CoordinatorCore owns it.
 #pragma once
 
 #include <cstdint>
