@@ -3,7 +3,7 @@
 # "lint: NAME: ok (1.2 s)" or "lint: NAME: failed (1.2 s)". The exit status is 0 only if all are ok.
 #
 #   scripts/lint.sh                 every checker
-#   scripts/lint.sh ruff mypy       only those: clang-format, ruff, mypy, shellcheck, rooms
+#   scripts/lint.sh ruff mypy       only those: clang-format, ruff, mypy, shellcheck, rooms, prose
 #
 # ruff and mypy come from PyPI into build/lint, always in the same versions (scripts/requirements/lint.txt, with their
 # hashes): others have other rules.
@@ -54,6 +54,7 @@ check() {
         xargs -P "$(nproc)" -n 8 shellcheck
       ;;
     rooms) python3 tests/test_rooms.py . ;;
+    prose) scripts/check_prose.py ;;
     *)
       echo "lint.sh: unknown checker '$1'"
       return 1
@@ -61,7 +62,7 @@ check() {
   esac
 }
 
-[ $# -gt 0 ] || set -- clang-format ruff mypy shellcheck rooms
+[ $# -gt 0 ] || set -- clang-format ruff mypy shellcheck rooms prose
 failed=0
 for name; do
   began=${EPOCHREALTIME/[.,]/}

@@ -10,7 +10,7 @@ namespace tributary::sim {
 namespace {
 
 constexpr std::uint64_t kSeedsForMutation = 1000;
-// Of bugs that show only where nodes lack the parameters of a view's start, or are stopped at a rare moment.
+// Seeds for bugs that show only where nodes lack the parameters of a view's start, or are stopped at a rare moment.
 constexpr std::uint64_t kSeedsForRare = 6000;
 
 // The first seed that finds the planted bug; `seeds` if none does.

@@ -284,7 +284,7 @@ SnapshotDone AllreduceJob::outcome_of(const Status& saved, Round newest) const {
   std::string text = "node " + std::to_string(job_->spec().node.value) + "'s checkpoint of round " +
                      std::to_string(reached.value) + ": " + saved.error().message;
   text += newest.value != 0 ? "; the newest one is that of round " + std::to_string(newest.value)
-                            : "; there is no other, so the job begins anew";
+                            : "; this node has no other";
   return {view_.job, view_.view, newest, false, 0, std::move(text)};
 }
 
