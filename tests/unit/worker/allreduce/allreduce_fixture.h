@@ -45,6 +45,7 @@ struct ClusterOptions {
   std::uint32_t nodes = 2, ranks = 1;
   std::string algorithm = "hierarchical";
   std::string optimizer = "adamw";
+  std::uint64_t warmup_rounds = 0;
   SnapshotConfig snapshot{0, 0};
   std::string store;  // of the node `keeper`
   std::uint32_t keeper = 0;
@@ -68,6 +69,7 @@ inline JobConfig cluster_config(const ClusterOptions& options) {
   config.optimizer.name = options.optimizer;
   config.optimizer.lr = 0.01;
   config.optimizer.weight_decay = 0.02;
+  config.schedule.warmup_rounds = options.warmup_rounds;
   config.snapshot = options.snapshot;
   return config;
 }

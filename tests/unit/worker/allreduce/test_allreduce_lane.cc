@@ -94,7 +94,8 @@ TEST_CASE("a node that left after its round unblocks nobody before the stop, and
 TEST_CASE("a job goes on from what its second node has, to the bits of one that was not stopped") {
   for (const std::string optimizer : {"adamw", "sgd"}) {
     TempDir directory;
-    ClusterOptions options{.nodes = 3, .optimizer = optimizer, .store = directory.path(), .keeper = 1};
+    ClusterOptions options{
+        .nodes = 3, .optimizer = optimizer, .warmup_rounds = 10, .store = directory.path(), .keeper = 1};
     AllreduceCluster calm(options);
     calm.open();
     calm.start();
