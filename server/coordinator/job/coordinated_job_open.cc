@@ -31,7 +31,11 @@ Status check_rank(const CoordinatedJob& job, const JoinJob& m, const Peers::Work
     return fail(ErrorCode::kTopology, rank + " is taken by worker " + peers.name_of(held->second.worker) +
                                           "; give every node its own node rank (torchrun --node-rank)");
   }
-  return {};
+  const auto other = member_of(members, worker.hello.incarnation);
+  if (other == members.end() || mine) return {};
+  return fail(ErrorCode::kTopology, "worker " + worker.hello.name + " is node " + std::to_string(other->first) +
+                                        " of " + job.in_words() + " already and cannot be node " +
+                                        std::to_string(m.node.value) + " too; start a worker daemon for every node");
 }
 
 }  // namespace
@@ -61,9 +65,10 @@ Result<std::optional<std::uint64_t>> CoordinatedJob::outlived_by(const JoinJob& 
 Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Peers::Worker& worker,
                             std::uint64_t now_ms) {
   const std::uint32_t node = m.node.value;
-  // A worker is one node of a job. Its trainers attached again as another one, and the leave of the old one was lost.
+  // A worker is one node of a job, and refuses trainers of another one itself. Between views its trainers attached again
+  // as another node, and the leave of the old one was lost.
   const auto other = member_of(members(), worker.hello.incarnation);
-  if (other != members().end() && other->first != node && !stopping()) {
+  if (std::holds_alternative<GatheringJob>(phase_) && other != members().end() && other->first != node) {
     lose_member(other->first, "worker " + worker.hello.name + " attached as node " + std::to_string(node), now_ms);
   }
   if (Status free = check_rank(*this, m, worker, ledger_.context.peers); !free) return free;

@@ -275,10 +275,6 @@ TEST_CASE("nodes of one job must agree, and the odd one is told how") {
     cluster.join(1, other);
     check_error(cluster, odd, ErrorCode::kTopology, {"node rank 0", "taken by worker host0", "--node-rank"});
   }
-  SUBCASE("two node ranks of one worker") {
-    cluster.join(0, other);
-    check_error(cluster, worker_peer(0), ErrorCode::kTopology, {"host0", "node 0", "node 1", "daemon for every node"});
-  }
   CHECK(cluster.only<ControlError>(odd).value_or(ControlError{{}, {}, "mnist"}).job == "mnist");
   CHECK(cluster.phase() == "gathering");
   // Nobody else is disturbed: the right one completes it.
