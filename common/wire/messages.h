@@ -180,7 +180,7 @@ struct JobWelcome {  // coordinator -> workers: begin
   std::vector<std::string> server_keys;    // in a cluster with keys: by shard; empty: there are none
   std::vector<ShardIndex> plain;           // of those: whose lanes do not encrypt, and take one-time tokens
   std::uint64_t join = 0;                  // JoinJob::number
-  NodeRank values_from;                    // all-reduce: the node that has the values where the view begins, and passes them on
+  NodeRank values_from;                    // all-reduce: the node that passes on the values of the view's start
 
   static constexpr auto kWire = TRIB_WIRE(JobWelcome);
   static void fields(auto& m, auto&& field) {
