@@ -54,10 +54,7 @@ test: install-test-packages
 	@exec scripts/run_tests.sh
 
 docs:
-	@mkdir -p build/docs
-	@[ -x build/docs/env/bin/mkdocs ] || { python3 -m venv --clear build/docs/env && \
-	  build/docs/env/bin/pip install --quiet --require-hashes -r scripts/requirements/docs.txt; }
-	@NO_MKDOCS_2_WARNING=1 python3 scripts/make_docs.py build/docs/env/bin/mkdocs
+	@programs=$$(scripts/python_environment.sh docs) && NO_MKDOCS_2_WARNING=1 python3 scripts/make_docs.py "$$programs/mkdocs"
 
 lint:
 	@scripts/install_packages.sh packages_lint.txt

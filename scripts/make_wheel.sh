@@ -44,12 +44,9 @@ cp -r "$work/programs/licences" "$stage"
 cp "$work/programs/sbom.cdx.json" "$stage/licences"
 # The bundle is for building on the library; and a wheel has no links, so that this would be the library once more.
 rm -rf "$stage"/tributary/lib/{cmake,pkgconfig,libtributary.so} "$stage"/tributary/bin/test_*
-{
-  python3 -m venv "$work/venv" &&
-    "$work/venv/bin/pip" install --require-hashes -r "$here/requirements/wheel.txt" &&
-    "$work/venv/bin/pip" wheel --no-deps --no-build-isolation \
-      --config-settings="--build-option=--plat-name=$platform" --wheel-dir "$out" "$stage"
-} >>"$log" 2>&1 || {
+programs=$("$here/python_environment.sh" wheel) || fail "the wheel cannot be packed without setuptools"
+"$programs/pip" wheel --no-deps --no-build-isolation --config-settings="--build-option=--plat-name=$platform" \
+  --wheel-dir "$out" "$stage" >>"$log" 2>&1 || {
   tail -n 20 "$log" >&2
   fail "pip could not pack the wheel; $log has all that was said"
 }
