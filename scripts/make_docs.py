@@ -19,18 +19,16 @@ OUT = ROOT / "build" / "docs"
 PAGES = OUT / "pages"
 TOP = ["ARCHITECTURE.md", "CHANGELOG.md", "HACKING.md", "SECURITY.md"]
 MODULES = ["hf", "lightning", "accelerate"]
-LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def with_links_of_site(text: str) -> str:
     """Points links to notes at the site's pages, which lie in one folder; links to other files become plain text."""
 
     def link(match: re.Match[str]) -> str:
-        name = pathlib.PurePosixPath(match.group(1)).name
-        if name == "README.md":
-            name = "index.md"
-        anchor = match.group(2) or ""
-        return f"]({name}{anchor})" if name.endswith((".md", ".png")) else "](index.md)"
+        words, target, anchor = match.groups()
+        name = pathlib.PurePosixPath(target).name.replace("README.md", "index.md")
+        return f"[{words}]({name}{anchor or ''})" if name.endswith((".md", ".png")) else words
 
     return LINK.sub(link, text)
 
@@ -100,15 +98,7 @@ def main() -> None:
     (PAGES / "c.md").write_text(c_reference(), encoding="utf-8")
     config = (ROOT / "packaging/docs/mkdocs.yml").read_text(encoding="utf-8")
     (OUT / "mkdocs.yml").write_text(f"docs_dir: {PAGES}\nsite_dir: {OUT / 'site'}\n{config}", encoding="utf-8")
-    command = [
-        str(pathlib.Path(sys.argv[1]).absolute()),
-        "build",
-        "--strict",
-        "--clean",
-        "--quiet",
-        "--config-file",
-        str(OUT / "mkdocs.yml"),
-    ]
+    command = [sys.argv[1], "build", "--strict", "--clean", "--quiet", "--config-file", str(OUT / "mkdocs.yml")]
     if subprocess.run(command, cwd=OUT, check=False).returncode != 0:
         sys.exit("make_docs.py: mkdocs failed; its lines are above")
     print(f"open {OUT / 'site' / 'index.html'}")
