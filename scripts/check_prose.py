@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Finds sentences of comments and notes that begin with What, Who, Whose, Whoever, Of or That (docs/STYLE.md).
+"""Finds sentences of comments and notes that begin with What, Who, Whose, Whoever, Of, That or Those (docs/STYLE.md).
 
 check_prose.py [FILE]...      by default every tracked file; prints FILE:LINE and the sentence, and exits with 1 if any
 
@@ -17,7 +17,7 @@ import sys
 import tokenize
 from collections.abc import Iterator
 
-BEGINNING = re.compile(r"(What|Who|Whose|Whoever|Of|That)\b(?! course\b)")
+BEGINNING = re.compile(r"(What|Who|Whose|Whoever|Of|That|Those)\b(?! course\b)")
 END = re.compile(r"(?<=[.!?])[)\"']*\s+(?=[(\"']*[A-Z])")
 # Literals come first: a comment's sign within one is none. A quote between digits parts a number.
 C_TOKEN = re.compile(

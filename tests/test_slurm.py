@@ -60,7 +60,7 @@ def call(*words: str) -> str:
 
 
 def processes(name: str) -> list[int]:
-    """Those whose command line has it."""
+    """Returns the processes whose command line has the name."""
     found = []
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         try:

@@ -431,7 +431,7 @@ void AttachedJob::set_outcome(const Status& outcome) {
   }
 }
 
-// Those that have left hear the outcome now, if it is known.
+// Trainers that have left get the outcome now, if it is known.
 void AttachedJob::become_over(Over over) {
   if (over.end.kind != StopKind::kRestart) context_.parameters.forget(name());
   for (const auto& [local_rank, trainer] : trainers_) tell_outcome(over, trainer);

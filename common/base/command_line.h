@@ -29,7 +29,7 @@ CliCheck one_of(std::vector<std::string> names);
 CliCheck not_negative();
 CliCheck positive();
 CliCheck as_bytes();  // "64MiB" becomes its number of bytes
-// problem: returns the flaw of a value; empty: none. kind: the placeholder for the value in --help.
+// problem: returns the flaw of a value; empty: none. kind: the name of the value in --help.
 CliCheck accepted_by(std::function<std::string(const std::string&)> problem, std::string kind = "");
 
 class CliOption {

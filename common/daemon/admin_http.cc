@@ -27,7 +27,7 @@ constexpr std::chrono::milliseconds kAcceptRetry{100};  // after a failed accept
 
 class Connection;
 
-// The connections that there are. Those that wait for a request are listed, the longest wait first.
+// The open connections. Connections that wait for a request are listed, the longest wait first.
 struct Connections {
   std::size_t open = 0;
   std::list<Connection*> waiting;

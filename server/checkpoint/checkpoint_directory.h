@@ -18,7 +18,7 @@ namespace tributary {
 // kStore: it is incomplete, damaged, or contradicts itself.
 Result<Manifest> open_checkpoint(const std::string& path);
 
-// Those with a file.
+// Returns the shards with a file.
 std::set<ShardIndex> shards_of(const Manifest& manifest);
 
 // The checksum that COMPLETE has of the manifest.

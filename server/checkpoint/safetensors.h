@@ -20,7 +20,7 @@ namespace tributary {
 inline constexpr std::size_t kMaxSafetensorsHeader = 100'000'000;  // bytes, as the format's own reader has it
 inline constexpr std::size_t kSafetensorsPrefix = 8;               // bytes before the JSON
 
-// Those that become fp32 without loss.
+// The types that become fp32 without loss.
 enum class SafetensorsType : std::uint8_t { kF32, kF16, kBf16 };
 std::size_t bytes_of(SafetensorsType type);  // of an element
 

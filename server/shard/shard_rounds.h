@@ -63,7 +63,7 @@ class ShardRounds final : public RoundRule {
 
   ShardChunks& chunks_;
   ShardDigests digests_;
-  // Those of these that the job needs:
+  // Present only in jobs that need them:
   std::optional<ShardPrevious> previous_;
   std::optional<ShardResiduals> residuals_;
   std::optional<ShardGate> gate_;

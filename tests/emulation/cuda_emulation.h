@@ -91,7 +91,7 @@ T exchange_value(Exchange kind, unsigned mask, T value, unsigned source) {
 
 }  // namespace tributary::emulation
 
-// Those of the thread whose turn it is.
+// The indices of the thread whose turn it is.
 extern tributary::emulation::Index threadIdx, blockIdx, blockDim, gridDim;
 
 inline void __syncthreads() {

@@ -17,7 +17,7 @@ ClocksJudge::ClocksJudge(const JudgeSetup& setup, const SavedState* saved, Broke
     Chunk& chunk = chunks_.emplace_back();
     chunk.told.resize(nodes);
     chunk.state = saved ? (*saved)[c] : fresh_chunk(setup, ChunkIndex(c));
-    // Those of other nodes are nobody's.
+    // Clocks of other nodes have no owner.
     if (chunk.state.clocks.size() != nodes) chunk.state.clocks.assign(nodes, setup.start.value);
   }
   delivered_.assign(nodes, std::vector<std::vector<float>>(chunks_.size()));

@@ -163,7 +163,7 @@ Status LocalCluster::prepare() {
   return write_configs();
 }
 
-// Those of an earlier run in this folder stay.
+// Makes the keys that are missing; keys of an earlier run in this folder stay.
 Status LocalCluster::make_keys() {
   std::error_code error;
   const KeyFolder keys{options_.base_dir + "/" + kKeysFolder};

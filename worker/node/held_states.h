@@ -1,8 +1,8 @@
 // HeldStates: the states of a node's ranks after their last rounds (HeldState), for trainers that replace them. So a
 // killed trainer costs no progress, although no snapshot has its round. Lives in the worker, from view to view.
 //
-// Large parts are memory that trainers made and share. Those of states that were given for a snapshot (RankState) stay
-// until the coordinator has had the time to fetch them, though the rank is rounds further then. All of them count
+// Large parts are memory that trainers made and share. The parts of states that were given for a snapshot (RankState)
+// stay until the coordinator has had the time to fetch them, though the rank is rounds further then. All of them count
 // against the worker's memory.
 //
 // Invariants: a rank has at most kRounds rounds, of which the newest kLargeRounds have large parts; a job has at most

@@ -192,7 +192,7 @@ bool NodeJob::is_last(Round round) const {
   return round.value == header().last_round.load(std::memory_order_relaxed);
 }
 
-// Lanes work side by side: what the slowest of them takes is what the node takes. Those without chunks have no rounds.
+// Lanes work side by side: what the slowest of them takes is what the node takes. Lanes without chunks have no rounds.
 NodePace NodeJob::pace() const {
   NodePace pace{.job = view().job, .view = view().view, .node = spec_.node, .answers = answers()};
   for (const LaneJobStats& lane : *stats_) {

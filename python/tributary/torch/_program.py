@@ -248,7 +248,7 @@ def init(rank: int, world_size: int, local_world_size: int | None = None) -> Non
     To be called in each rank's process, before :func:`rank`, a sampler or an optimizer is made.
 
     Args:
-        rank: among all ranks of the job, from 0. Those of a node follow one another.
+        rank: among all ranks of the job, from 0. The ranks of a node follow one another.
         world_size: how many ranks there are.
         local_world_size: how many each node has; default: ``LOCAL_WORLD_SIZE`` of the environment, else all.
 
@@ -303,7 +303,7 @@ def log(**figures: Any) -> None:
         figures: ``loss``, ``accuracy`` (a share), ``samples`` (how many they are means of; by default what is known of
             the round), ``test_loss``, ``test_accuracy``, or others, at most 32. Numbers, or tensors of one element.
             `tributary run` shows ``loss``, ``accuracy`` and ``test_accuracy``; `tributary status` and the metrics of
-            server 0 show all. Those of a batch that counts nothing (:func:`batches`) are left out.
+            server 0 show all. Figures of a batch that counts nothing (:func:`batches`) are left out.
 
     Raises:
         ValueError: there are too many.

@@ -63,7 +63,7 @@ class Schedulers:
         return holder is not None
 
     def find(self) -> None:
-        """Those that there are now."""
+        """Takes the schedulers that there are now."""
         self._alive = self._found()
         if not self._alive and any("initial_lr" in group for group in self._optimizers[0].param_groups):
             self._tell_of_unknown()

@@ -33,7 +33,7 @@ def generators() -> dict[str, Any]:
 
 
 def set_generators(state: dict[str, Any]) -> None:
-    """Sets them as :func:`generators` said. Those of GPUs that are not here are left out."""
+    """Sets them as :func:`generators` said. States of GPUs that are not here are left out."""
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
     if "cuda" in state and torch.cuda.is_available():

@@ -263,7 +263,7 @@ class TributaryStrategy(ParallelStrategy):
         return [one.to(tensor.device) for one in given]
 
     def _gather_metrics(self) -> None:
-        """Those of torchmetrics ask a process group, else."""
+        """Lets metrics of torchmetrics gather over the job; otherwise they ask a process group."""
         assert self.lightning_module is not None
         for module in self.lightning_module.modules():
             if hasattr(module, "dist_sync_fn") and hasattr(module, "distributed_available_fn"):

@@ -198,7 +198,7 @@ void LargeParts::answer(std::uint64_t worker, const WantPart& m, std::uint64_t n
   send(worker, StatePart{m, {}, comes});
 }
 
-// Those that ask while it is under way wait for the same answer. The asker's patience bounds all of it.
+// Workers that ask while it is under way wait for the same answer. The asker's patience bounds all of it.
 void LargeParts::ask_for_another(const WantPart& m, std::uint64_t asker, std::uint64_t now_ms) {
   const Key key{m.job, m.large};
   const auto& workers = announced_.at(key).workers;

@@ -31,7 +31,7 @@ class JobPaces {
   std::map<std::uint32_t, std::pair<Version, Version>> versions() const;  // by maker
   // Are all beyond this round?
   bool all_beyond(Round round) const;
-  // Has one of these shards given no such sign for `patience_ms`? Those that have `done` their part need not.
+  // Has one of these shards given no such sign for `patience_ms`? Shards that have `done` their part need not.
   bool silent(const std::set<std::uint16_t>& shards, const std::set<std::uint16_t>& done, Sign sign,
               std::uint64_t patience_ms, std::uint64_t now_ms) const;
   // Returns a version that no maker passes within `ahead_ms` and the heartbeats' age, `factor` times over. None: some

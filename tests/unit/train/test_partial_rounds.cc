@@ -99,7 +99,7 @@ TEST_CASE("Without time a rank contributes its first micro-batch, all tensors wi
   CHECK(found.samples == 4);
   CHECK(found.weights == std::vector<std::uint64_t>(4, 4));
   CHECK(found.ready == std::vector<std::size_t>{2, 3, 0, 1});
-  // Those of exactly these samples: a quarter of the share, in its order.
+  // The gradients of exactly these samples: a quarter of the share, in its order.
   JobConfig quarter = job_with(0);
   quarter.train.accumulation = 1;
   RankCompute reference = compute_for(quarter);
