@@ -30,7 +30,6 @@ struct Options {
   std::uint32_t nodes = 1;
   bool json = false;
   bool quiet = false;
-  std::uint32_t curve_ms = 0;
   SlowMotionOptions slow_motion;
 };
 
@@ -129,7 +128,6 @@ int run_rank(const Options& options, JobConfig job) {
                                .socket = options.socket,
                                .attach_timeout = std::chrono::seconds(options.attach_timeout_s),
                                .topology = topology,
-                               .curve_ms = options.curve_ms,
                                .slow_motion = options.slow_motion};
   const Result<RunSummary> summary =
       train_rank(trainer, *training, test ? &*test : nullptr, bar, sender ? &*sender : nullptr, stop_signal);
@@ -177,8 +175,7 @@ int run(int argc, char** argv) {
   place("--local-world-size", "LOCAL_WORLD_SIZE", options.topology.local_world_size, "number of ranks on the node");
   place("--node-rank", "GROUP_RANK", options.topology.node_rank, "number of the node");
 
-  // Options for `tributary bench stragglers`: not shown.
-  app.add_option("--curve-ms", options.curve_ms)->group("");
+  // Options for measurements and tests: not shown.
   app.add_option("--slow-us-per-sample", options.slow_motion.us_per_sample)->group("");
   app.add_option("--slow-factor", options.slow_motion.factor)->group("");
   app.add_option("--slow-chance", options.slow_motion.chance)->group("");

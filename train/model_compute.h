@@ -65,8 +65,6 @@ class ModelCompute {
   static Result<ModelCompute> make(const MlpShape& shape, const ImageSet& training);
 
   const MlpShape& shape() const { return mlp_; }
-  // The compute kind that ranks report (common/wire/compute_kinds.h). There is one: bits do not depend on the processor.
-  static std::string computes_with() { return "tributary-train"; }
 
   // Sets the memory from which the following passes read parameters and to which they write gradients.
   void bind(const RankMemory& memory);

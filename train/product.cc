@@ -98,7 +98,7 @@ float exp_not_positive(float x) {
   // e^x = 2^n · e^r with |r| <= ln 2 / 2, and e^r by its Taylor series; ln 2 in two parts, the first without its last bits.
   constexpr double kLog2E = 1.4426950408889634, kLn2High = 0.693147180369123816490,
                    kLn2Low = 1.90821492927058770002e-10;
-  if (x < -104.0f) return 0.0f;  // below half of the smallest fp32
+  if (!(x >= -104.0f)) return std::isnan(x) ? x : 0.0f;  // below half of the smallest fp32
   const double n = std::nearbyint(x * kLog2E);
   const double r = (x - n * kLn2High) - n * kLn2Low;
   double sum = 1.0;

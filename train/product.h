@@ -22,7 +22,7 @@ struct ProductShape {
 // out[rows x columns], row by row, = a[rows x inner] · b[inner x columns], or += with `accumulate`. `out` overlaps neither.
 void multiply(const Matrix& a, const Matrix& b, const ProductShape& shape, float* out, bool accumulate);
 
-// e^x of a finite x of at most 0, as softmax needs it: rounded from a double whose relative error is below 1e-14.
+// e^x of an x of at most 0, as softmax needs it; NaN of NaN. Rounded from a double whose relative error is below 1e-14.
 float exp_not_positive(float x);
 
 }  // namespace tributary::train

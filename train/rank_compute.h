@@ -34,7 +34,6 @@ class RankCompute {
                                   std::uint32_t replicas = 1);
 
   const MlpShape& shape() const { return model_.shape(); }
-  static std::string computes_with() { return ModelCompute::computes_with(); }
   const Sampler& sampler() const { return sampler_; }
   // Elastic jobs: other ranks share the batches from the next round on, at least as many as make() was told.
   void set_world_size(std::uint32_t world_size) { sampler_.set_world_size(world_size); }

@@ -84,16 +84,6 @@ std::string to_json(const RunSummary& summary) {
   if (summary.partial) {
     json["samples_left"] = summary.samples_left;
   }
-  if (!summary.curve.empty()) {
-    nlohmann::ordered_json curve = nlohmann::ordered_json::array();
-    for (const CurvePoint& point : summary.curve) {
-      curve.push_back({{"at_ns", point.at_ns},
-                       {"round", point.round},
-                       {"test_accuracy", point.test.accuracy()},
-                       {"test_loss", point.test.mean_loss()}});
-    }
-    json["curve"] = std::move(curve);
-  }
   if (summary.gate.rounds > 0) {
     json["gate"] = {{"rounds", summary.gate.rounds},
                     {"clipped", summary.gate.clipped},

@@ -6,19 +6,14 @@
 #include <cstdio>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "train/pass.h"
 #include "train/progress.h"
 
 namespace tributary::train {
 
-// The model as this rank had it at some time while training, evaluated afterwards.
-struct CurvePoint {
-  std::uint64_t at_ns = 0;  // steady_ns()
-  std::uint64_t round = 0;
-  BatchStats test;
-};
+// The compute kind that ranks report (common/wire/compute_kinds.h). There is one: bits do not depend on the processor.
+inline constexpr const char* kComputesWith = "tributary-train";
 
 // Jobs with a gate: the decisions about the rounds that this process saw complete.
 struct GateTotals {
@@ -31,7 +26,7 @@ struct RunSummary {
   std::string job;
   std::uint32_t rank = 0, world_size = 1, nodes = 1;
   bool standalone = false;
-  std::string computes_with;       // common/wire/compute_kinds.h
+  std::string computes_with = kComputesWith;
   std::uint64_t model_bytes = 0;   // of fp32 parameters
   std::uint64_t rounds = 0;        // the parameters are those after this round
   std::uint64_t last_round = 0;    // of the whole job
@@ -56,7 +51,6 @@ struct RunSummary {
   // Mode sync with a deadline: samples of this rank that were skipped for want of time.
   bool partial = false;
   std::uint64_t samples_left = 0;
-  std::vector<CurvePoint> curve;  // of TrainerOptions::curve_ms
 
   double seconds() const { return static_cast<double>(split.total_ns()) * 1e-9; }
   double mean_staleness() const {
@@ -73,9 +67,8 @@ struct RunSummary {
 //    "stopped","stop_reason","not_saved","not_finite","resumed_from","restarts",
 //    "computes_with":"tributary-train"}
 //
-// with a deadline "samples_left" (by this rank; "samples" then counts this rank's alone), with a curve
-// "curve":[{"at_ns","round","test_accuracy","test_loss"}], in jobs with a gate "gate":{"rounds","clipped","skipped",
-// "gradient_norm" of the last round,"loss_scale" of the next}, in modes ssp and async
+// with a deadline "samples_left" (by this rank; "samples" then counts this rank's alone), in jobs with a gate
+// "gate":{"rounds","clipped","skipped","gradient_norm" of the last round,"loss_scale" of the next}, in modes ssp and async
 // "staleness":{"pulls","mean","max"} (by how many clocks the slowest node was behind, over all chunks that this node
 // was answered), and "train_loss_sum", "train_correct", "train_samples" so that a reader of all ranks' objects can
 // aggregate by example counts. test_* are null on ranks that do not evaluate.

@@ -221,7 +221,6 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   whole.sync = {};  // no rank is late
   Result<RankCompute> compute = RankCompute::make(whole, training, options.ranks, options.ranks);
   if (!compute) return tl::unexpected(compute.error());
-  if (bar != nullptr) bar->note("computing with " + compute->computes_with());
   const Sampler& sampler = compute->sampler();
   const JobConfig& job = options.job;
   std::shared_ptr<const kernels::Optimizer> optimizer = make_optimizer(job.optimizer);
@@ -246,7 +245,6 @@ Result<RunSummary> train_standalone(const StandaloneOptions& options, const Imag
   summary.world_size = options.ranks;
   summary.nodes = options.nodes;
   summary.standalone = true;
-  summary.computes_with = compute->computes_with();
   for (const TensorSpec& tensor : model.layout().tensors()) summary.model_bytes += tensor.elements() * sizeof(float);
   summary.last_round = last_round(job.train, sampler).value;
   const std::vector<const float*> parameters = model.seen();

@@ -11,7 +11,6 @@
 #include "common/files/digest.h"
 #include "train/attach_pause.h"
 #include "train/finite.h"
-#include "train/parameter_curve.h"
 #include "train/rank_compute.h"
 
 namespace tributary::train {
@@ -39,8 +38,7 @@ class Trainer {
         bar_(bar),
         progress_(progress),
         stop_signal_(stop_signal),
-        last_(last_round(options.job.train, compute_.sampler())),
-        curve_(options.curve_ms) {
+        last_(last_round(options.job.train, compute_.sampler())) {
     session_options_.socket = options.socket;
     session_options_.attach_timeout = options.attach_timeout;
     session_options_.note = [this](const std::string& text) { note(text); };
@@ -49,7 +47,7 @@ class Trainer {
     session_options_.topology = options.topology;
     session_options_.keepsake = std::make_shared<SessionKeepsake>();
     session_options_.gradients_move = true;
-    session_options_.computes_with = compute_.computes_with();
+    session_options_.computes_with = kComputesWith;
     summary_.job = options.job.name;
     summary_.clocks = has_clocks(options.job);
     summary_.partial = has_deadline(options.job);
@@ -57,7 +55,6 @@ class Trainer {
     summary_.world_size = options.topology.world_size;
     summary_.nodes = options.topology.world_size / options.topology.local_world_size;
     summary_.last_round = last_.value;
-    summary_.computes_with = compute_.computes_with();
     for (const TensorSpec& t : compute_.shape().tensors()) summary_.model_bytes += t.elements() * sizeof(float);
   }
 
@@ -65,7 +62,6 @@ class Trainer {
     stop_signal_.arm();
     Result<RunSummary> summary = run_views();
     stop_signal_.suspend();
-    if (summary && !curve_.empty()) summary->curve = curve_.evaluate(compute_, *test_);
     return summary;
   }
 
@@ -231,7 +227,6 @@ class Trainer {
         evaluating_ns = ns_since(evaluating);
       }
     }
-    if (Status status = note_curve(); !status) return tl::unexpected(status.error());
     const SessionStats totals = session_->stats();
     const std::uint64_t reducing_ns = totals.reduce_ns - view_stats_.reduce_ns;
     view_stats_ = totals;
@@ -244,15 +239,6 @@ class Trainer {
     report.samples_sum = compute_.computed_sum();
     tell(report);
     return state;
-  }
-
-  // Copies the parameters, if it is time to.
-  Status note_curve() {
-    if (test_ == nullptr || !curve_.due()) return {};
-    const Result<StepState> answered = await_answers(StepState::kContinue);
-    if (!answered) return tl::unexpected(answered.error());
-    if (complete_ == pushed_) curve_.copy(complete_, compute_.shape().tensors(), parameters_);
-    return {};
   }
 
   // Waits for all answers of the current round. Returns `otherwise` unless the session reports another state.
@@ -393,7 +379,6 @@ class Trainer {
   Round best_;       // newest complete round of any view
   Round resumed_;    // where the newest view began
   Round evaluated_;  // round that summary_.test is about
-  ParameterCurve curve_;
   std::string reason_;
 
   // The view's.
@@ -420,7 +405,6 @@ Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& tra
   Result<RankCompute> compute = RankCompute::make(options.job, training, fewest);
   if (!compute) return tl::unexpected(compute.error());
   if (options.slow_motion.us_per_sample > 0.0) compute->set_slow_motion(options.slow_motion);
-  bar.note("rank " + std::to_string(options.topology.rank) + ": computing with " + compute->computes_with());
   return Trainer(options, std::move(*compute), test, bar, progress, stop_signal).run();
 }
 

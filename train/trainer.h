@@ -25,10 +25,7 @@ struct TrainerOptions {
   std::string socket;  // of the worker daemon
   std::chrono::seconds attach_timeout = kAttachTimeout;
   Topology topology;
-  // Experiments. Every so many milliseconds the parameters are copied, and evaluated when training is over, if there is
-  // a test set; 0: never.
-  std::uint32_t curve_ms = 0;
-  SlowMotionOptions slow_motion = {};
+  SlowMotionOptions slow_motion = {};  // for measurements and tests
 };
 
 // Trains until the job's last round, or until it is asked to stop: by a signal, or by the job's coordinator. `test` is

@@ -132,8 +132,7 @@ inline nlohmann::json standalone_result(const TempDir& dir, const std::string& j
   std::filesystem::remove(log);
   auto process = Process::spawn({.argv = {bin("tributary-train"), "--job", job_file, "--standalone", "--ranks",
                                           std::to_string(ranks), "--nodes", std::to_string(nodes), "--json", "--quiet"},
-                                 .log_file = log,
-                                 .environment = {{"OMP_NUM_THREADS", "1"}}});
+                                 .log_file = log});
   REQUIRE_MESSAGE(process, process.error().message);
   const auto status = process->wait(kPatience);
   REQUIRE(status);

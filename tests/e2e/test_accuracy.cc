@@ -21,7 +21,7 @@ double test_accuracy(const TempDir& dir, const std::string& config, std::vector<
                                    "--json",
                                    "--quiet"};
   for (const std::string& assignment : overrides) argv.insert(argv.end(), {"--set", assignment});
-  auto process = Process::spawn({.argv = argv, .log_file = log, .environment = {{"OMP_NUM_THREADS", "1"}}});
+  auto process = Process::spawn({.argv = argv, .log_file = log});
   REQUIRE_MESSAGE(process, process.error().message);
   const auto status = process->wait(seconds(300));
   REQUIRE(status);

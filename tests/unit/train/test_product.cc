@@ -60,6 +60,8 @@ TEST_CASE(
 TEST_CASE("exp is rounded as the exact value is, down to 0") {
   CHECK(exp_not_positive(0.0f) == 1.0f);
   CHECK(exp_not_positive(-200.0f) == 0.0f);
+  CHECK(exp_not_positive(-INFINITY) == 0.0f);
+  CHECK(std::isnan(exp_not_positive(NAN)));  // of training that diverges
   for (float x = -110.0f; x < 0.0f; x += 0.00937f) {
     const auto exact = static_cast<float>(std::exp(static_cast<double>(x)));
     CHECK(exp_not_positive(x) == exact);
