@@ -27,16 +27,10 @@ copy_licence() {
   fi
 }
 
-finish_library() {
-  strip --strip-unneeded "$lib/$1"
-  patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$lib/$1"
-}
-
 mkdir -p "$lib"
-programs=("$@")
 # The programs' own needs, then those of the libraries found.
 declare -A seen=()
-queue=("${programs[@]}")
+queue=("$@")
 while [ ${#queue[@]} -gt 0 ]; do
   file=${queue[0]}
   queue=("${queue[@]:1}")
@@ -54,6 +48,7 @@ while [ ${#queue[@]} -gt 0 ]; do
 done
 for name in "${!seen[@]}"; do
   install -m 644 "${seen[$name]}" "$lib/$name"
-  finish_library "$name"
+  strip --strip-unneeded "$lib/$name"
+  patchelf --force-rpath --set-rpath '$ORIGIN/../lib' "$lib/$name"
   copy_licence "${seen[$name]}"
 done

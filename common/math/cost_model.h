@@ -29,7 +29,6 @@
 // waiting. With local steps (mode local_sgd) a step waits for its share of the one exchange that follows all of them.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -48,9 +47,6 @@ enum class ExchangeMode : std::uint8_t {
   kServersColocated,  // on the workers' machines
   kServersMixed,      // both
 };
-inline constexpr std::array kExchangeModes = {
-    ExchangeMode::kFlatRing,         ExchangeMode::kHierarchicalRing, ExchangeMode::kTree,
-    ExchangeMode::kServersDedicated, ExchangeMode::kServersColocated, ExchangeMode::kServersMixed};
 std::string_view to_string(ExchangeMode mode);  // "flat-ring", "hierarchical-ring", "tree", "dedicated", ...
 constexpr bool uses_servers(ExchangeMode mode) {
   return mode >= ExchangeMode::kServersDedicated;

@@ -6,7 +6,6 @@ and reports each one's end. A forked process runs its program as ``python PROGRA
 
 from __future__ import annotations
 
-import array
 import atexit
 import json
 import os
@@ -73,8 +72,7 @@ def start(arguments: list[str], variables: dict[str, str], output: int) -> Forke
         atexit.register(_link.close)
     reader, writer = os.pipe()
     request = json.dumps({"arguments": [*map(str, arguments)], "variables": variables, "folder": os.getcwd()})
-    with socket.socket(fileno=os.dup(_link.fileno())) as link:
-        link.sendmsg([request.encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [output, writer]))])
+    socket.send_fds(_link, [request.encode()], [output, writer])
     os.close(writer)
     return Forked(json.loads(_link.recv(64)), reader)
 

@@ -1,6 +1,4 @@
 // Late nodes: work-weighted rounds, and reports of stragglers, with real daemons.
-#include <signal.h>
-
 #include "tests/e2e/e2e.h"
 
 namespace tributary::e2e::late_nodes_test {

@@ -25,8 +25,6 @@ Result<Plan> make_plan(const Scenario& scenario);
 std::string plan_text(const Plan& plan);
 nlohmann::ordered_json plan_json(const Plan& plan);
 
-std::string percent(double fraction);  // "12.5 %"
-
 // A name as the table has it: "hierarchical ring", "servers dedicated".
 std::string mode_in_words(ExchangeMode mode);
 

@@ -14,6 +14,11 @@ using Json = nlohmann::ordered_json;
 
 constexpr double kAsGood = 1.03;  // times the best step: as good, so the simpler layout is recommended
 
+// As "12.5 %".
+std::string percent(double fraction) {
+  return printed("%.1f %%", 100.0 * fraction);
+}
+
 // Busiest host of a kind, each way.
 struct Traffic {
   double out = 0.0, in = 0.0;
@@ -158,10 +163,6 @@ Json traffic_json(const Traffic& t) {
 }
 
 }  // namespace
-
-std::string percent(double fraction) {
-  return printed("%.1f %%", 100.0 * fraction);
-}
 
 std::string mode_in_words(ExchangeMode mode) {
   switch (mode) {
