@@ -12,19 +12,32 @@ import pathlib
 import re
 import subprocess
 import sys
+import urllib.parse
 
 
 def component(copyright_file: pathlib.Path) -> dict:
     name = copyright_file.name
-    query = ["dpkg-query", "--show", "--showformat", "${source:Package} ${source:Version} ${Architecture}", name]
-    source, version, machine = subprocess.run(query, check=True, text=True, capture_output=True).stdout.split()
+    query = [
+        "dpkg-query",
+        "--show",
+        "--showformat",
+        "${source:Package} ${source:Version} ${Version} ${Architecture}\n",
+        name,
+    ]
+    shown = subprocess.run(query, check=True, text=True, capture_output=True).stdout.splitlines()[0]
+    source, version, package_version, machine = shown.split()
+    purl = f"pkg:deb/debian/{name}@{urllib.parse.quote(package_version, safe=':')}?arch={machine}"
+    if name == "libgloo-dev":  # the code that is linked in is another package's copy
+        parts = pathlib.Path(__file__).with_name("portable_parts.sh").read_text(encoding="utf-8")
+        package, release = re.findall(r"^gloo=(\S+)==(\S+)$", parts, re.MULTILINE)[0]
+        version, purl = f"of {package} {release}", f"pkg:pypi/{package}@{release}"
     text = copyright_file.read_text(encoding="utf-8", errors="replace")
     licences = sorted(set(re.findall(r"^License: *(\S.*?) *$", text, re.MULTILINE)))
     return {
         "type": "library",
         "name": source,
         "version": version,
-        "purl": f"pkg:deb/debian/{name}@{version}?arch={machine}",
+        "purl": purl,
         "licenses": [{"license": {"name": licence}} for licence in licences or [f"see licences/{name}"]],
     }
 

@@ -109,7 +109,11 @@ def left_over(root: pathlib.Path) -> list[str]:
 
     A list has a source by its name, as a fuzzer (`fuzz_NAME.cc`), or by a GLOB of the source's folder.
     """
-    tops = [folder for folder in root.iterdir() if folder.is_dir() and folder.name not in {"build", "runs", ".git"}]
+    tops = [
+        folder
+        for folder in root.iterdir()
+        if folder.is_dir() and folder.name not in {"build", "runs", ".git", ".cache"}
+    ]
     files = [file for top in tops for file in sorted(top.rglob("*")) if file.is_file()]
     text = {
         file: file.read_text(encoding="utf-8") for file in files if file.suffix in SOURCES | {".c", ".txt", ".cmake"}
@@ -122,11 +126,11 @@ def left_over(root: pathlib.Path) -> list[str]:
         for names in re.findall(r"file\(GLOB ([^)]*)\)", text[file])
         for folder in re.findall(r"(\S*)\*\.cc", names)
     }
-    included = {pathlib.PurePosixPath(name).name for file in text for name in INCLUDE.findall(text[file])}
+    included = {name for file in text for name in re.findall(r'^\s*#\s*include\s+["<]([^">]+)[">]', text[file], re.M)}
     left = []
     for file in text:
         if file.suffix in {".h", ".cuh"}:
-            used = file.name in included | words
+            used = file.name in words or any(f"/{file}".endswith(f"/{name}") for name in included)
         elif file.suffix in {".cc", ".c", ".cu"}:
             used = file.name in words or file.stem.removeprefix("fuzz_") in words or file.parent in globs
         else:
