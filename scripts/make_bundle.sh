@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packs the relocatable install: OUT/tributary-VERSION/ and OUT/tributary-VERSION-linux-x86_64.tar.gz. Fails if the archive
-# is not smaller than 32 MiB (it is what is carried) or the folder than 96 MiB, or if a program or library in it would look for another one elsewhere.
+# is not smaller than 28 MiB (it is what is carried) or the folder than 64 MiB, or if a program or library in it would look for another one elsewhere.
 #
 #   scripts/make_bundle.sh [BUILD [OUT]]      BUILD, a built tree: build/portable; OUT: build
 #
@@ -11,8 +11,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/bundle_common.sh"
 build=${1:-$here/../build/portable}
 out=${2:-$here/../build}
-packed_limit=$((32 << 20))
-unpacked_limit=$((96 << 20))
+packed_limit=$((28 << 20))
+unpacked_limit=$((64 << 20))
 
 fail() {
   echo "make_bundle.sh: $*" >&2
@@ -35,6 +35,6 @@ awk -v u="$unpacked" -v p="$packed" -v g="$(needed_glibc "$folder")" \
   'BEGIN { printf "%.1f MiB unpacked, %.1f MiB packed, for glibc %s and newer\n", u / 1048576, p / 1048576, g }'
 if [ "$unpacked" -ge $unpacked_limit ] || [ "$packed" -ge $packed_limit ]; then
   du -a "$folder" | sort -rn | head -n 15 >&2
-  fail "the bundle must stay below 32 MiB packed and 96 MiB unpacked; the largest parts are listed above"
+  fail "the bundle must stay below 28 MiB packed and 64 MiB unpacked; the largest parts are listed above"
 fi
 realpath "$archive"

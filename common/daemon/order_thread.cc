@@ -38,11 +38,6 @@ Status OrderThread::order(Work work, Done done) {
   return {};
 }
 
-Status OrderThread::go_on() {
-  const std::lock_guard lock(mutex_);
-  return stopping_ ? Status(stopped()) : Status();
-}
-
 Status OrderThread::pause(std::uint64_t ns) {
   std::unique_lock lock(mutex_);
   if (ns != 0) wake_.wait_for(lock, std::chrono::nanoseconds(ns), [&] { return stopping_; });

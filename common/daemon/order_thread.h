@@ -32,7 +32,7 @@ class OrderThread {
   // Every order that is taken ends in one call of done. kLimit: so many wait already; kStopped: it was told to stop.
   [[nodiscard]] Status order(Work work, Done done);
   // For work that takes long: kStopped when it is to end.
-  Status go_on();
+  Status go_on() { return pause(0); }
   // The same after a while.
   Status pause(std::uint64_t ns);
   // The order under way ends when it looks at go_on(). Waiting orders end with kStopped, unbegun. Idempotent.

@@ -1,7 +1,8 @@
 // Coordinator: the shell around CoordinatorCore on server 0, or on the worker of a cluster without servers that serves
 // it. A thread of its own with a ROUTER socket, so that neither a shard that loads for seconds nor a slow disk of the
 // snapshot writer keeps the cluster's heartbeats waiting. The registry is kept in server 0's store; without one it
-// lives as long as the process. A second thread writes it, so that a slow disk delays only the job whose record is saved.
+// lives as long as the process. A second thread writes it, and large parts, in order: a slow disk delays
+// records and parts, and neither messages nor rounds.
 //
 // Thread rule: the core is guarded by a mutex, taken by the coordinator's thread for every message and tick and by the
 // HTTP thread for a moment (status). Only the coordinator's thread lets the core act, because acting sends. Nothing of

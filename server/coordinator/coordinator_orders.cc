@@ -64,7 +64,7 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
   auto known = jobs_.find(order.name);
   if (known != jobs_.end()) {
     const CoordinatedJob& job = known->second;
-    if (!job.idle() || job.removing()) {
+    if (!job.idle() || job.removing() || job.saves_kept()) {
       return fail(ErrorCode::kInvalidArgument, job.in_words() + " is in use (" +
                                                    (job.removing()          ? "being removed"
                                                     : job.members().empty() ? "stopping"
@@ -199,7 +199,8 @@ Result<std::uint64_t> CoordinatorCore::remove_job(const std::string& name) {
   std::set<JobId> ids = strangers(name);
   if (known != jobs_.end()) {
     const CoordinatedJob& job = known->second;
-    if (!job.idle() || job.restoring() || job.saves() || context_.checkpoints.awaits_snapshot(name)) {
+    if (!job.idle() || job.restoring() || job.saves() || job.saves_kept() ||
+        context_.checkpoints.awaits_snapshot(name)) {
       return fail(ErrorCode::kInvalidArgument, job.in_words() + " is in use; stop its trainers first");
     }
     ids.merge(job.ids());

@@ -202,7 +202,7 @@ void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std:
 }
 
 void CoordinatedJob::tick(std::uint64_t now_ms) {
-  ledger_.keeper.tick(now_ms);
+  if (!removing()) ledger_.keeper.tick(now_ms);  // a save would bring the record back
   ask_again(now_ms);
   if (RunningView* running = std::get_if<RunningView>(&phase_)) {
     const auto left_behind = running->tick(now_ms);

@@ -27,7 +27,11 @@ void CoordinatedJob::ask_again(std::uint64_t now_ms) {
 void CoordinatedJob::on(std::uint16_t server, const ShardKept& m, std::uint64_t now_ms) {
   BetweenViews* between = this->between();
   if (!between) return;  // of a view before
-  reconsider();
+  const auto had = between->kept.find(server);
+  const bool repeated = had == between->kept.end() ? !m.any
+                                                   : m.any && had->second.min_version == m.min_version &&
+                                                         had->second.max_version == m.max_version;
+  if (!repeated) reconsider();  // servers that are asked again repeat their answer
   between->asked.erase(server);
   if (m.any) {
     between->kept[server] = {m.job, m.min_version, m.max_version, false};

@@ -67,9 +67,11 @@ Status CoordinatedJob::join(const JoinJob& m, const JobConfig& config, const Pee
   const std::uint32_t node = m.node.value;
   // A worker is one node of a job, and refuses trainers of another one itself. Between views its trainers attached again
   // as another node, and the leave of the old one was lost.
-  const auto other = member_of(members(), worker.hello.incarnation);
-  if (std::holds_alternative<GatheringJob>(phase_) && other != members().end() && other->first != node) {
-    lose_member(other->first, "worker " + worker.hello.name + " attached as node " + std::to_string(node), now_ms);
+  if (is<GatheringJob>()) {
+    const auto other = member_of(members(), worker.hello.incarnation);
+    if (other != members().end() && other->first != node) {
+      lose_member(other->first, "worker " + worker.hello.name + " attached as node " + std::to_string(node), now_ms);
+    }
   }
   if (Status free = check_rank(*this, m, worker, ledger_.context.peers); !free) return free;
   if (in_view() && !members().contains(node)) {  // it wants to take part in an elastic job while a view runs or opens
@@ -216,7 +218,7 @@ Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fres
   Result<DealtChunks> chunks = ledger_.home().lay_out(config(), record(), members, start);
   if (!chunks) return tl::unexpected(chunks.error());
   if (chunks->placement) ledger_.placement = std::move(chunks->placement);
-  ledger_.keeper.save_view(start, kept, members, std::move(*chunks));
+  ledger_.keeper.save_view(start, members, std::move(*chunks));
   return start;
 }
 

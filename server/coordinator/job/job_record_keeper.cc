@@ -79,12 +79,10 @@ Status JobRecordKeeper::may_begin_anew() const {
   return {};
 }
 
-void JobRecordKeeper::save_view(const ViewStart& start, const KeptShards& kept, const JobMembers& members,
-                                DealtChunks chunks) {
+void JobRecordKeeper::save_view(const ViewStart& start, const JobMembers& members, DealtChunks chunks) {
   // A server may be a round further, with some chunks, than where a view begins: it was brought there by the nodes of a
   // view before. The nodes of this view make the rounds beyond that (again).
-  Round most = start.round;
-  for (const std::uint16_t shard : start.kept) most = std::max(most, Round(kept.at(shard).max_version.value));
+  const Round most = start.ahead ? start.round.next() : start.round;
   ViewNodes& nodes = record_.view_nodes;
   nodes.first = nodes.hash != began_.hash ? most.next() : std::min(nodes.first, most.next());
   if (start.anew()) record_.computed_with.clear();
@@ -120,7 +118,7 @@ void JobRecordKeeper::view_opens(const ViewStart& start, const JobMembers& membe
                           record_.initialised ? std::optional(record_.committed) : std::nullopt);
   start_ = start.round;
   held_ = {};
-  drop_parts();
+  if (state_ == State::kSaved) drop_parts();  // else saved() drops them
 }
 
 void JobRecordKeeper::view_runs(const ViewStart& start) {

@@ -52,7 +52,7 @@ class JobRecordKeeper {
   // Has nobody state of the job's name that the record does not know? REQUIRES: there is nothing to go on from.
   Status may_begin_anew() const;
   // record() is what it was before begin_view() until the view's is saved.
-  void save_view(const ViewStart& start, const KeptShards& kept, const JobMembers& members, DealtChunks chunks);
+  void save_view(const ViewStart& start, const JobMembers& members, DealtChunks chunks);
   bool saves_view() const { return opening_.has_value(); }
   // opens: it is still wanted.
   void view_saved(bool saved, bool opens);

@@ -175,14 +175,17 @@ void LargeParts::finish(Fetches::iterator at, std::uint64_t now_ms) {
 void LargeParts::answer(std::uint64_t worker, const WantPart& m, std::uint64_t now_ms) {
   const Key key{m.job, m.large};
   if (has(m.job, m.large)) {
+    const std::tuple piece{worker, key, m.offset};
+    if (!reading_.insert(piece).second) return send(worker, StatePart{m, {}, true});
     const auto data = std::make_shared<std::vector<std::byte>>();
     const auto read = [store = store_, m, data]() -> Status {
-      Result<std::vector<std::byte>> piece = store->read(m.job, m.large, m.offset);
-      if (!piece) return tl::unexpected(piece.error());
-      *data = std::move(*piece);
+      Result<std::vector<std::byte>> bytes = store->read(m.job, m.large, m.offset);
+      if (!bytes) return tl::unexpected(bytes.error());
+      *data = std::move(*bytes);
       return {};
     };
-    return output_.on_disk(read, [this, key, worker, m, data](const Status& done, std::uint64_t) {
+    return output_.on_disk(read, [this, key, piece, worker, m, data](const Status& done, std::uint64_t) {
+      reading_.erase(piece);
       if (!done && done.error().code == ErrorCode::kLimit) return;  // too much waits: the asker asks again
       if (!done && has(m.job, m.large)) {
         output_.log(in_words(key) + " cannot be read, and counts as lost: " + done.error().message, LogLevel::kError);
@@ -244,11 +247,11 @@ void LargeParts::worker_lost(std::uint64_t worker, std::uint64_t now_ms) {
 void LargeParts::tick(std::uint64_t now_ms) {
   std::vector<Key> silent;
   for (auto& [key, fetch] : fetches_) {
-    if (fetch.orders == 0 && fetch.parts.given_up(now_ms)) {
+    if (fetch.orders != 0) continue;  // the store's turn
+    if (fetch.parts.given_up(now_ms)) {
       silent.push_back(key);
       continue;
     }
-    if (fetch.orders != 0) continue;
     for (const WantPart& want : fetch.parts.wants(now_ms)) send(fetch.worker, want);
   }
   for (const Key& key : silent) {

@@ -18,6 +18,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -107,6 +108,7 @@ class LargeParts {
   std::map<Key, Announced> announced_;
   std::deque<Key> queue_;
   Fetches fetches_;
+  std::set<std::tuple<std::uint64_t, Key, std::uint64_t>> reading_;  // worker, part, offset: the store's answer comes
   std::map<std::pair<Key, std::uint64_t>, Passing> passing_;
   std::uint64_t taken_ = 0;
   std::uint64_t fetched_ = 0;  // fetches that have begun

@@ -805,6 +805,24 @@ TEST_CASE("a snapshot is told when the record is saved that has it, and a job en
   CHECK(cluster.phase() == "idle");
 }
 
+TEST_CASE("a record whose save failed does not come back after the job was removed") {
+  Cluster cluster;
+  cluster.everybody(1);
+  cluster.run(1);
+  cluster.save_fails = true;
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.all_done(40);
+  cluster.pass(70'000, 1);
+  REQUIRE(cluster.phase() == "idle");
+  cluster.save_fails = false;
+  cluster.disk_stands = true;
+  REQUIRE(cluster.remove_job(cluster.job().name));
+  cluster.core.tick(cluster.now + 5000);  // time to try the save again
+  cluster.disk_stands = false;
+  cluster.write();
+  CHECK(cluster.registry.empty());
+}
+
 TEST_CASE("jobs that begin while the disk stands have ids of their own") {
   Cluster cluster;
   cluster.everybody(2);

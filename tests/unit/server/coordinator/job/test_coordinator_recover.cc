@@ -194,6 +194,25 @@ TEST_CASE("what servers keep becomes a snapshot of the view they had it in, thou
   CHECK(cluster.registry.at(stop->job.value).committed == Round(52));
 }
 
+TEST_CASE("a view opens though servers repeat what they keep while its record is being saved") {
+  RunningCluster cluster;
+  cluster.keep(0, 52, 52);
+  cluster.keep(1, 52, 52);
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  cluster.disk_stands = true;
+  cluster.rejoin(0, 41, 52);
+  cluster.rejoin(1, 41, 52);
+  cluster.sent.clear();
+  cluster.pass(3 * CoordinatedJob::kAskAgainMs, 2);
+  CHECK(cluster.to<StopJob>(server_peer(0)).size() >= 2);  // asked again
+  REQUIRE(cluster.orders.size() == 1);
+  const auto save = std::move(cluster.orders.front());
+  cluster.orders.clear();
+  save();
+  CHECK(cluster.orders.empty());
+  CHECK(cluster.count<OpenJob>() == 2);
+}
+
 TEST_CASE("a server that goes as a view ends waits until all have said what they keep") {
   RunningCluster cluster;
   cluster.answers_kept = false;

@@ -87,6 +87,27 @@ TEST_CASE("a store that takes its time delays a large part, and takes no more th
   CHECK(cluster.parts.parts.at({cluster.open().job, large.large}).complete);
 }
 
+TEST_CASE("a piece that the store is reading for a worker is not read once more for it") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  const LargeState large = large_state('a');
+  give(cluster, 0, 40, large.state);
+  CHECK(deliver(cluster, 0, large) == 1);
+  cluster.disk_stands = true;
+  cluster.sent.clear();
+  for (int again = 0; again < 3; ++again) cluster.say(worker_peer(1), want(cluster, large));
+  CHECK(cluster.orders.size() == 1);
+  CHECK(cluster.to<StatePart>(worker_peer(1)).size() == 2);
+  for (const StatePart& part : cluster.to<StatePart>(worker_peer(1))) CHECK(part.comes);
+  cluster.disk_stands = false;
+  cluster.sent.clear();
+  cluster.write();
+  const auto part = cluster.only<StatePart>(worker_peer(1));
+  REQUIRE(part);
+  CHECK(part->data == large.piece(0));
+}
+
 TEST_CASE("equal large parts are fetched once") {
   Cluster cluster;
   cluster.everybody(2);
