@@ -134,6 +134,8 @@ void AttachedJob::rank_state(std::uint32_t local_rank, const RankState& state) {
 }
 
 void AttachedJob::held_state(std::uint32_t local_rank, KeptState state, std::uint64_t now_ms) {
+  // The state may need the room of the parameters of the view before.
+  if (Running* running = std::get_if<Running>(&phase_)) keep_parameters(*running);
   const Status held = context_.held.hold(name(), local_rank, std::move(state), now_ms);
   if (held || std::exchange(told_of_held_, true)) return;
   context_.logger->warn("{}", held.error().message);

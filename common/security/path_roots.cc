@@ -30,8 +30,9 @@ Result<PathRoots::Place> PathRoots::find(const std::string& path) const {
   std::error_code error;
   const fs::path real = fs::weakly_canonical(path, error);
   // The system reads a path to its first NUL: another one than is checked here.
-  const bool followed = !error && fs::path(path).is_absolute() && path.find('\0') == std::string::npos;
-  if (!followed) return refused("it is no absolute path that can be followed");
+  const bool whole = fs::path(path).is_absolute() && path.find('\0') == std::string::npos;
+  if (!whole) return refused("it is no absolute path");
+  if (error) return fail(ErrorCode::kIo, "cannot follow the path '" + path + "': " + error.message());
   if (roots_.empty()) return Place{"/", real.relative_path().string()};
   for (const std::string& root : roots_) {
     std::error_code bad;

@@ -14,7 +14,7 @@ class PathRoots {
  public:
   // required: without roots no path is allowed; else all are.
   PathRoots(std::vector<std::string> roots, bool required) : roots_(std::move(roots)), required_(required) {}
-  // kInvalidArgument: the path is not below a root, also not by a link or "..".
+  // kInvalidArgument: the path is not below a root, also not by a link or "..". kIo: nobody can follow the path.
   Status check(const std::string& path) const;
   // Checks and opens the folder at this path. A component that has become a link meanwhile is not followed.
   // make: missing folders are made.

@@ -11,7 +11,8 @@
 namespace tributary {
 namespace {
 
-constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+// O_PATH: who goes through a folder needs no right to list it.
+constexpr int kFlags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 
 tl::unexpected<Error> cannot(const char* doing, const std::string& path, int errno_value) {
   if (errno_value == ENOTDIR || errno_value == ELOOP) {
@@ -31,23 +32,29 @@ Result<Folder> Folder::open(const std::string& path) {
 }
 
 Result<Folder> Folder::below(const std::string& top, const std::string& path, bool make) {
-  std::string there = top;
-  FileDescriptor folder(::open(top.c_str(), kFlags & ~O_NOFOLLOW));
-  if (folder.get() < 0) return cannot("open", top, errno);
+  FileDescriptor descriptor(::open(top.c_str(), kFlags & ~O_NOFOLLOW));
+  if (descriptor.get() < 0) return cannot("open", top, errno);
+  Folder folder(std::move(descriptor), top);
   for (const std::filesystem::path& part : std::filesystem::path(path)) {
     const std::string name = part.string();
     if (name.empty() || name == ".") continue;
-    there += (there.ends_with('/') ? "" : "/") + name;
-    if (name == "..") return fail(ErrorCode::kInvalidArgument, "'" + there + "' is no path below '" + top + "'");
-    FileDescriptor next(::openat(folder.get(), name.c_str(), kFlags));
-    if (next.get() < 0 && errno == ENOENT && make) {
-      if (::mkdirat(folder.get(), name.c_str(), 0777) != 0 && errno != EEXIST) return cannot("make", there, errno);
-      next = FileDescriptor(::openat(folder.get(), name.c_str(), kFlags));
-    }
-    if (next.get() < 0) return cannot("open", there, errno);
-    folder = std::move(next);
+    Result<Folder> next = folder.enter(name, make);
+    if (!next) return next;
+    folder = std::move(*next);
   }
-  return Folder(std::move(folder), there);
+  return folder;
+}
+
+Result<Folder> Folder::enter(const std::string& name, bool make) const {
+  const std::string there = path_ + (path_.ends_with('/') ? "" : "/") + name;
+  if (name == "..") return fail(ErrorCode::kInvalidArgument, "'" + there + "' is no path below '" + path_ + "'");
+  FileDescriptor next(::openat(folder_.get(), name.c_str(), kFlags));
+  if (next.get() < 0 && errno == ENOENT && make) {
+    if (::mkdirat(folder_.get(), name.c_str(), 0777) != 0 && errno != EEXIST) return cannot("make", there, errno);
+    next = FileDescriptor(::openat(folder_.get(), name.c_str(), kFlags));
+  }
+  if (next.get() < 0) return cannot("open", there, errno);
+  return Folder(std::move(next), there);
 }
 
 Error Folder::named(Error error) const {

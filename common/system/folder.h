@@ -16,6 +16,8 @@ class Folder {
   // A folder below `top`, by a path without "..": each component is looked up in the folder before it, and is no link.
   // make: what is missing is made.
   static Result<Folder> below(const std::string& top, const std::string& path, bool make);
+  // The folder of this name in this one, which is no link.
+  Result<Folder> enter(const std::string& name, bool make) const;
 
   // How system calls reach it, and what is in it: with the name of nothing else but this process's descriptor. A file's
   // own name may still be a link's (open_to_read() and open_to_write() follow none).

@@ -56,9 +56,7 @@ void LaneJobs::dispatch(PeerId from, const M& message, const Received& received)
     // A message of another view is the core's to refuse, which does not look at what it brings.
     if (received.place.link != 0 && message.key.view == core.job().view->view) {
       if (Status bound = told_.bind(from, message.key, received.place); !bound) {
-        counters_.malformed.add();
-        output_.refused("refused a message: " + bound.error().message);
-        return refuse(from, message.key, round, bound.error().code, std::move(bound.error().message));
+        return refuse_malformed(from, message.key, round, std::move(bound.error()));
       }
     }
     if constexpr (kWithPayload) {
@@ -67,11 +65,7 @@ void LaneJobs::dispatch(PeerId from, const M& message, const Received& received)
         bool copy = false;
         if constexpr (std::is_same_v<M, Push>) copy = message.residual != ResidualUse::kNone;
         auto taken = received.payload(copy);
-        if (!taken) {
-          counters_.malformed.add();
-          output_.refused("refused a message: " + taken.error().message);
-          return refuse(from, message.key, round, taken.error().code, std::move(taken.error().message));
-        }
+        if (!taken) return refuse_malformed(from, message.key, round, std::move(taken.error()));
         payload = std::move(*taken);
       }
       if constexpr (std::is_same_v<M, Push>) core.on_push(from, message, std::move(payload));
@@ -91,6 +85,12 @@ Result<LaneJobs::Shared> LaneJobs::shared(const LinkRequest& request) const {
                                             std::to_string(request.view.value) + " is not open here");
   }
   return Shared{found->second.pool, found->second.core->chunks()};
+}
+
+void LaneJobs::refuse_malformed(PeerId from, const ChunkKey& key, Round round, Error error) {
+  counters_.malformed.add();
+  output_.refused("refused a message: " + error.message);
+  refuse(from, key, round, error.code, std::move(error.message));
 }
 
 void LaneJobs::refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message) {

@@ -28,9 +28,8 @@ AdminHttp::Answer save(Coordinator& coordinator, const PathRoots& roots, const s
 AdminHttp::Answer restore(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
   Result<RestoreOrder> order = restore_order_of(body);
   if (!order) return refusal(order.error());
-  if (const Status fits = roots.check(order->directory); !fits) return refusal(fits.error());
   const Result<Folder> folder = roots.open(order->directory);
-  if (!folder) return refusal({folder.error().code, "there is no checkpoint: " + folder.error().message});
+  if (!folder) return refusal(folder.error());
   Result<Manifest> manifest = open_checkpoint(folder->through());
   if (!manifest) return refusal(folder->named(manifest.error()));
   Result<std::string> checksum = manifest_checksum(folder->through());

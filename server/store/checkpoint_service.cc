@@ -104,12 +104,14 @@ void CheckpointService::drop(const DropCheckpoint& order) {
 // The next attempt replaces a file that cannot be removed.
 void CheckpointService::drop_file(const std::string& directory) {
   const fs::path path(directory);
-  const Result<Folder> folder = options_.roots.open(directory);
   const Result<Folder> parent = options_.roots.open(path.parent_path().string());
-  if (!folder || !parent) return;
+  if (!parent) return;
+  const std::string name = path.filename().string();
+  const Result<Folder> folder = parent->enter(name, false);
+  if (!folder) return;
   std::error_code ignored;
   fs::remove(folder->in(shard_file_name(options_.shard)), ignored);
-  fs::remove(parent->in(path.filename().string()), ignored);  // by the last of the servers: it is empty then
+  fs::remove(parent->in(name), ignored);  // by the last of the servers: it is empty then
 }
 
 void CheckpointService::queue(std::uint64_t operation, Order order) {
@@ -143,7 +145,10 @@ Status CheckpointService::write_shard(const WriteCheckpoint& order, const Pinned
                                       CheckpointDone& done) {
   const std::uint64_t started = steady_ns();
   const std::string me = "server " + std::to_string(options_.shard.value);
-  const Result<Folder> folder = options_.roots.open(order.directory, true);
+  // The way to the folder may have links, as loads may: its own name is no link, which somebody may have put there.
+  const fs::path path(order.directory);
+  Result<Folder> folder = options_.roots.open(path.parent_path().string(), true);
+  if (folder) folder = folder->enter(path.filename().string(), true);
   if (!folder) {
     return fail(ErrorCode::kIo,
                 me + ": " + folder.error().message + "; save into a directory that every server may write");

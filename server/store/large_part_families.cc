@@ -2,7 +2,7 @@
 
 #include <cinttypes>
 #include <cstdio>
-#include <optional>
+#include <vector>
 
 #include "common/base/assert.h"
 #include "server/store/disk_space.h"
@@ -87,16 +87,21 @@ LargePartStore::Complete LargePartFamilies::complete() const {
   return all;
 }
 
-LargePartFamilies::Family LargePartFamilies::family(JobId job, const LargePart& large, bool complete) const {
+std::optional<LargePartFamilies::Part> LargePartFamilies::part(const Key& key) const {
   const std::lock_guard lock(mutex_);
-  const auto at = parts_.find({job, large});
-  return at == parts_.end() || at->second.complete != complete ? nullptr : at->second.family;
+  const auto at = parts_.find(key);
+  return at == parts_.end() ? std::nullopt : std::optional(at->second);
+}
+
+LargePartFamilies::Family LargePartFamilies::family(JobId job, const LargePart& large, bool complete) const {
+  const auto found = part({job, large});
+  return found && found->complete == complete ? found->family : nullptr;
 }
 
 Status LargePartFamilies::begin(JobId job, const LargePart& large) {
-  const std::lock_guard lock(mutex_);
-  if (const auto before = parts_.find({job, large}); before != parts_.end()) {
-    if (Status dropped = drop(before); !dropped) return dropped;
+  const Key key{job, large};
+  if (const auto before = part(key)) {
+    if (Status dropped = drop(key, *before); !dropped) return dropped;
   }
   const std::string doing = "keep " + in_words(large);
   if (Status room = owner_.room(doing, large.bytes + kSpareBytes); !room) return room;
@@ -105,7 +110,8 @@ Status LargePartFamilies::begin(JobId job, const LargePart& large) {
   const auto status =
       owner_.db.CreateColumnFamily(family_options(owner_.options), kFamilyPrefix + name_of(job, large), &handle);
   if (!status.ok()) return tl::unexpected<Error>(error(doing, status));
-  parts_[{job, large}] = Part{own(handle)};
+  const std::lock_guard lock(mutex_);
+  parts_[key] = Part{own(handle)};
   return {};
 }
 
@@ -156,21 +162,23 @@ Result<std::vector<std::byte>> LargePartFamilies::read(JobId job, const LargePar
 }
 
 Status LargePartFamilies::drop(JobId job, const std::set<LargePart>& but_these) {
-  const std::lock_guard lock(mutex_);
-  for (auto at = parts_.lower_bound({job, LargePart()}); at != parts_.end() && at->first.first == job;) {
-    const auto next = std::next(at);
-    if (!but_these.contains(at->first.second)) {
-      if (Status dropped = drop(at); !dropped) return dropped;
+  std::vector<std::pair<Key, Part>> others;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto at = parts_.lower_bound({job, LargePart()}); at != parts_.end() && at->first.first == job; ++at) {
+      if (!but_these.contains(at->first.second)) others.push_back(*at);
     }
-    at = next;
+  }
+  for (const auto& [key, part] : others) {
+    if (Status dropped = drop(key, part); !dropped) return dropped;
   }
   return {};
 }
 
-Status LargePartFamilies::drop(Parts::iterator at) {
-  const auto& [job, large] = at->first;
+Status LargePartFamilies::drop(const Key& key, const Part& part) {
+  const auto& [job, large] = key;
   const std::string doing = "drop " + in_words(large);
-  if (at->second.complete) {
+  if (part.complete) {
     if (Status room = owner_.room(doing, kRecordBytes); !room) return room;
     rocksdb::WriteOptions synced;
     synced.sync = true;
@@ -178,8 +186,9 @@ Status LargePartFamilies::drop(Parts::iterator at) {
     if (!status.ok()) return tl::unexpected<Error>(error(doing, status));
   }
   // Without its record it is none any more; should this fail, the next open drops it.
-  owner_.db.DropColumnFamily(at->second.family.get()).PermitUncheckedError();
-  parts_.erase(at);
+  owner_.db.DropColumnFamily(part.family.get()).PermitUncheckedError();
+  const std::lock_guard lock(mutex_);
+  parts_.erase(key);
   return {};
 }
 

@@ -12,8 +12,10 @@
 #include <rocksdb/db.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -55,19 +57,19 @@ class LargePartFamilies final : public LargePartStore {
     Family family;
     bool complete = false;
   };
-  using Parts = std::map<Key, Part>;
 
   Error error(const std::string& doing, const rocksdb::Status& status) const;
   Family own(rocksdb::ColumnFamilyHandle* handle) const;
   Status gone(const std::string& doing) const;  // what is to be written to
+  std::optional<Part> part(const Key& key) const;
   // The family of a part that is (not) complete; null: there is none. Outlives a drop.
   Family family(JobId job, const LargePart& large, bool complete) const;
-  // Its record, then its family. REQUIRES: mutex_ held.
-  Status drop(Parts::iterator at);
+  // Its record, then its family.
+  Status drop(const Key& key, const Part& part);
 
   const Owner owner_;
-  mutable std::mutex mutex_;  // parts_
-  Parts parts_;
+  mutable std::mutex mutex_;  // parts_; never held while the disk is waited for
+  std::map<Key, Part> parts_;
 };
 
 }  // namespace tributary

@@ -42,6 +42,10 @@ bool ClusterJudge::keeps_residual() const {
 
 // ---- The coordinator ----
 
+void ClusterJudge::recorded(std::uint64_t coordinator, const JobRecord& record) {
+  if (began_as_ != 0 && record.view_nodes.hash != began_as_) others_recorded_.insert(coordinator);
+}
+
 void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard,
                          const std::vector<std::uint32_t>& nodes) {
   if (View* known = view(open.job, open.view)) {
@@ -65,10 +69,8 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     if (newest_ && newest_->open.job == open.job && newest_->open.view >= open.view) {
       broken_(in_words("view", open.view.value) + " opens after " + in_words("view", newest_->open.view.value));
     }
-    if (!began_with_.empty() && nodes != began_with_) {
-      others_opened_.insert(coordinator);
-      residuals_lost_ = true;  // servers let go of what only the nodes before could go on with, even if it never begins
-    }
+    // Servers let go of what only the nodes before could go on with, even if the view never begins.
+    if (!began_with_.empty() && nodes != began_with_) residuals_lost_ = true;
     if (nodes.size() != open.nodes) broken_(in_words("view", open.view.value) + " does not count its nodes");
     if (!setup_.layout) set_up(open);
     View& fresh = views_[{open.job, open.view}];
@@ -227,16 +229,16 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
 }
 
 // Checks that pushes kept in views of other nodes, or before those, are not used, and that others are. A coordinator
-// that came while such a view was being opened does not know that the view never began.
+// that came after the record of such a view does not know that the view never began.
 void ClusterJudge::check_rings(const View& begun, std::uint64_t name, bool others) {
   const bool fresh = called_.insert(name).second;
-  const bool unknown = std::ranges::any_of(others_opened_, [&](std::uint64_t by) { return by != begun.coordinator; });
+  const bool unknown = std::ranges::any_of(others_recorded_, [&](std::uint64_t by) { return by != begun.coordinator; });
   const bool goes_on = !others && name == began_as_;
   if (others && !fresh) broken_("pushes of an earlier view's nodes are taken for those of this one's");
   if (!others && !goes_on && began_as_ != 0 && !unknown) broken_("pushes that nodes have kept are given up");
   if (!goes_on && began_as_ != 0) ring_lost();
   began_as_ = name;
-  others_opened_.clear();
+  others_recorded_.clear();
 }
 
 void ClusterJudge::restored(Round round) {
@@ -251,7 +253,7 @@ void ClusterJudge::restored(Round round) {
   began_with_.clear();
   began_as_ = 0;
   called_.clear();
-  others_opened_.clear();
+  others_recorded_.clear();
 }
 
 std::optional<std::span<const float>> ClusterJudge::right(ViewId view, ChunkIndex chunk, Round version) const {

@@ -37,6 +37,8 @@ class ClusterJudge {
                Broken broken, ReplicasJudge* replicas);
 
   // The coordinator's messages. nodes: the nodes of the view, by place.
+  // The coordinator has saved this.
+  void recorded(std::uint64_t coordinator, const JobRecord& record);
   void opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard,
              const std::vector<std::uint32_t>& nodes);
   void welcome(const JobWelcome& welcome, std::uint32_t node);
@@ -163,13 +165,13 @@ class ClusterJudge {
   std::unique_ptr<RoundsJudge> rounds_;
   std::map<std::pair<JobId, ViewId>, View> views_;
   View* newest_ = nullptr;
-  std::vector<std::uint32_t> began_with_;  // the nodes of the last view that ran
-  std::uint64_t began_as_ = 0;             // the name of its rounds' rings, as nodes got it (JobWelcome::members)
-  std::set<std::uint64_t> called_;         // all of these
-  std::set<std::uint64_t> others_opened_;  // coordinators that have since opened a view of other nodes
-  std::uint64_t began_under_ = 0;          // its coordinator
-  std::vector<std::uint64_t> reached_;     // by chunk
-  std::vector<std::uint64_t> stepped_in_;  // by chunk: the newest view
+  std::vector<std::uint32_t> began_with_;    // the nodes of the last view that ran
+  std::uint64_t began_as_ = 0;               // the name of its rounds' rings, as nodes got it (JobWelcome::members)
+  std::set<std::uint64_t> called_;           // all of these
+  std::set<std::uint64_t> others_recorded_;  // coordinators whose record has since had a view of other nodes
+  std::uint64_t began_under_ = 0;            // its coordinator
+  std::vector<std::uint64_t> reached_;       // by chunk
+  std::vector<std::uint64_t> stepped_in_;    // by chunk: the newest view
   std::uint64_t complete_ = 0, deliveries_ = 0;
   Round committed_;
   bool any_commit_ = false;

@@ -303,6 +303,15 @@ std::optional<std::uint16_t> ServerSim::server_of(PeerId peer) const {
   return server == servers_.end() ? std::nullopt : std::optional(server->second);
 }
 
+void ServerSim::save(const JobRecord& record) {
+  const auto write = [this, record] {
+    const Status saved = store_.save(record);
+    if (saved) world_.judge.recorded(coordinator_id_, record);
+    return saved;
+  };
+  records_.write(write, [this, job = record.job](const Status& s) { coordinator_->saved(job, s, now_ms()); });
+}
+
 void ServerSim::send(PeerId to, const ControlMessage& message) {
   if (!world_.told(*this, to, message)) return;
   ControlMessage said = message;

@@ -142,10 +142,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
 
   // server/coordinator/coordinator.cc
   void send(PeerId to, const ControlMessage& message) override;
-  void save(const JobRecord& record) override {
-    records_.write([this, record] { return store_.save(record); },
-                   [this, job = record.job](const Status& s) { coordinator_->saved(job, s, now_ms()); });
-  }
+  void save(const JobRecord& record) override;
   void remove(JobId job) override {
     records_.write([this, job] { return store_.remove(job); },
                    [this, job](const Status& s) { coordinator_->removed(job, s, now_ms()); });

@@ -15,9 +15,10 @@ constexpr std::uint64_t kSeeds = 10'000;
 // Is the planted bug found? `known`: the first seed that found it when this was written, which is tried first. After a
 // change of the protocol or of the scenarios it may be another one, and the search takes minutes: write here what it says.
 bool finds(Mutation mutation, std::uint64_t known) {
-  if (!run_cluster(known, mutation).ok) return true;
+  const auto finds_it = [&](std::uint64_t seed) { return !run_cluster(seed, mutation).ok && run_cluster(seed).ok; };
+  if (finds_it(known)) return true;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    if (run_cluster(seed, mutation).ok) continue;
+    if (!finds_it(seed)) continue;
     MESSAGE("mutation " << static_cast<int>(mutation) << " was known by seed " << known << ", and is found by seed "
                         << seed);
     return true;
@@ -28,16 +29,16 @@ bool finds(Mutation mutation, std::uint64_t known) {
 }  // namespace
 
 TEST_CASE("a sum in another order than the tree's is found") {
-  CHECK(finds(Mutation::kArrivalOrderSum, 0));
+  CHECK(finds(Mutation::kArrivalOrderSum, 8));
 }
 
 TEST_CASE("a second copy of a push that is taken for another node's is found") {
-  CHECK(finds(Mutation::kForgetDuplicates, 0));
+  CHECK(finds(Mutation::kForgetDuplicates, 59));
 }
 
 TEST_CASE("frames that are added before their round is complete, and counted wrong, are found") {
-  CHECK(finds(Mutation::kForgottenSibling, 0));
-  CHECK(finds(Mutation::kSumAsOne, 0));
+  CHECK(finds(Mutation::kForgottenSibling, 149));
+  CHECK(finds(Mutation::kSumAsOne, 346));
 }
 
 TEST_CASE("a step that writes into a buffer somebody still reads is found") {
@@ -45,19 +46,19 @@ TEST_CASE("a step that writes into a buffer somebody still reads is found") {
 }
 
 TEST_CASE("a bound on staleness that is a clock too loose is found") {
-  CHECK(finds(Mutation::kLooseBound, 0));
+  CHECK(finds(Mutation::kLooseBound, 2));
 }
 
 TEST_CASE("a push with a clock that is applied twice is found") {
-  CHECK(finds(Mutation::kApplyTwice, 0));
+  CHECK(finds(Mutation::kApplyTwice, 30));
 }
 
 TEST_CASE("a lane that does not wait for the gate is found") {
-  CHECK(finds(Mutation::kBeforeTheGate, 0));
+  CHECK(finds(Mutation::kBeforeTheGate, 6));
 }
 
 TEST_CASE("the end of a view that is told to a server only once is found") {
-  CHECK(finds(Mutation::kLostStop, 0));
+  CHECK(finds(Mutation::kLostStop, 27));
 }
 
 TEST_CASE("a snapshot whose files are not synced before its record is found") {
@@ -65,207 +66,207 @@ TEST_CASE("a snapshot whose files are not synced before its record is found") {
 }
 
 TEST_CASE("a registry that is not synced is found") {
-  CHECK(finds(Mutation::kUnsyncedRegistry, 0));
+  CHECK(finds(Mutation::kUnsyncedRegistry, 6));
 }
 
 TEST_CASE("a server that goes on with the nodes of the view before is found") {
-  CHECK(finds(Mutation::kOldNodes, 0));
+  CHECK(finds(Mutation::kOldNodes, 8));
 }
 
 TEST_CASE("pushes that are made again for rounds with other nodes are found") {
-  CHECK(finds(Mutation::kOldRing, 0));
+  CHECK(finds(Mutation::kOldRing, 38));
 }
 
 TEST_CASE("ranks of an elastic job that begin with another loss scale than their round's are found") {
-  CHECK(finds(Mutation::kFirstScale, 0));
+  CHECK(finds(Mutation::kFirstScale, 25));
 }
 
 TEST_CASE("what nodes had not said yet and is lost when their number changes is found") {
-  CHECK(finds(Mutation::kLostResiduals, 0));
+  CHECK(finds(Mutation::kLostResiduals, 16));
 }
 
 TEST_CASE("a node that has forgotten what it has not said is found") {
-  CHECK(finds(Mutation::kForgottenWords, 0));
+  CHECK(finds(Mutation::kForgottenWords, 14));
 }
 
 TEST_CASE("a push that is made again with another number of samples is found") {
-  CHECK(finds(Mutation::kOtherWeight, 0));
-  CHECK(finds(Mutation::kForgottenSettings, 0));
-  CHECK(finds(Mutation::kForgottenCopies, 0));
+  CHECK(finds(Mutation::kOtherWeight, 14));
+  CHECK(finds(Mutation::kForgottenSettings, 37));
+  CHECK(finds(Mutation::kForgottenCopies, 47));
 }
 
 TEST_CASE("ranks that get each other's state back are found") {
-  CHECK(finds(Mutation::kMixedStates, 0));
+  CHECK(finds(Mutation::kMixedStates, 2));
 }
 
 TEST_CASE("values of ranks that nobody knows any more in the next view are missed") {
-  CHECK(finds(Mutation::kForgottenAnswers, 0));
+  CHECK(finds(Mutation::kForgottenAnswers, 8));
 }
 
 TEST_CASE("a view that opens on a server with what it could not drop of an earlier one is found") {
-  CHECK(finds(Mutation::kFailedDrop, 0));
+  CHECK(finds(Mutation::kFailedDrop, 35));
 }
 
 TEST_CASE("a schedule by rounds that keeps the snapshots that nodes need from being named is found") {
-  CHECK(finds(Mutation::kFarSnapshot, 0));
+  CHECK(finds(Mutation::kFarSnapshot, 22));
 }
 
 TEST_CASE("a coordinator that begins a job anew which stores have snapshots of is found") {
-  CHECK(finds(Mutation::kForgottenJob, 0));
+  CHECK(finds(Mutation::kForgottenJob, 524));
 }
 
 TEST_CASE("parameters that are told without a share, and read when they are others', are found") {
-  CHECK(finds(Mutation::kUnsharedPrevious, 0));
+  CHECK(finds(Mutation::kUnsharedPrevious, 1682));
 }
 
 TEST_CASE("a push that its node writes over before a server has added it is found") {
-  CHECK(finds(Mutation::kWritesAtReceipt, 0));
+  CHECK(finds(Mutation::kWritesAtReceipt, 15));
 }
 
 TEST_CASE("a residual that its node writes over before a server has written it is found") {
-  CHECK(finds(Mutation::kLentResidual, 0));
+  CHECK(finds(Mutation::kLentResidual, 73));
 }
 
 TEST_CASE("a pool that is emptied under workers that have not read what they were told is found") {
-  CHECK(finds(Mutation::kEmptiedPool, 0));
+  CHECK(finds(Mutation::kEmptiedPool, 1682));
 }
 
 // ---- Inside the lanes' own code ----
 
 TEST_CASE("a lane that says of what it keeps that it is newer than it is is found") {
-  CHECK(finds(Mutation::kParkedTooNew, 0));
+  CHECK(finds(Mutation::kParkedTooNew, 3));
 }
 
 TEST_CASE("a lane that lets go what the next view should find is found") {
-  CHECK(finds(Mutation::kUnparked, 0));
+  CHECK(finds(Mutation::kUnparked, 25));
 }
 
 TEST_CASE("a stop that does not wait for residuals is found") {
-  CHECK(finds(Mutation::kUnfinishedStop, 0));
+  CHECK(finds(Mutation::kUnfinishedStop, 16));
 }
 
 TEST_CASE("a restored chunk that does not know its nodes' clocks is found") {
-  CHECK(finds(Mutation::kForgottenClocks, 0));
+  CHECK(finds(Mutation::kForgottenClocks, 30));
 }
 
 TEST_CASE("a lane that does not say again what is not decided is found") {
-  CHECK(finds(Mutation::kForgottenFacts, 0));
+  CHECK(finds(Mutation::kForgottenFacts, 4274));
 }
 
 TEST_CASE("a restored chunk that does not know what nodes believe is found") {
-  CHECK(finds(Mutation::kForgottenEstimate, 0));
+  CHECK(finds(Mutation::kForgottenEstimate, 16));
 }
 
 TEST_CASE("a lane that answers no queries is found") {
-  CHECK(finds(Mutation::kForgottenQuery, 0));
+  CHECK(finds(Mutation::kForgottenQuery, 2));
 }
 
 TEST_CASE("a lane that asks nobody to send again is found") {
-  CHECK(finds(Mutation::kDroppedResend, 0));
+  CHECK(finds(Mutation::kDroppedResend, 25));
 }
 
 TEST_CASE("a node that does not keep what was decided is found") {
-  CHECK(finds(Mutation::kForgottenDecision, 0));
+  CHECK(finds(Mutation::kForgottenDecision, 37));
 }
 
 TEST_CASE("a node that drops the residual that a server restored is found") {
-  CHECK(finds(Mutation::kDroppedResidual, 0));
+  CHECK(finds(Mutation::kDroppedResidual, 14));
 }
 
 TEST_CASE("a node that does not push again what servers lack is found") {
-  CHECK(finds(Mutation::kForgottenRedo, 0));
+  CHECK(finds(Mutation::kForgottenRedo, 14));
 }
 
 // ---- What servers load ----
 
 TEST_CASE("a server that loads again what it has loaded for a view that never began is found") {
-  CHECK(finds(Mutation::kForgottenLoad, 0));
+  CHECK(finds(Mutation::kForgottenLoad, 572));
 }
 
 TEST_CASE("a view that goes on with what was loaded of another round is found") {
-  CHECK(finds(Mutation::kOtherLoad, 0));
+  CHECK(finds(Mutation::kOtherLoad, 5621));
 }
 
 TEST_CASE("a view that goes on with what was loaded for other nodes is found") {
-  CHECK(finds(Mutation::kOtherNodesLoad, 0));
+  CHECK(finds(Mutation::kOtherNodesLoad, 5621));
 }
 
 TEST_CASE("a server that tells of snapshots which are just being dropped is found") {
-  CHECK(finds(Mutation::kEarlyTold, 0));
+  CHECK(finds(Mutation::kEarlyTold, 5621));
 }
 
 TEST_CASE("a chunk that is loaded for another view is found") {
-  CHECK(finds(Mutation::kStrayChunk, 0));
+  CHECK(finds(Mutation::kStrayChunk, 5621));
 }
 
 // ---- Inside the coordinator's, and the readers' ----
 
 TEST_CASE("a checkpoint that is finished too early is found") {
-  CHECK(finds(Mutation::kSealedEarly, 0));
+  CHECK(finds(Mutation::kSealedEarly, 11));
 }
 
 TEST_CASE("a restored job whose older record counts is found") {
-  CHECK(finds(Mutation::kOlderRecord, 0));
+  CHECK(finds(Mutation::kOlderRecord, 941));
 }
 
 TEST_CASE("an all-reduce job that begins anew because its checkpoints are gone is found") {
-  CHECK(finds(Mutation::kForgottenRound, 0));
+  CHECK(finds(Mutation::kForgottenRound, 234));
 }
 
 TEST_CASE("an all-reduce job that looks at one node's checkpoints only is found") {
-  CHECK(finds(Mutation::kNodeZeroOnly, 0));
+  CHECK(finds(Mutation::kNodeZeroOnly, 215));
 }
 
 TEST_CASE("a ring whose ends do not hear of each other is found") {
-  CHECK(finds(Mutation::kTornRing, 0));
+  CHECK(finds(Mutation::kTornRing, 72));
 }
 
 TEST_CASE("a replica that does not go on with its own step is found") {
-  CHECK(finds(Mutation::kForgottenStep, 0));
+  CHECK(finds(Mutation::kForgottenStep, 7));
 }
 
 TEST_CASE("a view that its servers close before nodes have its last answers is found") {
-  CHECK(finds(Mutation::kHastyEnd, 0));
+  CHECK(finds(Mutation::kHastyEnd, 2979));
 }
 
 TEST_CASE("a server that lets go of what it keeps between views is found") {
-  CHECK(finds(Mutation::kKeptUnsaved, 0));
+  CHECK(finds(Mutation::kKeptUnsaved, 58));
 }
 
 TEST_CASE("a server that may go before all have said what they keep is found") {
-  CHECK(finds(Mutation::kHastyDrain, 0));
+  CHECK(finds(Mutation::kHastyDrain, 538));
 }
 
 TEST_CASE("a server that goes without a word about what is lost is found") {
-  CHECK(finds(Mutation::kSilentLoss, 0));
+  CHECK(finds(Mutation::kSilentLoss, 63));
 }
 
 TEST_CASE("a view that servers hear of before its record is saved is found") {
-  CHECK(finds(Mutation::kUnrecordedView, 0));
+  CHECK(finds(Mutation::kUnrecordedView, 12));
 }
 
 TEST_CASE("a snapshot that is told before the record is saved that has it is found") {
-  CHECK(finds(Mutation::kUnrecordedCommit, 0));
+  CHECK(finds(Mutation::kUnrecordedCommit, 280));
 }
 
 TEST_CASE("what a worker holds of one rank and gives to another is found") {
-  CHECK(finds(Mutation::kHeldOfAnother, 0));
+  CHECK(finds(Mutation::kHeldOfAnother, 3233));
 }
 
 TEST_CASE("a server that does not look at what a node has is found") {
-  CHECK(finds(Mutation::kFalselySame, 0));
+  CHECK(finds(Mutation::kFalselySame, 6));
 }
 
 TEST_CASE("a node that says that it has what it has not is found") {
-  CHECK(finds(Mutation::kUncopied, 0));
+  CHECK(finds(Mutation::kUncopied, 3));
 }
 
 TEST_CASE("a node that never asks for an answer is found") {
-  CHECK(finds(Mutation::kForgottenOverdue, 0));
+  CHECK(finds(Mutation::kForgottenOverdue, 2));
 }
 
 TEST_CASE("a reader that does not look at checksums is found") {
-  CHECK(finds(Mutation::kUncheckedArrays, 0));
+  CHECK(finds(Mutation::kUncheckedArrays, 158));
 }
 
 }  // namespace tributary::sim

@@ -116,8 +116,9 @@ void ClientCore::send(Chunk& chunk, std::uint64_t now_ns) {
   if (!chunk.delivered) {
     if (chunk.gives_values) output_.send_init(chunk.connection, Init{key(chunk)});
     Pull pull{key(chunk), job_.start()};
-    if (job_.may_have_earlier) pull.digest = output_.have_earlier(chunk.index);
-    chunk.has_earlier = pull.digest != Checksum128::Value{};
+    // Once: an answer to an earlier copy of this pull may be under way.
+    if (job_.may_have_earlier && !chunk.has_earlier()) chunk.earlier = output_.have_earlier(chunk.index);
+    pull.digest = chunk.earlier;
     output_.send_pull(chunk.connection, pull);
     return;
   }
@@ -244,12 +245,12 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   // after the next round: they are what the delta would have made.
   const bool whole = pull_->is_delta() && (!chunk->delivered || answer.encoding == EncodingId::kFp32);
   const Encoding& expected = whole ? encoding_for(EncodingId::kFp32) : *pull_;
-  if (answer.same && (!chunk->has_earlier || !payload.empty())) {
+  if (answer.same && (!chunk->has_earlier() || !payload.empty())) {
     return output_.refused(ErrorReply{answer.key, chunk->round, ErrorCode::kMalformed,
                                       "server answered chunk " + std::to_string(chunk->index.value) +
                                           " as if this node had its values, which did not say so"});
   }
-  if (!answer.same && chunk->has_earlier && !chunk->delivered) earlier_fits_ = false;
+  if (!answer.same && chunk->has_earlier() && !chunk->delivered) earlier_fits_ = false;
   if (answer.same) {
     stats_.bytes_had += chunk->elements * sizeof(float);
   } else if (answer.encoding != expected.id() || payload.size() != expected.bytes(chunk->elements)) {

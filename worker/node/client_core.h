@@ -168,17 +168,19 @@ class ClientCore {
     Round round;
     std::uint64_t weight = 0;
     std::uint64_t elements = 0;
-    std::uint64_t in_flight = 0;  // bytes counted in the window
-    bool gives_values = false;    // ClientJob::gives_values()
-    std::uint64_t held = 0;       // bytes of a push that is acknowledged and waits for other nodes'
-    std::uint64_t sent_ns = 0;    // last send or query
-    std::uint8_t repeats = 0;     // of an Init and Pull, or of a residual alone
-    bool last = false;            // Push::last
-    bool retransmitted = false;   // no rate sample from it (Karn's rule)
-    bool wants_residual = false;  // a snapshot is named for the next round
-    bool has_residual = false;    // restored
-    bool has_earlier = false;     // the last pull said a digest
-    bool redo = false;            // what is queued, sent or held is a push that the server lost
+    std::uint64_t in_flight = 0;   // bytes counted in the window
+    bool gives_values = false;     // ClientJob::gives_values()
+    std::uint64_t held = 0;        // bytes of a push that is acknowledged and waits for other nodes'
+    std::uint64_t sent_ns = 0;     // last send or query
+    std::uint8_t repeats = 0;      // of an Init and Pull, or of a residual alone
+    bool last = false;             // Push::last
+    bool retransmitted = false;    // no rate sample from it (Karn's rule)
+    bool wants_residual = false;   // a snapshot is named for the next round
+    bool has_residual = false;     // restored
+    Checksum128::Value earlier{};  // the digest that pulls say; {}: nothing is there
+    bool redo = false;             // what is queued, sent or held is a push that the server lost
+
+    bool has_earlier() const { return earlier != Checksum128::Value{}; }
   };
 
   std::uint32_t place(const Chunk& chunk) const { return static_cast<std::uint32_t>(&chunk - chunks_.data()); }

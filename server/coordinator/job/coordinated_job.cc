@@ -188,8 +188,8 @@ void CoordinatedJob::on(std::uint16_t server, const SnapshotDone& m, std::uint64
   if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->on(server, m, now_ms), now_ms);
 }
 
-// All-reduce: node 0, which alone keeps the state, reports whether the view's last state is written. Node 0 repeats the
-// report until it is answered, and may send it before all other nodes have left.
+// All-reduce: node 0 reports, for the nodes that keep the state, whether the view's last one is written. Node 0 repeats
+// the report until it is answered, and may send it before all other nodes have left.
 void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std::uint64_t now_ms) {
   const bool keeper = servers() == 0 && trains() && record().view == m.view &&
                       members().begin()->second.worker == worker.hello.incarnation;
@@ -304,7 +304,7 @@ void CoordinatedJob::begin_stop(StopKind kind, Round round, const std::string& r
   ledger_.log(in_words() + " stops at round " + std::to_string(round.value) + ": " + reason);
   stopping.begin(now_ms);
   if (servers() != 0) return;
-  // Node 0 alone keeps the state, and reports when it is written. The report may have come already, or node 0 be gone.
+  // Node 0 reports when the state is written. The report may have come already, or node 0 be gone.
   if (kept) return end_stop(stopping.kept_by_node_zero(*kept, now_ms), now_ms);
   const auto& [node, keeper] = *members().begin();
   if (!ledger_.context.peers.worker(keeper.worker)) {

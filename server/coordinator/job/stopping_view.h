@@ -39,7 +39,7 @@ class StoppingView {
   Over recorded(std::uint64_t now_ms);
   Over tick(std::uint64_t now_ms);
 
-  // All-reduce: node 0 alone keeps the state.
+  // All-reduce: node 0 reports for the nodes that keep the state.
   Over kept_by_node_zero(const SnapshotDone& m, std::uint64_t now_ms);
   Over node_zero_lost(const std::string& reason);
 

@@ -488,6 +488,10 @@ TEST_CASE("orders stay below the roots, whatever links and dots a path has") {
     CHECK(has(checked.error().message, "[store] checkpoint_roots"));
   }
   CHECK(PathRoots({}, false).check("/anywhere"));
+  const auto long_name = PathRoots({}, false).open("/tmp/" + std::string(300, 'a'));
+  REQUIRE_FALSE(long_name);
+  CHECK(long_name.error().message.find("File name too long") != std::string::npos);
+  CHECK(long_name.error().message.find("checkpoint_roots") == std::string::npos);
   CHECK_FALSE(PathRoots({}, true).check("/anywhere"));
 }
 

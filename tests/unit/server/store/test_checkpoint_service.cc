@@ -1,6 +1,7 @@
 // A server's part in checkpoints, with real stores: written by two, loaded by three.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/fsuid.h>
 
 #include <algorithm>
 #include <atomic>
@@ -408,6 +409,46 @@ TEST_CASE("a folder below another is reached by no link, whichever component is 
     }
   }
   CHECK(fs::is_empty(outside + "/c"));
+}
+
+TEST_CASE("a folder may be reached through one that nobody may list") {
+  const TempDir dir;
+  const std::string root = dir / "root";
+  fs::create_directories(root + "/a/b");
+  for (const std::string& path : {fs::path(root).parent_path().string(), root}) {
+    fs::permissions(path, fs::perms::all);
+  }
+  fs::permissions(root + "/a", static_cast<fs::perms>(0311));
+  fs::permissions(root + "/a/b", fs::perms::all);
+  const int mine = ::setfsuid(65534);  // of this thread: root may list everything
+  const auto made = Folder::below(root, "a/b/c", true);
+  const bool written = made && write_small_file(made->in("file"), "x").has_value();
+  ::setfsuid(static_cast<uid_t>(mine));
+  REQUIRE_MESSAGE(made, made.error().message);
+  CHECK(written);
+  CHECK(read_small_file(root + "/a/b/c/file", 10).value() == "x");
+}
+
+TEST_CASE("a link that stands where a checkpoint is to be written is not followed, and nothing behind it is dropped") {
+  const TempDir dir;
+  const Round round(7);
+  const Layout layout = Layout::with_owners({{"w", {3000}}}, 1024, dealt(3, 1)).value();
+  const std::string root = dir / "root", partial = root + "/team/mlp-round-7.partial";
+  fs::create_directories(root + "/team");
+  fs::create_directories(root + "/other");
+  std::ofstream(root + "/other/shard-0.bin") << "theirs";
+  fs::create_directory_symlink(root + "/other", partial);
+  Shard shard(dir / "store", 0, PathRoots({root}, true));
+  keep(shard, layout, 0, round);
+  shard.service.write({1, kJob, round, partial});
+  const CheckpointDone done = shard.next();
+  CHECK_FALSE(done.ok);
+  CHECK(contains(done.message, partial + "' is a link"));
+  shard.service.drop({JobId(0), partial});
+  shard.service.load(
+      {2, JobId(99), "moved", "0", root + "/none", layout.owners()});  // when that is answered, it is dropped
+  shard.next();
+  CHECK(read_small_file(root + "/other/shard-0.bin", 100).value() == "theirs");
 }
 
 TEST_CASE("a file that is a link is not read, and one that is written takes the link's place") {

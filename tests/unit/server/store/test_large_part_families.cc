@@ -1,10 +1,15 @@
 // The large parts of ranks' states, in a server's store.
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
+#include <future>
+#include <memory>
 
 #include "common/base/checksum.h"
 #include "server/store/disk_space.h"
+#include "server/store/large_part_families.h"
 #include "tests/unit/server/store/small_disk.h"
 #include "tests/unit/server/store/store_samples.h"
 
@@ -139,6 +144,36 @@ TEST_CASE("snapshots and large parts do not touch each other") {
   auto store = open_store(dir / "s");
   CHECK(load_snapshot(*store, info).has_value());
   CHECK(holds(store->large_parts(), kJob, one));
+}
+
+TEST_CASE("who asks for what there is does not wait for the disk") {
+  TempDir dir;
+  std::unique_ptr<rocksdb::DB> db;
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  rocksdb::DB* opened = nullptr;
+  REQUIRE(rocksdb::DB::Open(options, dir / "s", &opened).ok());
+  db.reset(opened);
+  LargePartFamilies* of = nullptr;
+  int answered = 0, looked = 0;
+  const auto looks = [&](const std::string&, std::uint64_t) -> Status {  // as the disk is about to be used
+    ++looked;
+    auto asked = std::async(std::launch::async, [&] { return of->complete().size(); });
+    if (asked.wait_for(std::chrono::seconds(5)) == std::future_status::ready)
+      ++answered;
+    else
+      std::abort();  // else the future waits for ever
+    return {};
+  };
+  LargePartFamilies parts({*db, options, dir / "s", looks});
+  of = &parts;
+  const Sample one = sample('a', 2 * kPartBytes);
+  keep(parts, kJob, one);
+  keep(parts, kJob, one);  // drops the first
+  REQUIRE(parts.drop(kJob, {}));
+  CHECK(looked > 4);
+  CHECK(answered == looked);
+  CHECK(parts.complete().empty());
 }
 
 TEST_CASE("what is larger than the disk's room is refused before it is written") {

@@ -21,7 +21,8 @@ class ClientRecorder final : public ClientOutput {
   void send_init(ConnectionIndex connection, const Init& init) override { inits.emplace_back(connection, init); }
   void send_pull(ConnectionIndex connection, const Pull& pull) override { pulls.emplace_back(connection, pull); }
   void send_query(ConnectionIndex connection, const Query& query) override { queries.emplace_back(connection, query); }
-  Checksum128::Value have_earlier(ChunkIndex chunk) override { return {1, chunk.value}; }
+  // Another one each time, as if somebody wrote into the region.
+  Checksum128::Value have_earlier(ChunkIndex chunk) override { return {++asked_for_earlier, chunk.value}; }
   void answered(const Answer& answer, bool whole, std::span<const std::byte>) override {
     delivered.push_back(answer);
     whole_.push_back(whole);
@@ -45,6 +46,7 @@ class ClientRecorder final : public ClientOutput {
   std::vector<bool> whole_;  // by delivery
   std::vector<std::pair<ChunkIndex, std::size_t>> restored;
   std::vector<ErrorReply> refusals;
+  std::uint64_t asked_for_earlier = 0;
 };
 
 struct ClientSetup {

@@ -11,7 +11,7 @@ TEST_CASE("what an earlier view left is said with the pull, and an answer withou
   Client c({.chunks = 3, .start = 4, .may_have_earlier = true});
   c.core.start(c.now);
   REQUIRE(c.out.pulls.size() == 3);
-  for (std::uint64_t i = 0; i < 3; ++i) CHECK(c.out.pulls[i].second.digest == Checksum128::Value{1, i});
+  for (std::uint64_t i = 0; i < 3; ++i) CHECK(c.out.pulls[i].second.digest == Checksum128::Value{i + 1, i});
   c.same(0, 4);
   c.same(1, 3);  // of another version
   CHECK(c.core.stats().stale == 1);
@@ -29,6 +29,17 @@ TEST_CASE("what an earlier view left is said with the pull, and an answer withou
   CHECK(c.core.version(ChunkIndex(0)) == Version(4));
   c.answer(0, 5);
   CHECK(c.core.version(ChunkIndex(0)) == Version(5));
+}
+
+TEST_CASE("a pull that is sent again says the digest that it said before") {
+  Client c({.chunks = 1, .start = 4, .may_have_earlier = true});
+  c.core.start(c.now);
+  c.pass(11'000 * kMs);
+  REQUIRE(c.out.pulls.size() == 2);
+  CHECK(c.out.pulls[0].second.digest == c.out.pulls[1].second.digest);
+  CHECK(c.out.asked_for_earlier == 1);
+  c.same(0, 4);
+  CHECK(c.core.started());
 }
 
 TEST_CASE("a server that answers without values where nothing was said, or with some, is refused in words") {
