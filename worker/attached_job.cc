@@ -12,11 +12,7 @@ namespace tributary {
 using namespace attached;
 
 AttachedJob::AttachedJob(NodeJobsContext& context, const JobConfig& config, const AttachRequest& request)
-    : context_(context),
-      plan_(JobPlan::of(config)),
-      tensors_(request.tensors),
-      number_(++context.last_join),
-      trainers_(request) {}
+    : context_(context), plan_(JobPlan::of(config)), tensors_(request.tensors), trainers_(request) {}
 
 AttachedJob::~AttachedJob() {
   if (trace_) end_trace();
@@ -97,7 +93,9 @@ void AttachedJob::attach(TrainerId id, const AttachRequest& request, int peer_pi
   if (kept && brought_.size() < trainers_.local_world_size()) brought_.push_back(std::move(kept));
   context_.logger->info("{}: {} attached ({} of {} local ranks)", in_words(), trainers_.who(request.local_rank),
                         trainers_.size(), trainers_.local_world_size());
-  if (in<Gathering>() && trainers_.complete()) join(now_ms);
+  if (!in<Gathering>() || !trainers_.complete()) return;
+  number_ = ++context_.last_join;
+  join(now_ms);
 }
 
 void AttachedJob::initial_values(std::uint32_t local_rank) {

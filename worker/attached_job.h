@@ -152,7 +152,8 @@ class AttachedJob {
   NodeJobsContext& context_;
   const std::shared_ptr<const JobPlan> plan_;
   const std::vector<TensorSpec> tensors_;
-  const std::uint64_t number_;  // JoinJob::number
+  std::uint64_t number_ = 0;         // JoinJob::number: another one whenever other trainers join
+  std::optional<Round> checkpoint_;  // all-reduce: the newest here when it joined first
   LocalTrainers trainers_;
   attached::Phase phase_;
   std::optional<NodeTrace> trace_;

@@ -44,7 +44,7 @@ void AttachedJob::join(std::uint64_t now_ms) {
     joining.next_ms = now_ms + kRingRetryMs;
     return;
   }
-  const std::string why_not = context_.redo.describe(config, message);
+  const std::string why_not = context_.redo.describe(config, message, context_.parameters.spare());
   if (!why_not.empty() && !std::exchange(told_of_redo_, true)) {
     context_.logger->warn(
         "{}: what this node pushes is not kept for lost servers: {}; after the loss of a server the job "
@@ -52,16 +52,19 @@ void AttachedJob::join(std::uint64_t now_ms) {
         in_words(), why_not);
   }
   if (!plan_->on_servers()) {
-    // It goes on from the newest that any of its nodes has.
-    const Result<Layout> layout = bucket_layout(tensors_, config.chunk_bytes);
-    if (!layout) return fail_with(layout.error());
-    const Result<std::optional<Round>> checkpoint = context_.lanes.newest_checkpoint(config, *layout);
-    if (!checkpoint) return fail_with(checkpoint.error());
-    if (!*checkpoint) {
-      joining.next_ms = now_ms + kCheckpointRetryMs;
-      return;
+    // It goes on from the newest that any of its nodes has. To find the newest here means to read all of it, once.
+    if (!checkpoint_) {
+      const Result<Layout> layout = bucket_layout(tensors_, config.chunk_bytes);
+      if (!layout) return fail_with(layout.error());
+      const Result<std::optional<Round>> newest = context_.lanes.newest_checkpoint(config, *layout);
+      if (!newest) return fail_with(newest.error());
+      if (!*newest) {
+        joining.next_ms = now_ms + kCheckpointRetryMs;
+        return;
+      }
+      checkpoint_ = **newest;
     }
-    message.checkpoint_round = **checkpoint;
+    message.checkpoint_round = *checkpoint_;
   }
   context_.join_record(name()).joined_as = trainers_.node();
   context_.coordinator.send(message);

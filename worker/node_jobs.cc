@@ -183,6 +183,7 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
   if (job && job->joining() && job->asked(m.join)) return job->welcome(m, now_ms);
   // A trainer left while the job was being opened. (Others may have come since.)
   context_.decline(m, record.joined_as, "a trainer of " + job_in_words(m.name) + " left before it began");
+  if (job && job->joining()) job->join(now_ms);  // that took its place away, too
 }
 
 void NodeJobs::on(const PeerAddresses& m, std::uint64_t now_ms) {

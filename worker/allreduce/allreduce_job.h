@@ -2,9 +2,9 @@
 //
 //   trainers ──ready──► NodeBuckets ──complete──► BucketExchange ──sum, step──► node region ──version──► trainers
 //
-// A thread of its own, the conductor, begins and ends the view. It publishes addresses, passes the parameters from node
-// 0 along the control ring, then watches that ring (a neighbour whose connection breaks is lost). At the end it stops
-// the exchange, writes the last checkpoint and sends the goodbyes.
+// A thread of its own, the conductor, begins and ends the view. It publishes addresses, passes the parameters along the
+// control ring from the node that has them (NodeJobSpec::values_from), then watches that ring (a neighbour whose
+// connection breaks is lost). At the end it stops the exchange, writes the last checkpoint and sends the goodbyes.
 //
 // The parts: ViewProgress has the phase and the one lock, NodeBuckets the trainers' side. The exchange sums and steps
 // on the host (HostExchange), or on the GPUs with the gradients (spec.allreduce_devices; DeviceExchange). The control

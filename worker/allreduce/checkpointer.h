@@ -1,5 +1,5 @@
 // Checkpointer: copies the state of all chunks at one round while training continues, and writes it in the background.
-// Only node 0 of an all-reduce job has one. A chunk is copied when it reaches the round; when all have, a low-priority
+// The nodes of an all-reduce job that keep checkpoints have one each. A chunk is copied when it reaches the round; when all have, a low-priority
 // thread writes the copy (worker/allreduce/replica_checkpoints.h). One checkpoint at a time: one that becomes due
 // meanwhile is of a later round.
 //

@@ -21,6 +21,14 @@ bool KeptParameters::give_way() {
   return std::erase_if(kept_, [](const auto& entry) { return entry.second.region.use_count() == 1; }) != 0;
 }
 
+std::uint64_t KeptParameters::spare() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [job, kept] : kept_) {
+    if (kept.region.use_count() == 1) bytes += NodeRegion::bytes_needed(*kept.region->layout);
+  }
+  return bytes;
+}
+
 void KeptParameters::in_use(const std::string& job, std::uint64_t now_ms) {
   if (const auto kept = kept_.find(job); kept != kept_.end()) kept->second.seen_ms = now_ms;
 }

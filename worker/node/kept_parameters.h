@@ -41,6 +41,7 @@ class KeptParameters {
   void forget(const std::string& job) { kept_.erase(job); }
   // Somebody needs memory: what no view has any more goes. False: there was nothing.
   bool give_way();
+  std::uint64_t spare() const;                                // the bytes that this would free
   void in_use(const std::string& job, std::uint64_t now_ms);  // they do not age
   void tick(std::uint64_t now_ms);
 

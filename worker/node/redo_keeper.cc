@@ -37,7 +37,7 @@ bool RedoKeeper::busy(const std::string& job) const {
   return kept != kept_.end() && kept->second.ring->in_use();
 }
 
-std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
+std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join, std::uint64_t spare) const {
   const auto kept = kept_.find(config.name);
   const bool mine = kept != kept_.end() && kept->second.ring->is_of(join.node, join.tensors, join.model_ranks);
   if (mine) {
@@ -67,7 +67,7 @@ std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join) const {
   }
   const std::uint64_t bytes = RedoRing::bytes_needed(*layout, config.push, rounds);
   // One of another rank of the node's, or of another part of the model, goes when the view begins.
-  const std::uint64_t used = budget_->used() - (kept == kept_.end() ? 0 : kept->second.bytes);
+  const std::uint64_t used = budget_->used() - spare - (kept == kept_.end() ? 0 : kept->second.bytes);
   if (bytes > budget_->limit() || used > budget_->limit() - bytes) {
     return "[limits] max_shared_memory has no room for the pushes of " + std::to_string(rounds) + " rounds (" +
            std::to_string(bytes / 1'000'000) + " MB)";

@@ -34,8 +34,8 @@ class RedoKeeper {
   // Returns whether a lane may still write into the ring, because it has not closed the last view: the next one waits.
   bool busy(const std::string& job) const;
   // Fills in the facts about kept pushes for the coordinator. Returns why no pushes will be kept, in words, if the job
-  // asks for it; else nothing. REQUIRES: not busy().
-  std::string describe(const JobConfig& config, JoinJob& join) const;
+  // asks for it; else nothing. spare: bytes of the budget that are free when a view wants them. REQUIRES: not busy().
+  std::string describe(const JobConfig& config, JoinJob& join, std::uint64_t spare = 0) const;
   // Returns the ring of a view that begins; null if pushes are not to be kept. Its frames stay if they were pushed in
   // views of the same nodes. kUnavailable if the welcome counts on pushes that are not here; kLimit without memory.
   // REQUIRES: not busy().

@@ -76,6 +76,7 @@ class FakeLanes final : public LanePort {
   }
   Result<std::optional<Round>> newest_checkpoint(const JobConfig&, const Layout&) const override {
     const std::lock_guard lock(mutex_);
+    ++looked_;
     return checkpoint_;
   }
   void initial_values(const std::shared_ptr<NodeJob>& job) override { publish(*job, Version(0)); }
@@ -104,6 +105,10 @@ class FakeLanes final : public LanePort {
   void set_checkpoint(Result<std::optional<Round>> checkpoint) {
     const std::lock_guard lock(mutex_);
     checkpoint_ = std::move(checkpoint);
+  }
+  int looked() const {  // for a checkpoint
+    const std::lock_guard lock(mutex_);
+    return looked_;
   }
   bool rung(std::size_t lane) const {
     std::uint64_t count = 0;
@@ -143,6 +148,7 @@ class FakeLanes final : public LanePort {
   std::vector<EventFd> doorbells_;
   std::shared_ptr<NodeJob> job_;  // the newest that is open
   int opened_ = 0, closed_ = 0;
+  mutable int looked_ = 0;
   std::vector<PeerAddress> addresses_;
   Result<std::optional<Round>> checkpoint_ = std::optional<Round>(Round());
 };

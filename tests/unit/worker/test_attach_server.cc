@@ -471,6 +471,44 @@ TEST_CASE("what the coordinator answers to trainers that have gone is not for th
   CHECK_MESSAGE(session, (session ? "" : session.error().message));
 }
 
+TEST_CASE("a node joins anew when one of its trainers was replaced, also after a welcome that was late") {
+  struct : TrainerPort {
+    void send(TrainerId, const AttachMessage&, std::span<const int>) override {}
+  } trainers;
+  FakeNode node;  // its server does not run: the test has jobs of its own
+  NodeJobs jobs({.max_memory = 64u << 20}, trainers, node.coordinator, node.lanes, quiet_logger());
+  const auto attach = [&](std::uint64_t id, std::uint32_t rank, std::uint64_t now) {
+    AttachRequest request;
+    JobConfig config;
+    config.name = "a-job";
+    request.job_json = to_canonical_json(config);
+    request.rank = request.local_rank = rank;
+    request.world_size = request.local_world_size = 2;
+    request.tensors = small_model();
+    jobs.attach(TrainerId(id), request, 0, now);
+  };
+  const auto joins = [&] { return node.coordinator.all<JoinJob>(); };
+  attach(1, 0, 1000);
+  attach(2, 1, 1000);
+  REQUIRE(joins().size() == 1);
+  JobWelcome late = node.welcome_message();
+  late.join = joins()[0].number;
+  jobs.gone(TrainerId(2), 1001);
+  REQUIRE(node.coordinator.all<LeaveJob>().size() == 1);
+  attach(3, 1, 1002);
+  REQUIRE(joins().size() == 2);
+  CHECK(joins()[1].number != joins()[0].number);
+  jobs.on_control(late, 1003);
+  CHECK(node.lanes.opened() == 0);
+  CHECK(node.coordinator.all<LeaveJob>().size() == 2);
+  REQUIRE(joins().size() == 3);  // the coordinator took that leave for one of the join before, too
+  CHECK(joins()[2].number == joins()[1].number);
+  late.view = ViewId(2);
+  late.join = joins()[2].number;
+  jobs.on_control(late, 1004);
+  CHECK(node.lanes.opened() == 1);
+}
+
 TEST_CASE("a restarted coordinator ends running views and is joined again by waiting ones") {
   FakeNode node;
   node.run();

@@ -113,7 +113,7 @@ TEST_CASE("trainers hear for whom the job waits also while a checkpoint is being
   } trainers;
   FakeCoordinator coordinator;
   FakeLanes lanes(1);
-  lanes.set_checkpoint(std::optional<Round>(Round(40)));
+  lanes.set_checkpoint(std::optional<Round>());
   NodeJobs jobs({.max_memory = 64u << 20}, trainers, coordinator, lanes, quiet_logger());
   AttachRequest request;
   JobConfig config;
@@ -125,14 +125,22 @@ TEST_CASE("trainers hear for whom the job waits also while a checkpoint is being
   request.hears_waits = true;
   std::uint64_t now = 1000;
   jobs.attach(TrainerId(1), request, 0, now);
+  jobs.tick(now += AttachedJob::kTellWaitsMs);
+  CHECK(coordinator.all<JoinJob>().empty());
+  CHECK(trainers.told == std::vector<std::string>{"the coordinator's word"});
+  lanes.set_checkpoint(std::optional<Round>(Round(40)));
+  jobs.tick(now += AttachedJob::kJoinRepeatMs);
   REQUIRE(coordinator.all<JoinJob>().size() == 1);
   jobs.on_control(JobWaits{"a-job", "node 1"}, now);
-  lanes.set_checkpoint(std::optional<Round>());
-  jobs.tick(now += AttachedJob::kJoinRepeatMs);
   trainers.told.clear();
   jobs.tick(now += AttachedJob::kTellWaitsMs);
-  CHECK(coordinator.all<JoinJob>().size() == 1);
   CHECK(trainers.told == std::vector<std::string>{"node 1"});
+  // All of a checkpoint is read to find out whether it is whole: once, however long the others take.
+  const int looked = lanes.looked();
+  for (int again = 0; again < 3; ++again) jobs.tick(now += AttachedJob::kJoinRepeatMs);
+  CHECK(coordinator.all<JoinJob>().size() == 4);
+  CHECK(coordinator.all<JoinJob>().back().checkpoint_round == Round(40));
+  CHECK(lanes.looked() == looked);
 }
 
 TEST_CASE("a checkpoint that cannot be used is told to the trainers, and nothing is joined") {

@@ -131,6 +131,15 @@ TEST_CASE("why nothing is kept is said in words, with what would do") {
   SUBCASE("the worker has no room") {
     why = k.keeper->describe(k.config, join);
     CHECK(why.find("max_shared_memory") != std::string::npos);
+    // Unless what takes it goes when a view wants it.
+    JoinJob other = join;
+    REQUIRE(k.budget->take(k.budget->limit()));
+    CHECK_FALSE(k.keeper->describe(k.config, other).empty());
+    other.tensors = {{"w", {1 << 10}}};
+    CHECK_FALSE(k.keeper->describe(k.config, other).empty());
+    CHECK(k.keeper->describe(k.config, other, k.budget->limit()).empty());
+    CHECK(other.redo_capacity > 0);
+    k.budget->give_back(k.budget->limit());
   }
   SUBCASE("nothing is to be kept") {
     k.config.recovery.redo_mb = 0;
