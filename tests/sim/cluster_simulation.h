@@ -36,6 +36,9 @@ namespace tributary::sim {
 
 struct ClusterScenario {
   std::uint64_t seed = 0;
+  std::string job = "job";  // its name
+  // At most one other job of the same servers. It has the cluster's facts, and no faults: those are this one's.
+  std::vector<ClusterScenario> beside;
   std::uint32_t servers = 1, lanes = 1, nodes = 1, ranks = 1;
   std::uint64_t parameters = 0, rounds = 0;
   std::string optimizer, push = "fp32", pull = "fp32";
@@ -109,7 +112,7 @@ struct ClusterScenario {
     std::uint64_t at_ns = 0;
     static constexpr std::uint64_t kForEver = ~0ull;
     std::uint64_t lasts_ns = 0;      // until it is started again, healed, released
-    std::vector<std::uint32_t> who;  // processes: servers, then workers, then trainers
+    std::vector<std::uint32_t> who;  // processes: servers, then workers and trainers, then the other job's
     const char* name() const;
   };
   std::vector<Fault> faults;     // by time
