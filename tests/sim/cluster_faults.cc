@@ -117,6 +117,20 @@ void ClusterWorld::server_ended(std::uint32_t index, std::uint64_t incarnation, 
   faults_until(clock.now_ns() + for_ns);
 }
 
+// Lets those jobs know that the fault befalls.
+void ClusterWorld::let_know(const ClusterScenario::Fault& fault) {
+  using Kind = ClusterScenario::Fault::Kind;
+  const bool orders = fault.kind == Kind::kSave || fault.kind == Kind::kSaveCommitted || fault.kind == Kind::kRestore ||
+                      fault.kind == Kind::kPermute;
+  const bool wires_alone = fault.kind == Kind::kBreak || fault.kind == Kind::kHalfOpen;
+  if (orders) return jobs_.front()->befallen();
+  for (const std::uint32_t who : fault.who) {
+    if (!wires_alone && who >= scenario.servers) member(who).job->befallen();
+  }
+  if (!wires_alone && std::ranges::none_of(fault.who, [&](auto who) { return who < scenario.servers; })) return;
+  for (const auto& job : jobs_) job->befallen();
+}
+
 void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
   using Kind = ClusterScenario::Fault::Kind;
   const bool spoils = fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
@@ -130,6 +144,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
       (of_node && fault.kind == Kind::kStore && node.job->replica_disk(node.who).empty())) {
     return clock.after(kFaultLookNs, [this, fault] { strike(fault); });
   }
+  let_know(fault);
   look_after_rings();  // one may be as young as the last look is old
   std::string who;
   for (const std::uint32_t process : fault.who) who += " " + std::to_string(process);
@@ -228,6 +243,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
 
 // Spoils any complete snapshot, or, if `uncommitted`, the newest, which the coordinator does not know to be complete.
 void ClusterWorld::spoil(const ClusterScenario::Fault& fault, bool uncommitted) {
+  let_know(fault);
   for (const std::uint32_t index : fault.who) kill(index, fault.lasts_ns);
   const auto shard = static_cast<std::uint16_t>(fault.who.front());
   const std::vector<Disk::Snapshot*> all = disks_[shard].complete_snapshots();

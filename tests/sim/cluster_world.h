@@ -86,6 +86,7 @@ class ClusterWorld {
   Member member(std::uint32_t who) const;  // REQUIRES: it is no server
   Process* process(std::uint32_t who);
   void strike(const ClusterScenario::Fault& fault);
+  void let_know(const ClusterScenario::Fault& fault);
   void spoil(const ClusterScenario::Fault& fault, bool uncommitted);
   void kill(std::uint32_t who, std::uint64_t for_ns);
   void server_died();

@@ -111,6 +111,8 @@ JobWorld::JobWorld(ClusterWorld& cluster_in, const ClusterScenario& scenario_in,
           scenario, [this](ViewId view, ChunkIndex chunk, Round version) { return judge.right(view, chunk, version); },
           [this](const std::string& what) { broken(what); }),
       orders(*this) {
+  // Connections that lose messages, and nodes that come one after the other, are enough for another view.
+  befallen_ = scenario.elastic || scenario.disorder.drops > 0.0 || scenario.disorder.loses > 0.0;
   nodes_.resize(scenario.nodes);
   for (std::uint32_t node = 0; node < scenario.nodes; ++node) places_.push_back(node);
 }
@@ -173,6 +175,8 @@ bool JobWorld::told(const ServerSim& coordinator, PeerId to, const ControlMessag
   const std::optional<std::uint16_t> server = coordinator.server_of(to);
   if (const auto* open = std::get_if<OpenJob>(&message); open && server) {
     stops_ = false;
+    views_.insert(open->view);
+    if (views_.size() > 1 && !befallen_) broken("another view begins, and nothing has befallen this job");
     judge.opens(coordinator.coordinator_id(), *open, *server, status_in(*coordinator.coordinator())->record.members);
   } else if (const auto* welcome = std::get_if<JobWelcome>(&message)) {
     judge.welcome(*welcome, coordinator.node_of(to));

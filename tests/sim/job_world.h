@@ -81,8 +81,10 @@ class JobWorld {
 
   // Every quarter of a second: trainers are started again that have ended before the job has, and the job goes on.
   void supervise();
-  // From now on there are to be no faults; or there are some more.
+  // There are some more faults, and from their end on it goes on.
   void faults_go_on() { deliveries_then_.reset(); }
+  // Something befalls the job. Until then it has one view, whatever befalls another job.
+  void befallen() { befallen_ = true; }
   // The job has ended and its record says so; or it cannot go on, and said why.
   bool over() const;
   bool ended() const { return ended_; }  // and was seen to be over
@@ -136,6 +138,8 @@ class JobWorld {
   std::uint64_t since_done_ns_ = 0;
   std::uint32_t relaunches_ = 0;
   bool ended_ = false;
+  bool befallen_ = false;
+  std::set<ViewId> views_;
 };
 
 }  // namespace tributary::sim
