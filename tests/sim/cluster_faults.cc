@@ -117,18 +117,17 @@ void ClusterWorld::server_ended(std::uint32_t index, std::uint64_t incarnation, 
   faults_until(clock.now_ns() + for_ns);
 }
 
-// Lets those jobs know that the fault befalls.
+// Lets those jobs know that the fault befalls. (Without a process it is the first one's.)
 void ClusterWorld::let_know(const ClusterScenario::Fault& fault) {
   using Kind = ClusterScenario::Fault::Kind;
-  const bool orders = fault.kind == Kind::kSave || fault.kind == Kind::kSaveCommitted || fault.kind == Kind::kRestore ||
-                      fault.kind == Kind::kPermute;
-  const bool wires_alone = fault.kind == Kind::kBreak || fault.kind == Kind::kHalfOpen;
-  if (orders) return jobs_.front()->befallen();
-  for (const std::uint32_t who : fault.who) {
-    if (!wires_alone && who >= scenario.servers) member(who).job->befallen();
+  if (fault.kind == Kind::kSave || fault.kind == Kind::kSaveCommitted) return;  // jobs go on
+  const bool of_all = fault.kind == Kind::kBreak || fault.kind == Kind::kHalfOpen ||
+                      std::ranges::any_of(fault.who, [&](std::uint32_t who) { return who < scenario.servers; });
+  if (fault.who.empty() && !of_all) jobs_.front()->befallen();
+  for (const auto& job : jobs_) {
+    const auto is_its = [&](std::uint32_t who) { return member(who).job == job.get(); };
+    if (of_all || std::ranges::any_of(fault.who, is_its)) job->befallen();
   }
-  if (!wires_alone && std::ranges::none_of(fault.who, [&](auto who) { return who < scenario.servers; })) return;
-  for (const auto& job : jobs_) job->befallen();
 }
 
 void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
@@ -156,7 +155,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
       break;
     case Kind::kDamage:
     case Kind::kUnrecord:
-      spoil(fault, false);
+      spoil(fault, std::nullopt);
       break;
     case Kind::kPower:
     case Kind::kStore:
@@ -216,7 +215,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
       break;
     case Kind::kSave:
     case Kind::kSaveCommitted:
-      node.job->orders.save(fault.kind == Kind::kSaveCommitted);
+      for (const auto& job : jobs_) job->orders.save(fault.kind == Kind::kSaveCommitted);
       break;
     case Kind::kRestore:
       node.job->orders.restore();
@@ -241,12 +240,12 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
   look_after_rings();
 }
 
-// Spoils any complete snapshot, or, if `uncommitted`, the newest, which the coordinator does not know to be complete.
-void ClusterWorld::spoil(const ClusterScenario::Fault& fault, bool uncommitted) {
-  let_know(fault);
+// Spoils any complete snapshot, or the newest of job `uncommitted`, which the coordinator does not know to be complete.
+void ClusterWorld::spoil(const ClusterScenario::Fault& fault, std::optional<JobId> uncommitted) {
   for (const std::uint32_t index : fault.who) kill(index, fault.lasts_ns);
   const auto shard = static_cast<std::uint16_t>(fault.who.front());
-  const std::vector<Disk::Snapshot*> all = disks_[shard].complete_snapshots();
+  std::vector<Disk::Snapshot*> all = disks_[shard].complete_snapshots();
+  if (uncommitted) std::erase_if(all, [&](const auto* snapshot) { return snapshot->info.job != *uncommitted; });
   Disk::Snapshot& snapshot = *(uncommitted ? all.back() : all[random.below(all.size())]);
   const bool damages = fault.kind == ClusterScenario::Fault::Kind::kDamage;
   damages ? snapshot.damage_chunk(random) : snapshot.lose_record();
@@ -268,16 +267,18 @@ bool ClusterWorld::dies_before(const SnapshotDone& done) {
   std::set<std::uint32_t> shards;
   for (const ChunkOwner& owner : record.owners) shards.insert(owner.shard.value);
   for (const std::uint32_t shard : shards) {
-    const std::vector<Disk::Snapshot*> there = disks_[shard].complete_snapshots();
-    if (there.empty() || there.back()->info.job != done.job || there.back()->info.round != done.round) return false;
+    std::vector<Disk::Snapshot*> there = disks_[shard].complete_snapshots();
+    std::erase_if(there, [&](const auto* snapshot) { return snapshot->info.job != done.job; });
+    if (there.empty() || there.back()->info.round != done.round) return false;
   }
   ClusterScenario::Fault fault = *std::exchange(waiting_, std::nullopt);
   fault.who = {shards.contains(fault.who.front()) ? fault.who.front() : *shards.begin()};
   if (fault.who.front() != 0) fault.who.push_back(0);
-  clock.after(0, [this, fault] {
+  clock.after(0, [this, fault, job = done.job] {
     look_after_rings();
     struck_ns_ = clock.now_ns();
-    spoil(fault, true);
+    let_know(fault);
+    spoil(fault, job);
   });
   return true;
 }

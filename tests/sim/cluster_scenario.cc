@@ -128,6 +128,14 @@ void hurt_disks(ClusterScenario& s, std::uint64_t span_ns) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
+// Something of a snapshot is lost.
+bool spoilt(const ClusterScenario& s) {
+  return std::ranges::any_of(s.faults, [](const Fault& fault) {
+    using Kind = Fault::Kind;
+    return fault.kind == Kind::kStore || fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
+  });
+}
+
 // Checkpoints are saved, and one is restored. Drawn apart, as above.
 void order_checkpoints(ClusterScenario& s, std::uint64_t span_ns) {
   Random random(s.seed ^ 0xc4ec5ull);
@@ -137,11 +145,7 @@ void order_checkpoints(ClusterScenario& s, std::uint64_t span_ns) {
   for (std::uint64_t i = 0; i < saves; ++i) {
     order(random.chance(0.7) ? Fault::Kind::kSave : Fault::Kind::kSaveCommitted, random.below(span_ns));
   }
-  const bool spoilt = std::ranges::any_of(s.faults, [](const Fault& fault) {
-    using Kind = Fault::Kind;
-    return fault.kind == Kind::kStore || fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
-  });
-  if (random.chance(0.8) && !s.elastic && !s.deadline && !spoilt) {
+  if (random.chance(0.8) && !s.elastic && !s.deadline && !spoilt(s)) {
     const std::uint64_t at = random.below(span_ns / 3);
     order(Fault::Kind::kRestore, at);
     // A coordinator that comes after it has the registry alone.
@@ -486,6 +490,11 @@ void share_servers(ClusterScenario& s) {
     fault.who = {first + static_cast<std::uint32_t>(random.below(other.nodes + other.nodes * other.ranks))};
     if (fault.who.front() < first + other.nodes && random.chance(0.3)) fault.kind = Fault::Kind::kMachine;
     s.faults.push_back(std::move(fault));
+  }
+  const bool stops = std::ranges::any_of(s.faults, [](const Fault& f) { return f.kind == Fault::Kind::kDrain; });
+  const bool may_restore = !s.gentle && !stops && !spoilt(s) && !other.elastic && !other.deadline;
+  if (may_restore && random.chance(0.2)) {
+    s.faults.push_back({Fault::Kind::kRestore, random.below(other.rounds * other.work_ns), 0, {first}});
   }
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
   s.beside = {other};

@@ -87,7 +87,7 @@ class ClusterWorld {
   Process* process(std::uint32_t who);
   void strike(const ClusterScenario::Fault& fault);
   void let_know(const ClusterScenario::Fault& fault);
-  void spoil(const ClusterScenario::Fault& fault, bool uncommitted);
+  void spoil(const ClusterScenario::Fault& fault, std::optional<JobId> uncommitted);
   void kill(std::uint32_t who, std::uint64_t for_ns);
   void server_died();
   void kill_server(std::uint32_t index, std::uint64_t for_ns);
