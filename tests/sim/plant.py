@@ -130,6 +130,12 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "control_jobs.cc": [
         (
+            "kOthersKept",
+            "  const Parked state = std::move(found->second);\n  parked_.erase(found);\n",
+            "  const Parked state = std::move(found->second);\n  parked_.erase(found);\n"
+            "  if (BUG && !parked_.empty()) unpark(parked_.begin()->first);\n",
+        ),
+        (
             "kOthersSnapshots",
             "  if (store_ && m.round.value != 0) {\n",
             "  for (const StoredJob& other : store_ ? store_->jobs() : std::vector<StoredJob>()) {\n"

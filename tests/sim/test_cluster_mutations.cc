@@ -282,6 +282,10 @@ TEST_CASE("a job that is taken for the one with a shorter name is found") {
   CHECK(finds(Mutation::kOthersName, 9));
 }
 
+TEST_CASE("a server that lets go of what it keeps of another job is found") {
+  CHECK(finds(Mutation::kOthersKept, 63));
+}
+
 TEST_CASE("an id that two jobs get is found") {
   CHECK(finds(Mutation::kOthersId, 3));
 }
