@@ -334,7 +334,7 @@ void keep_large_states(ClusterScenario& s) {
 
 namespace {
 
-// Of a cluster with one job.
+// Draws a cluster with one job.
 ClusterScenario one_job_of(std::uint64_t seed) {
   Random random(seed ^ 0xc1a57e2ull);
   ClusterScenario s;
@@ -473,7 +473,7 @@ ClusterScenario job_beside(const ClusterScenario& s, Random& random) {
   return other;
 }
 
-// Another job on the same servers, in some clusters. What befalls servers and disks befalls both; some of its own
+// Another job on the same servers, in some clusters. Faults of servers and disks befall both jobs; some of its own
 // processes die, too. Drawn apart, and last.
 void share_servers(ClusterScenario& s) {
   Random random(s.seed ^ 0x7e4a475ull);

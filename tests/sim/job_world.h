@@ -39,7 +39,7 @@ class JobWorld {
   void start();
   void end_processes();
 
-  // Of its nodes' processes, and of its operator.
+  // Called by its nodes' processes and by its operator.
   void broken(const std::string& what) const;
   void say(const std::string& who, const std::string& what) const;
   Logger logger(const std::string& who) const;
