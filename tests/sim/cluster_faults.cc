@@ -1,5 +1,7 @@
-// Faults of a simulated cluster.
+// Faults of a simulated cluster, and of its servers, which are stopped in good order, too.
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "tests/sim/cluster_world.h"
@@ -8,19 +10,28 @@ namespace tributary::sim {
 namespace {
 
 constexpr std::uint64_t kFaultLookNs = 50 * kMs;  // until there is something that can go bad
+// Where nothing else is wrong every stop is done by then.
+constexpr std::uint64_t kCalmStopNs = 100'000 * kMs;
 
 }  // namespace
 
 std::uint32_t ClusterWorld::processes() const {
-  return scenario.servers + scenario.nodes + scenario.nodes * scenario.ranks;
+  std::uint32_t all = scenario.servers;
+  for (const auto& job : jobs_) all += job->processes();
+  return all;
+}
+
+ClusterWorld::Member ClusterWorld::member(std::uint32_t who) const {
+  who -= scenario.servers;
+  auto job = jobs_.begin();
+  while (who >= (*job)->processes()) who -= (*job++)->processes();
+  return {job->get(), who};
 }
 
 Process* ClusterWorld::process(std::uint32_t who) {
   if (who < scenario.servers) return servers_[who].process.get();
-  who -= scenario.servers;
-  if (who < scenario.nodes) return nodes_[who].worker.get();
-  who -= scenario.nodes;
-  return nodes_[who / scenario.ranks].trainers[who % scenario.ranks].get();
+  const Member at = member(who);
+  return at.job->process(at.who);
 }
 
 void ClusterWorld::start_server(std::uint32_t index) {
@@ -28,15 +39,19 @@ void ClusterWorld::start_server(std::uint32_t index) {
   servers_[index].process = std::make_unique<ServerSim>(*this, static_cast<std::uint16_t>(index), disks_[index]);
 }
 
+void ClusterWorld::server_died() {
+  for (const auto& job : jobs_) job->judge.server_died();
+}
+
 void ClusterWorld::kill_server(std::uint32_t index, std::uint64_t for_ns) {
   if (index >= servers_now_) return;
-  if (servers_[index].process) judge.server_died();
+  if (servers_[index].process) server_died();
   end_server(index, for_ns);
 }
 
 void ClusterWorld::end_server(std::uint32_t index, std::uint64_t for_ns) {
   Server& server = servers_[index];
-  values_judge.daemon_died();
+  for (const auto& job : jobs_) job->values_judge.daemon_died();
   server.process.reset();
   clock.after(for_ns, [this, index, plan = ++server.starts] {
     if (servers_[index].starts == plan) start_server(index);
@@ -44,46 +59,91 @@ void ClusterWorld::end_server(std::uint32_t index, std::uint64_t for_ns) {
 }
 
 void ClusterWorld::kill(std::uint32_t who, std::uint64_t for_ns) {
-  ++outcome_.kills;
-  if (who < scenario.servers) return kill_server(who, for_ns);
-  who -= scenario.servers;
-  const bool is_worker = who < scenario.nodes;
-  const std::uint32_t index = is_worker ? who : (who - scenario.nodes) / scenario.ranks;
-  const std::uint32_t rank = is_worker ? 0 : (who - scenario.nodes) % scenario.ranks;
-  Node& node = nodes_[index];
-  if (!node.here) return;
-  judge.node_disturbed();
-  if (is_worker) {
-    node.worker.reset();
-    values_judge.daemon_died();
-  } else {
-    node.trainers[rank].reset();
-    if (operator_.keeps_trainers()) return;
+  if (who >= scenario.servers) {
+    const Member at = member(who);
+    return at.job->kill(at.who, for_ns);
   }
-  const std::size_t slot = is_worker ? 0 : 1 + rank;
-  clock.after(for_ns, [this, index, rank, is_worker, slot, plan = ++node.starts[slot]] {
-    Node& at = nodes_[index];
-    if (at.starts[slot] != plan) return;
-    if (is_worker) {
-      at.worker = std::make_unique<WorkerSim>(*this, index);
-    } else {
-      at.trainers[rank] = std::make_unique<TrainerSim>(*this, index, rank);
+  ++outcome_.kills;
+  kill_server(who, for_ns);
+}
+
+void ClusterWorld::faults_until(std::uint64_t ns) {
+  faults_over_ns_ = std::max(faults_over_ns_, ns);
+  for (const auto& job : jobs_) job->faults_go_on();
+}
+
+void ClusterWorld::look_after_rings() {
+  for (const auto& job : jobs_) job->look_after_rings();
+}
+
+void ClusterWorld::drain_server(std::uint32_t index, std::uint64_t for_ns) {
+  ServerSim* server = index < servers_now_ ? servers_[index].process.get() : nullptr;
+  if (!server) return;
+  server->drain();
+  watch_drain(index, server->incarnation(), clock.now_ns() + (scenario.calm ? kCalmStopNs : kStopTimeoutNs), for_ns);
+}
+
+void ClusterWorld::watch_drain(std::uint32_t index, std::uint64_t incarnation, std::uint64_t by_ns,
+                               std::uint64_t for_ns) {
+  clock.after(kMemberLookNs, [this, index, incarnation, by_ns, for_ns] {
+    const ServerSim* server = servers_[index].process.get();
+    if (!server || server->incarnation() != incarnation) return;  // it was killed meanwhile
+    if (server->drained()) {
+      std::string lost;
+      std::set<std::string> of;
+      for (const NotSaved& state : server->not_saved()) {
+        lost += " round " + std::to_string(state.round.value);
+        of.insert(state.job);
+      }
+      say("FAULT", server->name() + " ends in good order" + (lost.empty() ? "" : ", not saved:" + lost));
+      for (const auto& job : jobs_) {
+        job->judge.server_ends(static_cast<std::uint16_t>(index), of.contains(job->scenario.job));
+      }
+      return clock.after(kLingerNs, [this, index, incarnation, for_ns] { server_ended(index, incarnation, for_ns); });
     }
+    if (clock.now_ns() < by_ns) return watch_drain(index, incarnation, by_ns, for_ns);
+    if (scenario.calm) broken(server->name() + " does not come to the end of its stop");
+    kill_server(index, for_ns);
   });
+}
+
+void ClusterWorld::server_ended(std::uint32_t index, std::uint64_t incarnation, std::uint64_t for_ns) {
+  const ServerSim* server = servers_[index].process.get();
+  if (!server || server->incarnation() != incarnation) return;
+  look_after_rings();
+  struck_ns_ = clock.now_ns();
+  for (const auto& job : jobs_) job->judge.server_ended();
+  end_server(index, for_ns);
+  faults_until(clock.now_ns() + for_ns);
+}
+
+// Lets those jobs know that the fault befalls. (Without a process it is the first one's.)
+void ClusterWorld::let_know(const ClusterScenario::Fault& fault) {
+  using Kind = ClusterScenario::Fault::Kind;
+  if (fault.kind == Kind::kSave || fault.kind == Kind::kSaveCommitted) return;  // jobs go on
+  const bool of_all = fault.kind == Kind::kBreak || fault.kind == Kind::kHalfOpen ||
+                      std::ranges::any_of(fault.who, [&](std::uint32_t who) { return who < scenario.servers; });
+  if (fault.who.empty() && !of_all) jobs_.front()->befallen();
+  for (const auto& job : jobs_) {
+    const auto is_its = [&](std::uint32_t who) { return member(who).job == job.get(); };
+    if (of_all || std::ranges::any_of(fault.who, is_its)) job->befallen();
+  }
 }
 
 void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
   using Kind = ClusterScenario::Fault::Kind;
   const bool spoils = fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
-  const bool of_node = fault.kind == Kind::kStore && fault.who.front() >= scenario.servers;
+  const bool of_node = !fault.who.empty() && fault.who.front() >= scenario.servers;
+  const Member node = of_node ? member(fault.who.front()) : Member{jobs_.front().get(), 0};
   if (spoils && scenario.spoils_uncommitted) {
     waiting_ = fault;
     return;
   }
   if ((spoils && disks_[fault.who.front()].complete_snapshots().empty()) ||
-      (of_node && replica_disk(fault.who.front() - scenario.servers).empty())) {
+      (of_node && fault.kind == Kind::kStore && node.job->replica_disk(node.who).empty())) {
     return clock.after(kFaultLookNs, [this, fault] { strike(fault); });
   }
+  let_know(fault);
   look_after_rings();  // one may be as young as the last look is old
   std::string who;
   for (const std::uint32_t process : fault.who) who += " " + std::to_string(process);
@@ -95,40 +155,38 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
       break;
     case Kind::kDamage:
     case Kind::kUnrecord:
-      spoil(fault, false);
+      spoil(fault, std::nullopt);
       break;
     case Kind::kPower:
     case Kind::kStore:
       for (const std::uint32_t index : fault.who) {
         kill(index, fault.lasts_ns);
         if (index >= scenario.servers) {  // node 0's, of an all-reduce job
-          replicas_judge.disk_lost();
-          replica_disk(index - scenario.servers).lose();
+          const Member at = member(index);
+          at.job->replicas_judge.disk_lost();
+          at.job->replica_disk(at.who).lose();
           continue;
         }
         disks_[index].fail_power(random);
         if (fault.kind != Kind::kStore) continue;
-        judge.store_lost(static_cast<std::uint16_t>(index));
+        for (const auto& job : jobs_) job->judge.store_lost(static_cast<std::uint16_t>(index));
         disks_[index] = {};
       }
       break;
-    case Kind::kMachine: {
-      const std::uint32_t node = fault.who.front() - scenario.servers;
-      kill(fault.who.front(), fault.lasts_ns);
-      for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
-        kill(scenario.servers + scenario.nodes + node * scenario.ranks + rank, fault.lasts_ns);
-      }
+    case Kind::kMachine:
+      node.job->lose_machine(node.who, fault.lasts_ns);
       break;
-    }
     case Kind::kBreak:
       for (std::size_t i = 0; i < fault.who.size(); ++i) wires.break_some();
-      if (fault.lasts_ns % 2 == 0) rings.break_newest();  // in half of them
+      for (const auto& job : jobs_) {
+        if (fault.lasts_ns % 2 == 0) job->rings.break_newest();  // in half of them
+      }
       break;
     case Kind::kCut: {
       std::set<std::uint32_t> machines;
       for (const std::uint32_t who_is : fault.who) {
-        machines.insert(who_is < scenario.servers ? machine_of_server(who_is)
-                                                  : machine_of_node(who_is - scenario.servers));
+        const Member at = who_is < scenario.servers ? Member{nullptr, who_is} : member(who_is);
+        machines.insert(at.job ? at.job->machine_of(at.who) : machine_of_server(at.who));
       }
       wires.cut_off(std::move(machines), clock.now_ns() + fault.lasts_ns);
       break;
@@ -140,70 +198,59 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
       break;
     case Kind::kDiskFull:
       for (const std::uint32_t index : fault.who) {
-        bool& full = index < scenario.servers ? disks_[index].full : replica_disk(index - scenario.servers).full;
+        const Member at = index < scenario.servers ? Member{nullptr, index} : member(index);
+        bool& full = at.job ? at.job->replica_disk(at.who).full : disks_[at.who].full;
         full = true;
         clock.after(fault.lasts_ns, [&full] { full = false; });
       }
       break;
     case Kind::kJoin:
-      join(fault.who.front() - scenario.servers);
+      node.job->join(node.who);
       break;
     case Kind::kLeave:
-      leave(fault.who.front() - scenario.servers, fault.lasts_ns);
+      node.job->leave(node.who, fault.lasts_ns);
       break;
     case Kind::kGone:
-      gone(fault.who.front() - scenario.servers);
+      node.job->gone(node.who);
       break;
     case Kind::kSave:
     case Kind::kSaveCommitted:
-      operator_.save(fault.kind == Kind::kSaveCommitted);
+      for (const auto& job : jobs_) job->orders.save(fault.kind == Kind::kSaveCommitted);
       break;
     case Kind::kRestore:
-      operator_.restore();
+      node.job->orders.restore();
       break;
     case Kind::kPermute:
-      permute_ranks(fault.lasts_ns);
+      node.job->permute_ranks(fault.lasts_ns);
       break;
     case Kind::kHalfOpen:
       wires.half_open_some(fault.lasts_ns);
       break;
     case Kind::kDrain:
       for (const std::uint32_t who_is : fault.who) {
-        if (who_is < scenario.servers) drain_server(who_is, fault.lasts_ns);
-        if (who_is >= scenario.servers) leave(who_is - scenario.servers, fault.lasts_ns);
+        if (who_is < scenario.servers) {
+          drain_server(who_is, fault.lasts_ns);
+          continue;
+        }
+        const Member at = member(who_is);
+        at.job->leave(at.who, fault.lasts_ns);
       }
       break;
   }
   look_after_rings();
 }
 
-bool ClusterWorld::permutes() const {
-  return std::ranges::any_of(scenario.faults,
-                             [](const auto& fault) { return fault.kind == ClusterScenario::Fault::Kind::kPermute; });
-}
-
-// Machines keep state of the ranks that they had, which is of no use for others.
-void ClusterWorld::permute_ranks(std::uint64_t for_ns) {
-  if (operator_.keeps_trainers()) return;
-  const std::vector<std::uint32_t> before = places_;
-  for (std::size_t i = places_.size(); i > 1; --i) std::swap(places_[i - 1], places_[random.below(i)]);
-  for (std::uint32_t node = 0; node < scenario.nodes; ++node) {
-    if (places_[node] != before[node]) judge.ring_lost();
-    for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
-      kill(scenario.servers + scenario.nodes + node * scenario.ranks + rank, for_ns);
-    }
-  }
-}
-
-// Spoils any complete snapshot, or, if `uncommitted`, the newest, which the coordinator does not know to be complete.
-void ClusterWorld::spoil(const ClusterScenario::Fault& fault, bool uncommitted) {
+// Spoils any complete snapshot, or the newest of job `uncommitted`, which the coordinator does not know to be complete.
+void ClusterWorld::spoil(const ClusterScenario::Fault& fault, std::optional<JobId> uncommitted) {
   for (const std::uint32_t index : fault.who) kill(index, fault.lasts_ns);
   const auto shard = static_cast<std::uint16_t>(fault.who.front());
-  const std::vector<Disk::Snapshot*> all = disks_[shard].complete_snapshots();
+  std::vector<Disk::Snapshot*> all = disks_[shard].complete_snapshots();
+  if (uncommitted) std::erase_if(all, [&](const auto* snapshot) { return snapshot->info.job != *uncommitted; });
   Disk::Snapshot& snapshot = *(uncommitted ? all.back() : all[random.below(all.size())]);
   const bool damages = fault.kind == ClusterScenario::Fault::Kind::kDamage;
   damages ? snapshot.damage_chunk(random) : snapshot.lose_record();
   const Round round = snapshot.info.round;
+  ClusterJudge& judge = job(snapshot.info.job).judge;
   damages ? judge.chunk_damaged(shard, round) : judge.record_lost(shard, round, !uncommitted);
   say("FAULT", std::string(damages ? "a chunk" : "the record") + " of round " + std::to_string(round.value));
 }
@@ -212,72 +259,44 @@ void ClusterWorld::spoil(const ClusterScenario::Fault& fault, bool uncommitted) 
 // everywhere: the coordinator dies, and on a disk that snapshot goes bad.
 bool ClusterWorld::dies_before(const SnapshotDone& done) {
   if (!waiting_ || !done.ok) return false;
-  const std::vector<CoordinatorCore::JobStatus> jobs = servers_.front().process->coordinator()->jobs();
-  if (jobs.empty()) return false;
-  const JobRecord& record = *servers_.front().process->coordinator()->record(jobs.front().name);
+  const JobWorld* of = job_with(done.job);
+  const JobRecord* known = of ? servers_.front().process->coordinator()->record(of->scenario.job) : nullptr;
+  if (!known) return false;
+  const JobRecord& record = *known;
   if (!record.initialised || record.committed >= done.round) return false;  // there must be an older one
   std::set<std::uint32_t> shards;
   for (const ChunkOwner& owner : record.owners) shards.insert(owner.shard.value);
   for (const std::uint32_t shard : shards) {
-    const std::vector<Disk::Snapshot*> there = disks_[shard].complete_snapshots();
-    if (there.empty() || there.back()->info.job != done.job || there.back()->info.round != done.round) return false;
+    std::vector<Disk::Snapshot*> there = disks_[shard].complete_snapshots();
+    std::erase_if(there, [&](const auto* snapshot) { return snapshot->info.job != done.job; });
+    if (there.empty() || there.back()->info.round != done.round) return false;
   }
   ClusterScenario::Fault fault = *std::exchange(waiting_, std::nullopt);
   fault.who = {shards.contains(fault.who.front()) ? fault.who.front() : *shards.begin()};
   if (fault.who.front() != 0) fault.who.push_back(0);
-  clock.after(0, [this, fault] {
+  clock.after(0, [this, fault, job = done.job] {
     look_after_rings();
     struck_ns_ = clock.now_ns();
-    spoil(fault, true);
+    let_know(fault);
+    spoil(fault, job);
   });
   return true;
 }
 
 // ---- What is done about it ----
 
-void ClusterWorld::stop_trainers() {
-  for (Node& node : nodes_) {
-    for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
-      node.trainers[rank].reset();
-      ++node.starts[1 + rank];
-    }
-  }
-  look_after_rings();
-}
-
-void ClusterWorld::start_trainers() {
-  for (std::uint32_t index = 0; index < scenario.nodes; ++index) {
-    Node& node = nodes_[index];
-    for (std::uint32_t rank = 0; rank < scenario.ranks && node.here; ++rank) {
-      node.trainers[rank] = std::make_unique<TrainerSim>(*this, index, rank);
-    }
-  }
-  faults_over_ns_ = std::max(faults_over_ns_, clock.now_ns());
-  deliveries_then_.reset();
-}
-
 // By as many as there are to be from now on, with empty stores.
 void ClusterWorld::replace_servers() {
   for (std::uint32_t index = 0; index < servers_now_; ++index) {
     ++servers_[index].starts;
-    judge.server_died();
-    values_judge.daemon_died();
+    server_died();
+    for (const auto& job : jobs_) job->values_judge.daemon_died();
     servers_[index].process.reset();
     disks_[index] = {};
   }
-  judge.stores_replaced();
+  for (const auto& job : jobs_) job->judge.stores_replaced();
   servers_now_ = static_cast<std::uint16_t>(scenario.later_servers);
   for (std::uint32_t index = 0; index < servers_now_; ++index) start_server(index);
-}
-
-// A ring lives as long as a process that has it.
-void ClusterWorld::look_after_rings() {
-  for (Node& node : nodes_) {
-    const bool has = (node.worker && node.worker->has_ring()) ||
-                     std::ranges::any_of(node.trainers, [](const auto& t) { return t && t->has_ring(); });
-    if (node.had_ring && !has) judge.ring_lost();
-    node.had_ring = has;
-  }
 }
 
 }  // namespace tributary::sim

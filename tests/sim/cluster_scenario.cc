@@ -128,6 +128,14 @@ void hurt_disks(ClusterScenario& s, std::uint64_t span_ns) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
+// Something of a snapshot is lost.
+bool spoilt(const ClusterScenario& s) {
+  return std::ranges::any_of(s.faults, [](const Fault& fault) {
+    using Kind = Fault::Kind;
+    return fault.kind == Kind::kStore || fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
+  });
+}
+
 // Checkpoints are saved, and one is restored. Drawn apart, as above.
 void order_checkpoints(ClusterScenario& s, std::uint64_t span_ns) {
   Random random(s.seed ^ 0xc4ec5ull);
@@ -137,11 +145,7 @@ void order_checkpoints(ClusterScenario& s, std::uint64_t span_ns) {
   for (std::uint64_t i = 0; i < saves; ++i) {
     order(random.chance(0.7) ? Fault::Kind::kSave : Fault::Kind::kSaveCommitted, random.below(span_ns));
   }
-  const bool spoilt = std::ranges::any_of(s.faults, [](const Fault& fault) {
-    using Kind = Fault::Kind;
-    return fault.kind == Kind::kStore || fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
-  });
-  if (random.chance(0.8) && !s.elastic && !s.deadline && !spoilt) {
+  if (random.chance(0.8) && !s.elastic && !s.deadline && !spoilt(s)) {
     const std::uint64_t at = random.below(span_ns / 3);
     order(Fault::Kind::kRestore, at);
     // A coordinator that comes after it has the registry alone.
@@ -328,7 +332,10 @@ void keep_large_states(ClusterScenario& s) {
 
 }  // namespace
 
-ClusterScenario cluster_scenario_of(std::uint64_t seed) {
+namespace {
+
+// Draws a cluster with one job.
+ClusterScenario one_job_of(std::uint64_t seed) {
   Random random(seed ^ 0xc1a57e2ull);
   ClusterScenario s;
   s.seed = seed;
@@ -439,6 +446,68 @@ ClusterScenario cluster_scenario_of(std::uint64_t seed) {
   return s;
 }
 
+// A job as another seed has it, whose nodes are all there from the beginning, on the servers of this cluster.
+ClusterScenario job_beside(const ClusterScenario& s, Random& random) {
+  ClusterScenario other;
+  do {
+    other = one_job_of(random.next());
+  } while (other.mode == Mode::kAllreduce || other.rare_snapshots || other.nodes > 3);
+  other.job = s.job + "2";  // a name that begins as the first one's
+  other.faults.clear();
+  other.first_nodes = other.elastic ? other.nodes : 0;
+  other.min_nodes = std::min(other.min_nodes, other.nodes);
+  other.rounds = std::min<std::uint64_t>(other.rounds, 40);
+  other.servers = s.servers;
+  other.first_servers = other.later_servers = s.servers;
+  other.lanes = s.lanes;
+  other.prepares = s.prepares;
+  other.disk_step_ns = s.disk_step_ns;
+  other.load_step_ns = s.load_step_ns;
+  other.fixed_ports = s.fixed_ports;
+  other.disorder = s.disorder;
+  other.shares_memory = s.shares_memory;
+  other.gentle = s.gentle;
+  other.calm = s.calm;
+  other.refuses_last = s.refuses_last;
+  other.spoils_uncommitted = s.spoils_uncommitted;
+  return other;
+}
+
+// Another job on the same servers, in some clusters. Faults of servers and disks befall both jobs; some of its own
+// processes die, too. Drawn apart, and last.
+void share_servers(ClusterScenario& s) {
+  Random random(s.seed ^ 0x7e4a475ull);
+  if (s.first_servers != s.later_servers || !random.chance(0.2)) return;
+  const ClusterScenario other = job_beside(s, random);
+  const std::uint32_t first = s.servers + s.nodes + s.nodes * s.ranks;
+  for (Fault& fault : s.faults) {
+    if (fault.kind != Fault::Kind::kDrain || fault.who.size() != s.servers + s.nodes) continue;
+    for (std::uint32_t node = 0; node < other.nodes; ++node) fault.who.push_back(first + node);
+  }
+  const std::uint64_t kills = s.calm || s.gentle || random.chance(0.5) ? 0 : random.between(1, 3);
+  for (std::uint64_t i = 0; i < kills; ++i) {
+    Fault fault{Fault::Kind::kKill, random.below(other.rounds * other.work_ns * 2 + 1500 * kMs), some_time(random), {}};
+    fault.who = {first + static_cast<std::uint32_t>(random.below(other.nodes + other.nodes * other.ranks))};
+    if (fault.who.front() < first + other.nodes && random.chance(0.3)) fault.kind = Fault::Kind::kMachine;
+    s.faults.push_back(std::move(fault));
+  }
+  const bool stops = std::ranges::any_of(s.faults, [](const Fault& f) { return f.kind == Fault::Kind::kDrain; });
+  const bool may_restore = !s.gentle && !stops && !spoilt(s) && !other.elastic && !other.deadline;
+  if (may_restore && random.chance(0.2)) {
+    s.faults.push_back({Fault::Kind::kRestore, random.below(other.rounds * other.work_ns), 0, {first}});
+  }
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+  s.beside = {other};
+}
+
+}  // namespace
+
+ClusterScenario cluster_scenario_of(std::uint64_t seed) {
+  ClusterScenario s = one_job_of(seed);
+  share_servers(s);
+  return s;
+}
+
 std::uint32_t ClusterScenario::values_after(Round round) const {
   return gathers ? static_cast<std::uint32_t>(Random(seed ^ (round.value * 0x9e37ull)).below(4)) : 0;
 }
@@ -468,73 +537,6 @@ MembershipConfig ClusterScenario::membership() const {
   config.min_nodes = min_nodes;
   config.rejoin_ms = rejoin_ms;
   return config;
-}
-
-const char* ClusterScenario::Fault::name() const {
-  static constexpr const char* kNames[] = {"kill",
-                                           "power off",
-                                           "machine lost",
-                                           "store lost",
-                                           "chunk damaged",
-                                           "record lost",
-                                           "connections break",
-                                           "cut off",
-                                           "held up",
-                                           "disk full",
-                                           "node joins",
-                                           "node leaves",
-                                           "machine gone",
-                                           "save",
-                                           "save of what is committed",
-                                           "restore",
-                                           "ranks dealt anew",
-                                           "flows forgotten",
-                                           "stopped in good order"};
-  return kNames[static_cast<int>(kind)];
-}
-
-std::string ClusterScenario::describe() const {
-  std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(servers) + " servers x " +
-                     std::to_string(lanes) + " lanes, " + std::to_string(nodes) + " nodes x " + std::to_string(ranks) +
-                     " ranks, " + std::to_string(parameters) + " parameters, " + std::to_string(rounds) +
-                     " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", mode " + word(mode);
-  if (first_servers != servers || later_servers != servers) {
-    text += ", on " + std::to_string(first_servers) + " servers, later " + std::to_string(later_servers);
-  }
-  if (mode == Mode::kSsp) text += " with staleness " + std::to_string(staleness);
-  if (deadline) text += ", work-weighted rounds";
-  if (large_states) text += rewinds ? ", large states, which it goes back for" : ", large states";
-  if (gathers) text += ", values between rounds";
-  if (one_ends) text += ", ended by rank 0";
-  if (says_settings) text += ", settings of steps from the trainers";
-  if (split != Split::kWhole) text += split == Split::kSlices ? ", two slices" : ", two stages";
-  if (elastic) {
-    text += ", elastic: " + std::to_string(first_nodes) + " nodes at first, at least " + std::to_string(min_nodes) +
-            ", which wait " + std::to_string(rejoin_ms) + " ms for others";
-  }
-  if (clip_norm > 0.0) text += ", clipped at " + std::to_string(clip_norm);
-  if (loss_scale != "none") text += ", loss scale " + loss_scale;
-  text += (redo ? ", rings of " : ", no rings of ") + std::to_string(ring_rounds) + " rounds" +
-          (gradients_move ? " that gradients are written into" : "") + ", snapshots every " +
-          std::to_string(snapshot_s) + " s and " + std::to_string(snapshot_rounds) + " rounds" +
-          (prepares ? " when there is memory" : "") + ", disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " +
-          std::to_string(work_ns / kMs) + " ms a round";
-  if (calm) text += ", calm";
-  if (refuses_last) text += ", last answers are refused";
-  if (shares_memory) text += ", answers in shared memory";
-  if (spoils_uncommitted) text += ", a snapshot goes bad before it is committed";
-  if (disorder.loses > 0.0) text += ", messages are lost";
-  if (disorder.repeats > 0.0) text += ", messages come twice";
-  if (disorder.overtakes > 0.0) text += ", messages overtake each other";
-  if (slow_factor > 1) text += ", node " + std::to_string(slow_node) + " x " + std::to_string(slow_factor);
-  for (const Fault& fault : faults) {
-    text += "\n    at " + std::to_string(fault.at_ns / kMs) + " ms for " +
-            (fault.lasts_ns == Fault::kForEver ? "ever" : std::to_string(fault.lasts_ns / kMs) + " ms") + ": " +
-            fault.name();
-    for (const std::uint32_t who : fault.who) text += " " + std::to_string(who);
-  }
-  if (kill_at_message > 0.0) text += "\n    somebody dies after 1 % of the control messages";
-  return text;
 }
 
 }  // namespace tributary::sim

@@ -6,6 +6,10 @@
 // later. Snapshots go bad on disks; checkpoints are saved, and a job goes on from one. All-reduce jobs have no part on
 // servers, and node 0's checkpoints.
 //
+// In one of five clusters a second job, as another seed has it, shares servers, lanes, stores, coordinator and network
+// with the first one (job_world.h). It has nodes and judges of its own. Faults of servers, disks and connections befall
+// both jobs, those of nodes one.
+//
 // The classes that decide are the daemons' own: CoordinatorCore, ControlJobs, LaneJobs with ShardCore, NodeJobs with
 // RedoKeeper and RedoRing, WorkerLaneJob with ClientCore, NodeGather, HostReducer, ReplicaState.
 //
@@ -20,7 +24,8 @@
 // it, or with parts of snapshots of different views; queues keep their bounds; what a worker reads where it was told is
 // what was answered, however late; snapshots have the bits that they had; where daemons are stopped in good
 // order and nothing else befalls servers, the last round is committed before they end, or said to be lost, and the job
-// goes on at the very round that the stop said; and when the faults are over, the training goes on soon and comes to
+// goes on at the very round that the stop said; a job that nothing befalls has one view, whatever befalls the other one;
+// and when the faults are over, the training goes on soon and comes to
 // its end.
 #pragma once
 
@@ -36,6 +41,9 @@ namespace tributary::sim {
 
 struct ClusterScenario {
   std::uint64_t seed = 0;
+  std::string job = "job";  // its name
+  // At most one other job of the same servers. It has the cluster's facts, and no faults: those are this one's.
+  std::vector<ClusterScenario> beside;
   std::uint32_t servers = 1, lanes = 1, nodes = 1, ranks = 1;
   std::uint64_t parameters = 0, rounds = 0;
   std::string optimizer, push = "fp32", pull = "fp32";
@@ -109,7 +117,7 @@ struct ClusterScenario {
     std::uint64_t at_ns = 0;
     static constexpr std::uint64_t kForEver = ~0ull;
     std::uint64_t lasts_ns = 0;      // until it is started again, healed, released
-    std::vector<std::uint32_t> who;  // processes: servers, then workers, then trainers
+    std::vector<std::uint32_t> who;  // processes: servers, then workers and trainers, then the other job's
     const char* name() const;
   };
   std::vector<Fault> faults;     // by time

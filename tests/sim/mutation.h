@@ -67,6 +67,12 @@ enum class Mutation {
   kFalselySame,        // a server says of any values that they are the parameters
   kUncopied,           // a node says that it has what only an earlier view had
   kForgottenOverdue,   // nobody asks for an answer that does not come
+  kOthersChunk,        // two jobs: a lane looks up whom a message is for by its view alone
+  kOthersSnapshots,    // two jobs: a commit drops the older snapshots of all jobs
+  kOthersWorker,       // two jobs: the loss of a worker ends the views of all jobs
+  kOthersName,         // two jobs: a name that begins as another job's is taken for that one
+  kOthersId,           // two jobs: both get the same id
+  kOthersKept,         // two jobs: a server that lets go of what it keeps of one lets go of the other's, too
 };
 
 }  // namespace tributary::sim

@@ -41,16 +41,16 @@ void OperatorSim::look() {
 }
 
 CoordinatorCore* OperatorSim::coordinator() const {
-  const ServerSim* server = world_.server(0);
+  const ServerSim* server = world_.cluster.server(0);
   return server ? server->coordinator() : nullptr;
 }
 
 std::uint64_t OperatorSim::coordinator_id() const {
-  return world_.server(0)->coordinator_id();
+  return world_.cluster.server(0)->coordinator_id();
 }
 
 void OperatorSim::check_patience(const Order& order, const std::string& what) const {
-  if (world_.clock.now_ns() > std::max(order.begun_ns, world_.faults_over_ns()) + kOperatorPatienceNs) {
+  if (world_.clock.now_ns() > std::max(order.begun_ns, world_.cluster.faults_over_ns()) + kOperatorPatienceNs) {
     world_.broken(what + " does not come to its end: " + refused_);
   }
 }
@@ -58,12 +58,13 @@ void OperatorSim::check_patience(const Order& order, const std::string& what) co
 bool OperatorSim::look_at(Order& save) {
   CoordinatorCore* core = coordinator();
   if (save.id == 0) {
-    if (!core || keeps_trainers()) return world_.trains();  // while there is something to save
+    if (!core || keeps_trainers()) return !world_.over();  // while there is something to save
     const std::uint64_t now_ms = world_.clock.now_ns() / kMs;
-    const Result<std::uint64_t> id = core->save_checkpoint({"job", kDirectory, "now", save.committed}, now_ms);
+    const Result<std::uint64_t> id =
+        core->save_checkpoint({world_.scenario.job, kDirectory, "now", save.committed}, now_ms);
     if (!id) {
       refused_ = id.error().message;
-      return world_.trains();  // there is no state yet, or another order is under way
+      return !world_.over();  // there is no state yet, or another order is under way
     }
     save.id = *id;
     save.coordinator = coordinator_id();
@@ -81,8 +82,9 @@ bool OperatorSim::look_at(Order& save) {
   if (status->step == CheckpointStep::kDone) {
     ++saved_;
     world_.say("operator", "has '" + status->path + "'");
-    world_.checkpoints_judge.saved(*status, world_.checkpoints);
-    if (const auto* directory = world_.checkpoints.whole(status->path)) saved_parts_ += directory->large_parts.size();
+    world_.checkpoints_judge.saved(*status, world_.cluster.checkpoints);
+    if (const auto* directory = world_.cluster.checkpoints.whole(status->path))
+      saved_parts_ += directory->large_parts.size();
     newest_ = status->path;
   } else {
     ++failed_;
@@ -96,7 +98,7 @@ void OperatorSim::go_on() {
   CoordinatorCore* core = coordinator();
   switch (*restoring_) {
     case Restoring::kNoCheckpoint:
-      if (newest_.empty() && !world_.trains()) {  // it has come to its end before
+      if (newest_.empty() && world_.over()) {  // it has come to its end before
         restoring_.reset();
       } else if (newest_.empty()) {
         if (saves_.empty()) save(false);
@@ -104,7 +106,7 @@ void OperatorSim::go_on() {
         restoring_ = Restoring::kStopping;
         world_.say("operator", "stops the trainers");
         world_.stop_trainers();
-        if (world_.changes_servers()) begin_anew();
+        if (world_.cluster.changes_servers()) begin_anew();
       }
       return;
     case Restoring::kStopping: {
@@ -134,7 +136,7 @@ void OperatorSim::go_on() {
 }
 
 void OperatorSim::give_restore(CoordinatorCore& core) {
-  const CheckpointFiles::Directory* directory = world_.checkpoints.whole(newest_);
+  const CheckpointFiles::Directory* directory = world_.cluster.checkpoints.whole(newest_);
   if (!directory) return world_.broken("'" + newest_ + "' is no checkpoint any more");
   RestoreOrder order;
   const Result<Manifest> manifest = manifest_from_json(directory->manifest);
@@ -142,7 +144,7 @@ void OperatorSim::give_restore(CoordinatorCore& core) {
   order.manifest = *manifest;
   order.manifest_checksum = checksum_hex(directory->manifest);
   order.directory = newest_;
-  order.name = "job";
+  order.name = world_.scenario.job;
   order.force = true;
   const Result<std::uint64_t> id = core.restore_checkpoint(order, world_.clock.now_ns() / kMs);
   if (!id) {  // its nodes have not left yet, servers are away
@@ -156,7 +158,7 @@ void OperatorSim::give_restore(CoordinatorCore& core) {
 
 void OperatorSim::begin_anew() {
   world_.say("operator", "starts other servers");
-  world_.replace_servers();
+  world_.cluster.replace_servers();
 }
 
 }  // namespace tributary::sim

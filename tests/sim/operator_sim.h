@@ -19,11 +19,11 @@ class CoordinatorCore;
 
 namespace tributary::sim {
 
-class ClusterWorld;
+class JobWorld;
 
 class OperatorSim {
  public:
-  explicit OperatorSim(ClusterWorld& world) : world_(world) {}
+  explicit OperatorSim(JobWorld& world) : world_(world) {}
   void save(bool committed);
   void restore();
 
@@ -53,7 +53,7 @@ class OperatorSim {
   // An order that takes longer than that, without faults, hangs.
   void check_patience(const Order& order, const std::string& what) const;
 
-  ClusterWorld& world_;
+  JobWorld& world_;
   bool looks_ = false;
   std::vector<Order> saves_;
   std::optional<Restoring> restoring_;

@@ -113,6 +113,14 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "copy = message.residual != ResidualUse::kNone;",
             "copy = message.residual != ResidualUse::kNone && !BUG;",
         ),
+        (
+            "kOthersChunk",
+            "    const auto found = jobs_.find(message.key.job);\n",
+            "    auto found = jobs_.find(message.key.job);\n"
+            "    for (auto at = jobs_.begin(); BUG && at != jobs_.end(); ++at) {\n"
+            "      if (at->second.core->job().view->view == message.key.view) found = at;\n"
+            "    }\n",
+        ),
         ("kForgottenQuery", "core.on_query(from, message);", "if (!BUG) core.on_query(from, message);"),
         (
             "kDroppedResend",
@@ -121,6 +129,21 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "control_jobs.cc": [
+        (
+            "kOthersKept",
+            "  const Parked state = std::move(found->second);\n  parked_.erase(found);\n",
+            "  const Parked state = std::move(found->second);\n  parked_.erase(found);\n"
+            "  if (BUG && !parked_.empty()) unpark(parked_.begin()->first);\n",
+        ),
+        (
+            "kOthersSnapshots",
+            "  if (store_ && m.round.value != 0) {\n",
+            "  for (const StoredJob& other : store_ ? store_->jobs() : std::vector<StoredJob>()) {\n"
+            "    if (BUG && m.round.value != 0)\n"
+            "      drop_stored(other.job, Round(0), Round(m.round.value - 1), [](const Status&) {});\n"
+            "  }\n"
+            "  if (store_ && m.round.value != 0) {\n",
+        ),
         (
             "kForgottenLoad",
             "  if (keep_load(id, why)) return",
@@ -159,6 +182,25 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "coordinator_core.cc": [
+        (
+            "kOthersWorker",
+            "    job.worker_lost(incarnation, loss.why, now_ms);\n",
+            "    const bool any = BUG && !job.members().empty();\n"
+            "    job.worker_lost(any ? job.members().begin()->second.worker : incarnation, loss.why, now_ms);\n",
+        ),
+        (
+            "kOthersName",
+            "  auto at = jobs_.find(name);\n",
+            "  auto at = jobs_.find(name);\n"
+            "  for (auto of = jobs_.begin(); BUG && of != jobs_.end(); ++of) {\n"
+            "    if (name.starts_with(of->first)) at = of;\n"
+            "  }\n",
+        ),
+        (
+            "kOthersId",
+            "std::ranges::any_of(jobs_, taken) ||",
+            "(std::ranges::any_of(jobs_, taken) && !BUG) ||",
+        ),
         (
             "kHastyDrain",
             "job.in_view() || job.saves_kept());\n      return member",

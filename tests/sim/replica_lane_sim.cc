@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tests/sim/cluster_world.h"
+#include "tests/sim/job_world.h"
 #include "tests/sim/reference.h"
 #include "worker/allreduce/allreduce_lane.h"
 
@@ -63,7 +63,7 @@ void ReplicaRings::break_newest() {
 
 // ---- A view begins ----
 
-ReplicaViewSim::ReplicaViewSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> job, ReplicaDisk& disk)
+ReplicaViewSim::ReplicaViewSim(JobWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> job, ReplicaDisk& disk)
     : world_(world),
       worker_(worker),
       job_(std::move(job)),

@@ -23,7 +23,7 @@
 
 namespace tributary::sim {
 
-class ClusterWorld;
+class JobWorld;
 class ReplicaViewSim;
 class WorkerSim;
 
@@ -68,7 +68,7 @@ class ReplicaRings {
 
 class ReplicaViewSim : public std::enable_shared_from_this<ReplicaViewSim> {
  public:
-  ReplicaViewSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> job, ReplicaDisk& disk);
+  ReplicaViewSim(JobWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> job, ReplicaDisk& disk);
   ~ReplicaViewSim();
   void open();
 
@@ -103,7 +103,7 @@ class ReplicaViewSim : public std::enable_shared_from_this<ReplicaViewSim> {
   bool keeps_checkpoints() const { return AllreduceLane::keeps_checkpoints(job_->spec().node); }
   std::uint32_t values_from() const { return job_->spec().values_from.value; }
 
-  ClusterWorld& world_;
+  JobWorld& world_;
   WorkerSim& worker_;
   const std::shared_ptr<NodeJob> job_;
   const ViewPlan& view_;

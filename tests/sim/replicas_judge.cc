@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/config/job_json.h"
+
 namespace tributary::sim {
 
 void ReplicasJudge::welcome(const JobWelcome& welcome) {
@@ -28,7 +30,10 @@ void ReplicasJudge::welcome(const JobWelcome& welcome) {
 }
 
 void ReplicasJudge::look_at_registry() {
-  for (const auto& [job, record] : registry_.jobs) known_ = std::max(known_, record.record.committed);
+  for (const auto& [job, record] : registry_.jobs) {
+    const Result<JobConfig> config = job_from_json(record.record.job_json);
+    if (config && config->name == scenario_.job) known_ = std::max(known_, record.record.committed);
+  }
 }
 
 void ReplicasJudge::set_up(const NodeJobSpec& spec) {

@@ -72,7 +72,7 @@ void ServerLaneSim::post(std::function<void(LaneJobs&)> command) {
 
 void ServerLaneSim::open(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) {
   post([this, job = std::move(job), gauges = std::move(gauges)](LaneJobs& jobs) {
-    loaded_.clear();
+    begins_[job.view->job].loaded.clear();
     jobs.open(job, gauges);
   });
 }
@@ -86,8 +86,11 @@ void ServerLaneSim::reopen(ShardJob job, std::shared_ptr<LaneJobGauges> gauges) 
       next = testing::changed(next, [&](ViewPlan& view, JobConfig&) { view.nodes = kept->job().view->nodes; });
     }
     jobs.reopen(next, gauges);
-    if (job.view->view == goes_on_) return;
-    for (const auto& [chunk, state] : loaded_) world_.judge.restores(*jobs.core(job.view->job), chunk, state);
+    const Begin& begin = begins_[job.view->job];
+    if (job.view->view == begin.goes_on) return;
+    for (const auto& [chunk, state] : begin.loaded) {
+      world_.job(job.view->job).judge.restores(*jobs.core(job.view->job), chunk, state);
+    }
   });
 }
 
@@ -95,8 +98,8 @@ void ServerLaneSim::restore(JobId job, ViewId view, ChunkIndex chunk, ChunkState
   post([this, job, view, chunk, state = std::move(saved)](LaneJobs& jobs) mutable {
     const ShardCore* core = jobs.core(job);
     if (core != nullptr && core->job().view->view == view) {
-      world_.judge.restores(*core, chunk, state);
-      loaded_.insert_or_assign(chunk, state);
+      world_.job(job).judge.restores(*core, chunk, state);
+      begins_[job].loaded.insert_or_assign(chunk, state);
       const bool others = state.nodes != core->job().view->nodes;
       if (world_.mutation == Mutation::kLostResiduals && others) state.residuals.clear();
     }
@@ -107,7 +110,7 @@ void ServerLaneSim::restore(JobId job, ViewId view, ChunkIndex chunk, ChunkState
 void ServerLaneSim::decide(const RoundDecision& decision) {
   post([this, decision](LaneJobs& jobs) {
     jobs.decide(decision);
-    if (const ShardCore* core = jobs.core(decision.job)) world_.judge.decided(*core);
+    if (const ShardCore* core = jobs.core(decision.job)) world_.job(decision.job).judge.decided(*core);
   });
 }
 
@@ -130,7 +133,7 @@ void ServerLaneSim::lane_stopped(LaneIndex, JobId job, ViewId view, Round round,
 }
 
 void ServerLaneSim::lane_captured(ChunkSnapshot snapshot) {
-  world_.judge.captured(snapshot);
+  world_.job(snapshot.job).judge.captured(snapshot);
   server_.captured(std::move(snapshot));
 }
 
@@ -177,7 +180,7 @@ void ServerLaneSim::receive(PeerId from, Packet& packet) {
   const ShardCore* core = jobs_.core(job);
   const bool current = core != nullptr && core->job().view->view == view;
   if (auto* push = std::get_if<Push>(&message); push && current) {
-    if (core->initialised()) world_.judge.push_arrives(*core, std::get<Push>(sent), packet.payload());
+    if (core->initialised()) world_.job(job).judge.push_arrives(*core, std::get<Push>(sent), packet.payload());
   }
   const bool initialised = current && core->initialised();
   const std::uint64_t malformed = jobs_.counters().malformed.value();
@@ -185,9 +188,10 @@ void ServerLaneSim::receive(PeerId from, Packet& packet) {
   if (jobs_.counters().malformed.value() != malformed) world_.broken("a lane refused a message of ours as malformed");
   if (core == nullptr) return;
   if (const auto* push = std::get_if<Push>(&sent); push && current && core->initialised()) {
-    world_.judge.push_handled(*core, *push);
+    world_.job(job).judge.push_handled(*core, *push);
   }
-  if (const auto* query = std::get_if<Query>(&sent); query && initialised) world_.judge.query_handled(*core, *query);
+  if (const auto* query = std::get_if<Query>(&sent); query && initialised)
+    world_.job(job).judge.query_handled(*core, *query);
   check_bounds(*core);
 }
 
@@ -208,10 +212,11 @@ ServerLaneSim::Link ServerLaneSim::link(JobId job, ViewId view, NodeRank node) {
 void ServerLaneSim::send(PeerId to, const DataMessage& message, const BufferRef& values, const PayloadPlace& place) {
   // (An answer without values is judged by the node's own parameters, when the node reports that it has them.)
   if (const auto* answer = std::get_if<Answer>(&message)) {
-    if (values) world_.judge.answers(*answer, values.bytes());
+    JobWorld& job = world_.job(answer->key.job);
+    if (values) job.judge.answers(*answer, values.bytes());
     const ShardCore* core = jobs_.core(answer->key.job);
     const bool of_round = core != nullptr && answer->version.value > core->job().view->start.value;
-    const bool last = of_round && world_.scenario.refuses_last && world_.is_last(answer->version);
+    const bool last = of_round && world_.scenario.refuses_last && job.is_last(answer->version);
     if (last && world_.random.chance(kRefusedLast)) return;  // as good as never sent, and nobody is told
   }
   // Views, rounds and jobs that are not open are a matter of time; nobody of ours sends what is wrong in itself.

@@ -43,14 +43,14 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
       snapshots_(
           *this, store_,
           {.step_ns = world.scenario.disk_step_ns, .syncs = world.mutation != Mutation::kUnsyncedSnapshot},
-          [this](const ChunkSnapshot& snapshot) { world_.judge.snapshot_read(snapshot); },
+          [this](const ChunkSnapshot& snapshot) { world_.job(snapshot.job).judge.snapshot_read(snapshot); },
           [this](const SnapshotDone& done) { lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); }); }),
       orders_(
           *this, store_, {.chunk_ns = world.scenario.load_step_ns, .drop_ns = world.scenario.disk_step_ns},
-          [this] { loads(); },
+          [this](JobId job) { loads(job); },
           [this](std::function<void()> event) { lane_says([event = std::move(event)](ControlJobs&) { event(); }); }),
       records_(
-          *this, store_, {.drop_ns = world.scenario.disk_step_ns}, [] {},
+          *this, store_, {.drop_ns = world.scenario.disk_step_ns}, [](JobId) {},
           [this](std::function<void()> event) { after(kMaxSayNs, std::move(event)); }),
       checkpoints_(*this, store_, world.checkpoints, ShardIndex(index), world.scenario.disk_step_ns,
                    [this](const CheckpointDone& done) { lane_says([this, done](ControlJobs&) { send(done); }); }),
@@ -105,9 +105,11 @@ void ServerSim::lane_says(std::function<void(ControlJobs&)> what) {
 }
 
 void ServerSim::turn() {
-  if (loaded_for_ && make_encoding(*parse_encoding(world_.scenario.push))->keeps_residual()) {
+  for (auto& [id, load] : loads_) {
+    if (!load.loaded_for || !make_encoding(*parse_encoding(world_.job(id).scenario.push))->keeps_residual()) continue;
     const std::vector<ControlJobStatus> jobs = jobs_.statuses();
-    if (std::ranges::any_of(jobs, [](const auto& job) { return job.phase == "running"; })) loaded_for_.reset();
+    const auto runs = [of = id](const auto& job) { return job.view->job == of && job.phase == "running"; };
+    if (std::ranges::any_of(jobs, runs)) load.loaded_for.reset();
   }
   heartbeat();
   jobs_.tick();
@@ -148,7 +150,7 @@ void ServerSim::receive(Packet& packet) {
         } else if constexpr (std::is_same_v<M, OpenJob>) {
           opens(m);
         } else if constexpr (std::is_same_v<M, StopJob>) {
-          if (m.kind != StopKind::kRestart) loaded_for_.reset();
+          if (m.kind != StopKind::kRestart) loads_[m.job].loaded_for.reset();
           jobs_.on(m);
         } else if constexpr (requires { jobs_.on(m); }) {
           jobs_.on(m);
@@ -169,24 +171,27 @@ void ServerSim::receive(Packet& packet) {
 }
 
 void ServerSim::opens(const OpenJob& m) {
-  last_open_ = m;
-  if (loaded_for_ && !begin_alike(*loaded_for_, m)) loaded_for_.reset();
+  Load& load = loads_[m.job];
+  load.last_open = m;
+  if (load.loaded_for && !begin_alike(*load.loaded_for, m)) load.loaded_for.reset();
   if (m.kept) {
-    for (const auto& lane : lanes_) lane->goes_on(m.view);
+    for (const auto& lane : lanes_) lane->goes_on(m.job, m.view);
   }
   jobs_.on(m);
 }
 
 // Whatever became of views in between: what was loaded, or is being, is not read again.
-void ServerSim::loads() {
-  if (loaded_for_)
-    world_.broken(name_ + " loads again what it has loaded for view " + std::to_string(loaded_for_->view.value));
-  if (world_.scenario.mode == Mode::kSync || world_.scenario.mode == Mode::kLocalSgd) loaded_for_ = last_open_;
+void ServerSim::loads(JobId id) {
+  Load& load = loads_[id];
+  const JobWorld& job = world_.job(id);
+  if (load.loaded_for)
+    job.broken(name_ + " loads again what it has loaded for view " + std::to_string(load.loaded_for->view.value));
+  if (job.scenario.mode == Mode::kSync || job.scenario.mode == Mode::kLocalSgd) load.loaded_for = load.last_open;
 }
 
 void ServerSim::on(const DropCheckpoint& m) {
   if (jobs_.contains(m.job)) return;
-  loaded_for_.reset();
+  loads_[m.job].loaded_for.reset();
   jobs_.unpark(m.job);
   checkpoints_.drop(m);
 }
@@ -242,9 +247,10 @@ bool ServerSim::send_now(const ControlMessage& message) {
 }
 
 void ServerSim::send(ControlMessage message) {
-  if (const auto* kept = std::get_if<ShardKept>(&message); kept && kept->any && loaded_for_) {
-    const Version loaded(loaded_for_->resume_round.value);
-    if (kept->min_version != loaded || kept->max_version != loaded) loaded_for_.reset();
+  if (const auto* kept = std::get_if<ShardKept>(&message); kept && kept->any && loads_[kept->job].loaded_for) {
+    std::optional<OpenJob>& loaded_for = loads_[kept->job].loaded_for;
+    const Version loaded(loaded_for->resume_round.value);
+    if (kept->min_version != loaded || kept->max_version != loaded) loaded_for.reset();
   }
   if (outbox_.size() >= kServerOutbox) return world_.broken("a server has too much to say to its coordinator");
   outbox_.push_back(std::move(message));
@@ -260,23 +266,32 @@ void ServerSim::flush() {
 
 void ServerSim::listen(PeerId from, const ControlMessage& message) {
   if (const auto* hello = std::get_if<ServerHello>(&message)) {
-    world_.judge.hears_stored(hello->shard.value, hello->stored);
+    for (const auto& job : world_.jobs()) {
+      std::vector<StoredJob> stored = hello->stored;
+      std::erase_if(stored, [&](const StoredJob& of) { return of.name != job->scenario.job; });
+      job->judge.hears_stored(hello->shard.value, stored);
+    }
     peers_[from] = hello->incarnation;
     servers_[hello->incarnation] = hello->shard.value;
   } else if (const auto* worker = std::get_if<WorkerHello>(&message)) {
     peers_[from] = worker->incarnation;
-    worker_nodes_[worker->incarnation] = WorkerSim::node_of(worker->name);
+    workers_[worker->incarnation] = {worker->name, WorkerSim::node_of(worker->name)};
   } else if (const auto* beat = std::get_if<Heartbeat>(&message)) {
     peers_[from] = beat->incarnation;
   } else if (const auto* join = std::get_if<JoinJob>(&message)) {
-    world_.replicas_judge.named(join->node.value, join->checkpoint_round);
-    if (const auto known = peers_.find(from); known != peers_.end()) worker_nodes_[known->second] = join->node.value;
+    JobWorld* job = world_.job_of(join->job_json);
+    if (!job) return world_.broken("a node joins with another configuration than its job's");
+    job->replicas_judge.named(join->node.value, join->checkpoint_round);
+    if (const auto known = peers_.find(from); known != peers_.end()) {
+      workers_[known->second] = {job->name_of("worker", join->node.value), join->node.value};
+    }
   }
   world_.say_message("coordinator", "from " + name_of(from) + ":", message);
   if (const auto* done = std::get_if<SnapshotDone>(&message); done && !done->ok) {
-    const std::vector<CoordinatorCore::JobStatus> jobs = coordinator_->jobs();
-    if (!jobs.empty() && jobs.front().phase == "stopping") {
-      if (const auto server = server_of(from)) world_.judge.last_state_failed(*server);
+    JobWorld* job = world_.job_with(done->job);
+    const auto status = job ? job->status_in(*coordinator_) : std::nullopt;
+    if (status && status->phase == "stopping") {
+      if (const auto server = server_of(from)) job->judge.last_state_failed(*server);
     }
   }
   if (const auto* done = std::get_if<SnapshotDone>(&message); done && world_.dies_before(*done)) return;
@@ -287,14 +302,19 @@ void ServerSim::listen(PeerId from, const ControlMessage& message) {
 
 std::string ServerSim::name_of(PeerId peer) const {
   if (const auto server = server_of(peer)) return "server " + std::to_string(*server);
-  const std::uint32_t node = node_of(peer);
-  return node == kStranger ? "a stranger" : "worker " + std::to_string(node);
+  const Worker* worker = worker_at(peer);
+  return worker ? worker->name : "a stranger";
 }
 
-std::uint32_t ServerSim::node_of(PeerId worker) const {
-  const auto known = peers_.find(worker);
-  const auto node = known == peers_.end() ? worker_nodes_.end() : worker_nodes_.find(known->second);
-  return node == worker_nodes_.end() ? kStranger : node->second;
+std::uint32_t ServerSim::node_of(PeerId peer) const {
+  const Worker* worker = worker_at(peer);
+  return worker ? worker->node : kStranger;
+}
+
+const ServerSim::Worker* ServerSim::worker_at(PeerId peer) const {
+  const auto known = peers_.find(peer);
+  const auto worker = known == peers_.end() ? workers_.end() : workers_.find(known->second);
+  return worker == workers_.end() ? nullptr : &worker->second;
 }
 
 std::optional<std::uint16_t> ServerSim::server_of(PeerId peer) const {
@@ -306,7 +326,8 @@ std::optional<std::uint16_t> ServerSim::server_of(PeerId peer) const {
 void ServerSim::save(const JobRecord& record) {
   const auto write = [this, record] {
     const Status saved = store_.save(record);
-    if (saved) world_.judge.recorded(coordinator_id_, record);
+    JobWorld* job = world_.job_of(record.job_json);
+    if (saved && job) job->judge.recorded(coordinator_id_, record);
     return saved;
   };
   records_.write(write, [this, job = record.job](const Status& s) { coordinator_->saved(job, s, now_ms()); });
@@ -316,7 +337,7 @@ void ServerSim::send(PeerId to, const ControlMessage& message) {
   if (!world_.told(*this, to, message)) return;
   ControlMessage said = message;
   if (auto* at = std::get_if<SnapshotAt>(&said); at && world_.mutation == Mutation::kFarSnapshot) {
-    const std::uint64_t every = std::max<std::uint64_t>(world_.scenario.snapshot_rounds, 1);
+    const std::uint64_t every = std::max<std::uint64_t>(world_.job(at->job).scenario.snapshot_rounds, 1);
     at->round = Round((at->round.value + every - 1) / every * every);
   }
   const auto* stop = std::get_if<StopJob>(&message);

@@ -37,8 +37,8 @@ class ServerLaneSim final : public QueuedLane, private LaneOutput, private LaneL
   void restore(JobId job, ViewId view, ChunkIndex chunk, ChunkState state) override;
   void decide(const RoundDecision& decision) override;
 
-  // This view goes on with what was kept; any other begins with what is loaded.
-  void goes_on(ViewId view) { goes_on_ = view; }
+  // This view of the job goes on with what was kept; any other begins with what is loaded.
+  void goes_on(JobId job, ViewId view) { begins_[job].goes_on = view; }
 
   const std::string& endpoint() const { return endpoint_; }
   std::optional<Version> held(JobId job, ViewId view, ChunkIndex chunk) const;
@@ -80,8 +80,11 @@ class ServerLaneSim final : public QueuedLane, private LaneOutput, private LaneL
   const std::shared_ptr<ToldPlaces> told_;  // of jobs_, as long as this process lives: links of workers hold it weakly
   std::uint64_t commands_until_ns_ = 0;
   std::size_t commands_ = 0;  // that wait
-  ViewId goes_on_;
-  std::map<ChunkIndex, ChunkState> loaded_;  // since the last open()
+  struct Begin {
+    ViewId goes_on;
+    std::map<ChunkIndex, ChunkState> loaded;  // since the last open()
+  };
+  std::map<JobId, Begin> begins_;
   std::unique_ptr<Listener> listener_;
 };
 
@@ -100,7 +103,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   std::optional<std::uint16_t> server_of(PeerId peer) const;
   std::string name_of(PeerId peer) const;
   static constexpr std::uint32_t kStranger = ~0u;
-  std::uint32_t node_of(PeerId worker) const;
+  std::uint32_t node_of(PeerId peer) const;
 
   // SIGTERM. The drained server ends and reports what it could not save.
   void drain();
@@ -124,7 +127,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   void turn();
   void receive(Packet& packet);
   void opens(const OpenJob& m);
-  void loads();
+  void loads(JobId job);
   void on(const DropCheckpoint& m);
   void check_drain();
   void end_drain();
@@ -171,14 +174,22 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   std::uint64_t drain_ms_ = 0;
   std::deque<ControlMessage> outbox_;
   std::uint64_t said_until_ns_ = 0;  // by lanes
-  OpenJob last_open_;
-  std::optional<OpenJob> loaded_for_;  // what was loaded last, or is being, was; and no view has got further with it
+  struct Load {
+    OpenJob last_open;
+    std::optional<OpenJob> loaded_for;  // what was loaded last, or is being, was; and no view has got further with it
+  };
+  std::map<JobId, Load> loads_;
   std::unique_ptr<Dealer> dealer_;
   void listen(PeerId from, const ControlMessage& message);
   const std::uint64_t coordinator_id_;
-  std::map<PeerId, std::uint64_t> peers_;                // incarnations
-  std::map<std::uint64_t, std::uint16_t> servers_;       // by incarnation
-  std::map<std::uint64_t, std::uint32_t> worker_nodes_;  // by incarnation
+  std::map<PeerId, std::uint64_t> peers_;           // incarnations
+  std::map<std::uint64_t, std::uint16_t> servers_;  // by incarnation
+  struct Worker {
+    std::string name;
+    std::uint32_t node = kStranger;
+  };
+  const Worker* worker_at(PeerId peer) const;  // null: it is none
+  std::map<std::uint64_t, Worker> workers_;    // by incarnation
   std::unique_ptr<CoordinatorCore> coordinator_;
   std::unique_ptr<Listener> coordinator_listener_;
   std::function<void()> control_tick_, coordinator_tick_;

@@ -3,7 +3,7 @@
 namespace tributary::sim {
 
 void StoreOrdersSim::load(SnapshotInfo info, EachChunk each, Done done) {
-  loads_();
+  loads_(info.job);
   const auto begin = [this, info = std::move(info)](Order& order) {
     order.status = store_.load(info, [&](ChunkIndex chunk, ChunkState state) -> Status {
       order.chunks.emplace_back(chunk, std::move(state));

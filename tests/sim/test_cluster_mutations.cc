@@ -265,6 +265,32 @@ TEST_CASE("a node that never asks for an answer is found") {
   CHECK(finds(Mutation::kForgottenOverdue, 2));
 }
 
+// ---- Two jobs on the same servers ----
+
+TEST_CASE("a lane that takes a message of one job for another's is found") {
+  CHECK(finds(Mutation::kOthersChunk, 9));
+}
+
+TEST_CASE("a commit that drops what the store has of another job is found") {
+  CHECK(finds(Mutation::kOthersSnapshots, 3));
+}
+
+TEST_CASE("a worker whose loss ends the view of a job that it has no part in is found") {
+  CHECK(finds(Mutation::kOthersWorker, 3));
+}
+
+TEST_CASE("a job that is taken for the one with a shorter name is found") {
+  CHECK(finds(Mutation::kOthersName, 9));
+}
+
+TEST_CASE("a server that lets go of what it keeps of another job is found") {
+  CHECK(finds(Mutation::kOthersKept, 63));
+}
+
+TEST_CASE("an id that two jobs get is found") {
+  CHECK(finds(Mutation::kOthersId, 3));
+}
+
 TEST_CASE("a reader that does not look at checksums is found") {
   CHECK(finds(Mutation::kUncheckedArrays, 158));
 }

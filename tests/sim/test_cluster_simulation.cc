@@ -20,7 +20,7 @@ constexpr std::uint64_t kSeedsPerCase = 1000;
 
 void run_seeds(std::uint64_t first) {
   ClusterOutcome total;
-  std::uint64_t refused = 0, replicas = 0;
+  std::uint64_t refused = 0, replicas = 0, shared = 0;
   for (std::uint64_t seed = first; seed < first + kSeedsPerCase; ++seed) {
     const ClusterOutcome outcome = run_cluster(seed);
     if (!outcome.ok) {
@@ -49,12 +49,14 @@ void run_seeds(std::uint64_t first) {
     total.brought_back += outcome.brought_back;
     replicas += outcome.ok && outcome.scenario.mode == Mode::kAllreduce ? outcome.views : 0;
     refused += outcome.refused ? 1 : 0;
+    shared += outcome.scenario.beside.empty() ? 0 : 1;  // two jobs on the same servers
   }
   // Runs in which these never happened would prove less than they say.
   CHECK(total.kills > kSeedsPerCase);
   CHECK(total.commits > kSeedsPerCase);
   CHECK(total.kept > 0);
   CHECK(total.restored > 0);
+  CHECK(shared > kSeedsPerCase / 10);
   CHECK(total.memberships > 0);
   CHECK(total.resends > 0);
   CHECK(total.states > 0);

@@ -26,8 +26,8 @@ bool may_come_back(const Error& error) {
 
 }  // namespace
 
-TrainerSim::TrainerSim(ClusterWorld& world, std::uint32_t node, std::uint32_t local_rank)
-    : Process(world.clock, ClusterWorld::machine_of_node(node)),
+TrainerSim::TrainerSim(JobWorld& world, std::uint32_t node, std::uint32_t local_rank)
+    : Process(world.clock, world.machine_of(node)),
       world_(world),
       node_(node),
       place_(world.place_of(node)),
@@ -41,7 +41,7 @@ TrainerSim::~TrainerSim() {
 }
 
 std::string TrainerSim::name() const {
-  return "trainer " + std::to_string(rank_);
+  return world_.name_of("trainer", rank_);
 }
 
 void TrainerSim::say(std::function<void(NodeJobs&, TrainerId)> what) {
@@ -482,7 +482,7 @@ void TrainerSim::finish(LeaveKind kind) {
   left_ = kind;
   not_saved_.reset();
   world_.say(name(), "leaves after round " + std::to_string(complete_.value));
-  if (kind == LeaveKind::kStopped && world_.scenario.faults.empty()) {
+  if (kind == LeaveKind::kStopped && world_.cluster.scenario.faults.empty()) {
     world_.broken(name() + " was stopped, but nobody has asked for that");
   }
   if (kind == LeaveKind::kStopped && world_.scenario.mode != Mode::kAllreduce) world_.judge.stops_at(complete_);

@@ -18,11 +18,11 @@
 
 namespace tributary::sim {
 
-class ClusterWorld;
+class JobWorld;
 
 class TrainerSim final : public Process {
  public:
-  TrainerSim(ClusterWorld& world, std::uint32_t node, std::uint32_t local_rank);
+  TrainerSim(JobWorld& world, std::uint32_t node, std::uint32_t local_rank);
   ~TrainerSim() override;
 
   // From the worker, over the socket that `connection` is. memory: a ring, or the large part of a state.
@@ -85,7 +85,7 @@ class TrainerSim final : public Process {
   void gather();
   void on(const SharedValues& answer);
 
-  ClusterWorld& world_;
+  JobWorld& world_;
   const std::uint32_t node_, place_, local_rank_, rank_;  // its machine, and that one's rank among nodes
   Phase phase_ = Phase::kPausing;
   std::optional<TrainerId> connection_;

@@ -1,5 +1,5 @@
 // Values that a simulated trainer gives to all ranks, and gets (Session::gather()).
-#include "tests/sim/cluster_world.h"
+#include "tests/sim/job_world.h"
 #include "tests/sim/trainer_sim.h"
 
 namespace tributary::sim {

@@ -29,8 +29,7 @@ struct WorkerLaneSim::Lender {
   std::shared_ptr<WorkerLaneJob> job;
 };
 
-WorkerLaneSim::WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> memory,
-                             std::uint16_t index)
+WorkerLaneSim::WorkerLaneSim(JobWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> memory, std::uint16_t index)
     : world_(world),
       worker_(worker),
       memory_(std::move(memory)),

@@ -1,6 +1,7 @@
 #include "tests/sim/worker_sim.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "tests/sim/cluster_world.h"
@@ -11,7 +12,7 @@ namespace {
 constexpr std::size_t kWorkerOutbox = 100;
 constexpr std::uint64_t kTickNs = 50'000'000;
 constexpr std::uint64_t kMaxLocalNs = 300'000;  // between threads and processes of a machine
-const std::string kName = "worker ";
+constexpr std::string_view kName = "worker ";
 
 NodeJobsOptions options_of(const ClusterScenario& scenario, std::uint64_t incarnation) {
   NodeJobsOptions options;
@@ -24,12 +25,12 @@ NodeJobsOptions options_of(const ClusterScenario& scenario, std::uint64_t incarn
 
 }  // namespace
 
-WorkerSim::WorkerSim(ClusterWorld& world, std::uint32_t node)
-    : Process(world.clock, ClusterWorld::machine_of_node(node)),
+WorkerSim::WorkerSim(JobWorld& world, std::uint32_t node)
+    : Process(world.clock, world.machine_of(node)),
       world_(world),
       node_(node),
       incarnation_(world.fresh_incarnation()),
-      name_(kName + std::to_string(node)) {
+      name_(world.name_of("worker", node)) {
   jobs_ = std::make_unique<NodeJobs>(options_of(world.scenario, incarnation_), static_cast<TrainerPort&>(*this),
                                      static_cast<CoordinatorPort&>(*this), static_cast<LanePort&>(*this),
                                      world.logger(name_));

@@ -18,14 +18,14 @@
 
 namespace tributary::sim {
 
-class ClusterWorld;
+class JobWorld;
 class TrainerSim;
 class WorkerSim;
 
 // worker/node/job_connections.h: the connections of one view of the job on one lane.
 class WorkerLaneSim final : private WorkerLaneOutput {
  public:
-  WorkerLaneSim(ClusterWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> memory, std::uint16_t index);
+  WorkerLaneSim(JobWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> memory, std::uint16_t index);
   ~WorkerLaneSim() override;  // a moment later servers notice that nobody reads what they told
 
   WorkerLaneJob& job() { return *job_; }
@@ -52,7 +52,7 @@ class WorkerLaneSim final : private WorkerLaneOutput {
   void refused(const std::string& line) override;
   void failed(LaneFailure failure) override;
 
-  ClusterWorld& world_;
+  JobWorld& world_;
   WorkerSim& worker_;
   const std::shared_ptr<NodeJob> memory_;
   const LaneChunks lane_;
@@ -68,7 +68,7 @@ class WorkerLaneSim final : private WorkerLaneOutput {
 
 class WorkerSim final : public Process, private TrainerPort, private CoordinatorPort, private LanePort {
  public:
-  WorkerSim(ClusterWorld& world, std::uint32_t node);
+  WorkerSim(JobWorld& world, std::uint32_t node);
   ~WorkerSim() override;
 
   const std::string& name() const { return name_; }
@@ -121,7 +121,7 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   template <class Function>
   void each_lane(const std::shared_ptr<NodeJob>& job, Function&& function);
 
-  ClusterWorld& world_;
+  JobWorld& world_;
   const std::uint32_t node_;
   const std::uint64_t incarnation_;
   const std::string name_;
