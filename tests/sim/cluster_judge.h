@@ -173,7 +173,7 @@ class ClusterJudge {
   std::vector<std::uint64_t> reached_;       // by chunk
   std::vector<std::uint64_t> stepped_in_;    // by chunk: the newest view
   std::uint64_t complete_ = 0, deliveries_ = 0;
-  Round committed_;
+  Round committed_, recorded_;  // the newest snapshot that the coordinator told of, and that its record has
   bool any_commit_ = false;
   bool server_lost_ = false;  // since the last view that ran was opened
   std::uint64_t deaths_ = 0;

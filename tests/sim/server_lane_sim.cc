@@ -217,7 +217,9 @@ void ServerLaneSim::send(PeerId to, const DataMessage& message, const BufferRef&
     const ShardCore* core = jobs_.core(answer->key.job);
     const bool of_round = core != nullptr && answer->version.value > core->job().view->start.value;
     const bool last = of_round && world_.scenario.refuses_last && job.is_last(answer->version);
-    if (last && world_.random.chance(kRefusedLast)) return;  // as good as never sent, and nobody is told
+    // As good as never sent, and nobody is told. Once: a node asks again after 10 s, and a stop waits for 15 s.
+    const bool refused = last && world_.random.chance(kRefusedLast);
+    if (refused && refused_.insert({answer->key.view, answer->key.node, answer->key.chunk}).second) return;
   }
   // Views, rounds and jobs that are not open are a matter of time; nobody of ours sends what is wrong in itself.
   if (const auto* refusal = std::get_if<ErrorReply>(&message)) {

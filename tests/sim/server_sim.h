@@ -8,7 +8,9 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "server/control_jobs.h"
@@ -85,6 +87,7 @@ class ServerLaneSim final : public QueuedLane, private LaneOutput, private LaneL
     std::map<ChunkIndex, ChunkState> loaded;  // since the last open()
   };
   std::map<JobId, Begin> begins_;
+  std::set<std::tuple<ViewId, NodeRank, ChunkIndex>> refused_;  // last answers that were not sent
   std::unique_ptr<Listener> listener_;
 };
 

@@ -275,7 +275,10 @@ void CoordinatedJob::lose_member(std::uint32_t node, const std::string& reason, 
     // A node that finished has every answer of its last round and pushes no more: every chunk is there, and that state
     // is kept.
     if (const JobMember* finished = one_that_left(members())) {
-      return begin_stop(StopKind::kStopped, running->stop_round(finished->left->round), reason, now_ms);
+      begin_stop(StopKind::kStopped, running->stop_round(finished->left->round), reason, now_ms);
+      StoppingView* stopping = std::get_if<StoppingView>(&phase_);
+      if (stopping && stopping->lacks(node)) stopping->needs_nothing(node, now_ms);
+      return;
     }
     restart(reason, now_ms);
     ledger_.awaited.forget_node(node);

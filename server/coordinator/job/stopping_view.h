@@ -27,6 +27,7 @@ class StoppingView {
   // Sends the end to members; to servers, too, if no node lacks an answer.
   void begin(std::uint64_t now_ms);
   bool ordered() const { return ordered_; }  // servers were sent the end
+  bool lacks(std::uint32_t node) const { return lacking_.contains(node); }  // answers
   // This node has all answers, or is gone.
   void needs_nothing(std::uint32_t node, std::uint64_t now_ms);
   // Repeats the end: servers get no sign of a node that still takes answers of the others, yet wait for what it keeps.
