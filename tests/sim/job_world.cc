@@ -253,6 +253,7 @@ void JobWorld::restart_trainers() {
   since_done_ns_ = clock.now_ns();
   if (++relaunches_ > kMaxRelaunches) return broken("trainers were started again too often");
   say("supervisor", "starts trainers again that have ended before the job has");
+  befallen_ = true;
   for (std::uint32_t node = 0; node < scenario.nodes; ++node) {
     for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
       auto& trainer = nodes_[node].trainers[rank];
