@@ -121,7 +121,7 @@ void NodeJobs::rank_state(TrainerId trainer, const RankState& state) {
   const Found found = find(trainer);
   if (!found) return;
   found->first->rank_state(found->second, state);
-  if (StateHead::of(state.state).large) parts_wanted_ = true;
+  if (StateHead::of(state.state).large) gave_large_ = true;
 }
 
 void NodeJobs::held_state(TrainerId trainer, KeptState state, std::uint64_t now_ms) {
@@ -219,8 +219,7 @@ void NodeJobs::on(const JobWaits& m, std::uint64_t) {
 }
 
 // Sends bytes of a large part that ranks of this node keep, or kept.
-void NodeJobs::on(const WantPart& m, std::uint64_t now_ms) {
-  asked_ms_ = now_ms;
+void NodeJobs::on(const WantPart& m, std::uint64_t) {
   StatePart answer{m, {}};
   if (const auto memory = context_.held.large(m.large); memory && m.offset < memory->bytes().size()) {
     const auto part = memory->bytes().subspan(m.offset);
@@ -259,8 +258,6 @@ void NodeJobs::tick(std::uint64_t now_ms) {
   context_.parameters.tick(now_ms);
   context_.held.tick(now_ms);
   context_.answers.tick(now_ms);
-  if (!parts_wanted_) asked_ms_ = now_ms;
-  parts_wanted_ = parts_wanted_ && now_ms < asked_ms_ + kAskedMs;
   erase_finished();
 }
 
@@ -272,7 +269,7 @@ void NodeJobs::drain() {
 }
 
 bool NodeJobs::drained() const {
-  return draining_ && !parts_wanted_ && (drain_done_ || context_.checkpoints.empty()) &&
+  return draining_ && (drain_done_ || (!gave_large_ && context_.checkpoints.empty())) &&
          std::ranges::all_of(jobs_, [&](const AttachedJob& job) { return job.drained(drain_done_); });
 }
 

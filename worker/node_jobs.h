@@ -91,10 +91,7 @@ class NodeJobs {
   std::uint64_t refusal_ms_ = 0;
   bool draining_ = false;
   bool drain_done_ = false;
-  // Large parts of what ranks gave: the coordinator is about to ask for them, until nobody has asked for so long.
-  static constexpr std::uint64_t kAskedMs = 1'500;
-  std::uint64_t asked_ms_ = 0;
-  bool parts_wanted_ = false;
+  bool gave_large_ = false;  // ranks gave large parts: the coordinator, which takes its time, may still ask for them
 };
 
 }  // namespace tributary

@@ -18,6 +18,8 @@ bool LargeParts::has(JobId job, const LargePart& large) const {
 
 bool LargeParts::to_be_had(JobId job, const LargePart& large) const {
   if (has(job, large)) return true;
+  const auto fetch = fetches_.find({job, large});
+  if (fetch != fetches_.end() && fetch->second.parts.ended()) return true;
   const auto announced = announced_.find({job, large});
   return announced != announced_.end() &&
          std::ranges::any_of(announced->second.workers, [&](std::uint64_t w) { return peers_.worker(w) != nullptr; });
@@ -27,6 +29,18 @@ std::vector<JobId> LargeParts::jobs() const {
   std::vector<JobId> jobs;
   for (const auto& [job, parts] : complete_) jobs.push_back(job);
   return jobs;
+}
+
+bool LargeParts::takes_from(std::uint64_t worker) const {
+  const auto announced_by = [&](const Key& key) {
+    const auto announced = announced_.find(key);
+    return announced != announced_.end() &&
+           std::ranges::find(announced->second.workers, worker) != announced->second.workers.end();
+  };
+  const auto lacks_some = [&](const auto& entry) {
+    return entry.second.worker == worker && !entry.second.parts.ended();
+  };
+  return std::ranges::any_of(fetches_, lacks_some) || std::ranges::any_of(queue_, announced_by);
 }
 
 void LargeParts::restored(JobId job) {
@@ -236,7 +250,7 @@ void LargeParts::worker_lost(std::uint64_t worker, std::uint64_t now_ms) {
   for (auto& [key, announced] : announced_) std::erase(announced.workers, worker);
   std::vector<Key> broken;
   for (const auto& [key, fetch] : fetches_) {
-    if (fetch.worker == worker) broken.push_back(key);
+    if (fetch.worker == worker && !fetch.parts.ended()) broken.push_back(key);
   }
   for (const Key& key : broken) {
     if (const auto at = fetches_.find(key); at != fetches_.end()) lost(at, "the worker is lost", now_ms);

@@ -42,8 +42,10 @@ class LargeParts {
 
   // ---- What there is ----
   bool has(JobId job, const LargePart& large) const;
-  // The same, or a live worker has announced the part.
+  // The same, or all of the part has come, or a live worker has announced it.
   bool to_be_had(JobId job, const LargePart& large) const;
+  // Pieces that are wanted still have to come from this worker.
+  bool takes_from(std::uint64_t worker) const;
   std::vector<JobId> jobs() const;
   // Looks for the parts of a restored job, which came into the store past this.
   void restored(JobId job);

@@ -87,6 +87,51 @@ TEST_CASE("a store that takes its time delays a large part, and takes no more th
   CHECK(cluster.parts.parts.at({cluster.open().job, large.large}).complete);
 }
 
+TEST_CASE("a worker goes when all of a large part has come from it, whatever time the store takes to keep the part") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  const LargeState large = large_state('a', 2 * kPartBytes);
+  cluster.disk_stands = true;
+  give(cluster, 1, 40, large.state);
+  cluster.leave(0, LeaveKind::kStopped, 40);
+  cluster.say(worker_peer(1), DrainRequest{worker_incarnation(1)});
+  const auto write_one = [&] {
+    REQUIRE_FALSE(cluster.orders.empty());
+    const auto order = std::move(cluster.orders.front());
+    cluster.orders.erase(cluster.orders.begin());
+    order();
+  };
+  write_one();  // the part is begun
+  CHECK(cluster.to<WantPart>(worker_peer(1)).size() == 2);
+  CHECK(deliver(cluster, 1, large) == 2);
+  cluster.pass(kTimeoutMs + 2000, 2, {worker_peer(1)});
+  REQUIRE(cluster.core.peers().size() == 3);  // it is lost
+  cluster.disk_stands = false;
+  cluster.write();
+  cluster.all_done(40);
+  CHECK(cluster.parts.parts.at({cluster.open().job, large.large}).complete);
+  CHECK(committed(cluster).at({1, 0}) == large.state);
+}
+
+TEST_CASE("a worker is not sent away while pieces of a large part have still to come from it") {
+  Cluster cluster;
+  cluster.everybody(2);
+  cluster.run(2);
+  const LargeState large = large_state('a', 2 * kPartBytes);
+  cluster.disk_stands = true;
+  give(cluster, 1, 40, large.state);
+  cluster.leave(1, LeaveKind::kFailed, 39, "rank 2 died");  // no job has it as a node any more
+  cluster.say(worker_peer(1), DrainRequest{worker_incarnation(1)});
+  cluster.tick(cluster.now + 1000);
+  CHECK(cluster.to<DrainDone>(worker_peer(1)).empty());
+  cluster.disk_stands = false;
+  cluster.write();
+  CHECK(deliver(cluster, 1, large) == 2);
+  cluster.tick(cluster.now + 1000);
+  CHECK(cluster.to<DrainDone>(worker_peer(1)).size() == 1);
+}
+
 TEST_CASE("a piece that the store is reading for a worker is not read once more for it") {
   Cluster cluster;
   cluster.everybody(2);
