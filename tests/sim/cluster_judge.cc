@@ -311,7 +311,7 @@ void ClusterJudge::server_ends(std::uint16_t shard, bool said) {
   const std::string what = in_words("round", complete_) + " is complete, and committed is " +
                            in_words("round", committed_.value) + " when " + in_words("server", shard) +
                            " ends in good order";
-  // What only the nodes before could go on with may be given up already, by a view of others that has opened since.
+  // A view of other nodes that has opened since may have given up what only the nodes before could go on with.
   const bool given_up = keeps_residual() && residuals_lost_;
   if (!said && !given_up) broken_(what + " and says nothing");
   // Servers can write the state that they keep if all have one round of it, and no node has something yet to say.

@@ -26,7 +26,7 @@ class StoppingView {
   StopJob message() const;  // the round that it ends with
   // Sends the end to members; to servers, too, if no node lacks an answer.
   void begin(std::uint64_t now_ms);
-  bool ordered() const { return ordered_; }  // servers were sent the end
+  bool ordered() const { return ordered_; }                                 // servers were sent the end
   bool lacks(std::uint32_t node) const { return lacking_.contains(node); }  // answers
   // This node has all answers, or is gone.
   void needs_nothing(std::uint32_t node, std::uint64_t now_ms);
