@@ -241,14 +241,13 @@ void CoordinatorCore::answer_drains(std::uint64_t now_ms) {
   }
   const auto busy = [&](std::uint64_t incarnation) {
     const bool worker = context_.peers.worker(incarnation) != nullptr;
-    return std::ranges::any_of(jobs_,
-                               [&](const auto& entry) {
-                                 const CoordinatedJob& job = entry.second;
-                                 // All servers have a part in a view, and in what is kept of it.
-                                 if (!worker) return job.servers() != 0 && (job.in_view() || job.saves_kept());
-                                 return member_of(job.members(), incarnation) != job.members().end();
-                               }) ||
-           context_.parts.takes_from(incarnation);
+    if (context_.parts.takes_from(incarnation)) return true;
+    return std::ranges::any_of(jobs_, [&](const auto& entry) {
+      const CoordinatedJob& job = entry.second;
+      // All servers have a part in a view, and in what is kept of it.
+      if (!worker) return job.servers() != 0 && (job.in_view() || job.saves_kept());
+      return member_of(job.members(), incarnation) != job.members().end();
+    });
   };
   for (const PeerId peer : context_.peers.take_drained(busy)) context_.output.send(peer, DrainDone{});
 }

@@ -184,11 +184,11 @@ TEST_CASE("a server that loads again what it has loaded for a view that never be
 }
 
 TEST_CASE("a view that goes on with what was loaded of another round is found") {
-  CHECK(finds(Mutation::kOtherLoad, 5621));
+  CHECK(finds(Mutation::kOtherLoad, 1738));
 }
 
 TEST_CASE("a view that goes on with what was loaded for other nodes is found") {
-  CHECK(finds(Mutation::kOtherNodesLoad, 5621));
+  CHECK(finds(Mutation::kOtherNodesLoad, 1738));
 }
 
 TEST_CASE("a server that tells of snapshots which are just being dropped is found") {
@@ -238,7 +238,7 @@ TEST_CASE("a server that may go before all have said what they keep is found") {
 }
 
 TEST_CASE("a server that goes without a word about what is lost is found") {
-  CHECK(finds(Mutation::kSilentLoss, 63));
+  CHECK(finds(Mutation::kSilentLoss, 243));
 }
 
 TEST_CASE("a view that servers hear of before its record is saved is found") {
