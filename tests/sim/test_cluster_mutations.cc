@@ -192,11 +192,11 @@ TEST_CASE("a view that goes on with what was loaded for other nodes is found") {
 }
 
 TEST_CASE("a server that tells of snapshots which are just being dropped is found") {
-  CHECK(finds(Mutation::kEarlyTold, 5621));
+  CHECK(finds(Mutation::kEarlyTold, 1738));
 }
 
 TEST_CASE("a chunk that is loaded for another view is found") {
-  CHECK(finds(Mutation::kStrayChunk, 5621));
+  CHECK(finds(Mutation::kStrayChunk, 1738));
 }
 
 // ---- Inside the coordinator's, and the readers' ----
@@ -226,7 +226,7 @@ TEST_CASE("a replica that does not go on with its own step is found") {
 }
 
 TEST_CASE("a view that its servers close before nodes have its last answers is found") {
-  CHECK(finds(Mutation::kHastyEnd, 2979));
+  CHECK(finds(Mutation::kHastyEnd, 1738));
 }
 
 TEST_CASE("a server that lets go of what it keeps between views is found") {
