@@ -3,7 +3,8 @@
 
 check_prose.py [FILE]...      by default every tracked file; prints FILE:LINE and the sentence, and exits with 1 if any
 
-Questions and headings may begin so. Code in fences of Markdown is no prose.
+Questions and headings may begin so. Code in fences of Markdown is no prose. Lines of notes that are wider than 120
+columns are printed, too, but for tables and code.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import sys
 import tokenize
 from collections.abc import Iterator
 
+WIDTH = 120
 BEGINNING = re.compile(r"(What|Who|Whose|Whoever|Of|That|Those)\b(?! course\b)")
 END = re.compile(r"(?<=[.!?])[)\"']*\s+(?=[(\"']*[A-Z])")
 # Literals come first: a comment's sign within one is none. A quote between digits parts a number.
@@ -127,12 +129,21 @@ def faults(text: str) -> Iterator[str]:
             yield sentence
 
 
+def wide_lines(text: str) -> Iterator[int]:
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        if len(line) > WIDTH and not (fence or fenced or line.lstrip().startswith("|") or line.startswith("    ")):
+            yield number
+
+
 def main() -> None:
     names = sys.argv[1:]
     if not names:
         listed = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True, text=True).stdout
         names = [name for name in listed.split("\0") if name]
-    found = 0
+    found = wide = 0
     for name in names:
         path = pathlib.Path(name)
         if not path.is_file():
@@ -141,8 +152,15 @@ def main() -> None:
             for sentence in faults(text):
                 found += 1
                 print(f"{name}:{line}: {sentence[:120]}")
+        if path.suffix == ".md" and path.parts[0] != "bench":
+            for line in wide_lines(path.read_text(encoding="utf-8")):
+                wide += 1
+                print(f"{name}:{line}: wider than {WIDTH} columns")
     if found:
-        sys.exit(f"check_prose.py: {found} sentences; begin with a verb or a head noun")
+        print(f"check_prose.py: {found} sentences; begin with a verb or a head noun")
+    if wide:
+        print(f"check_prose.py: {wide} lines are too wide")
+    sys.exit(bool(found or wide))
 
 
 if __name__ == "__main__":
