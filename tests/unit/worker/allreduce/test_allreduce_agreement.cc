@@ -217,7 +217,7 @@ TEST_CASE("a view that ends while nodes agree is joined anew, and a stop is told
   CHECK(eventually([&] { return devices.api->live() == FakeDeviceApi::Live{}; }));
   member.welcome(2);
   member.node.coordinator.await<PeerAddress>(2);
-  CHECK(member.phase() == "agreeing");
+  CHECK(eventually([&] { return member.phase() == "agreeing"; }));  // the address is sent first
   member.node.server->on_control(StopJob{JobId(99), ViewId(2), StopKind::kStopped, Round(0), "somebody asked for it"});
   const Error error = error_of(std::move(member.attached[0]));
   CHECK(error.code == ErrorCode::kStopped);
