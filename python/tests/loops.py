@@ -81,6 +81,11 @@ class Said:
         self.file.write(f"{of} {number} {value!r}\n")
         self.file.flush()
 
+    def norm(self, round: int) -> None:
+        """Writes the weights' norm after a step. A job that went back to its beginning meanwhile has made none."""
+        if round:
+            self.value("norm", round, self.net.weight.norm().item())
+
     def end(self, round: int) -> None:
         whole = hashlib.sha256()
         for value in [*self.net.parameters(), *self.net.buffers()]:
@@ -350,7 +355,7 @@ def uneven() -> None:
             time.sleep(PAUSE_S)
             opt.step()
             opt.zero_grad()
-            said.value("norm", opt.round, net.weight.norm().item())
+            said.norm(opt.round)
     said.end(opt.round)
 
 
@@ -367,7 +372,7 @@ def clipped_here() -> None:
             said.pass_of(batch, opt.round + 1)
             opt.step()
             opt.zero_grad()
-            said.value("norm", opt.round, net.weight.norm().item())
+            said.norm(opt.round)
     said.end(opt.round)
 
 

@@ -104,7 +104,7 @@ TEST_CASE("nodes that all offer devices with the same NCCL add up there, when al
   member.hear(1, kOfferKey, "fake NCCL\nGPU-one");  // again: it is one node all the same
   member.hear(1, "nccl", "an address, for the lane");
   REQUIRE(eventually([&] { return member.node.lanes.addresses().size() == 1; }));
-  CHECK(member.phase() == "agreeing");
+  CHECK(eventually([&] { return member.phase() == "agreeing"; }));
   CHECK(member.node.lanes.opened() == 0);
   member.hear(2, kOfferKey, "fake NCCL\nGPU-two");
   auto sessions = member.sessions();
