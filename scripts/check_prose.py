@@ -80,17 +80,24 @@ def of_script(text: str) -> Iterator[Passage]:
     yield from joined(comments)
 
 
+def unfenced(text: str) -> Iterator[tuple[int, str]]:
+    """Numbers lines; those of fences are empty."""
+    fenced = False
+    for number, line in enumerate(text.splitlines(), 1):
+        fence = line.lstrip().startswith("```")
+        fenced ^= fence
+        yield number, "" if fence or fenced else line
+
+
 def of_markdown(text: str) -> Iterator[Passage]:
     passage: list[str] = []
-    first, fenced = 0, False
-    for number, line in enumerate([*text.splitlines(), ""], 1):
-        fence = line.lstrip().startswith("```")
+    first = 0
+    for number, line in [*unfenced(text), (0, "")]:
         item = re.match(r"\s*(?:[*-]|\d+\.|#+)\s+|\s*\|", line)
-        if passage and (fence or not line.strip() or item):
+        if passage and (not line.strip() or item):
             yield first, " ".join(passage)
             passage = []
-        fenced ^= fence
-        if fence or fenced or not line.strip():
+        if not line.strip():
             continue
         if line.lstrip().startswith("|"):
             for cell in line.strip().strip("|").split("|"):
@@ -130,11 +137,8 @@ def faults(text: str) -> Iterator[str]:
 
 
 def wide_lines(text: str) -> Iterator[int]:
-    fenced = False
-    for number, line in enumerate(text.splitlines(), 1):
-        fence = line.lstrip().startswith("```")
-        fenced ^= fence
-        if len(line) > WIDTH and not (fence or fenced or line.lstrip().startswith("|") or line.startswith("    ")):
+    for number, line in unfenced(text):
+        if len(line) > WIDTH and not (line.lstrip().startswith("|") or line.startswith("    ")):
             yield number
 
 

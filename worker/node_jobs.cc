@@ -174,16 +174,14 @@ void NodeJobs::on(const JobWelcome& m, std::uint64_t now_ms) {
   }
   AttachedJob* job = open_job(m.name);
   const JoinRecord& record = context_.join_record(m.name);
-  if (record.has_begun(m)) {
-    // The messages of the view's end may not have arrived.
-    context_.decline(m, record.begun_as, "the view is over on this node");
-    if (job && job->joining()) job->join(now_ms);  // for the next one
-    return;
-  }
-  if (job && job->joining() && job->asked(m.join)) return job->welcome(m, now_ms);
-  // A trainer left while the job was being opened. (Others may have come since.)
-  context_.decline(m, record.joined_as, "a trainer of " + job_in_words(m.name) + " left before it began");
-  if (job && job->joining()) job->join(now_ms);  // that took its place away, too
+  const bool over = record.has_begun(m);  // the messages of the view's end may not have arrived
+  const bool joining = job && job->joining();
+  if (!over && joining && job->asked(m.join)) return job->welcome(m, now_ms);
+  // Else a trainer left while the job was being opened. (Others may have come since.)
+  context_.decline(
+      m, over ? record.begun_as : record.joined_as,
+      over ? "the view is over on this node" : "a trainer of " + job_in_words(m.name) + " left before it began");
+  if (joining) job->join(now_ms);  // the coordinator took the place of this join away, too
 }
 
 void NodeJobs::on(const PeerAddresses& m, std::uint64_t now_ms) {

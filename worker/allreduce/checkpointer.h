@@ -1,7 +1,7 @@
 // Checkpointer: copies the state of all chunks at one round while training continues, and writes it in the background.
-// The nodes of an all-reduce job that keep checkpoints have one each. A chunk is copied when it reaches the round; when all have, a low-priority
-// thread writes the copy (worker/allreduce/replica_checkpoints.h). One checkpoint at a time: one that becomes due
-// meanwhile is of a later round.
+// The nodes of an all-reduce job that keep checkpoints have one each. A chunk is copied when it reaches the round; when
+// all have, a low-priority thread writes the copy (worker/allreduce/replica_checkpoints.h). One checkpoint at a time:
+// one that becomes due meanwhile is of a later round.
 //
 // Thread rule: reaches() and capture() from any thread, one at a time for a chunk; finish() when none can come any
 // more.
