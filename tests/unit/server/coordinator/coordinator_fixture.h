@@ -82,12 +82,15 @@ class Cluster : public CoordinatorOutput {
   }
   // The disk does what is asked of it, unless a test holds it up.
   void write() {
-    while (!disk_stands && !orders.empty()) {
-      const auto order = std::move(orders.front());
-      orders.erase(orders.begin());
-      order();
-      say_what_is_kept();
-    }
+    while (!disk_stands && !orders.empty()) write_one();
+  }
+  // The oldest of what it was asked, also while it is held up.
+  void write_one() {
+    REQUIRE_FALSE(orders.empty());
+    const auto order = std::move(orders.front());
+    orders.erase(orders.begin());
+    order();
+    say_what_is_kept();
   }
   void tick(std::uint64_t at_ms) {
     core.tick(at_ms);
@@ -345,5 +348,13 @@ inline void restarted(Cluster& cluster, const std::vector<StoredJob>& stored, st
   for (std::uint16_t i = 0; i < 2; ++i) cluster.server(i, stored);
   cluster.sent.clear();
 }
+
+// A cluster whose job has begun on so many nodes.
+struct TrainingCluster : Cluster {
+  explicit TrainingCluster(std::uint32_t nodes, std::uint16_t servers = 2) : Cluster(servers) {
+    everybody(nodes);
+    run(nodes);
+  }
+};
 
 }  // namespace tributary::testing

@@ -41,9 +41,7 @@ constexpr bool grows_with_the_model = requires(Record record) {
 TEST_CASE("a status has nothing that grows with the model or with what ranks keep") {
   static_assert(grows_with_the_model<JobRecord>);
   static_assert(!grows_with_the_model<decltype(CoordinatorCore::JobStatus::record)>);
-  Cluster cluster(2);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   CHECK(cluster.job().chunks == cluster.record().owners.size());
   CHECK(cluster.job().record.job == cluster.record().job);
 }

@@ -334,9 +334,7 @@ TEST_CASE("a list of addresses that is too long for a message goes in several") 
 }
 
 TEST_CASE("addresses of a job on servers are not passed on") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2, 1);
   cluster.say(worker_peer(1), PeerAddress{cluster.open().job, cluster.open().view, NodeRank(1), "k", {}});
   CHECK(cluster.sent.empty());
 }

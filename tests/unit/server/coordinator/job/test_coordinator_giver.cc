@@ -54,9 +54,7 @@ TEST_CASE("in a fresh view the first rank gives") {
 }
 
 TEST_CASE("the giver is a rank that lived, else one that is held of just that round, else nobody") {
-  Cluster cluster;
-  cluster.everybody(3);
-  cluster.run(3);
+  TrainingCluster cluster(3);
   SUBCASE("the lowest that lived, whatever is held") {
     CHECK(again(cluster, {{{{50, 0}}}, {{}, {1}}, {{}, {0, 1}}}).giver == 3);
   }
@@ -75,9 +73,7 @@ TEST_CASE("the giver is a rank that lived, else one that is held of just that ro
 }
 
 TEST_CASE("where ranks gave for the round, the first whole state goes along, and nobody is to give one") {
-  Cluster cluster;
-  cluster.everybody(3);
-  cluster.run(3);
+  TrainingCluster cluster(3);
   give(cluster, 0, 50, StateHead{{}, false}.before(bytes_of("not whole")));
   give(cluster, 1, 50, bytes_of("whole"));
   give(cluster, 2, 50, bytes_of("whole, too"));
@@ -87,9 +83,7 @@ TEST_CASE("where ranks gave for the round, the first whole state goes along, and
 }
 
 TEST_CASE("a first state whose large part is not there is none") {
-  Cluster cluster;
-  cluster.everybody(3);
-  cluster.run(3);
+  TrainingCluster cluster(3);
   const LargeState large = large_state('a');
   give(cluster, 1, 50, large.state);
   SUBCASE("not there") {
@@ -106,9 +100,7 @@ TEST_CASE("a first state whose large part is not there is none") {
 }
 
 TEST_CASE("what the giver gives goes to all nodes, once, and again to who missed it") {
-  Cluster cluster;
-  cluster.everybody(3);
-  cluster.run(3);
+  TrainingCluster cluster(3);
   again(cluster, {{}, {{}, {1}}, {}});
   cluster.sent.clear();
   give(cluster, 0, 50, bytes_of("not the giver"));
@@ -138,9 +130,7 @@ TEST_CASE("what the giver gives goes to all nodes, once, and again to who missed
 }
 
 TEST_CASE("the large part of what the giver gave stays for those who lack it while the view lasts") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   const LargeState large = large_state('a');
   give(cluster, 0, 0, large.state);
   const WantPart piece{cluster.open().job, large.large, 0};

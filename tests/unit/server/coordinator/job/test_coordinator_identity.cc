@@ -61,9 +61,7 @@ TEST_CASE("a server that was never told that it is known says hello again, and i
 }
 
 TEST_CASE("a server whose connection was renewed says again what it keeps of the last view") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   cluster.answers_kept = false;  // what it was told, or what it said, is lost with the connection
   cluster.leave(0, LeaveKind::kFailed, 3, "rank 1 died");
   CHECK(cluster.phase() == "idle");
@@ -101,9 +99,7 @@ TEST_CASE("a running job's node rank cannot be taken by another worker") {
 }
 
 TEST_CASE("a restarted worker daemon gets its node back when its old process stays silent, a namesake does not") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2, 1);
   cluster.now += 100;
   const PeerId fresh(4000);
   cluster.say(fresh, WorkerHello{"host1", 4000});
@@ -155,9 +151,7 @@ TEST_CASE("a daemon that holds what only one process can hold has outlived the o
 }
 
 TEST_CASE("a second server process with an index takes over only if the first is silent") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   ServerHello hello = cluster.hello_of(1);
   hello.incarnation = 99;
   cluster.now += 100;
@@ -185,9 +179,7 @@ TEST_CASE("a second server process with an index takes over only if the first is
 
 TEST_CASE(
     "a server whose connection was renewed while a job stops is told again, until it has said what became of it") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   cluster.leave(0, LeaveKind::kFinished, 9);
   CHECK(cluster.phase() == "stopping");
   cluster.done(1, 9);

@@ -14,9 +14,7 @@ using namespace testing;
 // ---- Stopping and finishing ----
 
 TEST_CASE("nodes are told what came of the state that a job ended with") {
-  Cluster cluster(2);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   cluster.leave(0, LeaveKind::kStopped, 12, "rank 1 was told to stop (SIGINT)");
   CHECK(cluster.only<StopJob>(worker_peer(1))->reason == "rank 1 was told to stop (SIGINT)");
   CHECK(cluster.count<SnapshotDone>() == 0);
@@ -47,9 +45,7 @@ TEST_CASE("nodes are told what came of the state that a job ended with") {
 }
 
 TEST_CASE("a node that finishes for all ends training on the others") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2, 1);
   cluster.leave(0, LeaveKind::kFinishesAll, 12, "rank 1 ended training: it is good enough");
   const auto stop = cluster.only<StopJob>(worker_peer(1));
   REQUIRE(stop);
@@ -64,9 +60,7 @@ TEST_CASE("a node that finishes for all ends training on the others") {
 }
 
 TEST_CASE("a snapshot that cannot be recorded is not saved") {
-  Cluster cluster(1);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1, 1);
   cluster.leave(0, LeaveKind::kFinished, 12);
   cluster.save_fails = true;
   cluster.done(0, 12);
@@ -103,9 +97,7 @@ TEST_CASE("servers without a store: nodes hear of it if the job was stopped, or 
 }
 
 TEST_CASE("who asked for a stop is told to all, and outlives the coordinator") {
-  Cluster cluster(2);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   std::string who;
   SUBCASE("server 0") {
     who = "server 0 was told to stop";
@@ -130,9 +122,7 @@ TEST_CASE("who asked for a stop is told to all, and outlives the coordinator") {
 }
 
 TEST_CASE("losses, refused peers and nodes that lag are warnings") {
-  Cluster cluster(2);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   cluster.warnings.clear();  // that nodes keep no pushes for lost servers
   ServerHello wrong = cluster.hello_of(1);
   wrong.servers = 3;
@@ -157,9 +147,7 @@ TEST_CASE("two workers of one name are told apart") {
 }
 
 TEST_CASE("a job is finished when every node is, its state kept by every shard, and resumes when it is joined again") {
-  Cluster cluster(2);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   cluster.leave(0, LeaveKind::kFinished, 30);
   CHECK(cluster.phase() == "running");
   cluster.leave(1, LeaveKind::kFinished, 30);
@@ -194,9 +182,7 @@ TEST_CASE("a job is finished when every node is, its state kept by every shard, 
 }
 
 TEST_CASE("one node that stops at a round stops the job there") {
-  Cluster cluster(2);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   cluster.have_answers = false;
   cluster.leave(1, LeaveKind::kStopped, 12, "Ctrl-C");
   const auto stop = cluster.only<StopJob>(worker_peer(0));
@@ -215,9 +201,7 @@ TEST_CASE("one node that stops at a round stops the job there") {
 }
 
 TEST_CASE("servers answer until every node has the answers of the last round, is gone, or gets none for long") {
-  Cluster cluster(2);
-  cluster.everybody(3);
-  cluster.run(3);
+  TrainingCluster cluster(3);
   cluster.have_answers = false;
   cluster.leave(1, LeaveKind::kStopped, 12, "Ctrl-C");
   REQUIRE(cluster.only<StopJob>(worker_peer(0)));
@@ -304,9 +288,7 @@ TEST_CASE("nodes with clocks of their own do not stop before the snapshot that t
 }
 
 TEST_CASE("a daemon that is stopped gets its word when the job's state is safe") {
-  Cluster cluster(2);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   PeerId daemon = worker_peer(1);
   std::uint64_t incarnation = worker_incarnation(1);
   SUBCASE("a worker") {}
@@ -327,9 +309,7 @@ TEST_CASE("a daemon that is stopped gets its word when the job's state is safe")
 }
 
 TEST_CASE("a daemon that reconnected while it waited is told on its new connection") {
-  Cluster cluster(1);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1, 1);
   cluster.say(worker_peer(0), DrainRequest{worker_incarnation(0)});
   cluster.say(PeerId(8888), Heartbeat{worker_incarnation(0), {}});
   cluster.say(PeerId(8888),
@@ -455,9 +435,7 @@ TEST_CASE("a node that has begun another round than those that finished is stopp
 }
 
 TEST_CASE("a node that is lost after another has finished does not cost the others' last round") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2, 1);
   cluster.have_answers = false;  // servers are told at once: nobody waits for answers
   cluster.leave(0, LeaveKind::kFinished, 30);
   SUBCASE("it fails") {
@@ -473,9 +451,7 @@ TEST_CASE("a node that is lost after another has finished does not cost the othe
 }
 
 TEST_CASE("a worker that goes after it has finished is not missed") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2, 1);
   cluster.leave(0, LeaveKind::kFinished, 30);
   cluster.pass(kTimeoutMs + 2000, 2, {worker_peer(0)});
   CHECK(cluster.phase() == "running");
@@ -484,9 +460,7 @@ TEST_CASE("a worker that goes after it has finished is not missed") {
 }
 
 TEST_CASE("a node that joins again while the others finish is asked to wait") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2, 1);
   cluster.leave(0, LeaveKind::kFinished, 30);
   cluster.join(0, {.node = 0, .nodes = 2});
   REQUIRE(cluster.only<ControlError>(worker_peer(0)));
@@ -499,9 +473,7 @@ TEST_CASE("a node that joins again while the others finish is asked to wait") {
 }
 
 TEST_CASE("a final state that a shard cannot keep leaves the last snapshot standing") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   cluster.leave(0, LeaveKind::kStopped, 5);
   SUBCASE("it says so") {
     cluster.done(0, 5);
@@ -517,9 +489,7 @@ TEST_CASE("a final state that a shard cannot keep leaves the last snapshot stand
 }
 
 TEST_CASE("a final state may take as long to write as its servers say that they still have the job") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   cluster.leave(0, LeaveKind::kStopped, 5);
   cluster.done(0, 5);
   cluster.pass(10 * kMinute, 1, {}, 5);
@@ -542,9 +512,7 @@ TEST_CASE("a job stopped before its first round resumes at round 0") {
 // ---- Losses ----
 
 TEST_CASE("losing a member ends the view everywhere with the reason, and the next one starts from the last snapshot") {
-  Cluster cluster(2);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   std::string reason;
   SUBCASE("a trainer") {
     cluster.leave(1, LeaveKind::kFailed, 3, "rank 2 was killed");
@@ -579,9 +547,7 @@ TEST_CASE("losing a member ends the view everywhere with the reason, and the nex
 }
 
 TEST_CASE("a member that attaches again while the job runs restarts it, unless what it brings does not fit") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2, 1);
   cluster.join(1, {.node = 1, .nodes = 2, .tensors = {{"other", {5}}}});
   CHECK(cluster.only<ControlError>(worker_peer(1))->code == ErrorCode::kLayoutMismatch);
   CHECK(cluster.phase() == "running");
@@ -600,9 +566,7 @@ TEST_CASE("a member that attaches again while the job runs restarts it, unless w
 }
 
 TEST_CASE("a node that comes back after it has finished waits for the others to finish") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2, 1);
   cluster.leave(1, LeaveKind::kFinished, 9);
   cluster.say(PeerId(3001), WorkerHello{"host1", 99});
   cluster.now += kTimeoutMs / 2;  // the process before it is silent
@@ -615,17 +579,13 @@ TEST_CASE("a node that comes back after it has finished waits for the others to 
 }
 
 TEST_CASE("a welcome that never arrived: the worker leaves by name and the view is given up") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2, 1);
   cluster.say(worker_peer(1), LeaveJob{{}, {}, NodeRank(1), LeaveKind::kFailed, {}, "attach timed out", "mnist"});
   CHECK(cluster.only<StopJob>(worker_peer(0))->kind == StopKind::kRestart);
 }
 
 TEST_CASE("a server lost while the final state is written matters only if its part is not safe") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   cluster.leave(0, LeaveKind::kFinished, 8);
   cluster.done(1, 8);
   SUBCASE("its part is safe") {
@@ -642,9 +602,7 @@ TEST_CASE("a server lost while the final state is written matters only if its pa
 }
 
 TEST_CASE("servers that wait for what nodes keep hear it while nodes get on with taking answers of others") {
-  Cluster cluster(2);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   cluster.have_answers = false;
   cluster.leave(0, LeaveKind::kStopped, 8);
   CHECK(cluster.count<StopJob>() == 2);
@@ -681,9 +639,7 @@ TEST_CASE("servers that wait for what nodes keep hear it while nodes get on with
 // ---- Who is late ----
 
 TEST_CASE("a node that lags is named to people while it does, and forgotten with its view") {
-  Cluster cluster(1);
-  cluster.everybody(3);
-  cluster.run(3);
+  TrainingCluster cluster(3, 1);
   NodePace paces[3];
   const auto beat = [&](std::uint32_t w, std::uint64_t compute_ms) {
     NodePace& pace = paces[w];
@@ -774,9 +730,7 @@ TEST_CASE("nobody hears of a view before its record is saved") {
 }
 
 TEST_CASE("a snapshot is told when the record is saved that has it, and a job ends then") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.sent.clear();
   cluster.disk_stands = true;
@@ -807,9 +761,7 @@ TEST_CASE("a snapshot is told when the record is saved that has it, and a job en
 }
 
 TEST_CASE("a record whose save failed does not come back after the job was removed") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   cluster.save_fails = true;
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.all_done(40);

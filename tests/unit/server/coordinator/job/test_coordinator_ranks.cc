@@ -31,9 +31,7 @@ JobWelcome welcomed(Cluster& cluster, std::uint32_t nodes) {
 }  // namespace
 
 TEST_CASE("what ranks keep is committed with the snapshot of their round, and comes back with it") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   keep(cluster, 1, 1, 39, "too early");
   keep(cluster, 0, 0, 40, "zero");
   keep(cluster, 1, 1, 40, "three");
@@ -55,9 +53,7 @@ TEST_CASE("what ranks keep is committed with the snapshot of their round, and co
 }
 
 TEST_CASE("a state that comes after its snapshot is committed all the same") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.all_done(40);
   CHECK(cluster.record().rank_states.empty());
@@ -70,9 +66,7 @@ TEST_CASE("a state that comes after its snapshot is committed all the same") {
 }
 
 TEST_CASE("a view that begins elsewhere than at the snapshot brings nothing back") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   keep(cluster, 1, 0, 40, "of the snapshot");
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.all_done(40);
@@ -87,9 +81,7 @@ TEST_CASE("a view that begins elsewhere than at the snapshot brings nothing back
 }
 
 TEST_CASE("a view that begins where the servers were brings back what ranks gave for that round, and keeps it") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.all_done(40);
   welcomed(cluster, 2);

@@ -244,9 +244,7 @@ TEST_CASE("a snapshot takes as long as servers say that they write, and is tried
 }
 
 TEST_CASE("a node that lags after others have finished has as long as it lives") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2, 1);
   cluster.leave(0, LeaveKind::kFinished, 5);
   const auto minute = [&](std::uint64_t answers) {
     cluster.now += kMinute;
@@ -297,9 +295,7 @@ TEST_CASE("no snapshot is begun once the job is asked to stop") {
 }
 
 TEST_CASE("a commit that cannot be recorded drops no older snapshot") {
-  Cluster cluster(1);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1, 1);
   cluster.leave(0, LeaveKind::kStopped, 5);
   cluster.save_fails = true;
   cluster.done(0, 5);
@@ -373,9 +369,7 @@ TEST_CASE("a newer snapshot that all shards have complete is taken though it was
 }
 
 TEST_CASE("a first snapshot that was never committed is taken too, and no changed training begins anew over it") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   const JobId id = cluster.open().job;
   const std::vector<StoredJob> stored{StoredJob{id, "mnist", 0, {Round(9)}}};
   Cluster again(2, cluster.records(), 8);
@@ -396,9 +390,7 @@ TEST_CASE("a first snapshot that was never committed is taken too, and no change
 }
 
 TEST_CASE("a training that was changed before it had a snapshot is another one") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   const JobId id = cluster.open().job;
   Cluster again(2, cluster.records(), 8);
   again.registry = cluster.registry;
@@ -414,9 +406,7 @@ TEST_CASE("a training that was changed before it had a snapshot is another one")
 }
 
 TEST_CASE("of two records of one name the newer counts") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   std::vector<JobRecord> two = cluster.records();
   two.push_back(two[0]);
   two[1].job = JobId(4711);

@@ -161,9 +161,7 @@ TEST_CASE("a save fails, and what was written is dropped: a server says why, is 
 }
 
 TEST_CASE("a save that waits for a job that stops without a snapshot, or makes no progress, fails and says so") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   const std::uint64_t id = save(cluster);
   SUBCASE("the view ends") {
     cluster.leave(0, LeaveKind::kFailed, 0, "out of memory");

@@ -20,9 +20,7 @@ WantPart want(const Cluster& cluster, const LargeState& state, std::uint64_t off
 }  // namespace
 
 TEST_CASE("a state with a large part is fetched, and committed with the snapshot when all of it is there") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   const LargeState large = large_state('a', 5 * kPartBytes + 7);
   give(cluster, 1, 40, large.state);
   CHECK(cluster.to<WantPart>(worker_peer(1)).size() == PartFetch::kWindow);
@@ -35,9 +33,7 @@ TEST_CASE("a state with a large part is fetched, and committed with the snapshot
 }
 
 TEST_CASE("a stop waits for a large part as long as it comes") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   const LargeState large = large_state('a', 3 * kPartBytes);
   give(cluster, 0, 40, bytes_of("small alone"));
   give(cluster, 1, 40, large.state);
@@ -60,9 +56,7 @@ TEST_CASE("a stop waits for a large part as long as it comes") {
 }
 
 TEST_CASE("a store that takes its time delays a large part, and takes no more than the window of it") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   const LargeState large = large_state('a', 7 * kPartBytes);
   cluster.disk_stands = true;
   give(cluster, 0, 40, large.state);
@@ -88,21 +82,13 @@ TEST_CASE("a store that takes its time delays a large part, and takes no more th
 }
 
 TEST_CASE("a worker goes when all of a large part has come from it, whatever time the store takes to keep the part") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   const LargeState large = large_state('a', 2 * kPartBytes);
   cluster.disk_stands = true;
   give(cluster, 1, 40, large.state);
   cluster.leave(0, LeaveKind::kStopped, 40);
   cluster.say(worker_peer(1), DrainRequest{worker_incarnation(1)});
-  const auto write_one = [&] {
-    REQUIRE_FALSE(cluster.orders.empty());
-    const auto order = std::move(cluster.orders.front());
-    cluster.orders.erase(cluster.orders.begin());
-    order();
-  };
-  write_one();  // the part is begun
+  cluster.write_one();  // the part is begun
   CHECK(cluster.to<WantPart>(worker_peer(1)).size() == 2);
   CHECK(deliver(cluster, 1, large) == 2);
   cluster.pass(kTimeoutMs + 2000, 2, {worker_peer(1)});
@@ -115,9 +101,7 @@ TEST_CASE("a worker goes when all of a large part has come from it, whatever tim
 }
 
 TEST_CASE("a worker is not sent away while pieces of a large part have still to come from it") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   const LargeState large = large_state('a', 2 * kPartBytes);
   cluster.disk_stands = true;
   give(cluster, 1, 40, large.state);
@@ -133,9 +117,7 @@ TEST_CASE("a worker is not sent away while pieces of a large part have still to 
 }
 
 TEST_CASE("a piece that the store is reading for a worker is not read once more for it") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   const LargeState large = large_state('a');
   give(cluster, 0, 40, large.state);
   CHECK(deliver(cluster, 0, large) == 1);
@@ -154,9 +136,7 @@ TEST_CASE("a piece that the store is reading for a worker is not read once more 
 }
 
 TEST_CASE("equal large parts are fetched once") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   const LargeState large = large_state('a');
   give(cluster, 0, 40, large.state);
   give(cluster, 1, 40, large.state);
@@ -187,9 +167,7 @@ TEST_CASE("few are fetched at a time, and the others follow") {
 }
 
 TEST_CASE("a source that has it no more, is lost, or sends something else: another one is asked") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   const LargeState large = large_state('a');
   give(cluster, 0, 40, large.state);
   give(cluster, 1, 40, large.state);
@@ -208,9 +186,7 @@ TEST_CASE("a source that has it no more, is lost, or sends something else: anoth
 }
 
 TEST_CASE("what nobody has is not in the record, and the log says so") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   const LargeState large = large_state('a');
   give(cluster, 0, 40, large.state);
   cluster.say(worker_peer(0), StatePart{want(cluster, large), {}});
@@ -227,9 +203,7 @@ TEST_CASE("what nobody has is not in the record, and the log says so") {
 }
 
 TEST_CASE("a full disk leaves it out, with a word") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   const LargeState large = large_state('a', 2 * kPartBytes);
   SUBCASE("from the beginning") {
     cluster.parts.full = true;
@@ -284,9 +258,7 @@ TEST_CASE("workers of the job get what there is, others nothing") {
 }
 
 TEST_CASE("what a worker lacks and another one has is fetched first") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   const LargeState large = large_state('a');
   give(cluster, 0, 0, large.state);  // of the round that the view begins at: no snapshot will have it
   CHECK(cluster.count<WantPart>() == 0);
@@ -298,9 +270,7 @@ TEST_CASE("what a worker lacks and another one has is fetched first") {
 }
 
 TEST_CASE("who asks for a piece while its part is on its way is told so, until it is there or nobody has it any more") {
-  Cluster cluster;
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2);
   const LargeState large = large_state('a', 3 * kPartBytes);
   give(cluster, 0, 0, large.state);
   cluster.say(worker_peer(1), want(cluster, large));
@@ -385,9 +355,7 @@ TEST_CASE("after a restart there is what the record names, and nothing else") {
 }
 
 TEST_CASE("a job that is removed takes its parts with it") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   const LargeState large = large_state('a');
   give(cluster, 0, 40, large.state);
   deliver(cluster, 0, large);
@@ -399,9 +367,7 @@ TEST_CASE("a job that is removed takes its parts with it") {
 }
 
 TEST_CASE("a part that cannot be read any more counts as lost") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   const LargeState large = large_state('a');
   give(cluster, 0, 40, large.state);
   deliver(cluster, 0, large);

@@ -63,9 +63,7 @@ TEST_CASE("a checkpoint has the states that have large parts") {
 }
 
 TEST_CASE("a save of a running job waits for large parts as long as they come, and has them then") {
-  Cluster cluster;
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   cluster.pass(3000, 1, {}, 10);
   const std::uint64_t id = save(cluster);
   cluster.pass(1000, 1, {}, 20);

@@ -57,9 +57,7 @@ TEST_CASE("a job whose registry is lost is not begun anew while a server has its
 
 TEST_CASE("a job that another cluster's store has under an id of its own is not begun anew either") {
   const Stopped before = stopped_at(500);
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   Cluster again(2, cluster.records(), 8);  // a record without a snapshot
   again.everybody(1);
   again.server(1, {StoredJob{JobId(4711), "mnist", 0, before.stored[0].snapshots}});
@@ -137,9 +135,7 @@ TEST_CASE("a job that a server's store has no place for is refused with words") 
 }
 
 TEST_CASE("a training that never got to a snapshot is known until no server has anything of it") {
-  Cluster cluster(2);
-  cluster.everybody(1);
-  cluster.run(1);
+  TrainingCluster cluster(1);
   const JobId id = cluster.open().job;
   Cluster again(2, cluster.records(), 8);
   again.registry = cluster.registry;

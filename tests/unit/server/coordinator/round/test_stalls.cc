@@ -106,9 +106,7 @@ TEST_CASE("the answer names a snapshot that nodes wait for, a server that is beh
 }
 
 TEST_CASE("the coordinator tells a stall once, shows it while it lasts, and says when it is over") {
-  Cluster cluster(1);
-  cluster.everybody(2);
-  cluster.run(2);
+  TrainingCluster cluster(2, 1);
   NodePace paces[2];
   const auto beat = [&](std::uint64_t first, std::uint64_t second, std::uint64_t version) {
     for (std::uint32_t node = 0; node < 2; ++node) {
