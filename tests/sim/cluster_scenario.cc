@@ -457,19 +457,7 @@ ClusterScenario job_beside(const ClusterScenario& s, Random& random) {
   other.first_nodes = other.elastic ? other.nodes : 0;
   other.min_nodes = std::min(other.min_nodes, other.nodes);
   other.rounds = std::min<std::uint64_t>(other.rounds, 40);
-  other.servers = s.servers;
-  other.first_servers = other.later_servers = s.servers;
-  other.lanes = s.lanes;
-  other.prepares = s.prepares;
-  other.disk_step_ns = s.disk_step_ns;
-  other.load_step_ns = s.load_step_ns;
-  other.fixed_ports = s.fixed_ports;
-  other.disorder = s.disorder;
-  other.shares_memory = s.shares_memory;
-  other.gentle = s.gentle;
-  other.calm = s.calm;
-  other.refuses_last = s.refuses_last;
-  other.spoils_uncommitted = s.spoils_uncommitted;
+  static_cast<ServersScenario&>(other) = s;
   return other;
 }
 

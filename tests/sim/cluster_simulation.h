@@ -39,12 +39,30 @@
 
 namespace tributary::sim {
 
-struct ClusterScenario {
+// The part of a scenario that all jobs of the cluster share.
+struct ServersScenario {
+  std::uint32_t servers = 1, lanes = 1;
+  // The numbers of servers before a restore and after it (on empty stores if they differ). `servers` is the maximum.
+  std::uint32_t first_servers = 0, later_servers = 0;
+  bool spoils_uncommitted = false;  // the snapshot that goes bad is complete everywhere, but not committed
+  bool prepares = false;            // shards get memory for a snapshot first, however little it is
+  std::uint64_t disk_step_ns = 1'000'000;
+  std::uint64_t load_step_ns = 1'000'000;  // for a chunk of the state that a view begins with
+  bool fixed_ports = false;
+  Disorder disorder;  // of what lanes and workers send each other
+  // Workers learn where answers lie in servers' memory, and read them when their turn comes.
+  bool shares_memory = false;
+  bool gentle = false;        // faults are such that nothing is lost that anybody has said
+  bool refuses_last = false;  // nodes often take no answer just then, of rounds that their view ends with
+  bool calm = false;          // servers end in good order alone: what a stop ends with is saved, or said not to be
+};
+
+struct ClusterScenario : ServersScenario {
   std::uint64_t seed = 0;
   std::string job = "job";  // its name
   // At most one other job of the same servers. It has the cluster's facts, and no faults: those are this one's.
   std::vector<ClusterScenario> beside;
-  std::uint32_t servers = 1, lanes = 1, nodes = 1, ranks = 1;
+  std::uint32_t nodes = 1, ranks = 1;
   std::uint64_t parameters = 0, rounds = 0;
   std::string optimizer, push = "fp32", pull = "fp32";
   Mode mode = Mode::kSync;
@@ -75,23 +93,13 @@ struct ClusterScenario {
   std::uint32_t snapshot_s = 0;
   // Snapshots by rounds are rarer than what rings keep, and nothing keeps those that rings need from being in time.
   bool rare_snapshots = false;
-  bool spoils_uncommitted = false;  // the snapshot that goes bad is complete everywhere, but not committed
-  bool prepares = false;            // shards get memory for a snapshot first, however little it is
-  std::uint64_t disk_step_ns = 1'000'000;
-  std::uint64_t load_step_ns = 1'000'000;  // for a chunk of the state that a view begins with
   std::uint64_t window_bytes = 0;
   std::uint64_t work_ns = 10'000'000;
-  bool fixed_ports = false;
-  // The numbers of servers before a restore and after it (on empty stores if they differ). `servers` is the maximum.
-  std::uint32_t first_servers = 0, later_servers = 0;
   // membership.on_worker_loss = "continue"; `nodes` is how many there are at most.
   bool elastic = false;
   std::uint32_t first_nodes = 0;  // of them, at the beginning
   std::uint32_t min_nodes = 1, rejoin_ms = 10'000;
   MembershipConfig membership() const;
-  Disorder disorder;  // of what lanes and workers send each other
-  // Workers learn where answers lie in servers' memory, and read them when their turn comes.
-  bool shares_memory = false;
   struct Fault {
     enum class Kind {
       kKill,
@@ -121,9 +129,6 @@ struct ClusterScenario {
     const char* name() const;
   };
   std::vector<Fault> faults;     // by time
-  bool gentle = false;           // they are such that nothing is lost that anybody has said
-  bool refuses_last = false;     // nodes often take no answer just then, of rounds that their view ends with
-  bool calm = false;             // servers end in good order alone: what a stop ends with is saved, or said not to be
   double kill_at_message = 0.0;  // somebody dies right after a control message
   std::uint64_t slowness(std::uint32_t node) const { return node == slow_node ? slow_factor : 1; }
   std::uint32_t slow_node = ~0u;

@@ -121,15 +121,25 @@ Status LargePartsSim::begin(JobId job, const LargePart& large) {
   return {};
 }
 
+Result<Disk::LargePieces*> LargePartsSim::begun(JobId job, const LargePart& large) const {
+  const auto found = disk_.large_parts.find({job, large});
+  if (found == disk_.large_parts.end()) return fail(ErrorCode::kNotFound, "the part was dropped meanwhile");
+  return &found->second;
+}
+
 Status LargePartsSim::add(JobId job, const LargePart& large, std::uint64_t offset, std::span<const std::byte> piece) {
   if (disk_.full) return tl::unexpected(full());
-  disk_.large_parts.at({job, large}).pieces[offset].assign(piece.begin(), piece.end());
+  const auto part = begun(job, large);
+  if (!part) return tl::unexpected(part.error());
+  (*part)->pieces[offset].assign(piece.begin(), piece.end());
   return {};
 }
 
 Status LargePartsSim::finish(JobId job, const LargePart& large) {
   if (disk_.full) return tl::unexpected(full());
-  disk_.large_parts.at({job, large}).complete = true;
+  const auto part = begun(job, large);
+  if (!part) return tl::unexpected(part.error());
+  (*part)->complete = true;
   return {};
 }
 

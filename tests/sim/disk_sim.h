@@ -74,6 +74,8 @@ class LargePartsSim final : public LargePartStore {
   Status drop(JobId job, const std::set<LargePart>& but_these) override;
 
  private:
+  Result<Disk::LargePieces*> begun(JobId job, const LargePart& large) const;  // kNotFound: it was dropped since
+
   Disk& disk_;
 };
 

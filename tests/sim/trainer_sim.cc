@@ -485,7 +485,9 @@ void TrainerSim::finish(LeaveKind kind) {
   if (kind == LeaveKind::kStopped && world_.cluster.scenario.faults.empty()) {
     world_.broken(name() + " was stopped, but nobody has asked for that");
   }
-  if (kind == LeaveKind::kStopped && world_.scenario.mode != Mode::kAllreduce) world_.judge.stops_at(complete_);
+  if (kind == LeaveKind::kStopped && world_.scenario.mode != Mode::kAllreduce) {
+    world_.judge.stops_at(std::max(complete_, resume_));  // it may not have got the view's first parameters yet
+  }
   const std::size_t older = states_.size() - std::min(states_.size(), kStatesOfStop);
   for (std::size_t i = older; i < states_.size(); ++i) give(states_[i]);
   phase_ = Phase::kFinishing;
