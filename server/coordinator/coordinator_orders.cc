@@ -64,7 +64,7 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
   auto known = jobs_.find(order.name);
   if (known != jobs_.end()) {
     const CoordinatedJob& job = known->second;
-    if (!job.idle() || job.removing() || job.saves_kept()) {
+    if ((!job.idle() && !job.awaited()) || job.removing() || job.saves_kept()) {
       return fail(ErrorCode::kInvalidArgument, job.in_words() + " is in use (" +
                                                    (job.removing()          ? "being removed"
                                                     : job.members().empty() ? "stopping"
@@ -98,7 +98,7 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
   const Result<std::uint64_t> id = context_.checkpoints.restore(order, *record, now_ms);
   if (!id) return id;
   if (known == jobs_.end()) known = jobs_.try_emplace(order.name, context_, *config).first;
-  known->second.begin_restore(std::move(*config));
+  known->second.begin_restore(std::move(*config), now_ms);
   return id;
 }
 

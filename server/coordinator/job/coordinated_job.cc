@@ -422,6 +422,14 @@ void CoordinatedJob::worker_stops(std::uint64_t worker, const std::string& who, 
   running->request_stop_of(node);
 }
 
+void CoordinatedJob::begin_restore(JobConfig config, std::uint64_t now_ms) {
+  if (GatheringJob* gathering = std::get_if<GatheringJob>(&phase_)) {
+    ledger_.refuse(members(), {ErrorCode::kUnavailable, in_words() + " is being restored; attach again in a moment"});
+    become_idle(std::move(gathering->between), now_ms);
+  }
+  std::get<IdleJob>(phase_).restoring = std::move(config);
+}
+
 void CoordinatedJob::drain(const std::string& who, std::uint64_t now_ms) {
   if (stopping()) return;
   if (is<RunningView>()) return request_stop(who + " was told to stop");

@@ -80,6 +80,8 @@ class CoordinatedJob {
   bool kept_by_servers() const;
   // Their state is to become a snapshot, and not all have said which round they have.
   bool saves_kept() const { return between() && !between()->going.empty(); }
+  // Some nodes wait for others, and nothing of the job is anywhere.
+  bool awaited() const { return is<GatheringJob>() && ids().empty() && !kept_by_servers(); }
   // Its nodes left before it had an id: nothing of it is anywhere.
   bool never_opened() const;
   JobStatus status() const;
@@ -141,7 +143,8 @@ class CoordinatedJob {
   void drain(const std::string& who, std::uint64_t now_ms);
 
   // ---- Restored from a checkpoint ----
-  void begin_restore(JobConfig config) { std::get<IdleJob>(phase_).restoring = std::move(config); }
+  // Sends away the nodes of a job that is only awaited(): they join again when it is restored.
+  void begin_restore(JobConfig config, std::uint64_t now_ms);
   JobConfig end_restore() { return *std::exchange(std::get<IdleJob>(phase_).restoring, std::nullopt); }
   void drop_older() { ledger_.keeper.drop_older(); }
 

@@ -306,6 +306,31 @@ TEST_CASE("a checkpoint of two servers is dealt to three, and the job resumes fr
   CHECK(cluster.open().resume_round == Round(40));
 }
 
+TEST_CASE("nodes that wait for a job of which there is nothing do not keep it from being restored") {
+  const JobRecord saved = stopped_at(40).records[0];
+  Cluster cluster(2, {}, 8);
+  cluster.everybody(2);
+  JoinOptions options;
+  options.job = "moved";
+  options.nodes = 2;
+  options.node = 1;
+  cluster.join(1, options);
+  cluster.sent.clear();
+  const std::uint64_t id = restore(cluster, order_of(saved, "moved"));
+  CHECK(cluster.only<ControlError>(worker_peer(1))->code == ErrorCode::kUnavailable);
+  cluster.sent.clear();
+  cluster.join(1, options);  // not yet
+  CHECK(cluster.only<ControlError>(worker_peer(1))->code == ErrorCode::kUnavailable);
+  for (std::uint16_t s = 0; s < 2; ++s) answer(cluster, s, id);
+  REQUIRE(status(cluster, id).step == CheckpointStep::kDone);
+  cluster.sent.clear();
+  cluster.join(1, options);
+  options.node = 0;
+  cluster.join(0, options);
+  CHECK(cluster.open().resume);
+  CHECK(cluster.open().resume_round == Round(40));
+}
+
 TEST_CASE("a stopped job is replaced only by force, and its state goes when the new one is there") {
   StoppedCluster it;
   Cluster& cluster = it.cluster;
