@@ -252,6 +252,10 @@ void ServerSim::send(ControlMessage message) {
     const Version loaded(loaded_for->resume_round.value);
     if (kept->min_version != loaded || kept->max_version != loaded) loaded_for.reset();
   }
+  // What could not be loaded is not there.
+  if (const auto* ready = std::get_if<ShardReady>(&message); ready && !ready->ok) {
+    loads_[ready->job].loaded_for.reset();
+  }
   if (outbox_.size() >= kServerOutbox) return world_.broken("a server has too much to say to its coordinator");
   outbox_.push_back(std::move(message));
   flush();
