@@ -13,6 +13,12 @@ namespace tributary {
 // Bounds of the rounds kept. Fewer are not worth their memory: snapshots would have to follow each other too closely.
 // More are of no use to any job.
 inline constexpr std::uint32_t kMinRedoRounds = 16, kMaxRedoRounds = 256;
+// Rounds that a ring keeps residuals of, where the encoding has them: the last one that the node encoded, and the one
+// before, where a view may begin. A gate makes it one more: a round whose decision no answer has told cannot be repeated.
+inline constexpr std::uint32_t kMinResidualRounds = 2;
+inline std::uint32_t residual_rounds(const JobConfig& config) {
+  return kMinResidualRounds + (has_gate(config) ? 1 : 0);
+}
 // The most rounds that are pushed between the approach of a snapshot's round and its end on the disks.
 inline constexpr std::uint64_t kRoundsOfSnapshot = 32;
 

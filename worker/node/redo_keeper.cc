@@ -65,7 +65,7 @@ std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join, std::ui
            " rounds do not fit into recovery.redo_mb = " + std::to_string(config.recovery.redo_mb) + "; " +
            std::to_string(enough) + " would do";
   }
-  const std::uint64_t bytes = RedoRing::bytes_needed(*layout, config.push, rounds);
+  const std::uint64_t bytes = RedoRing::bytes_needed(*layout, config.push, rounds, residual_rounds(config));
   // One of another rank of the node's, or of another part of the model, goes when the view begins.
   const std::uint64_t used = budget_->used() - spare - (kept == kept_.end() ? 0 : kept->second.bytes);
   if (bytes > budget_->limit() || used > budget_->limit() - bytes) {
@@ -96,7 +96,7 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
   if (kept == kept_.end()) {
     // (It was reckoned with another chunk size when the node joined.)
     const std::uint32_t rounds = std::max(rounds_for(config, layout), kMinRedoRounds);
-    const std::uint64_t bytes = RedoRing::bytes_needed(layout, config.push, rounds);
+    const std::uint64_t bytes = RedoRing::bytes_needed(layout, config.push, rounds, residual_rounds(config));
     if (!budget_->take(bytes)) {
       return fail(ErrorCode::kLimit, job_in_words(config.name) + " needs " + std::to_string(bytes) +
                                          " bytes to keep what it pushes, " + std::to_string(budget_->used()) + " of " +
@@ -104,7 +104,7 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
                                          " are taken; raise [limits] max_shared_memory in worker.toml, or lower "
                                          "recovery.redo_mb (0: nothing is kept)");
     }
-    auto ring = RedoRing::create(m.job, node, layout, config.push, rounds);
+    auto ring = RedoRing::create(m.job, node, layout, config.push, rounds, residual_rounds(config));
     if (!ring) {
       budget_->give_back(bytes);
       return tl::unexpected(ring.error());

@@ -17,10 +17,10 @@ namespace tributary {
 
 // Both are read by other processes of the same release; the numbers say whether that holds.
 struct RedoRing::Header {
-  static constexpr std::uint64_t kMagic = 0x36303030'4f444552;  // "REDO0006"
+  static constexpr std::uint64_t kMagic = 0x37303030'4f444552;  // "REDO0007"
   std::uint64_t magic = kMagic;
   std::uint64_t job = 0, layout_hash = 0, chunk_elements = 0;
-  std::uint32_t node = 0, rounds = 0, push_id = 0, reserved = 0;
+  std::uint32_t node = 0, rounds = 0, push_id = 0, residuals = 0;
   std::uint64_t members = 0;
 };
 
@@ -28,14 +28,13 @@ struct RedoRing::Entry {
   std::atomic<std::uint64_t> round{0};  // 0: nothing is there
   std::atomic<std::uint64_t> weight{0};
   std::atomic<std::uint32_t> says_settings{0};  // 0: all are as the job has them
-  // Only in the first two slots: the round after which the residual in the slot's area is, plus 1; 0: none is there.
+  // Only in as many slots as there are residuals: the round after which the slot's residual is, plus 1; 0: none is there.
   std::atomic<std::uint64_t> residual{0};
 };
 
 namespace {
 
 constexpr std::size_t kRingAlign = 64;
-constexpr std::uint32_t kGenerations = 2;  // of residuals
 // The part of the tensors that ranks with these model ranks hold.
 std::optional<Layout> part_of(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements,
                               std::span<const std::uint32_t> model_ranks) {
@@ -48,15 +47,15 @@ constexpr std::uint64_t kImpossibleRound = ~0ull / 2;
 
 }  // namespace
 
-RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
+RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds, std::uint32_t residual_count)
+    : slots(rounds + 1), residuals(residual_count) {
   const auto encoding = make_encoding(push);
-  const std::size_t slots = std::size_t{rounds} + 1;
-  entries_at = round_up(sizeof(Header), kRingAlign) + round_up(slots * sizeof(GateWord), kRingAlign);
+  entries_at = round_up(sizeof(Header), kRingAlign) + round_up(std::size_t{slots} * sizeof(GateWord), kRingAlign);
   begin = entries_at + round_up(layout.chunks() * slots * sizeof(Entry), kRingAlign);
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     groups.push_back(layout.groups_of(ChunkIndex(c)).size());
     settings_at.push_back(begin);
-    begin += slots * groups.back() * sizeof(StepSettings);
+    begin += std::size_t{slots} * groups.back() * sizeof(StepSettings);
   }
   begin = round_up(begin, kRingAlign);
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
@@ -64,18 +63,19 @@ RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t 
     frame_at.push_back(slot_bytes);
     slot_bytes += round_up(frame_bytes.back(), kRingAlign);
   }
-  end = begin + slots * slot_bytes;
+  end = begin + std::size_t{slots} * slot_bytes;
   if (!encoding->keeps_residual()) return;
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     const std::size_t elements = layout.chunk(ChunkIndex(c)).elements;
     area_bytes.push_back(round_up(residual_offset(frame_bytes[c]) + elements * sizeof(float), kRingAlign));
     area_at.push_back(end);
-    end += kGenerations * area_bytes.back();
+    end += std::size_t{residuals} * area_bytes.back();
   }
 }
 
-std::uint64_t RedoRing::bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds) {
-  return Places(layout, push, rounds).end;
+std::uint64_t RedoRing::bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds,
+                                     std::uint32_t residuals) {
+  return Places(layout, push, rounds, residuals).end;
 }
 
 RedoRing::RedoRing(SharedMemory memory, JobId job, NodeRank node, std::uint64_t members, const Layout& layout,
@@ -93,9 +93,9 @@ RedoRing::RedoRing(SharedMemory memory, JobId job, NodeRank node, std::uint64_t 
 }
 
 Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, const Layout& layout, EncodingSpec push,
-                                                   std::uint32_t rounds) {
-  TRIB_ASSERT(rounds > 0);
-  Places places(layout, push, rounds);
+                                                   std::uint32_t rounds, std::uint32_t residuals) {
+  TRIB_ASSERT(rounds > residuals && residuals >= kMinResidualRounds);
+  Places places(layout, push, rounds, residuals);
   auto memory =
       SharedMemory::create(places.end, "the pushes that are kept for lost servers", SharedMemory::Peers::kWrite);
   if (!memory) return tl::unexpected(memory.error());
@@ -105,6 +105,7 @@ Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, con
   header->chunk_elements = layout.chunk_elements();
   header->node = node.value;
   header->rounds = rounds;
+  header->residuals = residuals;
   header->push_id = static_cast<std::uint32_t>(push.id);
   const std::shared_ptr<RedoRing> ring(
       new RedoRing(std::move(*memory), job, node, 0, layout, push, rounds, std::move(places)));
@@ -132,9 +133,12 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   if (header.node != node.value) return foreign("is of node " + std::to_string(header.node));
   if (header.push_id != static_cast<std::uint32_t>(push.id)) return foreign("has another encoding");
   if (header.rounds == 0 || header.rounds > kMaxRedoRounds) return foreign("has an impossible number of rounds");
+  if (header.residuals < kMinResidualRounds || header.residuals >= header.rounds) {
+    return foreign("has residuals of an impossible number of rounds");
+  }
   const std::optional<Layout> layout = part_of(tensors, header.chunk_elements, model_ranks);
   if (!layout || layout->hash() != header.layout_hash) return foreign("is of another model");
-  Places places(*layout, push, header.rounds);
+  Places places(*layout, push, header.rounds, header.residuals);
   if (places.end != memory->size()) return foreign("has another size than it says");
   return std::shared_ptr<RedoRing>(new RedoRing(std::move(*memory), JobId(header.job), node, header.members, *layout,
                                                 push, header.rounds, std::move(places)));
@@ -248,12 +252,13 @@ RedoRing::Range RedoRing::kept(bool decided) const {
 
 // Returns the word of the area that `round` uses in turn.
 std::atomic<std::uint64_t>& RedoRing::residual_round(ChunkIndex chunk, Round round) const {
-  return entry(chunk, Round(round.value % kGenerations)).residual;
+  return entry(chunk, Round(round.value % places_.residuals)).residual;
 }
 
 std::byte* RedoRing::area(ChunkIndex chunk, Round round) const {
   TRIB_ASSERT(chunk.value < places_.area_at.size());
-  return memory_.data() + places_.area_at[chunk.value] + round.value % kGenerations * places_.area_bytes[chunk.value];
+  return memory_.data() + places_.area_at[chunk.value] +
+         round.value % places_.residuals * places_.area_bytes[chunk.value];
 }
 
 void RedoRing::begin_residual(ChunkIndex chunk, Round round) {
@@ -277,20 +282,13 @@ RedoRing::Range RedoRing::residuals() const {
   };
   Range found;
   if (places_.area_at.empty()) return found;
-  for (std::uint32_t generation = 0; generation < kGenerations; ++generation) {
-    const std::uint64_t said = residual_round(ChunkIndex(0), Round(generation)).load(std::memory_order_acquire);
+  for (std::uint32_t turn = 0; turn < places_.residuals; ++turn) {
+    const std::uint64_t said = residual_round(ChunkIndex(0), Round(turn)).load(std::memory_order_acquire);
     if (said == 0 || said > kImpossibleRound || !all_have(Round(said - 1))) continue;
-    const Round round(said - 1);
-    if (found.last < found.first) {
-      found = {round, round};
-    } else if (round.next() == found.first) {
-      found.first = round;
-    } else if (round == found.last.next()) {
-      found.last = round;
-    } else if (round > found.last) {
-      found = {round, round};
-    }
+    if (found.last < found.first || Round(said - 1) > found.last) found = {Round(said - 1), Round(said - 1)};
   }
+  if (found.last < found.first) return found;
+  while (found.first.value > 0 && all_have(Round(found.first.value - 1))) found.first = Round(found.first.value - 1);
   return found;
 }
 

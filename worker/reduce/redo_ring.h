@@ -6,15 +6,15 @@
 // Layout of the memory:
 //     Header | decisions: GateWord[slot] | Entry[chunk][slot] | settings: StepSettings[chunk][slot][group of the chunk]
 //     | slot 0: frame of chunk 0 | frame of chunk 1 | ... | slot 1: frame of chunk 0 | ...
-//            | chunk 0: area of even rounds | of odd ones | chunk 1: ...
+//            | chunk 0: area of the residual after round 0 | after round 1 | ... | chunk 1: ...
 // Round r lies in slot r % slots. There is a slot more than rounds are kept: that of the open round, which a rank may
 // write while all the others are still wanted. An entry names its round only while its frame is complete: a process
 // that dies in the middle leaves none. The oldest round gives way to the newest, whether a snapshot has it or not.
 //
-// Encodings with error feedback: behind the slots lie, for each chunk, the residuals after the last two rounds, in
-// turns. (Without its residual a round cannot be computed again to the same bits.) The round that is being encoded
-// overwrites the residual before the last. Room for the frame precedes each residual, as a snapshot wants both in one
-// piece. A residual, too, has its round only while it is complete.
+// Encodings with error feedback: behind the slots lie, for each chunk, the residuals after the last two or three rounds
+// (residual_rounds()), in turns. (Without its residual a round cannot be computed again to the same bits.) The round that
+// is being encoded overwrites the oldest residual. Room for the frame precedes each residual, as a snapshot wants both in
+// one piece. A residual, too, has its round only while it is complete.
 //
 // Trainers can write to the memory, so its contents are trusted only where they can do no harm: an impossible entry
 // counts as none.
@@ -37,17 +37,19 @@
 #include "common/math/encoding.h"
 #include "common/math/gate_word.h"
 #include "common/system/shared_memory.h"
+#include "common/wire/redo_plan.h"
 
 namespace tributary {
 
 class RedoRing {
  public:
-  // Memory of a ring for that many rounds.
-  static std::uint64_t bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds);
+  // Memory of a ring for that many rounds of pushes, and of residuals if the encoding has them.
+  static std::uint64_t bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds,
+                                    std::uint32_t residuals = kMinResidualRounds);
 
-  // REQUIRES: rounds > 0. kLimit: the machine has no memory for it.
+  // REQUIRES: rounds > residuals >= kMinResidualRounds. kLimit: the machine has no memory for the ring.
   static Result<std::shared_ptr<RedoRing>> create(JobId job, NodeRank node, const Layout& layout, EncodingSpec push,
-                                                  std::uint32_t rounds);
+                                                  std::uint32_t rounds, std::uint32_t residuals = kMinResidualRounds);
   // Maps a ring of another process, for the part of the same tensors that these model ranks hold. kMalformed: it is no
   // such ring.
   static Result<std::shared_ptr<RedoRing>> adopt(FileDescriptor fd, NodeRank node,
@@ -69,7 +71,7 @@ class RedoRing {
   std::size_t slot_offset(Round round) const { return places_.begin + round.value % slots() * places_.slot_bytes; }
   std::size_t slots_offset() const { return places_.begin; }
   std::size_t slot_bytes() const { return places_.slot_bytes; }
-  std::uint32_t slots() const { return rounds_ + 1; }
+  std::uint32_t slots() const { return places_.slots; }
   std::span<const std::byte> written(ChunkIndex chunk, Round round) const;
   // Keeps the settings that trainers send with the round's gradient. Call it before publish().
   void note_settings(ChunkIndex chunk, Round round, SaidSettings said);
@@ -119,7 +121,8 @@ class RedoRing {
   struct Entry;
   // The layout of the memory, in bytes.
   struct Places {
-    Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds);
+    Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds, std::uint32_t residuals);
+    std::uint32_t slots = 0, residuals = 0;
     std::vector<std::size_t> groups, settings_at;    // by chunk: how many settings an entry has; of its first slot's
     std::vector<std::size_t> frame_bytes, frame_at;  // by chunk: of one frame; from where its slot begins
     std::vector<std::size_t> area_bytes, area_at;    // by chunk: of one area; both are 0 if there are none

@@ -18,6 +18,7 @@ import torch
 LIMIT = (256 << 10) - 32  # bytes of a rank's state (common/wire/attach_messages.h: kMaxRankState)
 LARGE = 4096  # bytes of a tensor that is apart from the others
 
+_WORDS = frozenset({type(None), bool, int, float, str, bytes})
 _CONTAINERS: dict[str, Any] = {
     "tuple": tuple,
     "set": set,
@@ -117,9 +118,15 @@ def decoded(data: bytes) -> Any:
     return unpacked(Packed(data))
 
 
+def _plain_items(values: Any, what: str, apart: list[torch.Tensor] | None) -> list[Any]:
+    if _WORDS.issuperset(map(type, values)):  # as the 625 of Python's random numbers, in every round
+        return list(values)
+    return [_plain(item, what, apart) for item in values]
+
+
 def _plain(value: Any, what: str, apart: list[torch.Tensor] | None) -> Any:
     """Containers that are no list or dict become a tuple with their name, and so do tensors and arrays."""
-    if value is None or type(value) in (bool, int, float, str, bytes):
+    if type(value) in _WORDS:
         return value
     if isinstance(value, torch.Tensor):
         flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
@@ -139,9 +146,9 @@ def _plain(value: Any, what: str, apart: list[torch.Tensor] | None) -> Any:
         items = {_plain(key, what, apart): _plain(item, what, apart) for key, item in value.items()}
         return (kind, items) if kind in _MAPPINGS else items
     if isinstance(value, list):
-        return [_plain(item, what, apart) for item in value]
+        return _plain_items(value, what, apart)
     if type(value).__name__ in _CONTAINERS and isinstance(value, _CONTAINERS[type(value).__name__]):
-        return (type(value).__name__, [_plain(item, what, apart) for item in value])
+        return (type(value).__name__, _plain_items(value, what, apart))
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject:
         return ("array", value.dtype.str, value.shape, value.tobytes())

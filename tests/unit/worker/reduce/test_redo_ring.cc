@@ -198,6 +198,23 @@ TEST_CASE("what a node has not said is known of the last two rounds that are com
   CHECK(plain->residuals().last < plain->residuals().first);
 }
 
+TEST_CASE("with a gate residuals of three rounds are kept: the last round's decision may not have come") {
+  const auto ring = *RedoRing::create(JobId(5), NodeRank(1), layout(), EncodingId::kInt8, kRounds + 1, 3);
+  for (std::uint64_t round = 1; round <= 7; ++round) {
+    for (std::uint32_t chunk = 0; chunk < 3; ++chunk) {
+      ring->begin_residual(ChunkIndex(chunk), Round(round));
+      ring->publish_residual(ChunkIndex(chunk), Round(round));
+      const RedoRing::Range all = ring->residuals();
+      if (chunk == 2) CHECK(all.first == Round(round < 2 ? 0 : round - 2));
+      CHECK(all.last == Round(chunk == 2 ? round : round - 1));
+    }
+  }
+  const auto again = RedoRing::adopt(copy_of(*ring), NodeRank(1), kTensors, EncodingId::kInt8);
+  REQUIRE(again);
+  CHECK((*again)->residuals().first == Round(5));
+  CHECK((*again)->residuals().last == Round(7));
+}
+
 TEST_CASE("rounds that are gone through again are forgotten") {
   const auto ring = ring_of();
   for (std::uint64_t round = 1; round <= 3; ++round) {
