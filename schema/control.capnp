@@ -169,6 +169,7 @@ struct JoinJob {  # worker -> coordinator, when its local ranks have all attache
   heldRanks @19 :List(UInt32);  # of whom, by local rank
   living @20 :List(UInt32);  # local ranks whose processes have lived through its last view
   number @21 :UInt64;  # another one whenever other trainers join; welcome and refusal say it again
+  checkpointFlaw @22 :Text;  # all-reduce: why none of the node's checkpoints can be read; empty: it has none, or one that can
 }
 
 struct OpenJob {  # coordinator -> server: own your chunks of this job in this view

@@ -152,8 +152,12 @@ class AttachedJob {
   NodeJobsContext& context_;
   const std::shared_ptr<const JobPlan> plan_;
   const std::vector<TensorSpec> tensors_;
-  std::uint64_t number_ = 0;         // JoinJob::number: another one whenever other trainers join
-  std::optional<Round> checkpoint_;  // all-reduce: the newest here when it joined first
+  std::uint64_t number_ = 0;  // JoinJob::number: another one whenever other trainers join
+  struct Checkpoint {
+    Round round;
+    std::string flaw;  // why none that is here can be read
+  };
+  std::optional<Checkpoint> checkpoint_;  // all-reduce: the newest here when it joined first
   LocalTrainers trainers_;
   attached::Phase phase_;
   std::optional<NodeTrace> trace_;

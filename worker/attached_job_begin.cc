@@ -57,14 +57,15 @@ void AttachedJob::join(std::uint64_t now_ms) {
       const Result<Layout> layout = bucket_layout(tensors_, config.chunk_bytes);
       if (!layout) return fail_with(layout.error());
       const Result<std::optional<Round>> newest = context_.lanes.newest_checkpoint(config, *layout);
-      if (!newest) return fail_with(newest.error());
-      if (!*newest) {
+      if (!newest && newest.error().code == ErrorCode::kConfigMismatch) return fail_with(newest.error());
+      if (newest && !*newest) {
         joining.next_ms = now_ms + kCheckpointRetryMs;
         return;
       }
-      checkpoint_ = **newest;
+      checkpoint_ = newest ? Checkpoint{**newest, {}} : Checkpoint{Round(), newest.error().message};
     }
-    message.checkpoint_round = *checkpoint_;
+    message.checkpoint_round = checkpoint_->round;
+    message.checkpoint_flaw = checkpoint_->flaw;
   }
   context_.join_record(name()).joined_as = trainers_.node();
   context_.coordinator.send(message);

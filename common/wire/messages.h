@@ -38,7 +38,8 @@ struct JoinJob {
   std::uint32_t nodes = 1;  // as its trainers declare; an elastic job begins with that many
   std::uint32_t local_world_size = 1;
   std::uint32_t world_size = 1;
-  Round checkpoint_round;  // all-reduce: the newest checkpoint of this job that the node holds; 0: none
+  Round checkpoint_round;       // all-reduce: the newest checkpoint of this job that the node holds; 0: none
+  std::string checkpoint_flaw;  // why none that it holds can be read; empty: there is none, or one can
   // The node's pushes that it still has (worker/reduce/redo_ring.h): of this job, of all rounds from first to last
   // (last < first: none), and of how many rounds there can be some (0: it keeps none).
   JobId redo_job;
@@ -66,6 +67,7 @@ struct JoinJob {
     field(m.local_world_size, TRIB_WIRE(LocalWorldSize));
     field(m.world_size, TRIB_WIRE(WorldSize));
     field(m.checkpoint_round, TRIB_WIRE(CheckpointRound));
+    field(m.checkpoint_flaw, TRIB_WIRE(CheckpointFlaw), CutAt{});
     field(m.redo_job, TRIB_WIRE(RedoJob));
     field(m.redo_first, TRIB_WIRE(RedoFirst));
     field(m.redo_last, TRIB_WIRE(RedoLast));

@@ -101,7 +101,7 @@ std::vector<Round> ReplicaCheckpoints::rounds(const std::string& suffix) const {
 
 Status ReplicaCheckpoints::write(Round round, const ReplicaArrays& state) const {
   if (Status written = write_as(to_canonical_json(job_), round, state); !written) return written;
-  remove_older();
+  remove_all_but(round);
   return {};
 }
 
@@ -153,10 +153,13 @@ Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, co
 }
 
 // Also removes checkpoints that a crash left half written.
-void ReplicaCheckpoints::remove_older() const {
+void ReplicaCheckpoints::remove_all_but(Round newest) const {
   const std::vector<Round> there = rounds(), partial = rounds(kPartialSuffix);
   std::error_code ignored;
-  for (std::size_t i = kKept; i < there.size(); ++i) fs::remove_all(path_of(there[i]), ignored);
+  std::size_t kept = 0;
+  for (const Round round : there) {
+    if (round > newest || kept++ >= kKept) fs::remove_all(path_of(round), ignored);
+  }
   for (const Round round : partial) fs::remove_all(path_of(round) + kPartialSuffix, ignored);
 }
 

@@ -127,8 +127,8 @@ Status check_join(const JoinJob& m, const std::string& job) {
 bool same_join(const JoinJob& a, const JoinJob& b) {
   const auto all = [](const JoinJob& m) {
     return std::tie(m.job_json, m.tensors, m.node, m.nodes, m.local_world_size, m.world_size, m.checkpoint_round,
-                    m.redo_job, m.redo_first, m.redo_last, m.redo_capacity, m.redo_members, m.computes_with,
-                    m.on_devices, m.model_ranks, m.number);
+                    m.checkpoint_flaw, m.redo_job, m.redo_first, m.redo_last, m.redo_capacity, m.redo_members,
+                    m.computes_with, m.on_devices, m.model_ranks, m.number);
   };
   return all(a) == all(b);
 }

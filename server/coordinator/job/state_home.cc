@@ -157,6 +157,14 @@ Result<StateHome::Stored> OnNodes::newest(const JobConfig& config, const JobReco
       std::ranges::max_element(members, {}, [](const auto& entry) { return entry.second.join.checkpoint_round; });
   const Round checkpoint = newest->second.join.checkpoint_round;
   const Round known = record.committed;
+  for (const auto& [node, member] : members) {
+    const std::string& flaw = member.join.checkpoint_flaw;
+    if (flaw.empty()) continue;
+    const std::string said = "node " + std::to_string(node) + " (worker " + context_.peers.name_of(member.worker) +
+                             ") has no checkpoint that can be read: " + flaw;
+    if (checkpoint.value == 0) return fail(ErrorCode::kStore, in_words(config) + ": " + said);
+    context_.output.log(in_words(config) + ": " + said);
+  }
   if (checkpoint.value == 0 && known.value != 0) {
     return fail(ErrorCode::kStore,
                 in_words(config) + " was at round " + std::to_string(known.value) +

@@ -47,6 +47,7 @@ struct JoinOptions {
   std::optional<std::uint32_t> world_size;  // nodes * ranks
   std::vector<TensorSpec> tensors = {{"w", {100'000}}};
   std::uint64_t checkpoint = 0;  // all-reduce: round
+  std::string checkpoint_flaw = {};
   JobId redo_job = {};           // whose pushes the node has, from first to last
   std::uint64_t redo_first = 1, redo_last = 0;
   std::uint64_t residual_first = 1, residual_last = 0;
@@ -153,6 +154,7 @@ class Cluster : public CoordinatorOutput {
     join.nodes = options.nodes;
     join.local_world_size = options.ranks;
     join.checkpoint_round = Round(options.checkpoint);
+    join.checkpoint_flaw = options.checkpoint_flaw;
     join.redo_job = options.redo_job;
     join.redo_first = Round(options.redo_first);
     join.redo_last = Round(options.redo_last);

@@ -104,6 +104,18 @@ TEST_CASE("node 0 joins only when the checkpoint of the view before is on the di
   CHECK(session_of(std::move(attached))->resume_round() == Round(7));
 }
 
+TEST_CASE("a node whose checkpoints are damaged joins all the same, and says what is wrong") {
+  FakeNode node;
+  node.lanes.set_checkpoint(fail(ErrorCode::kStoreFormat, "checkpoint 'a': a checksum is wrong"));
+  node.run();
+  auto attached = node.attach(ring_options(node, 0, 1));
+  const auto join = node.coordinator.await<JoinJob>();
+  CHECK(join.checkpoint_round == Round());
+  CHECK(join.checkpoint_flaw == "checkpoint 'a': a checksum is wrong");
+  node.welcome(1, Round(7));
+  CHECK(session_of(std::move(attached))->resume_round() == Round(7));
+}
+
 TEST_CASE("trainers hear for whom the job waits also while a checkpoint is being written") {
   struct : TrainerPort {
     void send(TrainerId, const AttachMessage& message, std::span<const int>) override {
@@ -143,13 +155,13 @@ TEST_CASE("trainers hear for whom the job waits also while a checkpoint is being
   CHECK(lanes.looked() == looked);
 }
 
-TEST_CASE("a checkpoint that cannot be used is told to the trainers, and nothing is joined") {
+TEST_CASE("a checkpoint of another training is told to the trainers, and nothing is joined") {
   FakeNode node;
-  node.lanes.set_checkpoint(fail(ErrorCode::kStoreFormat, "checkpoint 'x': the checksum of chunk 3 does not fit"));
+  node.lanes.set_checkpoint(fail(ErrorCode::kConfigMismatch, "a checkpoint of another training: train.seed"));
   node.run();
   const Error error = error_of(node.attach(ring_options(node, 0, 1)));
-  CHECK(error.code == ErrorCode::kStoreFormat);
-  CHECK(contains(error.message, "the checksum of chunk 3 does not fit"));
+  CHECK(error.code == ErrorCode::kConfigMismatch);
+  CHECK(contains(error.message, "train.seed"));
   CHECK(node.coordinator.all<JoinJob>().empty());
 }
 

@@ -236,6 +236,21 @@ TEST_CASE("an older whole checkpoint stands in for a damaged one") {
   CHECK(sample.newest(directory.path()) == Round(5));
 }
 
+TEST_CASE("what a job that went back writes is kept, and not the damaged rounds after it") {
+  TempDir directory;
+  Sample sample;
+  for (const std::uint64_t round : {8, 9}) {
+    REQUIRE(sample.write(directory.path(), round));
+    flip_byte(fs::path(sample.of(directory.path()).path_of(Round(round))) / "shard-0.bin", 2000);
+  }
+  CHECK_FALSE(sample.newest(directory.path()));
+  REQUIRE(sample.write(directory.path(), 6));  // another node had round 5
+  CHECK(sample.newest(directory.path()) == Round(6));
+  REQUIRE(sample.write(directory.path(), 7));
+  CHECK(sample.newest(directory.path()) == Round(7));
+  CHECK(sample.read(directory.path(), 6));
+}
+
 TEST_CASE("a checkpoint of another optimizer or one put in the wrong place is refused") {
   TempDir directory;
   Sample sample;

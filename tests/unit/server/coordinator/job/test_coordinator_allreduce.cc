@@ -149,6 +149,29 @@ TEST_CASE("an all-reduce job goes on from the newest checkpoint that any node ha
   }
 }
 
+TEST_CASE("a node whose checkpoints are damaged keeps no all-reduce job from the checkpoint of another node") {
+  for (const std::uint64_t other : {0, 30}) {
+    CAPTURE(other);
+    Cluster cluster(0);
+    cluster.everybody(2);
+    cluster.join(0, ring(0, 2, other));
+    JoinOptions damaged = ring(1, 2);
+    damaged.checkpoint_flaw = "checkpoint '/store/mnist-round-40': a checksum is wrong";
+    cluster.join(1, damaged);
+    for (std::uint32_t w = 0; w < 2; ++w) {
+      if (other != 0) {
+        CHECK(welcome_of(cluster, w).resume_round == Round(other));
+      } else {
+        CHECK_FALSE(cluster.only<JobWelcome>(worker_peer(w)));
+        const auto refused = cluster.only<ControlError>(worker_peer(w));
+        REQUIRE(refused);
+        CHECK(refused->message.find("node 1 (worker host1)") != std::string::npos);
+        CHECK(refused->message.find("'/store/mnist-round-40': a checksum is wrong") != std::string::npos);
+      }
+    }
+  }
+}
+
 TEST_CASE("an all-reduce job that was at some round does not begin anew when no node has a checkpoint") {
   for (const bool changed : {false, true}) {
     CAPTURE(changed);
