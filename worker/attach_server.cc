@@ -137,7 +137,7 @@ Heartbeat AttachServer::heartbeat() const {
 }
 
 void AttachServer::drain() {
-  post([](NodeJobs& jobs, std::uint64_t) { jobs.drain(); });
+  post([](NodeJobs& jobs, std::uint64_t now) { jobs.drain(now); });
 }
 
 void AttachServer::abandon(std::string reason) {

@@ -295,9 +295,9 @@ void AttachedJob::lane_failed(const LaneFailure& failure, std::uint64_t now_ms) 
   }
 }
 
-void AttachedJob::drain(const Error& why) {
+void AttachedJob::drain(const Error& why, std::uint64_t now_ms) {
   // The coordinator has been told, and asks its trainers to stop: servers may have a part of the view's first round.
-  if (Running* running = std::get_if<Running>(&phase_)) running->drain.emplace(kStopRequestMs, 0);
+  if (Running* running = std::get_if<Running>(&phase_)) running->drain.emplace(kStopRequestMs, now_ms);
   if (!running() && takes_trainers()) fail_with(why);
 }
 
@@ -499,7 +499,6 @@ void AttachedJob::tick(Running& running, std::uint64_t now_ms) {
     return end(running, running.found->stop);
   }
   if (running.drain && running.job->state() < RegionState::kStopRequested) {
-    if (running.drain->since_ms() == 0) running.drain->renew(now_ms);
     if (reached > running.begun || running.drain->over(running.job->answers(), now_ms))
       running.job->set_state(RegionState::kStopRequested);
   }

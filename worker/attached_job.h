@@ -106,8 +106,8 @@ class AttachedJob {
   // All-reduce: what the view's other nodes need to connect to this one.
   void publish(const PeerAddress& address, std::uint64_t now_ms);
   void tick(std::uint64_t now_ms);
-  void drain(const Error& why);             // it stops after its round, or does not begin
-  void abandon(const std::string& reason);  // its view is cut
+  void drain(const Error& why, std::uint64_t now_ms);  // it stops after its round, or does not begin
+  void abandon(const std::string& reason);             // its view is cut
 
  private:
   template <class Phase>

@@ -259,10 +259,10 @@ void NodeJobs::tick(std::uint64_t now_ms) {
   erase_finished();
 }
 
-void NodeJobs::drain() {
+void NodeJobs::drain(std::uint64_t now_ms) {
   if (std::exchange(draining_, true)) return;
   context_.coordinator.send(DrainRequest{context_.options.incarnation});
-  for (AttachedJob& job : jobs_) job.drain({ErrorCode::kUnavailable, kStopping});
+  for (AttachedJob& job : jobs_) job.drain({ErrorCode::kUnavailable, kStopping}, now_ms);
   erase_finished();
 }
 

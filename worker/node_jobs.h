@@ -59,7 +59,7 @@ class NodeJobs {
 
   // Stop everything in good order. drained(): no trainer takes part in a view or has still to detach from one that
   // ended in good order, and the coordinator has no part of ours open, as far as known.
-  void drain();
+  void drain(std::uint64_t now_ms);
   bool drained() const;
   // No more patience: fails what is left.
   void abandon(const std::string& reason, std::uint64_t now_ms);

@@ -252,7 +252,7 @@ void ServerSim::send(ControlMessage message) {
     const Version loaded(loaded_for->resume_round.value);
     if (kept->min_version != loaded || kept->max_version != loaded) loaded_for.reset();
   }
-  // What could not be loaded is not there.
+  // A load that failed leaves nothing.
   if (const auto* ready = std::get_if<ShardReady>(&message); ready && !ready->ok) {
     loads_[ready->job].loaded_for.reset();
   }

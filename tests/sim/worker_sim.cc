@@ -75,7 +75,7 @@ std::uint32_t WorkerSim::node_of(const std::string& name) {
 
 void WorkerSim::drain() {
   world_.stops();
-  jobs_->drain();
+  jobs_->drain(now_ms());
   world_.wake_trainers(node_);
 }
 

@@ -11,17 +11,14 @@ std::uint32_t RedoKeeper::rounds_for(const JobConfig& config, const Layout& layo
   return std::min(redo_rounds(config, push_bytes(layout, config.push)), max_rounds_);
 }
 
-RedoKeeper::~RedoKeeper() {
-  while (!kept_.empty()) forget(std::string(kept_.begin()->first));
-}
-
 void RedoKeeper::adopt(const JobConfig& config, NodeRank node, const std::vector<TensorSpec>& tensors,
                        std::span<const std::uint32_t> model_ranks, FileDescriptor fd, std::uint64_t now_ms) {
   if (kept_.contains(config.name) || !has_rounds(config)) return;
   auto ring = RedoRing::adopt(std::move(fd), node, tensors, config.push, model_ranks);
   if (!ring) return logger_->info("{}: {}", job_in_words(config.name), ring.error().message);
   const std::uint64_t bytes = (*ring)->memory().size();
-  if (!budget_->take(bytes)) {
+  auto share = BudgetShare::take(budget_, bytes);
+  if (!share) {
     return logger_->warn(
         "{}: the pushes that an earlier worker kept ({} MB) do not fit into [limits] max_shared_memory",
         job_in_words(config.name), bytes / 1'000'000);
@@ -29,7 +26,7 @@ void RedoKeeper::adopt(const JobConfig& config, NodeRank node, const std::vector
   const RedoRing::Range range = (*ring)->kept();
   logger_->info("{}: took over what an earlier worker had pushed, up to round {}", job_in_words(config.name),
                 range.last.value);
-  kept_[config.name] = {std::move(*ring), bytes, now_ms};
+  kept_[config.name] = {std::move(*ring), std::move(share), now_ms};
 }
 
 bool RedoKeeper::busy(const std::string& job) const {
@@ -67,7 +64,7 @@ std::string RedoKeeper::describe(const JobConfig& config, JoinJob& join, std::ui
   }
   const std::uint64_t bytes = RedoRing::bytes_needed(*layout, config.push, rounds, residual_rounds(config));
   // One of another rank of the node's, or of another part of the model, goes when the view begins.
-  const std::uint64_t used = budget_->used() - spare - (kept == kept_.end() ? 0 : kept->second.bytes);
+  const std::uint64_t used = budget_->used() - spare - (kept == kept_.end() ? 0 : kept->second.ring->memory().size());
   if (bytes > budget_->limit() || used > budget_->limit() - bytes) {
     return "[limits] max_shared_memory has no room for the pushes of " + std::to_string(rounds) + " rounds (" +
            std::to_string(bytes / 1'000'000) + " MB)";
@@ -80,7 +77,7 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
                                                     const JobWelcome& m, std::uint64_t now_ms) {
   if (const auto kept = kept_.find(config.name);
       kept != kept_.end() && (!m.redo || !kept->second.ring->fits(m.job, node, layout, config.push))) {
-    forget(config.name);
+    kept_.erase(kept);
   }
   const auto lost = std::ranges::find_if(m.redo_after, [&](Version has) { return has.value < m.resume_round.value; });
   if (!m.redo && lost == m.redo_after.end()) return std::shared_ptr<RedoRing>();
@@ -97,7 +94,8 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
     // (It was reckoned with another chunk size when the node joined.)
     const std::uint32_t rounds = std::max(rounds_for(config, layout), kMinRedoRounds);
     const std::uint64_t bytes = RedoRing::bytes_needed(layout, config.push, rounds, residual_rounds(config));
-    if (!budget_->take(bytes)) {
+    auto share = BudgetShare::take(budget_, bytes);
+    if (!share) {
       return fail(ErrorCode::kLimit, job_in_words(config.name) + " needs " + std::to_string(bytes) +
                                          " bytes to keep what it pushes, " + std::to_string(budget_->used()) + " of " +
                                          std::to_string(budget_->limit()) +
@@ -105,11 +103,8 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
                                          "recovery.redo_mb (0: nothing is kept)");
     }
     auto ring = RedoRing::create(m.job, node, layout, config.push, rounds, residual_rounds(config));
-    if (!ring) {
-      budget_->give_back(bytes);
-      return tl::unexpected(ring.error());
-    }
-    kept = kept_.emplace(config.name, Kept{std::move(*ring), bytes, now_ms}).first;
+    if (!ring) return tl::unexpected(ring.error());
+    kept = kept_.emplace(config.name, Kept{std::move(*ring), std::move(share), now_ms}).first;
   }
   RedoRing& ring = *kept->second.ring;
   // Rounds that other nodes took part in could not be summed again as they were.
@@ -118,16 +113,9 @@ Result<std::shared_ptr<RedoRing>> RedoKeeper::begin(const JobConfig& config, Nod
   return kept->second.ring;
 }
 
-void RedoKeeper::forget(const std::string& job) {
-  const auto kept = kept_.find(job);
-  if (kept == kept_.end()) return;
-  budget_->give_back(kept->second.bytes);
-  kept_.erase(kept);
-}
-
 void RedoKeeper::covered(JobId job, Round round) {
   const auto kept = std::ranges::find_if(kept_, [&](const auto& entry) { return entry.second.ring->job() == job; });
-  if (kept != kept_.end() && kept->second.ring->kept().last <= round) forget(std::string(kept->first));
+  if (kept != kept_.end() && kept->second.ring->kept().last <= round) kept_.erase(kept);
 }
 
 void RedoKeeper::in_use(const std::string& job, std::uint64_t now_ms) {
@@ -135,9 +123,7 @@ void RedoKeeper::in_use(const std::string& job, std::uint64_t now_ms) {
 }
 
 void RedoKeeper::tick(std::uint64_t now_ms) {
-  const auto old =
-      std::ranges::find_if(kept_, [&](const auto& entry) { return now_ms > entry.second.seen_ms + kKeepMs; });
-  if (old != kept_.end()) forget(std::string(old->first));
+  std::erase_if(kept_, [&](const auto& entry) { return now_ms > entry.second.seen_ms + kKeepMs; });
 }
 
 }  // namespace tributary

@@ -23,9 +23,6 @@ class RedoKeeper {
   // max_rounds: that a ring has, whatever the job would like.
   RedoKeeper(std::shared_ptr<MemoryBudget> budget, std::uint32_t max_rounds, Logger logger)
       : budget_(std::move(budget)), max_rounds_(max_rounds), logger_(logger) {}
-  ~RedoKeeper();
-  RedoKeeper(const RedoKeeper&) = delete;
-  RedoKeeper& operator=(const RedoKeeper&) = delete;
 
   // Takes the ring of an earlier worker process from a trainer. Ignores it if there is a ring already, or if it is no
   // such ring (with a line in the log).
@@ -50,10 +47,9 @@ class RedoKeeper {
  private:
   struct Kept {
     std::shared_ptr<RedoRing> ring;
-    std::uint64_t bytes = 0;
+    std::shared_ptr<const BudgetShare> share;
     std::uint64_t seen_ms = 0;
   };
-  void forget(const std::string& job);
   std::uint32_t rounds_for(const JobConfig& config, const Layout& layout) const;
 
   const std::shared_ptr<MemoryBudget> budget_;

@@ -48,7 +48,7 @@ struct JoinOptions {
   std::vector<TensorSpec> tensors = {{"w", {100'000}}};
   std::uint64_t checkpoint = 0;  // all-reduce: round
   std::string checkpoint_flaw = {};
-  JobId redo_job = {};           // whose pushes the node has, from first to last
+  JobId redo_job = {};  // whose pushes the node has, from first to last
   std::uint64_t redo_first = 1, redo_last = 0;
   std::uint64_t residual_first = 1, residual_last = 0;
   std::uint32_t redo_capacity = 0;
