@@ -76,11 +76,11 @@ run_lint() {
   failed=$((failed + bad))
 }
 
-# run_preset PRESET LABELS BESIDE TARGET...: LABELS is a regular expression over CTest labels; BESIDE: how many tests run
-# at a time. Tests labelled gpu need a device: they are built, where CUDA is, and run by hand or by bench/gpu_check.
+# run_preset PRESET LABELS TARGET...: LABELS is a regular expression over CTest labels. Tests labelled gpu need a device:
+# they are built, where CUDA is, and run by hand or by bench/gpu_check.
 run_preset() {
-  local preset=$1 labels=$2 beside=$3
-  shift 3
+  local preset=$1 labels=$2
+  shift 2
   local build=build/$preset started=$SECONDS
   echo "== $preset: build"
   mkdir -p "$build"
@@ -96,7 +96,7 @@ run_preset() {
   echo "== $preset: built in $((SECONDS - started)) s; tests labelled $labels"
   local report=$PWD/$build/junit.xml
   rm -f "$report"
-  ctest --test-dir "$build" -j "$beside" -L "$labels" -LE '^gpu$' --no-tests=error --output-on-failure --output-junit "$report"
+  ctest --test-dir "$build" -j "$jobs" -L "$labels" -LE '^gpu$' --no-tests=error --output-on-failure --output-junit "$report"
   local status=$? ok=0 all=0 left_out=0
   if [ -f "$report" ]; then
     all=$(grep -c '<testcase ' "$report")
@@ -129,19 +129,19 @@ if [ "$wanted" = all ] || [ "$wanted" = lint ]; then run_lint; fi
 if [ "$wanted" = all ] || [ "$wanted" = release ]; then
   mkdir -p build
   if scripts/portable_parts.sh build/portable-parts >build/portable-parts.log 2>&1; then
-    run_preset portable '^(unit|io|sim|e2e)$' $((jobs * 3 / 2)) all  # those of daemons wait for a third of their time
+    run_preset portable '^(unit|io|sim|e2e)$' all
   elif [ $? -eq 3 ]; then
     skipped+=$'\n'"skipped: test_wheel: $(tail -n 1 build/portable-parts.log)"
-    run_preset release '^(unit|io|sim|e2e)$' $((jobs * 3 / 2)) all
+    run_preset release '^(unit|io|sim|e2e)$' all
   else
     not_built "portable: what it is linked with" build/portable-parts.log
   fi
 fi
 if [ "$wanted" = all ] || [ "$wanted" = asan-ubsan ]; then
-  run_preset asan-ubsan '^(unit|io|sim)$' "$jobs" tests_unit tests_io tests_sim
+  run_preset asan-ubsan '^(unit|io|sim)$' tests_unit tests_io tests_sim
 fi
 # Under TSan only what has threads, which the simulator has not, and uses neither ZeroMQ nor RocksDB, which are not instrumented.
-if [ "$wanted" = all ] || [ "$wanted" = tsan ]; then run_preset tsan '^unit$' "$jobs" tests_unit; fi
+if [ "$wanted" = all ] || [ "$wanted" = tsan ]; then run_preset tsan '^unit$' tests_unit; fi
 
 printf '%s\n%s\n' "$skipped" "$broken" | sed '/^$/d'
 echo "$passed passed, $failed failed"

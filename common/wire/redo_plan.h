@@ -15,9 +15,9 @@ namespace tributary {
 inline constexpr std::uint32_t kMinRedoRounds = 16, kMaxRedoRounds = 256;
 // Rounds that a ring keeps residuals of, where the encoding has them: the last one that the node encoded, and the one
 // before, where a view may begin. A gate makes it one more: a round whose decision no answer has told cannot be repeated.
-inline constexpr std::uint32_t kMinResidualRounds = 2;
+inline constexpr std::uint32_t kMinResidualRounds = 2, kMaxResidualRounds = 3;
 inline std::uint32_t residual_rounds(const JobConfig& config) {
-  return kMinResidualRounds + (has_gate(config) ? 1 : 0);
+  return has_gate(config) ? kMaxResidualRounds : kMinResidualRounds;
 }
 // The most rounds that are pushed between the approach of a snapshot's round and its end on the disks.
 inline constexpr std::uint64_t kRoundsOfSnapshot = 32;

@@ -17,7 +17,6 @@ enum class Mutation {
   kMixedStates,       // what the ranks of a node keep is mixed up
   kFailedDrop,        // a view opens on a server that could not drop what an earlier view has left
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
-  kHastyEnd,          // servers hear of a view's end in good order while nodes lack its last answers
   kWritesAtReceipt,   // a worker writes over what a server was told, and has still to add
   kForgottenJob,      // the coordinator takes no notice of what stores have of jobs that its registry does not know
   // Inside the product's own code (tests/sim/plant.py):
@@ -53,10 +52,6 @@ enum class Mutation {
   kForgottenStep,      // all-reduce: a replica goes on with the step counts of a fresh one
   kUncheckedArrays,    // a chunk's arrays are read without a look at their checksum
   kForgottenLoad,      // what was loaded for a view that never began is loaded again
-  kOtherLoad,          // a view goes on with what was loaded of another round
-  kOtherNodesLoad,     // elastic: or for other nodes, whose residuals it has
-  kStrayChunk,         // a chunk that is loaded for one view goes into the lane's state of the next one
-  kEarlyTold,          // what is being dropped is still told of
   kKeptUnsaved,        // what servers keep between two views is not written when one of them goes
   kHastyDrain,         // a server may go before all servers have said what they keep
   kSilentLoss,         // a server goes without a word about rounds that it alone had

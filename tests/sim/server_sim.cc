@@ -344,12 +344,6 @@ void ServerSim::send(PeerId to, const ControlMessage& message) {
     const std::uint64_t every = std::max<std::uint64_t>(world_.job(at->job).scenario.snapshot_rounds, 1);
     at->round = Round((at->round.value + every - 1) / every * every);
   }
-  const auto* stop = std::get_if<StopJob>(&message);
-  if (stop && stop->kind != StopKind::kRestart && world_.mutation == Mutation::kHastyEnd) {
-    for (const auto& [peer, incarnation] : peers_) {
-      if (servers_.contains(incarnation)) coordinator_listener_->send(peer, Packet{message, {}, {}});
-    }
-  }
   coordinator_listener_->send(to, Packet{std::move(said), {}, {}});
 }
 

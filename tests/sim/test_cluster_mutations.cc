@@ -183,22 +183,6 @@ TEST_CASE("a server that loads again what it has loaded for a view that never be
   CHECK(finds(Mutation::kForgottenLoad, 572));
 }
 
-TEST_CASE("a view that goes on with what was loaded of another round is found") {
-  CHECK(finds(Mutation::kOtherLoad, 1738));
-}
-
-TEST_CASE("a view that goes on with what was loaded for other nodes is found") {
-  CHECK(finds(Mutation::kOtherNodesLoad, 1738));
-}
-
-TEST_CASE("a server that tells of snapshots which are just being dropped is found") {
-  CHECK(finds(Mutation::kEarlyTold, 1738));
-}
-
-TEST_CASE("a chunk that is loaded for another view is found") {
-  CHECK(finds(Mutation::kStrayChunk, 1738));
-}
-
 // ---- Inside the coordinator's, and the readers' ----
 
 TEST_CASE("a checkpoint that is finished too early is found") {
@@ -223,10 +207,6 @@ TEST_CASE("a ring whose ends do not hear of each other is found") {
 
 TEST_CASE("a replica that does not go on with its own step is found") {
   CHECK(finds(Mutation::kForgottenStep, 7));
-}
-
-TEST_CASE("a view that its servers close before nodes have its last answers is found") {
-  CHECK(finds(Mutation::kHastyEnd, 1738));
 }
 
 TEST_CASE("a server that lets go of what it keeps between views is found") {

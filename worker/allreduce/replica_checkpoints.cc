@@ -101,7 +101,7 @@ std::vector<Round> ReplicaCheckpoints::rounds(const std::string& suffix) const {
 
 Status ReplicaCheckpoints::write(Round round, const ReplicaArrays& state) const {
   if (Status written = write_as(to_canonical_json(job_), round, state); !written) return written;
-  remove_all_but(round);
+  remove_older(round);
   return {};
 }
 
@@ -153,12 +153,12 @@ Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, co
 }
 
 // Also removes checkpoints that a crash left half written.
-void ReplicaCheckpoints::remove_all_but(Round newest) const {
+void ReplicaCheckpoints::remove_older(Round newest) const {
   const std::vector<Round> there = rounds(), partial = rounds(kPartialSuffix);
   std::error_code ignored;
   std::size_t kept = 0;
   for (const Round round : there) {
-    if (round > newest || kept++ >= kKept) fs::remove_all(path_of(round), ignored);
+    if (round <= newest && kept++ >= kKept) fs::remove_all(path_of(round), ignored);
   }
   for (const Round round : partial) fs::remove_all(path_of(round) + kPartialSuffix, ignored);
 }

@@ -3,7 +3,7 @@
 //   STORE/allreduce/NAME-round-R/   a checkpoint of one shard, as servers write it (common/files/checkpoint_manifest.h)
 //
 // So `tributary checkpoint list`, `verify` and `export` read them, too. A checkpoint is written in a directory next to
-// its final one, synced and renamed; every value is also checked when it is read. The last two that were written are kept.
+// its final one, synced and renamed; every value is also checked when it is read. The last two are kept.
 //
 // Thread rule: const; one thread at a time for a job's directories.
 #pragma once
@@ -36,8 +36,8 @@ class ReplicaCheckpoints {
   // layout outlives this.
   ReplicaCheckpoints(std::string store_path, JobConfig job, const Layout& layout);
 
-  // Writes the checkpoint of `round`, replacing an existing one, and removes all of the job's but that and the one before.
-  // (Later ones are damaged, or of a training that was given up: the job went on from an earlier round.)
+  // Writes the checkpoint of `round`, replacing an existing one, and removes the job's older ones but for the newest of
+  // them. (Later ones could not be read when the job began: they stay until the job comes to their round.)
   Status write(Round round, const ReplicaArrays& state) const;
 
   // kNotFound, kIo, or kStore: the message names file and flaw.
@@ -55,7 +55,7 @@ class ReplicaCheckpoints {
   // Returns the rounds of all directories whose names end with `suffix`, complete or not, newest first.
   std::vector<Round> rounds(const std::string& suffix = {}) const;
   Status write_as(const std::string& job_json, Round round, const ReplicaArrays& state) const;
-  void remove_all_but(Round newest) const;
+  void remove_older(Round newest) const;
   Status same_training(Round round, const std::string& path, const std::string& job_json,
                        std::uint64_t layout_hash) const;
 

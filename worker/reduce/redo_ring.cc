@@ -94,7 +94,7 @@ RedoRing::RedoRing(SharedMemory memory, JobId job, NodeRank node, std::uint64_t 
 
 Result<std::shared_ptr<RedoRing>> RedoRing::create(JobId job, NodeRank node, const Layout& layout, EncodingSpec push,
                                                    std::uint32_t rounds, std::uint32_t residuals) {
-  TRIB_ASSERT(rounds > residuals && residuals >= kMinResidualRounds);
+  TRIB_ASSERT(rounds >= residuals && residuals >= kMinResidualRounds && residuals <= kMaxResidualRounds);
   Places places(layout, push, rounds, residuals);
   auto memory =
       SharedMemory::create(places.end, "the pushes that are kept for lost servers", SharedMemory::Peers::kWrite);
@@ -133,7 +133,7 @@ Result<std::shared_ptr<RedoRing>> RedoRing::adopt(FileDescriptor fd, NodeRank no
   if (header.node != node.value) return foreign("is of node " + std::to_string(header.node));
   if (header.push_id != static_cast<std::uint32_t>(push.id)) return foreign("has another encoding");
   if (header.rounds == 0 || header.rounds > kMaxRedoRounds) return foreign("has an impossible number of rounds");
-  if (header.residuals < kMinResidualRounds || header.residuals >= header.rounds) {
+  if (header.residuals < kMinResidualRounds || header.residuals > kMaxResidualRounds) {
     return foreign("has residuals of an impossible number of rounds");
   }
   const std::optional<Layout> layout = part_of(tensors, header.chunk_elements, model_ranks);
@@ -288,7 +288,10 @@ RedoRing::Range RedoRing::residuals() const {
     if (found.last < found.first || Round(said - 1) > found.last) found = {Round(said - 1), Round(said - 1)};
   }
   if (found.last < found.first) return found;
-  while (found.first.value > 0 && all_have(Round(found.first.value - 1))) found.first = Round(found.first.value - 1);
+  const auto count = [&] { return found.last.value - found.first.value + 1; };  // bounded: trainers can write meanwhile
+  while (found.first.value > 0 && count() < places_.residuals && all_have(Round(found.first.value - 1))) {
+    found.first = Round(found.first.value - 1);
+  }
   return found;
 }
 

@@ -47,7 +47,7 @@ class RedoRing {
   static std::uint64_t bytes_needed(const Layout& layout, EncodingSpec push, std::uint32_t rounds,
                                     std::uint32_t residuals = kMinResidualRounds);
 
-  // REQUIRES: rounds > residuals >= kMinResidualRounds. kLimit: the machine has no memory for the ring.
+  // REQUIRES: rounds >= residuals, which is 2 or 3. kLimit: the machine has no memory for the ring.
   static Result<std::shared_ptr<RedoRing>> create(JobId job, NodeRank node, const Layout& layout, EncodingSpec push,
                                                   std::uint32_t rounds, std::uint32_t residuals = kMinResidualRounds);
   // Maps a ring of another process, for the part of the same tensors that these model ranks hold. kMalformed: it is no

@@ -236,7 +236,7 @@ TEST_CASE("an older whole checkpoint stands in for a damaged one") {
   CHECK(sample.newest(directory.path()) == Round(5));
 }
 
-TEST_CASE("what a job that went back writes is kept, and not the damaged rounds after it") {
+TEST_CASE("what a job that went back writes is kept beside the damaged rounds after it") {
   TempDir directory;
   Sample sample;
   for (const std::uint64_t round : {8, 9}) {

@@ -96,6 +96,18 @@ TEST_CASE("a ring has the rounds that are of use to its job, no more than fit, a
   CHECK(redo_rounds(config, 1u << 20) == kMaxRedoRounds);
 }
 
+TEST_CASE("a ring of a job with a gate has room for the residuals of a round more") {
+  for (const bool gate : {false, true}) {
+    Keeper k;
+    k.config.push = EncodingId::kInt8;
+    if (gate) k.config.gate.clip_norm = 1.0;
+    const auto ring = k.begin();
+    CHECK(ring->memory().size() == RedoRing::bytes_needed(*k.layout, k.config.push, 20, gate ? 3 : 2));
+    CHECK(k.budget->used() == ring->memory().size());
+    CHECK((ring->area(ChunkIndex(0), Round(0)) == ring->area(ChunkIndex(0), Round(2))) != gate);
+  }
+}
+
 TEST_CASE("a ring ages from the beginning of its view on") {
   Keeper k;
   k.begin();
