@@ -153,11 +153,8 @@ class AttachedJob {
   const std::shared_ptr<const JobPlan> plan_;
   const std::vector<TensorSpec> tensors_;
   std::uint64_t number_ = 0;  // JoinJob::number: another one whenever other trainers join
-  struct Checkpoint {
-    Round round;
-    std::string flaw;  // why none that is here can be read
-  };
-  std::optional<Checkpoint> checkpoint_;  // all-reduce: the newest here when it joined first
+  // All-reduce: the newest that was here when it joined first, or why none can be read.
+  std::optional<Result<Round>> checkpoint_;
   LocalTrainers trainers_;
   attached::Phase phase_;
   std::optional<NodeTrace> trace_;

@@ -62,10 +62,10 @@ void AttachedJob::join(std::uint64_t now_ms) {
         joining.next_ms = now_ms + kCheckpointRetryMs;
         return;
       }
-      checkpoint_ = newest ? Checkpoint{**newest, {}} : Checkpoint{Round(), newest.error().message};
+      checkpoint_ = newest.map([](const std::optional<Round>& round) { return *round; });
     }
-    message.checkpoint_round = checkpoint_->round;
-    message.checkpoint_flaw = checkpoint_->flaw;
+    message.checkpoint_round = checkpoint_->value_or(Round());
+    if (!*checkpoint_) message.checkpoint_flaw = checkpoint_->error().message;
   }
   context_.join_record(name()).joined_as = trainers_.node();
   context_.coordinator.send(message);

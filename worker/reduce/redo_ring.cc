@@ -10,7 +10,6 @@
 #include "common/base/round_up.h"
 #include "common/base/weight.h"
 #include "common/wire/messages.h"
-#include "common/wire/redo_plan.h"
 #include "worker/reduce/node_gather.h"
 
 namespace tributary {
@@ -48,14 +47,15 @@ constexpr std::uint64_t kImpossibleRound = ~0ull / 2;
 }  // namespace
 
 RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds, std::uint32_t residual_count)
-    : slots(rounds + 1), residuals(residual_count) {
+    : residuals(residual_count) {
   const auto encoding = make_encoding(push);
-  entries_at = round_up(sizeof(Header), kRingAlign) + round_up(std::size_t{slots} * sizeof(GateWord), kRingAlign);
+  const std::size_t slots = std::size_t{rounds} + 1;
+  entries_at = round_up(sizeof(Header), kRingAlign) + round_up(slots * sizeof(GateWord), kRingAlign);
   begin = entries_at + round_up(layout.chunks() * slots * sizeof(Entry), kRingAlign);
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     groups.push_back(layout.groups_of(ChunkIndex(c)).size());
     settings_at.push_back(begin);
-    begin += std::size_t{slots} * groups.back() * sizeof(StepSettings);
+    begin += slots * groups.back() * sizeof(StepSettings);
   }
   begin = round_up(begin, kRingAlign);
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
@@ -63,13 +63,13 @@ RedoRing::Places::Places(const Layout& layout, EncodingSpec push, std::uint32_t 
     frame_at.push_back(slot_bytes);
     slot_bytes += round_up(frame_bytes.back(), kRingAlign);
   }
-  end = begin + std::size_t{slots} * slot_bytes;
+  end = begin + slots * slot_bytes;
   if (!encoding->keeps_residual()) return;
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
     const std::size_t elements = layout.chunk(ChunkIndex(c)).elements;
     area_bytes.push_back(round_up(residual_offset(frame_bytes[c]) + elements * sizeof(float), kRingAlign));
     area_at.push_back(end);
-    end += std::size_t{residuals} * area_bytes.back();
+    end += residuals * area_bytes.back();
   }
 }
 

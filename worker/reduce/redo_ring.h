@@ -71,7 +71,7 @@ class RedoRing {
   std::size_t slot_offset(Round round) const { return places_.begin + round.value % slots() * places_.slot_bytes; }
   std::size_t slots_offset() const { return places_.begin; }
   std::size_t slot_bytes() const { return places_.slot_bytes; }
-  std::uint32_t slots() const { return places_.slots; }
+  std::uint32_t slots() const { return rounds_ + 1; }
   std::span<const std::byte> written(ChunkIndex chunk, Round round) const;
   // Keeps the settings that trainers send with the round's gradient. Call it before publish().
   void note_settings(ChunkIndex chunk, Round round, SaidSettings said);
@@ -122,7 +122,7 @@ class RedoRing {
   // The layout of the memory, in bytes.
   struct Places {
     Places(const Layout& layout, EncodingSpec push, std::uint32_t rounds, std::uint32_t residuals);
-    std::uint32_t slots = 0, residuals = 0;
+    std::size_t residuals = 0;                       // of a chunk
     std::vector<std::size_t> groups, settings_at;    // by chunk: how many settings an entry has; of its first slot's
     std::vector<std::size_t> frame_bytes, frame_at;  // by chunk: of one frame; from where its slot begins
     std::vector<std::size_t> area_bytes, area_at;    // by chunk: of one area; both are 0 if there are none
