@@ -324,7 +324,6 @@ class Walk(unittest.TestCase):
         self.walk(self.readme, with_torch=False)
 
     def test_with_torch(self) -> None:
-        self.demo_trains()
         self.walk([*next_steps(self.checkout), *self.readme], with_torch=True)
 
     def test_what_measures_is_built_apart(self) -> None:

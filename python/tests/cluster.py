@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -51,11 +50,11 @@ def environment(**more: str) -> dict[str, str]:
 def outputs_of_ranks(
     words: list[Any], ranks: int, timeout: float, stderr: int | None = subprocess.STDOUT
 ) -> list[tuple[str, int]]:
-    """Output of each rank of a Python program that meets over a process group of torch's, and its exit status."""
+    """Output of each rank of a Python file that meets over a process group of torch's, and its exit status."""
     port = str(free_port())
     processes = [
         subprocess.Popen(
-            [sys.executable, *words],
+            [*forks.python(), *words],
             env=environment(RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port),
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forks
 from cluster import BIN, Cluster, environment, free_port
 
 RANKS = 2
@@ -100,7 +101,7 @@ class ByRun(Launched):
         self._start(
             [
                 *(str(BIN / "tributary"), "run", "--servers", "1", "--nodes", str(RANKS), "--fresh"),
-                *("--base-dir", str(base), "--", sys.executable, *self.command),
+                *("--base-dir", str(base), "--", *forks.python(), *self.command),
             ],
             "run.log",
         )

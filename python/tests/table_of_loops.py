@@ -18,6 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import forks
 from cluster import BIN, REPOSITORY, environment, processes_of
 from loops import LOOPS
 
@@ -34,15 +35,19 @@ class Run:
         self.said = folder / "said"
         self.said.mkdir(parents=True, exist_ok=True)
         run = [str(BIN / "tributary"), "run", "--servers", "2", "--nodes", "2", "--base-dir", str(folder / "run"), "--"]
-        program = str(REPOSITORY / "python" / "tests" / "loops.py")
-        self.command = [*run, sys.executable, program, loop]
+        self.launcher = run
+        self.program = [str(REPOSITORY / "python" / "tests" / "loops.py"), loop]
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, python: list[str]) -> None:
         variables = environment(TRIBUTARY_LOOPS=str(self.said), TRIBUTARY_LOOPS_PROCESSES=str(self.processes))
         with open(self.folder / "out", "ab") as out:
             self.process = subprocess.Popen(
-                self.command, env=variables, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                [*self.launcher, *python, *self.program],
+                env=variables,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def wait(self) -> int:
@@ -88,7 +93,9 @@ def end_something(run: Run, how: str, round: int, word: str = "round") -> list[i
     Args:
         word: of the round's line.
     """
-    run.start()
+    # A signal to a group goes to a rank's processes, too.
+    python = [sys.executable] if how == "SIGTERM to the group" else forks.python()
+    run.start(python)
     if how == "calm":
         return [run.wait()]
     run.wait_for_round(round, word)
@@ -105,7 +112,7 @@ def end_something(run: Run, how: str, round: int, word: str = "round") -> list[i
         os.kill(processes_of(program, run.folder)[0], signal.SIGKILL)
         return [run.wait()]
     first = run.wait()
-    run.start()
+    run.start(python)
     return [first, run.wait()]
 
 

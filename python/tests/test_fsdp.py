@@ -7,12 +7,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
 
+import forks
 from cluster import BIN, environment, outputs_of_ranks, processes_of
 from test_cluster import WithDaemons, say
 from test_parallel import Runs
@@ -49,7 +49,15 @@ class Digests(WithDaemons):
     def run_of(self, optimizer: str, nodes: int, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
         command = [BIN / "tributary", "run", "--servers", "1", "--nodes", str(nodes), "--ranks-per-node", str(ranks)]
         self.base = self.folder / f"{optimizer}-{nodes}"
-        command += ["--base-dir", self.base, "--", sys.executable, HERE / "fsdp_digest.py", optimizer, str(self.ROUNDS)]
+        command += [
+            "--base-dir",
+            self.base,
+            "--",
+            *forks.python(),
+            HERE / "fsdp_digest.py",
+            optimizer,
+            str(self.ROUNDS),
+        ]
         self.output = self.folder / "output"
         with open(self.output, "wb") as output:
             process = subprocess.Popen(command, env=environment(), stdout=output, stderr=subprocess.STDOUT)

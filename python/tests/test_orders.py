@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 
+import forks
 from cluster import BIN, value_of
 from test_cluster import WithDaemons
 
@@ -72,7 +72,7 @@ class OwnOrders(WithDaemons):
         program.write_text(text)
         options = ["--servers", "1", "--nodes", "2", "--ranks-per-node", str(ranks), "--fresh", "--base-dir"]
         ran = subprocess.run(
-            [BIN / "tributary", "run", *options, self.folder / name, "--", sys.executable, program, *words],
+            [BIN / "tributary", "run", *options, self.folder / name, "--", *forks.python(), program, *words],
             capture_output=True,
             text=True,
             check=False,

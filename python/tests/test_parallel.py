@@ -8,11 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
 
+import forks
 import torch
 from cluster import BIN, REPOSITORY, environment, outputs_of_ranks, processes_of
 from test_cluster import WithDaemons, say
@@ -68,7 +70,7 @@ class Runs(WithDaemons):
     @contextlib.contextmanager
     def run_of(self, example: str, size: int, nodes: int, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
         command = [BIN / "tributary", "run", "--servers", "2", "--nodes", str(nodes), "--ranks-per-node", str(ranks)]
-        command += ["--base-dir", self.folder / "run", "--", sys.executable, HERE / "losses_of.py", self.folder]
+        command += ["--base-dir", self.folder / "run", "--", *forks.python(), HERE / "losses_of.py", self.folder]
         command += [REPOSITORY / "examples" / f"{example}.py", "--text", self.text]
         command += ["--bytes", str(size), "--epochs", "1"]
         self.output = self.folder / "output"
@@ -203,7 +205,10 @@ torch.distributed.barrier()
 
 class Agreement(unittest.TestCase):
     def test_ranks_that_attach_again_answer_those_that_asked(self) -> None:
-        said = [output.strip() for output, _ in outputs_of_ranks(["-c", AGREE], 2, 60, stderr=None)]
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
+            program.write(AGREE)
+            program.flush()
+            said = [output.strip() for output, _ in outputs_of_ranks([program.name], 2, 60, stderr=None)]
         rounds = "False False False False True"  # 3 to 7
         self.assertEqual(said, [f"None False False {rounds}", f"False None {rounds}"])
 

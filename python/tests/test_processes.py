@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 import unittest
 from pathlib import Path
 
+import forks
 from cluster import BIN, Cluster, value_of
 from forks import Forked
 from test_cluster import WithDaemons
@@ -150,7 +150,7 @@ class Ends(WithDaemons):
         program = self.folder / "ends.py"
         program.write_text(AT_THE_END)
         run = [str(BIN / "tributary"), "run", "--nodes", "2", "--base-dir", str(self.folder / "run"), "--"]
-        run += [sys.executable, str(program), str(self.folder / "flag")]
+        run += [*forks.python(), str(program), str(self.folder / "flag")]
         ended = subprocess.run(run, capture_output=True, text=True, timeout=100, check=False)
         self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
         self.assertIn("they are started again", ended.stdout + ended.stderr)

@@ -13,6 +13,8 @@ import time
 import unittest
 from pathlib import Path
 
+import forks
+
 ROOT = Path(__file__).resolve().parents[2]
 TRIBUTARY = Path(os.environ.get("TRIBUTARY_BIN_DIR", ROOT / "build/release/bin")) / "tributary"
 
@@ -126,7 +128,7 @@ class FromDdp(unittest.TestCase):
 
     def test_both_programs_learn_the_same(self) -> None:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-        run = [str(TRIBUTARY), "run", "--servers", "1", "--nodes", "2", "--fresh", "--", sys.executable]
+        run = [str(TRIBUTARY), "run", "--servers", "1", "--nodes", "2", "--fresh", "--", *forks.python()]
         before, after = self.run_program(torchrun, "before.py"), self.run_program(run, "after.py")
         self.assertEqual((len(before), len(after)), (5, 5))
         for one, other in zip(before, after):

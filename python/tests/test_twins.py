@@ -6,11 +6,11 @@ Lines "twins ..." have what was measured.
 from __future__ import annotations
 
 import subprocess
-import sys
 import unittest
 from pathlib import Path
 from typing import Any
 
+import forks
 import torch
 from cluster import Cluster, environment, free_port
 from test_cluster import WithDaemons, say
@@ -41,7 +41,7 @@ class Twins(WithDaemons):
     def test_the_same_numbers(self) -> None:
         arguments = [str(self.folder), *CASES]
         variables = environment(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-        command = [sys.executable, PROGRAM, "ddp", *arguments]
+        command = [*forks.python(), PROGRAM, "ddp", *arguments]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         with Cluster(self.folder, servers=2, nodes=RANKS, store=False) as cluster:

@@ -6,7 +6,7 @@
 namespace tributary::e2e::allreduce_test {
 namespace {
 
-constexpr std::uint64_t kRounds = 2000;  // some seconds: long enough to be disturbed in the middle
+constexpr std::uint64_t kRounds = 1200;  // some seconds: long enough to be disturbed in the middle
 
 bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;

@@ -16,7 +16,7 @@ using testing::contains;
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kRounds = 6000;  // some seconds: long enough to be saved in the middle
+constexpr std::uint64_t kRounds = 4000;  // some seconds: long enough to be saved in the middle
 
 ClusterOptions cluster_of(const std::string& base_dir, std::uint16_t servers) {
   ClusterOptions options = options_in(base_dir);

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::SmallDisk;
 
-constexpr std::uint64_t kRounds = 6000;
+constexpr std::uint64_t kRounds = 3000;
 
 ClusterOptions two_by_two(const std::string& base_dir) {
   ClusterOptions options = options_in(base_dir);

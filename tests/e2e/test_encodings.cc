@@ -66,7 +66,7 @@ TEST_CASE(
     CAPTURE(pair.push);
     const TempDir dir;
     Job job = job_with(pair, std::string("stop-") + pair.push);
-    job.rounds = 4000;
+    job.rounds = 2500;
     const std::string job_file = write_job(dir, job);
     const std::string reference = standalone_digest(dir, job_file, 4, 2);
     std::uint64_t stopped_at = 0;
@@ -98,7 +98,7 @@ TEST_CASE(
     "after kill -9 of a worker, or of a server, its node's residuals are there, and the job ends in the same bits") {
   const TempDir dir;
   Job job = job_with({"topk:0.05", "int8-delta"}, "lost");
-  job.rounds = 4000;
+  job.rounds = 2500;
   job.snapshot_every_rounds = 50;
   const std::string job_file = write_job(dir, job);
   const std::string reference = standalone_digest(dir, job_file, 4, 2);

@@ -107,7 +107,7 @@ TEST_CASE("a loss scale alone changes no bit of the result") {
 
 TEST_CASE("status and metrics tell of the gate") {
   const TempDir dir;
-  const Job job{.name = "told", .rounds = 3000, .extra = kClip};
+  const Job job{.name = "told", .rounds = 2000, .extra = kClip};
   const auto cluster = start(options_of(dir, kSpreads[0]));
   start_trainers(*cluster, write_job(dir, job));
   REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 50; }));
@@ -129,7 +129,7 @@ void survives(const char* name, const char* optimizer, const std::string& gate, 
   const Job job{.name = name,
                 .optimizer = optimizer,
                 .chunk_bytes = 8192,
-                .rounds = 3000,
+                .rounds = 2000,
                 .snapshot_every_rounds = 40,
                 .extra = gate};
   const std::string file = write_job(dir, job);
@@ -160,7 +160,7 @@ TEST_CASE("a job with a gate survives the loss of a worker in the same bits") {
 
 TEST_CASE("a job with a gate that is stopped goes on with the loss scale that it had") {
   const TempDir dir;
-  const std::string file = write_job(dir, {.name = "stop", .chunk_bytes = 8192, .rounds = 3000, .extra = kDynamic});
+  const std::string file = write_job(dir, {.name = "stop", .chunk_bytes = 8192, .rounds = 2000, .extra = kDynamic});
   const nlohmann::json reference = standalone_result(dir, file, 4, 2);
   ClusterOptions options = options_of(dir, {2, 2, 2, 2, 8192, Transport::kShm});
   {

@@ -108,7 +108,7 @@ TEST_CASE("a round has as many bytes as without local steps, and as many times t
   CHECK(local.bytes == sync.bytes);
 }
 
-constexpr std::uint64_t kLongRounds = 3000;  // long enough to be disturbed in the middle
+constexpr std::uint64_t kLongRounds = 1500;  // long enough to be disturbed in the middle
 
 Job long_job(const std::string& name, bool keep_state = false) {
   Job job = local_job(name, keep_state);

@@ -15,7 +15,7 @@ Json only_job(LocalCluster& cluster) {
 
 TEST_CASE("a job that leaves one server without chunks trains, is kept, and goes on, to the reference's bits") {
   const TempDir dir;
-  Job job{.name = "placed", .chunk_bytes = 8192, .rounds = 6000, .snapshot_every_rounds = 40};
+  Job job{.name = "placed", .chunk_bytes = 8192, .rounds = 3500, .snapshot_every_rounds = 40};
   // Unequal encodings: servers next to the workers do it all in 0.75 M/B, a machine of its own would only lengthen
   // that.
   job.extra = "\n[encoding]\npush = \"bf16\"\n";

@@ -342,7 +342,7 @@ TEST_CASE("a token that somebody has seen is good for nothing, and neither is on
 
 TEST_CASE("a key that is revoked in the middle of a job ends its view, and the job goes on when it is back") {
   const TempDir dir;
-  const std::string job_file = write_job(dir, {.name = "revoked", .rounds = 4000, .snapshot_every_rounds = 200});
+  const std::string job_file = write_job(dir, {.name = "revoked", .rounds = 2500, .snapshot_every_rounds = 200});
   const auto cluster = start(secure_in(dir));
   const std::string pub = keys_of(dir).authorized() + "/node-1.pub";
   start_trainers(*cluster, job_file);

@@ -39,7 +39,7 @@ TEST_CASE("up --json prints one object with the results and nothing else on stan
 TEST_CASE(
     "Ctrl-C stops cleanly, the same command goes on, ends in the same bits, and then says that the job is complete") {
   const TempDir dir;
-  const std::string job_file = write_job(dir, {.name = "ctrlc", .chunk_bytes = 8192, .rounds = 6000});
+  const std::string job_file = write_job(dir, {.name = "ctrlc", .chunk_bytes = 8192, .rounds = 3500});
   const std::string reference = standalone_digest(dir, job_file, 4);
   {
     Call call(dir, up(dir, job_file));
@@ -96,7 +96,7 @@ TEST_CASE(
     "when the tool itself is killed its daemons stop, and the next start in the same folder waits for that and "
     "resumes") {
   const TempDir dir;
-  const std::string job_file = write_job(dir, {.name = "orphans", .chunk_bytes = 8192, .rounds = 6000});
+  const std::string job_file = write_job(dir, {.name = "orphans", .chunk_bytes = 8192, .rounds = 3500});
   const std::string reference = standalone_digest(dir, job_file, 4);
   std::vector<pid_t> pids;
   {
@@ -120,7 +120,7 @@ TEST_CASE(
     "up with other settings, or fewer servers, than those of the kept run is refused with what to do, and keeps the "
     "run") {
   const TempDir dir;
-  const std::string job_file = write_job(dir, {.name = "kept", .chunk_bytes = 8192, .rounds = 6000});
+  const std::string job_file = write_job(dir, {.name = "kept", .chunk_bytes = 8192, .rounds = 3500});
   {
     Call call(dir, up(dir, job_file));
     const auto pids = daemons_of(dir);

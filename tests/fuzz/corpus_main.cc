@@ -21,7 +21,7 @@
 namespace tributary::fuzz {
 namespace {
 
-constexpr std::size_t kMutations = 1000;     // of each seed
+constexpr std::size_t kMutations = 400;      // of each seed
 constexpr std::size_t kLargest = 256 << 10;  // bytes of an input; longer ones are cut
 
 // The input that is being tried, where the parent sees it whatever its child dies of.

@@ -11,7 +11,7 @@ namespace {
 
 // Sanitizers are some twenty times slower.
 #if defined(TRIBUTARY_SANITIZED)
-constexpr std::uint64_t kSeedsPerCase = 60;
+constexpr std::uint64_t kSeedsPerCase = 35;
 #else
 constexpr std::uint64_t kSeedsPerCase = 1000;
 #endif

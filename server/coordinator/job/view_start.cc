@@ -62,6 +62,32 @@ std::string ViewStart::in_words(std::size_t shards) const {
 
 namespace {
 
+// As far as the nodes can push again: to the round of `start`. A server with less than `least` was still being brought
+// up to the others when its view ended: it goes on with that.
+ViewStart pushed_again(ViewStart start, Version least, const std::set<std::uint16_t>& shards, const KeptShards& kept) {
+  for (const std::uint16_t shard : shards) {
+    const auto found = kept.find(shard);
+    if (found == kept.end()) continue;
+    const Version has = found->second.min_version;
+    if (has < least) {
+      if (has.value >= start.loaded.value) start.behind[shard] = has;
+      continue;
+    }
+    start.kept.insert(shard);
+    start.round = std::min(start.round, Round(has.value));
+  }
+  const auto too_far = [&](std::uint16_t shard) { return kept.at(shard).max_version.value > start.round.value + 1; };
+  std::erase_if(start.kept, too_far);
+  start.round = std::max(start.round, start.loaded);
+  std::erase_if(start.behind, [&](const auto& entry) {
+    const auto& [shard, has] = entry;
+    if (too_far(shard)) return true;
+    start.kept.insert(shard);
+    return has.value >= start.round.value;
+  });
+  return start;
+}
+
 ViewStart start_of(bool resume, Round loaded, const JobRecord& record, const JobPlan& plan,
                    const std::set<std::uint16_t>& shards, const StateInMemory& memory) {
   const ViewStart at_snapshot{resume, loaded, loaded, {}};
@@ -75,30 +101,15 @@ ViewStart start_of(bool resume, Round loaded, const JobRecord& record, const Job
     return {resume, loaded, *in_memory, shards};
   }
   if (!reach) return at_snapshot;
-  // As far as the nodes can push again. A server that is further behind was still being brought up to the others when
-  // its view ended: it goes on with that.
-  ViewStart start{resume, loaded, *reach, {}};
-  for (const std::uint16_t shard : shards) {
-    const auto kept = memory.shards.find(shard);
-    if (kept == memory.shards.end()) continue;
-    const Version has = kept->second.min_version;
-    if (has.value + 1 < reach->value || (once_more && has.value < memory.reached.value)) {
-      if (has.value >= loaded.value) start.behind[shard] = has;
-      continue;
-    }
-    start.kept.insert(shard);
-    start.round = std::min(start.round, Round(has.value));
+  // From the round before, if that is all that a server lacks and the nodes know their residuals of that round; else
+  // the server is brought up to the nodes' last round.
+  const std::uint64_t before = std::max<std::uint64_t>(reach->value, 1) - 1;
+  for (const Version least :
+       {Version(once_more ? std::max(before, memory.reached.value) : before), Version(reach->value)}) {
+    const ViewStart start = pushed_again({resume, loaded, *reach, {}}, least, shards, memory.shards);
+    if (residuals_at(start.round, record, plan, memory.members)) return start;
   }
-  std::erase_if(start.kept,
-                [&](std::uint16_t shard) { return memory.shards.at(shard).max_version.value > start.round.value + 1; });
-  start.round = std::max(start.round, loaded);
-  std::erase_if(start.behind, [&](const auto& entry) {
-    const auto& [shard, has] = entry;
-    if (memory.shards.at(shard).max_version.value > start.round.value + 1) return true;
-    start.kept.insert(shard);
-    return has.value >= start.round.value;
-  });
-  return residuals_at(start.round, record, plan, memory.members) ? start : at_snapshot;
+  return at_snapshot;
 }
 
 }  // namespace

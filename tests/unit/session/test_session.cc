@@ -771,7 +771,9 @@ TEST_CASE(
   options.attach_timeout = std::chrono::milliseconds(6000);
   options.note = [&](const std::string& text) { notes.push_back(text); };
   auto first = node.attach(options);
-  auto second = node.attach(node.session_options(1, 2));
+  SessionOptions other = node.session_options(1, 2);
+  other.attach_timeout = std::chrono::milliseconds(9000);
+  auto second = node.attach(other);
   node.coordinator.await<JoinJob>();
   node.server->on_control(JobWaits{"a-job", "node 1, server 0"});
   node.server->on_control(JobWaits{"another", "nobody"});

@@ -823,7 +823,9 @@ TEST_CASE("a tensor's name that is no UTF-8 is refused, with its number and what
 TEST_CASE("ranks of one node must agree on every key, also on those that a resumed job may change") {
   FakeNode node;
   node.run();
-  auto first = node.attach(node.session_options(0, 2));
+  SessionOptions waits = node.session_options(0, 2);
+  waits.attach_timeout = std::chrono::milliseconds(5000);
+  auto first = node.attach(waits);
   REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
   SessionOptions longer = node.session_options(1, 2);
   longer.job.train.epochs += 1;

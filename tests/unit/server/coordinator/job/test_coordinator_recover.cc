@@ -721,6 +721,18 @@ TEST_CASE("servers go on with what they have only if every node knows what it ha
     CHECK(welcome.resume_round == Round(52));
     CHECK(welcome.redo_after == std::vector<Version>{Version(52), Version(40)});
   }
+  SUBCASE("all know of the last round, but not of the one before it, which is all that a server lacks") {
+    cluster.keep(0, 53, 53);
+    cluster.keep(1, 52, 53);
+    cluster.leave(1, LeaveKind::kFailed, 53, "rank 3 died");
+    rejoin(0, 53, 53);
+    rejoin(1, 53, 53);
+    REQUIRE(cluster.opened(1));
+    CHECK(cluster.opened(1)->kept);
+    const JobWelcome welcome = cluster.welcome();
+    CHECK(welcome.resume_round == Round(53));
+    CHECK(welcome.redo_after == std::vector<Version>{Version(53), Version(52)});
+  }
   SUBCASE("one does not: the snapshot has it") {
     cluster.keep(1, 53, 53);
     cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
@@ -729,7 +741,7 @@ TEST_CASE("servers go on with what they have only if every node knows what it ha
       rejoin(1, 1, 0);
     }
     SUBCASE("because it knows of other rounds") {
-      rejoin(1, 53, 53);
+      rejoin(1, 51, 51);
     }
     SUBCASE("because that was among other nodes") {
       rejoin(1, 52, 53, {0, 2});
