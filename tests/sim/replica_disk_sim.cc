@@ -1,5 +1,7 @@
 #include "tests/sim/replica_disk_sim.h"
 
+#include <cstddef>
+#include <iterator>
 #include <ranges>
 #include <utility>
 
@@ -8,7 +10,7 @@
 namespace tributary::sim {
 namespace {
 
-constexpr std::size_t kKept = 2;
+constexpr std::ptrdiff_t kKept = 2;
 
 }  // namespace
 
@@ -25,7 +27,9 @@ Status ReplicaDisk::write(Round round, const State& state) {
     }
   }
   checkpoints_[round] = std::move(pieces);
-  while (checkpoints_.size() > kKept) checkpoints_.erase(checkpoints_.begin());
+  // As ReplicaCheckpoints::remove_older(): later ones were damaged when the job began, and stay.
+  const auto older = std::distance(checkpoints_.begin(), checkpoints_.upper_bound(round));
+  for (auto extra = older - kKept; extra > 0; --extra) checkpoints_.erase(checkpoints_.begin());
   return {};
 }
 

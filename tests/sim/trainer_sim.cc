@@ -81,8 +81,7 @@ void TrainerSim::attach() {
   std::shared_ptr<FileDescriptor> kept;
   if (kept_) kept = std::make_shared<FileDescriptor>(::dup(kept_->get()));
   // It may be dead when this arrives.
-  say([&clock = world_.clock, request, kept, worker](NodeJobs& jobs, TrainerId id) {
-    if (kept) worker->took_ring();
+  say([&clock = world_.clock, request, kept](NodeJobs& jobs, TrainerId id) {
     jobs.attach(id, request, 0, clock.now_ns() / 1'000'000, kept ? std::move(*kept) : FileDescriptor());
   });
   after(kAttachTimeoutNs, [this, attempt = ++attaches_] {

@@ -89,7 +89,6 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   std::shared_ptr<NodeJob> memory(JobId job, ViewId view) const;
   void ring_doorbells();
   void lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure);
-  void took_ring() { has_ring_ = true; }
   void publish(PeerAddress address);  // a view's, to the other nodes
 
  private:
