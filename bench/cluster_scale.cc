@@ -231,7 +231,7 @@ class CountedOutput final : public ShardOutput {
  public:
   void answer(PeerId, const Answer& header, const BufferRef& payload) override { add(header, payload.size()); }
   void residual(PeerId, const Residual& header, const BufferRef& values) override { add(header, values.size()); }
-  void receipt(PeerId, const Receipt& header) override { add(header, 0); }
+  void ack(PeerId, const Ack& header) override { add(header, 0); }
   void resend(PeerId, const Resend& header) override { add(header, 0); }
   void error(PeerId, const ErrorReply&) override { ++errors; }
   void captured(ChunkSnapshot) override {}

@@ -145,7 +145,7 @@ int main(int argc, char** argv) {
                                      .from_environment = 1,
                                      .device = -1,
                                      .note = note,
-                                     .keepsake = tributary_keepsake_create()};
+                                     .recovery = tributary_recovery_handle_create()};
   make_data();
   tributary_status status = TRIBUTARY_UNAVAILABLE;
   for (int attempt = 0; attempt < ATTEMPTS; ++attempt) {
@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
     if (status != TRIBUTARY_UNAVAILABLE && status != TRIBUTARY_TIMEOUT && status != TRIBUTARY_STALE_VIEW) break;
     thrd_sleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
   }
-  tributary_keepsake_destroy(options.keepsake);
+  tributary_recovery_handle_destroy(options.recovery);
   if (status == TRIBUTARY_OK) return EXIT_SUCCESS;
   if (status == TRIBUTARY_STOPPED) return EXIT_STOPPED;
   fprintf(stderr, "%s: %s\n", tributary_status_name(status), tributary_last_error());

@@ -42,8 +42,8 @@ struct ControlMessage {
     tracePart @32 :TracePart;
     clusterQuestion @33 :Void;  # any admitted peer -> coordinator: what is there? The answer is clusterFacts
     clusterFacts @34 :ClusterFacts;
-    examine @35 :Examine;
-    examined @36 :Examined;
+    diagnose @35 :Diagnose;
+    diagnosed @36 :Diagnosed;
     wantPart @37 :WantPart;
     statePart @38 :StatePart;
     rankValues @39 :RankValues;
@@ -474,9 +474,9 @@ struct ClusterFacts {  # coordinator -> the asker: facts to compare with its own
   workers @4 :UInt32;  # that are there
 }
 
-struct Examine {  # coordinator -> daemons: run the doctor's checks
-  exam @0 :UInt32;
-  over @1 :Bool;  # the examination is over: nothing more is asked
+struct Diagnose {  # coordinator -> daemons: run the doctor's checks
+  diagnosis @0 :UInt32;
+  over @1 :Bool;  # the diagnosis is over: nothing more is asked
   measure @2 :Bool;  # links to servers, and the store's disk
   paths @3 :List(Text);  # is each of them there?
   cluster @4 :ClusterFacts;
@@ -504,8 +504,8 @@ struct LinkRate {  # a worker's measurement of its way to a server
   local @3 :Bool;  # the server is on the same machine
 }
 
-struct Examined {  # daemon -> coordinator
-  exam @0 :UInt32;
+struct Diagnosed {  # daemon -> coordinator
+  diagnosis @0 :UInt32;
   settings @1 :List(Setting);
   checks @2 :List(Check);
   rates @3 :List(LinkRate);

@@ -13,7 +13,7 @@ $Cxx.namespace("tributary::wire");
 enum ResidualUse {
   none @0;
   behind @1;  # the payload is the frame, padding to a multiple of 64 bytes, and the residual after this round (fp32)
-  alone @2;  # the payload is the residual alone: the node has left after this round. Answered with a receipt
+  alone @2;  # the payload is the residual alone: the node has left after this round. Answered with an ack
 }
 
 # Settings of a step of a group of tensors, as trainers give them. -1: the job's value (common/math/step_settings.h).
@@ -56,7 +56,7 @@ struct DataHeader {
       encoding @7 :UInt16;  # how the payload's values are written (EncodingId in common/base/ids.h)
       residual @18 :ResidualUse;
       last @30 :Bool;  # modes with clocks: the author's last push; its answer is to hold every node's up to this round
-      redo @27 :Bool;  # of a round that this server lost: answered with a receipt when it is applied again
+      redo @27 :Bool;  # of a round that this server lost: answered with an ack when it is applied again
       settings @38 :List(StepSettings);  # that the trainers give, of each group that the chunk holds, ascending; empty: the job's
     }
     # worker -> server; + payload: initial parameters, fp32. Answered with version 0.
@@ -73,9 +73,9 @@ struct DataHeader {
       redo @28 :Bool;  # of a push with redo
     }
     # server -> worker: the push has arrived and waits for the other nodes.
-    receipt :group {
+    ack :group {
       round @11 :UInt64;
-      residualKept @22 :Bool;  # of a push with a residual alone; an earlier push of the round may have a late receipt too
+      residualKept @22 :Bool;  # of a push with a residual alone; an earlier push of the round may have a late ack too
       applied @29 :Bool;  # of a push with redo: the round is complete, the next one may come
     }
     # server -> worker; + payload: parameters at `version`.

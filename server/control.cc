@@ -7,7 +7,7 @@
 #include "common/daemon/daemon_thread.h"
 #include "common/system/host_identity.h"
 #include "common/system/incarnation.h"
-#include "server/examination.h"
+#include "server/diagnosis.h"
 #include "server/store/checkpoint_service.h"
 
 namespace tributary {
@@ -48,9 +48,9 @@ Control::Control(const ServerConfig& config, std::shared_ptr<const KeyPair> own,
       roots_(config.checkpoint_roots, !key_.empty()),
       events_(std::move(wake)),
       jobs_(config_, store, logger_, static_cast<ControlJobsOutput&>(*this)),
-      examiner_([config](const Examine& order,
-                         const std::atomic<bool>& stopping) { return examine(config, order, stopping); },
-                [this](const Examined& found) { link_->send(found); }, logger_) {}
+      self_diagnosis_([config](const Diagnose& order,
+                               const std::atomic<bool>& stopping) { return diagnose(config, order, stopping); },
+                      [this](const Diagnosed& found) { link_->send(found); }, logger_) {}
 
 Control::~Control() {
   stop();
@@ -134,9 +134,9 @@ void Control::on(const OpenJob& m) {
 }
 
 // Workers measure before any job is open.
-void Control::on(const Examine& m) {
-  m.measure && !m.over ? admitted_.measure(m.exam, m.worker_keys) : admitted_.measure_no_more();
-  examiner_.on(m);
+void Control::on(const Diagnose& m) {
+  m.measure && !m.over ? admitted_.measure(m.diagnosis, m.worker_keys) : admitted_.measure_no_more();
+  self_diagnosis_.on(m);
 }
 
 ControlMessage Control::hello_message() {

@@ -24,7 +24,7 @@
 #include "common/daemon/command_queue.h"
 #include "common/daemon/coordinator_link.h"
 #include "common/daemon/log.h"
-#include "common/doctor/examiner.h"
+#include "common/doctor/self_diagnosis.h"
 #include "common/security/admitted_nodes.h"
 #include "common/security/credentials.h"
 #include "common/security/path_roots.h"
@@ -109,7 +109,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   }
   { jobs_.on(m); }
   void on(const OpenJob& m);
-  void on(const Examine& m);
+  void on(const Diagnose& m);
   void on(const WriteCheckpoint& m);
   void on(const SealCheckpoint& m);
   void on(const LoadCheckpoint& m);
@@ -147,7 +147,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   ControlStatus published_;
 
   std::thread thread_;
-  Examiner examiner_;  // tells the link
+  SelfDiagnosis self_diagnosis_;  // tells the link
 };
 
 }  // namespace tributary

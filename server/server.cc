@@ -13,7 +13,7 @@
 #include "server/coordinator/show/coordinator_page.h"
 #include "server/coordinator/show/coordinator_status.h"
 #include "server/orders/checkpoint_http.h"
-#include "server/orders/exam_http.h"
+#include "server/orders/diagnosis_http.h"
 #include "server/orders/trace_http.h"
 #include "server/status.h"
 
@@ -109,7 +109,7 @@ Status Server::start_parts() {
       };
       handlers.order = [this](const std::string& path, const std::string* body) {
         if (auto traced = answer_trace(*coordinator_, path, body)) return traced;
-        if (auto examined = answer_exam(*coordinator_, path, body)) return examined;
+        if (auto diagnosed = answer_diagnosis(*coordinator_, path, body)) return diagnosed;
         return answer_order(*coordinator_, control_->checkpoint_roots(), path, body);
       };
     }

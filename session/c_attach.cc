@@ -134,7 +134,7 @@ Result<SessionOptions> options_of(const tributary_options& given) {
       note(text.c_str(), context);
     };
   }
-  if (given.keepsake) options.keepsake = given.keepsake->kept;
+  if (given.recovery) options.recovery = given.recovery->kept;
   if (given.device < -1) {
     return fail(ErrorCode::kInvalidArgument, "tributary_options.device is " + std::to_string(given.device) +
                                                  "; give the number of a CUDA device, or -1 for host memory");

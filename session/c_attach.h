@@ -8,8 +8,8 @@
 #include "session/session.h"
 #include "session/tributary.h"
 
-struct tributary_keepsake {
-  std::shared_ptr<tributary::SessionKeepsake> kept = std::make_shared<tributary::SessionKeepsake>();
+struct tributary_recovery_handle {
+  std::shared_ptr<tributary::RecoveryHandle> kept = std::make_shared<tributary::RecoveryHandle>();
 };
 
 namespace tributary::c {

@@ -50,7 +50,7 @@ struct Session::Impl {
   // The worker's messages about the end of the view, read from the socket.
   std::optional<AttachStopped> stopped;
   std::optional<Error> failure;
-  std::shared_ptr<SessionKeepsake> keepsake;
+  std::shared_ptr<RecoveryHandle> recovery;
   std::vector<KeptState> kept;          // of the last rounds, oldest first
   std::optional<KeptState> own, first;  // sent by the worker since the view began
   std::vector<Round> given;             // of these, the worker's: a stop may be after an earlier round than a snapshot
@@ -105,9 +105,9 @@ void Session::Impl::find_lanes() {
 // This rank's state as known when the attach is answered; its large part may be on its way.
 KeptState Session::Impl::state_at_start() const {
   if (!reply.state.empty()) return {{reply.resume_round, reply.state}};
-  if (!reply.held_state.empty() || !keepsake) return {{reply.resume_round, reply.held_state}};
-  const auto mine = std::ranges::find(keepsake->states, reply.resume_round, &KeptState::round);
-  return mine == keepsake->states.end() ? KeptState() : *mine;
+  if (!reply.held_state.empty() || !recovery) return {{reply.resume_round, reply.held_state}};
+  const auto mine = std::ranges::find(recovery->states, reply.resume_round, &KeptState::round);
+  return mine == recovery->states.end() ? KeptState() : *mine;
 }
 
 // Gives the state to the worker, which has it when this trainer is gone; after the view it is not needed. (A worker
@@ -201,9 +201,9 @@ void Session::Impl::read_socket() {
 // Sends all answers that this rank knows to the worker: in a view all ranks get the answers of keys that any rank has
 // passed, before it gives another value.
 void Session::Impl::say_answers() {
-  if (!keepsake) return;
-  keepsake->answers.begin(reply.job, reply.resume_round);
-  for (const SharedValues* answer : keepsake->answers.all()) {
+  if (!recovery) return;
+  recovery->answers.begin(reply.job, reply.resume_round);
+  for (const SharedValues* answer : recovery->answers.all()) {
     if (!socket.send(*answer)) return;  // the worker is gone, which the next wait finds
   }
 }
@@ -211,7 +211,7 @@ void Session::Impl::say_answers() {
 void Session::Impl::take_answer(SharedValues answer) {
   if (!answer.complete || asked != answer.key()) return;
   asked.reset();
-  if (keepsake) keepsake->answers.add(answer);
+  if (recovery) recovery->answers.add(answer);
   gathered = std::move(answer);
 }
 
@@ -316,9 +316,9 @@ Result<StepState> Session::Impl::after(const Status& waited) {
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 // The closed socket shows the worker the session's end.
 Session::~Session() {
-  if (!impl_->keepsake) return;
-  if (!impl_->kept.empty()) impl_->keepsake->states = std::move(impl_->kept);
-  if (impl_->started) impl_->keepsake->lived_in = impl_->reply.job;
+  if (!impl_->recovery) return;
+  if (!impl_->kept.empty()) impl_->recovery->states = std::move(impl_->kept);
+  if (impl_->started) impl_->recovery->lived_in = impl_->reply.job;
 }
 
 namespace {
@@ -343,13 +343,13 @@ Result<AttachSocket> connect_by(Clock::time_point deadline, const SessionOptions
 }  // namespace
 
 Result<std::unique_ptr<Session>> Session::attach(SessionOptions options, std::vector<TensorSpec> tensors) {
-  if (options.keepsake && !options.keepsake->opens_device_memory) options.device.reset();
+  if (options.recovery && !options.recovery->opens_device_memory) options.device.reset();
   bool opened = true;
   Result<std::unique_ptr<Session>> attached = attach_once(options, tensors, opened);
   if (opened) return attached;
   const std::string why = "the device memory that the worker lends cannot be opened: " + attached.error().message;
   if (options.note) options.note(why + "; attaching again, with gradients in host memory");
-  if (options.keepsake) options.keepsake->opens_device_memory = false;
+  if (options.recovery) options.recovery->opens_device_memory = false;
   options.device.reset();
   attached = attach_once(options, std::move(tensors), opened);
   if (!attached) return fail(attached.error().code, attached.error().message + " (" + why + ")");
@@ -373,17 +373,17 @@ Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& opti
   request.node_rank = options.topology.node_rank;
   request.pid = ::getpid();
   request.tensors = std::move(tensors);
-  impl->keepsake = options.keepsake;
+  impl->recovery = options.recovery;
   impl->stops = StopQuestion(options.stops);
   if (options.device) request.device = options.device->uuid();
   request.gradients_move = options.gradients_move;
   request.computes_with = options.computes_with;
   request.model_rank = options.model_rank;
   request.hears_waits = true;
-  if (options.keepsake) request.lived_in = options.keepsake->lived_in;
+  if (options.recovery) request.lived_in = options.recovery->lived_in;
   // A worker that refuses at once may have closed already: its words are worth more than the failed send.
   std::vector<int> kept;
-  if (options.keepsake && options.keepsake->memory) kept.push_back(options.keepsake->memory.get());
+  if (options.recovery && options.recovery->memory) kept.push_back(options.recovery->memory.get());
   const Status sent = impl->socket.send(request, kept);
   AttachWait awaited(options, began);
   auto got = awaited.reply(impl->socket);
@@ -414,7 +414,7 @@ Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& opti
   }
   impl->held = std::move(*held);
   Status mapped = impl->memory.map(impl->reply, impl->layout(), std::move(got->fds), options.device,
-                                   options.keepsake ? &options.keepsake->memory : nullptr, options.socket);
+                                   options.recovery ? &options.recovery->memory : nullptr, options.socket);
   if (!mapped) return tl::unexpected(mapped.error());
   impl->find_lanes();
   const Status device = impl->memory.open_device(impl->reply);
@@ -662,7 +662,7 @@ Status Session::gathered(SharedValues answer) {
                                        " bytes; at most " + std::to_string(kMaxAnswerBytes) + " of all ranks are kept");
   }
   if (!impl_->socket.send(answer)) return tl::unexpected(impl_->unavailable());
-  if (impl_->keepsake) impl_->keepsake->answers.add(std::move(answer));
+  if (impl_->recovery) impl_->recovery->answers.add(std::move(answer));
   return {};
 }
 

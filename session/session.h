@@ -65,8 +65,8 @@ struct Topology {
 };
 
 // State that outlives a session: memory of the worker daemon that its next process needs if it is killed
-// (worker/reduce/redo_ring.h). A trainer that gives the same keepsake to every attach of a job loses no round then.
-struct SessionKeepsake {
+// (worker/reduce/redo_ring.h). A trainer that gives the same handle to every attach of a job loses no round then.
+struct RecoveryHandle {
   FileDescriptor memory;
   std::vector<KeptState> states;    // what this rank last gave to keep()
   ValueAnswers answers;             // to gather() that this rank has had
@@ -93,8 +93,8 @@ struct SessionOptions {
   // Whether this rank is to stop; the waiting thread asks some times a second. True ends an attach with kStopped;
   // start(), wait() and saved() continue, because others count on this rank. null: it is not.
   std::function<bool()> stops;
-  std::shared_ptr<TrainerDevice> device;      // of a trainer on a GPU; null: host memory
-  std::shared_ptr<SessionKeepsake> keepsake;  // null: nothing is kept
+  std::shared_ptr<TrainerDevice> device;     // of a trainer on a GPU; null: host memory
+  std::shared_ptr<RecoveryHandle> recovery;  // null: nothing is kept
   // The trainer calls gradient(t) again in every round, and writes all of it before ready(t). Then the only rank of a
   // node that pushes fp32 writes each round's gradient directly to the ring kept for lost servers, which saves a copy.
   bool gradients_move = false;

@@ -178,12 +178,12 @@ const char* tributary_status_name(tributary_status status) {
   return tributary::c::name_of(status);
 }
 
-tributary_keepsake* tributary_keepsake_create(void) {
-  return fenced_pointer([]() -> Result<tributary_keepsake*> { return new tributary_keepsake; });
+tributary_recovery_handle* tributary_recovery_handle_create(void) {
+  return fenced_pointer([]() -> Result<tributary_recovery_handle*> { return new tributary_recovery_handle; });
 }
 
-void tributary_keepsake_destroy(tributary_keepsake* keepsake) {
-  delete keepsake;
+void tributary_recovery_handle_destroy(tributary_recovery_handle* recovery) {
+  delete recovery;
 }
 
 tributary_status tributary_attach(const tributary_options* options, tributary_session** session) {

@@ -66,7 +66,7 @@ typedef int32_t tributary_status;
 #define TRIBUTARY_NO_DEVICE 22   /* the GPU has failed, or there is none, or no library for it */
 
 typedef struct tributary_session tributary_session;
-typedef struct tributary_keepsake tributary_keepsake;
+typedef struct tributary_recovery_handle tributary_recovery_handle;
 
 /* The library's release, as "0.2.0". */
 TRIBUTARY_API const char* tributary_version(void);
@@ -108,7 +108,7 @@ typedef struct tributary_options {
   /* Called with what an attach waits for, and what makes copies slower; may be NULL. */
   void (*note)(const char* text, void* context);
   void* note_context;
-  tributary_keepsake* keepsake; /* NULL: nothing is kept */
+  tributary_recovery_handle* recovery; /* NULL: nothing is kept */
   uint32_t model_rank; /* which part of the model this rank holds, with pipeline or tensor parallelism; else 0 */
   /* Set by a signal handler, and read while the attach waits: not 0 ends it with TRIBUTARY_STOPPED. Must live as long
    * as the session; NULL: nothing ends it. */
@@ -116,9 +116,9 @@ typedef struct tributary_options {
 } tributary_options;
 
 /* State that outlives a session: memory that the node's next worker needs if this one is killed. A trainer that gives
- * the same keepsake to every attach of a job loses no round then. Destroy it after the last session that uses it. */
-TRIBUTARY_API tributary_keepsake* tributary_keepsake_create(void);
-TRIBUTARY_API void tributary_keepsake_destroy(tributary_keepsake* keepsake);
+ * the same handle to every attach of a job loses no round then. Destroy it after the last session that uses it. */
+TRIBUTARY_API tributary_recovery_handle* tributary_recovery_handle_create(void);
+TRIBUTARY_API void tributary_recovery_handle_destroy(tributary_recovery_handle* recovery);
 
 /* Attaches; on failure *session is NULL. TRIBUTARY_UNAVAILABLE, TRIBUTARY_TIMEOUT and TRIBUTARY_STALE_VIEW: attaching
  * again may help. */

@@ -383,7 +383,7 @@ def doctor_on(case: Lab, config: str, host: str) -> Checks:
 
 
 class Secured(unittest.TestCase):
-    """A cluster with keys on this machine, and without a job: only an examination lets workers in."""
+    """A cluster with keys on this machine, and without a job: only a diagnosis lets workers in."""
 
     @contextlib.contextmanager
     def cluster(self, payload: str) -> Iterator[tuple[pathlib.Path, list[Daemon]]]:
@@ -422,7 +422,7 @@ class Secured(unittest.TestCase):
                     "--token",
                     f"{folder}/keys/admin.token",
                 )
-                for _ in range(2):  # tokens are good once: another examination has others
+                for _ in range(2):  # tokens are good once: another diagnosis has others
                     said = doctor(*admin, "--measure")
                     for name in ("worker w0", "worker w1"):
                         found = all_of(said, name)

@@ -291,7 +291,7 @@ class Scripts(unittest.TestCase):
         call("scancel", "--signal=TERM", job.id)
         self.assertEqual(job.end(), State("FAILED", "75:0"), job.all_said())
         for name in ("server-0", "server-1", "worker-0", "worker-1"):
-            self.assertIn("stopped in good order", (job.run / "logs" / f"{name}.log").read_text())
+            self.assertIn("stopped cleanly", (job.run / "logs" / f"{name}.log").read_text())
         self.check_gone(job)
         again = self.submit("separate.sbatch")
         self.check_trained(again)

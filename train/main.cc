@@ -50,7 +50,7 @@ As the whole job in one process without any daemon, the reference that distribut
 constexpr const char* kFooter = R"(
 SIGINT or SIGTERM stops the job after the open round; the same command goes on from there. A rank that waits says what for. A second
 one, a second or more later, ends this rank at once.
-Exit status: 0 trained to the end; 75 stopped in good order before that, run again to go on; 1 the run failed, its
+Exit status: 0 trained to the end; 75 stopped cleanly before that, run again to go on; 1 the run failed, its
 state could not be saved, or its loss or parameters are no longer finite; 2 the command line, the job file or the data
 set is wrong.)";
 

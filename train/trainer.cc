@@ -45,7 +45,7 @@ class Trainer {
     session_options_.stops = [this] { return answers_stop(); };
     session_options_.job = options.job;
     session_options_.topology = options.topology;
-    session_options_.keepsake = std::make_shared<SessionKeepsake>();
+    session_options_.recovery = std::make_shared<RecoveryHandle>();
     session_options_.gradients_move = true;
     session_options_.computes_with = kComputesWith;
     summary_.job = options.job.name;

@@ -314,7 +314,7 @@ LeaveJob AttachedJob::leave(LeaveKind kind, Round round, const std::string& mess
   return said;
 }
 
-// Called when a rank has detached in good order.
+// Called when a rank has detached cleanly.
 void AttachedJob::leave_if_all_detached(Running& running, std::uint64_t now_ms) {
   const bool stopped = trainers_.any(&LocalTrainer::stopped), ended = trainers_.any(&LocalTrainer::ended);
   if (trainers_.any(&LocalTrainer::stays)) {

@@ -3,7 +3,7 @@
 // creates.
 //
 // A trainer that goes while gathering only frees its place. One that goes without detaching while running is a loss:
-// the coordinator is told, the others are asked to attach again. Trainers that left in good order wait to hear the
+// the coordinator is told, the others are asked to attach again. Trainers that left cleanly wait to hear the
 // outcome: whether the state that the job ended with is saved.
 //
 // Thread rule: the attach thread.

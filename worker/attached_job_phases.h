@@ -38,7 +38,7 @@ struct Agreeing {
   std::uint64_t until_ms = 0;
   bool stop_requested = false;
 };
-struct OrderedStop {  // in good order, at a round of which answers are still to come
+struct OrderedStop {  // clean, at a round of which answers are still to come
   StopJob stop;
   Patience answers;
 };

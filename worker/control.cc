@@ -7,7 +7,7 @@
 namespace tributary {
 
 Result<std::unique_ptr<WorkerControl>> WorkerControl::start(WorkerHello hello, CoordinatorLinkOptions options,
-                                                            WorkerControlListener& listener, Examiner::Look look,
+                                                            WorkerControlListener& listener, SelfDiagnosis::Look look,
                                                             Logger logger) {
   std::unique_ptr<WorkerControl> self(new WorkerControl(std::move(hello), listener, std::move(look), logger));
   auto link = CoordinatorLink::open(std::move(options), *self, logger);
@@ -17,12 +17,12 @@ Result<std::unique_ptr<WorkerControl>> WorkerControl::start(WorkerHello hello, C
   return self;
 }
 
-WorkerControl::WorkerControl(WorkerHello hello, WorkerControlListener& listener, Examiner::Look look,
+WorkerControl::WorkerControl(WorkerHello hello, WorkerControlListener& listener, SelfDiagnosis::Look look,
                              const Logger& logger)
     : hello_(std::move(hello)),
       listener_(listener),
-      examiner_(
-          std::move(look), [this](const Examined& found) { link_->send(found); }, logger) {}
+      self_diagnosis_(
+          std::move(look), [this](const Diagnosed& found) { link_->send(found); }, logger) {}
 
 WorkerControl::~WorkerControl() {
   stopping_.store(true, std::memory_order_release);
@@ -40,9 +40,9 @@ void WorkerControl::run() {
 }
 
 void WorkerControl::on_control(ControlMessage message) {
-  const auto* order = std::get_if<Examine>(&message);
+  const auto* order = std::get_if<Diagnose>(&message);
   if (!order) return listener_.on_control(std::move(message));
-  examiner_.on(*order);
+  self_diagnosis_.on(*order);
 }
 
 }  // namespace tributary

@@ -12,7 +12,7 @@
 #include "common/base/result.h"
 #include "common/daemon/coordinator_link.h"
 #include "common/daemon/log.h"
-#include "common/doctor/examiner.h"
+#include "common/doctor/self_diagnosis.h"
 #include "common/wire/messages.h"
 #include "worker/node_jobs.h"
 
@@ -33,7 +33,7 @@ class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner
  public:
   // kConfig if the coordinator's address cannot be used. look: at this daemon, when the coordinator asks for it.
   static Result<std::unique_ptr<WorkerControl>> start(WorkerHello hello, CoordinatorLinkOptions options,
-                                                      WorkerControlListener& listener, Examiner::Look look,
+                                                      WorkerControlListener& listener, SelfDiagnosis::Look look,
                                                       Logger logger);
   ~WorkerControl() override;
   WorkerControl(const WorkerControl&) = delete;
@@ -46,7 +46,7 @@ class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner
   bool connected() const { return link_->connected(); }  // heard within peer_timeout_ms
 
  private:
-  WorkerControl(WorkerHello hello, WorkerControlListener& listener, Examiner::Look look, const Logger& logger);
+  WorkerControl(WorkerHello hello, WorkerControlListener& listener, SelfDiagnosis::Look look, const Logger& logger);
   void run();
 
   // CoordinatorLinkOwner
@@ -62,7 +62,7 @@ class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner
   WorkerControlListener& listener_;
   std::atomic<bool> stopping_{false};
   std::unique_ptr<CoordinatorLink> link_;
-  Examiner examiner_;  // tells the link
+  SelfDiagnosis self_diagnosis_;  // tells the link
   std::thread thread_;
 };
 

@@ -29,10 +29,10 @@ constexpr double kGoodShare = 0.5;  // of what the card says
 
 class Link {
  public:
-  Link(const Examine& order, const ServerLanes& server, const std::shared_ptr<const KeyPair>& own,
+  Link(const Diagnose& order, const ServerLanes& server, const std::shared_ptr<const KeyPair>& own,
        const std::atomic<bool>& stopping)
       : stopping_(stopping), until_ms_(steady_ms() + kMostMs) {
-    key_.view = ViewId(order.exam);
+    key_.view = ViewId(order.diagnosis);
     key_.node = order.node;
     for (std::uint16_t lane = 0; const std::string& endpoint : server.endpoints) {
       DataPeer peer{.endpoint = endpoint, .own = own};
@@ -127,7 +127,7 @@ class Link {
   std::size_t last_ = 0;
 };
 
-Result<LinkRate> measure(const Examine& order, const ServerLanes& server, const std::shared_ptr<const KeyPair>& own,
+Result<LinkRate> measure(const Diagnose& order, const ServerLanes& server, const std::shared_ptr<const KeyPair>& own,
                          const std::atomic<bool>& stopping) {
   try {
     Link link(order, server, own, stopping);
@@ -143,7 +143,7 @@ Result<LinkRate> measure(const Examine& order, const ServerLanes& server, const 
 
 }  // namespace
 
-MeasuredLinks measure_links(const Examine& order, const MeasuredFrom& from, const std::atomic<bool>& stopping) {
+MeasuredLinks measure_links(const Diagnose& order, const MeasuredFrom& from, const std::atomic<bool>& stopping) {
   MeasuredLinks all;
   CheckList out;
   out.section("links");

@@ -1,4 +1,4 @@
-// Measures a worker's links to servers for an examination (docs/doctor.md): sends pushes of no job, which lanes return
+// Measures a worker's links to servers for a diagnosis (docs/doctor.md): sends pushes of no job, which lanes return
 // unchanged, over the connections that gradients would take. Thread rule: any; it blocks.
 #pragma once
 
@@ -25,6 +25,6 @@ struct MeasuredFrom {
 };
 // One server after the other, a second and a half each, and kSilenceMs where nothing comes back.
 inline constexpr std::uint64_t kSilenceMs = 5000;
-MeasuredLinks measure_links(const Examine& order, const MeasuredFrom& from, const std::atomic<bool>& stopping);
+MeasuredLinks measure_links(const Diagnose& order, const MeasuredFrom& from, const std::atomic<bool>& stopping);
 
 }  // namespace tributary

@@ -32,7 +32,7 @@ class NodeJobs {
       : context_{std::move(options), trainers, coordinator, lanes, std::move(logger)} {}
 
   // Trainers. peer_pid: as the kernel knows it, 0 if it does not.
-  // kept: what it has of an earlier session (SessionKeepsake).
+  // kept: what it has of an earlier session (RecoveryHandle).
   void attach(TrainerId trainer, const AttachRequest& request, int peer_pid, std::uint64_t now_ms,
               FileDescriptor kept = {});
   void initial_values(TrainerId trainer);
@@ -57,8 +57,8 @@ class NodeJobs {
 
   void tick(std::uint64_t now_ms);  // about every 100 ms
 
-  // Stop everything in good order. drained(): no trainer takes part in a view or has still to detach from one that
-  // ended in good order, and the coordinator has no part of ours open, as far as known.
+  // Stop everything cleanly. drained(): no trainer takes part in a view or has still to detach from one that
+  // ended cleanly, and the coordinator has no part of ours open, as far as known.
   void drain(std::uint64_t now_ms);
   bool drained() const;
   // No more patience: fails what is left.

@@ -15,9 +15,9 @@
 #include "common/system/machine_memory.h"
 #include "server/coordinator/show/coordinator_page.h"
 #include "server/coordinator/show/coordinator_status.h"
-#include "server/orders/exam_http.h"
+#include "server/orders/diagnosis_http.h"
 #include "worker/allreduce/replica_checkpoints.h"
-#include "worker/examination.h"
+#include "worker/diagnosis.h"
 #include "worker/local_address.h"
 #include "worker/status.h"
 
@@ -139,8 +139,8 @@ Status Worker::start_control(std::uint64_t incarnation) {
        .own = credentials_.own,
        .coordinator_key = credentials_.coordinator_key},
       *attach_,
-      [self = ExaminedWorker{config_, configured_, credentials_.own}](
-          const Examine& order, const std::atomic<bool>& stopping) { return examine(self, order, stopping); },
+      [self = DiagnosedWorker{config_, configured_, credentials_.own}](
+          const Diagnose& order, const std::atomic<bool>& stopping) { return diagnose(self, order, stopping); },
       logger_);
   if (!control) return tl::unexpected(control.error());
   control_ = std::move(*control);
@@ -171,7 +171,7 @@ Status Worker::start_admin() {
       return coordinator_page(coordinator_json(*coordinator), nonce);
     };
     handlers.order = [coordinator = coordinator_.get()](const std::string& path, const std::string* body) {
-      return answer_exam(*coordinator, path, body);
+      return answer_diagnosis(*coordinator, path, body);
     };
   }
   auto admin = AdminHttp::start(config_.admin,

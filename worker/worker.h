@@ -47,11 +47,11 @@ class Worker final : private CoordinatorPort, private LanePort, private Allreduc
 
   std::string broken() const;  // as Daemon has it
 
-  // Stops this node's jobs in good order; drained() is true when that is done.
+  // Stops this node's jobs cleanly; drained() is true when that is done.
   void drain();
   bool drained();
   std::uint64_t progress() const;  // of a stop, as Daemon has it
-  // Gives up what could not be stopped in good order: the coordinator is told before the destructor returns.
+  // Gives up what could not be stopped cleanly: the coordinator is told before the destructor returns.
   void abandon(const std::string& reason) { attach_->abandon(reason); }
 
  private:

@@ -146,7 +146,7 @@ int serve(const std::string& program, const std::function<Result<Daemon>()>& sta
       std::_Exit(kExitSignal + second);
     }
     if (patience.over(daemon->progress ? daemon->progress() : 0, steady_ms())) {
-      const std::string why = daemon->jobs + " could not be stopped in good order: nothing has moved for " +
+      const std::string why = daemon->jobs + " could not be stopped cleanly: nothing has moved for " +
                               std::to_string(daemon->stop_timeout_s) +
                               " s ([limits] stop_timeout_s); they resume from their last snapshot";
       return give_up(program, *daemon, why);
@@ -157,7 +157,7 @@ int serve(const std::string& program, const std::function<Result<Daemon>()>& sta
     std::fprintf(stderr, "%s: not saved: %s\n", program.c_str(), lost.c_str());
     return kExitFailed;
   }
-  logger.info("stopped in good order");
+  logger.info("stopped cleanly");
   return 0;
 }
 

@@ -26,7 +26,7 @@ class AdmittedNodes {
   // Admits a view's nodes. keys: by node. Tokens of its job's earlier views are invalid from then on.
   void set(JobId job, ViewId view, const std::vector<std::string>& keys);
   // Admits measuring workers (docs/doctor.md) like a job of id 0, until measure_no_more().
-  void measure(std::uint32_t exam, const std::vector<std::string>& keys) { set(JobId(), ViewId(exam), keys); }
+  void measure(std::uint32_t diagnosis, const std::vector<std::string>& keys) { set(JobId(), ViewId(diagnosis), keys); }
   void measure_no_more();
   // Returns whether the peer with this key may send measuring messages. key: "" without keys.
   bool may_measure(const std::string& key) const;
@@ -46,7 +46,7 @@ class AdmittedNodes {
     ViewId view;
     std::vector<std::string> keys;                                      // by node
     std::map<std::pair<NodeRank, LaneIndex>, std::uint32_t> used = {};  // the last use of a token
-    bool over = false;  // measuring: its tokens stay used up, should the same exam continue
+    bool over = false;  // measuring: its tokens stay used up, should the same diagnosis continue
   };
 
   const std::shared_ptr<const KeyPair> own_;

@@ -72,7 +72,7 @@ struct Push {
   EncodingId encoding = EncodingId::kFp32;
   ResidualUse residual = ResidualUse::kNone;
   bool last = false;  // clocks: the author's last; its answer is to hold every node's pushes up to this round
-  bool redo = false;  // of a round that this server lost: Receipt::applied instead of an answer
+  bool redo = false;  // of a round that this server lost: Ack::applied instead of an answer
   GateDecision gate;  // redo, in a job with a gate: the decision about that round
   // Settings of its groups' steps; none: as the job has them.
   std::vector<StepSettings> settings;
@@ -109,7 +109,7 @@ struct Pull {
     field(m.digest.low, TRIB_WIRE(DigestLow));
   }
 };
-// Asks for the state of a push, instead of sending it again, when an answer is overdue. Reply: Answer, Receipt or
+// Asks for the state of a push, instead of sending it again, when an answer is overdue. Reply: Answer, Ack or
 // Resend.
 struct Query {
   ChunkKey key;
@@ -123,13 +123,13 @@ struct Query {
   }
 };
 // Acknowledges a push that has arrived and waits for the other nodes. Frees the sender's window, not its buffer.
-struct Receipt {
+struct Ack {
   ChunkKey key;
   Round round;
-  bool residual_kept = false;  // of a residual alone; a late receipt of the same round's gradient must not pass for it
+  bool residual_kept = false;  // of a residual alone; a late ack of the same round's gradient must not pass for it
   bool applied = false;        // of a push with redo: the round is complete, the next one may come
 
-  static constexpr auto kWire = TRIB_WIRE(Receipt);
+  static constexpr auto kWire = TRIB_WIRE(Ack);
   static void fields(auto& m, auto&& field) {
     field(m.round, TRIB_WIRE(Round));
     field(m.residual_kept, TRIB_WIRE(ResidualKept));
@@ -210,6 +210,6 @@ struct PayloadPlace {
 };
 
 // In the order of the union in schema/data.capnp.
-using DataMessage = std::variant<Push, Init, Pull, Query, Receipt, Answer, Resend, ErrorReply, Residual>;
+using DataMessage = std::variant<Push, Init, Pull, Query, Ack, Answer, Resend, ErrorReply, Residual>;
 
 }  // namespace tributary

@@ -14,7 +14,7 @@
 
 namespace tributary {
 
-inline constexpr std::size_t kMaxExaminedPaths = 64;
+inline constexpr std::size_t kMaxDiagnosedPaths = 64;
 inline constexpr std::size_t kMaxChecks = 512;      // of one daemon
 inline constexpr std::size_t kMaxCheckText = 1024;  // bytes; longer ones are cut
 inline constexpr std::size_t kMaxSettings = 128;
@@ -96,21 +96,21 @@ struct ClusterFacts {
 };
 
 // Coordinator -> daemons: run the doctor's checks. With `measure`, servers admit workers with these keys until `over`.
-struct Examine {
-  std::uint32_t exam = 0;
-  bool over = false;               // the examination of that number is over: nothing more is asked
+struct Diagnose {
+  std::uint32_t diagnosis = 0;
+  bool over = false;               // the diagnosis of that number is over: nothing more is asked
   bool measure = false;            // links to servers, and the store's disk
   std::vector<std::string> paths;  // is each of them there?
   ClusterFacts cluster;
   NodeRank node;                         // whose place among worker_keys this is; workers only
   std::vector<std::string> worker_keys;  // in a cluster with keys
 
-  static constexpr auto kWire = TRIB_WIRE(Examine);
+  static constexpr auto kWire = TRIB_WIRE(Diagnose);
   static void fields(auto& m, auto&& field) {
-    field(m.exam, TRIB_WIRE(Exam));
+    field(m.diagnosis, TRIB_WIRE(Diagnosis));
     field(m.over, TRIB_WIRE(Over));
     field(m.measure, TRIB_WIRE(Measure));
-    field(m.paths, TRIB_WIRE(Paths), AtMost{kMaxExaminedPaths, "the list of paths"}, AtMost{kMaxPathBytes, "a path"});
+    field(m.paths, TRIB_WIRE(Paths), AtMost{kMaxDiagnosedPaths, "the list of paths"}, AtMost{kMaxPathBytes, "a path"});
     field(m.cluster, TRIB_WIRE(Cluster));
     field(m.node, TRIB_WIRE(Node));
     field(m.worker_keys, TRIB_WIRE(WorkerKeys), AtMost{kMaxRanks, "the list of workers' keys"},
@@ -137,15 +137,15 @@ struct LinkRate {
   }
 };
 // Daemon -> coordinator.
-struct Examined {
-  std::uint32_t exam = 0;
+struct Diagnosed {
+  std::uint32_t diagnosis = 0;
   std::vector<Setting> settings;
   std::vector<Check> checks;
   std::vector<LinkRate> rates;
 
-  static constexpr auto kWire = TRIB_WIRE(Examined);
+  static constexpr auto kWire = TRIB_WIRE(Diagnosed);
   static void fields(auto& m, auto&& field) {
-    field(m.exam, TRIB_WIRE(Exam));
+    field(m.diagnosis, TRIB_WIRE(Diagnosis));
     field(m.settings, TRIB_WIRE(Settings), AtMost{kMaxSettings, "the list of settings"});
     field(m.checks, TRIB_WIRE(Checks), AtMost{kMaxChecks, "the list of checks"});
     field(m.rates, TRIB_WIRE(Rates), AtMost{kMaxShards, "the list of rates"});

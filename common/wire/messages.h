@@ -500,7 +500,7 @@ using ControlVariant =
                  JobWelcome, SnapshotAt, SnapshotDone, SnapshotCommit, StopRequest, LeaveJob, StopJob, DrainRequest,
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
                  DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
-                 TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Examine, Examined, WantPart, StatePart,
+                 TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Diagnose, Diagnosed, WantPart, StatePart,
                  RankValues, PeerAddresses>;
 
 // One control message. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for

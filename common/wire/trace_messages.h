@@ -22,7 +22,7 @@ enum class TraceKind : std::uint8_t {
   kReady,         // all local ranks have the chunk's gradient
   kReduced,       // begin to end: summed and encoded
   kSent,          // the push
-  kAcknowledged,  // a receipt came
+  kAcknowledged,  // an ack came
   kArrived,       // begin to end: from the answer to parameters that trainers see
   // The pace meter's totals after a round (status shows them): begin is 0, end the nanoseconds.
   kMeterCompute,

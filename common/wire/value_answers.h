@@ -1,6 +1,7 @@
 // ValueAnswers: the answers to a job's newest keys (common/wire/rank_values.h), from view to view. A process that
 // continues from a loop's last top asks again, and gets the same bytes. The coordinator has one, each worker, and each
-// trainer in its keepsake: a process that has passed a key knows its answer, and sends it first in the next view. Pure.
+// trainer in its recovery handle: a process that has passed a key knows its answer, and sends it first in the next view.
+// Pure.
 //
 // Invariants: at most kRounds rounds, the newest that have answers, and round 0, whose first calls a process makes
 // again whenever it starts; of a round at most kMaxRoundBytes, those of its last calls.

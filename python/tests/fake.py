@@ -59,7 +59,7 @@ class FakeLibrary:
         self.gathered: list[tuple[int, int, bytes]] = []
         self.gather_events: dict[int, str] = {}
 
-    def keepsake(self) -> object:
+    def recovery(self) -> object:
         return object()
 
     def attach(self, options: AttachOptions) -> FakeSession:

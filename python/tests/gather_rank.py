@@ -28,12 +28,12 @@ class Rank:
         self.settings = settings
         self.folder = Path(settings["folder"])
         self.library = _library.load()
-        self.keepsake = self.library.keepsake()
+        self.recovery = self.library.recovery()
         # Calls that this process need not repeat: of as many rounds as answers are kept of, so that others can ask.
         self.known: set[tuple[int, int]] = set()
 
     def attach(self) -> Session:
-        options = AttachOptions(JOB, [Tensor("w", (1000,))], keepsake=self.keepsake)
+        options = AttachOptions(JOB, [Tensor("w", (1000,))], recovery=self.recovery)
         while True:
             try:
                 session = self.library.attach(options)

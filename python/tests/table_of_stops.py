@@ -118,7 +118,7 @@ class LibraryRank:
             + (f"[snapshot]\nevery_rounds = {snapshot_rounds}\n" if snapshot_rounds else "")
             + '[optimizer]\nname = "adamw"\nlr = 0.01\nweight_decay = 0.1\n[[groups]]\nweight_decay = 0.0\n',
             [_library.Tensor(name, (elements,), group=group) for name, elements, group in self.TENSORS],
-            keepsake=_library.load().keepsake(),
+            recovery=_library.load().recovery(),
             stops=self.stops,
         )
         self.session: Any = None

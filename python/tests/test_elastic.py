@@ -83,7 +83,7 @@ class Elastic(WithDaemons):
                 self.assertIn("has other ranks: the samples of round", cluster.log_of(0))
                 self.check_samples(cluster, alone=True)
 
-    def test_a_node_leaves_in_good_order(self) -> None:
+    def test_a_node_leaves_cleanly(self) -> None:
         with Cluster(self.folder, nodes=2) as cluster:
             program = self.program("elastic.py", PROGRAM)
             ranks = [cluster.start_rank([program, "{}"], rank) for rank in range(2)]

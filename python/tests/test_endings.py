@@ -26,7 +26,7 @@ from tributary.torch._program import program
 
 
 class Ends(WithFake):
-    def test_all_is_left_in_good_order(self) -> None:
+    def test_all_is_left_cleanly(self) -> None:
         opt = self.make()
         self.train(opt)
         session = self.library.session

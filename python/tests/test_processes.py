@@ -114,7 +114,7 @@ class Groups(WithLoaders):
         self.assertEqual(len(sums), 1)
         return sums.pop()
 
-    def test_a_signal_to_all_processes_stops_in_good_order(self) -> None:
+    def test_a_signal_to_all_processes_stops_cleanly(self) -> None:
         stops = [(3, signal.SIGTERM), (7, signal.SIGINT), (12, signal.SIGTERM)]
         calm = self.sum_of(self.folder / "calm", [])
         # A loop that waits for its data, and one whose processes wait for it.

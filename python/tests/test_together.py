@@ -33,7 +33,7 @@ class Libraries:
     def __init__(self) -> None:
         self.of: dict[str, FakeLibrary] = {}
 
-    def keepsake(self) -> object:
+    def recovery(self) -> object:
         return object()
 
     def attach(self, options: AttachOptions) -> Any:

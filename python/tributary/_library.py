@@ -82,7 +82,7 @@ class AttachOptions:
     device: int = -1
     computes_with: str = ""
     note: Callable[[str], None] | None = None
-    keepsake: Keepsake | None = None
+    recovery: RecoveryHandle | None = None
     model_rank: int = 0
     stops: c.c_int | None = None
     holds_parameters: bool = False  # arrays of parameters can be read after the session, too
@@ -146,16 +146,16 @@ class Stats:
     bytes_pulled: int
 
 
-class Keepsake:
+class RecoveryHandle:
     """State that outlives a job's sessions: with it, the loss of the node's worker loses no round."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self.handle: int | None = library.functions.tributary_keepsake_create()
+        self.handle: int | None = library.functions.tributary_recovery_handle_create()
 
     def __del__(self) -> None:
         if self.handle:
-            self._library.functions.tributary_keepsake_destroy(self.handle)
+            self._library.functions.tributary_recovery_handle_destroy(self.handle)
             self.handle = None
 
 
@@ -216,9 +216,9 @@ class Library:
         """The library's message about this thread's last failed call; empty: none failed."""
         return (self.functions.tributary_last_error() or b"").decode(errors="replace")
 
-    def keepsake(self) -> Keepsake:
-        """A new :class:`Keepsake`."""
-        return Keepsake(self)
+    def recovery(self) -> RecoveryHandle:
+        """A new :class:`RecoveryHandle`."""
+        return RecoveryHandle(self)
 
     def attach(self, options: AttachOptions) -> Session:
         """Attaches to the node's worker; blocks until all ranks of the job are there.
@@ -287,8 +287,8 @@ class Session:
             # Only called in the attach; an object of our own, because ctypes does not keep it.
             note = _abi.NoteCallback(lambda text, _: told(text.decode(errors="replace")))
             given.note = note
-        if options.keepsake is not None:
-            given.keepsake = options.keepsake.handle
+        if options.recovery is not None:
+            given.recovery = options.recovery.handle
         if options.stops is not None:
             self._stops = options.stops  # as long as the session
             given.stops = c.pointer(options.stops)

@@ -319,13 +319,13 @@ Result<std::uint64_t> Coordinator::trace_job(std::string name, std::uint64_t rou
       [this, rounds, name = std::move(name)](std::uint64_t now) { return core_->trace_job(name, rounds, now); });
 }
 
-Result<std::uint64_t> Coordinator::examine(ExamOrder order) {
-  return give([this, order = std::move(order)](std::uint64_t now) { return core_->examine(order, now); });
+Result<std::uint64_t> Coordinator::diagnose(DiagnosisOrder order) {
+  return give([this, order = std::move(order)](std::uint64_t now) { return core_->diagnose(order, now); });
 }
 
-std::optional<ExamStatus> Coordinator::exam(std::uint32_t id) const {
+std::optional<DiagnosisStatus> Coordinator::diagnosis(std::uint32_t id) const {
   const std::lock_guard lock(mutex_);
-  return core_->exam(id);
+  return core_->diagnosis(id);
 }
 
 std::optional<TraceStatus> Coordinator::trace(std::uint64_t id) const {

@@ -66,7 +66,7 @@ class Coordinator final : private CoordinatorOutput {
   // For this machine's own daemons: reachable also if bound to all interfaces.
   const std::string& local_endpoint() const { return local_endpoint_; }
 
-  // Any thread. Stop every job in good order; drained() is true when that is done,
+  // Any thread. Stop every job cleanly; drained() is true when that is done,
   // final snapshots of all servers included.
   void drain();
   bool drained() const;
@@ -83,8 +83,8 @@ class Coordinator final : private CoordinatorOutput {
   Result<std::uint64_t> trace_job(std::string name, std::uint64_t rounds);
   std::optional<TraceStatus> trace(std::uint64_t id) const;
   std::optional<TracePiece> trace_piece(std::uint64_t id, std::size_t number) const;
-  Result<std::uint64_t> examine(ExamOrder order);
-  std::optional<ExamStatus> exam(std::uint32_t id) const;
+  Result<std::uint64_t> diagnose(DiagnosisOrder order);
+  std::optional<DiagnosisStatus> diagnosis(std::uint32_t id) const;
   std::uint64_t malformed() const { return malformed_.value(); }
   std::uint64_t messages() const { return messages_.value(); }
 

@@ -265,7 +265,7 @@ std::optional<std::string> CoordinatorCore::key_of(std::uint64_t incarnation) {
 }
 
 void CoordinatorCore::expel(const std::string& key, const std::string& reason, std::uint64_t now_ms) {
-  exams_.expel(key);
+  diagnoses_.expel(key);
   std::vector<std::pair<std::uint64_t, PeerId>> workers;
   for (const auto& [incarnation, worker] : context_.peers.workers()) {
     if (worker.hello.key == key) workers.emplace_back(incarnation, worker.peer);
@@ -323,7 +323,7 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   std::erase_if(jobs_, [](const auto& entry) { return entry.second.never_opened(); });
   context_.checkpoints.tick(now_ms);
   look_at_trace(now_ms);
-  exams_.tick(now_ms);
+  diagnoses_.tick(now_ms);
   answer_drains(now_ms);
 }
 

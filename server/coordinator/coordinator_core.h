@@ -16,7 +16,7 @@
 #include "server/coordinator/cluster/loss.h"
 #include "server/coordinator/job/coordinated_job.h"
 #include "server/coordinator/orders/coordinator_context.h"
-#include "server/coordinator/orders/exams.h"
+#include "server/coordinator/orders/diagnoses.h"
 #include "server/coordinator/orders/trace_keeper.h"
 
 namespace tributary {
@@ -34,7 +34,7 @@ class CoordinatorCore : private CheckpointJobs {
   // How a save or a removal that was asked for (CoordinatorOutput) has ended.
   void saved(JobId job, const Status& status, std::uint64_t now_ms);
   void removed(JobId job, const Status& status, std::uint64_t now_ms);
-  // Stop everything in good order (server 0 was told to stop); idle() tells when it is done.
+  // Stop everything cleanly (server 0 was told to stop); idle() tells when it is done.
   void drain(std::uint64_t now_ms);
   bool idle() const;
 
@@ -56,9 +56,11 @@ class CoordinatorCore : private CheckpointJobs {
   std::optional<TracePiece> trace_piece(std::uint64_t id, std::size_t number) const {
     return traces_.piece(id, number);
   }
-  // Every daemon that is there looks at itself. The id to ask for with exam().
-  Result<std::uint64_t> examine(const ExamOrder& order, std::uint64_t now_ms) { return exams_.begin(order, now_ms); }
-  std::optional<ExamStatus> exam(std::uint32_t id) const { return exams_.status(id); }
+  // Every daemon that is there looks at itself. The id to ask for with diagnosis().
+  Result<std::uint64_t> diagnose(const DiagnosisOrder& order, std::uint64_t now_ms) {
+    return diagnoses_.begin(order, now_ms);
+  }
+  std::optional<DiagnosisStatus> diagnosis(std::uint32_t id) const { return diagnoses_.status(id); }
   // Deletes a job that is not in use, with all that anybody has of that name. How many there were.
   Result<std::uint64_t> remove_job(const std::string& name);
 
@@ -84,8 +86,10 @@ class CoordinatorCore : private CheckpointJobs {
   void on(PeerId from, const LeaveJob& m, std::uint64_t now_ms);
   void on(PeerId from, const SnapshotDone& m, std::uint64_t now_ms);
   void on(PeerId from, const TracePart& m, std::uint64_t now_ms);
-  void on(PeerId from, const ClusterQuestion&, std::uint64_t) { context_.output.send(from, exams_.cluster_facts()); }
-  void on(PeerId from, const Examined& m, std::uint64_t now_ms) { exams_.on(from, m, now_ms); }
+  void on(PeerId from, const ClusterQuestion&, std::uint64_t) {
+    context_.output.send(from, diagnoses_.cluster_facts());
+  }
+  void on(PeerId from, const Diagnosed& m, std::uint64_t now_ms) { diagnoses_.on(from, m, now_ms); }
   void on(PeerId, const ControlError&, std::uint64_t) {}  // an error is never answered with an error
   template <class Other>
   void on(PeerId from, const Other& m, std::uint64_t now_ms);
@@ -121,7 +125,7 @@ class CoordinatorCore : private CheckpointJobs {
   LossCounts losses_;
   TraceKeeper traces_;
   CoordinatorContext context_;
-  Exams exams_{context_};
+  Diagnoses diagnoses_{context_};
   std::map<std::string, CoordinatedJob> jobs_;  // by name
 };
 

@@ -150,7 +150,7 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
 
   void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
   void residual(PeerId to, const Residual& header, const BufferRef& values) override;
-  void receipt(PeerId to, const Receipt& header) override;
+  void ack(PeerId to, const Ack& header) override;
   void resend(PeerId to, const Resend& header) override;
   void error(PeerId to, const ErrorReply& header) override;
   void captured(ChunkSnapshot snapshot) override;

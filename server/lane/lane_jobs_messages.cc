@@ -23,9 +23,8 @@ void LaneJobs::dispatch(PeerId from, const M& message, const Received& received)
     output_.refused("refused a message that only servers send");
     // An error is never answered with an error: two peers that misunderstand each other would continue forever.
     if constexpr (!std::is_same_v<M, ErrorReply>) {
-      refuse(
-          from, message.key, round, ErrorCode::kMalformed,
-          "answers, receipts and resends come from servers; a client sends pushes, initial values, pulls and queries");
+      refuse(from, message.key, round, ErrorCode::kMalformed,
+             "answers, acks and resends come from servers; a client sends pushes, initial values, pulls and queries");
     }
   } else {
     const bool in_memory = received.place.bytes != 0;
@@ -113,7 +112,7 @@ void LaneJobs::answer(PeerId to, const Answer& header, const BufferRef& payload)
 void LaneJobs::residual(PeerId to, const Residual& header, const BufferRef& values) {
   send_values(to, header, header.key, values);
 }
-void LaneJobs::receipt(PeerId to, const Receipt& header) {
+void LaneJobs::ack(PeerId to, const Ack& header) {
   output_.send(to, header, {}, {});
 }
 void LaneJobs::resend(PeerId to, const Resend& header) {

@@ -102,9 +102,9 @@ Result<TraceOrder> trace_order_of(const std::string& body) {
   return if_read(fields, std::move(order));
 }
 
-Result<ExamOrder> exam_order_of(const std::string& body) {
+Result<DiagnosisOrder> diagnosis_order_of(const std::string& body) {
   Fields fields(body);
-  ExamOrder order;
+  DiagnosisOrder order;
   order.measure = fields.flag("measure");
   order.paths = fields.texts("paths");
   return if_read(fields, std::move(order));

@@ -7,7 +7,7 @@
 
 #include "common/base/result.h"
 #include "server/coordinator/orders/checkpoint_orders.h"
-#include "server/coordinator/orders/exam_keeper.h"
+#include "server/coordinator/orders/diagnosis_keeper.h"
 
 namespace tributary {
 
@@ -19,6 +19,6 @@ struct TraceOrder {
   std::uint64_t rounds = 0;
 };
 Result<TraceOrder> trace_order_of(const std::string& body);
-Result<ExamOrder> exam_order_of(const std::string& body);
+Result<DiagnosisOrder> diagnosis_order_of(const std::string& body);
 
 }  // namespace tributary

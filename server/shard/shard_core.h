@@ -32,7 +32,7 @@ class ShardOutput {
   virtual void answer(PeerId to, const Answer& header, const BufferRef& payload) = 0;
   // `values` likewise.
   virtual void residual(PeerId to, const Residual& header, const BufferRef& values) = 0;
-  virtual void receipt(PeerId to, const Receipt& header) = 0;
+  virtual void ack(PeerId to, const Ack& header) = 0;
   virtual void resend(PeerId to, const Resend& header) = 0;
   virtual void error(PeerId to, const ErrorReply& header) = 0;
   virtual void captured(ChunkSnapshot snapshot) = 0;

@@ -60,7 +60,7 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
   if (refuse(from, chunk, push)) return;
   if (push.round.value <= version.value) {
     ++chunks_.stats().duplicates;
-    if (push.redo) return chunks_.output().receipt(from, Receipt{push.key, push.round, false, true});
+    if (push.redo) return chunks_.output().ack(from, Ack{push.key, push.round, false, true});
     // Older than the last round: its sender has long had that answer; a late copy from the network.
     if (push.round.value == version.value) send_answer(from, chunk, push.key.node);
     return;
@@ -173,17 +173,17 @@ void ShardRounds::take_residual(PeerId from, ShardChunk& chunk, const Push& push
                               std::to_string(chunk.state.version.value));
   }
   residuals_->hold(chunk, push.key.node, std::move(values));
-  chunks_.output().receipt(from, Receipt{push.key, push.round, true});
+  chunks_.output().ack(from, Ack{push.key, push.round, true});
 }
 
-// After a push that is held. The sender of the last one missing gets a receipt like all others, although its answer
+// After a push that is held. The sender of the last one missing gets an ack like all others, although its answer
 // follows at once: an answer is large and queues behind the other nodes', so that acknowledgements by answers alone
 // would slow down just the node that is last, and it would stay last (docs/data-path.md).
 void ShardRounds::push_held(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round) {
   const bool alone = chunk.nodes.size() == 1;
-  if (!alone) chunks_.output().receipt(from, Receipt{key, round});
+  if (!alone) chunks_.output().ack(from, Ack{key, round});
   const bool done = all_there(chunk) && complete_round(chunk);
-  if (alone && !done) chunks_.output().receipt(from, Receipt{key, round});
+  if (alone && !done) chunks_.output().ack(from, Ack{key, round});
 }
 
 // False, and the round is as it was, if the pool has no buffer for the new state, or if the gate has not opened.
@@ -237,7 +237,7 @@ void ShardRounds::finish(ShardChunk& chunk) {
     push.summed = 0;
     if (push.redo) {
       const Round done(chunk.state.version.value);
-      chunks_.output().receipt(push.from, Receipt{chunks_.key(chunk, node), done, false, true});
+      chunks_.output().ack(push.from, Ack{chunks_.key(chunk, node), done, false, true});
     } else {
       send_answer(push.from, chunk, node);
     }
@@ -282,7 +282,7 @@ void ShardRounds::pull(PeerId from, ShardChunk& chunk, const Pull& pull) {
 
 void ShardRounds::query(PeerId from, ShardChunk& chunk, const Query& query) {
   if (chunk.initialised && query.round.value <= chunk.state.version.value) {
-    if (query.redo) return chunks_.output().receipt(from, Receipt{query.key, query.round, false, true});
+    if (query.redo) return chunks_.output().ack(from, Ack{query.key, query.round, false, true});
     return send_answer(from, chunk, query.key.node);
   }
   Contribution& mine = open_[chunk.position].pushes[query.key.node.value];

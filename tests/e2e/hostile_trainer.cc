@@ -66,8 +66,8 @@ std::vector<Memory> mapped_memory() {
 class Scribbler {
  public:
   // everything: also where rounds, states and sizes are told, which soon ends the view.
-  Scribbler(const SessionKeepsake& keepsake, bool everything, std::uint64_t seed) : random_(seed) {
-    const FileDescriptor ring(keepsake.memory ? ::dup(keepsake.memory.get()) : -1);
+  Scribbler(const RecoveryHandle& recovery, bool everything, std::uint64_t seed) : random_(seed) {
+    const FileDescriptor ring(recovery.memory ? ::dup(recovery.memory.get()) : -1);
     const auto size = ring ? ::lseek(ring.get(), 0, SEEK_END) : -1;
     if (size > 0) {
       void* at = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, ring.get(), 0);
@@ -177,7 +177,7 @@ struct Rank {
     }
     std::unique_ptr<Scribbler> scribbler;
     // The honest rank goes when the other one does.
-    if (hostile) scribbler = std::make_unique<Scribbler>(*options.keepsake, attaches % 3 == 0, attaches);
+    if (hostile) scribbler = std::make_unique<Scribbler>(*options.recovery, attaches % 3 == 0, attaches);
     const auto until = Clock::now() + (hostile ? kView : 100 * kView);
     const std::uint64_t rounds = take_part(**session, until);
     std::printf("rounds %llu writes %llu\n", static_cast<unsigned long long>(rounds),
@@ -209,7 +209,7 @@ int run(int argc, char** argv) {
       .rank = node, .world_size = kNodes, .local_rank = 0, .local_world_size = 1, .node_rank = node};
   rank.options.attach_timeout = milliseconds(10'000);
   rank.options.gradients_move = true;
-  rank.options.keepsake = std::make_shared<SessionKeepsake>();
+  rank.options.recovery = std::make_shared<RecoveryHandle>();
   rank.hostile = std::string(argv[7]) == "hostile";
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   for (;;) {

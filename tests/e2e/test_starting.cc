@@ -146,7 +146,7 @@ TEST_CASE("a trainer waits as long as it is told to") {
   CHECK(has(parts.trainer(job_file, {"--attach-timeout", "0"}).ended_with(2), "--attach-timeout"));
 }
 
-TEST_CASE("a trainer that waits has an answer to the first signal, and stops in good order") {
+TEST_CASE("a trainer that waits has an answer to the first signal, and stops cleanly") {
   const TempDir dir;
   Parts parts(dir, 60'000);
   const std::string job_file = write_job(dir, {.name = "answers", .rounds = 1'000'000});

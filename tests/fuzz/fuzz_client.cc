@@ -19,7 +19,7 @@ constexpr std::string_view kJobs[] = {
     R"({"job":{"name":"a"},"encoding":{"push":"onebit"}})",
 };
 
-enum class Move : std::uint8_t { kReady, kAnswer, kReceipt, kResidual, kResend, kError, kTime, kLeave, kEnd };
+enum class Move : std::uint8_t { kReady, kAnswer, kAck, kResidual, kResend, kError, kTime, kLeave, kEnd };
 
 class Run final : private ClientOutput {
  public:
@@ -96,10 +96,10 @@ class Run final : private ClientOutput {
         const Bytes payload(make_encoding(answer.encoding)->bytes(elements(chunk)) + (more >= 0xfc ? 1 : 0));
         return core_->on_answer(from, answer, payload, now_);
       }
-      case Move::kReceipt: {
+      case Move::kAck: {
         const std::uint8_t more = input_.number();
-        const Receipt receipt{key(which), Round(round(which)), (more & 1u) != 0, (more & 2u) != 0};
-        return core_->on_receipt(from, receipt, now_);
+        const Ack ack{key(which), Round(round(which)), (more & 1u) != 0, (more & 2u) != 0};
+        return core_->on_ack(from, ack, now_);
       }
       case Move::kResidual: {
         const Bytes values(elements(chunk) * sizeof(float) + (which >= 0xf0 ? 4 : 0));
@@ -131,7 +131,7 @@ class Run final : private ClientOutput {
   bool leaving_ = false;
 };
 
-// First parameters, then rounds with receipts and answers.
+// First parameters, then rounds with acks and answers.
 Bytes training(std::uint8_t job, bool fresh) {
   Bytes input{static_cast<std::byte>(job), static_cast<std::byte>(fresh), std::byte{0}};
   const auto say = [&](Move move, std::initializer_list<unsigned> numbers) {
@@ -142,7 +142,7 @@ Bytes training(std::uint8_t job, bool fresh) {
   for (unsigned round = 1; round <= 3; ++round) {
     for (unsigned chunk = 0; chunk < kChunks; ++chunk) {
       say(Move::kReady, {chunk});
-      say(Move::kReceipt, {chunk, 0, 1});
+      say(Move::kAck, {chunk, 0, 1});
       say(Move::kAnswer, {chunk, 1, 1});
     }
     say(Move::kTime, {10});

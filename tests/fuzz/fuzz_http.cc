@@ -56,7 +56,7 @@ AdminHttp::Handlers handlers(bool& ordered) {
     if (body == nullptr) return std::nullopt;
     ordered = true;
     if (path == "/job/stop") return AdminHttp::Answer{job_name_of(*body) ? 200u : 400u, "{}"};
-    if (path == "/doctor/order") return AdminHttp::Answer{exam_order_of(*body) ? 200u : 400u, "{}"};
+    if (path == "/doctor/order") return AdminHttp::Answer{diagnosis_order_of(*body) ? 200u : 400u, "{}"};
     if (path == "/trace/order") return AdminHttp::Answer{trace_order_of(*body) ? 200u : 400u, "{}"};
     if (path == "/checkpoint/save") {
       const auto order = save_order_of(*body);

@@ -1,4 +1,4 @@
-// Faults of a simulated cluster, and of its servers, which are stopped in good order, too.
+// Faults of a simulated cluster, and of its servers, which are stopped cleanly, too.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -95,7 +95,7 @@ void ClusterWorld::watch_drain(std::uint32_t index, std::uint64_t incarnation, s
         lost += " round " + std::to_string(state.round.value);
         of.insert(state.job);
       }
-      say("FAULT", server->name() + " ends in good order" + (lost.empty() ? "" : ", not saved:" + lost));
+      say("FAULT", server->name() + " ends cleanly" + (lost.empty() ? "" : ", not saved:" + lost));
       for (const auto& job : jobs_) {
         job->judge.server_ends(static_cast<std::uint16_t>(index), of.contains(job->scenario.job));
       }

@@ -188,7 +188,7 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   const std::uint64_t start = welcome.resume_round.value;
   const auto said = std::exchange(stopped_, std::nullopt);
   if (said && scenario_.calm && synchronous() && *said == committed_ && start != said->value) {
-    broken_("a view begins at " + in_words("round", start) + ", but the last one ended in good order at " +
+    broken_("a view begins at " + in_words("round", start) + ", but the last one ended cleanly at " +
             in_words("round", said->value));
   }
   // The round that was open may be complete in the nodes' rings.
@@ -309,8 +309,7 @@ void ClusterJudge::server_ends(std::uint16_t shard, bool said) {
   told_lost_ |= said;
   if (known || !scenario_.calm || !synchronous() || !has_part(shard) || complete_ <= committed_.value) return;
   const std::string what = in_words("round", complete_) + " is complete, and committed is " +
-                           in_words("round", committed_.value) + " when " + in_words("server", shard) +
-                           " ends in good order";
+                           in_words("round", committed_.value) + " when " + in_words("server", shard) + " ends cleanly";
   // A view of other nodes that has opened since may have given up what only the nodes before could go on with.
   const bool given_up = keeps_residual() && residuals_lost_;
   if (!said && !given_up) broken_(what + " and says nothing");

@@ -264,7 +264,7 @@ void permute_ranks(ClusterScenario& s, std::uint64_t span_ns) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
-// Daemons are stopped in good order, all at once or some: among other faults, or where nothing else befalls servers and
+// Daemons are stopped cleanly, all at once or some: among other faults, or where nothing else befalls servers and
 // the network. Drawn apart, as above.
 void stop_daemons(ClusterScenario& s, std::uint64_t span_ns) {
   Random random(s.seed ^ 0x5709ull);

@@ -5,25 +5,11 @@
 namespace tributary::sim {
 
 const char* ClusterScenario::Fault::name() const {
-  static constexpr const char* kNames[] = {"kill",
-                                           "power off",
-                                           "machine lost",
-                                           "store lost",
-                                           "chunk damaged",
-                                           "record lost",
-                                           "connections break",
-                                           "cut off",
-                                           "held up",
-                                           "disk full",
-                                           "node joins",
-                                           "node leaves",
-                                           "machine gone",
-                                           "save",
-                                           "save of what is committed",
-                                           "restore",
-                                           "ranks dealt anew",
-                                           "flows forgotten",
-                                           "stopped in good order"};
+  static constexpr const char* kNames[] = {
+      "kill",        "power off",         "machine lost",    "store lost",     "chunk damaged",
+      "record lost", "connections break", "cut off",         "held up",        "disk full",
+      "node joins",  "node leaves",       "machine gone",    "save",           "save of what is committed",
+      "restore",     "ranks dealt anew",  "flows forgotten", "stopped cleanly"};
   return kNames[static_cast<int>(kind)];
 }
 

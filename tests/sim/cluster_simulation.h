@@ -2,7 +2,7 @@
 // rings, and trainers, each a process that can be killed at any event, several at once, server 0 too; connections that
 // break, cuts between machines, processes that are held up, disks that are slow or full, power that fails with writes
 // unsynced, machines that are gone with their rings, and stores that are lost. In elastic jobs nodes also come late,
-// leave in good order, come back, and go for ever, also where rounds have a gate, or encodings leave something to say
+// leave cleanly, come back, and go for ever, also where rounds have a gate, or encodings leave something to say
 // later. Snapshots go bad on disks; checkpoints are saved, and a job goes on from one. All-reduce jobs have no part on
 // servers, and node 0's checkpoints.
 //
@@ -54,7 +54,7 @@ struct ServersScenario {
   bool shares_memory = false;
   bool gentle = false;        // faults are such that nothing is lost that anybody has said
   bool refuses_last = false;  // nodes often take no answer just then, of rounds that their view ends with
-  bool calm = false;          // servers end in good order alone: what a stop ends with is saved, or said not to be
+  bool calm = false;          // servers end cleanly alone: what a stop ends with is saved, or said not to be
 };
 
 struct ClusterScenario : ServersScenario {
@@ -113,14 +113,14 @@ struct ClusterScenario : ServersScenario {
       kHold,
       kDiskFull,
       kJoin,           // a node that was not there yet
-      kLeave,          // its worker is stopped in good order
+      kLeave,          // its worker is stopped cleanly
       kGone,           // a machine that does not come back
       kSave,           // nothing wrong: a checkpoint is ordered, of a round from now
       kSaveCommitted,  // of the newest snapshot
       kRestore,        // the job goes on from a checkpoint
       kPermute,        // all trainers are started again, on other machines: ranks are dealt out anew
       kHalfOpen,       // connections that the network has forgotten
-      kDrain,          // daemons are stopped in good order, and started again when they have ended
+      kDrain,          // daemons are stopped cleanly, and started again when they have ended
     } kind = Kind::kKill;
     std::uint64_t at_ns = 0;
     static constexpr std::uint64_t kForEver = ~0ull;
@@ -146,14 +146,14 @@ struct ClusterOutcome {
   std::uint64_t restored = 0;  // that loaded a snapshot
   std::uint64_t redone = 0;    // views that begin after the snapshot with pushes that nodes kept
   std::uint64_t resends = 0;
-  std::uint64_t longest_pause_ns = 0;                      // from the end of the faults to the next complete round
-  bool refused = false;                                    // it cannot go on without what a disk has lost
-  bool began_anew = false;                                 // nobody had anything of the job any more
-  std::uint64_t joins = 0, leaves = 0;                     // of nodes while the job runs
-  std::uint64_t drained = 0, kept_saved = 0, unsaved = 0;  // servers that ended in good order; what came of kept state
-  std::uint64_t states = 0;                                // that ranks got back
-  std::uint64_t large_parts = 0, first_states = 0;         // of those, and of the first rank, that ranks got
-  std::uint64_t memberships = 0;                           // views that begin with other nodes than the one before
+  std::uint64_t longest_pause_ns = 0;                        // from the end of the faults to the next complete round
+  bool refused = false;                                      // it cannot go on without what a disk has lost
+  bool began_anew = false;                                   // nobody had anything of the job any more
+  std::uint64_t joins = 0, leaves = 0;                       // of nodes while the job runs
+  std::uint64_t drained = 0, kept_saved = 0, unsaved = 0;    // servers that ended cleanly; what came of kept state
+  std::uint64_t states = 0;                                  // that ranks got back
+  std::uint64_t large_parts = 0, first_states = 0;           // of those, and of the first rank, that ranks got
+  std::uint64_t memberships = 0;                             // views that begin with other nodes than the one before
   std::uint64_t saved = 0, not_saved = 0, brought_back = 0;  // checkpoints; jobs out of one
   std::uint64_t saved_parts = 0;                             // large parts that checkpoints have
   std::uint64_t inherited = 0;  // rounds that were decided about in an earlier view (elastic, with a gate)

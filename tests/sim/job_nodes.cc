@@ -1,4 +1,4 @@
-// Nodes of a simulated job: they die, come late, are stopped in good order, come back, and go for ever.
+// Nodes of a simulated job: they die, come late, are stopped cleanly, come back, and go for ever.
 #include <algorithm>
 #include <utility>
 

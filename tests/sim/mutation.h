@@ -17,7 +17,7 @@ enum class Mutation {
   kMixedStates,       // what the ranks of a node keep is mixed up
   kFailedDrop,        // a view opens on a server that could not drop what an earlier view has left
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
-  kWritesAtReceipt,   // a worker writes over what a server was told, and has still to add
+  kWritesAtAck,       // a worker writes over what a server was told, and has still to add
   kForgottenJob,      // the coordinator takes no notice of what stores have of jobs that its registry does not know
   // Inside the product's own code (tests/sim/plant.py):
   kUnsharedPrevious,   // encoded parameters of the round before are told without a share in their buffer

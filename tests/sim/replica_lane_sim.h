@@ -37,7 +37,7 @@ class ReplicaRing {
   // Somebody is gone without a goodbye, and nobody can get further.
   bool broken() const { return broken_; }
   void break_off();
-  // All have been told that the view has ended in good order, so nobody needs anything of the others any more.
+  // All have been told that the view has ended cleanly, so nobody needs anything of the others any more.
   void goodbye(std::uint32_t node) { goodbyes_.insert(node); }
   bool all_parted() const { return goodbyes_.size() == members_.size(); }
   std::vector<std::shared_ptr<ReplicaViewSim>> members() const;

@@ -120,7 +120,7 @@ TEST_CASE("parameters that are told without a share, and read when they are othe
 }
 
 TEST_CASE("a push that its node writes over before a server has added it is found") {
-  CHECK(finds(Mutation::kWritesAtReceipt, 15));
+  CHECK(finds(Mutation::kWritesAtAck, 15));
 }
 
 TEST_CASE("a residual that its node writes over before a server has written it is found") {

@@ -96,7 +96,7 @@ class TrainerSim final : public Process {
   std::uint64_t weight_ = 0;                    // of the round that it computes
   std::uint32_t idle_ = 0;                      // attach_pause()
   bool moved_ = false;                          // a round of this session is complete
-  std::shared_ptr<FileDescriptor> kept_;        // SessionKeepsake
+  std::shared_ptr<FileDescriptor> kept_;        // RecoveryHandle
   std::vector<KeptState> states_, own_states_;  // kept in this session, and in the one before
   std::optional<KeptState> coming_;             // its own, whose large part is under way
   bool awaits_first_ = false;                   // the first rank's state
@@ -105,7 +105,7 @@ class TrainerSim final : public Process {
   std::optional<Round> knows_;  // own_states_ has that of this round
   std::set<Round> given_;       // of states_, those that the worker has
   std::optional<AttachStopped> stopped_;
-  ValueAnswers answers_;       // SessionKeepsake
+  ValueAnswers answers_;       // RecoveryHandle
   std::deque<ValueKey> asks_;  // in turn; the first is under way
   LeaveKind left_ = LeaveKind::kFinished;
   std::optional<Error> not_saved_;

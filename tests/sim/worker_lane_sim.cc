@@ -153,10 +153,10 @@ void WorkerLaneSim::read(ConnectionIndex from, const Packet& packet) {
 void WorkerLaneSim::handle(ConnectionIndex from, const Packet& packet) {
   const DataMessage& message = std::get<DataMessage>(packet.message);
   if (std::holds_alternative<Resend>(message)) ++world_.resends;
-  const auto* receipt = std::get_if<Receipt>(&message);
+  const auto* ack = std::get_if<Ack>(&message);
   job_->receive(from, message, packet.payload());
-  if (receipt && world_.mutation == Mutation::kWritesAtReceipt) {
-    if (const auto here = memory_->layout().in_part(receipt->key.chunk)) write_over(*here);
+  if (ack && world_.mutation == Mutation::kWritesAtAck) {
+    if (const auto here = memory_->layout().in_part(ack->key.chunk)) write_over(*here);
   }
   if (!job_->publish()) return;
   // Trainers see the answered chunk's new values from here on.

@@ -23,13 +23,13 @@ CheckLevel level_of(const std::string& name) {
   return CheckLevel::kProblem;
 }
 
-DaemonExam daemon_of(const Json& json) {
-  DaemonExam daemon{.name = json.at("name"),
-                    .server = json.at("kind") == "server",
-                    .silent_because = json.at("silent_because"),
-                    .settings = {},
-                    .checks = {},
-                    .rates = {}};
+DaemonDiagnosis daemon_of(const Json& json) {
+  DaemonDiagnosis daemon{.name = json.at("name"),
+                         .server = json.at("kind") == "server",
+                         .silent_because = json.at("silent_because"),
+                         .settings = {},
+                         .checks = {},
+                         .rates = {}};
   for (const Json& setting : json.at("settings")) daemon.settings.push_back({setting.at("key"), setting.at("value")});
   for (const Json& check : json.at("checks")) {
     daemon.checks.push_back(
@@ -42,20 +42,21 @@ DaemonExam daemon_of(const Json& json) {
   return daemon;
 }
 
-void who_is_there(const ClusterExam& exam, CheckList& out) {
+void who_is_there(const ClusterDiagnosis& diagnosis, CheckList& out) {
   std::size_t servers = 0;
   std::vector<std::string> missing;
-  for (const DaemonExam& daemon : exam.daemons) {
+  for (const DaemonDiagnosis& daemon : diagnosis.daemons) {
     servers += daemon.server ? 1 : 0;
     if (!daemon.silent_because.empty())
       out.problem(daemon.name, daemon.silent_because, "look at its log, and whether it runs");
   }
-  for (std::uint32_t index = 0; index < exam.servers; ++index) {
+  for (std::uint32_t index = 0; index < diagnosis.servers; ++index) {
     const std::string name = "server " + std::to_string(index);
-    if (std::ranges::find(exam.daemons, name, &DaemonExam::name) == exam.daemons.end()) missing.push_back(name);
+    if (std::ranges::find(diagnosis.daemons, name, &DaemonDiagnosis::name) == diagnosis.daemons.end())
+      missing.push_back(name);
   }
-  const std::string found = std::to_string(servers) + " of " + counted(exam.servers, "server") + ", " +
-                            counted(exam.daemons.size() - servers, "worker");
+  const std::string found = std::to_string(servers) + " of " + counted(diagnosis.servers, "server") + ", " +
+                            counted(diagnosis.daemons.size() - servers, "worker");
   if (missing.empty()) return out.ok("daemons", found);
   out.problem("daemons", found + "; not there: " + listed(missing),
               "start them, or run `tributary doctor --config` on their machines: it says why they do not reach the "
@@ -94,9 +95,9 @@ void jobs(const Json& coordinator, CheckList& out) {
 }
 
 // A link is slow compared with the others: no configuration says how fast links should be.
-void rates(const ClusterExam& exam, CheckList& out) {
+void rates(const ClusterDiagnosis& diagnosis, CheckList& out) {
   std::vector<double> all;
-  for (const DaemonExam& daemon : exam.daemons) {
+  for (const DaemonDiagnosis& daemon : diagnosis.daemons) {
     for (const LinkRate& rate : daemon.rates) {
       if (!rate.local) all.push_back(rate.bytes_per_s);
     }
@@ -104,7 +105,7 @@ void rates(const ClusterExam& exam, CheckList& out) {
   if (all.empty()) return;
   const double middle = median(all);
   std::size_t slow = 0;
-  for (const DaemonExam& daemon : exam.daemons) {
+  for (const DaemonDiagnosis& daemon : diagnosis.daemons) {
     for (const LinkRate& rate : daemon.rates) {
       if (rate.local || rate.bytes_per_s >= kAlike * middle) continue;
       ++slow;
@@ -123,29 +124,29 @@ void rates(const ClusterExam& exam, CheckList& out) {
 
 }  // namespace
 
-Result<ClusterExam> exam_of(const Json& json) {
+Result<ClusterDiagnosis> diagnosis_of(const Json& json) {
   try {
-    ClusterExam exam;
-    exam.servers = json.at("servers");
-    for (const Json& daemon : json.at("daemons")) exam.daemons.push_back(daemon_of(daemon));
-    return exam;
+    ClusterDiagnosis diagnosis;
+    diagnosis.servers = json.at("servers");
+    for (const Json& daemon : json.at("daemons")) diagnosis.daemons.push_back(daemon_of(daemon));
+    return diagnosis;
   } catch (const Json::exception& e) {
-    return fail(ErrorCode::kMalformed, std::string("server 0 answers with no examination of ours: ") + e.what());
+    return fail(ErrorCode::kMalformed, std::string("server 0 answers with no diagnosis of ours: ") + e.what());
   }
 }
 
-std::vector<Check> checks_of_cluster(const ClusterExam& exam, const Json& status) {
+std::vector<Check> checks_of_cluster(const ClusterDiagnosis& diagnosis, const Json& status) {
   CheckList out;
   out.section("cluster");
   const Json coordinator = status.value("coordinator", Json::object());
-  who_is_there(exam, out);
+  who_is_there(diagnosis, out);
   clocks(coordinator, out);
   jobs(coordinator, out);
-  rates(exam, out);
+  rates(diagnosis, out);
   std::vector<Check> checks = out.take();
   for (const bool server : {true, false}) {
     std::vector<DaemonSettings> settings;
-    for (const DaemonExam& daemon : exam.daemons) {
+    for (const DaemonDiagnosis& daemon : diagnosis.daemons) {
       if (daemon.server == server && !daemon.settings.empty()) settings.push_back({daemon.name, daemon.settings});
     }
     append(checks, differences(settings));

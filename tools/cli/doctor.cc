@@ -31,7 +31,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::milliseconds kExamPoll{250};
+constexpr std::chrono::milliseconds kDiagnosisPoll{250};
 constexpr std::uint64_t kSayMs = 10'000;  // between two lines with the awaited daemons
 
 constexpr const char* kDoctorFooter = R"(
@@ -120,29 +120,29 @@ int look_here(const DoctorOptions& options) {
 }
 
 // With what each of them has said, which is asked for one by one: there can be much.
-Result<Json> with_daemons(const AdminPort& admin, const std::string& path, Json exam) {
-  Json& daemons = exam["daemons"];
+Result<Json> with_daemons(const AdminPort& admin, const std::string& path, Json diagnosis) {
+  Json& daemons = diagnosis["daemons"];
   for (std::size_t i = 0; i < daemons.size(); ++i) {
     auto said = ask(admin, path + "/" + std::to_string(i), std::nullopt);
     if (!said) return said;
     daemons[i] = std::move(*said);
   }
-  return exam;
+  return diagnosis;
 }
 
 // Always ends: the coordinator gives up daemons that do not answer.
-Result<Json> examine(const AdminPort& admin, const DoctorOptions& options) {
+Result<Json> diagnose(const AdminPort& admin, const DoctorOptions& options) {
   const Json order = {{"measure", options.measure}, {"paths", options.paths}};
   const auto accepted = ask(admin, "/doctor/order", order.dump(-1, ' ', false, Json::error_handler_t::replace));
   if (!accepted) return accepted;
   const std::string path = "/doctor/" + accepted->value("id", Json(0)).dump();
-  for (std::uint64_t said = steady_ms();; std::this_thread::sleep_for(kExamPoll)) {
-    auto exam = ask(admin, path, std::nullopt);
-    if (!exam) return exam;
-    if (exam->value("over", false)) return with_daemons(admin, path, std::move(*exam));
+  for (std::uint64_t said = steady_ms();; std::this_thread::sleep_for(kDiagnosisPoll)) {
+    auto diagnosis = ask(admin, path, std::nullopt);
+    if (!diagnosis) return diagnosis;
+    if (diagnosis->value("over", false)) return with_daemons(admin, path, std::move(*diagnosis));
     if (steady_ms() < said + kSayMs) continue;
     said = steady_ms();
-    for (const Json& daemon : exam->value("daemons", Json::array())) {
+    for (const Json& daemon : diagnosis->value("daemons", Json::array())) {
       const bool waited = daemon.value("asked", false) && !daemon.value("said", false) &&
                           daemon.value("silent_because", std::string()).empty();
       if (waited) std::fprintf(stderr, "waiting for %s\n", daemon.value("name", std::string()).c_str());
@@ -150,10 +150,10 @@ Result<Json> examine(const AdminPort& admin, const DoctorOptions& options) {
   }
 }
 
-void print_cluster(const ClusterExam& exam, const std::vector<Check>& cluster) {
+void print_cluster(const ClusterDiagnosis& diagnosis, const std::vector<Check>& cluster) {
   std::fputs(checks_text(cluster).c_str(), stdout);
   std::size_t problems = count_of(cluster, CheckLevel::kProblem), notes = count_of(cluster, CheckLevel::kNote);
-  for (const DaemonExam& daemon : exam.daemons) {
+  for (const DaemonDiagnosis& daemon : diagnosis.daemons) {
     if (!daemon.silent_because.empty()) continue;
     std::printf("\n%s: %s, %zu checks\n", daemon.name.c_str(), counts_text(daemon.checks).c_str(),
                 daemon.checks.size());
@@ -167,22 +167,22 @@ void print_cluster(const ClusterExam& exam, const std::vector<Check>& cluster) {
 Result<int> look_at_cluster(const DoctorOptions& options) {
   const auto admin = coordinator_admin(options.cluster);
   if (!admin) return tl::unexpected(admin.error());
-  const auto json = examine(*admin, options);
+  const auto json = diagnose(*admin, options);
   if (!json) return tl::unexpected(json.error());
-  const auto exam = exam_of(*json);
-  if (!exam) return tl::unexpected(exam.error());
+  const auto diagnosis = diagnosis_of(*json);
+  if (!diagnosis) return tl::unexpected(diagnosis.error());
   const auto status = ask(*admin, "/status", std::nullopt);
   if (!status) return tl::unexpected(status.error());
-  const std::vector<Check> cluster = checks_of_cluster(*exam, *status);
+  const std::vector<Check> cluster = checks_of_cluster(*diagnosis, *status);
   bool problem = has_problem(cluster);
-  for (const DaemonExam& daemon : exam->daemons) problem |= has_problem(daemon.checks);
+  for (const DaemonDiagnosis& daemon : diagnosis->daemons) problem |= has_problem(daemon.checks);
   if (options.json) {
     Json all = summary(cluster);
     all["ok"] = !problem;
     all["daemons"] = json->at("daemons");
     print(all);
   } else {
-    print_cluster(*exam, cluster);
+    print_cluster(*diagnosis, cluster);
   }
   return problem ? 1 : 0;
 }

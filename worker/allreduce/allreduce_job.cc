@@ -64,11 +64,11 @@ void AllreduceJob::tick(std::uint64_t now_ms) {
   if (exchange_ && !progress_.over()) exchange_->notice(now_ms);
 }
 
-void AllreduceJob::close(bool in_good_order) {
+void AllreduceJob::close(bool clean) {
   {
     const auto lock = progress_.lock();
     if (progress_.closed()) return;
-    const bool parting = in_good_order && progress_.phase() == Phase::kTraining;
+    const bool parting = clean && progress_.phase() == Phase::kTraining;
     if (!parting) {
       const bool as_it_began = progress_.phase() == Phase::kBeginning;
       outcome_ =

@@ -40,7 +40,7 @@ class AllreduceJob {
   void peer_address(const PeerAddress& address);
   void scan() { buckets_.scan(); }
   void tick(std::uint64_t now_ms);
-  void close(bool in_good_order);
+  void close(bool clean);
   // After close(): nothing more will be written.
   bool has_outcome() const { return has_outcome_.load(std::memory_order_acquire); }
   // The checkpoint on this node's disk after a clean close(). REQUIRES: has_outcome().

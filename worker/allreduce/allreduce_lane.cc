@@ -74,20 +74,20 @@ void AllreduceLane::peer_address(PeerAddress address) {
   });
 }
 
-void AllreduceLane::close(std::shared_ptr<NodeJob> job, bool in_good_order) {
-  if (in_good_order) jobs_keeping_.fetch_add(1, std::memory_order_acq_rel);  // before any reader of it
-  command([this, job = std::move(job), in_good_order]() mutable {
+void AllreduceLane::close(std::shared_ptr<NodeJob> job, bool clean) {
+  if (clean) jobs_keeping_.fetch_add(1, std::memory_order_acq_rel);  // before any reader of it
+  command([this, job = std::move(job), clean]() mutable {
     const auto at = std::ranges::find_if(jobs_, [&](const auto& held) { return held->job() == job; });
     if (at == jobs_.end()) {
-      if (!in_good_order) return;
+      if (!clean) return;
       jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
       if (job->spec().node.value == 0) {
         port_.checkpointed({job->view().job, job->view().view, {}, false, 0, "node 0's lane could not begin the view"});
       }
       return;
     }
-    (*at)->close(in_good_order);
-    closing_.push_back({std::move(*at), in_good_order});
+    (*at)->close(clean);
+    closing_.push_back({std::move(*at), clean});
     jobs_.erase(at);
   });
 }

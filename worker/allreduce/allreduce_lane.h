@@ -62,7 +62,7 @@ class AllreduceLane final : public NodeLane {
   void open(std::shared_ptr<NodeJob> job);
   void initial_values(std::shared_ptr<NodeJob> job);
   void peer_address(PeerAddress address);  // may come before open()
-  void close(std::shared_ptr<NodeJob> job, bool in_good_order);
+  void close(std::shared_ptr<NodeJob> job, bool clean);
 
   // For its jobs.
   const WorkerConfig& config() const { return config_; }

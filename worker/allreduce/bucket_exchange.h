@@ -72,7 +72,7 @@ class BucketExchange {
   virtual void notice(std::uint64_t /*now_ms*/) {}
   // Wakes threads that wait for other nodes. In a clean close, work under way that others may need continues until
   // stop().
-  virtual void close(bool in_good_order) = 0;
+  virtual void close(bool clean) = 0;
 };
 
 }  // namespace tributary

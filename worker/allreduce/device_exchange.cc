@@ -76,8 +76,8 @@ void DeviceExchange::exchange_failed(const std::string& doing, const Error& erro
   if (started_) output_.exchange_failed(doing, error);
 }
 
-void DeviceExchange::close(bool in_good_order) {
-  if (!in_good_order) thread_->give_up();
+void DeviceExchange::close(bool clean) {
+  if (!clean) thread_->give_up();
 }
 
 // Nothing shows whether NCCL still sends for other nodes: so all must have come here before anything is aborted.

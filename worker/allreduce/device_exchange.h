@@ -37,7 +37,7 @@ class DeviceExchange final : public BucketExchange, private BucketOutput {
   void stop(const std::function<void()>& meet) override;
   Status save(ReplicaState& state) override;
   void ready(ChunkIndex chunk, Round /*round*/, const BucketTail& tail) override { engine_->ready(chunk, tail); }
-  void close(bool in_good_order) override;
+  void close(bool clean) override;
 
  private:
   void notice_oldest(std::uint64_t now_ns);

@@ -93,7 +93,7 @@ void HostExchange::notice(std::uint64_t now_ms) {
 }
 
 // Aborts all rings, because members may hang in a round that can no longer be complete.
-void HostExchange::close(bool /*in_good_order*/) {
+void HostExchange::close(bool /*clean*/) {
   for (const auto& member : members_) member->ring->abort();
 }
 

@@ -54,7 +54,7 @@ class HostExchange final : public BucketExchange {
   void stop(const std::function<void()>& meet) override;
   void ready(ChunkIndex chunk, Round round, const BucketTail& tail) override { ready_[chunk.value] = {round, tail}; }
   void notice(std::uint64_t now_ms) override;
-  void close(bool in_good_order) override;
+  void close(bool clean) override;
 
  private:
   // One member of one stream's ring, and its thread.

@@ -185,11 +185,11 @@ void ClientCore::gradient_ready(ChunkIndex index, Round round, std::uint64_t wei
   pump(now_ns);
 }
 
-void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64_t now_ns) {
-  Chunk* chunk = hear(receipt.key, now_ns);
+void ClientCore::on_ack(ConnectionIndex, const Ack& ack, std::uint64_t now_ns) {
+  Chunk* chunk = hear(ack.key, now_ns);
   if (!chunk) return;
   if (leaving_) {
-    if (chunk->phase != Phase::kSent || !receipt.residual_kept || receipt.round.value != chunk->version.value) {
+    if (chunk->phase != Phase::kSent || !ack.residual_kept || ack.round.value != chunk->version.value) {
       ++stats_.stale;
       return;
     }
@@ -197,8 +197,8 @@ void ClientCore::on_receipt(ConnectionIndex, const Receipt& receipt, std::uint64
     return residual_kept(*chunk, now_ns);
   }
   const bool waits = chunk->phase == Phase::kSent || chunk->phase == Phase::kHeld;
-  if (chunk->redo && receipt.applied && receipt.round == chunk->round && waits) return redo_applied(*chunk, now_ns);
-  const bool open = (chunk->delivered || chunk->redo) && receipt.round == chunk->round;
+  if (chunk->redo && ack.applied && ack.round == chunk->round && waits) return redo_applied(*chunk, now_ns);
+  const bool open = (chunk->delivered || chunk->redo) && ack.round == chunk->round;
   if (open && chunk->phase == Phase::kSent) {
     const std::uint64_t bytes = chunk->in_flight;
     acknowledge(*chunk, now_ns);
@@ -338,7 +338,7 @@ void ClientCore::on_error(ConnectionIndex, const ErrorReply& error, std::uint64_
   const bool unread =
       error.key == ChunkKey{} && error.code != ErrorCode::kInternal && error.code != ErrorCode::kUnknownKind;
   Chunk* chunk = error.key.job == job_.view->job && error.key.view == job_.view->view ? find(error.key) : nullptr;
-  // Its server has closed the view, with this node's residual, whose receipt was lost, or without: it waits for none.
+  // Its server has closed the view, with this node's residual, whose ack was lost, or without: it waits for none.
   const bool closed = error.code == ErrorCode::kUnknownJob || error.code == ErrorCode::kStaleView;
   if (leaving_ && closed && chunk && chunk->phase == Phase::kSent) {
     in_flight_ -= std::exchange(chunk->in_flight, 0);

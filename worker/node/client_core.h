@@ -33,7 +33,7 @@
 // answered: nothing here is different.
 //
 // Loss: when an acknowledgement or an answer is overdue, a Query asks the server what it knows; the server replies
-// with the answer, a Receipt, or Resend. So a payload travels twice only if the server reports that it lacks the
+// with the answer, a Ack, or Resend. So a payload travels twice only if the server reports that it lacks the
 // payload, and repeats change nothing.
 #pragma once
 
@@ -97,7 +97,7 @@ struct ClientOptions {
   std::uint64_t window_cap_bytes = 16u << 20;
   bool over_link = true;  // false: all servers are on this machine, and the window stays at its cap
   // Overdue: no acknowledgement of a push within this plus 8 times the smoothed acknowledgement time; no answer within
-  // query_interval_ns of a receipt (nothing is wrong then but somebody's slow step, so it is asked rarely), and none to
+  // query_interval_ns of an ack (nothing is wrong then but somebody's slow step, so it is asked rarely), and none to
   // what is as large as a chunk's parameters: a pull, a residual. Both count from the last word of any server: while
   // something arrives, what is missing may be behind it, and more copies only make a slow link slower. Many servers may
   // share a slow link, over which no large answer is whole for long: what is sent again whole waits twice as long each
@@ -110,7 +110,7 @@ struct ClientOptions {
 
 struct ClientStats : ClientCounts<std::uint64_t> {
   std::uint64_t push_bytes = 0;
-  std::uint64_t heard = 0;  // words of servers about what was sent: receipts, answers, residuals; stale ones, too
+  std::uint64_t heard = 0;  // words of servers about what was sent: acks, answers, residuals; stale ones, too
 };
 
 class ClientCore {
@@ -129,7 +129,7 @@ class ClientCore {
   void gradient_ready(ChunkIndex chunk, Round round, std::uint64_t weight, std::uint64_t now_ns, bool last = false);
 
   // From connection `from`. Anything that does not fit what is open is counted as stale and dropped.
-  void on_receipt(ConnectionIndex from, const Receipt& receipt, std::uint64_t now_ns);
+  void on_ack(ConnectionIndex from, const Ack& ack, std::uint64_t now_ns);
   void on_answer(ConnectionIndex from, const Answer& answer, std::span<const std::byte> payload, std::uint64_t now_ns);
   void on_residual(ConnectionIndex from, const Residual& residual, std::span<const std::byte> values,
                    std::uint64_t now_ns);

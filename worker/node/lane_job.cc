@@ -220,9 +220,9 @@ void WorkerLaneJob::hear(ConnectionIndex from, const DataMessage& message, std::
   if (const auto* answer = std::get_if<Answer>(&message)) {
     if (trace_) trace_->arrived(answer->key.chunk, now);
     client_.on_answer(from, *answer, payload, now);
-  } else if (const auto* receipt = std::get_if<Receipt>(&message)) {
-    if (trace_) trace_->acknowledged(receipt->key.chunk, receipt->round, now);
-    client_.on_receipt(from, *receipt, now);
+  } else if (const auto* ack = std::get_if<Ack>(&message)) {
+    if (trace_) trace_->acknowledged(ack->key.chunk, ack->round, now);
+    client_.on_ack(from, *ack, now);
   } else if (const auto* residual = std::get_if<Residual>(&message)) {
     client_.on_residual(from, *residual, payload, now);
   } else if (const auto* resend = std::get_if<Resend>(&message)) {

@@ -72,7 +72,7 @@ class Attachment:
             gradients_move=True,
             device=self.copies.device,
             computes_with=computes_with,
-            keepsake=self._library.keepsake(),
+            recovery=self._library.recovery(),
             model_rank=model_rank,
             holds_parameters=shares,
         )

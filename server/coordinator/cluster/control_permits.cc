@@ -14,7 +14,7 @@ inline constexpr bool kOneOf = (std::is_same_v<M, Kinds> || ...);
 
 template <class M>
 constexpr bool said_by(Role role) {
-  if (kOneOf<M, Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Examined>)
+  if (kOneOf<M, Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Diagnosed>)
     return role != Role::kAdmin;
   if (kOneOf<M, ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone>) return role == Role::kServer;
   if (kOneOf<M, WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, WantPart, StatePart, RankValues>)

@@ -82,7 +82,7 @@ class JobRecordKeeper {
   std::uint64_t taken() const { return given_ + context_.parts.taken(); }
   // A part that ranks of this view may still lack.
   void hold(const LargePart& large) { held_ = large; }
-  // The job stops in good order: the next time it begins like a new one.
+  // The job stops cleanly: the next time it begins like a new one.
   void stop(const std::string& reason);
   // All-reduce: node 0 has the state that it ended with.
   void end(Round round, bool finished);

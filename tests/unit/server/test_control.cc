@@ -177,7 +177,7 @@ TEST_CASE("facts of a gated round are told until there is a decision, which open
   node.initialise(1, 10.0f);
   for (std::uint32_t c = 0; c < 3; ++c) {
     node.of(c).push(key_in(1, c), 1, filled(2.0f));
-    REQUIRE(node.of(c).expect<Receipt>());
+    REQUIRE(node.of(c).expect<Ack>());
   }
   // From each lane, and then from each lane again.
   std::set<std::uint32_t> chunks;

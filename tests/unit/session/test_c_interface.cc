@@ -21,15 +21,15 @@ using CSession = std::unique_ptr<tributary_session, Destroy>;
 
 // Local rank `rank` of `ranks`, with what the coordinator answers.
 std::vector<CSession> attach(FakeNode& node, std::uint32_t ranks = 1, std::uint32_t view = 1, Round resume = Round(0),
-                             tributary_keepsake* keepsake = nullptr) {
+                             tributary_recovery_handle* recovery = nullptr) {
   const std::size_t joins = node.coordinator.all<JoinJob>().size();
   std::vector<std::future<CSession>> coming;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    coming.push_back(std::async(std::launch::async, [&node, rank, ranks, keepsake] {
+    coming.push_back(std::async(std::launch::async, [&node, rank, ranks, recovery] {
       COptions o(node.socket());
       o.options.rank = o.options.local_rank = rank;
       o.options.world_size = o.options.local_world_size = ranks;
-      o.options.keepsake = keepsake;
+      o.options.recovery = recovery;
       tributary_session* session = nullptr;
       const tributary_status status = tributary_attach(&o.options, &session);
       CHECK_MESSAGE(status == TRIBUTARY_OK, tributary_last_error());
@@ -289,11 +289,11 @@ TEST_CASE("structs of callers with older and newer headers are filled as far as 
 TEST_CASE("a resumed job has no initial values, and what was kept comes back") {
   FakeNode node;
   node.run();
-  tributary_keepsake* keepsake = tributary_keepsake_create();
+  tributary_recovery_handle* recovery = tributary_recovery_handle_create();
   const void* state = nullptr;
   std::size_t size = 7;
   {
-    const auto sessions = attach(node, 1, 1, Round(5), keepsake);
+    const auto sessions = attach(node, 1, 1, Round(5), recovery);
     tributary_session* s = sessions[0].get();
     CHECK(view_of(sessions[0]).fresh == 0);
     CHECK(view_of(sessions[0]).resume_round == 5);
@@ -313,7 +313,7 @@ TEST_CASE("a resumed job has no initial values, and what was kept comes back") {
     CHECK(wait(sessions[0]) == TRIBUTARY_RESTART);
     CHECK(std::string(tributary_stop_reason(s)) == "server 1 was lost");
   }
-  const auto sessions = attach(node, 1, 2, Round(6), keepsake);
+  const auto sessions = attach(node, 1, 2, Round(6), recovery);
   CHECK(tributary_kept(sessions[0].get(), &state, &size) == TRIBUTARY_OK);
   REQUIRE(size == 3);
   CHECK(std::memcmp(state, "six", 3) == 0);
@@ -322,7 +322,7 @@ TEST_CASE("a resumed job has no initial values, and what was kept comes back") {
   node.server->on_control(StopJob{JobId(99), ViewId(2), StopKind::kStopped, Round(6), "asked to"});
   CHECK(wait(sessions[0]) == TRIBUTARY_VIEW_STOPPED);
   CHECK(std::string(tributary_stop_reason(sessions[0].get())) == "asked to");
-  tributary_keepsake_destroy(keepsake);
+  tributary_recovery_handle_destroy(recovery);
 }
 
 }  // namespace tributary::c_interface_test

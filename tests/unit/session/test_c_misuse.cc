@@ -103,8 +103,8 @@ TEST_CASE("null pointers are refused by every function") {
   CHECK(failed_with(tributary_saved(nullptr), TRIBUTARY_INVALID_ARGUMENT, null));
   CHECK(std::string(tributary_stop_reason(nullptr)).empty());
   tributary_destroy(nullptr);
-  tributary_keepsake_destroy(nullptr);
-  tributary_keepsake_destroy(tributary_keepsake_create());
+  tributary_recovery_handle_destroy(nullptr);
+  tributary_recovery_handle_destroy(tributary_recovery_handle_create());
 }
 
 TEST_CASE("a struct whose size was not set is named") {

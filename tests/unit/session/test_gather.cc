@@ -187,13 +187,13 @@ TEST_CASE("what is open is said again, and all that is known when the coordinato
   CHECK(values_of(std::move(first)).size() == 2);
 }
 
-TEST_CASE("answers outlive views in the worker, and workers in the keepsakes of trainers") {
-  const auto keepsake = std::make_shared<SessionKeepsake>();
+TEST_CASE("answers outlive views in the worker, and workers in the recovery handles of trainers") {
+  const auto recovery = std::make_shared<RecoveryHandle>();
   auto node = std::make_unique<FakeNode>();
   node->run();
   const auto attach = [&](std::uint32_t view, std::uint64_t round) {
     SessionOptions options = node->session_options();
-    options.keepsake = keepsake;
+    options.recovery = recovery;
     const std::size_t joins = node->coordinator.all<JoinJob>().size();
     auto attached = node->attach(options);
     node->coordinator.await<JoinJob>(joins + 1);
@@ -214,7 +214,7 @@ TEST_CASE("answers outlive views in the worker, and workers in the keepsakes of 
   }
   node->coordinator.await<LeaveJob>();
   SUBCASE("the worker lives") {
-    keepsake->answers = {};
+    recovery->answers = {};
     auto session = attach(2, 5);
     // It says them, when the view begins.
     const RankValues said = node->coordinator.await<RankValues>(4);

@@ -426,7 +426,7 @@ TEST_CASE("after a lost member a rank finds what it kept itself, for the round t
   FakeNode node;
   node.run();
   SessionOptions options = node.session_options();
-  options.keepsake = std::make_shared<SessionKeepsake>();
+  options.recovery = std::make_shared<RecoveryHandle>();
   auto first = node.attach(options);
   node.coordinator.await<JoinJob>();
   node.welcome(1, Round(7));
@@ -554,7 +554,7 @@ TEST_CASE(
   CHECK(state_of(sessions[2]->wait()) == StepState::kStopRequested);
   CHECK(node.coordinator.all<LeaveJob>().empty());
   CHECK(sessions[1]->finish(LeaveKind::kStopped));
-  sessions[2].reset();  // just goes: in good order, the view is stopped
+  sessions[2].reset();  // just goes: cleanly, the view is stopped
   const LeaveJob leave = node.coordinator.await<LeaveJob>();
   CHECK(leave.kind == LeaveKind::kStopped);
   CHECK(leave.round == Round(1));
@@ -575,7 +575,7 @@ TEST_CASE("a rank that finishes for all ends the rounds of the node's others") {
   CHECK(leave.message == "rank 0 ended training: enough");
 }
 
-TEST_CASE("a view that ends before it has parameters begins again, unless it ended in good order") {
+TEST_CASE("a view that ends before it has parameters begins again, unless it ended cleanly") {
   for (const StopKind kind : {StopKind::kRestart, StopKind::kStopped, StopKind::kFinished}) {
     CAPTURE(static_cast<int>(kind));
     FakeNode node;

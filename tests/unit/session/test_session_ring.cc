@@ -16,7 +16,7 @@ TEST_CASE("the only rank of a node writes each round's gradient into the ring, a
   node.run();
   SessionOptions options = node.session_options();
   options.gradients_move = true;
-  options.keepsake = std::make_shared<SessionKeepsake>();
+  options.recovery = std::make_shared<RecoveryHandle>();
   auto attached = node.attach(options);
   node.coordinator.await<JoinJob>();
   JobWelcome message = node.welcome_message();
@@ -51,7 +51,7 @@ TEST_CASE("the only rank of a node writes each round's gradient into the ring, a
   }
   CHECK((*session)->parameters(2).front() == 10.0f * rounds * (rounds + 1) / 2 + 2 * rounds);
   CHECK(ring->kept().first == Round(rounds - ring->rounds() + 1));
-  CHECK(options.keepsake->memory);
+  CHECK(options.recovery->memory);
 }
 
 TEST_CASE("gradients stay in one place where the rank wants that, has company, or pushes something else than fp32") {

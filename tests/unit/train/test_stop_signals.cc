@@ -65,7 +65,7 @@ int serve(int ready, milliseconds drain_time, int again) {
   });
 }
 
-TEST_CASE("a daemon takes signals that come together as one request to stop in good order") {
+TEST_CASE("a daemon takes signals that come together as one request to stop cleanly") {
   const int status = in_child([](int ready) { return serve(ready, milliseconds(200), SIGTERM); },
                               [](pid_t child, int ready) {
                                 ::kill(child, SIGTERM);

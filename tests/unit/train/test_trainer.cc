@@ -156,7 +156,7 @@ TEST_CASE("the first signal is answered at once, with what is waited for") {
   CHECK(run.log().find("a second Ctrl-C", at + answer.size()) == std::string::npos);
 }
 
-TEST_CASE("a signal while a trainer attaches stops it in good order, and says what it waited for") {
+TEST_CASE("a signal while a trainer attaches stops it cleanly, and says what it waited for") {
   Run run;
   SUBCASE("for the first time") {
     run.world.on_attach = [] { std::raise(SIGINT); };

@@ -652,14 +652,14 @@ TEST_CASE("a rank that has finished hears if what it trained is lost with anothe
   CHECK(may_come_back(saved.error()));
 }
 
-TEST_CASE("a drained worker stays for trainers that have not detached from a view that ended in good order") {
+TEST_CASE("a drained worker stays for trainers that have not detached from a view that ended cleanly") {
   FakeNode node;
   node.run();
   auto sessions = node.sessions(1);
   node.server->drain();
   node.coordinator.await<DrainRequest>();
   StopKind kind = StopKind::kStopped;
-  SUBCASE("in good order") {}
+  SUBCASE("cleanly") {}
   SUBCASE("not if it was cut") {
     kind = StopKind::kRestart;
   }

@@ -52,7 +52,7 @@ Examples:
 --json: one object on standard output, everything else on standard error:
   command, job, rounds (of the job), completed, stopped, stop_reason, not_saved, restarts (of processes), seconds, nodes [{bytes_pushed, bytes_pulled}],
   servers [{name, lanes, cpu_seconds, max_owned_bytes}]; digest and result: of the last line of rank 0 that is a JSON object with a digest
-Exit status: 0 all trainers ended well; 75 stopped in good order before that, the same command goes on; 1 something failed, or the state could not
+Exit status: 0 all trainers ended well; 75 stopped cleanly before that, the same command goes on; 1 something failed, or the state could not
 be saved; 2 wrong usage, or a trainer that says so.)";
 
 struct RunOptions {

@@ -34,7 +34,7 @@ Examples:
   test_accuracy, train_loss, train_accuracy, digest (of the final parameters), rounds, last_round, completed, stopped, resumed_from (round),
   restarts, seconds, samples_per_s, bytes_per_sample, step_split {compute_ms, reduce_ms, wait_ms}, nodes [{bytes_pushed, bytes_pulled}],
   servers [{name, lanes, cpu_seconds, max_owned_bytes}], computed_with [the libraries that ranks computed with and their kernels, each named once]
-Exit status: 0 trained to the end; 75 stopped in good order before that, the same command goes on; 1 something failed, or the state could not
+Exit status: 0 trained to the end; 75 stopped cleanly before that, the same command goes on; 1 something failed, or the state could not
 be saved; 2 wrong usage, or trainers that say so of the job file or the data set.)";
 
 struct UpOptions {

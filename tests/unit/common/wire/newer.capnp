@@ -61,8 +61,8 @@ struct ControlMessage {
     tracePart @32 :AnyPointer;
     clusterQuestion @33 :Void;
     clusterFacts @34 :AnyPointer;
-    examine @35 :AnyPointer;
-    examined @36 :AnyPointer;
+    diagnose @35 :AnyPointer;
+    diagnosed @36 :AnyPointer;
     wantPart @37 :AnyPointer;
     statePart @38 :AnyPointer;
     rankValues @39 :AnyPointer;
@@ -141,7 +141,7 @@ struct DataHeader {
       round @10 :UInt64;
       redo @28 :Bool;
     }
-    receipt :group {
+    ack :group {
       round @11 :UInt64;
       residualKept @22 :Bool;
       applied @29 :Bool;

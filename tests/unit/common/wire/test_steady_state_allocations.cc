@@ -74,7 +74,7 @@ TEST_CASE("encoding and decoding the messages of a round allocates nothing") {
                                   Init{key},
                                   Pull{key},
                                   Query{key, Round(9)},
-                                  Receipt{key, Round(9)},
+                                  Ack{key, Round(9)},
                                   Answer{key, Version(9), EncodingId::kFp16},
                                   Resend{key, Round(9)}};
   alignas(8) std::byte buffer[kMaxErrorHeader];

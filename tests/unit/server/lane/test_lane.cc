@@ -24,11 +24,11 @@ TEST_CASE("a push of every node is answered with the stepped parameters, over tc
     RawClient first(server.lane->endpoint()), second(server.lane->endpoint());
     initialise(first, 2, 10.0f);
     first.push(key_of(1, 0), 1, filled(2.0f), 3);
-    const auto receipt = first.expect<Receipt>();
-    REQUIRE(receipt);
-    CHECK(receipt->key == key_of(1, 0));
+    const auto ack = first.expect<Ack>();
+    REQUIRE(ack);
+    CHECK(ack->key == key_of(1, 0));
     second.push(key_of(1, 1), 1, filled(6.0f), 1);
-    REQUIRE(second.expect<Receipt>());
+    REQUIRE(second.expect<Ack>());
     for (RawClient* client : {&first, &second}) {
       std::vector<float> values;
       const auto answer = client->expect<Answer>(&values);
@@ -229,12 +229,12 @@ TEST_CASE("an answer to a peer that is gone is dropped and counted, the others g
       RawClient leaves(server.lane->endpoint());
       initialise(leaves, 1, 10.0f);
       leaves.push(key_of(0, 0), 1, filled(2.0f));
-      REQUIRE(leaves.expect<Receipt>());
+      REQUIRE(leaves.expect<Ack>());
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(pause_ms));
     stays.push(key_of(0, 1), 1, filled(2.0f));
     std::vector<float> values;
-    REQUIRE(stays.expect<Receipt>());
+    REQUIRE(stays.expect<Ack>());
     REQUIRE(stays.expect<Answer>(&values));
     CHECK(values == filled(9.0f));
     dropped = server.lane->counters().dropped_unreachable.value();

@@ -238,7 +238,7 @@ TEST_CASE("a restored job with clocks answers what it has, tells where its nodes
   std::vector<float> values;
   for (const std::uint64_t round : {5u, 6u}) {
     client.push(key_of(0), round, filled(2.0f));
-    REQUIRE(client.expect<Receipt>());
+    REQUIRE(client.expect<Ack>());
     if (round == 6) break;  // two clocks ahead of node 1
     const auto answer = client.expect<Answer>(&values);
     REQUIRE(answer);
@@ -281,9 +281,9 @@ TEST_CASE("a resumed node gets its residual first, and a stop waits for the one 
   REQUIRE(client.expect<Answer>());
   server.lane->stop_job(JobId(7), ViewId(1), true, Round(5), false);
   client.send(Push{key_of(0), Round(5), 0, EncodingId::kInt8, ResidualUse::kAlone}, as_bytes(filled(0.125f)));
-  const auto receipt = client.expect<Receipt>();
-  REQUIRE(receipt);
-  CHECK(receipt->residual_kept);
+  const auto ack = client.expect<Ack>();
+  REQUIRE(ack);
+  CHECK(ack->residual_kept);
   const auto stopped = server.listener.stopped();
   REQUIRE(stopped);
   CHECK(stopped->kept);

@@ -80,7 +80,7 @@ class Reader {
     const auto header = encode_data(message, scratch, place);
     frame ? client_.send_frames({header, as_bytes(*frame)}) : client_.send_frames({header});
   }
-  // The place that the next answer is at; receipts are passed over.
+  // The place that the next answer is at; acks are passed over.
   PayloadPlace told() {
     for (;;) {
       zmq::message_t header;
@@ -90,7 +90,7 @@ class Reader {
       PayloadPlace place;
       const auto message = decode_data({static_cast<const std::byte*>(header.data()), header.size()}, &place);
       REQUIRE(message);
-      if (std::holds_alternative<Receipt>(*message)) continue;
+      if (std::holds_alternative<Ack>(*message)) continue;
       REQUIRE(std::holds_alternative<Answer>(*message));
       REQUIRE(place.link == link_);
       return place;

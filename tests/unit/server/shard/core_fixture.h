@@ -104,7 +104,7 @@ class ShardRecorder final : public ShardOutput {
   void residual(PeerId to, const Residual& header, const BufferRef& values) override {
     residuals.push_back({to, header, {values.bytes().begin(), values.bytes().end()}});
   }
-  void receipt(PeerId to, const Receipt& header) override { receipts.emplace_back(to, header); }
+  void ack(PeerId to, const Ack& header) override { acks.emplace_back(to, header); }
   void resend(PeerId to, const Resend& header) override { resends.emplace_back(to, header); }
   void error(PeerId to, const ErrorReply& header) override { errors.emplace_back(to, header); }
   void captured(ChunkSnapshot snapshot) override { snapshots.push_back(std::move(snapshot)); }
@@ -114,7 +114,7 @@ class ShardRecorder final : public ShardOutput {
   void clear() {
     answers.clear();
     residuals.clear();
-    receipts.clear();
+    acks.clear();
     resends.clear();
     errors.clear();
     rounds.clear();
@@ -127,7 +127,7 @@ class ShardRecorder final : public ShardOutput {
     std::vector<std::byte> values;
   };
   std::vector<SentResidual> residuals;
-  std::vector<std::pair<PeerId, Receipt>> receipts;
+  std::vector<std::pair<PeerId, Ack>> acks;
   std::vector<std::pair<PeerId, Resend>> resends;
   std::vector<std::pair<PeerId, ErrorReply>> errors;
   std::vector<ChunkSnapshot> snapshots;

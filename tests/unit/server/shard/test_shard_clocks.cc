@@ -56,8 +56,8 @@ TEST_CASE("with clocks a push is applied as it arrives, with the average of its 
   CHECK(sent.header.version == Version(1));
   CHECK(sent.header.slowest == Round(0));
   CHECK(all_equal(sent.payload.floats(), 8.0f));
-  REQUIRE(shard.out.receipts.size() == 1);  // before the answer, as in synchronous rounds
-  CHECK(shard.out.receipts[0].second.round == Round(1));
+  REQUIRE(shard.out.acks.size() == 1);  // before the answer, as in synchronous rounds
+  CHECK(shard.out.acks[0].second.round == Round(1));
 }
 
 TEST_CASE("an answer waits while its node would be more than s clocks ahead, and then has what came meanwhile") {
@@ -67,7 +67,7 @@ TEST_CASE("an answer waits while its node would be more than s clocks ahead, and
   shard.push(0, 2, 1.0f);
   CHECK(answered(shard, 0) == Clocks{1});  // clock 2, and the slowest is at 0
   CHECK(shard.core.stats().withheld == 1);
-  CHECK(shard.out.receipts.size() == 2);
+  CHECK(shard.out.acks.size() == 2);
   CHECK(shard.version() == 2);
   shard.push(1, 1, 3.0f);
   CHECK(shard.core.stats().withheld == 0);
@@ -150,14 +150,14 @@ TEST_CASE("a second copy of a push changes nothing, and gets the answer that the
   CHECK(all_equal(shard.params(), 7.0f));
 }
 
-TEST_CASE("a second copy of a push whose answer waits gets a receipt, and so does a question") {
+TEST_CASE("a second copy of a push whose answer waits gets an ack, and so does a question") {
   Shard shard(setup_of(2, 0));
   shard.init(10.0f);
   shard.push(0, 1, 1.0f);
   shard.out.clear();
   shard.push(0, 1, 50.0f);
   shard.core.on_query(peer_of(0), Query{Shard::key(0), Round(1)});
-  CHECK(shard.out.receipts.size() == 2);
+  CHECK(shard.out.acks.size() == 2);
   CHECK(shard.out.answers.empty());
   shard.core.on_query(PeerId(900), Query{Shard::key(0), Round(1)});  // over another connection
   shard.push(1, 1, 1.0f);
@@ -174,7 +174,7 @@ TEST_CASE("a question about a push that never came is answered with resend, one 
   shard.push(0, 2, 1.0f);
   shard.out.clear();
   shard.core.on_query(peer_of(0), Query{Shard::key(0), Round(1)});
-  CHECK((shard.out.answers.empty() && shard.out.resends.empty() && shard.out.receipts.empty()));
+  CHECK((shard.out.answers.empty() && shard.out.resends.empty() && shard.out.acks.empty()));
   shard.core.on_query(peer_of(0), Query{Shard::key(0), Round(2)});
   REQUIRE(shard.out.answers.size() == 1);
   CHECK(all_equal(shard.out.answers[0].payload.floats(), 8.0f));
@@ -411,7 +411,7 @@ TEST_CASE("a push that finds no buffer is as good as lost") {
   shard.push(1, 3, 1.0f);
   CHECK(shard.version() == 3);
   CHECK(shard.core.stats().starved == 1);
-  CHECK((shard.out.answers.empty() && shard.out.receipts.empty() && shard.out.errors.empty()));
+  CHECK((shard.out.answers.empty() && shard.out.acks.empty() && shard.out.errors.empty()));
   shard.core.on_query(peer_of(1), Query{Shard::key(1), Round(3)});
   CHECK(shard.out.resends.size() == 1);
   slow.clear();

@@ -119,7 +119,7 @@ TEST_CASE("a stop waits until every node has sent the residuals of all its chunk
     shard.push(1, 1, 0.5f, chunk);
   }
   residual_alone(shard, 0, 1, 0.1f, 0);  // before the stop is known here
-  CHECK(shard.out.receipts.back().second.residual_kept);
+  CHECK(shard.out.acks.back().second.residual_kept);
   CHECK(shard.core.stop(true, Round(1)));
   CHECK(shard.core.keeping());
   residual_alone(shard, 1, 1, 0.2f, 0);

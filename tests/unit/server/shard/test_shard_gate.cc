@@ -36,7 +36,7 @@ TEST_CASE("a round is not applied before there is a decision about it") {
   shard.push(1, 1, 3.0f);
   CHECK(shard.version() == 0);
   CHECK(shard.out.answers.empty());
-  CHECK(shard.out.receipts.size() == 2);
+  CHECK(shard.out.acks.size() == 2);
   CHECK(shard.core.stats().held_frames == 0);  // their sum is held
   REQUIRE(shard.out.rounds.size() == 1);
   const RoundFacts& facts = shard.out.rounds[0];
@@ -79,7 +79,7 @@ TEST_CASE("a round is not applied before there is a decision about it") {
     other.view = ViewId(kView.value + 1);
     shard.core.decide(other);
     CHECK(shard.version() == 0);
-    CHECK(shard.out.receipts.size() == 4);
+    CHECK(shard.out.acks.size() == 4);
     CHECK(shard.out.rounds.size() == 1);
     shard.core.decide(decision_of(1, 1.0));
     CHECK(all_equal(shard.params(), 8.0f));
@@ -92,7 +92,7 @@ TEST_CASE("facts go out when all chunks have theirs, and a decision steps them a
   shard.push(0, 1, 1.0f, 2);
   shard.push(0, 1, 1.0f, 0);
   CHECK(shard.out.rounds.empty());
-  CHECK(shard.out.receipts.size() == 2);  // the window is given back although nothing is answered
+  CHECK(shard.out.acks.size() == 2);  // the window is given back although nothing is answered
   shard.push(0, 1, std::numeric_limits<float>::infinity(), 1);
   REQUIRE(shard.out.rounds.size() == 1);
   REQUIRE(shard.out.rounds[0].chunks.size() == 3);

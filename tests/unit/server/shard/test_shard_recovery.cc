@@ -92,25 +92,25 @@ TEST_CASE("rounds that are pushed again are applied in order and acknowledged wi
   shard.core.on_pull(peer_of(1), Pull{Shard::key(1), Version(2)});
   CHECK(shard.out.answers.empty());
   redo(0, 1);
-  REQUIRE(shard.out.receipts.size() == 1);
-  CHECK_FALSE(shard.out.receipts[0].second.applied);
+  REQUIRE(shard.out.acks.size() == 1);
+  CHECK_FALSE(shard.out.acks[0].second.applied);
   redo(1, 1);
   CHECK(shard.version() == 1);
   CHECK(shard.out.answers.empty());
   std::size_t applied = 0;
-  for (const auto& [to, receipt] : shard.out.receipts) applied += receipt.applied && receipt.round == Round(1) ? 1 : 0;
+  for (const auto& [to, ack] : shard.out.acks) applied += ack.applied && ack.round == Round(1) ? 1 : 0;
   CHECK(applied == 2);
   shard.out.clear();
   SUBCASE("a second copy is acknowledged again") {
     redo(0, 1);
-    REQUIRE(shard.out.receipts.size() == 1);
-    CHECK(shard.out.receipts[0].second.applied);
+    REQUIRE(shard.out.acks.size() == 1);
+    CHECK(shard.out.acks[0].second.applied);
     CHECK(shard.version() == 1);
   }
   SUBCASE("so is who asks") {
     shard.core.on_query(peer_of(0), Query{Shard::key(0), Round(1), true});
-    REQUIRE(shard.out.receipts.size() == 1);
-    CHECK(shard.out.receipts[0].second.applied);
+    REQUIRE(shard.out.acks.size() == 1);
+    CHECK(shard.out.acks[0].second.applied);
     shard.core.on_query(peer_of(0), Query{Shard::key(0), Round(2), true});
     CHECK(shard.out.resends.size() == 1);
   }

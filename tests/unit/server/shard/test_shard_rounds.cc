@@ -20,14 +20,14 @@ TEST_CASE("the last of the nodes' pushes steps the chunk and answers everybody w
   shard.init(10.0f);
   shard.push(1, 1, 3.0f);
   CHECK(shard.out.answers.empty());
-  REQUIRE(shard.out.receipts.size() == 1);
-  CHECK(shard.out.receipts[0].first == peer_of(1));
-  CHECK(shard.out.receipts[0].second.round == Round(1));
+  REQUIRE(shard.out.acks.size() == 1);
+  CHECK(shard.out.acks[0].first == peer_of(1));
+  CHECK(shard.out.acks[0].second.round == Round(1));
   shard.push(0, 1, 1.0f);
   CHECK(shard.version() == 1);
-  CHECK(all_equal(shard.params(), 8.0f));   // 10 - (1 + 3) / 2
-  REQUIRE(shard.out.receipts.size() == 2);  // also for the last push
-  CHECK(shard.out.receipts[1].first == peer_of(0));
+  CHECK(all_equal(shard.params(), 8.0f));  // 10 - (1 + 3) / 2
+  REQUIRE(shard.out.acks.size() == 2);     // also for the last push
+  CHECK(shard.out.acks[1].first == peer_of(0));
   REQUIRE(shard.out.answers.size() == 2);
   for (std::uint32_t node = 0; node < 2; ++node) {
     const ShardRecorder::Sent& sent = shard.out.answers[node];
@@ -97,12 +97,12 @@ TEST_CASE("chunks do not wait for each other") {
   CHECK(shard.core.max_version() == Version(3));
 }
 
-TEST_CASE("a second copy of an open push gets a receipt and counts once") {
+TEST_CASE("a second copy of an open push gets an ack and counts once") {
   Shard shard({.nodes = 2});
   shard.init(0.0f);
   shard.push(0, 1, 1.0f);
   shard.push(0, 1, 100.0f);  // whatever it carries
-  CHECK(shard.out.receipts.size() == 2);
+  CHECK(shard.out.acks.size() == 2);
   CHECK(shard.core.stats().pushes == 1);
   CHECK(shard.core.stats().duplicates == 1);
   CHECK(shard.core.stats().held_frames == 1);
@@ -119,7 +119,7 @@ TEST_CASE("the answer goes to the connection that a node used last") {
   SUBCASE("by a query") {
     shard.core.on_query(PeerId(901), Query{Shard::key(0), Round(1)});
   }
-  const PeerId expected = shard.out.receipts.back().first;
+  const PeerId expected = shard.out.acks.back().first;
   shard.push(1, 1, 1.0f);
   REQUIRE(shard.out.answers.size() == 2);
   CHECK(shard.out.answers[0].to == expected);
@@ -137,7 +137,7 @@ TEST_CASE("a late copy of the last round's push is answered, an older one droppe
   shard.out.clear();
   shard.push(0, 1, 5.0f);
   CHECK(shard.out.answers.empty());
-  CHECK(shard.out.receipts.empty());
+  CHECK(shard.out.acks.empty());
   CHECK(shard.out.errors.empty());
   CHECK(shard.core.stats().duplicates == 2);
   CHECK(all_equal(shard.params(), -2.0f));
@@ -155,7 +155,7 @@ TEST_CASE("a query is answered with what the shard knows of the push") {
   CHECK(shard.out.resends[0].second.round == Round(1));
   shard.push(0, 1, 1.0f);
   query(1);
-  CHECK(shard.out.receipts.size() == 1);
+  CHECK(shard.out.acks.size() == 1);
   query(2);  // it holds a push of this node, but for another round
   CHECK(shard.out.resends.size() == 1);
   shard.push(1, 1, 1.0f);
@@ -181,7 +181,7 @@ TEST_CASE("whatever does not fit is refused with the reason, and nothing changes
     for (const std::string& word : words)
       CHECK_MESSAGE(contains(error.message, word), error.message << " lacks " << word);
     CHECK(shard.out.answers.empty());
-    CHECK(shard.out.receipts.empty());
+    CHECK(shard.out.acks.empty());
     CHECK(shard.core.stats().rejected == 1);
     CHECK(shard.core.stats().held_frames == 0);
   };
@@ -447,7 +447,7 @@ TEST_CASE("frames that are a subtree of the sum are one before the last node's i
   for (std::uint32_t node = 0; node < 7; ++node) push_mixed(shard, node, 1);
   CHECK(shard.core.stats().held_frames == 4);
   CHECK(shard.core.stats().max_held_bytes == 4 * kChunk * sizeof(float));
-  CHECK(shard.out.receipts.size() == 7);
+  CHECK(shard.out.acks.size() == 7);
 }
 
 TEST_CASE("what an author keeps, and what is not fp32, is not added before the round is complete") {

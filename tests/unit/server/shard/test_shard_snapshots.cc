@@ -254,14 +254,14 @@ TEST_CASE("a step that finds no buffer waits with all its frames and happens whe
   round(3);
   CHECK(shard.version() == 2);
   CHECK(shard.out.answers.empty());
-  CHECK(shard.out.receipts.size() == 2);  // windows are freed, nobody sends again
+  CHECK(shard.out.acks.size() == 2);  // windows are freed, nobody sends again
   CHECK(shard.core.stats().starved == 1);
   CHECK(shard.core.stats().held_frames == 2);
   CHECK(all_equal(slow_peer[0].payload.floats(), 9.0f));
   CHECK(all_equal(also_slow[0].payload.floats(), 8.0f));
   shard.core.on_query(peer_of(0), Query{Shard::key(0), Round(3)});  // too early
   CHECK(shard.version() == 2);
-  CHECK(shard.out.receipts.size() == 3);
+  CHECK(shard.out.acks.size() == 3);
   CHECK(shard.core.stats().starved == 2);
   slow_peer.clear();
   SUBCASE("by a query") {

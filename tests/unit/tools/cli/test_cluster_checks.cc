@@ -22,26 +22,26 @@ const Check* find(const std::vector<Check>& checks, const std::string& name) {
   return found == checks.end() ? nullptr : &*found;
 }
 
-ClusterExam healthy() {
-  ClusterExam exam;
-  exam.servers = 2;
+ClusterDiagnosis healthy() {
+  ClusterDiagnosis diagnosis;
+  diagnosis.servers = 2;
   for (const char* name : {"server 0", "server 1"}) {
-    exam.daemons.push_back({.name = name,
-                            .server = true,
-                            .silent_because = {},
-                            .settings = settings_of(ServerConfig{}),
-                            .checks = {},
-                            .rates = {}});
+    diagnosis.daemons.push_back({.name = name,
+                                 .server = true,
+                                 .silent_because = {},
+                                 .settings = settings_of(ServerConfig{}),
+                                 .checks = {},
+                                 .rates = {}});
   }
   for (const char* name : {"worker a", "worker b", "worker c"}) {
-    exam.daemons.push_back({.name = name,
-                            .server = false,
-                            .silent_because = {},
-                            .settings = settings_of(WorkerConfig{}),
-                            .checks = {},
-                            .rates = {{ShardIndex(0), false, 30e6, 1e-3}, {ShardIndex(1), false, 30e6, 1e-3}}});
+    diagnosis.daemons.push_back({.name = name,
+                                 .server = false,
+                                 .silent_because = {},
+                                 .settings = settings_of(WorkerConfig{}),
+                                 .checks = {},
+                                 .rates = {{ShardIndex(0), false, 30e6, 1e-3}, {ShardIndex(1), false, 30e6, 1e-3}}});
   }
-  return exam;
+  return diagnosis;
 }
 
 const Json kStatus = {{"coordinator", {{"jobs", Json::array()}, {"peers", Json::array()}}}};
@@ -56,15 +56,15 @@ TEST_CASE("A healthy cluster has no problem and no note") {
 }
 
 TEST_CASE("Settings that some have otherwise are named with who has what, but not those of a machine") {
-  ClusterExam exam = healthy();
+  ClusterDiagnosis diagnosis = healthy();
   WorkerConfig other;
   other.heartbeat_ms = 2000;
   other.node_reduction = NodeReduction::kHost;
   other.name = "b";
   other.socket = "/run/other.sock";
   other.store_path = "/data/b";
-  exam.daemons[3].settings = settings_of(other);
-  const std::vector<Check> checks = checks_of_cluster(exam, kStatus);
+  diagnosis.daemons[3].settings = settings_of(other);
+  const std::vector<Check> checks = checks_of_cluster(diagnosis, kStatus);
   const Check* beats = find(checks, "limits.heartbeat_ms");
   REQUIRE(beats);
   CHECK(beats->level == CheckLevel::kNote);
@@ -74,14 +74,14 @@ TEST_CASE("Settings that some have otherwise are named with who has what, but no
   CHECK_FALSE(find(checks, "worker.socket"));
   CHECK_FALSE(find(checks, "program"));
   CHECK(count_of(checks, CheckLevel::kNote) == 2);
-  exam.daemons[4].settings[0] = {"program", "0.0.9 (build 000000000000)"};
-  CHECK(has(find(checks_of_cluster(exam, kStatus), "program")->advice, "one release"));
+  diagnosis.daemons[4].settings[0] = {"program", "0.0.9 (build 000000000000)"};
+  CHECK(has(find(checks_of_cluster(diagnosis, kStatus), "program")->advice, "one release"));
 }
 
 TEST_CASE("Daemons that are missing or silent, clocks that differ and jobs that stand are problems") {
-  ClusterExam exam = healthy();
-  exam.servers = 3;
-  exam.daemons[2].silent_because = "it was lost meanwhile";
+  ClusterDiagnosis diagnosis = healthy();
+  diagnosis.servers = 3;
+  diagnosis.daemons[2].silent_because = "it was lost meanwhile";
   const Json status = {
       {"coordinator",
        {{"jobs", Json::array({{{"name", "digits"}, {"phase", "gathering"}, {"waiting_for", "rank 3 (node 1)"}},
@@ -90,7 +90,7 @@ TEST_CASE("Daemons that are missing or silent, clocks that differ and jobs that 
                               {{"name", "other"}, {"phase", "running"}, {"why_no_round", ""}}})},
         {"peers",
          Json::array({{{"kind", "worker"}, {"name", "b"}, {"clock", "3600 s ahead of the coordinator's"}}})}}}};
-  const std::vector<Check> checks = checks_of_cluster(exam, status);
+  const std::vector<Check> checks = checks_of_cluster(diagnosis, status);
   CHECK(has(find(checks, "daemons")->found, "not there: server 2"));
   CHECK(find(checks, "worker a")->found == "it was lost meanwhile");
   CHECK(has(find(checks, "clock of worker b")->found, "3600 s ahead"));
@@ -102,24 +102,24 @@ TEST_CASE("Daemons that are missing or silent, clocks that differ and jobs that 
 }
 
 TEST_CASE("A link with less than half of the middle one's rate is a problem, and named") {
-  ClusterExam exam = healthy();
-  exam.daemons[4].rates[0].bytes_per_s = 14e6;
-  const std::vector<Check> checks = checks_of_cluster(exam, kStatus);
+  ClusterDiagnosis diagnosis = healthy();
+  diagnosis.daemons[4].rates[0].bytes_per_s = 14e6;
+  const std::vector<Check> checks = checks_of_cluster(diagnosis, kStatus);
   const Check* slow = find(checks, "worker c to server 0");
   REQUIRE(slow);
   CHECK(slow->level == CheckLevel::kProblem);
   CHECK(slow->found == "14.00 MB/s each way; the middle one of all links has 30.00 MB/s");
   CHECK_FALSE(find(checks, "links"));
   // Memory is faster than any link: it says nothing of the others.
-  exam = healthy();
-  for (DaemonExam& daemon : exam.daemons) {
+  diagnosis = healthy();
+  for (DaemonDiagnosis& daemon : diagnosis.daemons) {
     for (LinkRate& rate : daemon.rates)
       rate = {rate.shard, rate.shard == ShardIndex(0), rate.shard == ShardIndex(0) ? 1e9 : 30e6, 0.0};
   }
-  CHECK(find(checks_of_cluster(exam, kStatus), "links")->found == "3 links, alike: 30.00 MB/s each way");
+  CHECK(find(checks_of_cluster(diagnosis, kStatus), "links")->found == "3 links, alike: 30.00 MB/s each way");
 }
 
-TEST_CASE("What server 0 answers is read, and what is no examination refused") {
+TEST_CASE("What server 0 answers is read, and what is no diagnosis refused") {
   const Json json = {
       {"servers", 2},
       {"daemons",
@@ -132,15 +132,15 @@ TEST_CASE("What server 0 answers is read, and what is no examination refused") {
               Json::array({{{"section", "s"}, {"name", "n"}, {"level", "note"}, {"found", "f"}, {"advice", "a"}}})},
              {"rates",
               Json::array({{{"server", 1}, {"local", false}, {"bytes_per_s", 5.0}, {"round_trip_s", 0.5}}})}}})}};
-  const auto exam = exam_of(json);
-  REQUIRE(exam);
-  CHECK(exam->servers == 2);
-  REQUIRE(exam->daemons.size() == 1);
-  CHECK_FALSE(exam->daemons[0].server);
-  CHECK(exam->daemons[0].checks[0].level == CheckLevel::kNote);
-  CHECK(exam->daemons[0].rates[0].shard == ShardIndex(1));
-  CHECK_FALSE(exam_of(Json{{"servers", 2}}));
-  CHECK_FALSE(exam_of(Json{{"servers", "x"}, {"daemons", 3}}));
+  const auto diagnosis = diagnosis_of(json);
+  REQUIRE(diagnosis);
+  CHECK(diagnosis->servers == 2);
+  REQUIRE(diagnosis->daemons.size() == 1);
+  CHECK_FALSE(diagnosis->daemons[0].server);
+  CHECK(diagnosis->daemons[0].checks[0].level == CheckLevel::kNote);
+  CHECK(diagnosis->daemons[0].rates[0].shard == ShardIndex(1));
+  CHECK_FALSE(diagnosis_of(Json{{"servers", 2}}));
+  CHECK_FALSE(diagnosis_of(Json{{"servers", "x"}, {"daemons", 3}}));
 }
 
 }  // namespace tributary::cli::cluster_checks_test

@@ -179,7 +179,7 @@ TEST_CASE("a trainer that cannot open what it is lent attaches again without, an
   Devices& devices = trainer.devices;
   FakeNode& node = trainer.node;
   SessionOptions& options = trainer.options;
-  options.keepsake = std::make_shared<SessionKeepsake>();
+  options.recovery = std::make_shared<RecoveryHandle>();
   std::vector<std::string> notes;
   options.note = [&](const std::string& text) { notes.push_back(text); };
   for (std::uint32_t view = 1; view <= 3; view += 2) {  // the first view ends when its memory cannot be opened

@@ -111,7 +111,7 @@ Outcome train_rank(const JobConfig& job, const std::string& socket, std::uint32_
   options.job = job;
   options.topology = {.rank = rank, .world_size = kRanks, .local_rank = rank, .local_world_size = kRanks};
   options.device = device;
-  options.keepsake = std::make_shared<SessionKeepsake>();
+  options.recovery = std::make_shared<RecoveryHandle>();
   options.note = [&](const std::string& text) { outcome.notes += text + "\n"; };
   for (;; ++outcome.restarts) {
     REQUIRE(outcome.restarts < 3);

@@ -97,11 +97,11 @@ struct Client {
     answer.same = true;
     core.on_answer(ConnectionIndex(0), answer, payload, now);
   }
-  void receipt(std::uint32_t chunk, std::uint64_t round) {
-    core.on_receipt(ConnectionIndex(0), Receipt{key(chunk), Round(round)}, now);
+  void ack(std::uint32_t chunk, std::uint64_t round) {
+    core.on_ack(ConnectionIndex(0), Ack{key(chunk), Round(round)}, now);
   }
   void applied(std::uint32_t chunk, std::uint64_t round) {
-    core.on_receipt(ConnectionIndex(0), Receipt{key(chunk), Round(round), false, true}, now);
+    core.on_ack(ConnectionIndex(0), Ack{key(chunk), Round(round), false, true}, now);
   }
   void resend(std::uint32_t chunk, std::uint64_t round) {
     core.on_resend(ConnectionIndex(0), Resend{key(chunk), Round(round)}, now);

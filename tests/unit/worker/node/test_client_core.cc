@@ -100,7 +100,7 @@ TEST_CASE("while servers say something nothing is sent again: what is missing ma
   client.pass(8'000 * kMs);
   CHECK(client.out.pulls.size() == 3);
   client.ready(0, 1);
-  client.receipt(0, 1);
+  client.ack(0, 1);
   client.pass(9'900 * kMs);
   CHECK(client.out.pulls.size() == 3);
   client.pass(200 * kMs);
@@ -113,7 +113,7 @@ TEST_CASE("of what waits for the window the chunk that was ready first goes firs
   client.begin(5);
   for (const std::uint32_t chunk : {4u, 2u, 3u, 0u, 1u}) client.ready(chunk, 1);
   CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{4});
-  for (const std::uint32_t chunk : {4u, 2u, 3u, 0u, 1u}) client.receipt(chunk, 1);
+  for (const std::uint32_t chunk : {4u, 2u, 3u, 0u, 1u}) client.ack(chunk, 1);
   CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{4, 2, 3, 0, 1});
 }
 
@@ -124,7 +124,7 @@ TEST_CASE("two nodes of which one is ahead send the same chunks in the same orde
   for (std::uint32_t c = 6; c-- > 0;) ahead.ready(c, 1);
   for (std::uint32_t c = 6; c-- > 0;) {
     behind.ready(c, 1);
-    for (Client* client : {&ahead, &behind}) client->receipt(c, 1);
+    for (Client* client : {&ahead, &behind}) client->ack(c, 1);
   }
   CHECK(ahead.out.pushed_chunks() == behind.out.pushed_chunks());
 }
@@ -144,13 +144,13 @@ TEST_CASE("arrival order: first come, first out, and any may leave") {
   CHECK(left == std::vector<std::uint32_t>{0, 1, 2});
 }
 
-TEST_CASE("the window counts what is unacknowledged over all connections, and a receipt frees it") {
+TEST_CASE("the window counts what is unacknowledged over all connections, and an ack frees it") {
   Client client({.chunks = 8, .connections = 2, .window = 4 * kBytes});
   client.begin(8);
   for (std::uint32_t c = 0; c < 8; ++c) client.ready(c, 1);
   CHECK(client.out.pushes.size() == 4);
   CHECK(client.core.in_flight_bytes() == 4 * kBytes);
-  client.receipt(0, 1);
+  client.ack(0, 1);
   CHECK(client.out.pushed_chunks().back() == 4);
   client.answer(1, 1);  // the answer itself acknowledges too
   CHECK(client.out.pushed_chunks().back() == 5);
@@ -165,14 +165,14 @@ TEST_CASE("pushes that wait for other nodes are counted until they are answered 
   std::uint32_t next = 0;
   for (; next < 16; ++next) {
     client.now += 10 * kMs / 100;
-    client.receipt(next, 1);
+    client.ack(next, 1);
     client.answer(next, 1);
   }
   const std::uint64_t level = client.core.window().window_bytes();
   const auto payloads = static_cast<std::uint32_t>(level / kBytes);
   REQUIRE(payloads > 4);
   REQUIRE(next + payloads + 1 < 32);
-  for (std::uint32_t i = 0; i <= payloads; ++i) client.receipt(next + i, 1);  // other nodes are behind
+  for (std::uint32_t i = 0; i <= payloads; ++i) client.ack(next + i, 1);  // other nodes are behind
   CHECK(client.core.window().window_bytes() == 2 * kBytes);
   SUBCASE("answered") {
     client.answer(next, 1);
@@ -191,19 +191,19 @@ TEST_CASE("a node does not run ahead at a fast server while a slow one keeps its
   for (std::uint32_t c = 0; c < 16; ++c) client.ready(c, 1);
   // Connection 0 (even chunks) acknowledges at once, connection 1 never: two of its pushes ...
   for (std::uint32_t even = 0; even < 16; even += 2) {
-    if (std::ranges::count(client.out.pushed_chunks(), even) == 1) client.receipt(even, 1);
+    if (std::ranges::count(client.out.pushed_chunks(), even) == 1) client.ack(even, 1);
   }
   // ... then all four places of the window are its own.
   CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 7});
   CHECK(client.core.in_flight_bytes() == 4 * kBytes);
 }
 
-TEST_CASE("a receipt does not end the round, its answer does, once") {
+TEST_CASE("an ack does not end the round, its answer does, once") {
   Client client;
   client.begin(1);
   client.ready(0, 1);
   CHECK(client.out.pushes[0].second.weight == 1);
-  client.receipt(0, 1);
+  client.ack(0, 1);
   CHECK_FALSE(client.core.idle(ChunkIndex(0)));
   client.answer(0, 1);
   CHECK(client.core.idle(ChunkIndex(0)));
@@ -217,13 +217,13 @@ TEST_CASE("a receipt does not end the round, its answer does, once") {
 TEST_CASE("what belongs to nothing that is open is counted and dropped") {
   Client client({.chunks = 2});
   client.begin(2);
-  client.receipt(0, 1);
+  client.ack(0, 1);
   client.resend(0, 1);
   client.answer(0, 0);
   CHECK(client.core.stats().stale == 3);
   client.ready(0, 1);
-  client.receipt(0, 2);
-  client.receipt(0, 0);
+  client.ack(0, 2);
+  client.ack(0, 0);
   client.resend(0, 2);
   client.answer(0, 0);
   client.answer(0, 2);
@@ -232,7 +232,7 @@ TEST_CASE("what belongs to nothing that is open is counted and dropped") {
     const std::uint64_t before = client.core.stats().stale;
     const std::vector<std::byte> payload(kBytes);
     client.core.on_answer(ConnectionIndex(0), Answer{key, Version(1), EncodingId::kFp32}, payload, client.now);
-    client.core.on_receipt(ConnectionIndex(0), Receipt{key, Round(1)}, client.now);
+    client.core.on_ack(ConnectionIndex(0), Ack{key, Round(1)}, client.now);
     client.core.on_resend(ConnectionIndex(0), Resend{key, Round(1)}, client.now);
     CHECK(client.core.stats().stale == before + 3);
   };
@@ -338,7 +338,7 @@ TEST_CASE("an unacknowledged push is asked about, and sent again only if the ser
     CHECK(client.core.stats().resends == 1);
   }
   SUBCASE("the server has it") {
-    client.receipt(0, 1);
+    client.ack(0, 1);
   }
   SUBCASE("the server has answered it") {}
   client.answer(0, 1);
@@ -353,7 +353,7 @@ TEST_CASE("a held push is asked about rarely, and sent again if the server has l
   Client client({.chunks = 2, .window = kBytes});
   client.begin(2);
   client.ready(0, 1);
-  client.receipt(0, 1);
+  client.ack(0, 1);
   client.pass(9'900 * kMs);
   CHECK(client.out.queries.empty());
   client.pass(200 * kMs);
@@ -361,7 +361,7 @@ TEST_CASE("a held push is asked about rarely, and sent again if the server has l
   client.ready(1, 1);  // takes the window
   client.resend(0, 1);
   CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1});
-  client.receipt(1, 1);
+  client.ack(1, 1);
   CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1, 0});
   client.answer(0, 1);
   client.answer(1, 1);
@@ -372,10 +372,10 @@ TEST_CASE("an answer that overtakes a queued repetition makes it needless") {
   Client client({.chunks = 2, .window = kBytes});
   client.begin(2);
   client.ready(0, 1);
-  client.receipt(0, 1);
+  client.ack(0, 1);
   client.ready(1, 1);
-  client.resend(0, 1);   // queued behind the window
-  client.receipt(0, 1);  // late
+  client.resend(0, 1);  // queued behind the window
+  client.ack(0, 1);     // late
   client.answer(0, 1);
   CHECK(client.core.idle(ChunkIndex(0)));
   client.answer(1, 1);
@@ -418,11 +418,11 @@ TEST_CASE("a server on this machine tells nothing about the link to the others")
   client.begin(2);
   client.ready(0, 1);
   client.now += 1 * kMs;
-  client.receipt(0, 1);
+  client.ack(0, 1);
   CHECK(client.core.window().base_rtt_ns() == 0);
   client.ready(1, 1);
   client.now += 9 * kMs;
-  client.receipt(1, 1);
+  client.ack(1, 1);
   CHECK(client.core.window().base_rtt_ns() == 9 * kMs);
 }
 
@@ -460,8 +460,8 @@ TEST_CASE("two nodes that push in opposite orders do not wait for each other for
     }
     ShardRecorder said;
     std::swap(said, shard.out);
-    for (auto& [to, receipt] : said.receipts) {
-      clients[to.value - peer_of(0).value].core.on_receipt(ConnectionIndex(0), receipt, client.now);
+    for (auto& [to, ack] : said.acks) {
+      clients[to.value - peer_of(0).value].core.on_ack(ConnectionIndex(0), ack, client.now);
     }
     for (auto& sent : said.answers) {
       clients[sent.to.value - peer_of(0).value].core.on_answer(ConnectionIndex(0), sent.header, sent.payload.bytes(),
@@ -497,7 +497,7 @@ TEST_CASE("the link's rates count what goes to other machines, and all of it if 
       for (std::uint32_t c = 0; c < 64; ++c) client.ready(c, round);
       for (std::uint32_t c = 0; c < 64; ++c) {
         client.now += kMs;
-        client.receipt(c, round);
+        client.ack(c, round);
         client.answer(c, round);
       }
       client.pass(1000 * kMs);

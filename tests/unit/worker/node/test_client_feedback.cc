@@ -63,9 +63,9 @@ TEST_CASE("a node that leaves sends every residual within its window until each 
   CHECK(push.residual == ResidualUse::kAlone);
   CHECK(push.round == Round(0));
   const auto kept = [&](std::uint32_t chunk) {
-    client.core.on_receipt(ConnectionIndex(0), Receipt{client.key(chunk), Round(0), true}, client.now);
+    client.core.on_ack(ConnectionIndex(0), Ack{client.key(chunk), Round(0), true}, client.now);
   };
-  client.receipt(0, 0);  // of something else
+  client.ack(0, 0);  // of something else
   CHECK(client.out.pushes.size() == 1);
   kept(0);
   CHECK(client.out.pushes.size() == 2);
@@ -98,7 +98,7 @@ TEST_CASE("a node that leaves sends no residual again to a server that has close
   };
   closed(0, ErrorCode::kInternal);  // it may take it the next time
   CHECK(client.core.kept_chunks() == 0);
-  closed(0, ErrorCode::kUnknownJob);  // the receipt was lost, and the server is through
+  closed(0, ErrorCode::kUnknownJob);  // the ack was lost, and the server is through
   CHECK(client.core.kept_chunks() == 1);
   CHECK(client.out.pushes.size() == 2);
   closed(1, ErrorCode::kStaleView);

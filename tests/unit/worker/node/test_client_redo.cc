@@ -19,7 +19,7 @@ TEST_CASE("what a server lost is pushed again round by round before the paramete
   CHECK(first.key.chunk == ChunkIndex(0));
   CHECK(first.round == Round(6));
   CHECK(first.redo);
-  client.receipt(0, 6);  // held until other nodes have pushed it
+  client.ack(0, 6);  // held until other nodes have pushed it
   CHECK(client.out.pushes.size() == 1);
   CHECK(client.core.in_flight_bytes() == kBytes);  // of the pull
   client.applied(0, 6);
@@ -27,7 +27,7 @@ TEST_CASE("what a server lost is pushed again round by round before the paramete
   CHECK(client.out.pushes[1].second.round == Round(7));
   client.applied(0, 6);  // a copy
   CHECK(client.out.pushes.size() == 2);
-  client.applied(0, 7);  // without a receipt before
+  client.applied(0, 7);  // without an ack before
   REQUIRE(client.out.pulls.size() == 2);
   CHECK(client.out.pulls[1].second.version == Version(7));
   client.answer(0, 7);
@@ -59,7 +59,7 @@ TEST_CASE("redone rounds respect the window") {
   Client client({.chunks = 4, .start = 2, .redo_after = {0, 0, 0, 0}, .window = 2 * kBytes});
   client.core.start(client.now);
   CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1});
-  client.receipt(0, 1);
+  client.ack(0, 1);
   CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1, 2});
 }
 

@@ -141,8 +141,8 @@ class Loop final : public ClientOutput, public ShardOutput {
     clients_[header.key.node.value]->on_answer(ConnectionIndex(0), header, payload.bytes(), ++now_);
   }
   void residual(PeerId, const Residual&, const BufferRef&) override { ++faults; }
-  void receipt(PeerId, const Receipt& header) override {
-    clients_[header.key.node.value]->on_receipt(ConnectionIndex(0), header, ++now_);
+  void ack(PeerId, const Ack& header) override {
+    clients_[header.key.node.value]->on_ack(ConnectionIndex(0), header, ++now_);
   }
   void resend(PeerId, const Resend&) override { ++faults; }
   void error(PeerId, const ErrorReply&) override { ++faults; }

@@ -175,7 +175,7 @@ TEST_CASE("a frame of a node that is gone is still summed, and its memory goes w
     const ChunkKey key{JobId(5), ViewId(2), NodeRank(1), ChunkIndex(c)};
     other.push(key, 1, std::vector<float>(layout->chunk(ChunkIndex(c)).elements, 16.0f), 2);
     std::vector<float> values;
-    REQUIRE(other.expect<Receipt>());
+    REQUIRE(other.expect<Ack>());
     const auto answer = other.expect<Answer>(&values);
     REQUIRE(answer);
     CHECK(values.front() == 1.0f - (8.0f + 16.0f) / 4.0f);

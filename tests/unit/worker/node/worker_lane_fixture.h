@@ -76,7 +76,7 @@ class FakeServerLane {
         store(gradient, payload);
         for (std::size_t i = 0; i < chunk.values.size(); ++i) chunk.values[i] -= rate * gradient.values[i];
         chunk.version = chunk.version.next();
-        send(id, Receipt{push->key, push->round}, {});
+        send(id, Ack{push->key, push->round}, {});
         answer(id, push->key, chunk);
       }
     }

@@ -43,7 +43,7 @@ TEST_CASE("every kind of message is one role's, both's, or nobody's") {
   }
   CHECK(servers == 5);  // ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone
   CHECK(workers == 8);  // WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, WantPart, StatePart, RankValues
-  CHECK(both == 7);     // Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Examined
+  CHECK(both == 7);     // Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Diagnosed
 }
 
 TEST_CASE("a hello is said with the key, and by the name, that the connection has") {

@@ -214,7 +214,7 @@ TEST_CASE("a worker that is stopped leaves between two rounds, and the job goes 
   CHECK(welcome_of(cluster, 0).nodes == 1);
 }
 
-TEST_CASE("if too few would be left the job stops in good order") {
+TEST_CASE("if too few would be left the job stops cleanly") {
   Cluster cluster;
   running_pair(cluster, elastic(2));
   cluster.say(worker_peer(1), DrainRequest{worker_incarnation(1)});

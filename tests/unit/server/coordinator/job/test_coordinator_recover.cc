@@ -624,7 +624,7 @@ TEST_CASE("what servers kept once is not counted on a second time") {
   cluster.rejoin(0, 41, 53);
   cluster.rejoin(1, 41, 53);
   cluster.all_open();
-  // It ends in good order, but its last state could not be written, and is gone.
+  // It ends cleanly, but its last state could not be written, and is gone.
   cluster.keeps.clear();
   for (std::uint32_t w = 0; w < 2; ++w) cluster.leave(w, LeaveKind::kFinished, 56);
   cluster.done(0, 56, false);

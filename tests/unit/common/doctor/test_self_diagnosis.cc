@@ -1,4 +1,4 @@
-// The thread on which a daemon examines itself.
+// The thread on which a daemon diagnoses itself.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "common/daemon/log.h"
-#include "common/doctor/examiner.h"
+#include "common/doctor/self_diagnosis.h"
 
-namespace tributary::examiner_test {
+namespace tributary::self_diagnosis_test {
 namespace {
 
 using std::chrono::seconds;
@@ -22,13 +22,13 @@ using std::chrono::seconds;
 // Collects findings as they arrive.
 class Told {
  public:
-  void add(const Examined& found) {
+  void add(const Diagnosed& found) {
     const std::lock_guard lock(mutex_);
     all_.push_back(found);
     changed_.notify_all();
   }
   // Once there are so many; fewer after a long time.
-  std::vector<Examined> wait(std::size_t count) {
+  std::vector<Diagnosed> wait(std::size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, seconds(60), [&] { return all_.size() >= count; });
     return all_;
@@ -37,78 +37,78 @@ class Told {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Examined> all_;
+  std::vector<Diagnosed> all_;
 };
 
-Examine order(std::uint32_t exam, bool over = false) {
-  return {.exam = exam, .over = over};
+Diagnose order(std::uint32_t diagnosis, bool over = false) {
+  return {.diagnosis = diagnosis, .over = over};
 }
 
 }  // namespace
 
-TEST_CASE("An examination is made once, and answered as often as it is asked for") {
+TEST_CASE("A diagnosis is made once, and answered as often as it is asked for") {
   Told told;
   std::atomic<int> looks{0};
-  Examiner examiner(
-      [&](const Examine& asked, const std::atomic<bool>&) {
+  SelfDiagnosis diagnosis(
+      [&](const Diagnose& asked, const std::atomic<bool>&) {
         ++looks;
-        return Examined{.exam = asked.exam};
+        return Diagnosed{.diagnosis = asked.diagnosis};
       },
-      [&](const Examined& found) { told.add(found); }, quiet_logger());
-  examiner.on(order(5));
+      [&](const Diagnosed& found) { told.add(found); }, quiet_logger());
+  diagnosis.on(order(5));
   REQUIRE(told.wait(1).size() == 1);
-  examiner.on(order(5));
+  diagnosis.on(order(5));
   REQUIRE(told.wait(2).size() == 2);
   CHECK(looks == 1);
-  examiner.on(order(6));
+  diagnosis.on(order(6));
   const auto all = told.wait(3);
   REQUIRE(all.size() == 3);
-  CHECK(all[2].exam == 6);
+  CHECK(all[2].diagnosis == 6);
   CHECK(looks == 2);
 }
 
 TEST_CASE("One that is over, or that another follows, is broken off and not told") {
   Told told;
   std::promise<void> begun;
-  Examiner examiner(
-      [&](const Examine& asked, const std::atomic<bool>& stopping) {
-        if (asked.exam == 1) {
+  SelfDiagnosis diagnosis(
+      [&](const Diagnose& asked, const std::atomic<bool>& stopping) {
+        if (asked.diagnosis == 1) {
           begun.set_value();
           while (!stopping.load()) std::this_thread::yield();
         }
-        return Examined{.exam = asked.exam};
+        return Diagnosed{.diagnosis = asked.diagnosis};
       },
-      [&](const Examined& found) { told.add(found); }, quiet_logger());
-  examiner.on(order(1));
+      [&](const Diagnosed& found) { told.add(found); }, quiet_logger());
+  diagnosis.on(order(1));
   begun.get_future().wait();
   SUBCASE("another") {
-    examiner.on(order(2));
+    diagnosis.on(order(2));
   }
   SUBCASE("over") {
-    examiner.on(order(1, true));
-    examiner.on(order(2));
+    diagnosis.on(order(1, true));
+    diagnosis.on(order(2));
   }
   const auto all = told.wait(1);
   REQUIRE(all.size() == 1);
-  CHECK(all[0].exam == 2);
+  CHECK(all[0].diagnosis == 2);
 }
 
 TEST_CASE("Too many lines are cut, and what fails is a problem of its own") {
   Told told;
-  Examiner examiner(
-      [](const Examine& asked, const std::atomic<bool>&) -> Examined {
-        if (asked.exam == 2) throw std::runtime_error("no such thing");
-        Examined found;
+  SelfDiagnosis diagnosis(
+      [](const Diagnose& asked, const std::atomic<bool>&) -> Diagnosed {
+        if (asked.diagnosis == 2) throw std::runtime_error("no such thing");
+        Diagnosed found;
         found.checks.resize(kMaxChecks + 5);
         return found;
       },
-      [&](const Examined& found) { told.add(found); }, quiet_logger());
-  examiner.on(order(1));
+      [&](const Diagnosed& found) { told.add(found); }, quiet_logger());
+  diagnosis.on(order(1));
   const auto cut = told.wait(1);
   REQUIRE(cut.size() == 1);
   CHECK(cut[0].checks.size() == kMaxChecks);
   CHECK(cut[0].checks.back().found == "6 lines are left out");
-  examiner.on(order(2));
+  diagnosis.on(order(2));
   const auto failed = told.wait(2);
   REQUIRE(failed.size() == 2);
   REQUIRE(failed[1].checks.size() == 1);
@@ -122,15 +122,15 @@ TEST_CASE("A daemon that stops does not wait for a system that does not answer, 
   const auto asked = std::make_shared<std::promise<void>>();
   const auto ended = std::make_shared<std::promise<void>>();
   {
-    Examiner examiner(
-        [answer = answers->get_future().share(), asked, ended](const Examine& order, const std::atomic<bool>&) {
+    SelfDiagnosis diagnosis(
+        [answer = answers->get_future().share(), asked, ended](const Diagnose& order, const std::atomic<bool>&) {
           asked->set_value();
           answer.wait();
           ended->set_value();
-          return Examined{.exam = order.exam};
+          return Diagnosed{.diagnosis = order.diagnosis};
         },
-        [told](const Examined&) { told->store(true); }, quiet_logger());
-    examiner.on(order(1));
+        [told](const Diagnosed&) { told->store(true); }, quiet_logger());
+    diagnosis.on(order(1));
     asked->get_future().wait();
   }  // after kStopPatience
   answers->set_value();
@@ -139,4 +139,4 @@ TEST_CASE("A daemon that stops does not wait for a system that does not answer, 
   CHECK_FALSE(told->load());
 }
 
-}  // namespace tributary::examiner_test
+}  // namespace tributary::self_diagnosis_test

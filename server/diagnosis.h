@@ -1,4 +1,4 @@
-// A server's examination of itself, on request (docs/doctor.md).
+// A server's diagnosis of itself, on request (docs/doctor.md).
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,6 @@
 namespace tributary {
 
 // Blocks for some seconds, unless `stopping`. Any thread.
-Examined examine(const ServerConfig& config, const Examine& order, const std::atomic<bool>& stopping);
+Diagnosed diagnose(const ServerConfig& config, const Diagnose& order, const std::atomic<bool>& stopping);
 
 }  // namespace tributary

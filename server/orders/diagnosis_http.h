@@ -1,4 +1,4 @@
-// Examinations over the admin endpoint of the daemon that has the coordinator (docs/doctor.md).
+// Diagnoses over the admin endpoint of the daemon that has the coordinator (docs/doctor.md).
 //
 //   POST /doctor/order  {"measure": false, "paths": ["/data"]} -> {"id": 7}; every daemon looks at itself
 //   GET  /doctor/ID     {"id", "measure", "over", "servers" (expected), "daemons": [{"name", "asked", "said",
@@ -17,7 +17,7 @@
 namespace tributary {
 
 // body: of a POST; null: a GET. nothing: the path is none of these.
-std::optional<AdminHttp::Answer> answer_exam(Coordinator& coordinator, const std::string& path,
-                                             const std::string* body);
+std::optional<AdminHttp::Answer> answer_diagnosis(Coordinator& coordinator, const std::string& path,
+                                                  const std::string* body);
 
 }  // namespace tributary

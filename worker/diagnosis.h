@@ -1,4 +1,4 @@
-// A worker's examination of itself, on request (docs/doctor.md).
+// A worker's diagnosis of itself, on request (docs/doctor.md).
 #pragma once
 
 #include <atomic>
@@ -10,12 +10,12 @@
 
 namespace tributary {
 
-struct ExaminedWorker {
+struct DiagnosedWorker {
   WorkerConfig config;                 // as the worker runs
   WorkerConfig configured;             // as its file has it
   std::shared_ptr<const KeyPair> own;  // null without keys
 };
 // Blocks for some seconds, and while it measures until `stopping`. Any thread.
-Examined examine(const ExaminedWorker& worker, const Examine& order, const std::atomic<bool>& stopping);
+Diagnosed diagnose(const DiagnosedWorker& worker, const Diagnose& order, const std::atomic<bool>& stopping);
 
 }  // namespace tributary

@@ -1,4 +1,4 @@
-#include "worker/examination.h"
+#include "worker/diagnosis.h"
 
 #include <utility>
 
@@ -12,11 +12,12 @@
 
 namespace tributary {
 
-Examined examine(const ExaminedWorker& worker, const Examine& order, const std::atomic<bool>& stopping) {
+Diagnosed diagnose(const DiagnosedWorker& worker, const Diagnose& order, const std::atomic<bool>& stopping) {
   const WorkerConfig& config = worker.config;
   const MachineFacts machine = gather_machine_facts();
   const Around around{stopping, machine.interfaces, host_identity(config.host), order.paths, order.cluster, true};
-  Examined found{.exam = order.exam, .settings = settings_of(worker.configured), .checks = judge(machine), .rates = {}};
+  Diagnosed found{
+      .diagnosis = order.diagnosis, .settings = settings_of(worker.configured), .checks = judge(machine), .rates = {}};
   append(found.checks, judge(gather_gpu_facts(GpuLook::kAtWork), machine.interfaces));
   append(found.checks, checks_of(config, around));
   if (order.measure) {

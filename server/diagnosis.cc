@@ -1,4 +1,4 @@
-#include "server/examination.h"
+#include "server/diagnosis.h"
 
 #include "common/base/quantity.h"
 #include "common/doctor/check_list.h"
@@ -32,10 +32,10 @@ std::vector<Check> disk_checks(const ServerConfig& config) {
 
 }  // namespace
 
-Examined examine(const ServerConfig& config, const Examine& order, const std::atomic<bool>& stopping) {
+Diagnosed diagnose(const ServerConfig& config, const Diagnose& order, const std::atomic<bool>& stopping) {
   const MachineFacts machine = gather_machine_facts();
   const Around around{stopping, machine.interfaces, host_identity(config.host), order.paths, order.cluster, true};
-  Examined found{.exam = order.exam, .settings = settings_of(config), .checks = judge(machine), .rates = {}};
+  Diagnosed found{.diagnosis = order.diagnosis, .settings = settings_of(config), .checks = judge(machine), .rates = {}};
   append(found.checks, checks_of(config, around));
   const bool go_on = !stopping.load(std::memory_order_acquire);
   if (go_on && order.measure && !config.store_path.empty()) append(found.checks, disk_checks(config));

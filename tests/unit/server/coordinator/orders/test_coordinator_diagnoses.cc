@@ -1,8 +1,8 @@
-// The coordinator's part in an examination: the daemons it asks, those that may measure and for how long, its facts for
+// The coordinator's part in a diagnosis: the daemons it asks, those that may measure and for how long, its facts for
 // a doctor.
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
-namespace tributary::coordinator_exams_test {
+namespace tributary::coordinator_diagnoses_test {
 namespace {
 
 using testing::Cluster;
@@ -25,16 +25,16 @@ void keyed(Cluster& cluster) {
   cluster.sent.clear();
 }
 
-Examined said(const Examine& order) {
-  Examined found;
-  found.exam = order.exam;
+Diagnosed said(const Diagnose& order) {
+  Diagnosed found;
+  found.diagnosis = order.diagnosis;
   found.checks.push_back({"memory", "memory", CheckLevel::kOk, "enough", ""});
   return found;
 }
 
-std::optional<Examine> last_order(const Cluster& cluster, PeerId peer) {
-  const std::vector<Examine> all = cluster.to<Examine>(peer);
-  return all.empty() ? std::optional<Examine>() : all.back();
+std::optional<Diagnose> last_order(const Cluster& cluster, PeerId peer) {
+  const std::vector<Diagnose> all = cluster.to<Diagnose>(peer);
+  return all.empty() ? std::optional<Diagnose>() : all.back();
 }
 
 std::string why(const Result<std::uint64_t>& refused) {
@@ -60,52 +60,52 @@ TEST_CASE("whoever asks is told what there is, and is not known afterwards") {
   CHECK(cluster.core.peers().size() == 4);
 }
 
-TEST_CASE("an examination asks servers, then workers, each with its place among the keys, and ends for all") {
+TEST_CASE("a diagnosis asks servers, then workers, each with its place among the keys, and ends for all") {
   Cluster cluster;
   keyed(cluster);
-  const auto id = cluster.core.examine({.measure = true, .paths = {"/data"}}, cluster.now);
+  const auto id = cluster.core.diagnose({.measure = true, .paths = {"/data"}}, cluster.now);
   REQUIRE(id);
   for (std::uint16_t index = 0; index < 2; ++index) {
-    const auto order = cluster.only<Examine>(server_peer(index));
+    const auto order = cluster.only<Diagnose>(server_peer(index));
     REQUIRE(order);
     CHECK(order->measure);
     CHECK(order->paths == std::vector<std::string>{"/data"});
     CHECK(order->worker_keys == std::vector<std::string>{"worker-key-0", "worker-key-1"});
     CHECK(order->cluster.lanes.size() == 2);
   }
-  CHECK_FALSE(cluster.only<Examine>(worker_peer(0)));
-  const Examine order = *cluster.only<Examine>(server_peer(0));
+  CHECK_FALSE(cluster.only<Diagnose>(worker_peer(0)));
+  const Diagnose order = *cluster.only<Diagnose>(server_peer(0));
   cluster.sent.clear();
   cluster.say(server_peer(0), said(order));
   cluster.say(server_peer(1), said(order));
   for (std::uint32_t w = 0; w < 2; ++w) {
-    const auto asked = cluster.only<Examine>(worker_peer(w));
+    const auto asked = cluster.only<Diagnose>(worker_peer(w));
     REQUIRE(asked);
     CHECK(asked->node == NodeRank(w));
-    CHECK_FALSE(cluster.core.exam(order.exam)->over);
+    CHECK_FALSE(cluster.core.diagnosis(order.diagnosis)->over);
     cluster.say(worker_peer(w), said(order));
   }
-  const auto status = cluster.core.exam(order.exam);
+  const auto status = cluster.core.diagnosis(order.diagnosis);
   REQUIRE(status);
   CHECK(status->over);
   CHECK(status->servers == 2);
-  for (const ExaminedDaemon& daemon : status->daemons) CHECK(daemon.said);
+  for (const DiagnosedDaemon& daemon : status->daemons) CHECK(daemon.said);
   for (const PeerId peer : {server_peer(0), server_peer(1), worker_peer(0), worker_peer(1)}) {
     const auto over = last_order(cluster, peer);
     REQUIRE(over);
     CHECK(over->over);
-    CHECK(over->exam == order.exam);
+    CHECK(over->diagnosis == order.diagnosis);
   }
   cluster.sent.clear();
   cluster.pass(1000, 2);
-  CHECK_FALSE(cluster.only<Examine>(server_peer(0)));  // said once
+  CHECK_FALSE(cluster.only<Diagnose>(server_peer(0)));  // said once
 }
 
 TEST_CASE("a key that is revoked meanwhile measures no more, and its worker is not waited for") {
   Cluster cluster;
   keyed(cluster);
-  REQUIRE(cluster.core.examine({.measure = true, .paths = {}}, cluster.now));
-  const Examine order = *cluster.only<Examine>(server_peer(0));
+  REQUIRE(cluster.core.diagnose({.measure = true, .paths = {}}, cluster.now));
+  const Diagnose order = *cluster.only<Diagnose>(server_peer(0));
   cluster.say(server_peer(0), said(order));
   cluster.say(server_peer(1), said(order));
   cluster.sent.clear();
@@ -118,36 +118,36 @@ TEST_CASE("a key that is revoked meanwhile measures no more, and its worker is n
   REQUIRE(asked);
   CHECK(asked->node == NodeRank(1));
   cluster.say(worker_peer(1), said(order));
-  const auto status = cluster.core.exam(order.exam);
+  const auto status = cluster.core.diagnosis(order.diagnosis);
   CHECK(status->over);
   CHECK(status->daemons[2].silent_because == "its key was revoked");
 }
 
-TEST_CASE("another examination takes the place of one that is under way, which ends for all") {
+TEST_CASE("another diagnosis takes the place of one that is under way, which ends for all") {
   Cluster cluster;
   keyed(cluster);
-  const auto first = cluster.core.examine({.measure = true, .paths = {}}, cluster.now);
+  const auto first = cluster.core.diagnose({.measure = true, .paths = {}}, cluster.now);
   cluster.sent.clear();
-  const auto second = cluster.core.examine({.measure = false, .paths = {}}, cluster.now);
+  const auto second = cluster.core.diagnose({.measure = false, .paths = {}}, cluster.now);
   REQUIRE(second);
   CHECK(*second != *first);
   bool over = false;
   for (const auto& [to, message] : cluster.sent) {
-    const auto* order = std::get_if<Examine>(&message);
-    if (order && to == server_peer(1)) over |= order->over && order->exam == *first;
+    const auto* order = std::get_if<Diagnose>(&message);
+    if (order && to == server_peer(1)) over |= order->over && order->diagnosis == *first;
   }
   CHECK(over);
-  CHECK_FALSE(cluster.core.exam(static_cast<std::uint32_t>(*first)));
+  CHECK_FALSE(cluster.core.diagnosis(static_cast<std::uint32_t>(*first)));
 }
 
 TEST_CASE("orders that make no sense are refused with what is wrong") {
   Cluster cluster;
   cluster.everybody(1);
-  CHECK(why(cluster.core.examine({.measure = false, .paths = {"data"}}, 0)).find("'data' is no absolute path") == 0);
-  CHECK(why(cluster.core.examine({.measure = false, .paths = {std::string("/a\0b", 4)}}, 0)).find("absolute") !=
+  CHECK(why(cluster.core.diagnose({.measure = false, .paths = {"data"}}, 0)).find("'data' is no absolute path") == 0);
+  CHECK(why(cluster.core.diagnose({.measure = false, .paths = {std::string("/a\0b", 4)}}, 0)).find("absolute") !=
         std::string::npos);
-  const std::vector<std::string> many(kMaxExaminedPaths + 1, "/a");
-  CHECK(why(cluster.core.examine({.measure = false, .paths = many}, 0)).find("at most 64") != std::string::npos);
+  const std::vector<std::string> many(kMaxDiagnosedPaths + 1, "/a");
+  CHECK(why(cluster.core.diagnose({.measure = false, .paths = many}, 0)).find("at most 64") != std::string::npos);
 }
 
-}  // namespace tributary::coordinator_exams_test
+}  // namespace tributary::coordinator_diagnoses_test
