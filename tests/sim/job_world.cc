@@ -305,7 +305,8 @@ void JobWorld::check_progress() {
   if (!goes_on && now > over_ns + kPatienceNs + losses_ns) broken("nothing goes on after the last fault");
   // So is one that a peer did not take. The more nodes, the more rounds have one.
   const std::uint64_t drops_ns = scenario.disorder.drops > 0.0 ? scenario.rounds * kLossNs : 0;
-  if (now > over_ns + kEndPatienceNs + rounds_ns + std::max(losses_ns, drops_ns)) broken("the job does not come to its end");
+  if (now > over_ns + kEndPatienceNs + rounds_ns + std::max(losses_ns, drops_ns))
+    broken("the job does not come to its end");
 }
 
 }  // namespace tributary::sim
