@@ -58,6 +58,7 @@ class Forked:
         if self.returncode is None and select.select([self._link], [], [], timeout)[0]:
             told = self._link.recv(NUMBER.size)
             self.returncode = NUMBER.unpack(told)[0] if told else -signal.SIGKILL
+            self._link.close()
         return self.returncode
 
 

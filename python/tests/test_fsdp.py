@@ -49,15 +49,8 @@ class Digests(WithDaemons):
     def run_of(self, optimizer: str, nodes: int, ranks: int) -> Iterator[subprocess.Popen[bytes]]:
         command = [BIN / "tributary", "run", "--servers", "1", "--nodes", str(nodes), "--ranks-per-node", str(ranks)]
         self.base = self.folder / f"{optimizer}-{nodes}"
-        command += [
-            "--base-dir",
-            self.base,
-            "--",
-            *forks.python(),
-            HERE / "fsdp_digest.py",
-            optimizer,
-            str(self.ROUNDS),
-        ]
+        command += ["--base-dir", self.base, "--", *forks.python()]
+        command += [HERE / "fsdp_digest.py", optimizer, str(self.ROUNDS)]
         self.output = self.folder / "output"
         with open(self.output, "wb") as output:
             process = subprocess.Popen(command, env=environment(), stdout=output, stderr=subprocess.STDOUT)

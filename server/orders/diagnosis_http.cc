@@ -47,11 +47,7 @@ AdminHttp::Answer diagnosis_status(const Coordinator& coordinator, const std::st
   const std::optional<std::uint64_t> id = number_in(digits);
   const bool fits = id && *id <= std::numeric_limits<std::uint32_t>::max();
   const auto diagnosis = fits ? coordinator.diagnosis(static_cast<std::uint32_t>(*id)) : std::nullopt;
-  if (!diagnosis) {
-    return refusal({ErrorCode::kNotFound, "there is no diagnosis " + digits +
-                                              " (any more): another one was ordered, or the coordinator has been "
-                                              "restarted since"});
-  }
+  if (!diagnosis) return gone("diagnosis", digits);
   if (slash != std::string::npos) {
     const std::optional<std::uint64_t> number = number_in(rest.substr(slash + 1));
     if (!number || *number >= diagnosis->daemons.size())

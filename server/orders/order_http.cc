@@ -20,6 +20,12 @@ AdminHttp::Answer refusal(const Error& error) {
           text_of({{"error", error.message}, {"retry", error.code == ErrorCode::kUnavailable}})};
 }
 
+AdminHttp::Answer gone(const std::string& what, const std::string& id) {
+  return refusal({ErrorCode::kNotFound, "there is no " + what + " " + id +
+                                            " (any more): another one was ordered, or the coordinator has been "
+                                            "restarted since"});
+}
+
 AdminHttp::Answer accepted(const Result<std::uint64_t>& id) {
   if (!id) return refusal(id.error());
   return {200, text_of({{"id", *id}})};

@@ -15,6 +15,8 @@ namespace tributary {
 std::string text_of(const nlohmann::ordered_json& json);
 // {"error": ..., "retry": true if the same may be accepted in a moment}.
 AdminHttp::Answer refusal(const Error& error);
+// Refuses a question about an order that is not the newest. what: "trace" or another kind of order.
+AdminHttp::Answer gone(const std::string& what, const std::string& id);
 // {"id": ...}
 AdminHttp::Answer accepted(const Result<std::uint64_t>& id);
 // Decimal digits and nothing else.

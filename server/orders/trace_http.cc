@@ -24,12 +24,6 @@ AdminHttp::Answer order_trace(Coordinator& coordinator, const std::string& body)
   return accepted(coordinator.trace_job(std::move(order->job), order->rounds));
 }
 
-AdminHttp::Answer gone(const std::string& what) {
-  return refusal({ErrorCode::kNotFound, "there is no trace " + what +
-                                            " (any more): another one was ordered, or the coordinator has been "
-                                            "restarted since"});
-}
-
 AdminHttp::Answer trace_status(const TraceStatus& trace) {
   Json awaited = Json::array();
   for (const TraceSource& source : trace.awaited) awaited.push_back(source_json(source));
@@ -69,14 +63,14 @@ std::optional<AdminHttp::Answer> answer_trace(Coordinator& coordinator, const st
   const std::string what = path.substr(sizeof kTracePrefix - 1);
   const std::size_t slash = what.find('/');
   const std::optional<std::uint64_t> id = number_in(what.substr(0, slash));
-  if (!id) return gone(what);
+  if (!id) return gone("trace", what);
   if (slash == std::string::npos) {
     const auto found = coordinator.trace(*id);
-    return found ? trace_status(*found) : gone(what);
+    return found ? trace_status(*found) : gone("trace", what);
   }
   const std::optional<std::uint64_t> number = number_in(what.substr(slash + 1));
   const auto found = number ? coordinator.trace_piece(*id, *number) : std::nullopt;
-  return found ? piece(*found) : gone(what);
+  return found ? piece(*found) : gone("trace", what);
 }
 
 }  // namespace tributary

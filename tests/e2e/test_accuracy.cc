@@ -1,13 +1,11 @@
-// Fashion-MNIST itself, over three epochs: what encodings and local steps cost in accuracy, and that all-reduce costs
-// nothing.
+// Fashion-MNIST itself, over whole trainings: what encodings and local steps cost in accuracy, and that all-reduce
+// costs nothing.
 #include <cmath>
 
 #include "tests/e2e/e2e.h"
 
 namespace tributary::e2e::accuracy_test {
 namespace {
-
-constexpr const char* kEpochs = "train.epochs=3";
 
 double test_accuracy(const TempDir& dir, const std::string& config, std::vector<std::string> overrides = {}) {
   const std::string log = dir / "train.log";
@@ -21,9 +19,7 @@ double test_accuracy(const TempDir& dir, const std::string& config, std::vector<
                                    "--nodes",
                                    "2",
                                    "--json",
-                                   "--quiet",
-                                   "--set",
-                                   kEpochs};
+                                   "--quiet"};
   for (const std::string& assignment : overrides) argv.insert(argv.end(), {"--set", assignment});
   auto process = Process::spawn({.argv = argv, .log_file = log});
   REQUIRE_MESSAGE(process, process.error().message);
@@ -38,8 +34,7 @@ double test_accuracy(const TempDir& dir, const std::string& config, std::vector<
 
 // On daemons of its own; without servers: all-reduce.
 nlohmann::json trained(const std::string& base_dir, std::uint16_t servers, const std::string& config,
-                       std::vector<std::string> overrides) {
-  overrides.push_back(kEpochs);
+                       const std::vector<std::string>& overrides) {
   ClusterOptions options = options_in(base_dir);
   options.fresh = true;
   options.servers = servers;
@@ -57,7 +52,7 @@ TEST_CASE("Fashion-MNIST trains to the accuracy of synchronous rounds, whatever 
   const TempDir dir;
   const auto sync = trained(dir / "run", 1, "fashion-mnist.toml", {});
   const double accuracy = sync.at("test_accuracy");
-  CHECK(accuracy > 0.85);
+  CHECK(accuracy > 0.88);
   const auto near = [&](const char* way, double other, double most) {
     MESSAGE(std::string(way) << " " << other << ", sync " << accuracy);
     CHECK(std::fabs(other - accuracy) <= most);
@@ -71,7 +66,7 @@ TEST_CASE("Fashion-MNIST trains to the accuracy of synchronous rounds, whatever 
 
   // Nodes at their own clocks, within a bound.
   const auto ssp = trained(dir / "run", 2, "fashion-mnist-ssp.toml", {});
-  CHECK(ssp.at("test_accuracy").get<double>() > 0.85);
+  CHECK(ssp.at("test_accuracy").get<double>() > 0.88);
   CHECK(ssp.at("staleness").at("max").get<std::uint64_t>() <= 3);
 
   // 50 local steps, with at most a 40th of the bytes.
@@ -80,13 +75,13 @@ TEST_CASE("Fashion-MNIST trains to the accuracy of synchronous rounds, whatever 
     return rank.at("bytes_pushed").get<double>() + rank.at("bytes_pulled").get<double>();
   };
   CHECK(sync.at("samples") == local.at("samples"));
-  near("50 local steps", local.at("test_accuracy"), 0.02);
+  near("50 local steps", local.at("test_accuracy"), 0.01);
   CHECK(bytes(sync) >= 40.0 * bytes(local));
 
   // Encodings, in one process.
   const std::vector<std::string> int8 = {"encoding.push=\"int8\"", "encoding.pull=\"int8-delta\""};
   near("int8", test_accuracy(dir, "fashion-mnist.toml", int8), 0.005);
-  near("onebit", test_accuracy(dir, "fashion-mnist-onebit.toml"), 0.03);
+  near("onebit", test_accuracy(dir, "fashion-mnist-onebit.toml"), 0.01);
   near("topk", test_accuracy(dir, "fashion-mnist-topk.toml"), 0.01);
 }
 

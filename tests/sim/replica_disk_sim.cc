@@ -29,7 +29,7 @@ Status ReplicaDisk::write(Round round, const State& state) {
   checkpoints_[round] = std::move(pieces);
   // As ReplicaCheckpoints::remove_older(): later ones were damaged when the job began, and stay.
   const auto older = std::distance(checkpoints_.begin(), checkpoints_.upper_bound(round));
-  for (auto extra = older - kKept; extra > 0; --extra) checkpoints_.erase(checkpoints_.begin());
+  if (older > kKept) checkpoints_.erase(checkpoints_.begin(), std::next(checkpoints_.begin(), older - kKept));
   return {};
 }
 

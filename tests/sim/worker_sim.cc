@@ -89,7 +89,7 @@ void WorkerSim::send(const ControlMessage& message) {
   if (!dealer_) return;  // it is being killed
   const auto* values = std::get_if<RankValues>(&message);
   if (values && values->shared.complete && world_.mutation == Mutation::kForgottenAnswers) return;
-  if (const auto* join = std::get_if<JoinJob>(&message)) has_ring_ = has_ring_ || join->redo_job != JobId();
+  if (const auto* join = std::get_if<JoinJob>(&message); join && join->redo_job != JobId()) has_ring_ = true;
   if (outbox_.size() >= kWorkerOutbox) return world_.broken("a worker has too much to say to the coordinator");
   outbox_.push_back(message);
   after(0, [this] { flush(); });

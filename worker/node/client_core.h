@@ -33,7 +33,7 @@
 // answered: nothing here is different.
 //
 // Loss: when an acknowledgement or an answer is overdue, a Query asks the server what it knows; the server replies
-// with the answer, a Ack, or Resend. So a payload travels twice only if the server reports that it lacks the
+// with the answer, an Ack, or Resend. So a payload travels twice only if the server reports that it lacks the
 // payload, and repeats change nothing.
 #pragma once
 

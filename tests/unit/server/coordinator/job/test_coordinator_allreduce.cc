@@ -242,8 +242,8 @@ TEST_CASE("nodes are told what they need to connect to each other when all have 
   }
 }
 
-TEST_CASE("500 nodes cost a few messages each, with the values of those beside a node and the keys of all") {
-  constexpr std::uint32_t kNodes = 500;
+TEST_CASE("1000 nodes cost a few messages each, with the values of those beside a node and the keys of all") {
+  constexpr std::uint32_t kNodes = 1000;
   Cluster cluster(0);
   cluster.everybody(kNodes);
   join_all(cluster, kNodes);
@@ -257,7 +257,7 @@ TEST_CASE("500 nodes cost a few messages each, with the values of those beside a
       cluster.say(worker_peer(w), said);
     }
     CHECK(cluster.count<PeerAddresses>() == kNodes);
-    for (const std::uint32_t w : {0u, 1u, 250u, kNodes - 1}) {
+    for (const std::uint32_t w : {0u, 1u, 500u, kNodes - 1}) {
       const auto got = cluster.only<PeerAddresses>(worker_peer(w));
       REQUIRE(got);
       CHECK(got->addresses.size() == kNodes - 1);

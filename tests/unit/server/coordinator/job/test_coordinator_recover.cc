@@ -33,6 +33,12 @@ struct RunningCluster : TwoServers {
   }
 };
 
+// The view begins at `round`; nodes push again what comes after the servers' versions.
+void check_begin(const JobWelcome& welcome, std::uint64_t round, std::uint64_t server_0, std::uint64_t server_1) {
+  CHECK(welcome.resume_round == Round(round));
+  CHECK(welcome.redo_after == std::vector<Version>{Version(server_0), Version(server_1)});
+}
+
 }  // namespace
 
 TEST_CASE("a lost node costs nothing: servers go on with what they have, at the round of the slowest chunk") {
@@ -358,9 +364,7 @@ TEST_CASE("a lost server loads its snapshot, and the nodes push again what came 
   CHECK(cluster.opened(1)->resume);
   CHECK(cluster.opened(1)->resume_round == Round(40));
   cluster.sent.clear();
-  const JobWelcome welcome = cluster.welcome();
-  CHECK(welcome.resume_round == Round(53));
-  CHECK(welcome.redo_after == std::vector<Version>{Version(53), Version(40)});
+  check_begin(cluster.welcome(), 53, 53, 40);
 }
 
 TEST_CASE("all servers lost: the pushes that every node has decide how far it goes") {
@@ -372,9 +376,7 @@ TEST_CASE("all servers lost: the pushes that every node has decide how far it go
   REQUIRE(cluster.opened(0));
   CHECK_FALSE(cluster.opened(0)->kept);
   cluster.sent.clear();
-  const JobWelcome welcome = cluster.welcome(1);
-  CHECK(welcome.resume_round == Round(52));
-  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
+  check_begin(cluster.welcome(1), 52, 40, 40);
 }
 
 TEST_CASE("no snapshot is named of rounds that are pushed again, and how fast they are made tells nothing") {
@@ -414,9 +416,7 @@ TEST_CASE("a server that is beyond what every node can push again loads its snap
   REQUIRE(cluster.opened(0));
   CHECK_FALSE(cluster.opened(0)->kept);
   cluster.sent.clear();
-  const JobWelcome welcome = cluster.welcome();
-  CHECK(welcome.resume_round == Round(52));
-  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
+  check_begin(cluster.welcome(), 52, 40, 40);
 }
 
 TEST_CASE("what cannot be had everywhere takes the job back to the snapshot") {
@@ -558,9 +558,7 @@ TEST_CASE("a server that had not yet caught up with the others goes on where it 
   REQUIRE(cluster.opened(1));
   CHECK(cluster.opened(1)->kept);
   cluster.sent.clear();
-  const JobWelcome welcome = cluster.welcome();
-  CHECK(welcome.resume_round == Round(52));
-  CHECK(welcome.redo_after == std::vector<Version>{Version(44), Version(52)});
+  check_begin(cluster.welcome(), 52, 44, 52);
   // Chunks do not wait for each other while they are brought up.
   cluster.keep(0, 46, 51);
   cluster.keep(1, 52, 53);
@@ -611,9 +609,7 @@ TEST_CASE("servers whose view ended before the nodes had pushed again what they 
   REQUIRE(cluster.opened(0));
   CHECK(cluster.opened(0)->kept);
   cluster.sent.clear();
-  const JobWelcome welcome = cluster.welcome();
-  CHECK(welcome.resume_round == Round(53));
-  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
+  check_begin(cluster.welcome(), 53, 40, 40);
 }
 
 TEST_CASE("what servers kept once is not counted on a second time") {
@@ -636,9 +632,7 @@ TEST_CASE("what servers kept once is not counted on a second time") {
   REQUIRE(cluster.opened(0));
   CHECK_FALSE(cluster.opened(0)->kept);
   cluster.sent.clear();
-  const JobWelcome welcome = cluster.welcome();
-  CHECK(welcome.resume_round == Round(56));
-  CHECK(welcome.redo_after == std::vector<Version>{Version(40), Version(40)});
+  check_begin(cluster.welcome(), 56, 40, 40);
 }
 
 TEST_CASE("a job whose last state could not be written goes on from what its servers have in memory") {
@@ -675,9 +669,7 @@ TEST_CASE("a job whose last state could not be written goes on from what its ser
     CHECK(cluster.opened(i)->kept);
   }
   cluster.sent.clear();
-  const JobWelcome welcome = cluster.welcome();
-  CHECK(welcome.resume_round == Round(60));
-  CHECK(welcome.redo_after == std::vector<Version>{Version(60), Version(60)});
+  check_begin(cluster.welcome(), 60, 60, 60);
 }
 
 TEST_CASE("servers go on with what they have only if every node knows what it has not said") {
@@ -717,9 +709,7 @@ TEST_CASE("servers go on with what they have only if every node knows what it ha
     rejoin(1, 51, 52);
     REQUIRE(cluster.opened(0));
     CHECK(cluster.opened(0)->kept);
-    const JobWelcome welcome = cluster.welcome();
-    CHECK(welcome.resume_round == Round(52));
-    CHECK(welcome.redo_after == std::vector<Version>{Version(52), Version(40)});
+    check_begin(cluster.welcome(), 52, 52, 40);
   }
   SUBCASE("all know of the last round, but not of the one before it, which is all that a server lacks") {
     cluster.keep(0, 53, 53);
@@ -729,9 +719,7 @@ TEST_CASE("servers go on with what they have only if every node knows what it ha
     rejoin(1, 53, 53);
     REQUIRE(cluster.opened(1));
     CHECK(cluster.opened(1)->kept);
-    const JobWelcome welcome = cluster.welcome();
-    CHECK(welcome.resume_round == Round(53));
-    CHECK(welcome.redo_after == std::vector<Version>{Version(53), Version(52)});
+    check_begin(cluster.welcome(), 53, 53, 52);
   }
   SUBCASE("one does not: the snapshot has it") {
     cluster.keep(1, 53, 53);
