@@ -161,12 +161,14 @@ def _fork_for(listener: socket.socket, life: socket.socket) -> list[str]:
 if __name__ == "__main__":
     if sys.argv[1] != "--serve":
         _launched(sys.argv[1], sys.argv[2:])
+    import gc
     import runpy
     from pathlib import Path
 
     import numpy
     import torch  # noqa: F401
 
+    gc.freeze()  # forked processes do not go through what is imported, which costs more than their programs
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests' Ctrl-C
     listener, life = (socket.socket(fileno=int(word)) for word in sys.argv[2:])
     sys.argv = _fork_for(listener, life)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import unittest
 from typing import Any
 from unittest import mock
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import tributary.torch as trib
 from tributary.torch._loop import Loop
@@ -90,6 +91,23 @@ class Sampling(unittest.TestCase):
         sampler = trib.DistributedSampler(range(50), seed=4)
         loader = DataLoader(range(50), batch_size=3, sampler=sampler, num_workers=1)
         self.assertEqual([batch.tolist() for batch in loader], batches(0, 1))
+
+    def test_a_process_that_dies_when_the_loader_has_failed_hits_nobody(self) -> None:
+        class Broken(Dataset[int]):
+            def __len__(self) -> int:
+                return 8
+
+            def __getitem__(self, index: int) -> int:
+                raise ValueError("broken")
+
+        with mock.patch.object(torch.utils.data._utils.signal_handling, "_SIGCHLD_handler_set", False):
+            batches = iter(DataLoader(Broken(), sampler=trib.DistributedSampler(Broken()), num_workers=1))
+        with self.assertRaisesRegex(ValueError, "broken"):
+            next(batches)
+        (process,) = batches._workers  # type: ignore[attr-defined]
+        process.kill()
+        died = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        self.assertEqual(died.si_status if died else None, signal.SIGKILL)
 
     def test_what_accelerate_holds_back_is_not_taken(self) -> None:
         state = mock.Mock()

@@ -9,6 +9,7 @@ from typing import Any, Callable
 from torch.utils.data import DataLoader
 
 from tributary.torch._program import program
+from tributary.torch._stop import let_loaders_end
 from tributary.torch.sampler import DistributedSampler, Turn
 
 _NONE = object()
@@ -46,7 +47,11 @@ class Batches(Iterator[Any]):
             if self._sampler.moved(self._turn):
                 self._begin(self._sampler.again(self._turn))
             self._sampler.tops(self._turn)
-            batch = next(self._batches, _NONE)
+            try:
+                batch = next(self._batches, _NONE)
+            except Exception:
+                let_loaders_end()  # a signal to all processes ends several: the next one's would hit sys.excepthook
+                raise
             if batch is not _NONE:
                 self._sampler.took(self._turn)
                 return batch

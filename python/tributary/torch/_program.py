@@ -80,6 +80,7 @@ class Program:
         before = sys.excepthook
 
         def note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            let_loaders_end()
             said = traceback.format_exception_only(kind, error)[-1].strip()
             # Signals reach processes that it needs, too, where whole groups get them (a terminal under torchrun, Slurm,
             # systemd): all that loads data, for one.

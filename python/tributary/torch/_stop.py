@@ -18,13 +18,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def let_loaders_end() -> None:
-    """A DataLoader's handler raises wherever the main thread is when the signal has ended a process that loads data.
-    From now on the loop needs none.
+    """Ends a DataLoader's handler, which raises wherever the main thread is when a process that loads data has died.
+
+    From now on the loop needs no such process; if it does, the loader looks after its processes itself, every 5 s.
     """
     handler = signal.getsignal(signal.SIGCHLD)
     torchs = getattr(handler, "__module__", None) == "torch.utils.data._utils.signal_handling"
     if torchs and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # SIG_DFL: Python complains if one has just come
 
 
 class StopSignal:

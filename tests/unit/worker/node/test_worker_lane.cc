@@ -25,7 +25,8 @@ TEST_CASE("gradients of one rank and of several reach the servers and come back 
     CHECK(node.job->parameters()[4 * kLaneChunkElements] == 1.0f - 5.0f * sum);
     CHECK(node.failures.all().empty());
     CHECK(eventually([&] { return node.job->lane_stats(0).answers.value() == 6 * node.job->layout().chunks(); }));
-    CHECK(node.job->header().bytes_pulled.load() == 6 * node.job->layout().flat_elements() * sizeof(float));
+    const std::uint64_t pulled = 6 * node.job->layout().flat_elements() * sizeof(float);
+    CHECK(eventually([&] { return node.job->header().bytes_pulled.load() == pulled; }));
     CHECK((node.job->header().reduce_ns.load() > 0) == (ranks > 1));
     CHECK(node.memory_comes_back());
   }
@@ -37,6 +38,10 @@ TEST_CASE("what trainers write where the worker tells them its state is not beli
   node.open({server.endpoint()}, 1);
   node.start();
   REQUIRE(node.reaches(0));
+  // A lane counts its answers after it has published them.
+  const LaneCounter& pulled = node.job->lane_stats(0).bytes_pulled;
+  const std::uint64_t bytes = node.job->layout().flat_elements() * sizeof(float);
+  CHECK(eventually([&] { return pulled.value() == bytes; }));
   const Version before = node.job->max_version();
   const std::uint64_t answers = node.job->answers();
   auto* const region = const_cast<std::byte*>(node.job->node_memory().bytes().data());
@@ -45,7 +50,7 @@ TEST_CASE("what trainers write where the worker tells them its state is not beli
   CHECK(node.job->max_version() == before);
   CHECK(node.job->answers() == answers);
   CHECK(node.job->state() == RegionState::kRunning);
-  CHECK(node.job->lane_stats(0).bytes_pulled.value() == node.job->layout().flat_elements() * sizeof(float));
+  CHECK(pulled.value() == bytes);
   node.ready(0, 1, 1.0f);
   REQUIRE(node.reaches(1));
   CHECK(node.job->min_version() == Version(1));
