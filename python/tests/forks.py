@@ -165,8 +165,9 @@ if __name__ == "__main__":
     import runpy
     from pathlib import Path
 
-    import numpy
-    import torch  # noqa: F401
+    import numpy.random
+    import torch.distributed.fsdp  # without torch._dynamo: the package does something else where that is imported
+    import torch.utils.data  # noqa: F401
 
     gc.freeze()  # forked processes do not go through what is imported, which costs more than their programs
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the tests' Ctrl-C

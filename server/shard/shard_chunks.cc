@@ -1,7 +1,6 @@
 #include "server/shard/shard_chunks.h"
 
 #include "common/base/assert.h"
-#include "server/shard/shard_core.h"
 
 namespace tributary {
 

@@ -21,10 +21,9 @@
 #include "server/chunk/chunk_state.h"
 #include "server/shard/shard_counts.h"
 #include "server/shard/shard_job.h"
+#include "server/shard/shard_output.h"
 
 namespace tributary {
-
-class ShardOutput;
 
 struct ShardChunk {
   ChunkIndex index;

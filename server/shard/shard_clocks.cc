@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "server/shard/shard_core.h"
-
 namespace tributary {
 namespace {
 

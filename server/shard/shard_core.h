@@ -22,23 +22,9 @@
 #include "server/shard/round_rule.h"
 #include "server/shard/shard_chunks.h"
 #include "server/shard/shard_job.h"
+#include "server/shard/shard_output.h"
 
 namespace tributary {
-
-class ShardOutput {
- public:
-  virtual ~ShardOutput() = default;
-  // `payload` is shared: it stays unchanged while a reference is held.
-  virtual void answer(PeerId to, const Answer& header, const BufferRef& payload) = 0;
-  // `values` likewise.
-  virtual void residual(PeerId to, const Residual& header, const BufferRef& values) = 0;
-  virtual void ack(PeerId to, const Ack& header) = 0;
-  virtual void resend(PeerId to, const Resend& header) = 0;
-  virtual void error(PeerId to, const ErrorReply& header) = 0;
-  virtual void captured(ChunkSnapshot snapshot) = 0;
-  // With a gate: every chunk of this core has its facts of a round.
-  virtual void facts(const RoundFacts& /*facts*/) {}
-};
 
 class ShardCore {
  public:

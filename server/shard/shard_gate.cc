@@ -2,7 +2,6 @@
 
 #include "common/config/gate_rules.h"
 #include "common/math/fused_step.h"
-#include "server/shard/shard_core.h"
 
 namespace tributary {
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "kernels/tree_sum.h"
-#include "server/shard/shard_core.h"
 
 namespace tributary {
 

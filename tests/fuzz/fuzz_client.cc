@@ -28,15 +28,12 @@ class Run final : private ClientOutput {
     require(config.has_value(), config ? "" : config.error().message);
     const bool fresh = input_.flag(), loses = input_.flag();
     ClientJob job;
-    job.view = testing::view_of(*config, testing::layout_of(kElements),
+    job.view = testing::view_of(*config, testing::layout_of(kElements, 2),
                                 {.nodes = 2, .start = Round(fresh ? 0 : kStart), .resumes = !fresh});
-    for (std::uint32_t c = 0; c < kChunks; ++c) {
-      job.chunks.emplace_back(c);
-      job.connections.emplace_back(static_cast<std::uint16_t>(c % 2));
-      if (!fresh && loses && job.view->plan->has_rounds()) job.redo_after.emplace_back(1);
-    }
+    if (!fresh && loses && job.view->plan->has_rounds()) job.redo_after.assign(kChunks, Version(1));
     plan_ = job.view->plan;
-    core_ = std::make_unique<ClientCore>(std::move(job), 2, ClientOptions{.window_cap_bytes = 8192},
+    chunks_ = std::make_unique<LaneChunks>(job.view->layout, job.view->start);
+    core_ = std::make_unique<ClientCore>(std::move(job), *chunks_, ClientOptions{.window_cap_bytes = 8192},
                                          static_cast<ClientOutput&>(*this));
     core_->start(now_);
     if (fresh) core_->initial_values_ready(now_);
@@ -48,23 +45,20 @@ class Run final : private ClientOutput {
   }
 
  private:
-  void send_push(ConnectionIndex, Push) override {}
-  void send_init(ConnectionIndex, const Init&) override {}
-  void send_pull(ConnectionIndex, const Pull&) override {}
-  void send_query(ConnectionIndex, const Query&) override {}
-  void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) override {
+  void send(const LaneChunk&, const DataMessage&, std::span<const std::byte>) override {}
+  std::optional<RedoRing::Frame> kept(const LaneChunk&, Round) override { return RedoRing::Frame{}; }
+  std::span<const std::byte> residual(const LaneChunk&) override { return {}; }
+  std::span<const std::byte> initial_values(const LaneChunk&) override { return {}; }
+  void answered(LaneChunk& chunk, const Answer& answer, bool whole, std::span<const std::byte> payload) override {
     const Encoding& encoding = whole ? encoding_for(EncodingId::kFp32) : *plan_->pull;
-    require(payload.size() == encoding.bytes(elements(answer.key.chunk)), "what is decoded has the right length");
-    require(answer.version == core_->version(answer.key.chunk), "and the version that is taken from now on");
+    require(payload.size() == encoding.bytes(chunk.range.elements), "what is decoded has the right length");
+    require(answer.version == chunk.flight.version, "and the version that is taken from now on");
   }
-  void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override {
-    require(values.size() == elements(chunk) * sizeof(float), "a residual has the right length");
+  void residual_restored(LaneChunk& chunk, std::span<const std::byte> values) override {
+    require(values.size() == chunk.range.elements * sizeof(float), "a residual has the right length");
   }
   void refused(const ErrorReply& error) override { require(!error.message.empty(), "a refusal has words"); }
 
-  static std::size_t elements(ChunkIndex chunk) {
-    return chunk.value + 1 < kChunks ? testing::kChunk : kElements % testing::kChunk;
-  }
   ChunkKey key(std::uint8_t which) {
     ChunkKey key{testing::kJob, testing::kView, NodeRank(0), ChunkIndex(which % kChunks)};
     if (which >= 0xf8) key = {JobId(input_.number()), ViewId(input_.number()), {}, ChunkIndex(input_.number())};
@@ -73,19 +67,20 @@ class Run final : private ClientOutput {
   // Returns the chunk's next round or one near it; at times any round.
   std::uint64_t round(std::uint8_t which) {
     const std::uint8_t near = input_.number();
-    const std::uint64_t version = core_->version(ChunkIndex(which % kChunks)).value;
+    const std::uint64_t version = (*chunks_)[which % kChunks].flight.version.value;
     return near < 0xf0 ? version + near % 3 : input_.number<std::uint64_t>();
   }
 
   void move(Move move) {
     const std::uint8_t which = input_.number();
     const ConnectionIndex from(which & 1u);
-    const ChunkIndex chunk(which % kChunks);
+    LaneChunk& chunk = (*chunks_)[which % kChunks];
     switch (move) {
       case Move::kReady:
         // As a lane does: every chunk has parameters first.
-        if (!core_->started() || leaving_ || !core_->idle(chunk)) return;
-        return core_->gradient_ready(chunk, Round(core_->version(chunk).value + 1), which, now_, which >= 0xf0);
+        if (!core_->started() || leaving_ || !chunk.flight.idle()) return;
+        chunk.gradient = {Round(chunk.flight.version.value + 1), which, {}, {}};
+        return core_->gradient_ready(chunk, now_, which >= 0xf0);
       case Move::kAnswer: {
         const std::uint8_t more = input_.number();
         Answer answer{key(which), Version((more & 1u) != 0 ? round(which) : kStart * (more >> 1 & 1u))};
@@ -93,7 +88,7 @@ class Run final : private ClientOutput {
         answer.encoding = more >= 0xf8 ? EncodingId::kBf16 : whole ? EncodingId::kFp32 : plan_->pull->id();
         answer.residual_sent = (more & 8u) != 0;
         if (more & 16u) answer.snapshot_round = Round(answer.version.value + 1);
-        const Bytes payload(make_encoding(answer.encoding)->bytes(elements(chunk)) + (more >= 0xfc ? 1 : 0));
+        const Bytes payload(make_encoding(answer.encoding)->bytes(chunk.range.elements) + (more >= 0xfc ? 1 : 0));
         return core_->on_answer(from, answer, payload, now_);
       }
       case Move::kAck: {
@@ -102,7 +97,7 @@ class Run final : private ClientOutput {
         return core_->on_ack(from, ack, now_);
       }
       case Move::kResidual: {
-        const Bytes values(elements(chunk) * sizeof(float) + (which >= 0xf0 ? 4 : 0));
+        const Bytes values(chunk.range.elements * sizeof(float) + (which >= 0xf0 ? 4 : 0));
         return core_->on_residual(from, Residual{key(which), Version(input_.flag() ? kStart : 0)}, values, now_);
       }
       case Move::kResend:
@@ -126,6 +121,7 @@ class Run final : private ClientOutput {
 
   Choices input_;
   std::shared_ptr<const JobPlan> plan_;
+  std::unique_ptr<LaneChunks> chunks_;
   std::unique_ptr<ClientCore> core_;
   std::uint64_t now_ = 1'000'000'000;
   bool leaving_ = false;

@@ -20,6 +20,7 @@
 #include "session/trainer_device.h"
 #include "tests/fake_device/fake_device_api.h"
 #include "tests/gpu/required_library.h"
+#include "tests/unit/worker/reduce/numbered_reducer.h"
 #include "worker/device/cuda_device_api.h"
 #include "worker/device/device_blocks.h"
 #include "worker/device/device_reducer.h"
@@ -124,10 +125,10 @@ std::vector<std::vector<std::byte>> encoded(DeviceApi& api, EncodingSpec spec, s
 }
 
 struct Frames final : ReduceListener {
-  void reduced(ChunkIndex chunk, Round, std::uint64_t, std::span<const std::byte> payload) override {
-    frames[chunk.value] = {payload.begin(), payload.end()};
+  void reduced(LaneChunk& chunk) override {
+    frames[chunk.index.value] = {chunk.gradient.frame.begin(), chunk.gradient.frame.end()};
   }
-  void delivered(ChunkIndex, Version) override { ++deliveries; }
+  void delivered(LaneChunk&, Version) override { ++deliveries; }
   void reducer_failed(Error error) override { failure = error.message; }
   std::map<std::uint32_t, std::vector<std::byte>> frames;
   std::size_t deliveries = 0;
@@ -169,7 +170,9 @@ void reduce_on_device(std::uint32_t ranks, EncodingSpec push, EncodingSpec pull,
   const auto logger = quiet_logger();
   const auto reduction = need(DeviceReduction::create(api, std::move(plan), {}, logger));
   Frames lane, host;
-  auto reducer = need(DeviceReducer::create(reduction, chunks, lane));
+  LaneChunks mine(layout, Round(0)), theirs(layout, Round(0));
+  auto reducer = need(DeviceReducer::create(reduction, mine, lane));
+  const testing::NumberedReducer by_device{mine, *reducer};
 
   std::vector<std::vector<float>> gradients;
   std::vector<const float*> pointers;
@@ -181,13 +184,14 @@ void reduce_on_device(std::uint32_t ranks, EncodingSpec push, EncodingSpec pull,
   }
   for (const auto& gradient : gradients) pointers.push_back(gradient.data());
   std::vector<float> parameters(layout->flat_elements());
-  HostReducer reference(layout, chunks, pointers, parameters.data(), push, pull, host);
+  HostReducer on_host(theirs, pointers, parameters.data(), push, pull, host);
+  const testing::NumberedReducer reference{theirs, on_host};
 
   const std::vector<float> start = values_of(layout->flat_elements(), 5);
   for (const ChunkIndex chunk : chunks) {
     const ChunkRange range = layout->chunk(chunk);
     const auto values = std::as_bytes(std::span(start).subspan(range.begin, range.elements));
-    reducer->deliver(chunk, Version(0), true, values);
+    by_device.deliver(chunk, Version(0), true, values);
     reference.deliver(chunk, Version(0), true, values);
   }
   REQUIRE(wait_for(*reducer, lane, [&] { return lane.deliveries == chunks.size(); }));
@@ -198,7 +202,7 @@ void reduce_on_device(std::uint32_t ranks, EncodingSpec push, EncodingSpec pull,
     lane.frames.clear();
     lane.deliveries = 0;
     for (const ChunkIndex chunk : chunks) {
-      reducer->reduce(chunk, Round(round), 1, false);
+      by_device.reduce(chunk, Round(round), 1, false);
       reference.reduce(chunk, Round(round), 1, false);
     }
     REQUIRE(wait_for(*reducer, lane, [&] { return lane.frames.size() == chunks.size(); }));
@@ -209,9 +213,9 @@ void reduce_on_device(std::uint32_t ranks, EncodingSpec push, EncodingSpec pull,
       std::vector<std::byte> frame(pulled->bytes(range.elements));
       pulled->encode_update(target.data() + range.begin, range.elements, 0, range.elements,
                             estimate.data() + range.begin, frame.data());
-      reducer->release(chunk);
+      by_device.release(chunk);
       reference.release(chunk);
-      reducer->deliver(chunk, Version(round), false, frame);
+      by_device.deliver(chunk, Version(round), false, frame);
       reference.deliver(chunk, Version(round), false, frame);
     }
     REQUIRE(wait_for(*reducer, lane, [&] { return lane.deliveries == chunks.size(); }));

@@ -229,7 +229,8 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "client_core.cc": [
-        ("kForgottenOverdue", "      output_.send_query(chunk", "      if (!BUG) output_.send_query(chunk"),
+        ("kForgottenOverdue", "      output_.send(chunk, Query{", "      if (!BUG) output_.send(chunk, Query{"),
+        ("kOtherWeight", "    push.weight = kept->weight;", "    push.weight = kept->weight + (BUG ? 1 : 0);"),
     ],
     "state_home.cc": [
         (
@@ -247,11 +248,10 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ("kForgottenStep", "  steps[chunk.value] = state.step;", "  steps[chunk.value] = BUG ? 0 : state.step;"),
     ],
     "lane_job.cc": [
-        ("kOtherWeight", "    push.weight = kept->weight;", "    push.weight = kept->weight + (BUG ? 1 : 0);"),
         (
             "kForgottenSettings",
-            "note_settings(done.chunk, done.round, done.settings);",
-            "note_settings(done.chunk, done.round, BUG ? SaidSettings() : done.settings);",
+            "note_settings(chunk->index, gradient.round, gradient.settings);",
+            "note_settings(chunk->index, gradient.round, BUG ? SaidSettings() : gradient.settings);",
         ),
         (
             "kForgottenDecision",
@@ -265,13 +265,13 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "kForgottenRedo",
-            "spec.redo_after[job.layout().owner(chunk).shard.value]);",
-            "BUG ? client.start() : spec.redo_after[job.layout().owner(chunk).shard.value]);",
+            "spec.redo_after[chunks.servers()[chunk.connection.value].shard.value]);",
+            "BUG ? client.start() : spec.redo_after[chunks.servers()[chunk.connection.value].shard.value]);",
         ),
         (
             "kUncopied",
-            "here(job_->parameters() + range.begin, range.elements);",
-            "here((BUG ? earlier_->parameters() : job_->parameters()) + range.begin, range.elements);",
+            "here(job_->parameters() + chunk.range.begin,",
+            "here((BUG ? earlier_->parameters() : job_->parameters()) + chunk.range.begin,",
         ),
     ],
 }

@@ -71,8 +71,8 @@ ReplicaViewSim::ReplicaViewSim(JobWorld& world, WorkerSim& worker, std::shared_p
       disk_(disk),
       ring_(world.rings.of(view_)),
       state_(std::make_unique<ReplicaState>(view_.plan, view_.layout, job_->parameters())),
-      gather_(view_.layout, view_.layout->chunks_owned_by(ShardIndex(0), LaneIndex(0)), job_->spec().ranks,
-              view_.start),
+      chunks_(view_.layout, view_.start),
+      gather_(chunks_, job_->spec().ranks),
       ready_(gather_.tensors(), job_->spec().ranks, view_.start),
       newest_(view_.start),
       last_ns_(worker.now_ns()) {}
@@ -170,7 +170,7 @@ void ReplicaViewSim::take_values(const ReplicaViewSim& first) {
 
 void ReplicaViewSim::scan() {
   if (failed_ || closing_ || !begun_) return;
-  std::vector<NodeGather::Complete> newly;
+  std::vector<LaneChunk*> newly;
   for (std::uint32_t rank = 0; rank < job_->spec().ranks; ++rank) {
     const auto take = [&](std::uint32_t tensor, const TensorWord& word, Round round) {
       const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
@@ -180,19 +180,19 @@ void ReplicaViewSim::scan() {
       return world_.broken(worker_.name() + ": " + taken.error().message);
     }
   }
-  for (const NodeGather::Complete& done : newly) {
-    const ChunkRange range = view_.layout->chunk(done.chunk);
+  for (const LaneChunk* chunk : newly) {
     std::vector<std::vector<float>> gradients;
     for (std::uint32_t rank = 0; rank < job_->spec().ranks; ++rank) {
-      const float* values = job_->gradients(rank) + range.begin;
-      gradients.emplace_back(values, values + range.elements);
+      const float* values = job_->gradients(rank) + chunk->range.begin;
+      gradients.emplace_back(values, values + chunk->range.elements);
     }
-    const auto sum =
-        ring_->contribute(node(), done.chunk, done.round, {add_in_tree_order(std::move(gradients)), done.weight});
+    const Round round = chunk->gradient.round;
+    const auto sum = ring_->contribute(node(), chunk->index, round,
+                                       {add_in_tree_order(std::move(gradients)), chunk->gradient.weight});
     if (!sum) continue;
     for (const auto& member : ring_->members()) {
-      member->after(world_.random.below(kMaxExchangeNs), [member = member.get(), chunk = done.chunk, round = done.round,
-                                                          sum] { member->get(chunk, round, sum); });
+      member->after(world_.random.below(kMaxExchangeNs),
+                    [member = member.get(), index = chunk->index, round, sum] { member->get(index, round, sum); });
     }
   }
 }
@@ -202,13 +202,13 @@ void ReplicaViewSim::get(ChunkIndex chunk, Round round, const std::shared_ptr<co
   if (failed_ || closing_) return;
   if (ring_->broken() || !ring_->all_connected()) return lost_neighbour();
   if (cut_off()) return after(kRetryNs, [this, chunk, round, sum] { get(chunk, round, sum); });
-  state_->step(chunk, sum->values.data(), sum->weight, gather_.settings(chunk));
+  state_->step(chunk, sum->values.data(), sum->weight, chunks_.at(chunk).gradient.settings);
   if (keeps_checkpoints()) keep(chunk, round);
   publish(chunk, round);
 }
 
 void ReplicaViewSim::publish(ChunkIndex chunk, Round round) {
-  gather_.answered(chunk);
+  NodeGather::answered(chunks_.at(chunk));
   job_->lane_stats(0).answers.add();
   job_->publish(chunk, Version(round.value));
   const ChunkRange range = view_.layout->chunk(chunk);

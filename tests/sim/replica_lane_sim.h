@@ -110,6 +110,7 @@ class ReplicaViewSim : public std::enable_shared_from_this<ReplicaViewSim> {
   ReplicaDisk& disk_;
   const std::shared_ptr<ReplicaRing> ring_;
   std::unique_ptr<ReplicaState> state_;
+  LaneChunks chunks_;
   NodeGather gather_;
   ReadyScan ready_;
   std::set<std::uint32_t> published_;

@@ -17,8 +17,8 @@ constexpr std::uint64_t kMaxAskNs = 500'000;  // until a server on this machine 
 // A frame's owner may write there again.
 constexpr std::byte kOthers{0xff};
 
-std::size_t frame_bytes(const NodeJob& job, ChunkIndex chunk) {
-  return job.plan().push->bytes(job.layout().chunk(chunk).elements);
+std::size_t frame_bytes(const NodeJob& job, const LaneChunk& chunk) {
+  return job.plan().push->bytes(chunk.range.elements);
 }
 
 }  // namespace
@@ -30,17 +30,15 @@ struct WorkerLaneSim::Lender {
 };
 
 WorkerLaneSim::WorkerLaneSim(JobWorld& world, WorkerSim& worker, std::shared_ptr<NodeJob> memory, std::uint16_t index)
-    : world_(world),
-      worker_(worker),
-      memory_(std::move(memory)),
-      lane_(LaneChunks::of(memory_->layout(), index, static_cast<std::uint16_t>(world.scenario.lanes))) {
+    : world_(world), worker_(worker), memory_(std::move(memory)) {
   WorkerLaneOptions options;
   options.index = index;
+  options.lanes = static_cast<std::uint16_t>(world.scenario.lanes);
   options.window_cap_bytes = world.scenario.window_bytes;
-  job_ = WorkerLaneJob::open(memory_, lane_, options, *this).value();
+  job_ = WorkerLaneJob::open(memory_, options, *this).value();
   lender_ = std::make_shared<const Lender>(memory_, job_);
   std::vector<std::string> endpoints;
-  for (const ChunkOwner& owner : lane_.owners) {
+  for (const ChunkOwner& owner : job_->chunks().servers()) {
     endpoints.push_back(memory_->spec().endpoints[owner.shard.value][owner.lane.value]);
     const ConnectionIndex connection(static_cast<std::uint16_t>(sockets_.size()));
     sockets_.push_back(std::make_unique<Dealer>(world.wires, worker, endpoints.back(), false,
@@ -89,12 +87,11 @@ std::uint64_t WorkerLaneSim::now_ns() const {
 void WorkerLaneSim::scan() {
   job_->scan();
   const RedoRing* ring = memory_->spec().redo.get();
-  for (const ChunkIndex chunk : lane_.chunks) {
-    if (!ring || job_->failed() || job_->client().idle(chunk)) continue;
-    const Round round(job_->client().version(chunk).value + 1);
-    if (const auto kept = ring->find(chunk, round)) {
-      world_.judge.made(node(), memory_->layout().in_whole(chunk), round, kept->weight,
-                        kept->bytes.first(frame_bytes(*memory_, chunk)));
+  for (const LaneChunk& chunk : job_->chunks()) {
+    if (!ring || job_->failed() || chunk.flight.idle()) continue;
+    const Round round(chunk.flight.version.value + 1);
+    if (const auto kept = ring->find(chunk.index, round)) {
+      world_.judge.made(node(), chunk.whole, round, kept->weight, kept->bytes.first(frame_bytes(*memory_, chunk)));
     }
   }
 }
@@ -103,10 +100,9 @@ bool WorkerLaneSim::send(ConnectionIndex connection, const DataMessage& message,
   Packet packet{message, {}, {}};
   if (const auto* push = std::get_if<Push>(&std::get<DataMessage>(packet.message))) {
     if (!push->redo && push->residual != ResidualUse::kAlone) {
-      const ChunkIndex chunk = push->key.chunk;
-      const ChunkIndex here = memory_->layout().in_part(chunk).value();
-      const std::span<const std::byte> frame = payload.first(frame_bytes(*memory_, here));
-      world_.judge.made(node(), chunk, push->round, push->weight, frame);
+      const ChunkIndex here = memory_->layout().in_part(push->key.chunk).value();
+      const std::span<const std::byte> frame = payload.first(frame_bytes(*memory_, *job_->chunks().find(here)));
+      world_.judge.made(node(), push->key.chunk, push->round, push->weight, frame);
       frames_[here] = frame;
     }
   }

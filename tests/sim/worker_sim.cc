@@ -237,7 +237,8 @@ void WorkerSim::open(const std::shared_ptr<NodeJob>& job) {
       job->spec().redo->begin_residual(ChunkIndex(c), job->view().start);
     }
     for (std::uint16_t index = 0; index < world_.scenario.lanes; ++index) {
-      if (LaneChunks::of(layout, index, static_cast<std::uint16_t>(world_.scenario.lanes)).chunks.empty()) continue;
+      const auto lanes = static_cast<std::uint16_t>(world_.scenario.lanes);
+      if (LaneChunks(job->view().layout, job->view().start, index, lanes).size() == 0) continue;
       lanes_.push_back(std::make_unique<WorkerLaneSim>(world_, *this, job, index));
     }
   });

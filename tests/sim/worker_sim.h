@@ -55,7 +55,6 @@ class WorkerLaneSim final : private WorkerLaneOutput {
   JobWorld& world_;
   WorkerSim& worker_;
   const std::shared_ptr<NodeJob> memory_;
-  const LaneChunks lane_;
   struct Lender;
   void write_over(ChunkIndex chunk);
   std::shared_ptr<WorkerLaneJob> job_;

@@ -7,23 +7,22 @@ NodeBuckets::NodeBuckets(NodeJob& job, std::uint32_t ring_size, ViewProgress& pr
       ring_size_(ring_size),
       progress_(progress),
       digests_(job.layout().chunks(), job.view().nodes),
-      gather_(job.view().layout, job.layout().chunks_owned_by(ShardIndex(0), LaneIndex(0)), job.spec().ranks,
-              job.view().start),
+      buckets_(job.view().layout, job.view().start),
+      gather_(buckets_, job.spec().ranks),
       ready_(gather_.tensors(), job.spec().ranks, job.view().start) {
   complete_.reserve(job.layout().chunks());
 }
 
 void NodeBuckets::start(BucketExchange& exchange, Checkpointer* checkpointer) {
-  const auto chunks = static_cast<std::uint32_t>(job_.layout().chunks());
   {
     const auto lock = progress_.lock();
     exchange_ = &exchange;
     checkpointer_ = checkpointer;
-    for (std::uint32_t c = 0; c < chunks; ++c) gather_.answered(ChunkIndex(c));
+    for (LaneChunk& bucket : buckets_) NodeGather::answered(bucket);
     if (progress_.phase() == ViewProgress::Phase::kBeginning) progress_.enter(ViewProgress::Phase::kTraining);
   }
   progress_.notify();
-  for (std::uint32_t c = 0; c < chunks; ++c) publish(ChunkIndex(c), job_.view().start);
+  for (const LaneChunk& bucket : buckets_) publish(bucket.index, job_.view().start);
   job_.announce();
 }
 
@@ -46,8 +45,9 @@ void NodeBuckets::scan() {
       status = gather(rank);
       culprit = rank;
     }
-    for (const NodeGather::Complete& done : complete_) {
-      exchange_->ready(done.chunk, done.round, {done.weight, digests_.bring(done.chunk)});
+    for (const LaneChunk* bucket : complete_) {
+      const LaneChunk::Gradient& gradient = bucket->gradient;
+      exchange_->ready(bucket->index, gradient.round, {gradient.weight, digests_.bring(bucket->index)});
     }
     if (!status) progress_.enter(ViewProgress::Phase::kFailed);
   }
@@ -87,7 +87,7 @@ void NodeBuckets::stepped(ChunkIndex chunk, Round round) {
   header.bytes_pulled.fetch_add(wire, std::memory_order_relaxed);
   {
     const auto lock = progress_.lock();
-    gather_.answered(chunk);
+    NodeGather::answered(buckets_.at(chunk));
     LaneJobStats& counts = job_.lane_stats(0);
     counts.pushes.add();
     counts.answers.add();

@@ -31,7 +31,7 @@ class NodeBuckets final : public BucketOutput {
   void scan();
 
   // The settings do not change between ready() and stepped().
-  SaidSettings settings(ChunkIndex chunk) const override { return gather_.settings(chunk); }
+  SaidSettings settings(ChunkIndex chunk) const override { return buckets_.at(chunk).gradient.settings; }
   bool wants(ChunkIndex chunk, Round round) override;
   void capture(ChunkIndex chunk, Round round, const float* parameters, std::span<const float* const> state,
                std::uint64_t step) override;
@@ -46,13 +46,14 @@ class NodeBuckets final : public BucketOutput {
   NodeJob& job_;
   const std::uint32_t ring_size_;
   ViewProgress& progress_;
-  std::vector<NodeGather::Complete> complete_;  // found by this scan; the lane's
-  ReplicaDigests digests_;                      // taken by the exchange's threads, brought by the lane
+  std::vector<LaneChunk*> complete_;  // found by this scan; the lane's
+  ReplicaDigests digests_;            // taken by the exchange's threads, brought by the lane
   // From start() on.
   BucketExchange* exchange_ = nullptr;
   Checkpointer* checkpointer_ = nullptr;
-  NodeGather gather_;  // ViewProgress's lock guards it
-  ReadyScan ready_;    // the lane's
+  LaneChunks buckets_;  // ViewProgress's lock guards them
+  NodeGather gather_;   // and this
+  ReadyScan ready_;     // the lane's
 };
 
 }  // namespace tributary

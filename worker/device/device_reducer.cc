@@ -8,7 +8,6 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint32_t kNone = ~0u;
 // One sleep while a residual is waited for: then failures are looked for.
 constexpr std::uint64_t kWaitNs = 100'000'000;
 // An event of each kind a chunk may have pending.
@@ -43,13 +42,13 @@ Status DeviceReduction::make_loans() {
   return {};
 }
 
-Result<DeviceReduction::Port*> DeviceReduction::add_port(const std::vector<ChunkIndex>& chunks) {
+Result<DeviceReduction::Port*> DeviceReduction::add_port(const LaneChunks& chunks) {
   auto wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());
   auto port = std::make_unique<Port>(std::move(*wake), kEventsPerChunk * chunks.size() + 1);
-  for (const ChunkIndex chunk : chunks) {
-    TRIB_ASSERT(!ports_by_chunk_[chunk.value]);
-    ports_by_chunk_[chunk.value] = port.get();
+  for (const LaneChunk& chunk : chunks) {
+    TRIB_ASSERT(!ports_by_chunk_[chunk.index.value]);
+    ports_by_chunk_[chunk.index.value] = port.get();
   }
   const std::lock_guard lock(mutex_);
   if (failed_.load(std::memory_order_acquire)) port->push({Event::Kind::kFailed, {}});
@@ -86,63 +85,61 @@ void DeviceReduction::wait_for(const Port& port) const {
 // ---- DeviceReducer ----
 
 Result<std::unique_ptr<DeviceReducer>> DeviceReducer::create(std::shared_ptr<DeviceReduction> reduction,
-                                                             const std::vector<ChunkIndex>& chunks,
-                                                             ReduceListener& listener, std::shared_ptr<RedoRing> ring,
-                                                             Round start) {
+                                                             LaneChunks& chunks, ReduceListener& listener,
+                                                             std::shared_ptr<RedoRing> ring) {
   auto port = reduction->add_port(chunks);
   if (!port) return tl::unexpected(port.error());
   return std::unique_ptr<DeviceReducer>(
-      new DeviceReducer(std::move(reduction), **port, chunks, listener, std::move(ring), start));
+      new DeviceReducer(std::move(reduction), **port, chunks, listener, std::move(ring)));
 }
 
 DeviceReducer::DeviceReducer(std::shared_ptr<DeviceReduction> reduction, DeviceReduction::Port& port,
-                             const std::vector<ChunkIndex>& chunks, ReduceListener& listener,
-                             std::shared_ptr<RedoRing> ring, Round start)
+                             LaneChunks& chunks, ReduceListener& listener, std::shared_ptr<RedoRing> ring)
     : reduction_(std::move(reduction)),
       port_(port),
       listener_(listener),
       ring_(std::move(ring)),
-      local_(reduction_->plan().layout->chunks(), kNone),
-      chunks_(chunks.size()) {
-  for (std::size_t i = 0; i < chunks.size(); ++i) local_[chunks[i].value] = static_cast<std::uint32_t>(i);
+      chunks_(chunks),
+      work_(chunks.size()) {
   events_.reserve(kEventsPerChunk * chunks.size() + 1);
   early_.reserve(events_.capacity());
-  for (const ChunkIndex chunk : chunks) begin_residual(chunk, start);
+  if (!ring_ || !keeps_residual()) return;
+  for (const LaneChunk& chunk : chunks_) begin_residual(chunk);
 }
 
 // A device begins with residuals of zero.
-void DeviceReducer::begin_residual(ChunkIndex chunk, Round start) {
-  at(chunk).round = start;
-  if (!ring_ || !keeps_residual()) return;
-  if (ring_->has_residual(chunk, start)) {
-    move_to_device(chunk, {kept_residual(chunk, start), residual_bytes(chunk)});
-  } else {
-    ring_->begin_residual(chunk, start);
-    std::memset(kept_residual(chunk, start), 0, residual_bytes(chunk));
-    ring_->publish_residual(chunk, start);
-  }
+void DeviceReducer::begin_residual(const LaneChunk& chunk) {
+  const Round start = chunk.gradient.round;
+  const std::size_t bytes = chunk.range.elements * sizeof(float);
+  if (ring_->has_residual(chunk.index, start)) return move_to_device(chunk, {kept_residual(chunk, start), bytes});
+  ring_->begin_residual(chunk.index, start);
+  std::memset(kept_residual(chunk, start), 0, bytes);
+  ring_->publish_residual(chunk.index, start);
 }
 
-std::byte* DeviceReducer::kept_residual(ChunkIndex chunk, Round round) const {
-  return ring_->area(chunk, round) + residual_offset(reduction_->memory().frame_bytes(chunk));
+std::byte* DeviceReducer::kept_residual(const LaneChunk& chunk, Round round) const {
+  return ring_->area(chunk.index, round) + residual_offset(reduction_->memory().frame_bytes(chunk.index));
 }
 
-void DeviceReducer::keep_residual(ChunkIndex chunk, Round round, std::span<const std::byte> values) {
-  ring_->begin_residual(chunk, round);
+// After the last round that was reduced.
+void DeviceReducer::keep_residual(const LaneChunk& chunk, std::span<const std::byte> values) {
+  const Round round = chunk.gradient.round;
+  ring_->begin_residual(chunk.index, round);
   std::memcpy(kept_residual(chunk, round), values.data(), values.size());
-  ring_->publish_residual(chunk, round);
+  ring_->publish_residual(chunk.index, round);
 }
 
 // The frame last: a round counts once it is there, and then its residual must be.
-void DeviceReducer::keep(ChunkIndex chunk, const Chunk& state) {
+void DeviceReducer::keep(const LaneChunk& chunk) {
   const DeviceMemory& memory = reduction_->memory();
   if (keeps_residual()) {
-    const std::span<const std::byte> values{memory.residual_behind(chunk), residual_bytes(chunk)};
+    const std::span<const std::byte> values{memory.residual_behind(chunk.index), chunk.range.elements * sizeof(float)};
     reduction_->api_->host_access(values, false);
-    keep_residual(chunk, state.round, values);
+    keep_residual(chunk, values);
   }
-  kernels::stream_copy(memory.frame(chunk), memory.frame_bytes(chunk), ring_->frame(chunk, state.round));
-  ring_->publish(chunk, state.round, state.weight);
+  const Round round = chunk.gradient.round;
+  kernels::stream_copy(memory.frame(chunk.index), memory.frame_bytes(chunk.index), ring_->frame(chunk.index, round));
+  ring_->publish(chunk.index, round, chunk.gradient.weight);
 }
 
 std::vector<const SharedMemory*> DeviceReducer::frames() const {
@@ -151,74 +148,67 @@ std::vector<const SharedMemory*> DeviceReducer::frames() const {
   return memories;
 }
 
-DeviceReducer::Chunk& DeviceReducer::at(ChunkIndex chunk) {
-  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNone);
-  return chunks_[local_[chunk.value]];
+void DeviceReducer::post(DeviceOrder::Kind kind, const LaneChunk& chunk, bool flag, std::uint64_t weight) {
+  reduction_->engine_->inbox().post({kind, chunk.index, 0, flag, weight});
 }
 
-void DeviceReducer::post(DeviceOrder::Kind kind, ChunkIndex chunk, bool flag, std::uint64_t weight) {
-  reduction_->engine_->inbox().post({kind, chunk, 0, flag, weight});
-}
-
-void DeviceReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) {
-  Chunk& state = at(chunk);
-  TRIB_ASSERT(!state.open && (!with_residual || keeps_residual()));
+void DeviceReducer::reduce(LaneChunk& chunk, bool with_residual) {
+  Work& work = work_[chunk.place];
+  TRIB_ASSERT(!work.open && (!with_residual || keeps_residual()));
   if (reduction_->failed_.load(std::memory_order_acquire)) return;
-  state.open = true;
-  state.round = round;
-  state.weight = weight;
-  state.with_residual = with_residual;
+  work.open = true;
+  work.with_residual = with_residual;
   ++under_way_;
-  post(DeviceOrder::Kind::kReduce, chunk, with_residual || (ring_ && keeps_residual()), weight);
+  post(DeviceOrder::Kind::kReduce, chunk, with_residual || (ring_ && keeps_residual()), chunk.gradient.weight);
 }
 
-void DeviceReducer::deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) {
-  Chunk& state = at(chunk);
-  TRIB_ASSERT(!state.open && !state.delivering);
+void DeviceReducer::deliver(LaneChunk& chunk, Version version, bool full, std::span<const std::byte> payload) {
+  Work& work = work_[chunk.place];
+  TRIB_ASSERT(!work.open && !work.delivering);
   if (reduction_->failed_.load(std::memory_order_acquire)) return;
-  std::byte* place = reduction_->memory().answer(chunk);
+  std::byte* place = reduction_->memory().answer(chunk.index);
   reduction_->api_->host_access({place, payload.size()}, true);
   std::memcpy(place, payload.data(), payload.size());
-  state.delivering = true;
-  state.version = version;
+  work.delivering = true;
+  work.version = version;
   ++under_way_;
   post(DeviceOrder::Kind::kDeliver, chunk, full);
 }
 
-void DeviceReducer::release(ChunkIndex chunk) {
-  Chunk& state = at(chunk);
-  TRIB_ASSERT(state.open);
-  state.open = false;
+void DeviceReducer::release(LaneChunk& chunk) {
+  TRIB_ASSERT(work_[chunk.place].open);
+  work_[chunk.place].open = false;
+  chunk.gradient.frame = {};
 }
 
-void DeviceReducer::restore_residual(ChunkIndex chunk, std::span<const std::byte> values) {
-  TRIB_ASSERT(keeps_residual() && !at(chunk).open);
+void DeviceReducer::restore_residual(LaneChunk& chunk, std::span<const std::byte> values) {
+  TRIB_ASSERT(keeps_residual() && !work_[chunk.place].open);
   if (reduction_->failed_.load(std::memory_order_acquire)) return;
-  if (ring_) keep_residual(chunk, at(chunk).round, values);
+  if (ring_) keep_residual(chunk, values);
   move_to_device(chunk, values);
 }
 
-void DeviceReducer::move_to_device(ChunkIndex chunk, std::span<const std::byte> values) {
-  std::byte* place = reduction_->memory().residual_behind(chunk);
+void DeviceReducer::move_to_device(const LaneChunk& chunk, std::span<const std::byte> values) {
+  std::byte* place = reduction_->memory().residual_behind(chunk.index);
   reduction_->api_->host_access({place, values.size()}, true);
   std::memcpy(place, values.data(), values.size());
   ++under_way_;
-  ++at(chunk).moves;
+  ++work_[chunk.place].moves;
   post(DeviceOrder::Kind::kRestoreResidual, chunk, false);
 }
 
-std::span<const std::byte> DeviceReducer::residual(ChunkIndex chunk) {
-  Chunk& state = at(chunk);
+std::span<const std::byte> DeviceReducer::residual(const LaneChunk& chunk) {
+  Work& work = work_[chunk.place];
   TRIB_ASSERT(keeps_residual());
-  const std::span<const std::byte> place{reduction_->memory().residual_behind(chunk),
-                                         reduction_->plan().elements(chunk) * sizeof(float)};
+  const std::span<const std::byte> place{reduction_->memory().residual_behind(chunk.index),
+                                         chunk.range.elements * sizeof(float)};
   const auto failed = [this] { return reduction_->failed_.load(std::memory_order_acquire); };
-  if (!state.fetched && !failed()) {
+  if (!work.fetched && !failed()) {
     ++under_way_;
-    ++state.moves;
-    post(DeviceOrder::Kind::kFetchResidual, chunk, state.open);
-    state.fetched = true;
-    while (state.moves != 0 && !failed()) {
+    ++work.moves;
+    post(DeviceOrder::Kind::kFetchResidual, chunk, work.open);
+    work.fetched = true;
+    while (work.moves != 0 && !failed()) {
       reduction_->wait_for(port_);
       port_.take(events_);
       for (const Event& event : events_) {
@@ -258,20 +248,22 @@ void DeviceReducer::handle(const Event& event) {
   // A sum that was complete before the failure is good, but the job is over.
   if (reduction_->failed_.load(std::memory_order_acquire)) return;
   --under_way_;
-  Chunk& state = at(event.chunk);
+  LaneChunk& chunk = chunks_.at(event.chunk);
+  Work& work = work_[chunk.place];
   if (event.kind == Event::Kind::kReduced) {
     const DeviceMemory& memory = reduction_->memory();
-    const std::size_t frame = memory.frame_bytes(event.chunk);
-    const std::size_t bytes = state.with_residual ? residual_offset(frame) + residual_bytes(event.chunk) : frame;
-    const std::span<const std::byte> payload{memory.frame(event.chunk), bytes};
-    reduction_->api_->host_access(payload, false);
-    if (ring_) keep(event.chunk, state);
-    listener_.reduced(event.chunk, state.round, state.weight, payload);
+    const std::size_t frame = memory.frame_bytes(chunk.index);
+    const std::size_t bytes =
+        work.with_residual ? residual_offset(frame) + chunk.range.elements * sizeof(float) : frame;
+    chunk.gradient.frame = {memory.frame(chunk.index), bytes};
+    reduction_->api_->host_access(chunk.gradient.frame, false);
+    if (ring_) keep(chunk);
+    listener_.reduced(chunk);
   } else if (event.kind == Event::Kind::kDelivered) {
-    state.delivering = false;
-    listener_.delivered(event.chunk, state.version);
+    work.delivering = false;
+    listener_.delivered(chunk, work.version);
   } else {
-    --state.moves;
+    --work.moves;
   }
 }
 

@@ -66,7 +66,7 @@ class DeviceReduction final : public DeviceLender, private DeviceEngineOutput {
       : api_(std::move(api)), options_(std::move(options)), logger_(std::move(logger)) {}
   Status make_loans();
 
-  Result<Port*> add_port(const std::vector<ChunkIndex>& chunks);
+  Result<Port*> add_port(const LaneChunks& chunks);
   Error error() const;
   std::size_t ports() const;
   void wait_for(const Port& port) const;  // until it may have events
@@ -96,19 +96,17 @@ class DeviceReduction final : public DeviceLender, private DeviceEngineOutput {
 
 class DeviceReducer final : public NodeReducer {
  public:
-  // chunks: this lane's. kIo if there are no more file descriptors.
-  // ring: gets a copy of each frame and residual, for servers that are lost; null: nothing is kept. start: the round
-  // before the first.
-  static Result<std::unique_ptr<DeviceReducer>> create(std::shared_ptr<DeviceReduction> reduction,
-                                                       const std::vector<ChunkIndex>& chunks, ReduceListener& listener,
-                                                       std::shared_ptr<RedoRing> ring = {}, Round start = {});
+  // chunks: this lane's, which outlive this. kIo if there are no more file descriptors.
+  // ring: gets a copy of each frame and residual, for servers that are lost; null: nothing is kept.
+  static Result<std::unique_ptr<DeviceReducer>> create(std::shared_ptr<DeviceReduction> reduction, LaneChunks& chunks,
+                                                       ReduceListener& listener, std::shared_ptr<RedoRing> ring = {});
 
-  void reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) override;
-  void deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) override;
-  void release(ChunkIndex chunk) override;
-  void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) override;
+  void reduce(LaneChunk& chunk, bool with_residual) override;
+  void deliver(LaneChunk& chunk, Version version, bool full, std::span<const std::byte> payload) override;
+  void release(LaneChunk& chunk) override;
+  void restore_residual(LaneChunk& chunk, std::span<const std::byte> values) override;
   // Waits for its copy. Empty: the devices have failed, as reducer_failed() reports.
-  std::span<const std::byte> residual(ChunkIndex chunk) override;
+  std::span<const std::byte> residual(const LaneChunk& chunk) override;
   std::vector<const SharedMemory*> frames() const override;
   bool poll() override;
   int wake_fd() const override { return port_.fd(); }
@@ -117,10 +115,8 @@ class DeviceReducer final : public NodeReducer {
 
  private:
   using Event = DeviceReduction::Event;
-  struct Chunk {
-    Round round;
-    Version version;
-    std::uint64_t weight = 0;
+  struct Work {
+    Version version;  // being delivered
     bool with_residual = false;
     bool open = false;        // between reduce() and release()
     bool delivering = false;  // between deliver() and delivered()
@@ -128,26 +124,23 @@ class DeviceReducer final : public NodeReducer {
     std::uint8_t moves = 0;   // of its residual, under way
   };
 
-  DeviceReducer(std::shared_ptr<DeviceReduction> reduction, DeviceReduction::Port& port,
-                const std::vector<ChunkIndex>& chunks, ReduceListener& listener, std::shared_ptr<RedoRing> ring,
-                Round start);
+  DeviceReducer(std::shared_ptr<DeviceReduction> reduction, DeviceReduction::Port& port, LaneChunks& chunks,
+                ReduceListener& listener, std::shared_ptr<RedoRing> ring);
   bool keeps_residual() const { return reduction_->plan().push->keeps_residual(); }
-  std::size_t residual_bytes(ChunkIndex chunk) const { return reduction_->plan().elements(chunk) * sizeof(float); }
-  void begin_residual(ChunkIndex chunk, Round start);
-  std::byte* kept_residual(ChunkIndex chunk, Round round) const;             // in the ring
-  void move_to_device(ChunkIndex chunk, std::span<const std::byte> values);  // a residual
-  void keep_residual(ChunkIndex chunk, Round round, std::span<const std::byte> values);
-  void keep(ChunkIndex chunk, const Chunk& state);
-  Chunk& at(ChunkIndex chunk);
-  void post(DeviceOrder::Kind kind, ChunkIndex chunk, bool flag, std::uint64_t weight = 0);
+  void begin_residual(const LaneChunk& chunk);
+  std::byte* kept_residual(const LaneChunk& chunk, Round round) const;             // in the ring
+  void move_to_device(const LaneChunk& chunk, std::span<const std::byte> values);  // a residual
+  void keep_residual(const LaneChunk& chunk, std::span<const std::byte> values);
+  void keep(const LaneChunk& chunk);
+  void post(DeviceOrder::Kind kind, const LaneChunk& chunk, bool flag, std::uint64_t weight = 0);
   void handle(const Event& event);
 
   const std::shared_ptr<DeviceReduction> reduction_;
   DeviceReduction::Port& port_;
   ReduceListener& listener_;
   const std::shared_ptr<RedoRing> ring_;
-  std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_
-  std::vector<Chunk> chunks_;
+  LaneChunks& chunks_;
+  std::vector<Work> work_;             // by LaneChunk::place
   std::vector<Event> events_, early_;  // scratch; taken while waiting for a residual
   std::size_t under_way_ = 0;
 };

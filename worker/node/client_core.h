@@ -39,6 +39,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,46 +50,40 @@
 #include "worker/node/lane_counts.h"
 #include "worker/node/link_meter.h"
 #include "worker/node/window.h"
+#include "worker/reduce/lane_chunk.h"
+#include "worker/reduce/redo_ring.h"
 
 namespace tributary {
-
-// One (server, lane) pair that this worker lane talks to.
-using ConnectionIndex = StrongId<struct ConnectionTag, std::uint16_t>;
 
 struct ClientJob {
   std::shared_ptr<const ViewPlan> view;
   NodeRank node;
-  std::vector<ChunkIndex> chunks;            // this lane's chunks, ascending
-  std::vector<ConnectionIndex> connections;  // of each of them, in the same order
-  std::vector<Version>
-      redo_after;                 // of each chunk: what its server has, if less than the view's start; empty: all have
+  // By LaneChunk::place: the version its server has, if less than the view's start; empty: all servers have that.
+  std::vector<Version> redo_after;
   bool may_have_earlier = false;  // ClientOutput::have_earlier() is asked
 
   Version start() const { return Version(view->start.value); }  // every chunk is pulled at it first
-  // This node sends its initial values.
-  bool gives_values(ChunkIndex chunk) const { return !view->resumes && view->first_node_with(chunk) == node; }
 };
 
 class ClientOutput {
  public:
   virtual ~ClientOutput() = default;
-  // The shell finds the payload by chunk: for Push the node's encoded gradient of that round, which stays unchanged
-  // until answered(), with the residual behind it or the residual alone as push.residual says; for Init the initial
-  // values.
-  // The shell also says what it knows of the round: settings of its step, and of a push with redo, which is of a round
-  // after ClientJob::redo_after, all that was kept with its frame: weight, settings, what was decided about it.
-  virtual void send_push(ConnectionIndex connection, Push push) = 0;
-  virtual void send_init(ConnectionIndex connection, const Init& init) = 0;
-  virtual void send_pull(ConnectionIndex connection, const Pull& pull) = 0;
-  virtual void send_query(ConnectionIndex connection, const Query& query) = 0;
+  // payload: of a push, the chunk's frame, which stays unchanged until answered(), or what the next three return; else
+  // empty.
+  virtual void send(const LaneChunk& chunk, const DataMessage& message, std::span<const std::byte> payload) = 0;
+  // All that was kept of this push, of a round after ClientJob::redo_after. None: it is gone, and so is the job.
+  virtual std::optional<RedoRing::Frame> kept(const LaneChunk& chunk, Round round) = 0;
+  // This node's residual after the last round that was answered.
+  virtual std::span<const std::byte> residual(const LaneChunk& chunk) = 0;
+  virtual std::span<const std::byte> initial_values(const LaneChunk& chunk) = 0;
   // Puts what an earlier view left of the chunk where its parameters are; the digest of what is there then stays that
   // of what is there until answered(). 0: there is nothing.
-  virtual Checksum128::Value have_earlier(ChunkIndex /*chunk*/) { return {}; }
+  virtual Checksum128::Value have_earlier(const LaneChunk& /*chunk*/) { return {}; }
   // Parameters of `chunk` at `answer.version` are in `payload` (`whole`: as fp32, whatever the job's pull encoding):
   // decode and publish them. answer.same: they are where have_earlier() put them. Called once per chunk and version.
-  virtual void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) = 0;
+  virtual void answered(LaneChunk& chunk, const Answer& answer, bool whole, std::span<const std::byte> payload) = 0;
   // This node's residual of a resumed chunk, before its first answered().
-  virtual void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) = 0;
+  virtual void residual_restored(LaneChunk& chunk, std::span<const std::byte> values) = 0;
   // A server refused something of ours: the job cannot go on.
   virtual void refused(const ErrorReply& error) = 0;
 };
@@ -115,7 +110,8 @@ struct ClientStats : ClientCounts<std::uint64_t> {
 
 class ClientCore {
  public:
-  ClientCore(ClientJob job, std::uint16_t connections, ClientOptions options, ClientOutput& output);
+  // chunks: this lane's, which outlive this.
+  ClientCore(ClientJob job, LaneChunks& chunks, ClientOptions options, ClientOutput& output);
 
   // Payloads of this connection cross no link, while others' do: its acknowledgements say nothing about the link.
   void crosses_no_link(ConnectionIndex connection) { no_link_[connection.value] = true; }
@@ -123,10 +119,9 @@ class ClientCore {
   void start(std::uint64_t now_ns);
   // The initial values are there, of all chunks that this node gives them of.
   void initial_values_ready(std::uint64_t now_ns);
-  // The node's gradient of `chunk` for `round` is complete.
-  // REQUIRES: started() for that chunk, round == version + 1, idle. wants_residual() says what the payload must hold.
-  // last: Push::last.
-  void gradient_ready(ChunkIndex chunk, Round round, std::uint64_t weight, std::uint64_t now_ns, bool last = false);
+  // LaneChunk::gradient has the frame of the chunk's next round, with the residual if Flight::wants_residual says so.
+  // REQUIRES: idle. last: Push::last.
+  void gradient_ready(LaneChunk& chunk, std::uint64_t now_ns, bool last = false);
 
   // From connection `from`. Anything that does not fit what is open is counted as stale and dropped.
   void on_ack(ConnectionIndex from, const Ack& ack, std::uint64_t now_ns);
@@ -138,17 +133,13 @@ class ClientCore {
   // Time-outs; call about every scan_interval_ns or more often.
   void tick(std::uint64_t now_ns);
 
-  // Whether the push of the chunk's next round must bring the residual.
-  bool wants_residual(ChunkIndex chunk) const;
   // The node leaves after the rounds that are answered: sends every chunk's residual. Open pushes are dropped, they
   // will not be answered. REQUIRES: the push encoding keeps residuals, started().
   void keep_residuals(std::uint64_t now_ns);
   std::size_t kept_chunks() const { return kept_chunks_; }
-  bool residuals_kept() const { return kept_chunks_ == job_.chunks.size(); }
+  bool residuals_kept() const { return kept_chunks_ == chunks_.size(); }
 
-  Version version(ChunkIndex chunk) const;  // newest delivered
-  bool idle(ChunkIndex chunk) const;
-  bool started() const { return delivered_chunks_ == job_.chunks.size(); }  // every chunk delivered at least once
+  bool started() const { return delivered_chunks_ == chunks_.size(); }  // every chunk delivered at least once
   const ClientStats& stats() const { return stats_; }
   const WindowController& window() const { return window_; }
   std::uint64_t in_flight_bytes() const { return in_flight_; }
@@ -158,53 +149,29 @@ class ClientCore {
   double answer_rate() const { return answered_.rate(); }
 
  private:
-  enum class Phase : std::uint8_t { kWaitingForValues, kQueued, kSent, kHeld, kIdle, kKept };
-  struct Chunk {
-    ChunkIndex index;
-    ConnectionIndex connection;
-    Phase phase = Phase::kIdle;
-    bool delivered = false;  // has parameters; until then what is queued or sent is Init and Pull
-    Version version;
-    Round round;
-    std::uint64_t weight = 0;
-    std::uint64_t elements = 0;
-    std::uint64_t in_flight = 0;   // bytes counted in the window
-    bool gives_values = false;     // ClientJob::gives_values()
-    std::uint64_t held = 0;        // bytes of a push that is acknowledged and waits for other nodes'
-    std::uint64_t sent_ns = 0;     // last send or query
-    std::uint8_t repeats = 0;      // of an Init and Pull, or of a residual alone
-    bool last = false;             // Push::last
-    bool retransmitted = false;    // no rate sample from it (Karn's rule)
-    bool wants_residual = false;   // a snapshot is named for the next round
-    bool has_residual = false;     // restored
-    Checksum128::Value earlier{};  // the digest that pulls say; {}: nothing is there
-    bool redo = false;             // what is queued, sent or held is a push that the server lost
+  using Phase = LaneChunk::Flight::Phase;
 
-    bool has_earlier() const { return earlier != Checksum128::Value{}; }
-  };
-
-  std::uint32_t place(const Chunk& chunk) const { return static_cast<std::uint32_t>(&chunk - chunks_.data()); }
-  Chunk* find(const ChunkKey& key);
-  Chunk* hear(const ChunkKey& key, std::uint64_t now_ns);
-  void enqueue(Chunk& chunk);
-  void dequeue(const Chunk& chunk) { queued_.remove(place(chunk)); }
+  LaneChunk* find(const ChunkKey& key);
+  LaneChunk* hear(const ChunkKey& key, std::uint64_t now_ns);
+  void enqueue(LaneChunk& chunk);
+  void dequeue(const LaneChunk& chunk) { queued_.remove(chunk.place); }
   void pump(std::uint64_t now_ns);
-  void send(Chunk& chunk, std::uint64_t now_ns);
-  std::uint64_t payload_bytes(const Chunk& chunk) const;
-  std::uint64_t pull_bytes(const Chunk& chunk) const;
-  void acknowledge(Chunk& chunk, std::uint64_t now_ns);
-  void set_held(Chunk& chunk, std::uint64_t bytes);
-  void redo_applied(Chunk& chunk, std::uint64_t now_ns);
-  void residual_kept(Chunk& chunk, std::uint64_t now_ns);
-  ChunkKey key(const Chunk& chunk) const;
-  bool metered(const Chunk& chunk) const { return !options_.over_link || !no_link_[chunk.connection.value]; }
+  void send(LaneChunk& chunk, std::uint64_t now_ns);
+  void send_push(const LaneChunk& chunk);
+  std::uint64_t payload_bytes(const LaneChunk& chunk) const;
+  std::uint64_t pull_bytes(const LaneChunk& chunk) const;
+  void acknowledge(LaneChunk& chunk, std::uint64_t now_ns);
+  void set_held(LaneChunk& chunk, std::uint64_t bytes);
+  void redo_applied(LaneChunk& chunk, std::uint64_t now_ns);
+  void residual_kept(LaneChunk& chunk, std::uint64_t now_ns);
+  ChunkKey key(const LaneChunk& chunk) const;
+  bool metered(const LaneChunk& chunk) const { return !options_.over_link || !no_link_[chunk.connection.value]; }
 
   const ClientJob job_;
   const std::shared_ptr<const Encoding> push_, pull_;
   const ClientOptions options_;
   ClientOutput& output_;
-  std::vector<Chunk> chunks_;
-  std::vector<std::uint32_t> local_;  // chunk index -> position in chunks_
+  LaneChunks& chunks_;
   WindowController window_;
   std::uint64_t in_flight_ = 0, held_ = 0;  // of all chunks
   std::vector<double> smoothed_ns_;         // acknowledgement time by connection

@@ -4,7 +4,6 @@
 
 #include "common/base/clock.h"
 #include "common/wire/codec.h"
-#include "worker/node/lane.h"
 
 namespace tributary {
 namespace {
@@ -18,14 +17,14 @@ constexpr int kHighWaterSlack = 64;
 
 }  // namespace
 
-Result<std::unique_ptr<JobConnections>> JobConnections::open(const std::shared_ptr<NodeJob>& job, WorkerLane& lane) {
-  const WorkerLaneOptions& options = lane.options();
-  const LaneChunks chunks = LaneChunks::of(job->layout(), options.index, options.lanes);
-  std::unique_ptr<JobConnections> self(new JobConnections(*job, chunks, lane));
-  auto opened = WorkerLaneJob::open(job, chunks, options, *self);
+Result<std::unique_ptr<JobConnections>> JobConnections::open(const std::shared_ptr<NodeJob>& job, NodeLane& lane,
+                                                             const WorkerLaneOptions& options,
+                                                             zmq::context_t& context) {
+  std::unique_ptr<JobConnections> self(new JobConnections(*job, lane, options));
+  auto opened = WorkerLaneJob::open(job, options, *self);
   if (!opened) return tl::unexpected(opened.error());
   self->job_ = std::move(*opened);
-  if (Status status = self->connect(chunks); !status) {
+  if (Status status = self->connect(context); !status) {
     self->close();
     return tl::unexpected(status.error());
   }
@@ -34,28 +33,28 @@ Result<std::unique_ptr<JobConnections>> JobConnections::open(const std::shared_p
   return self;
 }
 
-JobConnections::JobConnections(const NodeJob& job, const LaneChunks& chunks, WorkerLane& lane)
+JobConnections::JobConnections(const NodeJob& job, NodeLane& lane, const WorkerLaneOptions& options)
     : spec_(job.spec()),
       lane_(lane),
-      counts_(job.lane_stats(lane.options().index)),
-      noise_(lane.logger()),
-      servers_(chunks.owners) {}
+      options_(options),
+      counts_(job.lane_stats(options.index)),
+      noise_(lane.logger()) {}
 
 JobConnections::~JobConnections() = default;
 
-Status JobConnections::connect(const LaneChunks& chunks) {
-  std::vector<int> chunks_of(servers_.size(), 0);
-  for (const ConnectionIndex connection : chunks.connections) ++chunks_of[connection.value];
-  for (std::size_t i = 0; i < servers_.size(); ++i) {
+Status JobConnections::connect(zmq::context_t& context) {
+  std::vector<int> chunks_of(servers().size(), 0);
+  for (const LaneChunk& chunk : job_->chunks()) ++chunks_of[chunk.connection.value];
+  for (std::size_t i = 0; i < servers().size(); ++i) {
     const auto& endpoints = spec_.endpoints;
-    const ChunkOwner owner = servers_[i];
+    const ChunkOwner owner = servers()[i];
     if (owner.shard.value >= endpoints.size() || owner.lane.value >= endpoints[owner.shard.value].size()) {
       return fail(ErrorCode::kInvalidArgument, "the coordinator gave chunks to lane " +
                                                    std::to_string(owner.lane.value) + " of server " +
                                                    std::to_string(owner.shard.value) + " but named no address for it");
     }
     const std::string& endpoint = endpoints[owner.shard.value][owner.lane.value];
-    DataPeer peer{.endpoint = endpoint, .own = lane_.options().own};
+    DataPeer peer{.endpoint = endpoint, .own = options_.own};
     if (peer.own) {
       if (owner.shard.value >= spec_.server_keys.size() || !is_key(spec_.server_keys[owner.shard.value])) {
         return fail(ErrorCode::kConfig, "this worker has keys, and server " + std::to_string(owner.shard.value) +
@@ -67,22 +66,22 @@ Status JobConnections::connect(const LaneChunks& chunks) {
       }
     }
     try {
-      sockets_.emplace_back(lane_.context(), std::move(peer), kMaxDataMessage,
+      sockets_.emplace_back(context, std::move(peer), kMaxDataMessage,
                             kMessagesPerChunk * chunks_of[i] + kHighWaterSlack);
     } catch (const zmq::error_t& e) {
       return fail(ErrorCode::kUnavailable, "cannot connect to server " + std::to_string(owner.shard.value) + " at '" +
                                                endpoint + "': " + e.what() + "; check its [server] bind and advertise");
     }
   }
-  links_.resize(servers_.size());
+  links_.resize(servers().size());
   return {};
 }
 
 // Memory is shared with servers that say so before the first message: then every payload goes that way, or none does.
 void JobConnections::ask_links(std::uint64_t now) {
   const auto& locals = spec_.locals;
-  for (std::size_t i = 0; i < servers_.size(); ++i) {
-    const auto [shard, lane] = servers_[i];
+  for (std::size_t i = 0; i < servers().size(); ++i) {
+    const auto [shard, lane] = servers()[i];
     if (shard.value >= locals.size() || lane.value >= locals[shard.value].size()) continue;
     const std::string& name = locals[shard.value][lane.value];
     if (name.empty()) continue;
@@ -109,7 +108,7 @@ Result<std::vector<const SharedMemory*>> JobConnections::regions() {
 
 void JobConnections::not_shared(std::size_t connection, const Error& why) {
   lane_.logger()->info("job '{}': payloads to lane {} of server {} go over a socket: {}", spec_.view->name(),
-                       servers_[connection].lane.value, servers_[connection].shard.value, why.message);
+                       servers()[connection].lane.value, servers()[connection].shard.value, why.message);
 }
 
 void JobConnections::poll_links() {

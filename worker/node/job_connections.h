@@ -14,15 +14,16 @@
 #include "worker/node/data_socket.h"
 #include "worker/node/lane_job.h"
 #include "worker/node/lane_link.h"
+#include "worker/node/node_lane.h"
 
 namespace tributary {
-
-class WorkerLane;
 
 class JobConnections final : private WorkerLaneOutput {
  public:
   // kUnavailable if an endpoint cannot be used; errors of WorkerLaneJob::open().
-  static Result<std::unique_ptr<JobConnections>> open(const std::shared_ptr<NodeJob>& job, WorkerLane& lane);
+  // lane, options and context outlive this.
+  static Result<std::unique_ptr<JobConnections>> open(const std::shared_ptr<NodeJob>& job, NodeLane& lane,
+                                                      const WorkerLaneOptions& options, zmq::context_t& context);
   ~JobConnections() override;  // REQUIRES: closed() or the context is closed
 
   WorkerLaneJob& job() { return *job_; }
@@ -42,9 +43,10 @@ class JobConnections final : private WorkerLaneOutput {
   std::uint64_t outstanding() const { return lent_.outstanding(); }
 
  private:
-  JobConnections(const NodeJob& job, const LaneChunks& chunks, WorkerLane& lane);
-  Status connect(const LaneChunks& chunks);
+  JobConnections(const NodeJob& job, NodeLane& lane, const WorkerLaneOptions& options);
+  Status connect(zmq::context_t& context);
   void ask_links(std::uint64_t now_ms);
+  const std::vector<ChunkOwner>& servers() const { return job_->chunks().servers(); }  // by connection
   Result<std::vector<const SharedMemory*>> regions();
   void not_shared(std::size_t connection, const Error& why);
   void receive_message(ConnectionIndex from, zmq::message_t& header, zmq::message_t& frame, int frames);
@@ -55,15 +57,15 @@ class JobConnections final : private WorkerLaneOutput {
   void failed(LaneFailure failure) override;
 
   const NodeJobSpec& spec_;
-  WorkerLane& lane_;
+  NodeLane& lane_;
+  const WorkerLaneOptions& options_;
   LaneJobStats& counts_;
   RateLimitedLog noise_;
   LentMemory lent_;  // of all sockets
   std::unique_ptr<WorkerLaneJob> job_;
-  std::vector<DataSocket> sockets_;        // by connection
-  std::vector<LaneLink> links_;            // by connection
-  const std::vector<ChunkOwner> servers_;  // by connection
-  bool started_ = false;                   // no link is waited for; the job has started
+  std::vector<DataSocket> sockets_;  // by connection
+  std::vector<LaneLink> links_;      // by connection
+  bool started_ = false;             // no link is waited for; the job has started
   RedoRing::Use ring_use_;
 };
 

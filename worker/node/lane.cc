@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/base/clock.h"
-#include "worker/node/job_connections.h"
 
 namespace tributary {
 
@@ -28,7 +27,7 @@ void WorkerLane::open(std::shared_ptr<NodeJob> job) {
   RedoRing::Use ring;  // counted before anybody can look
   if (job->spec().redo) ring = RedoRing::use(job->spec().redo);
   command([this, job = std::move(job), ring = std::move(ring)]() mutable {
-    auto opened = JobConnections::open(job, *this);
+    auto opened = JobConnections::open(job, *this, options_, context_);
     if (opened) {
       (*opened)->hold(std::move(ring));
       jobs_.push_back(std::move(*opened));

@@ -27,12 +27,10 @@
 
 #include "common/base/patience.h"
 #include "common/base/result.h"
-#include "worker/node/lane_job.h"
+#include "worker/node/job_connections.h"
 #include "worker/node/node_lane.h"
 
 namespace tributary {
-
-class JobConnections;
 
 class WorkerLane final : public NodeLane {
  public:
@@ -51,10 +49,6 @@ class WorkerLane final : public NodeLane {
   // servers take them.
   void close(std::shared_ptr<NodeJob> job, bool keep);
   void trace(std::shared_ptr<NodeJob> job, std::shared_ptr<TraceBuffer> buffer);  // WorkerLaneJob::trace()
-
-  // For its jobs, on the lane's thread.
-  const WorkerLaneOptions& options() const { return options_; }
-  zmq::context_t& context() { return context_; }
 
  private:
   WorkerLane(WorkerLaneOptions options, WorkerLaneListener& listener, Logger logger, Bells bells);

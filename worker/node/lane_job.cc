@@ -1,8 +1,6 @@
 #include "worker/node/lane_job.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 
 #include "common/math/encoding.h"
 #include "worker/device/device_reducer.h"
@@ -11,84 +9,66 @@
 namespace tributary {
 namespace {
 
-ClientJob client_job(const NodeJob& job, const LaneChunks& lane, bool may_have_earlier) {
+ClientJob client_job(const NodeJob& job, const LaneChunks& chunks, bool may_have_earlier) {
   const NodeJobSpec& spec = job.spec();
-  ClientJob client{spec.view, spec.node, lane.chunks, lane.connections, {}, may_have_earlier};
+  ClientJob client{spec.view, spec.node, {}, may_have_earlier};
   if (spec.redo && !spec.redo_after.empty()) {
-    for (const ChunkIndex chunk : lane.chunks)
-      client.redo_after.push_back(spec.redo_after[job.layout().owner(chunk).shard.value]);
+    for (const LaneChunk& chunk : chunks)
+      client.redo_after.push_back(spec.redo_after[chunks.servers()[chunk.connection.value].shard.value]);
   }
   return client;
 }
 
 // Does any of the chunks go to another machine?
-bool over_link(const NodeJob& job, const LaneChunks& lane) {
+bool over_link(const NodeJob& job, const LaneChunks& chunks) {
   const auto& endpoints = job.spec().endpoints;
-  return !std::ranges::all_of(lane.owners, [&](const ChunkOwner& owner) {
+  return !std::ranges::all_of(chunks.servers(), [&](const ChunkOwner& owner) {
     return owner.shard.value >= endpoints.size() || owner.lane.value >= endpoints[owner.shard.value].size() ||
            is_local_endpoint(endpoints[owner.shard.value][owner.lane.value]);
   });
 }
 
-std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const std::vector<ChunkIndex>& chunks,
-                                          ReduceListener& listener) {
+std::unique_ptr<NodeReducer> host_reducer(const NodeJob& job, const LaneChunks& chunks, ReduceListener& listener) {
   const NodeJobSpec& spec = job.spec();
   std::vector<const float*> gradients;
   for (std::uint32_t rank = 0; rank < spec.ranks; ++rank) gradients.push_back(job.gradients(rank));
-  return std::make_unique<HostReducer>(job.view().layout, chunks, std::move(gradients), job.parameters(),
-                                       job.plan().config.push, job.plan().config.pull, listener, spec.redo,
-                                       job.view().start, spec.model_ranks());
+  return std::make_unique<HostReducer>(chunks, std::move(gradients), job.parameters(), job.plan().config.push,
+                                       job.plan().config.pull, listener, spec.redo, spec.model_ranks());
 }
 
 }  // namespace
 
-LaneChunks LaneChunks::of(const Layout& layout, std::uint16_t index, std::uint16_t lanes) {
-  LaneChunks lane;
-  std::map<std::pair<std::uint16_t, std::uint16_t>, ConnectionIndex> known;
-  for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
-    const ChunkOwner owner = layout.owner(ChunkIndex(c));
-    if (owner.lane.value % lanes != index) continue;
-    const auto [entry, added] = known.try_emplace({owner.shard.value, owner.lane.value},
-                                                  ConnectionIndex(static_cast<std::uint16_t>(lane.owners.size())));
-    if (added) lane.owners.push_back(owner);
-    lane.chunks.push_back(ChunkIndex(c));
-    lane.connections.push_back(entry->second);
-  }
-  return lane;
-}
-
-Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJob> job, const LaneChunks& lane,
+Result<std::unique_ptr<WorkerLaneJob>> WorkerLaneJob::open(std::shared_ptr<NodeJob> job,
                                                            const WorkerLaneOptions& options, WorkerLaneOutput& output) {
   std::unique_ptr<WorkerLaneJob> self;
   try {
-    self.reset(new WorkerLaneJob(job, lane, options, output));
+    self.reset(new WorkerLaneJob(job, options, output));
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kLimit, "no memory left for the frames of job '" + job->view().name() +
                                        "'; free memory, raise the limit on open files, or use a smaller model");
   }
   if (const auto& devices = job->spec().devices) {
-    auto reducer = DeviceReducer::create(devices, lane.chunks, static_cast<ReduceListener&>(*self), job->spec().redo,
-                                         job->view().start);
+    auto reducer = DeviceReducer::create(devices, self->chunks_, static_cast<ReduceListener&>(*self), job->spec().redo);
     if (!reducer) return tl::unexpected(reducer.error());
     self->reducer_ = std::move(*reducer);
   }
   return self;
 }
 
-WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const LaneChunks& lane, const WorkerLaneOptions& options,
-                             WorkerLaneOutput& output)
+WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options, WorkerLaneOutput& output)
     : job_(std::move(job)),
       counts_(job_->lane_stats(options.index)),
       output_(output),
-      gather_(job_->view().layout, lane.chunks, job_->spec().ranks, job_->view().start, job_->spec().model_ranks()),
-      pace_(lane.chunks.size(), counts_.times),
-      reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, lane.chunks, static_cast<ReduceListener&>(*this))),
+      chunks_(job_->view().layout, job_->view().start, options.index, options.lanes),
+      gather_(chunks_, job_->spec().ranks, job_->spec().model_ranks()),
+      pace_(chunks_.size(), counts_.times),
+      reducer_(job_->spec().devices ? nullptr : host_reducer(*job_, chunks_, static_cast<ReduceListener&>(*this))),
       earlier_(job_->take_earlier(options.index)),
-      client_(client_job(*job_, lane, earlier_ != nullptr), static_cast<std::uint16_t>(lane.owners.size()),
-              ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = over_link(*job_, lane)}, *this),
-      frames_(job_->layout().chunks()),
+      client_(client_job(*job_, chunks_, earlier_ != nullptr), chunks_,
+              ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = over_link(*job_, chunks_)},
+              *this),
       ready_(gather_.tensors(), job_->spec().ranks, job_->view().start) {
-  complete_.reserve(lane.chunks.size());
+  complete_.reserve(chunks_.size());
 }
 
 void WorkerLaneJob::start() {
@@ -126,54 +106,37 @@ void WorkerLaneJob::scan() {
   }
   if (complete_.empty()) return;
   const std::uint64_t now = output_.now_ns();
-  pace_.gathered(complete_.size(), complete_.back().weight, now, reducer_->busy_ns());
+  pace_.gathered(complete_.size(), complete_.back()->gradient.weight, now, reducer_->busy_ns());
   if (trace_) {
-    for (const NodeGather::Complete& done : complete_) trace_->ready(done.chunk, done.round, now);
+    for (const LaneChunk* chunk : complete_) trace_->ready(*chunk, now);
   }
-  for (const NodeGather::Complete& done : complete_) {
-    if (job_->spec().redo) job_->spec().redo->note_settings(done.chunk, done.round, done.settings);
-    reducer_->reduce(done.chunk, done.round, done.weight, client_.wants_residual(done.chunk));
+  for (LaneChunk* chunk : complete_) {
+    const LaneChunk::Gradient& gradient = chunk->gradient;
+    if (job_->spec().redo) job_->spec().redo->note_settings(chunk->index, gradient.round, gradient.settings);
+    reducer_->reduce(*chunk, chunk->flight.wants_residual);
   }
 }
 
-void WorkerLaneJob::reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) {
-  frames_[chunk.value] = payload;
+void WorkerLaneJob::reduced(LaneChunk& chunk) {
   const std::uint64_t now = output_.now_ns();
   pace_.reduced(now, reducer_->busy_ns());
-  if (trace_) trace_->reduced(chunk, round, now, reducer_->busy_ns());
-  client_.gradient_ready(chunk, round, weight, now, job_->is_last(round));
+  if (trace_) trace_->reduced(chunk, now, reducer_->busy_ns());
+  client_.gradient_ready(chunk, now, job_->is_last(chunk.gradient.round));
 }
 
-void WorkerLaneJob::send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload) {
-  std::visit([this](auto& m) { m.key.chunk = job_->layout().in_whole(m.key.chunk); }, message);
-  if (output_.send(connection, message, payload)) {
+void WorkerLaneJob::send(const LaneChunk& chunk, const DataMessage& message, std::span<const std::byte> payload) {
+  if (const auto* push = std::get_if<Push>(&message); push && trace_)
+    trace_->sent(chunk, push->round, output_.now_ns());
+  if (output_.send(chunk.connection, message, payload)) {
     counts_.bytes_pushed.add(payload.size());
   } else {
     counts_.send_failures.add();
   }
 }
 
-void WorkerLaneJob::send_push(ConnectionIndex connection, Push push) {
-  const ChunkIndex chunk = push.key.chunk;
-  const bool steps = push.residual != ResidualUse::kAlone;
-  std::span<const std::byte> payload = steps ? frames_[chunk.value] : reducer_->residual(chunk);
-  SaidSettings said = steps ? gather_.settings(chunk) : SaidSettings();
-  if (push.redo) {
-    const std::optional<RedoRing::Frame> kept = kept_frame(chunk, push.round);
-    if (!kept) return;
-    push.weight = kept->weight;
-    push.gate = kept->gate;
-    said = kept->settings;
-    payload = kept->bytes;
-  }
-  push.settings.assign(said.begin(), said.end());
-  if (trace_) trace_->sent(chunk, push.round, output_.now_ns());
-  send(connection, std::move(push), payload);
-}
-
 // They were there when the view began, but trainers can write to the ring.
-std::optional<RedoRing::Frame> WorkerLaneJob::kept_frame(ChunkIndex chunk, Round round) {
-  std::optional<RedoRing::Frame> kept = job_->spec().redo->find(chunk, round);
+std::optional<RedoRing::Frame> WorkerLaneJob::kept(const LaneChunk& chunk, Round round) {
+  std::optional<RedoRing::Frame> kept = job_->spec().redo->find(chunk.index, round);
   if (!kept) {
     fail_job({LaneFailure::Kind::kRefused, 0,
               Error{ErrorCode::kUnavailable, "job '" + job_->view().name() + "': the pushes of round " +
@@ -183,17 +146,14 @@ std::optional<RedoRing::Frame> WorkerLaneJob::kept_frame(ChunkIndex chunk, Round
   return kept;
 }
 
-void WorkerLaneJob::send_init(ConnectionIndex connection, const Init& init) {
-  const ChunkRange range = job_->layout().chunk(init.key.chunk);
-  const auto* values = reinterpret_cast<const std::byte*>(job_->parameters() + range.begin);
-  send(connection, init, {values, range.elements * sizeof(float)});
+std::span<const std::byte> WorkerLaneJob::initial_values(const LaneChunk& chunk) {
+  return std::as_bytes(std::span(job_->parameters() + chunk.range.begin, chunk.range.elements));
 }
 
-Checksum128::Value WorkerLaneJob::have_earlier(ChunkIndex chunk) {
+Checksum128::Value WorkerLaneJob::have_earlier(const LaneChunk& chunk) {
   if (!earlier_) return {};
-  const ChunkRange range = job_->layout().chunk(chunk);
-  const std::span here(job_->parameters() + range.begin, range.elements);
-  std::copy_n(earlier_->parameters() + range.begin, range.elements, here.data());
+  const std::span here(job_->parameters() + chunk.range.begin, chunk.range.elements);
+  std::copy_n(earlier_->parameters() + chunk.range.begin, chunk.range.elements, here.data());
   return Checksum128::of(std::as_bytes(here));
 }
 
@@ -201,27 +161,18 @@ Checksum128::Value WorkerLaneJob::have_earlier(ChunkIndex chunk) {
 
 void WorkerLaneJob::receive(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload) {
   if (failed_) return;
-  if (!job_->layout().is_part()) return hear(from, message, payload);
-  DataMessage here = message;
-  const bool known = std::visit(
-      [this](auto& m) {
-        if (m.key == ChunkKey{}) return true;  // an error about no chunk in particular
-        const std::optional<ChunkIndex> chunk = job_->layout().in_part(m.key.chunk);
-        if (chunk) m.key.chunk = *chunk;
-        return chunk.has_value();
-      },
-      here);
-  if (known) return hear(from, here, payload);
-  output_.refused("a server sent something about a chunk that this node does not hold");
-}
-
-void WorkerLaneJob::hear(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload) {
+  const ChunkKey key = std::visit([](const auto& m) { return m.key; }, message);
+  const LaneChunk* const chunk = chunks_.find_whole(key.chunk);
+  if (!chunk && key != ChunkKey{}) {  // an error may be about no chunk in particular
+    return output_.refused("a server sent something about chunk " + std::to_string(key.chunk.value) +
+                           ", which is not this lane's");
+  }
   const std::uint64_t now = output_.now_ns();
   if (const auto* answer = std::get_if<Answer>(&message)) {
-    if (trace_) trace_->arrived(answer->key.chunk, now);
+    if (trace_ && chunk) trace_->arrived(*chunk, now);
     client_.on_answer(from, *answer, payload, now);
   } else if (const auto* ack = std::get_if<Ack>(&message)) {
-    if (trace_) trace_->acknowledged(ack->key.chunk, ack->round, now);
+    if (trace_ && chunk) trace_->acknowledged(*chunk, ack->round, now);
     client_.on_ack(from, *ack, now);
   } else if (const auto* residual = std::get_if<Residual>(&message)) {
     client_.on_residual(from, *residual, payload, now);
@@ -236,12 +187,8 @@ void WorkerLaneJob::hear(ConnectionIndex from, const DataMessage& message, std::
     trace_->metered(pace_.compute_ns(), pace_.network_ns());
 }
 
-void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const std::byte> payload) {
-  const ChunkIndex chunk = answer.key.chunk;
-  if (!frames_[chunk.value].empty()) {
-    reducer_->release(chunk);
-    frames_[chunk.value] = {};
-  }
+void WorkerLaneJob::answered(LaneChunk& chunk, const Answer& answer, bool whole, std::span<const std::byte> payload) {
+  if (!chunk.gradient.frame.empty()) reducer_->release(chunk);
   if (job_->plan().has_clocks()) {
     const std::uint64_t behind =
         answer.version.value > answer.slowest.value ? answer.version.value - answer.slowest.value : 0;
@@ -260,16 +207,16 @@ void WorkerLaneJob::answered(const Answer& answer, bool whole, std::span<const s
   if (earlier_ && client_.started()) earlier_.reset();
 }
 
-void WorkerLaneJob::delivered(ChunkIndex chunk, Version version) {
+void WorkerLaneJob::delivered(LaneChunk& chunk, Version version) {
   const std::uint64_t now = output_.now_ns();
-  gather_.answered(chunk);
+  NodeGather::answered(chunk);
   pace_.answered(now);
   if (trace_) trace_->delivered(chunk, version, now);
-  job_->publish(chunk, version);
+  job_->publish(chunk.index, version);
   answered_some_ = true;
 }
 
-void WorkerLaneJob::residual_restored(ChunkIndex chunk, std::span<const std::byte> values) {
+void WorkerLaneJob::residual_restored(LaneChunk& chunk, std::span<const std::byte> values) {
   reducer_->restore_residual(chunk, values);
 }
 
@@ -287,10 +234,9 @@ bool WorkerLaneJob::keep_residuals() {
 
 void WorkerLaneJob::refused(const ErrorReply& error) {
   const bool over = error.code == ErrorCode::kStaleView || error.code == ErrorCode::kUnknownJob;
-  const std::string what = error.key == ChunkKey{}
-                               ? std::string("a message")
-                               : "chunk " + std::to_string(job_->layout().in_whole(error.key.chunk).value) +
-                                     " of round " + std::to_string(error.round.value);
+  const std::string what = error.key == ChunkKey{} ? std::string("a message")
+                                                   : "chunk " + std::to_string(error.key.chunk.value) + " of round " +
+                                                         std::to_string(error.round.value);
   fail_job({over ? LaneFailure::Kind::kViewOver : LaneFailure::Kind::kRefused, 0,
             Error{error.code, "a server refused " + what + ": " + error.message}});
 }
@@ -323,8 +269,7 @@ bool WorkerLaneJob::publish() {
 }
 
 void WorkerLaneJob::trace(std::shared_ptr<TraceBuffer> buffer) {
-  trace_ =
-      buffer ? std::make_unique<WorkerLaneTrace>(job_->view().layout, reducer_->busy_ns(), std::move(buffer)) : nullptr;
+  trace_ = buffer ? std::make_unique<WorkerLaneTrace>(chunks_.size(), reducer_->busy_ns(), std::move(buffer)) : nullptr;
 }
 
 void WorkerLaneJob::tick() {

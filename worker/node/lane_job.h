@@ -1,7 +1,6 @@
 // WorkerLaneJob: one job on one worker lane, all but its sockets: from tensors that become ready to pushes, and from
-// answers to parameters that trainers see. On a node chunks have the numbers of its part of the layout; messages name
-// them as the whole layout does, and this class translates. Connects the cores (NodeGather, NodeReducer, ClientCore) to
-// each other and to the node's shared memory. The lane (through worker/node/job_connections.h) and the simulator drive
+// answers to parameters that trainers see. Hands each chunk (LaneChunk) from stage to stage (NodeGather, NodeReducer,
+// ClientCore), and connects them to the node's shared memory. The lane (through worker/node/job_connections.h) and the simulator drive
 // this class. Thread rule: the lane's thread.
 #pragma once
 
@@ -23,15 +22,6 @@
 #include "worker/reduce/node_gather.h"
 
 namespace tributary {
-
-// A worker lane's part of a layout: the server lanes l with l % lanes == index, a connection to each.
-struct LaneChunks {
-  std::vector<ChunkIndex> chunks;            // ascending
-  std::vector<ConnectionIndex> connections;  // of each of them
-  std::vector<ChunkOwner> owners;            // by connection
-
-  static LaneChunks of(const Layout& layout, std::uint16_t index, std::uint16_t lanes);
-};
 
 struct WorkerLaneOptions {
   std::uint16_t index = 0;
@@ -58,10 +48,11 @@ class WorkerLaneOutput {
 class WorkerLaneJob final : private ClientOutput, private ReduceListener {
  public:
   // kLimit without memory for frames; errors of devices.
-  static Result<std::unique_ptr<WorkerLaneJob>> open(std::shared_ptr<NodeJob> job, const LaneChunks& lane,
-                                                     const WorkerLaneOptions& options, WorkerLaneOutput& output);
+  static Result<std::unique_ptr<WorkerLaneJob>> open(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options,
+                                                     WorkerLaneOutput& output);
 
   const std::shared_ptr<NodeJob>& job() const { return job_; }
+  const LaneChunks& chunks() const { return chunks_; }
   const NodeReducer& reducer() const { return *reducer_; }
   const ClientCore& client() const { return client_; }
   bool failed() const { return failed_; }
@@ -94,28 +85,25 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::uint64_t heard() const { return client_.stats().heard; }           // grows while servers send anything
 
  private:
-  WorkerLaneJob(std::shared_ptr<NodeJob> job, const LaneChunks& lane, const WorkerLaneOptions& options,
-                WorkerLaneOutput& output);
+  WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptions& options, WorkerLaneOutput& output);
   void fail_job(LaneFailure failure);
-  std::optional<RedoRing::Frame> kept_frame(ChunkIndex chunk, Round round);
-  void send(ConnectionIndex connection, DataMessage message, std::span<const std::byte> payload = {});
-  void hear(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload);
 
-  void send_push(ConnectionIndex connection, Push push) override;
-  void send_init(ConnectionIndex connection, const Init& init) override;
-  void send_pull(ConnectionIndex connection, const Pull& pull) override { send(connection, pull); }
-  void send_query(ConnectionIndex connection, const Query& query) override { send(connection, query); }
-  Checksum128::Value have_earlier(ChunkIndex chunk) override;
-  void answered(const Answer& answer, bool whole, std::span<const std::byte> payload) override;
-  void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override;
+  void send(const LaneChunk& chunk, const DataMessage& message, std::span<const std::byte> payload) override;
+  std::optional<RedoRing::Frame> kept(const LaneChunk& chunk, Round round) override;
+  std::span<const std::byte> residual(const LaneChunk& chunk) override { return reducer_->residual(chunk); }
+  std::span<const std::byte> initial_values(const LaneChunk& chunk) override;
+  Checksum128::Value have_earlier(const LaneChunk& chunk) override;
+  void answered(LaneChunk& chunk, const Answer& answer, bool whole, std::span<const std::byte> payload) override;
+  void residual_restored(LaneChunk& chunk, std::span<const std::byte> values) override;
   void refused(const ErrorReply& error) override;
-  void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) override;
-  void delivered(ChunkIndex chunk, Version version) override;
+  void reduced(LaneChunk& chunk) override;
+  void delivered(LaneChunk& chunk, Version version) override;
   void reducer_failed(Error error) override;
 
   const std::shared_ptr<NodeJob> job_;
   LaneJobStats& counts_;  // of job_
   WorkerLaneOutput& output_;
+  LaneChunks chunks_;
   NodeGather gather_;
   PaceMeter pace_;
   std::unique_ptr<NodeReducer> reducer_;
@@ -123,10 +111,9 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   std::shared_ptr<const NodeRegion> earlier_;  // null: this view has what it needs of it, or there is none
   ClientCore client_;
   bool started_ = false;
-  bool initial_values_wait_ = false;                // for start()
-  std::vector<std::span<const std::byte>> frames_;  // by chunk index: the payload of the push under way
+  bool initial_values_wait_ = false;  // for start()
   ReadyScan ready_;
-  std::vector<NodeGather::Complete> complete_;  // scratch
+  std::vector<LaneChunk*> complete_;  // scratch
   struct Told {
     std::uint64_t reduce_ns = 0, pushed = 0, pulled = 0;
   };

@@ -16,7 +16,6 @@ namespace {
 // Values at a time: the sum of a block (8 KiB, 16 with 1-bit signs) is encoded while it is in the L1 cache.
 constexpr std::size_t kBlock = 2048;
 constexpr std::size_t kFrameAlign = 64;
-constexpr std::uint32_t kNoPlace = ~0u;
 
 // One frame of a chunk, with its residual if it has one.
 std::size_t frame_size(const Encoding& push, std::size_t elements) {
@@ -31,11 +30,10 @@ std::size_t place_size(const Encoding& push, std::size_t elements) {
 
 }  // namespace
 
-HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
-                         std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
-                         ReduceListener& listener, std::shared_ptr<RedoRing> ring, Round start,
+HostReducer::HostReducer(const LaneChunks& chunks, std::vector<const float*> gradients, float* parameters,
+                         EncodingSpec push, EncodingSpec pull, ReduceListener& listener, std::shared_ptr<RedoRing> ring,
                          std::span<const std::uint32_t> model_ranks)
-    : layout_(std::move(layout)),
+    : layout_(chunks.layout()),
       gradients_(std::move(gradients)),
       model_ranks_(model_ranks.begin(), model_ranks.end()),
       parameters_(parameters),
@@ -43,21 +41,18 @@ HostReducer::HostReducer(std::shared_ptr<const Layout> layout, const std::vector
       pull_(make_encoding(pull)),
       listener_(listener),
       ring_(std::move(ring)),
-      local_(layout_->chunks(), kNoPlace),
-      places_(chunks.size()),
       sum_(std::max(kBlock, push_->granularity())) {
   TRIB_ASSERT(!gradients_.empty() && gradients_.size() <= kernels::kMaxSumInputs);
   TRIB_ASSERT(model_ranks_.empty() || model_ranks_.size() == gradients_.size());
   TRIB_ASSERT(!written_in_ring() || (ring_ && sends_gradients(gradients_.size(), push)));
   const bool own = !ring_ && !sends_gradients(gradients_.size(), push);
-  for (std::size_t i = 0; i < chunks.size(); ++i) {
-    const std::size_t elements = layout_->chunk(chunks[i]).elements;
-    local_[chunks[i].value] = static_cast<std::uint32_t>(i);
-    places_[i].offset = frame_bytes_;
-    places_[i].round = start;
-    if (ring_ && push_->keeps_residual() && !ring_->has_residual(chunks[i], start)) {
-      std::fill_n(residual_after(chunks[i], start), elements, 0.0f);  // nothing, unless the servers have it
-      ring_->publish_residual(chunks[i], start);
+  const Round start = chunks.start();
+  for (const LaneChunk& chunk : chunks) {
+    const std::size_t elements = chunk.range.elements;
+    frame_at_.push_back(frame_bytes_);
+    if (ring_ && push_->keeps_residual() && !ring_->has_residual(chunk.index, start)) {
+      std::fill_n(residual_after(chunk, start), elements, 0.0f);  // nothing, unless the servers have it
+      ring_->publish_residual(chunk.index, start);
     }
     if (own) frame_bytes_ += place_size(*push_, elements);
     scratch_.resize(std::max(scratch_.size(), push_->scratch_words(elements)));
@@ -85,60 +80,51 @@ std::vector<const SharedMemory*> HostReducer::frames() const {
   return {};
 }
 
-HostReducer::Place& HostReducer::place_of(ChunkIndex chunk) {
-  TRIB_ASSERT(chunk.value < local_.size() && local_[chunk.value] != kNoPlace);
-  return places_[local_[chunk.value]];
-}
-
 // Returns the area of that round's frame and of the residual after it.
-std::byte* HostReducer::area(ChunkIndex chunk, Round round) {
-  if (ring_ && push_->keeps_residual()) return ring_->area(chunk, round);
+std::byte* HostReducer::area(const LaneChunk& chunk, Round round) const {
+  if (ring_ && push_->keeps_residual()) return ring_->area(chunk.index, round);
   const std::size_t turn = push_->keeps_residual() ? round.value % 2 : 0;
-  return frames_.data() + place_of(chunk).offset + turn * frame_size(*push_, layout_->chunk(chunk).elements);
+  return frames_.data() + frame_at_[chunk.place] + turn * frame_size(*push_, chunk.range.elements);
 }
 
-float* HostReducer::residual_after(ChunkIndex chunk, Round round) {
-  const std::size_t frame_bytes = push_->bytes(layout_->chunk(chunk).elements);
-  return reinterpret_cast<float*>(area(chunk, round) + residual_offset(frame_bytes));
+float* HostReducer::residual_after(const LaneChunk& chunk, Round round) const {
+  return reinterpret_cast<float*>(area(chunk, round) + residual_offset(push_->bytes(chunk.range.elements)));
 }
 
-void HostReducer::reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) {
-  Place& place = place_of(chunk);
-  TRIB_ASSERT(!place.lent && (!with_residual || push_->keeps_residual()));
-  place.lent = true;
-  const ChunkRange range = layout_->chunk(chunk);
+void HostReducer::reduce(LaneChunk& chunk, bool with_residual) {
+  LaneChunk::Gradient& gradient = chunk.gradient;
+  TRIB_ASSERT(gradient.frame.empty() && (!with_residual || push_->keeps_residual()));
   if (written_in_ring()) {
-    ring_->publish(chunk, round, weight);
-    listener_.reduced(chunk, round, weight, ring_->written(chunk, round));
-    return;
+    ring_->publish(chunk.index, gradient.round, gradient.weight);
+    gradient.frame = ring_->written(chunk.index, gradient.round);
+    return listener_.reduced(chunk);
   }
   const std::uint64_t started = steady_ns();
   if (lends_gradients()) {
-    const std::span bytes = std::as_bytes(std::span(gradients_[0] + range.begin, range.elements));
+    gradient.frame = std::as_bytes(std::span(gradients_[0] + chunk.range.begin, chunk.range.elements));
     if (ring_) {  // only in case a server is lost: what is sent is the trainer's memory
-      kernels::stream_copy(bytes.data(), bytes.size(), ring_->frame(chunk, round));
-      ring_->publish(chunk, round, weight);
+      kernels::stream_copy(gradient.frame.data(), gradient.frame.size(), ring_->frame(chunk.index, gradient.round));
+      ring_->publish(chunk.index, gradient.round, gradient.weight);
       busy_ns_ += steady_ns() - started;
     }
-    listener_.reduced(chunk, round, weight, bytes);
-    return;
+    return listener_.reduced(chunk);
   }
-  std::byte* out = ring_ ? ring_->frame(chunk, round) : area(chunk, round);
-  place.round = round;
-  encode_sum(chunk, round, weight, out);
-  if (ring_) ring_->publish(chunk, round, weight);
-  const std::size_t frame_bytes = push_->bytes(range.elements);
+  std::byte* out = ring_ ? ring_->frame(chunk.index, gradient.round) : area(chunk, gradient.round);
+  encode_sum(chunk, out);
+  if (ring_) ring_->publish(chunk.index, gradient.round, gradient.weight);
+  const std::size_t frame_bytes = push_->bytes(chunk.range.elements);
   if (ring_ && with_residual) {
-    std::memcpy(area(chunk, round), out, frame_bytes);
-    out = area(chunk, round);
+    std::memcpy(area(chunk, gradient.round), out, frame_bytes);
+    out = area(chunk, gradient.round);
   }
   busy_ns_ += steady_ns() - started;
-  const std::size_t bytes = with_residual ? residual_offset(frame_bytes) + range.elements * sizeof(float) : frame_bytes;
-  listener_.reduced(chunk, round, weight, {out, bytes});
+  gradient.frame = {out,
+                    with_residual ? residual_offset(frame_bytes) + chunk.range.elements * sizeof(float) : frame_bytes};
+  listener_.reduced(chunk);
 }
 
-void HostReducer::find_holders(ChunkIndex chunk) {
-  const TensorSpec& tensor = layout_->tensors()[layout_->tensors_of(chunk).first];
+void HostReducer::find_holders(const LaneChunk& chunk) {
+  const TensorSpec& tensor = layout_.tensors()[layout_.tensors_of(chunk.index).first];
   holders_.clear();
   for (std::size_t rank = 0; rank < gradients_.size(); ++rank) {
     if (tensor.held_at(model_ranks_, rank)) holders_.push_back(gradients_[rank]);
@@ -146,18 +132,19 @@ void HostReducer::find_holders(ChunkIndex chunk) {
   inputs_.resize(holders_.size());
 }
 
-void HostReducer::encode_sum(ChunkIndex chunk, Round round, std::uint64_t weight, std::byte* out) {
-  const ChunkRange range = layout_->chunk(chunk);
+void HostReducer::encode_sum(const LaneChunk& chunk, std::byte* out) {
+  const Round round = chunk.gradient.round;
+  const ChunkRange range = chunk.range;
   const float* before = nullptr;
   float* residual = nullptr;
   if (push_->keeps_residual()) {
     before = residual_after(chunk, Round(round.value - 1));
     residual = residual_after(chunk, round);
-    if (ring_) ring_->begin_residual(chunk, round);
+    if (ring_) ring_->begin_residual(chunk.index, round);
   }
   find_holders(chunk);
   const bool in_place = push_->id() == EncodingId::kFp32;  // nothing to encode: summed straight into the frame
-  const float scale = push_->push_scale(weight);
+  const float scale = push_->push_scale(chunk.gradient.weight);
   for (std::size_t first = 0; first < range.elements; first += sum_.size()) {
     const std::size_t count = std::min<std::size_t>(sum_.size(), range.elements - first);
     const float* values = holders_[0] + range.begin + first;
@@ -173,41 +160,38 @@ void HostReducer::encode_sum(ChunkIndex chunk, Round round, std::uint64_t weight
     push_->encode(values, range.elements, first, count, residual, out);
   }
   push_->finish(range.elements, residual, out, scratch_);
-  if (ring_ && residual) ring_->publish_residual(chunk, round);
+  if (ring_ && residual) ring_->publish_residual(chunk.index, round);
 }
 
-void HostReducer::deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) {
-  const ChunkRange range = layout_->chunk(chunk);
-  float* parameters = parameters_ + range.begin;
+void HostReducer::deliver(LaneChunk& chunk, Version version, bool full, std::span<const std::byte> payload) {
+  float* parameters = parameters_ + chunk.range.begin;
   if (full) {
-    std::memcpy(parameters, payload.data(), range.elements * sizeof(float));
+    std::memcpy(parameters, payload.data(), chunk.range.elements * sizeof(float));
   } else {
-    pull_->apply(payload.data(), range.elements, parameters);
+    pull_->apply(payload.data(), chunk.range.elements, parameters);
   }
   listener_.delivered(chunk, version);
 }
 
-void HostReducer::release(ChunkIndex chunk) {
-  Place& place = place_of(chunk);
-  TRIB_ASSERT(place.lent);
-  place.lent = false;
+void HostReducer::release(LaneChunk& chunk) {
+  TRIB_ASSERT(!chunk.gradient.frame.empty());
+  chunk.gradient.frame = {};
 }
 
-void HostReducer::restore_residual(ChunkIndex chunk, std::span<const std::byte> values) {
-  const Place& place = place_of(chunk);
-  TRIB_ASSERT(push_->keeps_residual() && !place.lent &&
-              values.size() == layout_->chunk(chunk).elements * sizeof(float));
-  if (ring_) ring_->begin_residual(chunk, place.round);
-  std::memcpy(residual_after(chunk, place.round), values.data(), values.size());
-  if (ring_) ring_->publish_residual(chunk, place.round);
+void HostReducer::restore_residual(LaneChunk& chunk, std::span<const std::byte> values) {
+  const Round round = chunk.gradient.round;
+  TRIB_ASSERT(push_->keeps_residual() && chunk.gradient.frame.empty() &&
+              values.size() == chunk.range.elements * sizeof(float));
+  if (ring_) ring_->begin_residual(chunk.index, round);
+  std::memcpy(residual_after(chunk, round), values.data(), values.size());
+  if (ring_) ring_->publish_residual(chunk.index, round);
 }
 
-std::span<const std::byte> HostReducer::residual(ChunkIndex chunk) {
+std::span<const std::byte> HostReducer::residual(const LaneChunk& chunk) {
   TRIB_ASSERT(push_->keeps_residual());
-  const Place& place = place_of(chunk);
   // A round that is still open will not be completed any more: what counts is the residual before it.
-  const Round round(place.round.value - (place.lent ? 1 : 0));
-  return std::as_bytes(std::span(residual_after(chunk, round), layout_->chunk(chunk).elements));
+  const Round round(chunk.gradient.round.value - (chunk.gradient.frame.empty() ? 0 : 1));
+  return std::as_bytes(std::span(residual_after(chunk, round), chunk.range.elements));
 }
 
 }  // namespace tributary

@@ -30,20 +30,19 @@ namespace tributary {
 
 class HostReducer final : public NodeReducer {
  public:
-  // gradients: every local rank's flat array (layout.flat_elements() values), in rank order; parameters: the node's
+  // gradients: every local rank's flat array (Layout::flat_elements() values), in rank order; parameters: the node's
   // flat array. They outlive the reducer. One null pointer: that rank writes its gradients into the ring (REQUIRES: a
-  // ring, fp32). start: the round before the first. model_ranks: of the ranks; empty: each holds everything.
-  // std::bad_alloc: there is no memory for the frames.
-  HostReducer(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks,
-              std::vector<const float*> gradients, float* parameters, EncodingSpec push, EncodingSpec pull,
-              ReduceListener& listener, std::shared_ptr<RedoRing> ring = {}, Round start = {},
+  // ring, fp32). model_ranks: of the ranks; empty: each holds everything. std::bad_alloc: there is no memory for the
+  // frames.
+  HostReducer(const LaneChunks& chunks, std::vector<const float*> gradients, float* parameters, EncodingSpec push,
+              EncodingSpec pull, ReduceListener& listener, std::shared_ptr<RedoRing> ring = {},
               std::span<const std::uint32_t> model_ranks = {});
 
-  void reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) override;
-  void deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) override;
-  void release(ChunkIndex chunk) override;
-  void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) override;
-  std::span<const std::byte> residual(ChunkIndex chunk) override;
+  void reduce(LaneChunk& chunk, bool with_residual) override;
+  void deliver(LaneChunk& chunk, Version version, bool full, std::span<const std::byte> payload) override;
+  void release(LaneChunk& chunk) override;
+  void restore_residual(LaneChunk& chunk, std::span<const std::byte> values) override;
+  std::span<const std::byte> residual(const LaneChunk& chunk) override;
   std::vector<const SharedMemory*> frames() const override;
   bool lends_gradients() const override {
     return sends_gradients(gradients_.size(), push_->id()) && !written_in_ring();
@@ -59,29 +58,21 @@ class HostReducer final : public NodeReducer {
   static std::uint64_t frame_bytes_for(const Layout& layout, std::uint32_t ranks, EncodingSpec push);
 
  private:
-  struct Place {
-    std::size_t offset = 0;  // of its first frame
-    Round round;             // encoded last
-    bool lent = false;       // between reduced() and release(): rounds must not overlap
-  };
-
   bool written_in_ring() const { return gradients_.front() == nullptr; }
-  Place& place_of(ChunkIndex chunk);
-  std::byte* area(ChunkIndex chunk, Round round);
-  float* residual_after(ChunkIndex chunk, Round round);
-  void find_holders(ChunkIndex chunk);
-  void encode_sum(ChunkIndex chunk, Round round, std::uint64_t weight, std::byte* out);
+  std::byte* area(const LaneChunk& chunk, Round round) const;
+  float* residual_after(const LaneChunk& chunk, Round round) const;
+  void find_holders(const LaneChunk& chunk);
+  void encode_sum(const LaneChunk& chunk, std::byte* out);
 
-  const std::shared_ptr<const Layout> layout_;
+  const Layout& layout_;
   const std::vector<const float*> gradients_;
   const std::vector<std::uint32_t> model_ranks_;
   float* const parameters_;
   const std::shared_ptr<const Encoding> push_, pull_;
   ReduceListener& listener_;
   const std::shared_ptr<RedoRing> ring_;
-  std::vector<std::uint32_t> local_;  // chunk index -> position
-  std::vector<Place> places_;
   SharedMemory frames_;
+  std::vector<std::size_t> frame_at_;  // by LaneChunk::place: of its first frame
   std::size_t frame_bytes_ = 0;
   std::vector<const float*> holders_;   // scratch: the gradients of the ranks that hold a chunk
   std::vector<const float*> inputs_;    // scratch: a block of each of them

@@ -6,55 +6,43 @@
 #include "common/base/weight.h"
 
 namespace tributary {
-namespace {
 
-constexpr std::uint32_t kNotHeld = ~0u;
-
-}  // namespace
-
-NodeGather::NodeGather(std::shared_ptr<const Layout> layout, const std::vector<ChunkIndex>& chunks, std::uint32_t ranks,
-                       Round start, std::span<const std::uint32_t> model_ranks)
-    : layout_(std::move(layout)),
+NodeGather::NodeGather(LaneChunks& chunks, std::uint32_t ranks, std::span<const std::uint32_t> model_ranks)
+    : chunks_(chunks),
+      layout_(chunks.layout()),
       ranks_(ranks),
       model_ranks_(model_ranks.begin(), model_ranks.end()),
-      local_(layout_->chunks(), kNotHeld),
-      chunks_(chunks.size()),
-      tensor_rounds_(layout_->tensors().size() * ranks, start),
+      tensor_rounds_(layout_.tensors().size() * ranks, chunks.start()),
       chunk_weights_(chunks.size() * ranks, kUnset) {
   TRIB_ASSERT(ranks > 0 && (model_ranks.empty() || model_ranks.size() == ranks));
-  for (std::size_t i = 0; i < chunks.size(); ++i) {
-    local_[chunks[i].value] = static_cast<std::uint32_t>(i);
-    chunks_[i].round = start.next();
-    chunks_[i].groups = layout_->groups_of(chunks[i]);
-    chunks_[i].settings_at = settings_.size();
-    settings_.resize(settings_.size() + chunks_[i].groups.size(), kUnsaid);
-    const auto [first, last] = layout_->tensors_of(chunks[i]);
+  for (LaneChunk& chunk : chunks_) {
+    LaneChunk::Gather& gather = chunk.gather;
+    gather.round = chunks.start().next();
+    gather.groups = layout_.groups_of(chunk.index);
+    gather.settings_at = settings_.size();
+    settings_.resize(settings_.size() + gather.groups.size(), kUnsaid);
+    const auto [first, last] = layout_.tensors_of(chunk.index);
     for (std::size_t t = first; t < last; ++t) {
       if (tensors_.empty() || tensors_.back() < t) tensors_.push_back(static_cast<std::uint32_t>(t));
-      for (std::uint32_t rank = 0; rank < ranks; ++rank) chunks_[i].needed += holds(rank, t) ? 1 : 0;
+      for (std::uint32_t rank = 0; rank < ranks; ++rank) gather.needed += holds(rank, t) ? 1 : 0;
     }
-    chunks_[i].missing = chunks_[i].needed;
-    TRIB_ASSERT(chunks_[i].needed > 0);
+    gather.missing = gather.needed;
+    TRIB_ASSERT(gather.needed > 0);
   }
 }
 
 Status NodeGather::mistake(std::uint32_t rank, std::size_t tensor, const std::string& what) const {
   return fail(ErrorCode::kWrongRound,
-              "local rank " + std::to_string(rank) + ", tensor '" + layout_->tensors()[tensor].name + "': " + what);
-}
-
-void NodeGather::answered(ChunkIndex chunk) {
-  const std::uint32_t position = local_[chunk.value];
-  TRIB_ASSERT(position != kNotHeld);
-  chunks_[position].open = true;
+              "local rank " + std::to_string(rank) + ", tensor '" + layout_.tensors()[tensor].name + "': " + what);
 }
 
 // All tensors of a group, on all ranks, say the same.
-Status NodeGather::take_settings(Chunk& chunk, std::uint32_t rank, std::size_t tensor, Round round,
+Status NodeGather::take_settings(const LaneChunk& chunk, std::uint32_t rank, std::size_t tensor, Round round,
                                  const StepSettings& settings) {
-  const std::uint32_t group = layout_->tensors()[tensor].group;
-  const auto place = std::ranges::lower_bound(chunk.groups, group) - chunk.groups.begin();
-  StepSettings& known = settings_[chunk.settings_at + static_cast<std::size_t>(place)];
+  const std::uint32_t group = layout_.tensors()[tensor].group;
+  const std::vector<std::uint32_t>& groups = chunk.gather.groups;
+  const auto place = std::ranges::lower_bound(groups, group) - groups.begin();
+  StepSettings& known = settings_of(chunk)[static_cast<std::size_t>(place)];
   if (known == kUnsaid) {
     known = settings;
   } else if (known != settings) {
@@ -67,8 +55,8 @@ Status NodeGather::take_settings(Chunk& chunk, std::uint32_t rank, std::size_t t
 }
 
 Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight,
-                             const StepSettings& settings, std::vector<Complete>& out) {
-  TRIB_ASSERT(rank < ranks_ && tensor < layout_->tensors().size());
+                             const StepSettings& settings, std::vector<LaneChunk*>& out) {
+  TRIB_ASSERT(rank < ranks_ && tensor < layout_.tensors().size());
   Round& last_round = tensor_rounds_[tensor * ranks_ + rank];
   if (round != last_round.next()) {
     return mistake(rank, tensor,
@@ -90,21 +78,21 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
         "ready came from a rank that does not hold it: its model rank is " + std::to_string(model_ranks_[rank]));
   }
   last_round = round;
-  const auto [begin, end] = layout_->chunks_of(tensor);
+  const auto [begin, end] = layout_.chunks_of(tensor);
   for (std::uint32_t index = begin; index < end; ++index) {
-    const std::uint32_t position = local_[index];
-    if (position == kNotHeld) continue;
-    Chunk& chunk = chunks_[position];
-    if (!chunk.open || chunk.round != round) {
+    LaneChunk* const chunk = chunks_.find(ChunkIndex(index));
+    if (!chunk) continue;
+    LaneChunk::Gather& gather = chunk->gather;
+    if (!gather.open || gather.round != round) {
       return mistake(rank, tensor,
                      "ready for round " + std::to_string(round.value) + " came before the parameters of round " +
                          std::to_string(round.value - 1) +
                          " were there; call start() first, and wait() between two rounds");
     }
-    std::uint64_t& known = chunk_weights_[std::size_t{position} * ranks_ + rank];
+    std::uint64_t& known = chunk_weights_[std::size_t{chunk->place} * ranks_ + rank];
     if (known == kUnset) {
       known = weight;
-      chunk.weight += weight;
+      gather.weight += weight;
     } else if (known != weight) {
       return mistake(rank, tensor,
                      "weight " + std::to_string(weight) + " in round " + std::to_string(round.value) +
@@ -112,21 +100,25 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
                          " of another tensor; all tensors of a round have the same number of samples");
     }
     // The settings of the last round were wanted until its answer, which has come.
-    if (chunk.missing == chunk.needed) {
-      std::fill_n(settings_.begin() + static_cast<std::ptrdiff_t>(chunk.settings_at), chunk.groups.size(), kUnsaid);
-    }
-    if (Status status = take_settings(chunk, rank, tensor, round, settings); !status) return status;
-    if (--chunk.missing != 0) continue;
-    chunk.says_settings =
-        std::ranges::any_of(all_of(chunk), [](const StepSettings& each) { return each != StepSettings(); });
-    out.push_back({ChunkIndex(index), round, chunk.weight, said(chunk)});
-    chunk.open = false;
-    chunk.round = round.next();
-    chunk.missing = chunk.needed;
-    chunk.weight = 0;
-    std::fill_n(chunk_weights_.begin() + static_cast<std::ptrdiff_t>(position) * ranks_, ranks_, kUnset);
+    if (gather.missing == gather.needed) std::ranges::fill(settings_of(*chunk), kUnsaid);
+    if (Status status = take_settings(*chunk, rank, tensor, round, settings); !status) return status;
+    if (--gather.missing != 0) continue;
+    complete(*chunk);
+    out.push_back(chunk);
   }
   return {};
+}
+
+void NodeGather::complete(LaneChunk& chunk) {
+  LaneChunk::Gather& gather = chunk.gather;
+  const SaidSettings said = settings_of(chunk);
+  const bool differs = std::ranges::any_of(said, [](const StepSettings& each) { return each != StepSettings(); });
+  chunk.gradient = {gather.round, gather.weight, differs ? said : SaidSettings(), {}};
+  gather.open = false;
+  gather.round = gather.round.next();
+  gather.missing = gather.needed;
+  gather.weight = 0;
+  std::fill_n(chunk_weights_.begin() + static_cast<std::ptrdiff_t>(chunk.place) * ranks_, ranks_, kUnset);
 }
 
 }  // namespace tributary

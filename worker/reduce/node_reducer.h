@@ -17,17 +17,18 @@
 #include "common/math/encoding.h"
 #include "common/system/shared_memory.h"
 #include "common/wire/messages.h"
+#include "worker/reduce/lane_chunk.h"
 
 namespace tributary {
 
 class ReduceListener {
  public:
   virtual ~ReduceListener() = default;
-  // The encoded sum of `chunk` for `round` is in `payload`, with the residual behind it if that was asked for. It stays
-  // unchanged until release(chunk).
-  virtual void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) = 0;
+  // The encoded sum of the round LaneChunk::gradient names is in its frame, with the residual behind it if that was
+  // asked for. It stays unchanged until release(chunk).
+  virtual void reduced(LaneChunk& chunk) = 0;
   // The parameters of `chunk` at `version` are where the trainers read them.
-  virtual void delivered(ChunkIndex chunk, Version version) = 0;
+  virtual void delivered(LaneChunk& chunk, Version version) = 0;
   // Devices only: the job cannot continue (a collective failed or hangs); names rank or device and operation.
   virtual void reducer_failed(Error error) = 0;
 };
@@ -35,19 +36,20 @@ class ReduceListener {
 class NodeReducer {
  public:
   virtual ~NodeReducer() = default;
-  // All local ranks' gradients of `chunk` are final. Calls reduced() now (host) or later from poll() (devices). The
-  // host backend with one rank and fp32 lends the trainer's own memory: no copy.
-  virtual void reduce(ChunkIndex chunk, Round round, std::uint64_t weight, bool with_residual) = 0;
+  // All local ranks' gradients of `chunk` are final, for the round and of the weight that LaneChunk::gradient says. Calls
+  // reduced() now (host) or later from poll() (devices). The host backend with one rank and fp32 lends the trainer's own
+  // memory: no copy.
+  virtual void reduce(LaneChunk& chunk, bool with_residual) = 0;
   // An answer. `full`: fp32 parameters, whatever the job's pull encoding (the first answer of a view); else in the pull
   // encoding. `payload` is valid during the call only. Calls delivered() now or later.
-  virtual void deliver(ChunkIndex chunk, Version version, bool full, std::span<const std::byte> payload) = 0;
+  virtual void deliver(LaneChunk& chunk, Version version, bool full, std::span<const std::byte> payload) = 0;
   // The answer has come: the chunk's frame may be reused.
-  virtual void release(ChunkIndex chunk) = 0;
+  virtual void release(LaneChunk& chunk) = 0;
   // Encodings with error feedback only. The residual of a resumed job, before the chunk's first reduce().
-  virtual void restore_residual(ChunkIndex chunk, std::span<const std::byte> values) = 0;
+  virtual void restore_residual(LaneChunk& chunk, std::span<const std::byte> values) = 0;
   // The residual after the last round that was answered, even if a later one has been reduced: the node leaves, and no
   // reduce() follows. It stays until the reducer is destroyed. Devices may wait for copies here.
-  virtual std::span<const std::byte> residual(ChunkIndex chunk) = 0;
+  virtual std::span<const std::byte> residual(const LaneChunk& chunk) = 0;
   // Memory that frames (and residuals) lie in, for other processes to read.
   virtual std::vector<const SharedMemory*> frames() const = 0;
   // Payloads lie in the gradients of the node's only rank.

@@ -114,15 +114,17 @@ TEST_CASE("a worker lane: each chunk's way, and what the pace meter says after t
   const auto layout = Layout::make({{"w", {2048}}}, 1024, slots);
   REQUIRE(layout);
   const auto buffer = buffer_of(100);
-  WorkerLaneTrace trace(std::make_shared<const Layout>(*layout), 50, buffer);
-  trace.ready(ChunkIndex(1), Round(5), 100);
-  trace.reduced(ChunkIndex(1), Round(5), 130, 75);  // 25 of it
-  trace.sent(ChunkIndex(1), Round(5), 131);
-  trace.acknowledged(ChunkIndex(1), Round(5), 150);
+  LaneChunks chunks(std::make_shared<const Layout>(*layout), Round(4));
+  LaneChunk& chunk = chunks[1];
+  chunk.gradient.round = Round(5);
+  WorkerLaneTrace trace(chunks.size(), 50, buffer);
+  trace.ready(chunk, 100);
+  trace.reduced(chunk, 130, 75);  // 25 of it
+  trace.sent(chunk, Round(5), 131);
+  trace.acknowledged(chunk, Round(5), 150);
   trace.metered(1000, 20);
-  trace.arrived(ChunkIndex(1), 180);
-  trace.arrived(ChunkIndex(77), 180);  // a server may name any
-  trace.delivered(ChunkIndex(1), Version(5), 190);
+  trace.arrived(chunk, 180);
+  trace.delivered(chunk, Version(5), 190);
   CHECK(kinds(*buffer) == std::vector<TraceKind>{TraceKind::kReady, TraceKind::kReduced, TraceKind::kSent,
                                                  TraceKind::kAcknowledged, TraceKind::kMeterCompute,
                                                  TraceKind::kMeterReduce, TraceKind::kMeterNetwork,

@@ -16,6 +16,7 @@
 #include "common/daemon/log.h"
 #include "kernels/tree_sum.h"
 #include "tests/fake_device/fake_device_api.h"
+#include "tests/unit/worker/reduce/numbered_reducer.h"
 #include "worker/device/device_reducer.h"
 
 namespace tributary::testing {
@@ -42,13 +43,16 @@ class DeviceNode {
  public:
   // Records the events of a lane.
   struct Lane final : ReduceListener {
-    explicit Lane(DeviceNode& owner) : node(owner) {}
-    void reduced(ChunkIndex chunk, Round round, std::uint64_t weight, std::span<const std::byte> payload) override {
-      node.reduced_.push_back({chunk, round, weight, {payload.begin(), payload.end()}});
+    explicit Lane(DeviceNode& owner, std::uint16_t index = 0)
+        : node(owner), chunks(owner.layout, owner.start, index, static_cast<std::uint16_t>(owner.setup_.lanes)) {}
+    void reduced(LaneChunk& chunk) override {
+      const LaneChunk::Gradient& made = chunk.gradient;
+      node.reduced_.push_back({chunk.index, made.round, made.weight, {made.frame.begin(), made.frame.end()}});
     }
-    void delivered(ChunkIndex chunk, Version version) override { node.delivered_.emplace_back(chunk, version); }
+    void delivered(LaneChunk& chunk, Version version) override { node.delivered_.emplace_back(chunk.index, version); }
     void reducer_failed(Error error) override { failures.push_back(std::move(error)); }
     DeviceNode& node;
+    LaneChunks chunks;
     std::vector<Error> failures;
     std::unique_ptr<DeviceReducer> reducer;
   };
@@ -94,13 +98,9 @@ class DeviceNode {
       return false;
     }
     reduction = std::move(*made);
-    for (std::uint32_t i = 0; i < setup_.lanes && !setup_.threaded; ++i) {
-      std::vector<ChunkIndex> chunks;
-      for (std::uint32_t c = 0; c < layout->chunks(); ++c) {
-        if (layout->owner(ChunkIndex(c)).lane.value == i) chunks.push_back(ChunkIndex(c));
-      }
-      auto lane = std::make_unique<Lane>(*this);
-      auto reducer = DeviceReducer::create(reduction, chunks, *lane, ring, start);
+    for (std::uint16_t i = 0; i < setup_.lanes && !setup_.threaded; ++i) {
+      auto lane = std::make_unique<Lane>(*this, i);
+      auto reducer = DeviceReducer::create(reduction, lane->chunks, *lane, ring);
       REQUIRE(reducer);
       lane->reducer = std::move(*reducer);
       lanes.push_back(std::move(lane));
@@ -116,7 +116,10 @@ class DeviceNode {
   }
 
   std::uint32_t ranks() const { return setup_.devices * setup_.ranks_per_device; }
-  DeviceReducer& reducer(ChunkIndex chunk) { return *lanes[layout->owner(chunk).lane.value]->reducer; }
+  NumberedReducer reducer(ChunkIndex chunk) {
+    Lane& lane = *lanes[layout->owner(chunk).lane.value];
+    return {lane.chunks, *lane.reducer};
+  }
   std::vector<ChunkIndex> shuffled_chunks() {
     std::vector<ChunkIndex> chunks;
     for (std::uint32_t c = 0; c < layout->chunks(); ++c) chunks.push_back(ChunkIndex(c));

@@ -288,10 +288,11 @@ TEST_CASE("a lane that comes after the failure hears of it, too") {
   DeviceNode node(setup);
   REQUIRE(node.open());
   DeviceNode::Lane late(node);
+  LaneChunks none(node.layout, Round(0), 1, 2);  // its chunks have another lane already
   node.step();
   node.now_ns += 5'000'000'000;
   node.step();
-  auto reducer = DeviceReducer::create(node.reduction, {}, late);
+  auto reducer = DeviceReducer::create(node.reduction, none, late);
   REQUIRE(reducer);
   (*reducer)->poll();
   CHECK(late.failures.size() == 1);

@@ -208,19 +208,21 @@ TEST_CASE("one device gives the bits of the host's reduction") {
       for (std::uint32_t rank = 0; rank < ranks; ++rank) node.gradient(rank);
 
       struct Frames final : ReduceListener {
-        void reduced(ChunkIndex chunk, Round, std::uint64_t, std::span<const std::byte> payload) override {
-          frames[chunk.value] = {payload.begin(), payload.end()};
+        void reduced(LaneChunk& chunk) override {
+          frames[chunk.index.value] = {chunk.gradient.frame.begin(), chunk.gradient.frame.end()};
         }
-        void delivered(ChunkIndex, Version) override {}
+        void delivered(LaneChunk&, Version) override {}
         void reducer_failed(Error) override {}
         std::map<std::uint32_t, std::vector<std::byte>> frames;
       } host;
       std::vector<const float*> gradients;
       for (std::uint32_t rank = 0; rank < ranks; ++rank) gradients.push_back(node.values(rank).data());
       std::vector<float> parameters(node.layout->flat_elements());
-      HostReducer reducer(node.layout, node.shuffled_chunks(), gradients, parameters.data(), setup.push, {}, host);
+      LaneChunks chunks(node.layout, Round(0));
+      HostReducer reducer(chunks, gradients, parameters.data(), setup.push, {}, host);
+      const NumberedReducer on_host{chunks, reducer};
       for (const ChunkIndex chunk : node.shuffled_chunks()) {
-        reducer.reduce(chunk, Round(1), 1, false);
+        on_host.reduce(chunk, Round(1), 1, false);
         node.reducer(chunk).reduce(chunk, Round(1), 1, false);
       }
       REQUIRE(node.until([&] { return node.reduced().size() == node.layout->chunks(); }));
@@ -383,24 +385,25 @@ TEST_CASE("with threads: the engine's own, one per lane that sleeps on its event
   // A lane and its server in one: answers what it is told at once, with ones.
   constexpr std::uint64_t kRounds = 3;
   struct Lane final : ReduceListener {
-    void reduced(ChunkIndex chunk, Round round, std::uint64_t, std::span<const std::byte> payload) override {
-      bytes += payload.size();
+    void reduced(LaneChunk& chunk) override {
+      bytes += chunk.gradient.frame.size();
       reducer->release(chunk);
-      answer(chunk, Version(round.value), false);
+      answer(chunk, Version(chunk.gradient.round.value), false);
     }
-    void delivered(ChunkIndex chunk, Version version) override {
+    void delivered(LaneChunk& chunk, Version version) override {
       if (version.value < kRounds) {
-        reducer->reduce(chunk, Round(version.value + 1), 1, version.value == 1);
+        chunk.gradient = {Round(version.value + 1), 1, {}, {}};
+        reducer->reduce(chunk, version.value == 1);
       } else {
         ++finished;
       }
     }
     void reducer_failed(Error error) override { failure = error.message; }
-    void answer(ChunkIndex chunk, Version version, bool full) const {
-      const std::vector<float> ones(layout->chunk(chunk).elements, 1.0f);
+    void answer(LaneChunk& chunk, Version version, bool full) const {
+      const std::vector<float> ones(chunk.range.elements, 1.0f);
       reducer->deliver(chunk, version, full, std::as_bytes(std::span(ones)));
     }
-    std::shared_ptr<const Layout> layout;
+    std::unique_ptr<LaneChunks> chunks;
     std::unique_ptr<DeviceReducer> reducer;
     std::size_t bytes = 0, finished = 0, residuals = 0;
     std::string failure;
@@ -410,16 +413,16 @@ TEST_CASE("with threads: the engine's own, one per lane that sleeps on its event
   for (std::uint16_t i = 0; i < 2; ++i) {
     threads.emplace_back([&, i] {
       Lane& lane = lanes[i];
-      const std::vector<ChunkIndex> chunks = node.layout->chunks_owned_by(ShardIndex(0), LaneIndex(i));
-      lane.layout = node.layout;
+      lane.chunks = std::make_unique<LaneChunks>(node.layout, Round(0), i, 2);
+      LaneChunks& chunks = *lane.chunks;
       lane.reducer = std::move(*DeviceReducer::create(node.reduction, chunks, lane));
-      for (const ChunkIndex chunk : chunks) lane.answer(chunk, Version(0), true);
+      for (LaneChunk& chunk : chunks) lane.answer(chunk, Version(0), true);
       while (lane.finished < chunks.size() && lane.failure.empty()) {
         pollfd item{lane.reducer->wake_fd(), POLLIN, 0};
         ::poll(&item, 1, 1000);
         lane.reducer->poll();
       }
-      for (const ChunkIndex chunk : chunks) lane.residuals += lane.reducer->residual(chunk).size();
+      for (const LaneChunk& chunk : chunks) lane.residuals += lane.reducer->residual(chunk).size();
     });
   }
   for (std::thread& thread : threads) thread.join();

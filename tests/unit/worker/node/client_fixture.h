@@ -17,18 +17,24 @@ inline constexpr std::uint64_t kMs = 1'000'000;
 
 class ClientRecorder final : public ClientOutput {
  public:
-  void send_push(ConnectionIndex connection, Push push) override { pushes.emplace_back(connection, push); }
-  void send_init(ConnectionIndex connection, const Init& init) override { inits.emplace_back(connection, init); }
-  void send_pull(ConnectionIndex connection, const Pull& pull) override { pulls.emplace_back(connection, pull); }
-  void send_query(ConnectionIndex connection, const Query& query) override { queries.emplace_back(connection, query); }
+  void send(const LaneChunk& chunk, const DataMessage& message, std::span<const std::byte>) override {
+    const ConnectionIndex to = chunk.connection;
+    if (const auto* push = std::get_if<Push>(&message)) pushes.emplace_back(to, *push);
+    if (const auto* init = std::get_if<Init>(&message)) inits.emplace_back(to, *init);
+    if (const auto* pull = std::get_if<Pull>(&message)) pulls.emplace_back(to, *pull);
+    if (const auto* query = std::get_if<Query>(&message)) queries.emplace_back(to, *query);
+  }
+  std::optional<RedoRing::Frame> kept(const LaneChunk&, Round) override { return RedoRing::Frame{}; }
+  std::span<const std::byte> residual(const LaneChunk&) override { return {}; }
+  std::span<const std::byte> initial_values(const LaneChunk&) override { return {}; }
   // Another one each time, as if somebody wrote into the region.
-  Checksum128::Value have_earlier(ChunkIndex chunk) override { return {++asked_for_earlier, chunk.value}; }
-  void answered(const Answer& answer, bool whole, std::span<const std::byte>) override {
+  Checksum128::Value have_earlier(const LaneChunk& chunk) override { return {++asked_for_earlier, chunk.index.value}; }
+  void answered(LaneChunk&, const Answer& answer, bool whole, std::span<const std::byte>) override {
     delivered.push_back(answer);
     whole_.push_back(whole);
   }
-  void residual_restored(ChunkIndex chunk, std::span<const std::byte> values) override {
-    restored.emplace_back(chunk, values.size());
+  void residual_restored(LaneChunk& chunk, std::span<const std::byte> values) override {
+    restored.emplace_back(chunk.index, values.size());
   }
   void refused(const ErrorReply& error) override { refusals.push_back(error); }
   void clear() { *this = ClientRecorder(); }
@@ -63,19 +69,18 @@ struct ClientSetup {
 };
 
 struct Client {
-  explicit Client(const ClientSetup& setup = {}) : core(job(setup), setup.connections, options(setup), out) {}
+  explicit Client(const ClientSetup& setup = {})
+      : chunks(layout_of(setup.chunks * kChunk, setup.connections), Round(setup.start)),
+        core(job(setup), chunks, options(setup), out) {}
 
   static ClientJob job(const ClientSetup& setup) {
     ClientJob job;
     JobConfig config;
     config.push = setup.push;
     config.pull = setup.pull;
-    job.view = view_of(config, layout_of(setup.chunks * kChunk), {.start = Round(setup.start), .resumes = !setup.init});
+    job.view = view_of(config, layout_of(setup.chunks * kChunk, setup.connections),
+                       {.start = Round(setup.start), .resumes = !setup.init});
     job.node = NodeRank(setup.node);
-    for (std::uint32_t c = 0; c < setup.chunks; ++c) {
-      job.chunks.push_back(ChunkIndex(c));
-      job.connections.push_back(ConnectionIndex(static_cast<std::uint16_t>(c % setup.connections)));
-    }
     job.may_have_earlier = setup.may_have_earlier;
     for (const std::uint64_t version : setup.redo_after) job.redo_after.emplace_back(version);
     return job;
@@ -106,11 +111,16 @@ struct Client {
   void resend(std::uint32_t chunk, std::uint64_t round) {
     core.on_resend(ConnectionIndex(0), Resend{key(chunk), Round(round)}, now);
   }
-  void ready(std::uint32_t chunk, std::uint64_t round) { core.gradient_ready(ChunkIndex(chunk), Round(round), 1, now); }
+  void ready(std::uint32_t chunk, std::uint64_t round, bool last = false) {
+    chunks[chunk].gradient.round = Round(round);
+    chunks[chunk].gradient.weight = 1;
+    core.gradient_ready(chunks[chunk], now, last);
+  }
+  const LaneChunk::Flight& flight(std::uint32_t chunk) { return chunks[chunk].flight; }
   // All chunks have their first parameters; nothing is recorded of how they came.
-  void begin(std::uint32_t chunks, std::uint64_t start = 0) {
+  void begin(std::uint32_t count, std::uint64_t start = 0) {
     core.start(now);
-    for (std::uint32_t c = 0; c < chunks; ++c) answer(c, start);
+    for (std::uint32_t c = 0; c < count; ++c) answer(c, start);
     REQUIRE(core.started());
     out.clear();
   }
@@ -121,6 +131,7 @@ struct Client {
 
   std::uint64_t now = 1000 * kMs;
   ClientRecorder out;
+  LaneChunks chunks;
   ClientCore core;
 };
 

@@ -31,7 +31,7 @@ TEST_CASE("at the start every chunk is pulled, in flat order, within the window"
   for (std::uint32_t c = 1; c < 6; ++c) client.answer(c, 0);
   CHECK(client.core.started());
   CHECK(client.out.delivered.size() == 6);
-  CHECK(client.core.idle(ChunkIndex(5)));
+  CHECK(client.flight(5).idle());
   CHECK(client.core.in_flight_bytes() == 0);
 }
 
@@ -204,10 +204,10 @@ TEST_CASE("an ack does not end the round, its answer does, once") {
   client.ready(0, 1);
   CHECK(client.out.pushes[0].second.weight == 1);
   client.ack(0, 1);
-  CHECK_FALSE(client.core.idle(ChunkIndex(0)));
+  CHECK_FALSE(client.flight(0).idle());
   client.answer(0, 1);
-  CHECK(client.core.idle(ChunkIndex(0)));
-  CHECK(client.core.version(ChunkIndex(0)) == Version(1));
+  CHECK(client.flight(0).idle());
+  CHECK(client.flight(0).version == Version(1));
   CHECK(client.out.delivered.size() == 1);
   client.answer(0, 1);
   CHECK(client.out.delivered.size() == 1);
@@ -252,7 +252,7 @@ TEST_CASE("a last push says so, also when it is sent again, and the ones before 
   client.begin(1);
   client.ready(0, 1);
   client.answer(0, 1);
-  client.core.gradient_ready(ChunkIndex(0), Round(2), 1, client.now, true);
+  client.ready(0, 2, true);
   client.resend(0, 2);
   REQUIRE(client.out.pushes.size() == 3);
   CHECK_FALSE(client.out.pushes[0].second.last);
@@ -275,7 +275,7 @@ TEST_CASE("an answer of a wrong length or encoding is refused in words and not d
   REQUIRE(client.out.refusals.size() == 2);
   CHECK(contains(client.out.refusals[1].message, "bf16"));
   CHECK(client.out.delivered.empty());
-  CHECK_FALSE(client.core.idle(ChunkIndex(0)));
+  CHECK_FALSE(client.flight(0).idle());
 }
 
 TEST_CASE("a server's error about this view is passed on, another's is stale") {
@@ -342,7 +342,7 @@ TEST_CASE("an unacknowledged push is asked about, and sent again only if the ser
   }
   SUBCASE("the server has answered it") {}
   client.answer(0, 1);
-  CHECK(client.core.idle(ChunkIndex(0)));
+  CHECK(client.flight(0).idle());
   CHECK(client.core.in_flight_bytes() == 0);
   client.out.clear();
   client.pass(60'000 * kMs);
@@ -377,7 +377,7 @@ TEST_CASE("an answer that overtakes a queued repetition makes it needless") {
   client.resend(0, 1);  // queued behind the window
   client.ack(0, 1);     // late
   client.answer(0, 1);
-  CHECK(client.core.idle(ChunkIndex(0)));
+  CHECK(client.flight(0).idle());
   client.answer(1, 1);
   CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1});
   client.ready(0, 2);
@@ -482,7 +482,7 @@ TEST_CASE("two nodes that push in opposite orders do not wait for each other for
     settle();
   }
   for (Client& client : clients) {
-    for (std::uint32_t c = 0; c < kChunks; ++c) CHECK(client.core.version(ChunkIndex(c)) == Version(1));
+    for (std::uint32_t c = 0; c < kChunks; ++c) CHECK(client.flight(c).version == Version(1));
   }
 }
 

@@ -26,9 +26,9 @@ TEST_CASE("what an earlier view left is said with the pull, and an answer withou
   c.ready(0, 5);
   c.same(0, 5);
   CHECK(c.out.refusals.empty());
-  CHECK(c.core.version(ChunkIndex(0)) == Version(4));
+  CHECK(c.flight(0).version == Version(4));
   c.answer(0, 5);
-  CHECK(c.core.version(ChunkIndex(0)) == Version(5));
+  CHECK(c.flight(0).version == Version(5));
 }
 
 TEST_CASE("a pull that is sent again says the digest that it said before") {

@@ -8,20 +8,20 @@ using namespace testing;
 TEST_CASE("an answer that names the next round's snapshot makes its push bring the residual, also when sent again") {
   Client client({.push = EncodingId::kInt8});
   client.begin(1);
-  CHECK_FALSE(client.core.wants_residual(ChunkIndex(0)));
+  CHECK_FALSE(client.flight(0).wants_residual);
   client.ready(0, 1);
   CHECK(client.out.pushes.back().second.residual == ResidualUse::kNone);
   const std::vector<std::byte> payload(kBytes);
   Answer answer{client.key(0), Version(1), EncodingId::kFp32, Round(2), false};
   client.core.on_answer(ConnectionIndex(0), answer, payload, client.now);
-  REQUIRE(client.core.wants_residual(ChunkIndex(0)));
+  REQUIRE(client.flight(0).wants_residual);
   client.ready(0, 2);
   CHECK(client.out.pushes.back().second.residual == ResidualUse::kBehind);
   client.resend(0, 2);
   CHECK(client.out.pushes.size() == 3);
   CHECK(client.out.pushes.back().second.residual == ResidualUse::kBehind);
   client.answer(0, 2);
-  CHECK_FALSE(client.core.wants_residual(ChunkIndex(0)));
+  CHECK_FALSE(client.flight(0).wants_residual);
 }
 
 TEST_CASE("a resumed chunk begins only with its residual; if that is lost the pull is repeated") {

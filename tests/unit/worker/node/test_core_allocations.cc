@@ -71,8 +71,10 @@ class Loop final : public ClientOutput, public ShardOutput {
         frame_(std::make_shared<const std::vector<std::byte>>(frame_of(kChunk, 0.5f, encoding))),
         initial_(frame_of(kChunk, 1.0f)) {
     for (std::uint32_t node = 0; node < kNodes; ++node) {
-      clients_.push_back(std::make_unique<ClientCore>(client_job(node, encoding), 1, ClientOptions{}, *this));
-      gathers_.push_back(std::make_unique<NodeGather>(layout_, chunks(), 1, Round(0)));
+      chunks_.push_back(std::make_unique<LaneChunks>(layout_, Round(0)));
+      clients_.push_back(
+          std::make_unique<ClientCore>(client_job(node, encoding), *chunks_.back(), ClientOptions{}, *this));
+      gathers_.push_back(std::make_unique<NodeGather>(*chunks_.back(), 1));
     }
     complete_.reserve(kChunks);
     for (auto& client : clients_) client->start(++now_);
@@ -84,15 +86,17 @@ class Loop final : public ClientOutput, public ShardOutput {
       complete_.clear();
       const Status ready = gathers_[node]->on_tensor(0, 0, Round(r), 32, {}, complete_);
       if (!ready || complete_.size() != kChunks) ++faults;
-      for (const NodeGather::Complete& c : complete_)
-        clients_[node]->gradient_ready(c.chunk, c.round, c.weight, ++now_);
+      for (LaneChunk* chunk : complete_) {
+        chunk->gradient.frame = *frame_;
+        clients_[node]->gradient_ready(*chunk, ++now_);
+      }
     }
     for (auto& client : clients_) client->tick(now_ += 1'000'000'000);
   }
   std::uint64_t versions() const {
     std::uint64_t sum = 0;
-    for (const auto& client : clients_) {
-      for (std::uint32_t c = 0; c < kChunks; ++c) sum += client->version(ChunkIndex(c)).value;
+    for (const auto& chunks : chunks_) {
+      for (const LaneChunk& chunk : *chunks) sum += chunk.flight.version.value;
     }
     return sum;
   }
@@ -100,11 +104,6 @@ class Loop final : public ClientOutput, public ShardOutput {
   int faults = 0;
 
  private:
-  std::vector<ChunkIndex> chunks() const {
-    std::vector<ChunkIndex> all;
-    for (std::uint32_t c = 0; c < kChunks; ++c) all.push_back(ChunkIndex(c));
-    return all;
-  }
   ShardJob shard_job(EncodingId encoding) const {
     ShardJob job = Shard().job({.nodes = kNodes, .optimizer = "adamw", .push = encoding, .pull = encoding});
     return changed(job, [&](ViewPlan& view, JobConfig&) { view.layout = layout_; });
@@ -115,20 +114,26 @@ class Loop final : public ClientOutput, public ShardOutput {
     config.push = config.pull = encoding;
     job.view = view_of(config, layout_);
     job.node = NodeRank(node);
-    job.chunks = chunks();
-    job.connections.assign(kChunks, ConnectionIndex(0));
     return job;
   }
 
-  void send_push(ConnectionIndex, Push push) override {
-    core_.on_push(peer_of(push.key.node.value), push, Payload(std::shared_ptr(frame_), *frame_));
+  void send(const LaneChunk&, const DataMessage& message, std::span<const std::byte> payload) override {
+    if (const auto* push = std::get_if<Push>(&message)) {
+      core_.on_push(peer_of(push->key.node.value), *push, Payload(std::shared_ptr(frame_), payload));
+    } else if (const auto* init = std::get_if<Init>(&message)) {
+      core_.on_init(peer_of(0), *init, payload);
+    } else if (const auto* pull = std::get_if<Pull>(&message)) {
+      core_.on_pull(peer_of(pull->key.node.value), *pull);
+    } else {
+      ++faults;
+    }
   }
-  void send_init(ConnectionIndex, const Init& init) override { core_.on_init(peer_of(0), init, initial_); }
-  void send_pull(ConnectionIndex, const Pull& pull) override { core_.on_pull(peer_of(pull.key.node.value), pull); }
-  void send_query(ConnectionIndex, const Query&) override { ++faults; }
-  void residual_restored(ChunkIndex, std::span<const std::byte>) override { ++faults; }
-  void answered(const Answer& answer, bool, std::span<const std::byte>) override {
-    gathers_[answer.key.node.value]->answered(answer.key.chunk);
+  std::optional<RedoRing::Frame> kept(const LaneChunk&, Round) override { return std::nullopt; }
+  std::span<const std::byte> residual(const LaneChunk&) override { return {}; }
+  std::span<const std::byte> initial_values(const LaneChunk&) override { return initial_; }
+  void residual_restored(LaneChunk&, std::span<const std::byte>) override { ++faults; }
+  void answered(LaneChunk& chunk, const Answer&, bool, std::span<const std::byte>) override {
+    NodeGather::answered(chunk);
   }
   void refused(const ErrorReply&) override { ++faults; }
 
@@ -153,9 +158,10 @@ class Loop final : public ClientOutput, public ShardOutput {
   ShardCore core_;
   std::shared_ptr<const std::vector<std::byte>> frame_;
   std::vector<std::byte> initial_;
+  std::vector<std::unique_ptr<LaneChunks>> chunks_;  // by node, as the next two
   std::vector<std::unique_ptr<ClientCore>> clients_;
   std::vector<std::unique_ptr<NodeGather>> gathers_;
-  std::vector<NodeGather::Complete> complete_;
+  std::vector<LaneChunk*> complete_;
   BufferRef being_sent_[kChunks];
   std::uint64_t now_ = 0;
 };

@@ -46,7 +46,7 @@ struct Node {
     auto made = NodeJob::create(std::move(spec), 1, std::make_shared<MemoryBudget>(16u << 20));
     REQUIRE(made);
     memory = std::move(*made);
-    auto opened = WorkerLaneJob::open(memory, LaneChunks::of(memory->layout(), 0, 1), {}, output);
+    auto opened = WorkerLaneJob::open(memory, {}, output);
     REQUIRE(opened);
     job = std::move(*opened);
     job->start();

@@ -153,47 +153,46 @@ TEST_CASE("parts that make no whole replicas are refused with the reason") {
 
 TEST_CASE("a node's chunk is complete when those of its ranks that hold it are ready") {
   const auto layout = std::make_shared<const Layout>(layout_of(two_stages()));
-  std::vector<ChunkIndex> chunks;
-  for (std::uint32_t c = 0; c < layout->chunks(); ++c) chunks.emplace_back(c);
+  LaneChunks chunks(layout, Round(0));
   const std::uint32_t ranks[] = {0, 1};
-  NodeGather gather(layout, chunks, 2, Round(0), ranks);
-  for (const ChunkIndex chunk : chunks) gather.answered(chunk);
-  std::vector<NodeGather::Complete> done;
+  NodeGather gather(chunks, 2, ranks);
+  for (LaneChunk& chunk : chunks) NodeGather::answered(chunk);
+  std::vector<LaneChunk*> done;
   REQUIRE(gather.on_tensor(0, 1, Round(1), 4, {}, done));
   CHECK(done.size() == 1);  // the chunk that only this tensor is in
   REQUIRE(gather.on_tensor(0, 2, Round(1), 4, {}, done));
   REQUIRE(done.size() == 2);
-  CHECK(done[1].weight == 4);
+  CHECK(done[1]->gradient.weight == 4);
   REQUIRE(gather.on_tensor(1, 0, Round(1), 4, {}, done));
   CHECK(done.size() == 2);
   REQUIRE(gather.on_tensor(0, 0, Round(1), 4, {}, done));
   REQUIRE(done.size() == 3);
-  CHECK(done[2].weight == 8);  // of both
+  CHECK(done[2]->gradient.weight == 8);  // of both
   const Status foreign = gather.on_tensor(1, 1, Round(1), 4, {}, done);
   REQUIRE_FALSE(foreign);
   CHECK(contains(foreign.error().message, "does not hold it"));
 }
 
 struct Frames final : ReduceListener {
-  void reduced(ChunkIndex, Round, std::uint64_t, std::span<const std::byte> bytes) override {
-    const auto* first = reinterpret_cast<const float*>(bytes.data());
-    values.assign(first, first + bytes.size() / sizeof(float));
+  void reduced(LaneChunk& chunk) override {
+    const auto* first = reinterpret_cast<const float*>(chunk.gradient.frame.data());
+    values.assign(first, first + chunk.gradient.frame.size() / sizeof(float));
   }
-  void delivered(ChunkIndex, Version) override {}
+  void delivered(LaneChunk&, Version) override {}
   void reducer_failed(Error) override {}
   std::vector<float> values;
 };
 
 TEST_CASE("a node adds the gradients of the ranks that hold a chunk, and nobody else's") {
   const auto layout = std::make_shared<const Layout>(layout_of(two_stages()));
-  const std::vector<ChunkIndex> chunks = {ChunkIndex(0), ChunkIndex(1), ChunkIndex(3)};
+  LaneChunks chunks(layout, Round(0));
   const std::vector<float> one(layout->flat_elements(), 1.0f), two(layout->flat_elements(), 2.0f);
   std::vector<float> parameters(layout->flat_elements());
   const std::uint32_t ranks[] = {0, 1};
   Frames frames;
-  HostReducer reducer(layout, chunks, {one.data(), two.data()}, parameters.data(), {}, {}, frames, {}, {}, ranks);
+  HostReducer reducer(chunks, {one.data(), two.data()}, parameters.data(), {}, {}, frames, {}, ranks);
   for (const auto& [chunk, sum] : {std::pair(0u, 3.0f), {1u, 1.0f}, {3u, 2.0f}}) {
-    reducer.reduce(ChunkIndex(chunk), Round(1), 1, false);
+    reducer.reduce(chunks[chunk], false);
     CHECK(frames.values == std::vector<float>(layout->chunk(ChunkIndex(chunk)).elements, sum));
   }
 }

@@ -17,26 +17,23 @@ namespace {
 
 constexpr std::uint64_t kChunkElements = kMinChunkBytes / sizeof(float);
 
-std::shared_ptr<const Layout> layout_of(std::vector<std::uint64_t> sizes) {
+std::shared_ptr<const Layout> layout_of(std::vector<std::uint64_t> sizes, std::uint16_t lanes = 1) {
   std::vector<TensorSpec> tensors;
   for (std::size_t i = 0; i < sizes.size(); ++i)
     tensors.push_back({std::string("t").append(std::to_string(i)), {sizes[i]}});
-  const ShardSlots one{};
+  const ShardSlots one{lanes, 1.0};
   auto layout = Layout::make(tensors, kChunkElements, {&one, 1});
   REQUIRE(layout);
   return std::make_shared<const Layout>(std::move(*layout));
 }
 
-std::vector<ChunkIndex> all_chunks(const Layout& layout) {
-  std::vector<ChunkIndex> chunks;
-  for (std::uint32_t c = 0; c < layout.chunks(); ++c) chunks.push_back(ChunkIndex(c));
-  return chunks;
-}
-
 struct Gather {
   explicit Gather(std::vector<std::uint64_t> sizes, std::uint32_t ranks, Round start = Round(0))
-      : layout(layout_of(std::move(sizes))), gather(layout, all_chunks(*layout), ranks, start) {
-    for (const ChunkIndex c : all_chunks(*layout)) gather.answered(c);
+      : layout(layout_of(std::move(sizes))), chunks(layout, start), gather(chunks, ranks) {
+    answered();
+  }
+  void answered() {
+    for (LaneChunk& chunk : chunks) NodeGather::answered(chunk);
   }
   Status ready(std::uint32_t rank, std::size_t tensor, std::uint64_t round, std::uint64_t weight = 1,
                StepSettings settings = {}) {
@@ -50,8 +47,9 @@ struct Gather {
     return status.error().message;
   }
   std::shared_ptr<const Layout> layout;
+  LaneChunks chunks;
   NodeGather gather;
-  std::vector<NodeGather::Complete> done;
+  std::vector<LaneChunk*> done;
 };
 
 }  // namespace
@@ -65,9 +63,9 @@ TEST_CASE("a chunk is complete when all ranks are ready with all tensors in it, 
   CHECK(g.done.empty());
   CHECK(g.ready(0, 0, 1, 5));
   REQUIRE(g.done.size() == 1);
-  CHECK(g.done[0].chunk == ChunkIndex(0));
-  CHECK(g.done[0].round == Round(1));
-  CHECK(g.done[0].weight == 8);
+  CHECK(g.done[0]->index == ChunkIndex(0));
+  CHECK(g.done[0]->gradient.round == Round(1));
+  CHECK(g.done[0]->gradient.weight == 8);
 }
 
 TEST_CASE("a tensor over several chunks completes those that wait for nothing else") {
@@ -75,16 +73,17 @@ TEST_CASE("a tensor over several chunks completes those that wait for nothing el
   REQUIRE(g.layout->chunks() == 4);
   CHECK(g.ready(0, 1, 42));
   std::vector<std::uint32_t> chunks;
-  for (const auto& done : g.done) chunks.push_back(done.chunk.value);
+  for (const LaneChunk* done : g.done) chunks.push_back(done->index.value);
   CHECK(chunks == std::vector<std::uint32_t>{1, 2});
   CHECK(g.ready(0, 2, 42));
   REQUIRE(g.done.size() == 1);
-  CHECK(g.done[0].chunk == ChunkIndex(3));
+  CHECK(g.done[0]->index == ChunkIndex(3));
 }
 
 TEST_CASE("a lane sees only the tensors that overlap its own chunks") {
-  const auto layout = layout_of({kChunkElements, kChunkElements, kChunkElements, 50});
-  NodeGather gather(layout, {ChunkIndex(1), ChunkIndex(3)}, 1, Round(0));
+  const auto layout = layout_of({kChunkElements, kChunkElements, kChunkElements, 50}, 2);
+  LaneChunks chunks(layout, Round(0), 1, 2);
+  NodeGather gather(chunks, 1);
   CHECK(gather.tensors() == std::vector<std::uint32_t>{1, 3});
 }
 
@@ -107,8 +106,9 @@ TEST_CASE("ready before the answer of the last round is refused: the gradient ma
   CHECK(contains(waiting.refusal(0, 0, 2), "came before the parameters of round 1"));
 
   const auto layout = layout_of({100});
-  NodeGather unopened(layout, all_chunks(*layout), 1, Round(7));
-  std::vector<NodeGather::Complete> done;
+  LaneChunks chunks(layout, Round(7));
+  NodeGather unopened(chunks, 1);
+  std::vector<LaneChunk*> done;
   const Status early = unopened.on_tensor(0, 0, Round(8), 1, {}, done);
   REQUIRE_FALSE(early);
   CHECK(contains(early.error().message, "before the parameters of round 7"));
@@ -125,7 +125,7 @@ TEST_CASE("weights that differ within a round, or are absurd, are refused with b
   Gather zero({100}, 1);
   CHECK(zero.ready(0, 0, 1, 0));
   REQUIRE(zero.done.size() == 1);
-  CHECK(zero.done[0].weight == 0);
+  CHECK(zero.done[0]->gradient.weight == 0);
 }
 
 TEST_CASE("in every order of calls each chunk is complete exactly once a round, at the last call that it needs") {
@@ -146,10 +146,10 @@ TEST_CASE("in every order of calls each chunk is complete exactly once a round, 
       for (const auto& call : calls) {
         called.insert(call);
         REQUIRE(g.ready(call.first, call.second, round, 10 + call.first));
-        for (const auto& done : g.done) {
-          CHECK(done.round == Round(round));
-          CHECK(done.weight == 10 * ranks + ranks * (ranks - 1) / 2);
-          CHECK(complete.insert(done.chunk.value).second);
+        for (const LaneChunk* done : g.done) {
+          CHECK(done->gradient.round == Round(round));
+          CHECK(done->gradient.weight == 10 * ranks + ranks * (ranks - 1) / 2);
+          CHECK(complete.insert(done->index.value).second);
         }
         for (std::uint32_t c = 0; c < g.layout->chunks(); ++c) {
           const auto [first, last] = g.layout->tensors_of(ChunkIndex(c));
@@ -160,7 +160,7 @@ TEST_CASE("in every order of calls each chunk is complete exactly once a round, 
           CHECK(all == complete.contains(c));
         }
       }
-      for (const ChunkIndex c : all_chunks(*g.layout)) g.gather.answered(c);
+      g.answered();
     }
   }
 }

@@ -31,43 +31,41 @@ void push(Shard& shard, std::uint32_t node, std::uint64_t round, std::vector<Ste
 }  // namespace
 
 TEST_CASE("a chunk has settings of each group in it, that of all ranks, until its next round") {
-  NodeGather gather(two_groups(), {ChunkIndex(0), ChunkIndex(1)}, 2, Round(0));
-  std::vector<NodeGather::Complete> done;
+  LaneChunks chunks(two_groups(), Round(0));
+  NodeGather gather(chunks, 2);
+  std::vector<LaneChunk*> done;
   const auto ready = [&](std::uint32_t rank, std::size_t tensor, std::uint64_t round, double rate) {
     return gather.on_tensor(rank, tensor, Round(round), 1, {.lr = rate}, done);
   };
-  gather.answered(ChunkIndex(0));
-  gather.answered(ChunkIndex(1));
+  for (LaneChunk& chunk : chunks) NodeGather::answered(chunk);
   for (const std::uint32_t rank : {1u, 0u}) {
     CHECK(ready(rank, 2, 1, 0.5));
     CHECK(ready(rank, 1, 1, 0.25));
     CHECK(ready(rank, 0, 1, 0.5));
   }
   REQUIRE(done.size() == 2);
-  for (const NodeGather::Complete& each : done) {
+  for (const LaneChunk* each : done) {
     std::vector<StepSettings> expected{{.lr = 0.5}};
-    if (each.chunk == ChunkIndex(0)) expected.push_back({.lr = 0.25});
-    CHECK(std::ranges::equal(each.settings, expected));
-    CHECK(std::ranges::equal(gather.settings(each.chunk), expected));
+    if (each->index == ChunkIndex(0)) expected.push_back({.lr = 0.25});
+    CHECK(std::ranges::equal(each->gradient.settings, expected));
   }
   // A round in which nobody says any: as the job has them.
-  gather.answered(ChunkIndex(0));
-  gather.answered(ChunkIndex(1));
+  for (LaneChunk& chunk : chunks) NodeGather::answered(chunk);
   done.clear();
   for (const std::uint32_t rank : {1u, 0u}) {
     for (const std::size_t tensor : {0, 1, 2}) CHECK(ready(rank, tensor, 2, StepSettings::kConfigured));
   }
   REQUIRE(done.size() == 2);
-  CHECK(done[0].settings.empty());
-  CHECK(done[1].settings.empty());
+  CHECK(done[0]->gradient.settings.empty());
+  CHECK(done[1]->gradient.settings.empty());
 }
 
 TEST_CASE("ranks that say different settings are told who, what and in which round") {
   const auto refusal = [](const StepSettings& first, const StepSettings& second) {
-    NodeGather gather(two_groups(), {ChunkIndex(0), ChunkIndex(1)}, 2, Round(0));
-    gather.answered(ChunkIndex(0));
-    gather.answered(ChunkIndex(1));
-    std::vector<NodeGather::Complete> done;
+    LaneChunks chunks(two_groups(), Round(0));
+    NodeGather gather(chunks, 2);
+    for (LaneChunk& chunk : chunks) NodeGather::answered(chunk);
+    std::vector<LaneChunk*> done;
     Status status = gather.on_tensor(0, 0, Round(1), 1, first, done);
     if (status) status = gather.on_tensor(1, 0, Round(1), 1, second, done);
     return status ? std::string("(accepted)") : status.error().message;

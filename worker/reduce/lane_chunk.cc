@@ -1,0 +1,37 @@
+#include "worker/reduce/lane_chunk.h"
+
+#include <map>
+#include <utility>
+
+#include "common/base/assert.h"
+
+namespace tributary {
+
+LaneChunks::LaneChunks(std::shared_ptr<const Layout> layout, Round start, std::uint16_t index, std::uint16_t lanes)
+    : layout_(std::move(layout)), start_(start), places_(layout_->chunks(), kNone) {
+  std::map<std::pair<std::uint16_t, std::uint16_t>, ConnectionIndex> known;
+  for (std::uint32_t c = 0; c < layout_->chunks(); ++c) {
+    const ChunkIndex number(c);
+    const ChunkOwner owner = layout_->owner(number);
+    if (owner.lane.value % lanes != index) continue;
+    const auto [connection, added] = known.try_emplace({owner.shard.value, owner.lane.value},
+                                                       ConnectionIndex(static_cast<std::uint16_t>(servers_.size())));
+    if (added) servers_.push_back(owner);
+    LaneChunk& chunk = chunks_.emplace_back();
+    chunk.index = number;
+    chunk.whole = layout_->in_whole(number);
+    chunk.place = static_cast<std::uint32_t>(chunks_.size() - 1);
+    chunk.connection = connection->second;
+    chunk.range = layout_->chunk(number);
+    chunk.gradient.round = start;
+    places_[c] = chunk.place;
+  }
+}
+
+const LaneChunk& LaneChunks::at(ChunkIndex index) const {
+  const LaneChunk* const chunk = find(index);
+  TRIB_ASSERT(chunk != nullptr);
+  return *chunk;
+}
+
+}  // namespace tributary
