@@ -104,6 +104,37 @@ def faults(root: pathlib.Path, rooms: dict[str, list[str]]) -> list[str]:
     return wrong
 
 
+FORWARD = re.compile(r"^(?:class|struct) (\w+);", re.MULTILINE)
+DEFINED = re.compile(r"^(?:class|struct) (\w+)\b[^;{]*\{", re.MULTILINE)
+
+
+def pairs(root: pathlib.Path, rooms: dict[str, list[str]]) -> list[str]:
+    """Returns headers that know each other: one declares a type forward, and the type's header includes that one."""
+    tops = sorted({room.split("/")[0] for room in rooms})
+    text = {
+        file.relative_to(root).as_posix(): file.read_text(encoding="utf-8")
+        for top in tops
+        for file in sorted((root / top).rglob("*.h"))
+    }
+    home = {name: path for path, content in text.items() for name in DEFINED.findall(content)}
+
+    def reached(path: str) -> set[str]:
+        seen: set[str] = set()
+        ahead = [path]
+        while ahead:
+            new = [name for name in INCLUDE.findall(text.get(ahead.pop(), "")) if name not in seen]
+            seen.update(new)
+            ahead += new
+        return seen
+
+    return [
+        f"{path} declares {name} forward, and {home[name]} includes {path}"
+        for path, content in text.items()
+        for name in FORWARD.findall(content)
+        if name in home and home[name] != path and path in reached(home[name])
+    ]
+
+
 def left_over(root: pathlib.Path) -> list[str]:
     """Returns sources that no CMake list has, and headers that no file includes.
 
@@ -143,6 +174,16 @@ def left_over(root: pathlib.Path) -> list[str]:
 class Rooms(unittest.TestCase):
     def test_product(self) -> None:
         self.assertEqual(faults(ROOT, ROOMS), [])
+
+    def test_no_two_know_each_other(self) -> None:
+        self.assertEqual(pairs(ROOT, ROOMS), [])
+        with tempfile.TemporaryDirectory() as folder:
+            room = pathlib.Path(folder) / "room"
+            room.mkdir()
+            (room / "job.h").write_text("class Lane;\nclass Job {\n  Lane& lane;\n};\n", encoding="utf-8")
+            (room / "lane.h").write_text('#include "room/job.h"\nclass Lane final {\n};\n', encoding="utf-8")
+            found = pairs(pathlib.Path(folder), {"room": []})
+            self.assertEqual(found, ["room/job.h declares Lane forward, and room/lane.h includes room/job.h"])
 
     def test_every_file_is_used(self) -> None:
         self.assertEqual(left_over(ROOT), [])

@@ -9,7 +9,7 @@ namespace tributary {
 NodeTrace::NodeTrace(const TraceRounds& order, std::shared_ptr<NodeJob> job) : order_(order), job_(std::move(job)) {
   const auto lanes = static_cast<std::uint16_t>(job_->lanes());
   for (std::uint16_t lane = 0; lane < lanes; ++lane) {
-    const std::uint64_t chunks = LaneChunks(job_->view().layout, job_->view().start, lane, lanes).size();
+    const std::uint64_t chunks = LaneChunks::count(job_->layout(), lane, lanes);
     const std::uint64_t events = chunks * kWorkerEventsPerChunk + kWorkerEventsPerRound;
     buffers_.push_back(chunks == 0 ? nullptr : TraceBuffer::for_events(order.first, order.last, events));
   }

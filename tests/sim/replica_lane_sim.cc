@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kMaxExchangeNs = 2 * kMs, kMaxNoticeNs = 5 * kMs, kRetryNs = 20 * kMs;
 constexpr std::uint64_t kTimeoutNs = 10'000 * kMs;  // [worker] collective_timeout_ms
-constexpr std::uint64_t kPartPatienceNs = AllreduceLane::kPartingPatienceMs * kMs;
+constexpr std::uint64_t kPartPatienceNs = kPartingPatienceMs * kMs;
 
 }  // namespace
 

@@ -100,7 +100,7 @@ class ReplicaViewSim : public std::enable_shared_from_this<ReplicaViewSim> {
   void after(std::uint64_t delay_ns, std::function<void()> action);
   ReplicaArrays arrays() const { return {job_->parameters(), state_->slots(), state_->steps()}; }
   std::uint32_t node() const { return job_->spec().node.value; }
-  bool keeps_checkpoints() const { return AllreduceLane::keeps_checkpoints(job_->spec().node); }
+  bool keeps_checkpoints() const { return tributary::keeps_checkpoints(job_->spec().node); }
   std::uint32_t values_from() const { return job_->spec().values_from.value; }
 
   JobWorld& world_;

@@ -238,7 +238,7 @@ void WorkerSim::open(const std::shared_ptr<NodeJob>& job) {
     }
     for (std::uint16_t index = 0; index < world_.scenario.lanes; ++index) {
       const auto lanes = static_cast<std::uint16_t>(world_.scenario.lanes);
-      if (LaneChunks(job->view().layout, job->view().start, index, lanes).size() == 0) continue;
+      if (LaneChunks::count(layout, index, lanes) == 0) continue;
       lanes_.push_back(std::make_unique<WorkerLaneSim>(world_, *this, job, index));
     }
   });

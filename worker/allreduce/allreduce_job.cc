@@ -23,13 +23,14 @@ struct ValuesHeader {
 
 }  // namespace
 
-AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceLane& lane)
+AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, const AllreduceMeans& means)
     : job_(std::move(job)),
       view_(job_->view()),
-      lane_(lane),
-      timeout_(lane.config().collective_timeout_ms),
+      means_(means),
+      lane_(means.lane),
+      timeout_(means.config.collective_timeout_ms),
       address_key_(job_->spec().allreduce_devices ? kDevicesKey : kHostKey),
-      progress_(job_, lane, timeout_),
+      progress_(job_, lane_, timeout_),
       buckets_(*job_, RingShape::of(job_->spec()).size, progress_) {
   conductor_ = start_thread("conductor", lane_.logger(), [this] { conduct(); });
 }
@@ -118,8 +119,8 @@ Status AllreduceJob::begin() {
                                        std::to_string(kMaxMembers) + "; use algorithm = \"hierarchical\"");
   }
   state_ = std::make_unique<ReplicaState>(view_.plan, view_.layout, job_->parameters());
-  if (AllreduceLane::keeps_checkpoints(spec.node) && !lane_.config().store_path.empty()) {
-    checkpointer_ = std::make_unique<Checkpointer>(lane_.config().store_path, view_.plan->config, view_.layout,
+  if (keeps_checkpoints(spec.node) && !means_.config.store_path.empty()) {
+    checkpointer_ = std::make_unique<Checkpointer>(means_.config.store_path, view_.plan->config, view_.layout,
                                                    view_.start, *state_, lane_.logger());
   }
   Status done = open_rings();
@@ -139,7 +140,7 @@ Status AllreduceJob::open_rings() {
   const NodeJobSpec& spec = job_->spec();
   std::shared_ptr<GlooDevice> device;
   if (view_.nodes > 1) {
-    auto created = GlooDevice::create(lane_.config().address);
+    auto created = GlooDevice::create(means_.config.address);
     if (!created) return tl::unexpected(created.error());
     device = std::move(*created);
   }
@@ -165,7 +166,7 @@ Status AllreduceJob::open_rings() {
   }
   progress_.publish(spec.node.value, published.value);
   exchange_->begin_connecting();
-  if (view_.nodes > 1) lane_.port().publish(published);
+  if (view_.nodes > 1) means_.port.publish(published);
   return {};
 }
 
@@ -173,7 +174,7 @@ std::unique_ptr<BucketExchange> AllreduceJob::make_exchange() {
   if (const auto& devices = job_->spec().allreduce_devices) {
     return std::make_unique<DeviceExchange>(devices, view_, buckets_, lane_.logger());
   }
-  return std::make_unique<HostExchange>(*job_, lane_, progress_, *state_, buckets_);
+  return std::make_unique<HostExchange>(*job_, means_, progress_, *state_, buckets_);
 }
 
 Status AllreduceJob::connect() {
@@ -193,11 +194,11 @@ Status AllreduceJob::first_values() {
   if (job_->spec().init()) {
     return progress_.await([this] { return has_initial_; });
   }
-  if (lane_.config().store_path.empty()) {
+  if (means_.config.store_path.empty()) {
     return fail(ErrorCode::kStore, "the job is to go on from round " + std::to_string(view_.start.value) +
                                        ", but this worker keeps no checkpoints; set [store] path in worker.toml");
   }
-  return ReplicaCheckpoints(lane_.config().store_path, view_.plan->config, *view_.layout)
+  return ReplicaCheckpoints(means_.config.store_path, view_.plan->config, *view_.layout)
       .read(view_.start, {job_->parameters(), state_->slots(), state_->steps()});
 }
 
@@ -242,7 +243,7 @@ void AllreduceJob::end() {
   const bool parting = progress_.await_close() == Phase::kParting;
   if (exchange_) {
     exchange_->stop([&] {
-      const Status met = parting ? control_->meet(milliseconds(AllreduceLane::kPartingPatienceMs)) : Status();
+      const Status met = parting ? control_->meet(milliseconds(kPartingPatienceMs)) : Status();
       if (!met) {
         lane_.logger()->info("job '{}': {} does not wait for the others any more: {}", view_.name(), progress_.place(),
                              met.error().message);
@@ -252,7 +253,7 @@ void AllreduceJob::end() {
   if (parting) {
     Status saved = checkpointer_ ? exchange_->save(*state_) : Status();
     // Only when both neighbours have all they need of this node may its connections close.
-    const Status parted = control_->say_goodbye(milliseconds(AllreduceLane::kPartingPatienceMs));
+    const Status parted = control_->say_goodbye(milliseconds(kPartingPatienceMs));
     if (!parted && parted.error().code != ErrorCode::kStopped) {
       lane_.logger()->info("job '{}': {} leaves without the others' goodbye: {}", view_.name(), progress_.place(),
                            parted.error().message);
@@ -278,7 +279,7 @@ Status AllreduceJob::last_checkpoint() {
 
 // saved: the state that the view ended with, or why not. newest: the checkpoint that there is if it is not.
 SnapshotDone AllreduceJob::outcome_of(const Status& saved, Round newest) const {
-  if (lane_.config().store_path.empty()) return {view_.job, view_.view, Round(), true, 0, {}};
+  if (means_.config.store_path.empty()) return {view_.job, view_.view, Round(), true, 0, {}};
   const Round reached = std::max(Round(job_->min_version().value), view_.start);
   if (saved) return {view_.job, view_.view, reached, true, 0, {}};
   std::string text = "node " + std::to_string(job_->spec().node.value) + "'s checkpoint of round " +

@@ -16,7 +16,7 @@
 #include <memory>
 #include <thread>
 
-#include "worker/allreduce/allreduce_lane.h"
+#include "worker/allreduce/allreduce_means.h"
 #include "worker/allreduce/checkpointer.h"
 #include "worker/allreduce/host_exchange.h"
 #include "worker/allreduce/node_buckets.h"
@@ -28,8 +28,8 @@ class AllreduceJob {
  public:
   static constexpr std::size_t kMaxMembers = kMaxTailMembers;  // of a ring
 
-  AllreduceJob(std::shared_ptr<NodeJob> job, AllreduceLane& lane);
-  ~AllreduceJob();  // aborts work that is still under way
+  AllreduceJob(std::shared_ptr<NodeJob> job, const AllreduceMeans& means);  // means outlive this
+  ~AllreduceJob();                                                          // aborts work that is still under way
   AllreduceJob(const AllreduceJob&) = delete;
   AllreduceJob& operator=(const AllreduceJob&) = delete;
 
@@ -64,7 +64,8 @@ class AllreduceJob {
 
   const std::shared_ptr<NodeJob> job_;
   const ViewPlan& view_;  // of job_
-  AllreduceLane& lane_;
+  const AllreduceMeans& means_;
+  NodeLane& lane_;  // of means_
   const std::chrono::milliseconds timeout_;
   const char* const address_key_;  // of this node's kind of exchange
   ViewProgress progress_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "common/base/clock.h"
-#include "worker/allreduce/allreduce_job.h"
 
 namespace tributary {
 
@@ -21,10 +20,7 @@ Result<std::unique_ptr<AllreduceLane>> AllreduceLane::start(WorkerConfig config,
 
 AllreduceLane::AllreduceLane(WorkerConfig config, WorkerLaneListener& listener, AllreducePort& port, Logger logger,
                              Bells bells, std::uint16_t streams)
-    : NodeLane(listener, std::move(logger), std::move(bells)),
-      config_(std::move(config)),
-      streams_(streams),
-      port_(port) {}
+    : NodeLane(listener, std::move(logger), std::move(bells)), means_{*this, std::move(config), streams, port} {}
 
 AllreduceLane::~AllreduceLane() {
   stop();
@@ -46,7 +42,7 @@ std::uint64_t AllreduceLane::bytes_needed(const NodeJobSpec& spec) {
 void AllreduceLane::open(std::shared_ptr<NodeJob> job) {
   jobs_held_.fetch_add(1, std::memory_order_acq_rel);
   command([this, job = std::move(job)] {
-    jobs_.push_back(std::make_unique<AllreduceJob>(job, *this));
+    jobs_.push_back(std::make_unique<AllreduceJob>(job, means_));
     std::erase_if(early_, [&](const PeerAddress& address) {
       const bool ours = address.job == job->view().job && address.view == job->view().view;
       if (ours) jobs_.back()->peer_address(address);
@@ -82,7 +78,8 @@ void AllreduceLane::close(std::shared_ptr<NodeJob> job, bool clean) {
       if (!clean) return;
       jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
       if (job->spec().node.value == 0) {
-        port_.checkpointed({job->view().job, job->view().view, {}, false, 0, "node 0's lane could not begin the view"});
+        means_.port.checkpointed(
+            {job->view().job, job->view().view, {}, false, 0, "node 0's lane could not begin the view"});
       }
       return;
     }
@@ -97,7 +94,7 @@ void AllreduceLane::finish_closing() {
     if (!entry.owes_outcome || !entry.job->has_outcome()) continue;
     entry.owes_outcome = false;
     // Done before the worker can be taken for idle.
-    if (entry.job->job()->spec().node.value == 0) port_.checkpointed(entry.job->outcome());
+    if (entry.job->job()->spec().node.value == 0) means_.port.checkpointed(entry.job->outcome());
     jobs_keeping_.fetch_sub(1, std::memory_order_acq_rel);
   }
   std::erase_if(closing_, [&](Closing& entry) {

@@ -22,34 +22,14 @@
 #include "common/base/result.h"
 #include "common/config/config.h"
 #include "common/wire/messages.h"
-#include "worker/node/node_lane.h"
+#include "worker/allreduce/allreduce_job.h"
+#include "worker/allreduce/allreduce_means.h"
 
 namespace tributary {
 
-class AllreduceJob;
-
-// PeerAddress::key of such jobs.
-inline constexpr char kHostKey[] = "gloo";     // an address of a node that adds up in host memory
-inline constexpr char kDevicesKey[] = "nccl";  // of one that does it on devices
-inline constexpr char kOfferKey[] = "offer";   // to do that; not for the lane (worker/device_agreement.h)
-
-// The way to the coordinator, which forwards the message to the view's other workers.
-class AllreducePort {
- public:
-  virtual ~AllreducePort() = default;
-  virtual void publish(const PeerAddress& address) = 0;  // on the lane's threads
-  // Node 0 reports, once after a clean close(), whether the view's last state was written. round: of the checkpoint on
-  // its disk (0: this worker writes none).
-  virtual void checkpointed(const SnapshotDone& done) = 0;  // on the lane's threads
-};
-
 class AllreduceLane final : public NodeLane {
  public:
-  static constexpr std::uint64_t kPartingPatienceMs = 20'000;
   static constexpr std::size_t kMaxEarly = 1024;  // addresses of views that are not open here
-  // All nodes have the same state; so many of them write it, that a disk may be lost.
-  static constexpr std::uint32_t kCheckpointNodes = 2;
-  static constexpr bool keeps_checkpoints(NodeRank node) { return node.value < kCheckpointNodes; }
 
   // config.address: of this machine, a number or a name; the other nodes connect to it. config.collective_timeout_ms:
   // from the moment all nodes have contributed to a bucket (waiting for another node's trainers is no fault); also how
@@ -64,11 +44,6 @@ class AllreduceLane final : public NodeLane {
   void peer_address(PeerAddress address);  // may come before open()
   void close(std::shared_ptr<NodeJob> job, bool clean);
 
-  // For its jobs.
-  const WorkerConfig& config() const { return config_; }
-  std::uint16_t streams() const { return streams_; }
-  AllreducePort& port() { return port_; }
-
   // Memory of a job besides its shared memory: optimizer state and staging (and a copy for checkpoints).
   static std::uint64_t bytes_needed(const NodeJobSpec& spec);
 
@@ -78,9 +53,7 @@ class AllreduceLane final : public NodeLane {
   void run() override;
   void finish_closing();
 
-  const WorkerConfig config_;
-  const std::uint16_t streams_;
-  AllreducePort& port_;
+  const AllreduceMeans means_;  // of its jobs
 
   // The thread's.
   struct Closing {

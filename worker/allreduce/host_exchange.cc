@@ -25,12 +25,12 @@ std::uint64_t HostExchange::staging_bytes(const Layout& layout, std::size_t memb
   return streams * members * (std::min(layout.chunk_elements(), layout.flat_elements()) + kTailParts) * sizeof(float);
 }
 
-HostExchange::HostExchange(const NodeJob& job, const AllreduceLane& lane, ViewProgress& progress, ReplicaState& state,
+HostExchange::HostExchange(const NodeJob& job, const AllreduceMeans& means, ViewProgress& progress, ReplicaState& state,
                            BucketOutput& output)
     : job_(job),
-      lane_(lane),
+      means_(means),
       shape_(RingShape::of(job.spec())),
-      streams_(streams_of(lane.streams(), job.layout().chunks())),
+      streams_(streams_of(means.streams, job.layout().chunks())),
       progress_(progress),
       state_(state),
       output_(output),
@@ -40,12 +40,12 @@ HostExchange::HostExchange(const NodeJob& job, const AllreduceLane& lane, ViewPr
 
 Status HostExchange::open(std::shared_ptr<GlooDevice> device, Addresses& mine) {
   if (!device && shape_.size > 1) {
-    auto created = GlooDevice::create(lane_.config().address);
+    auto created = GlooDevice::create(means_.config.address);
     if (!created) return tl::unexpected(created.error());
     device = std::move(*created);
   }
   GlooRing::Options options{.size = shape_.size};
-  options.timeout = std::chrono::milliseconds(lane_.config().collective_timeout_ms);
+  options.timeout = std::chrono::milliseconds(means_.config.collective_timeout_ms);
   const std::uint64_t staging = staging_bytes(job_.layout(), 1, 1) / sizeof(float);
   for (std::uint16_t stream = 0; stream < streams_; ++stream) {
     for (std::uint32_t index = 0; index < shape_.here; ++index) {
@@ -62,7 +62,7 @@ Status HostExchange::open(std::shared_ptr<GlooDevice> device, Addresses& mine) {
 
 void HostExchange::begin_connecting() {
   for (const auto& member : members_) {
-    member->thread = start_thread("member", lane_.logger(), [this, &m = *member] {
+    member->thread = start_thread("member", means_.lane.logger(), [this, &m = *member] {
       const Status ran = contained([&]() -> Status { return run_member(m), Status{}; });
       if (!ran) output_.exchange_failed("a member of a ring", ran.error());
     });
@@ -86,9 +86,9 @@ void HostExchange::notice(std::uint64_t now_ms) {
       continue;
     }
     member->noticed_ms.store(since, std::memory_order_relaxed);
-    lane_.logger()->info("job '{}': bucket {} of round {} has waited {} s for other nodes", job_.view().name(),
-                         member->chunk.load(std::memory_order_relaxed), member->round.load(std::memory_order_relaxed),
-                         (now_ms - since) / 1000);
+    means_.lane.logger()->info("job '{}': bucket {} of round {} has waited {} s for other nodes", job_.view().name(),
+                               member->chunk.load(std::memory_order_relaxed),
+                               member->round.load(std::memory_order_relaxed), (now_ms - since) / 1000);
   }
 }
 

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "worker/allreduce/allreduce_lane.h"
+#include "worker/allreduce/allreduce_means.h"
 #include "worker/allreduce/bucket_exchange.h"
 #include "worker/allreduce/gloo_ring.h"
 #include "worker/allreduce/view_progress.h"
@@ -41,7 +41,7 @@ class HostExchange final : public BucketExchange {
   static constexpr std::uint16_t kMaxStreams = 16;
 
   // All outlive this.
-  HostExchange(const NodeJob& job, const AllreduceLane& lane, ViewProgress& progress, ReplicaState& state,
+  HostExchange(const NodeJob& job, const AllreduceMeans& means, ViewProgress& progress, ReplicaState& state,
                BucketOutput& output);
 
   static std::uint16_t streams_of(std::uint16_t wanted, std::size_t chunks);
@@ -84,7 +84,7 @@ class HostExchange final : public BucketExchange {
   Status finish_bucket(Member& member, ChunkIndex chunk, Round round, std::uint64_t digest);
 
   const NodeJob& job_;
-  const AllreduceLane& lane_;
+  const AllreduceMeans& means_;
   const RingShape shape_;
   const std::uint16_t streams_;
   ViewProgress& progress_;

@@ -51,9 +51,11 @@ class NodeBuckets final : public BucketOutput {
   // From start() on.
   BucketExchange* exchange_ = nullptr;
   Checkpointer* checkpointer_ = nullptr;
-  LaneChunks buckets_;  // ViewProgress's lock guards them
-  NodeGather gather_;   // and this
-  ReadyScan ready_;     // the lane's
+  // ViewProgress's lock guards both. But between ready() and stepped() the exchange's threads read a bucket's settings
+  // without the lock, and its numbers and range never change.
+  LaneChunks buckets_;
+  NodeGather gather_;
+  ReadyScan ready_;  // the lane's
 };
 
 }  // namespace tributary

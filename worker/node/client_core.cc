@@ -176,6 +176,7 @@ void ClientCore::initial_values_ready(std::uint64_t now_ns) {
 }
 
 void ClientCore::gradient_ready(LaneChunk& chunk, std::uint64_t now_ns, bool last) {
+  if (leaving_) return;  // devices were still at it when the view ended: the round will not be completed
   LaneChunk::Flight& flight = chunk.flight;
   TRIB_ASSERT(flight.idle() && chunk.gradient.round.value == flight.version.value + 1);
   flight.round = chunk.gradient.round;

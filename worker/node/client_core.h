@@ -120,7 +120,7 @@ class ClientCore {
   // The initial values are there, of all chunks that this node gives them of.
   void initial_values_ready(std::uint64_t now_ns);
   // LaneChunk::gradient has the frame of the chunk's next round, with the residual if Flight::wants_residual says so.
-  // REQUIRES: idle. last: Push::last.
+  // REQUIRES: idle, or keep_residuals() was called: then it comes too late. last: Push::last.
   void gradient_ready(LaneChunk& chunk, std::uint64_t now_ns, bool last = false);
 
   // From connection `from`. Anything that does not fit what is open is counted as stale and dropped.

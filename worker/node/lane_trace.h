@@ -42,7 +42,7 @@ class WorkerLaneTrace {
     buffer_->record(TraceKind::kArrived, chunk.whole, Round(version.value), std::min(arrived_[chunk.place], now_ns),
                     now_ns);
   }
-  // Nothing of the round that was reduced last is under way any more. Arguments: the pace meter's totals by then.
+  // Nothing of the round that was reduced last is under way any more (of no chunk in particular). Arguments: the pace meter's totals by then.
   void metered(std::uint64_t compute_ns, std::uint64_t network_ns) {
     buffer_->record(TraceKind::kMeterCompute, ChunkIndex(), round_, 0, compute_ns);
     buffer_->record(TraceKind::kMeterReduce, ChunkIndex(), round_, 0, reduced_ns_);

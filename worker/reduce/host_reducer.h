@@ -31,7 +31,7 @@ namespace tributary {
 class HostReducer final : public NodeReducer {
  public:
   // gradients: every local rank's flat array (Layout::flat_elements() values), in rank order; parameters: the node's
-  // flat array. They outlive the reducer. One null pointer: that rank writes its gradients into the ring (REQUIRES: a
+  // flat array. They and `chunks` outlive the reducer. One null pointer: that rank writes its gradients into the ring (REQUIRES: a
   // ring, fp32). model_ranks: of the ranks; empty: each holds everything. std::bad_alloc: there is no memory for the
   // frames.
   HostReducer(const LaneChunks& chunks, std::vector<const float*> gradients, float* parameters, EncodingSpec push,

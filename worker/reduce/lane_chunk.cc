@@ -1,5 +1,6 @@
 #include "worker/reduce/lane_chunk.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -7,8 +8,14 @@
 
 namespace tributary {
 
+std::size_t LaneChunks::count(const Layout& layout, std::uint16_t index, std::uint16_t lanes) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(layout.owners(), [&](ChunkOwner owner) { return owner.lane.value % lanes == index; }));
+}
+
 LaneChunks::LaneChunks(std::shared_ptr<const Layout> layout, Round start, std::uint16_t index, std::uint16_t lanes)
     : layout_(std::move(layout)), start_(start), places_(layout_->chunks(), kNone) {
+  chunks_.reserve(count(*layout_, index, lanes));
   std::map<std::pair<std::uint16_t, std::uint16_t>, ConnectionIndex> known;
   for (std::uint32_t c = 0; c < layout_->chunks(); ++c) {
     const ChunkIndex number(c);

@@ -110,6 +110,7 @@ Status NodeGather::on_tensor(std::uint32_t rank, std::size_t tensor, Round round
 }
 
 void NodeGather::complete(LaneChunk& chunk) {
+  TRIB_ASSERT(chunk.gradient.frame.empty());  // rounds do not overlap
   LaneChunk::Gather& gather = chunk.gather;
   const SaidSettings said = settings_of(chunk);
   const bool differs = std::ranges::any_of(said, [](const StepSettings& each) { return each != StepSettings(); });

@@ -26,8 +26,8 @@ class NodeGather {
   static void answered(LaneChunk& chunk) { chunk.gather.open = true; }
 
   // Local rank `rank` called ready for `tensor`. Appends the chunks that became complete to `out`, in flat order, with
-  // round, weight and settings in LaneChunk::gradient. An error is that trainer's mistake, worded for it; the job cannot
-  // continue.
+  // round, weight and settings in LaneChunk::gradient. An error is that trainer's mistake, worded for it; the job
+  // cannot continue.
   Status on_tensor(std::uint32_t rank, std::size_t tensor, Round round, std::uint64_t weight,
                    const StepSettings& settings, std::vector<LaneChunk*>& out);
 

@@ -36,9 +36,9 @@ class ReduceListener {
 class NodeReducer {
  public:
   virtual ~NodeReducer() = default;
-  // All local ranks' gradients of `chunk` are final, for the round and of the weight that LaneChunk::gradient says. Calls
-  // reduced() now (host) or later from poll() (devices). The host backend with one rank and fp32 lends the trainer's own
-  // memory: no copy.
+  // All local ranks' gradients of `chunk` are final, for the round and of the weight that LaneChunk::gradient says.
+  // Calls reduced() now (host) or later from poll() (devices). The host backend with one rank and fp32 lends the
+  // trainer's own memory: no copy.
   virtual void reduce(LaneChunk& chunk, bool with_residual) = 0;
   // An answer. `full`: fp32 parameters, whatever the job's pull encoding (the first answer of a view); else in the pull
   // encoding. `payload` is valid during the call only. Calls delivered() now or later.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/quantity.h"
+#include "server/coordinator/job/view_messages.h"
 
 namespace tributary {
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/coordinator/job/coordinated_job.h"
+#include "server/coordinator/job/view_messages.h"
 
 namespace tributary {
 namespace {

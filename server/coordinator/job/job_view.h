@@ -1,5 +1,4 @@
-// A view of a job in the coordinator: its members, its start, and its messages to servers and nodes. And the facts
-// between two views. Pure data.
+// A view of a job in the coordinator: its members and its start. And the facts between two views. Pure data.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +14,6 @@
 
 namespace tributary {
 
-class JobLedger;
-
 // The time between two views: the servers' state of the last one, and the servers that have yet to report theirs.
 struct BetweenViews {
   KeptShards kept;
@@ -30,9 +27,5 @@ struct JobView {
   std::optional<RoundGate> gate;  // if the job has one
   FirstRank first = {};
 };
-
-OpenJob open_message(const JobLedger& ledger, const JobView& view, std::uint16_t shard);
-// REQUIRES: the node is a member.
-JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::uint32_t node);
 
 }  // namespace tributary

@@ -7,6 +7,7 @@
 
 #include "common/base/printed.h"
 #include "common/wire/redo_plan.h"
+#include "server/coordinator/job/view_messages.h"
 
 namespace tributary {
 namespace {

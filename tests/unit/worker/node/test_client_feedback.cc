@@ -62,6 +62,8 @@ TEST_CASE("a node that leaves sends every residual within its window until each 
   const Push& push = client.out.pushes[0].second;
   CHECK(push.residual == ResidualUse::kAlone);
   CHECK(push.round == Round(0));
+  client.ready(1, 1);  // of devices that were still at it when the view ended
+  CHECK(client.out.pushes.size() == 1);
   const auto kept = [&](std::uint32_t chunk) {
     client.core.on_ack(ConnectionIndex(0), Ack{client.key(chunk), Round(0), true}, client.now);
   };

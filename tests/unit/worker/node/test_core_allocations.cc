@@ -133,6 +133,7 @@ class Loop final : public ClientOutput, public ShardOutput {
   std::span<const std::byte> initial_values(const LaneChunk&) override { return initial_; }
   void residual_restored(LaneChunk&, std::span<const std::byte>) override { ++faults; }
   void answered(LaneChunk& chunk, const Answer&, bool, std::span<const std::byte>) override {
+    chunk.gradient.frame = {};
     NodeGather::answered(chunk);
   }
   void refused(const ErrorReply&) override { ++faults; }

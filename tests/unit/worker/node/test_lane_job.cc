@@ -19,11 +19,12 @@ class Output final : public WorkerLaneOutput {
     if (const auto* push = std::get_if<Push>(&message)) pushes.push_back(*push);
     return true;
   }
-  void refused(const std::string& line) override { FAIL(line); }
+  void refused(const std::string& line) override { refusals.push_back(line); }
   void failed(LaneFailure failure) override { FAIL(failure.error.message); }
 
   std::uint64_t now = 1'000'000;
   std::vector<Push> pushes;
+  std::vector<std::string> refusals;
 };
 
 // A node of one rank and one chunk, which has a tensor of each of two groups.
@@ -88,6 +89,17 @@ TEST_CASE("a residual that is saved at a stop says no settings, whatever the nex
   REQUIRE(node.output.pushes.size() == 2);
   CHECK(node.output.pushes[1].residual == ResidualUse::kAlone);
   CHECK(node.output.pushes[1].settings.empty());
+  CHECK(node.output.refusals.empty());
+}
+
+TEST_CASE("a server's words about a chunk that the lane does not have are refused, and end nothing") {
+  Node node;
+  const ChunkKey other{JobId(5), ViewId(2), NodeRank(0), ChunkIndex(7)};
+  node.job->receive(ConnectionIndex(0), Ack{other, Round(1)}, {});
+  node.job->receive(ConnectionIndex(0), ErrorReply{other, Round(1), ErrorCode::kWrongRound, "wrong"}, {});
+  REQUIRE(node.output.refusals.size() == 2);
+  CHECK(node.output.refusals[1] == "a server sent something about chunk 7, which is not this lane's");
+  CHECK_FALSE(node.job->failed());
 }
 
 }  // namespace tributary::lane_job_test

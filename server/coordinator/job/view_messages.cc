@@ -1,8 +1,6 @@
-#include "server/coordinator/job/job_view.h"
+#include "server/coordinator/job/view_messages.h"
 
 #include <iterator>
-
-#include "server/coordinator/job/job_ledger.h"
 
 namespace tributary {
 
