@@ -96,7 +96,7 @@ void Session::Impl::find_lanes() {
   for (std::size_t t = 0; t < lanes_of.size(); ++t) {
     const auto [begin, end] = layout().chunks_of(t);
     for (std::uint32_t c = begin; c < end && lanes_of[t].size() < lanes; ++c) {
-      const auto lane = static_cast<std::uint16_t>(layout().owner(ChunkIndex(c)).lane.value % lanes);
+      const std::uint16_t lane = layout().owner(ChunkIndex(c)).worker_lane(lanes);
       if (std::ranges::find(lanes_of[t], lane) == lanes_of[t].end()) lanes_of[t].push_back(lane);
     }
   }

@@ -65,6 +65,8 @@ struct ChunkOwner {
   ShardIndex shard;
   LaneIndex lane;
   bool operator==(const ChunkOwner&) const = default;
+  // Returns which of a worker's lanes has the chunks of this server lane.
+  std::uint16_t worker_lane(std::uint16_t lanes) const { return static_cast<std::uint16_t>(lane.value % lanes); }
 };
 
 struct ChunkRange {

@@ -27,12 +27,11 @@ AllreduceJob::AllreduceJob(std::shared_ptr<NodeJob> job, const AllreduceMeans& m
     : job_(std::move(job)),
       view_(job_->view()),
       means_(means),
-      lane_(means.lane),
       timeout_(means.config.collective_timeout_ms),
       address_key_(job_->spec().allreduce_devices ? kDevicesKey : kHostKey),
-      progress_(job_, lane_, timeout_),
+      progress_(job_, means_.lane, timeout_),
       buckets_(*job_, RingShape::of(job_->spec()).size, progress_) {
-  conductor_ = start_thread("conductor", lane_.logger(), [this] { conduct(); });
+  conductor_ = start_thread("conductor", means_.lane.logger(), [this] { conduct(); });
 }
 
 AllreduceJob::~AllreduceJob() {
@@ -53,8 +52,8 @@ void AllreduceJob::initial_values() {
 
 void AllreduceJob::peer_address(const PeerAddress& address) {
   if (address.key != address_key_ || address.node.value >= view_.nodes) {
-    lane_.logger()->warn("job '{}': dropped an address that no node of this view can have (key '{}', node {})",
-                         view_.name(), address.key, address.node.value);
+    means_.lane.logger()->warn("job '{}': dropped an address that no node of this view can have (key '{}', node {})",
+                               view_.name(), address.key, address.node.value);
     return;
   }
   progress_.publish(address.node.value, address.value);
@@ -109,7 +108,7 @@ void AllreduceJob::conduct() {
   end();
   has_outcome_.store(true, std::memory_order_release);
   ended_.store(true, std::memory_order_release);
-  lane_.rouse();
+  means_.lane.rouse();
 }
 
 Status AllreduceJob::begin() {
@@ -121,7 +120,7 @@ Status AllreduceJob::begin() {
   state_ = std::make_unique<ReplicaState>(view_.plan, view_.layout, job_->parameters());
   if (keeps_checkpoints(spec.node) && !means_.config.store_path.empty()) {
     checkpointer_ = std::make_unique<Checkpointer>(means_.config.store_path, view_.plan->config, view_.layout,
-                                                   view_.start, *state_, lane_.logger());
+                                                   view_.start, *state_, means_.lane.logger());
   }
   Status done = open_rings();
   if (done) done = connect();
@@ -172,7 +171,7 @@ Status AllreduceJob::open_rings() {
 
 std::unique_ptr<BucketExchange> AllreduceJob::make_exchange() {
   if (const auto& devices = job_->spec().allreduce_devices) {
-    return std::make_unique<DeviceExchange>(devices, view_, buckets_, lane_.logger());
+    return std::make_unique<DeviceExchange>(devices, view_, buckets_, means_.lane.logger());
   }
   return std::make_unique<HostExchange>(*job_, means_, progress_, *state_, buckets_);
 }
@@ -245,8 +244,8 @@ void AllreduceJob::end() {
     exchange_->stop([&] {
       const Status met = parting ? control_->meet(milliseconds(kPartingPatienceMs)) : Status();
       if (!met) {
-        lane_.logger()->info("job '{}': {} does not wait for the others any more: {}", view_.name(), progress_.place(),
-                             met.error().message);
+        means_.lane.logger()->info("job '{}': {} does not wait for the others any more: {}", view_.name(),
+                                   progress_.place(), met.error().message);
       }
     });
   }
@@ -255,8 +254,8 @@ void AllreduceJob::end() {
     // Only when both neighbours have all they need of this node may its connections close.
     const Status parted = control_->say_goodbye(milliseconds(kPartingPatienceMs));
     if (!parted && parted.error().code != ErrorCode::kStopped) {
-      lane_.logger()->info("job '{}': {} leaves without the others' goodbye: {}", view_.name(), progress_.place(),
-                           parted.error().message);
+      means_.lane.logger()->info("job '{}': {} leaves without the others' goodbye: {}", view_.name(), progress_.place(),
+                                 parted.error().message);
     }
     if (saved && checkpointer_) saved = last_checkpoint();
     outcome_ = outcome_of(saved, checkpointer_ ? std::max(checkpointer_->written(), view_.start) : view_.start);

@@ -65,7 +65,6 @@ class AllreduceJob {
   const std::shared_ptr<NodeJob> job_;
   const ViewPlan& view_;  // of job_
   const AllreduceMeans& means_;
-  NodeLane& lane_;  // of means_
   const std::chrono::milliseconds timeout_;
   const char* const address_key_;  // of this node's kind of exchange
   ViewProgress progress_;

@@ -138,20 +138,20 @@ void ClientCore::send_push(const LaneChunk& chunk) {
 }
 
 void ClientCore::acknowledge(LaneChunk& chunk, std::uint64_t now_ns) {
-  TRIB_ASSERT(in_flight_ >= chunk.flight.in_flight);
-  in_flight_ -= chunk.flight.in_flight;
+  LaneChunk::Flight& flight = chunk.flight;
+  TRIB_ASSERT(in_flight_ >= flight.in_flight);
+  in_flight_ -= flight.in_flight;
   // A pull's answer may have waited for somebody's initial values, and a repeated push cannot tell which copy was
   // meant: neither says anything about the link.
-  const bool tells = (chunk.flight.delivered || chunk.flight.redo) && !chunk.flight.retransmitted;
-  window_.on_acknowledged(chunk.flight.in_flight, chunk.flight.sent_ns, now_ns,
-                          tells && !no_link_[chunk.connection.value]);
+  const bool tells = (flight.delivered || flight.redo) && !flight.retransmitted;
+  window_.on_acknowledged(flight.in_flight, flight.sent_ns, now_ns, tells && !no_link_[chunk.connection.value]);
   if (tells) {
-    const auto elapsed = static_cast<double>(now_ns - chunk.flight.sent_ns);
+    const auto elapsed = static_cast<double>(now_ns - flight.sent_ns);
     double& smoothed = smoothed_ns_[chunk.connection.value];
     smoothed = smoothed == 0.0 ? elapsed : smoothed + kSmoothing * (elapsed - smoothed);
-    if (metered(chunk)) pushed_.on_bytes(chunk.flight.in_flight, now_ns);
+    if (metered(chunk)) pushed_.on_bytes(flight.in_flight, now_ns);
   }
-  chunk.flight.in_flight = 0;
+  flight.in_flight = 0;
 }
 
 void ClientCore::set_held(LaneChunk& chunk, std::uint64_t bytes) {
@@ -189,24 +189,24 @@ void ClientCore::gradient_ready(LaneChunk& chunk, std::uint64_t now_ns, bool las
 void ClientCore::on_ack(ConnectionIndex, const Ack& ack, std::uint64_t now_ns) {
   LaneChunk* chunk = hear(ack.key, now_ns);
   if (!chunk) return;
+  LaneChunk::Flight& flight = chunk->flight;
   if (leaving_) {
-    if (chunk->flight.phase != Phase::kSent || !ack.residual_kept || ack.round.value != chunk->flight.version.value) {
+    if (flight.phase != Phase::kSent || !ack.residual_kept || ack.round.value != flight.version.value) {
       ++stats_.stale;
       return;
     }
     acknowledge(*chunk, now_ns);
     return residual_kept(*chunk, now_ns);
   }
-  const bool waits = chunk->flight.phase == Phase::kSent || chunk->flight.phase == Phase::kHeld;
-  if (chunk->flight.redo && ack.applied && ack.round == chunk->flight.round && waits)
-    return redo_applied(*chunk, now_ns);
-  const bool open = (chunk->flight.delivered || chunk->flight.redo) && ack.round == chunk->flight.round;
-  if (open && chunk->flight.phase == Phase::kSent) {
-    const std::uint64_t bytes = chunk->flight.in_flight;
+  const bool waits = flight.phase == Phase::kSent || flight.phase == Phase::kHeld;
+  if (flight.redo && ack.applied && ack.round == flight.round && waits) return redo_applied(*chunk, now_ns);
+  const bool open = (flight.delivered || flight.redo) && ack.round == flight.round;
+  if (open && flight.phase == Phase::kSent) {
+    const std::uint64_t bytes = flight.in_flight;
     acknowledge(*chunk, now_ns);
     set_held(*chunk, bytes);
-    chunk->flight.phase = Phase::kHeld;
-    chunk->flight.sent_ns = now_ns;
+    flight.phase = Phase::kHeld;
+    flight.sent_ns = now_ns;
     pump(now_ns);
   } else {
     ++stats_.stale;
@@ -220,11 +220,12 @@ void ClientCore::residual_kept(LaneChunk& chunk, std::uint64_t now_ns) {
 }
 
 void ClientCore::redo_applied(LaneChunk& chunk, std::uint64_t now_ns) {
-  if (chunk.flight.phase == Phase::kSent) acknowledge(chunk, now_ns);
+  LaneChunk::Flight& flight = chunk.flight;
+  if (flight.phase == Phase::kSent) acknowledge(chunk, now_ns);
   set_held(chunk, 0);
-  chunk.flight.retransmitted = false;
-  chunk.flight.redo = chunk.flight.round.value < job_.start().value;
-  chunk.flight.round = chunk.flight.redo ? chunk.flight.round.next() : Round();
+  flight.retransmitted = false;
+  flight.redo = flight.round.value < job_.start().value;
+  flight.round = flight.redo ? flight.round.next() : Round();
   enqueue(chunk);
   pump(now_ns);
 }
@@ -233,45 +234,45 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
                            std::uint64_t now_ns) {
   LaneChunk* chunk = hear(answer.key, now_ns);
   if (!chunk) return;
-  const bool open = chunk->flight.phase == Phase::kQueued || chunk->flight.phase == Phase::kSent ||
-                    chunk->flight.phase == Phase::kHeld;
-  const std::uint64_t awaited = chunk->flight.delivered ? chunk->flight.round.value : job_.start().value;
+  LaneChunk::Flight& flight = chunk->flight;
+  const bool open = flight.phase == Phase::kQueued || flight.phase == Phase::kSent || flight.phase == Phase::kHeld;
+  const std::uint64_t awaited = flight.delivered ? flight.round.value : job_.start().value;
   // An answer whose residual was lost is as good as lost: the pull is repeated.
-  const bool lacks_residual = !chunk->flight.delivered && answer.residual_sent && !chunk->flight.has_residual;
+  const bool lacks_residual = !flight.delivered && answer.residual_sent && !flight.has_residual;
   // Parameters of an earlier view count as the first ones only.
-  const bool late = answer.same && chunk->flight.delivered;
-  if (!open || leaving_ || chunk->flight.redo || answer.version.value != awaited || lacks_residual || late) {
+  const bool late = answer.same && flight.delivered;
+  if (!open || leaving_ || flight.redo || answer.version.value != awaited || lacks_residual || late) {
     ++stats_.stale;
     return;
   }
   // A delta job's parameters come whole at first. Also later, if a pull was repeated needlessly and reached the server
   // after the next round: they are what the delta would have made.
-  const bool whole = pull_->is_delta() && (!chunk->flight.delivered || answer.encoding == EncodingId::kFp32);
+  const bool whole = pull_->is_delta() && (!flight.delivered || answer.encoding == EncodingId::kFp32);
   const Encoding& expected = whole ? encoding_for(EncodingId::kFp32) : *pull_;
-  if (answer.same && (!chunk->flight.has_earlier() || !payload.empty())) {
-    return output_.refused(ErrorReply{answer.key, chunk->flight.round, ErrorCode::kMalformed,
+  if (answer.same && (!flight.has_earlier() || !payload.empty())) {
+    return output_.refused(ErrorReply{answer.key, flight.round, ErrorCode::kMalformed,
                                       "server answered chunk " + std::to_string(chunk->whole.value) +
                                           " as if this node had its values, which did not say so"});
   }
-  if (!answer.same && chunk->flight.has_earlier() && !chunk->flight.delivered) earlier_fits_ = false;
+  if (!answer.same && flight.has_earlier() && !flight.delivered) earlier_fits_ = false;
   if (answer.same) {
     stats_.bytes_had += chunk->range.elements * sizeof(float);
   } else if (answer.encoding != expected.id() || payload.size() != expected.bytes(chunk->range.elements)) {
     return output_.refused(ErrorReply{
-        answer.key, chunk->flight.round, ErrorCode::kWrongLength,
+        answer.key, flight.round, ErrorCode::kWrongLength,
         "server answered chunk " + std::to_string(chunk->whole.value) + " with " + std::to_string(payload.size()) +
             " bytes of " + std::string(encoding_name(answer.encoding)) + " instead of " +
             std::to_string(expected.bytes(chunk->range.elements)) + " of " + expected.name()});
   }
-  if (chunk->flight.phase == Phase::kQueued) dequeue(*chunk);
-  if (chunk->flight.phase == Phase::kSent) acknowledge(*chunk, now_ns);
+  if (flight.phase == Phase::kQueued) dequeue(*chunk);
+  if (flight.phase == Phase::kSent) acknowledge(*chunk, now_ns);
   set_held(*chunk, 0);
-  if (!chunk->flight.delivered) ++delivered_chunks_;
-  chunk->flight.delivered = true;
-  chunk->flight.repeats = 0;
-  chunk->flight.version = answer.version;
-  chunk->flight.phase = Phase::kIdle;
-  chunk->flight.wants_residual = push_->keeps_residual() && answer.snapshot_round.value == answer.version.value + 1;
+  if (!flight.delivered) ++delivered_chunks_;
+  flight.delivered = true;
+  flight.repeats = 0;
+  flight.version = answer.version;
+  flight.phase = Phase::kIdle;
+  flight.wants_residual = push_->keeps_residual() && answer.snapshot_round.value == answer.version.value + 1;
   ++stats_.answers;
   stats_.bytes_pulled += payload.size();
   if (metered(*chunk)) answered_.on_bytes(payload.size(), now_ns);
@@ -316,16 +317,16 @@ void ClientCore::keep_residuals(std::uint64_t now_ns) {
 void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t now_ns) {
   LaneChunk* chunk = find(resend.key);
   if (!chunk) return;
-  const bool open = (chunk->flight.delivered || chunk->flight.redo) && !leaving_ &&
-                    resend.round == chunk->flight.round &&
-                    (chunk->flight.phase == Phase::kSent || chunk->flight.phase == Phase::kHeld);
+  LaneChunk::Flight& flight = chunk->flight;
+  const bool open = (flight.delivered || flight.redo) && !leaving_ && resend.round == flight.round &&
+                    (flight.phase == Phase::kSent || flight.phase == Phase::kHeld);
   if (!open) {
     ++stats_.stale;
     return;
   }
   ++stats_.resends;
-  chunk->flight.retransmitted = true;
-  if (chunk->flight.phase == Phase::kSent) acknowledge(*chunk, now_ns);
+  flight.retransmitted = true;
+  if (flight.phase == Phase::kSent) acknowledge(*chunk, now_ns);
   set_held(*chunk, 0);
   enqueue(*chunk);
   pump(now_ns);
@@ -361,26 +362,26 @@ void ClientCore::tick(std::uint64_t now_ns) {
   if (now_ns < next_scan_ns_) return;
   next_scan_ns_ = now_ns + options_.scan_interval_ns;
   for (LaneChunk& chunk : chunks_) {
+    LaneChunk::Flight& flight = chunk.flight;
     std::uint64_t patience = 0;
-    const bool pushed = chunk.flight.delivered || chunk.flight.redo;
-    if (chunk.flight.phase == Phase::kSent && pushed && !leaving_) {
+    const bool pushed = flight.delivered || flight.redo;
+    if (flight.phase == Phase::kSent && pushed && !leaving_) {
       patience = options_.acknowledge_timeout_ns +
                  kSmoothedTimes * static_cast<std::uint64_t>(smoothed_ns_[chunk.connection.value]);
-    } else if (chunk.flight.phase == Phase::kSent || chunk.flight.phase == Phase::kHeld) {
-      patience =
-          options_.query_interval_ns * std::min(std::uint64_t{1} << chunk.flight.repeats, options_.kMaxRepeatFactor);
+    } else if (flight.phase == Phase::kSent || flight.phase == Phase::kHeld) {
+      patience = options_.query_interval_ns * std::min(std::uint64_t{1} << flight.repeats, options_.kMaxRepeatFactor);
     } else {
       continue;
     }
-    if (now_ns - std::max(chunk.flight.sent_ns, heard_ns_) < patience) continue;
-    chunk.flight.retransmitted = true;
+    if (now_ns - std::max(flight.sent_ns, heard_ns_) < patience) continue;
+    flight.retransmitted = true;
     if (!pushed || leaving_) {
-      if (std::uint64_t{1} << chunk.flight.repeats < options_.kMaxRepeatFactor) ++chunk.flight.repeats;
+      if (std::uint64_t{1} << flight.repeats < options_.kMaxRepeatFactor) ++flight.repeats;
       send(chunk, now_ns);
     } else {
-      chunk.flight.sent_ns = now_ns;
+      flight.sent_ns = now_ns;
       ++stats_.queries;
-      output_.send(chunk, Query{key(chunk), chunk.flight.round, chunk.flight.redo}, {});
+      output_.send(chunk, Query{key(chunk), flight.round, flight.redo}, {});
     }
   }
 }

@@ -10,7 +10,7 @@ namespace tributary {
 
 std::size_t LaneChunks::count(const Layout& layout, std::uint16_t index, std::uint16_t lanes) {
   return static_cast<std::size_t>(
-      std::ranges::count_if(layout.owners(), [&](ChunkOwner owner) { return owner.lane.value % lanes == index; }));
+      std::ranges::count_if(layout.owners(), [&](ChunkOwner owner) { return owner.worker_lane(lanes) == index; }));
 }
 
 LaneChunks::LaneChunks(std::shared_ptr<const Layout> layout, Round start, std::uint16_t index, std::uint16_t lanes)
@@ -20,7 +20,7 @@ LaneChunks::LaneChunks(std::shared_ptr<const Layout> layout, Round start, std::u
   for (std::uint32_t c = 0; c < layout_->chunks(); ++c) {
     const ChunkIndex number(c);
     const ChunkOwner owner = layout_->owner(number);
-    if (owner.lane.value % lanes != index) continue;
+    if (owner.worker_lane(lanes) != index) continue;
     const auto [connection, added] = known.try_emplace({owner.shard.value, owner.lane.value},
                                                        ConnectionIndex(static_cast<std::uint16_t>(servers_.size())));
     if (added) servers_.push_back(owner);

@@ -81,7 +81,7 @@ class LaneChunks {
  public:
   // Returns how many chunks such a lane has.
   static std::size_t count(const Layout& layout, std::uint16_t index, std::uint16_t lanes);
-  // Takes the chunks of the server lanes l with l % lanes == index, with a connection to each such server lane.
+  // Takes the chunks whose ChunkOwner::worker_lane() is `index`, with a connection to each such server lane.
   // start: the round that the view begins with. layout: of the node.
   LaneChunks(std::shared_ptr<const Layout> layout, Round start, std::uint16_t index = 0, std::uint16_t lanes = 1);
   LaneChunks(const LaneChunks&) = delete;
