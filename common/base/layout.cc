@@ -364,13 +364,18 @@ std::pair<std::uint32_t, std::uint32_t> Layout::chunks_of(std::size_t tensor) co
 }
 
 std::vector<std::uint32_t> Layout::groups_of(ChunkIndex c) const {
-  const auto [first, last] = tensors_of(c);
   std::vector<std::uint32_t> groups;
+  groups_of(c, groups);
+  return groups;
+}
+
+void Layout::groups_of(ChunkIndex c, std::vector<std::uint32_t>& groups) const {
+  groups.clear();
+  const auto [first, last] = tensors_of(c);
   for (std::size_t t = first; t < last; ++t) {
     const auto place = std::ranges::lower_bound(groups, tensors_[t].group);
     if (place == groups.end() || *place != tensors_[t].group) groups.insert(place, tensors_[t].group);
   }
-  return groups;
 }
 
 std::vector<ChunkIndex> Layout::chunks_owned_by(ShardIndex shard, LaneIndex lane) const {

@@ -112,8 +112,9 @@ class Layout {
   // Tensors that overlap chunk c, and chunks that overlap tensor t: half-open index ranges.
   std::pair<std::size_t, std::size_t> tensors_of(ChunkIndex c) const;
   std::pair<std::uint32_t, std::uint32_t> chunks_of(std::size_t tensor) const;
-  // The groups of the tensors that overlap chunk c, ascending.
+  // The groups of the tensors that overlap chunk c, ascending. The second overwrites `groups`, whose memory it uses.
   std::vector<std::uint32_t> groups_of(ChunkIndex c) const;
+  void groups_of(ChunkIndex c, std::vector<std::uint32_t>& groups) const;
   // Convert a part's number of a chunk or tensor to that in the whole layout, and back; none: the part does not have
   // it. In a whole layout the numbers are the same.
   bool is_part() const { return !whole_chunks_.empty(); }

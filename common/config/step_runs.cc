@@ -26,9 +26,9 @@ Status check_groups(const JobConfig& job, std::span<const TensorSpec> tensors) {
   return {};
 }
 
-void step_runs(const JobPlan& plan, const Layout& layout, ChunkIndex chunk, std::uint64_t step, std::uint64_t position,
-               SaidSettings said, std::vector<StepRun>& runs) {
-  runs.clear();
+std::span<const StepRun> StepRuns::of(const JobPlan& plan, const Layout& layout, ChunkIndex chunk, std::uint64_t step,
+                                      std::uint64_t position, SaidSettings said) {
+  runs_.clear();
   const ChunkRange range = layout.chunk(chunk);
   const auto scalars = [&](std::uint32_t group, StepSettings settings) {
     TRIB_ASSERT(group < plan.groups.size());
@@ -40,14 +40,14 @@ void step_runs(const JobPlan& plan, const Layout& layout, ChunkIndex chunk, std:
   };
   if (plan.groups.size() == 1) {
     TRIB_ASSERT(said.size() <= 1);
-    runs.push_back({range.elements, scalars(0, said.empty() ? StepSettings{} : said.front())});
-    return;
+    runs_.push_back({range.elements, scalars(0, said.empty() ? StepSettings{} : said.front())});
+    return runs_;
   }
-  const std::vector<std::uint32_t> groups = layout.groups_of(chunk);
-  TRIB_ASSERT(said.empty() || said.size() == groups.size());
-  std::vector<kernels::StepScalars> of_group;
-  for (std::size_t g = 0; g < groups.size(); ++g) {
-    of_group.push_back(scalars(groups[g], said.empty() ? StepSettings{} : said[g]));
+  layout.groups_of(chunk, groups_);
+  TRIB_ASSERT(said.empty() || said.size() == groups_.size());
+  scalars_.clear();
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    scalars_.push_back(scalars(groups_[g], said.empty() ? StepSettings{} : said[g]));
   }
   const auto [first, last] = layout.tensors_of(chunk);
   std::uint32_t running = 0;
@@ -56,14 +56,15 @@ void step_runs(const JobPlan& plan, const Layout& layout, ChunkIndex chunk, std:
     const bool ends = t + 1 == layout.tensors().size() || layout.tensor_offset(t + 1) >= range.begin + range.elements;
     // The padding behind a tensor is stepped as it is.
     const std::size_t end = ends ? range.elements : layout.tensor_offset(t + 1) - range.begin;
-    if (!runs.empty() && group == running) {
-      runs.back().end = end;
+    if (!runs_.empty() && group == running) {
+      runs_.back().end = end;
       continue;
     }
-    const auto place = std::ranges::lower_bound(groups, group) - groups.begin();
-    runs.push_back({end, of_group[static_cast<std::size_t>(place)]});
+    const auto place = std::ranges::lower_bound(groups_, group) - groups_.begin();
+    runs_.push_back({end, scalars_[static_cast<std::size_t>(place)]});
     running = group;
   }
+  return runs_;
 }
 
 }  // namespace tributary

@@ -2,6 +2,7 @@
 // theirs changes them (docs/torch.md). Each may be left to the job's configuration.
 #pragma once
 
+#include <boost/container/small_vector.hpp>
 #include <span>
 #include <string>
 
@@ -34,6 +35,10 @@ struct StepSettings {
 
 // One for each group of a chunk, or none: all are as the job has them.
 using SaidSettings = std::span<const StepSettings>;
+
+// The same, in memory of its own: that of its holder for a chunk in up to two groups, which is nearly every chunk
+// (weights and biases, say).
+using HeldSettings = boost::container::small_vector<StepSettings, 2>;
 
 // Returns whether steps of `optimizer` can use them: they are sound, and its formula has these values and stays the
 // same.

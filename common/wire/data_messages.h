@@ -75,7 +75,7 @@ struct Push {
   bool redo = false;  // of a round that this server lost: Ack::applied instead of an answer
   GateDecision gate;  // redo, in a job with a gate: the decision about that round
   // Settings of its groups' steps; none: as the job has them.
-  std::vector<StepSettings> settings;
+  HeldSettings settings;
 
   static constexpr auto kWire = TRIB_WIRE(Push);
   static void fields(auto& m, auto&& field) {

@@ -190,13 +190,13 @@ void Lane::receive(zmq::message_t (&frames)[3], int after_routing_id) {
     refused("refused a message: " + permitted.error().message);
     return jobs_.refuse(*from, {}, {}, permitted.error().code, permitted.error().message);
   }
-  struct {
-    zmq::message_t& frame;
-    const PayloadPlace& place;
-  } brought{frames[2], received.place};
-  received.payload = [this, &brought](bool copy) { return take_payload(brought.frame, brought.place, copy); };
   try {
-    jobs_.receive(*from, *message, received);
+    if (received.place.bytes != 0) {
+      received.payload = links_.payload(received.place);
+    } else if (after_routing_id > 1) {
+      received.payload = to_payload(std::move(frames[2]));
+    }
+    jobs_.receive(*from, *message, std::move(received));
   } catch (const std::exception& e) {  // no memory, most likely: the sender gets an error, all others continue
     counters.internal_errors.add();
     jobs_.refuse(*from, {}, {}, ErrorCode::kInternal,
@@ -232,22 +232,6 @@ Status Lane::permit(const zmq::message_t& frame, const DataMessage& message) con
   if (key.node.value < keys.size() && keys[key.node.value] == key_of(frame)) return {};
   return fail(ErrorCode::kInvalidArgument,
               "a message for node " + std::to_string(key.node.value) + " came with a key that is not that node's");
-}
-
-Result<Payload> Lane::take_payload(zmq::message_t& frame, const PayloadPlace& place, bool copy) {
-  LaneCounters& counters = jobs_.counters();
-  if (place.bytes == 0) {
-    counters.socket_payload_bytes.add(frame.size());
-    return to_payload(std::move(frame));
-  }
-  Result<Payload> payload = links_.payload(place);
-  if (!payload) return payload;
-  counters.shared_payload_bytes.add(payload->bytes().size());
-  if (!copy) return payload;
-  auto memory = std::make_unique_for_overwrite<std::byte[]>(payload->bytes().size());
-  std::ranges::copy(payload->bytes(), memory.get());
-  const std::span<std::byte> bytes(memory.get(), payload->bytes().size());
-  return Payload::alone(std::move(memory), bytes);
 }
 
 // A dropped answer is not lost for good: the client queries overdue answers, and gets them again.

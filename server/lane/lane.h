@@ -92,7 +92,6 @@ class Lane final : public QueuedLane, private LaneOutput {
   bool receive_batch();
   void echo(zmq::message_t (&frames)[3], const Push& push);
   void receive(zmq::message_t (&frames)[3], int after_routing_id);
-  Result<Payload> take_payload(zmq::message_t& frame, const PayloadPlace& place, bool copy);
   Status permit(const zmq::message_t& frame, const DataMessage& message) const;
   void run_commands();
   void count_mapped();

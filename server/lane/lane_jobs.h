@@ -86,12 +86,11 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
 
   // The frames and the payload of a message.
   struct Received {
-    int frames = 0;      // header and payload; also those are counted that none of ours has
-    PayloadPlace place;  // instead of the payload
-    // copy: it may be held beyond the answer, when its author writes there again.
-    std::function<Result<Payload>(bool copy)> payload;
+    int frames = 0;           // header and payload; also those are counted that none of ours has
+    PayloadPlace place;       // in memory, if the second frame is missing
+    Result<Payload> payload;  // from the second frame or at the place, not copied; an error: the place is wrong
   };
-  void receive(PeerId from, const DataMessage& message, const Received& received);
+  void receive(PeerId from, const DataMessage& message, Received received);
   void refuse(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message);
 
   // Does the duties between messages and commands. Returns in how many milliseconds to call it again at the latest.
@@ -138,7 +137,7 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
 
   Job* find(JobId job, ViewId view);
   template <class M>
-  void dispatch(PeerId from, const M& message, const Received& received);
+  void dispatch(PeerId from, const M& message, Received& received);
   void refuse_malformed(PeerId from, const ChunkKey& key, Round round, Error error);
   void set_aside(JobId job, ViewId view);
   bool finish_stops(std::uint64_t now_ms);  // true if some wait

@@ -1,4 +1,7 @@
 // Messages of a lane: to the job's core, and back.
+#include <algorithm>
+#include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -6,14 +9,24 @@
 #include "server/lane/lane_jobs.h"
 
 namespace tributary {
+namespace {
 
-void LaneJobs::receive(PeerId from, const DataMessage& message, const Received& received) {
+Payload copy_of(std::span<const std::byte> bytes) {
+  auto memory = std::make_unique_for_overwrite<std::byte[]>(bytes.size());
+  std::ranges::copy(bytes, memory.get());
+  const std::span<std::byte> own(memory.get(), bytes.size());
+  return Payload::alone(std::move(memory), own);
+}
+
+}  // namespace
+
+void LaneJobs::receive(PeerId from, const DataMessage& message, Received received) {
   dirty_ = true;
   std::visit([&](const auto& m) { dispatch(from, m, received); }, message);
 }
 
 template <class M>
-void LaneJobs::dispatch(PeerId from, const M& message, const Received& received) {
+void LaneJobs::dispatch(PeerId from, const M& message, Received& received) {
   constexpr bool kWithPayload = std::is_same_v<M, Push> || std::is_same_v<M, Init>;
   constexpr bool kToServer = kWithPayload || std::is_same_v<M, Pull> || std::is_same_v<M, Query>;
   Round round{};
@@ -59,15 +72,15 @@ void LaneJobs::dispatch(PeerId from, const M& message, const Received& received)
       }
     }
     if constexpr (kWithPayload) {
-      Payload payload;
-      if (message.key.view == core.job().view->view) {
-        bool copy = false;
-        if constexpr (std::is_same_v<M, Push>) copy = message.residual != ResidualUse::kNone;
-        auto taken = received.payload(copy);
-        if (!taken) return refuse_malformed(from, message.key, round, std::move(taken.error()));
-        payload = std::move(*taken);
+      if (!received.payload && message.key.view != core.job().view->view) received.payload = Payload();
+      if (!received.payload) return refuse_malformed(from, message.key, round, std::move(received.payload.error()));
+      Payload payload = std::move(*received.payload);
+      (in_memory ? counters_.shared_payload_bytes : counters_.socket_payload_bytes).add(payload.bytes().size());
+      if constexpr (std::is_same_v<M, Push>) {
+        // A residual may be held beyond the answer, when its author writes there again.
+        if (in_memory && message.residual != ResidualUse::kNone) payload = copy_of(payload.bytes());
+        core.on_push(from, message, std::move(payload));
       }
-      if constexpr (std::is_same_v<M, Push>) core.on_push(from, message, std::move(payload));
       if constexpr (std::is_same_v<M, Init>) core.on_init(from, message, payload.bytes());
     }
     if constexpr (std::is_same_v<M, Pull>) core.on_pull(from, message);

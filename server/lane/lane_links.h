@@ -44,7 +44,7 @@ class LaneLinks {
   void serve(std::uint64_t now_ms, const FindPool& find_pool);
   bool pending() const { return !pending_.empty(); }  // something will be overdue
 
-  // Returns the payload of a bound message. kInvalidArgument if it does not lie in a region of that link.
+  // Returns what lies at that place, which belongs to a message only if that is bound. kInvalidArgument if it does not lie in a region of that link.
   Result<Payload> payload(const PayloadPlace& place) const;
 
   // Drops links of views that are over. Call it when a view has ended.

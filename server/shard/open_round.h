@@ -18,8 +18,8 @@ struct Contribution {
   bool present = false;
   std::uint32_t summed = 0;  // so many nodes' frames are in this one; 0: its own is in another's
   bool redo = false;
-  GateDecision gate;                   // Push::gate
-  std::vector<StepSettings> settings;  // Push::settings
+  GateDecision gate;      // Push::gate
+  HeldSettings settings;  // Push::settings
 };
 
 struct OpenRound {

@@ -183,8 +183,9 @@ bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
     args.estimate_in = state.estimate.floats().data();
     args.estimate_out = next[kEstimate].floats().data();
   }
-  step_runs(job_.plan(), *job_.view->layout, chunk.index, state.step + 1, step.position, step.settings, runs_);
-  fused_step(optimizer, runs_, args);  // from here on nothing throws
+  const auto runs =
+      runs_.of(job_.plan(), *job_.view->layout, chunk.index, state.step + 1, step.position, step.settings);
+  fused_step(optimizer, runs, args);  // from here on nothing throws
   ++state.step;
   for (std::size_t i = 0; i <= kEncoded; ++i) {
     if (next[i]) *current[i] = std::move(next[i]);

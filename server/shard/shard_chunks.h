@@ -129,7 +129,7 @@ class ShardChunks {
   std::size_t initialised_ = 0;
   Version furthest_;
   std::optional<Round> snapshot_;
-  std::vector<StepRun> runs_;  // scratch
+  StepRuns runs_;
 };
 
 }  // namespace tributary

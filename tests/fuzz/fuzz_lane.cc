@@ -163,9 +163,10 @@ class Run {
     received.frames = odd < 0xf0 ? (bytes.empty() ? 1 : 2) : odd & 3;
     if ((odd & 3u) == 3) received.place = {odd & 4u ? link_ : input_.number(), 0, 0, 0, input_.number()};
     if ((odd & 0x1fu) == 0x1f) received.place.bytes = bytes.size();
-    received.payload = [&](bool) -> Result<Payload> { return testing::payload_of(std::move(bytes)); };
+    received.payload = testing::payload_of(std::move(bytes));
+    if ((odd & 0x3fu) == 0x3f) received.payload = fail(ErrorCode::kInvalidArgument, "a place in no region");
     const PeerId from = testing::peer_of(odd >> 6);
-    jobs_.receive(from, message, received);
+    jobs_.receive(from, message, std::move(received));
   }
 
   void move(Move move) {

@@ -104,8 +104,8 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "kLentResidual",
-            "copy = message.residual != ResidualUse::kNone;",
-            "copy = message.residual != ResidualUse::kNone && !BUG;",
+            "if (in_memory && message.residual != ResidualUse::kNone)",
+            "if (in_memory && message.residual != ResidualUse::kNone && !BUG)",
         ),
         (
             "kOthersChunk",
@@ -193,8 +193,8 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "kHastyDrain",
-            "job.in_view() || job.saves_kept());\n      return member",
-            "job.in_view() || (job.saves_kept() && !BUG));\n      return member",
+            "job.in_view() || job.saves_kept() || job.owes_checkpoint());\n      return member",
+            "job.in_view() || (job.saves_kept() && !BUG) || job.owes_checkpoint());\n      return member",
         ),
     ],
     "coordinated_job_open.cc": [

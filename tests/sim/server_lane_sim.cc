@@ -162,36 +162,34 @@ std::optional<Version> ServerLaneSim::held(JobId job, ViewId view, ChunkIndex ch
 // ---- Messages ----
 
 void ServerLaneSim::receive(PeerId from, Packet& packet) {
-  DataMessage message = std::get<DataMessage>(packet.message);
-  const DataMessage sent = message;
+  const auto& message = std::get<DataMessage>(packet.message);
   LaneJobs::Received received;
   received.place = packet.place;
   if (packet.place.link != 0) received.place.bytes = packet.lent.size();
   const bool in_memory = received.place.bytes != 0;
   received.frames = packet.lent.empty() || in_memory ? 1 : 2;
-  received.payload = [&](bool copy) -> Result<Payload> {
-    if (in_memory && !copy) return Payload(packet.lender, packet.lent);
+  const auto* push = std::get_if<Push>(&message);
+  if (in_memory) {
+    received.payload = Payload(packet.lender, packet.lent);
+  } else {
     auto own = std::make_unique<std::vector<std::byte>>(packet.lent.begin(), packet.lent.end());
     const std::span<std::byte> bytes = *own;
-    return Payload::alone(std::move(own), bytes);
-  };
+    received.payload = Payload::alone(std::move(own), bytes);
+  }
   const JobId job = std::visit([](const auto& m) { return m.key.job; }, message);
   const ViewId view = std::visit([](const auto& m) { return m.key.view; }, message);
   const ShardCore* core = jobs_.core(job);
   const bool current = core != nullptr && core->job().view->view == view;
-  if (auto* push = std::get_if<Push>(&message); push && current) {
-    if (core->initialised()) world_.job(job).judge.push_arrives(*core, std::get<Push>(sent), packet.payload());
-  }
   const bool initialised = current && core->initialised();
+  if (push && initialised) world_.job(job).judge.push_arrives(*core, *push, packet.payload());
   const std::uint64_t malformed = jobs_.counters().malformed.value();
-  jobs_.receive(from, message, received);
+  jobs_.receive(from, message, std::move(received));
   if (jobs_.counters().malformed.value() != malformed) world_.broken("a lane refused a message of ours as malformed");
   if (core == nullptr) return;
-  if (const auto* push = std::get_if<Push>(&sent); push && current && core->initialised()) {
-    world_.job(job).judge.push_handled(*core, *push);
-  }
-  if (const auto* query = std::get_if<Query>(&sent); query && initialised)
+  if (push && current && core->initialised()) world_.job(job).judge.push_handled(*core, *push);
+  if (const auto* query = std::get_if<Query>(&message); query && initialised) {
     world_.job(job).judge.query_handled(*core, *query);
+  }
   check_bounds(*core);
 }
 

@@ -130,9 +130,9 @@ class AllreduceEngine final : public StreamPipeline {
   const std::shared_ptr<AllreduceDevices> devices_;
   BucketOutput& output_;
   const std::shared_ptr<const JobPlan> job_;
-  std::vector<Device> parts_;                    // by position
-  std::vector<std::uint64_t> steps_;             // by chunk
-  std::vector<StepRun> runs_;                    // scratch
+  std::vector<Device> parts_;         // by position
+  std::vector<std::uint64_t> steps_;  // by chunk
+  StepRuns runs_;
   std::vector<BucketTail> tails_;                // by chunk: of this node; written before its order
   std::vector<std::uint32_t> ready_;             // by chunk: rounds that all local ranks have been ready for
   std::vector<bool> captured_;                   // by chunk: capture() is owed

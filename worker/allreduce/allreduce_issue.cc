@@ -108,7 +108,6 @@ Status AllreduceEngine::step_group(const Flight& flight) {
 Status AllreduceEngine::step_chunk(std::uint32_t position, ChunkIndex chunk, const Flight& flight,
                                    std::uint64_t total) {
   const std::uint64_t step = steps_[chunk.value];
-  step_runs(*job_, *plan().node.layout, chunk, step, step, output_.settings(chunk), runs_);
   kernels::BlockArgs block;
   block.count = plan().elements(chunk);
   block.grad = values(position, flight);
@@ -119,7 +118,7 @@ Status AllreduceEngine::step_chunk(std::uint32_t position, ChunkIndex chunk, con
   }
   Status stepped;
   std::size_t first = 0;
-  for (const StepRun& run : runs_) {
+  for (const StepRun& run : runs_.of(*job_, *plan().node.layout, chunk, step, step, output_.settings(chunk))) {
     if (stepped) {
       stepped = api_.step(parts_[position].main, *job_->optimizer, run.scalars, block.part(first, run.end));
     }

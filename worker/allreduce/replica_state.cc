@@ -49,9 +49,8 @@ void ReplicaState::step(ChunkIndex chunk, const float* sum, std::uint64_t weight
     args.state_in[slot] = args.state_out[slot] = slots_[slot] + range.begin;
   }
   const std::uint64_t step = ++steps_[chunk.value];
-  std::vector<StepRun> runs;
-  step_runs(*plan_, *layout_, chunk, step, step, said, runs);
-  fused_step(*plan_->optimizer, runs, args);
+  StepRuns runs;  // of this call: several threads step chunks
+  fused_step(*plan_->optimizer, runs.of(*plan_, *layout_, chunk, step, step, said), args);
 }
 
 }  // namespace tributary

@@ -109,7 +109,8 @@ void ClientCore::send(LaneChunk& chunk, std::uint64_t now_ns) {
 
 void ClientCore::send_push(const LaneChunk& chunk) {
   const LaneChunk::Flight& flight = chunk.flight;
-  Push push{key(chunk), flight.round, chunk.gradient.weight, push_->id()};
+  DataMessage message = Push{key(chunk), flight.round, chunk.gradient.weight, push_->id()};
+  Push& push = std::get<Push>(message);
   SaidSettings said = chunk.gradient.settings;
   std::span<const std::byte> payload = chunk.gradient.frame;
   if (flight.redo) {
@@ -134,7 +135,7 @@ void ClientCore::send_push(const LaneChunk& chunk) {
     push.last = flight.last;
   }
   push.settings.assign(said.begin(), said.end());
-  output_.send(chunk, std::move(push), payload);
+  output_.send(chunk, message, payload);
 }
 
 void ClientCore::acknowledge(LaneChunk& chunk, std::uint64_t now_ns) {

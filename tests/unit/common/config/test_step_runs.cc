@@ -114,8 +114,8 @@ TEST_CASE("groups belong to what a layout is, and a layout without them is what 
 TEST_CASE("a step goes over a chunk in runs of tensors of one group, each at its own rate") {
   const auto plan = JobPlan::of(parsed(kGroups));
   const Layout layout = some_layout();
-  std::vector<StepRun> runs;
-  step_runs(*plan, layout, ChunkIndex(0), 3, 2, {}, runs);
+  StepRuns step;
+  auto runs = step.of(*plan, layout, ChunkIndex(0), 3, 2, {});
   REQUIRE(runs.size() == 2);
   CHECK(runs[0].end == 1008);  // with its padding
   CHECK(runs[1].end == 1024);
@@ -123,14 +123,14 @@ TEST_CASE("a step goes over a chunk in runs of tensors of one group, each at its
   CHECK(same(runs[1].scalars, plan->groups[1]->scalars(3, 0.25)));
   CHECK_FALSE(same(runs[0].scalars, runs[1].scalars));
   const std::vector<StepSettings> said{{.lr = 0.75, .weight_decay = 0.5}, {}};
-  step_runs(*plan, layout, ChunkIndex(1), 1, 2, said, runs);
+  runs = step.of(*plan, layout, ChunkIndex(1), 1, 2, said);
   REQUIRE(runs.size() == 2);  // c and d are one run
   CHECK(runs[0].end == 16);
   CHECK(runs[1].end == 1024);
   CHECK(same(runs[0].scalars, plan->groups[1]->scalars(1, said[0].over(*plan->groups[1]))));
   CHECK_FALSE(same(runs[0].scalars, plan->groups[1]->scalars(1, 0.75)));
   CHECK(same(runs[1].scalars, plan->groups[2]->scalars(1, 0.0625)));
-  step_runs(*plan, layout, ChunkIndex(2), 1, 2, {}, runs);
+  runs = step.of(*plan, layout, ChunkIndex(2), 1, 2, {});
   REQUIRE(runs.size() == 1);
   CHECK(runs[0].end == layout.chunk(ChunkIndex(2)).elements);
 }
@@ -144,8 +144,7 @@ TEST_CASE("runs change no bits, wherever groups meet and whatever the answers ar
     const std::size_t n = 1024;
     std::vector<float> gradient(n), start(n);
     for (std::size_t i = 0; i < n; ++i) gradient[i] = std::sin(static_cast<float>(i)), start[i] = 1.0f / (1.0f + i);
-    std::vector<StepRun> runs;
-    step_runs(*plan, layout, ChunkIndex(0), 1, 9, {}, runs);
+    StepRuns runs;
     const PushFrame frame{reinterpret_cast<const std::byte*>(gradient.data())};
     std::vector<float> params = start, m(n), v(n), estimate = start;
     std::vector<std::byte> answer(answers->bytes(n));
@@ -159,7 +158,7 @@ TEST_CASE("runs change no bits, wherever groups meet and whatever the answers ar
     args.pull = answers.get();
     args.answer = answer.data();
     if (answers->is_delta()) args.estimate_in = args.estimate_out = estimate.data();
-    fused_step(*plan->optimizer, runs, args);
+    fused_step(*plan->optimizer, runs.of(*plan, layout, ChunkIndex(0), 1, 9, {}), args);
 
     std::vector<float> expected = start, em(n), ev(n);
     for (std::size_t i = 0; i < n; ++i) {

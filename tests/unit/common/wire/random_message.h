@@ -22,6 +22,8 @@ template <class T>
 struct IsVector : std::false_type {};
 template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
+template <>
+struct IsVector<HeldSettings> : std::true_type {};
 template <class T>
 struct IsStrongId : std::false_type {};
 template <class Tag, class Rep>

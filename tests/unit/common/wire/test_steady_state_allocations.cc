@@ -70,7 +70,10 @@ TEST_CASE("the allocation counter counts") {
 
 TEST_CASE("encoding and decoding the messages of a round allocates nothing") {
   const ChunkKey key{JobId(7), ViewId(3), NodeRank(1), ChunkIndex(42)};
+  Push with_settings{key, Round(9), 64, EncodingId::kBf16};
+  with_settings.settings = {{.lr = 0.5}, {.lr = 0.25, .weight_decay = 0.125}};
   const DataMessage messages[] = {Push{key, Round(9), 64, EncodingId::kBf16},
+                                  with_settings,
                                   Init{key},
                                   Pull{key},
                                   Query{key, Round(9)},

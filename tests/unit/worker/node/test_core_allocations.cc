@@ -60,12 +60,19 @@ long allocations_so_far() {
 #endif
 }
 
+// Chunks, of which one is in two groups.
+std::shared_ptr<const Layout> two_groups() {
+  const std::uint64_t first = kChunk / 2;
+  return std::make_shared<const Layout>(
+      *Layout::make({{"bias", {first}}, {"w", {kChunks * kChunk - first}, 1}}, kChunk, {{ShardSlots{1, 1.0}}}));
+}
+
 // Two clients and a shard, joined by direct calls instead of sockets. Answers are kept until the chunk's next round, as
 // if they were still being sent, so that steps are in place and out of place in turn.
 class Loop final : public ClientOutput, public ShardOutput {
  public:
   explicit Loop(EncodingId encoding)
-      : layout_(layout_of(kChunks * kChunk)),
+      : layout_(two_groups()),
         pool_(kChunk * sizeof(float), kChunks * chunk_arrays(shard_job(encoding)).most()),
         core_(shard_job(encoding), pool_, *this),
         frame_(std::make_shared<const std::vector<std::byte>>(frame_of(kChunk, 0.5f, encoding))),
@@ -81,10 +88,14 @@ class Loop final : public ClientOutput, public ShardOutput {
     clients_[0]->initial_values_ready(++now_);
   }
 
-  void round(std::uint64_t r) {
+  void round(std::uint64_t r, const StepSettings& settings) {
     for (std::uint32_t node = 0; node < kNodes; ++node) {
       complete_.clear();
-      const Status ready = gathers_[node]->on_tensor(0, 0, Round(r), 32, {}, complete_);
+      const Status ready = [&] {
+        Status status = gathers_[node]->on_tensor(0, 0, Round(r), 32, settings, complete_);
+        if (status) status = gathers_[node]->on_tensor(0, 1, Round(r), 32, settings, complete_);
+        return status;
+      }();
       if (!ready || complete_.size() != kChunks) ++faults;
       for (LaneChunk* chunk : complete_) {
         chunk->gradient.frame = *frame_;
@@ -106,7 +117,10 @@ class Loop final : public ClientOutput, public ShardOutput {
  private:
   ShardJob shard_job(EncodingId encoding) const {
     ShardJob job = Shard().job({.nodes = kNodes, .optimizer = "adamw", .push = encoding, .pull = encoding});
-    return changed(job, [&](ViewPlan& view, JobConfig&) { view.layout = layout_; });
+    return changed(job, [&](ViewPlan& view, JobConfig& config) {
+      view.layout = layout_;
+      config.groups = {config.optimizer};
+    });
   }
   ClientJob client_job(std::uint32_t node, EncodingId encoding) const {
     ClientJob job;
@@ -179,11 +193,14 @@ TEST_CASE("the counter counts") {
 
 TEST_CASE("a round of pushes, steps and answers allocates nothing") {
   for (const EncodingId encoding : {EncodingId::kFp32, EncodingId::kBf16}) {
+    CAPTURE(encoding);
     Loop loop(encoding);
+    // Trainers send settings of a step in every other round.
+    const auto settings = [](std::uint64_t round) { return StepSettings{.lr = round % 2 ? 0.5 : -1.0}; };
     std::uint64_t round = 1;
-    for (; round <= 4; ++round) loop.round(round);  // the pool warms up
+    for (; round <= 4; ++round) loop.round(round, settings(round));  // the pool warms up
     const long before = allocations_so_far();
-    for (; round <= 20; ++round) loop.round(round);
+    for (; round <= 20; ++round) loop.round(round, settings(round));
     CHECK(allocations_so_far() == before);
     CHECK(loop.faults == 0);
     CHECK(loop.versions() == 20u * kChunks * kNodes);

@@ -82,7 +82,7 @@ TEST_CASE("a residual that is saved at a stop says no settings, whatever the nex
   node.ready(0, 1);
   node.ready(1, 1);
   REQUIRE(node.output.pushes.size() == 1);
-  CHECK(node.output.pushes[0].settings == std::vector<StepSettings>(2, {.lr = 0.25}));
+  CHECK(node.output.pushes[0].settings == HeldSettings(2, {.lr = 0.25}));
   node.answer(1);
   node.ready(1, 2);  // the other one does not come any more
   REQUIRE(node.job->keep_residuals());

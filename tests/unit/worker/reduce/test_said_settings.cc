@@ -20,10 +20,9 @@ std::shared_ptr<const Layout> two_groups() {
   return std::make_shared<const Layout>(*Layout::unowned({{"a", {500}}, {"b", {500}, 1}, {"c", {600}}}, kChunk));
 }
 
-void push(Shard& shard, std::uint32_t node, std::uint64_t round, std::vector<StepSettings> settings,
-          bool redo = false) {
+void push(Shard& shard, std::uint32_t node, std::uint64_t round, const HeldSettings& settings, bool redo = false) {
   Push said{Shard::key(node), Round(round), 1, EncodingId::kFp32};
-  said.settings = std::move(settings);
+  said.settings = settings;
   said.redo = redo;
   shard.core.on_push(peer_of(node), said, payload_of(frame_of(kChunk, 1.0f)));
 }
@@ -176,11 +175,11 @@ TEST_CASE("nodes that say different settings are told so by the server, and the 
 TEST_CASE("settings that cannot be are refused") {
   Shard shard({.nodes = 1});
   shard.init(10.0f);
-  const std::vector<std::vector<StepSettings>> wrong = {
+  const std::vector<HeldSettings> wrong = {
       {{.lr = 0.5}, {.lr = 0.5}},   {{.lr = -0.5}},      {{.lr = std::nan("")}},
       {{.weight_decay = HUGE_VAL}}, {{.momentum = 0.5}},  // this optimizer has no room for it
   };
-  for (const std::vector<StepSettings>& settings : wrong) {
+  for (const HeldSettings& settings : wrong) {
     push(shard, 0, 1, settings);
     CHECK(shard.version() == 0);
   }
