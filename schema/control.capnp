@@ -405,6 +405,7 @@ struct SealCheckpoint {  # coordinator -> server 0: all parts are there; make th
   target @2 :Text;
   manifest @3 :Text;
   job @4 :UInt64;  # whose large parts, which the manifest names, go into it
+  keep @5 :UInt32;  # how many of the job's checkpoints that rotate stay in that folder, with this one; 0: this one does not rotate
 }
 
 struct LoadCheckpoint {  # coordinator -> server: the chunks that you own become a snapshot of this job in your store

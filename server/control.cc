@@ -174,9 +174,9 @@ void Control::check_drain(std::uint64_t now) {
     drain_ms_ = now;
     send(DrainRequest{incarnation_});
   }
-  if (!jobs_.empty() || now < drain_ms_ + kDrainAloneMs) return;
-  // Memory may have the only copy of a state until the coordinator has it as a snapshot.
-  if (!jobs_.keeps() || !link_->connected()) end_drain();
+  // The coordinator says when nothing is wanted of this server any more: memory may have the only copy of a state until
+  // that is a snapshot, and a checkpoint of it may follow.
+  if (jobs_.empty() && !link_->connected() && now >= drain_ms_ + kDrainAloneMs) end_drain();
 }
 
 // Reports the state that is not saved before the process ends.

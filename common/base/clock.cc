@@ -11,7 +11,11 @@ std::uint64_t wall_ms() {
 }
 
 std::string utc_now() {
-  const std::time_t now = std::time(nullptr);
+  return utc_at(wall_ms());
+}
+
+std::string utc_at(std::uint64_t wall_ms) {
+  const auto now = static_cast<std::time_t>(wall_ms / 1000);
   std::tm parts{};
   ::gmtime_r(&now, &parts);
   char text[32] = {};

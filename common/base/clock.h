@@ -22,6 +22,7 @@ inline std::uint64_t steady_ms() {
 std::uint64_t wall_ms();
 // Returns the time of day in ISO 8601, UTC and whole seconds: 2026-01-31T12:00:00Z. For people who read records.
 std::string utc_now();
+std::string utc_at(std::uint64_t wall_ms);
 
 // A stop signal that follows the first within this time belongs to it; a later one means "at once". The kernel sends a
 // parent-death signal again for each thread of a dying parent, and Ctrl-C reaches a process from the terminal and from

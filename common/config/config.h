@@ -126,6 +126,19 @@ struct SnapshotConfig {
   }
 };
 
+// Checkpoints that the coordinator orders by itself (docs/snapshots.md).
+struct CheckpointConfig {
+  std::string dir;              // absolute, and every server sees it under this path; empty: none are made
+  std::uint32_t every_s = 600;  // seconds from one to the next; 0: only where training stops
+  std::uint32_t keep = 2;       // so many of them stay, the newest; 0: all
+
+  static void fields(auto& c, auto&& key) {
+    key("dir", c.dir);
+    key("every_s", c.every_s);
+    key("keep", c.keep);
+  }
+};
+
 // Settings of tributary-train; servers ignore them, but they belong to the job's identity.
 struct TrainConfig {
   std::string dataset = "fashion-mnist";
@@ -244,6 +257,7 @@ struct JobConfig {
   LocalConfig local;
   GateConfig gate;
   SnapshotConfig snapshot;
+  CheckpointConfig checkpoint;
   MembershipConfig membership;
   RecoveryConfig recovery;
   TrainConfig train;

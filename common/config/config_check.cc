@@ -21,6 +21,7 @@ constexpr std::uint32_t kMinWindowBytes = 64u << 10;
 
 constexpr std::uint32_t kMaxRedoMb = 1u << 20;
 constexpr std::uint32_t kMaxRejoinMs = 3'600'000;
+constexpr std::size_t kMaxCheckpointDir = 2048;  // with the job's name behind it, a message takes it
 constexpr std::uint32_t kMaxDeadlineMs = 3'600'000;
 constexpr std::string_view kDatasets[] = {"fashion-mnist"};
 constexpr std::uint32_t kMinCollectiveTimeoutMs = 100;
@@ -312,6 +313,16 @@ void check_membership(Faults& f, const JobConfig& c) {
           "job.mode");
 }
 
+void check_checkpoint(Faults& f, const JobConfig& c) {
+  const std::string& dir = c.checkpoint.dir;
+  if (dir.empty()) return;
+  f.check(dir.starts_with('/') && dir.size() <= kMaxCheckpointDir && dir.find('\0') == std::string::npos,
+          "checkpoint.dir",
+          "must be an absolute path of at most " + std::to_string(kMaxCheckpointDir) + " bytes: servers run elsewhere");
+  f.check(on_servers(c), "checkpoint.dir",
+          "must be empty with mode \"allreduce\": nodes 0 and 1 keep its checkpoints, by [snapshot]", "job.mode");
+}
+
 // Checks modes with clocks. An answer goes to one node only, at a time of its own: nothing that all nodes share can be
 // sent as a change. A snapshot holds a node's pushes up to a clock that the node learns too late to send its residual.
 void check_clocks(Faults& f, const JobConfig& c) {
@@ -458,6 +469,7 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   f.check(c.recovery.redo_mb <= kMaxRedoMb, "recovery.redo_mb",
           "must be at most " + std::to_string(kMaxRedoMb) + " (1 TiB), or 0 to keep nothing");
   check_membership(f, c);
+  check_checkpoint(f, c);
   check_train(f, c.train);
   return f.take();
 }

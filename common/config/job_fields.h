@@ -52,6 +52,7 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   keys_of("schedule", c.schedule);
   keys_of("gate", c.gate);
   keys_of("snapshot", c.snapshot);
+  keys_of("checkpoint", c.checkpoint);
   keys_of("recovery", c.recovery);
   keys_of("membership", c.membership);
   keys_of("train", c.train);

@@ -228,8 +228,8 @@ Result<JobConfig> job_from_json(std::string_view text) {
 
 bool is_ignorable_key(std::string_view dotted) {
   return dotted == "train.epochs" || dotted == "train.max_rounds" || dotted == "train.eval_every_epochs" ||
-         dotted == "train.data_dir" || dotted.starts_with("snapshot.") || dotted.starts_with("recovery.") ||
-         dotted.starts_with("membership.");
+         dotted == "train.data_dir" || dotted.starts_with("snapshot.") || dotted.starts_with("checkpoint.") ||
+         dotted.starts_with("recovery.") || dotted.starts_with("membership.");
 }
 
 std::string describe_config_difference(const JobConfig& ours, const JobConfig& theirs) {

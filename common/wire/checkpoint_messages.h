@@ -30,12 +30,14 @@ struct WriteCheckpoint {
   }
 };
 // To server 0, when all parts are there: adds the large parts of the ranks' states, which the manifest names, and makes
-// the directory the checkpoint `target`.
+// the directory the checkpoint `target`. keep: this checkpoint and the job's others that rotate are so many at most in
+// their folder, the newest; 0: this one does not rotate, and stays until somebody removes it.
 struct SealCheckpoint {
   std::uint64_t operation = 0;
   JobId job;
   std::string directory, target;
   std::string manifest;
+  std::uint32_t keep = 0;
 
   static constexpr auto kWire = TRIB_WIRE(SealCheckpoint);
   static void fields(auto& m, auto&& field) {
@@ -44,6 +46,7 @@ struct SealCheckpoint {
     field(m.directory, TRIB_WIRE(Directory), AtMost{kMaxPathBytes, "a checkpoint's path"});
     field(m.target, TRIB_WIRE(Target), AtMost{kMaxPathBytes, "a checkpoint's path"});
     field(m.manifest, TRIB_WIRE(Manifest), AtMost{kMaxControlBytes, "a checkpoint's manifest"});
+    field(m.keep, TRIB_WIRE(Keep));
   }
 };
 // Loads the receiver's chunks from the files of the checkpoint `directory`, as a snapshot of this job in its store.

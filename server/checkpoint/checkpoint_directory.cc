@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/base/checksum.h"
+#include "common/config/job_json.h"
 #include "common/files/durable_file.h"
 #include "common/system/folder.h"
 #include "server/checkpoint/checkpoint_parts.h"
@@ -21,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxCompleteBytes = 1024;
 constexpr std::size_t kMaxFindings = 100;
+constexpr char kRotatesFile[] = "ROTATES";  // in checkpoints that rotate
 
 std::string in_directory(const std::string& directory, const std::string& file) {
   return (fs::path(directory) / file).string();
@@ -91,7 +93,7 @@ Status take_over(const std::set<std::string>& files, const std::string& partial,
 
 bool same_state(const Manifest& a, const Manifest& b) {
   return a.shards == b.shards && a.round == b.round && a.tensors == b.tensors && a.chunk_elements == b.chunk_elements &&
-         a.chunk_shards == b.chunk_shards && a.job_json == b.job_json;
+         a.chunk_shards == b.chunk_shards && same_training(a.job_json, b.job_json);
 }
 
 // A rank that only the first of two keeps something of; none: there is no such rank.
@@ -217,6 +219,36 @@ Verification verify_checkpoint(const std::string& path) {
 
 namespace {
 
+bool is_file_of_checkpoint(const std::string& name) {
+  return name == kManifestFile || (name.ends_with(".bin") && (name.starts_with("shard-") || name.starts_with("part-")));
+}
+
+// COMPLETE goes first and the mark last: whatever cuts this off, the next rotation removes the rest.
+bool remove_checkpoint(const Folder& parent, const std::string& name) {
+  const Result<Folder> folder = parent.enter(name, false);
+  if (!folder) return false;
+  std::error_code error;
+  fs::remove(folder->in(kCompleteFile), error);
+  if (error || !sync_directory(folder->through())) return false;
+  std::vector<std::string> files;
+  bool others = false;
+  for (fs::directory_iterator at(folder->through(), error), end; !error && at != end; at.increment(error)) {
+    const std::string file = at->path().filename().string();
+    if (is_file_of_checkpoint(file)) {
+      files.push_back(file);
+    } else if (file != kRotatesFile) {
+      others = true;
+    }
+  }
+  for (const std::string& file : files) {
+    if (!error) fs::remove(folder->in(file), error);
+  }
+  if (error || others) return false;
+  fs::remove(folder->in(kRotatesFile), error);
+  if (!error) fs::remove(parent.in(name), error);
+  return !error;
+}
+
 Status see_shard_files(const std::string& partial, const Manifest& manifest) {
   for (const ManifestShard& shard : manifest.shards) {
     const std::string path = in_directory(partial, shard.file);
@@ -230,11 +262,22 @@ Status see_shard_files(const std::string& partial, const Manifest& manifest) {
   return {};
 }
 
+// A checkpoint with the mark, of another state or not whole.
+bool gives_way(const std::string& target, const Manifest& manifest) {
+  if (!exists(in_directory(target, kRotatesFile))) return false;
+  const Result<Manifest> other = open_checkpoint(target);
+  return !other || !same_state(manifest, *other) || lacking_rank(manifest, *other);
+}
+
 // All files but the manifest are there. inside: partial, held open.
 Result<bool> seal_files(const std::string& partial, const std::string& inside, const std::string& target,
-                        const Manifest& manifest, const std::string& manifest_json) {
+                        const Manifest& manifest, const std::string& manifest_json, bool rotates) {
   std::set<std::string> files = files_of(manifest);
   std::error_code error;
+  if (rotates && gives_way(target, manifest)) {
+    const Result<Folder> parent = Folder::open(fs::path(target).parent_path().string());
+    if (parent) remove_checkpoint(*parent, fs::path(target).filename().string());
+  }
   if (exists(target)) {
     const Result<Folder> older = Folder::open(target);
     if (!older) return tl::unexpected(older.error());
@@ -254,6 +297,10 @@ Result<bool> seal_files(const std::string& partial, const std::string& inside, c
     std::erase_if(files, [theirs = files_of(*other)](const std::string& file) { return !theirs.contains(file); });
     const Status mended = take_over(files, inside, older->through());
     if (!mended) return tl::unexpected(older->named(mended.error()));
+    if (!rotates && fs::remove(older->in(kRotatesFile), error)) {
+      if (const Status synced = sync_directory(older->through()); !synced) return tl::unexpected(synced.error());
+    }
+    if (error) return fail(ErrorCode::kIo, "cannot keep '" + target + "': " + error.message());
     fs::remove_all(partial, error);
     return true;
   }
@@ -263,6 +310,7 @@ Result<bool> seal_files(const std::string& partial, const std::string& inside, c
     if (!files.contains(at->path().filename().string())) fs::remove_all(at->path(), ignored);
   }
   Status done = write_small_file(in_directory(inside, kManifestFile), manifest_json);
+  if (done && rotates) done = write_small_file(in_directory(inside, kRotatesFile), "");
   if (done) done = sync_directory(inside);
   if (done) done = write_small_file(in_directory(inside, kCompleteFile), checksum_hex(manifest_json) + "\n");
   if (done) done = sync_directory(inside);
@@ -274,7 +322,7 @@ Result<bool> seal_files(const std::string& partial, const std::string& inside, c
 }  // namespace
 
 Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json,
-                             const WritePart& write_part) {
+                             const WritePart& write_part, bool rotates) {
   const Result<Manifest> manifest = manifest_from_json(manifest_json);
   if (!manifest) return fail(manifest.error().code, "the manifest of '" + target + "': " + manifest.error().message);
   // Files that are not a checkpoint's are removed there.
@@ -285,12 +333,45 @@ Result<bool> seal_checkpoint(const std::string& partial, const std::string& targ
   Status ready = see_shard_files(inside, *manifest);
   if (!ready) return tl::unexpected(folder->named(ready.error()));
   for (auto part = parts.begin(); ready && part != parts.end(); ++part) ready = write_part(inside, *part);
-  Result<bool> sealed = ready.and_then([&] { return seal_files(partial, inside, target, *manifest, manifest_json); });
+  Result<bool> sealed =
+      ready.and_then([&] { return seal_files(partial, inside, target, *manifest, manifest_json, rotates); });
   std::error_code ignored;  // the shards' files go when the coordinator has heard of it
   for (const LargePart& large : parts) {
     if (!sealed) fs::remove(in_directory(inside, part_file_name(large)), ignored);
   }
   return sealed ? sealed : tl::unexpected(folder->named(sealed.error()));
+}
+
+std::vector<std::string> rotate_checkpoints(const Folder& folder, const std::string& job, const std::string& newest,
+                                            std::uint32_t keep) {
+  std::string prefix = checkpoint_name(job, Round(0));
+  prefix.pop_back();  // the round
+  std::vector<std::string> names, removed;
+  std::error_code error;
+  for (fs::directory_iterator at(folder.through(), error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with(prefix) && name != newest) names.push_back(name);
+  }
+  const auto remove = [&](const std::string& name) {
+    if (remove_checkpoint(folder, name)) removed.push_back(name);
+  };
+  std::vector<std::pair<fs::file_time_type, std::string>> whole;
+  for (const std::string& name : names) {
+    const std::size_t digits = name.find_first_not_of("0123456789", prefix.size());
+    const bool partial = digits != std::string::npos && name.substr(digits) == kPartialSuffix;
+    if (digits != std::string::npos && !partial) continue;
+    const Result<Folder> checkpoint = folder.enter(name, false);
+    if (!checkpoint || (!partial && !exists(checkpoint->in(kRotatesFile)))) continue;
+    const auto completed = fs::last_write_time(checkpoint->in(kCompleteFile), error);
+    if (partial || error == std::errc::no_such_file_or_directory) {
+      remove(name);
+    } else if (!error) {
+      whole.emplace_back(completed, name);
+    }
+  }
+  std::ranges::sort(whole, std::ranges::greater());
+  for (std::size_t i = keep - 1; i < whole.size(); ++i) remove(whole[i].second);
+  return removed;
 }
 
 }  // namespace tributary

@@ -11,6 +11,7 @@
 
 #include "common/base/result.h"
 #include "common/files/checkpoint_manifest.h"
+#include "common/system/folder.h"
 
 namespace tributary {
 
@@ -47,8 +48,16 @@ Verification verify_checkpoint(const std::string& path);
 // was there already with the same contents, and partial is gone. kStore: another checkpoint is there; kNotFound: a
 // shard's file is not where this process looks. write_part: writes the file of a large part that the manifest names into
 // a folder, when all shard files are seen; if it is not sealed then, these files go. None: they are there.
+// rotates: marks a new one as a checkpoint that rotate_checkpoints() may remove; one with the mark that was there with
+// another state gives way. Else the mark of one that was there goes.
 using WritePart = std::function<Status(const std::string& folder, const LargePart& large)>;
 Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json,
-                             const WritePart& write_part = {});
+                             const WritePart& write_part = {}, bool rotates = false);
+
+// Removes the job's checkpoints that rotate from the folder, but for `newest` and those that were completed last, `keep`
+// in all, and those that were never finished or whose removal was cut off. Files that are no checkpoint's stay, and
+// their folder. Returns the names of those removed.
+std::vector<std::string> rotate_checkpoints(const Folder& folder, const std::string& job, const std::string& newest,
+                                            std::uint32_t keep);
 
 }  // namespace tributary

@@ -245,7 +245,7 @@ void CoordinatorCore::answer_drains(std::uint64_t now_ms) {
     return std::ranges::any_of(jobs_, [&](const auto& entry) {
       const CoordinatedJob& job = entry.second;
       // All servers have a part in a view, and in what is kept of it.
-      if (!worker) return job.servers() != 0 && (job.in_view() || job.saves_kept());
+      if (!worker) return job.servers() != 0 && (job.in_view() || job.saves_kept() || job.owes_checkpoint());
       return member_of(job.members(), incarnation) != job.members().end();
     });
   };
@@ -318,6 +318,7 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   context_.parts.tick(now_ms);
   for (auto& [name, job] : jobs_) {
     job.tick(now_ms);
+    if (job.checkpoint_due(now_ms)) save_scheduled(job, now_ms);
     open_if_complete(job, now_ms);  // no longer with whoever is still missing
   }
   std::erase_if(jobs_, [](const auto& entry) { return entry.second.never_opened(); });
@@ -336,7 +337,7 @@ void CoordinatorCore::drain(std::uint64_t now_ms) {
 bool CoordinatorCore::idle() const {
   const auto busy = [](const auto& entry) {
     const CoordinatedJob& job = entry.second;
-    return job.in_view() || job.saves_kept() || job.saves();
+    return job.in_view() || job.saves_kept() || job.saves() || job.owes_checkpoint();
   };
   return context_.removing.empty() && std::ranges::none_of(jobs_, busy);
 }

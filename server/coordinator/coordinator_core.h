@@ -105,6 +105,7 @@ class CoordinatorCore : private CheckpointJobs {
   CoordinatedJob* job_in_view(JobId id, ViewId view);  // nullptr: it is not, or no view is open
   void lose_server(std::uint16_t index, const Loss& loss, std::uint64_t now_ms);
   void lose_worker(std::uint64_t incarnation, const Loss& loss, std::uint64_t now_ms);
+  void save_scheduled(CoordinatedJob& job, std::uint64_t now_ms);
   void drop_parts_but_of(const std::vector<JobRecord>& registry);
   void answer_drains(std::uint64_t now_ms);
   void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);

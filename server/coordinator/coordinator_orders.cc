@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/config/job_json.h"
 #include "server/coordinator/coordinator_core.h"
 
@@ -50,6 +51,16 @@ Result<std::uint64_t> CoordinatorCore::save_checkpoint(const SaveOrder& order, s
     context_.checkpoints.write(order.job, job.record(), job.nodes(), job.shards(), now_ms);
   }
   return id;
+}
+
+// If an order for this job is under way, or there are many, that waits.
+void CoordinatorCore::save_scheduled(CoordinatedJob& job, std::uint64_t now_ms) {
+  const CheckpointConfig& config = job.config().checkpoint;
+  const SaveOrder order{job.config().name, config.dir, utc_at(context_.output.wall_ms()), true, true, config.keep};
+  const Result<std::uint64_t> id = context_.checkpoints.save(order, now_ms);
+  if (!id) return;
+  job.checkpoint_ordered(*id, now_ms);
+  context_.checkpoints.write(order.job, job.record(), job.nodes(), job.shards(), now_ms);
 }
 
 Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& order, std::uint64_t now_ms) {

@@ -234,14 +234,23 @@ Status CheckpointService::seal_parts(const SealCheckpoint& order, CheckpointDone
   const Result<Folder> parent = options_.roots.open(partial.parent_path().string());
   if (!parent) return tl::unexpected(parent.error());
   const std::string sealed = parent->in(target.filename().string());
-  const Result<bool> unchanged = seal_checkpoint(parent->in(partial.filename().string()), sealed, order.manifest,
-                                                 [&](const std::string& folder, const LargePart& large) {
-                                                   Status written = write_part(order, folder, sealed, large);
-                                                   if (written) done.bytes += large.bytes;
-                                                   return written;
-                                                 });
+  const Result<bool> unchanged = seal_checkpoint(
+      parent->in(partial.filename().string()), sealed, order.manifest,
+      [&](const std::string& folder, const LargePart& large) {
+        Status written = write_part(order, folder, sealed, large);
+        if (written) done.bytes += large.bytes;
+        return written;
+      },
+      order.keep != 0);
   if (!unchanged) return tl::unexpected(parent->named(unchanged.error()));
   done.unchanged = *unchanged;
+  if (order.keep == 0) return {};
+  const Result<Manifest> manifest = manifest_from_json(order.manifest);
+  if (!manifest) return tl::unexpected(manifest.error());
+  for (const std::string& name :
+       rotate_checkpoints(*parent, job_of(*manifest).name, target.filename().string(), order.keep)) {
+    log_("removed '" + (target.parent_path() / name).string() + "': newer checkpoints are there (checkpoint.keep)");
+  }
   return {};
 }
 

@@ -236,6 +236,32 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("[checkpoint] leaves the newest checkpoints of a job, the last one of the round where training stopped") {
+  const TempDir dir;
+  const std::string folder = dir / "checkpoints";
+  Job job{.name = "kept", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 100};
+  job.extra = "\n[checkpoint]\ndir = \"" + folder + "\"\nevery_s = 1\nkeep = 2\n";
+  {
+    const auto cluster = start(cluster_of(dir / "run", 2));
+    start_trainers(*cluster, write_job(dir, job));
+    REQUIRE(eventually([&] { return fs::exists(folder) && !fs::is_empty(folder); }));
+    finish_training(*cluster);
+    CHECK(cluster->stop().empty());  // the servers wait for the last one
+  }
+  const nlohmann::json listed = checkpoint({"list", folder, "--json"}).json().at("checkpoints");
+  REQUIRE(listed.size() >= 1);
+  CHECK(listed.size() <= 2);
+  CHECK(listed.back().at("round") == kRounds);
+  CHECK(findings(folder) == "");
+  const auto cluster = start(cluster_of(dir / "to", 3));
+  const Outcome restored = checkpoint(
+      {"restore", folder + "/kept-round-" + std::to_string(kRounds), "--base-dir", cluster->options().base_dir});
+  INFO(restored.text);
+  CHECK(restored.status == 0);
+  CHECK(job_number(*cluster, "committed") == kRounds);
+  CHECK(cluster->stop().empty());
+}
+
 TEST_CASE("checkpoints of a stopped job: listed, verified, saved again for nothing, replaced by force") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "still", .chunk_bytes = 8192, .rounds = 60});

@@ -57,6 +57,16 @@ const CheckpointFiles::Directory* CheckpointFiles::whole(const std::string& path
   return found == directories.end() || !found->second.complete ? nullptr : &found->second;
 }
 
+void CheckpointFiles::rotate(const std::string& path, std::uint32_t keep) {
+  const std::string job = path.substr(0, path.rfind("-round-") + 7);
+  std::vector<std::pair<std::uint64_t, std::string>> older;
+  for (const auto& [name, directory] : directories) {
+    if (directory.rotates != 0 && name.starts_with(job)) older.emplace_back(directory.rotates, name);
+  }
+  std::ranges::sort(older, std::ranges::greater());
+  for (std::size_t i = keep; i < older.size(); ++i) directories.erase(older[i].second);
+}
+
 CheckpointFiles::File* CheckpointFiles::file(const std::string& directory, const std::string& name) {
   const auto in = directories.find(directory);
   if (in == directories.end()) return nullptr;
@@ -149,7 +159,11 @@ Status CheckpointsSim::seal(const SealCheckpoint& order, CheckpointDone& done) {
     done.unchanged = same;
     return same ? Status() : fail(ErrorCode::kStore, "'" + order.target + "' holds another state of that round");
   }
-  files_.directories[order.target] = {std::move(files), order.manifest, std::move(parts), true};
+  const std::uint64_t rotates = order.keep == 0 ? 0 : ++files_.rotating;
+  files_.directories[order.target] = {std::move(files), order.manifest, std::move(parts), true, rotates};
+  if (rotates == 0) return {};
+  files_.sealed(order.target);
+  files_.rotate(order.target, order.keep);
   return {};
 }
 

@@ -27,10 +27,15 @@ struct CheckpointFiles {
     std::string manifest;
     std::map<LargePart, std::vector<std::byte>> large_parts;
     bool complete = false;
+    std::uint64_t rotates = 0;  // the later, the higher; 0: it does not
   };
   const Directory* whole(const std::string& path) const;  // null: there is no complete checkpoint
   File* file(const std::string& directory, const std::string& name);
+  // Removes those that rotate in the folder of `path`, but for the newest.
+  void rotate(const std::string& path, std::uint32_t keep);
   std::map<std::string, Directory> directories;
+  std::uint64_t rotating = 0;                           // sealed so far
+  std::function<void(const std::string& path)> sealed;  // called for a new one that rotates
 };
 
 class CheckpointsSim {

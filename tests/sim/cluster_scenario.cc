@@ -442,6 +442,9 @@ ClusterScenario one_job_of(std::uint64_t seed) {
   s.refuses_last = !s.gentle && Random(seed ^ 0x1a57ull).chance(0.2);
   s.gathers = Random(seed ^ 0x7a1e5ull).chance(0.5);
   const bool together = s.mode != Mode::kSsp && s.mode != Mode::kAsync && s.model_ranks().empty();
+  if (Random apart(seed ^ 0xc8ec4ull); s.mode != Mode::kAllreduce && apart.chance(0.2)) {
+    s.checkpoint_s = static_cast<std::uint32_t>(apart.between(1, 3));
+  }
   s.one_ends = together && !s.elastic && Random(seed ^ 0xe4d5ull).chance(0.3);
   return s;
 }

@@ -39,6 +39,7 @@ std::string ClusterScenario::describe() const {
           std::to_string(snapshot_s) + " s and " + std::to_string(snapshot_rounds) + " rounds" +
           (prepares ? " when there is memory" : "") + ", disk " + std::to_string(disk_step_ns / kMs) + " ms a step, " +
           std::to_string(work_ns / kMs) + " ms a round";
+  if (checkpoint_s != 0) text += ", checkpoints every " + std::to_string(checkpoint_s) + " s";
   if (calm) text += ", calm";
   if (refuses_last) text += ", last answers are refused";
   if (shares_memory) text += ", answers in shared memory";

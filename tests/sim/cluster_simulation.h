@@ -91,6 +91,7 @@ struct ClusterScenario : ServersScenario {
   bool gradients_move = false;  // the only rank of a node may write them into the ring
   std::uint64_t snapshot_rounds = 0;
   std::uint32_t snapshot_s = 0;
+  std::uint32_t checkpoint_s = 0;  // the coordinator orders checkpoints that rotate, by [checkpoint]; 0: none
   // Snapshots by rounds are rarer than what rings keep, and nothing keeps those that rings need from being in time.
   bool rare_snapshots = false;
   std::uint64_t window_bytes = 0;
@@ -156,6 +157,7 @@ struct ClusterOutcome {
   std::uint64_t memberships = 0;                             // views that begin with other nodes than the one before
   std::uint64_t saved = 0, not_saved = 0, brought_back = 0;  // checkpoints; jobs out of one
   std::uint64_t saved_parts = 0;                             // large parts that checkpoints have
+  std::uint64_t scheduled = 0;                               // checkpoints by [checkpoint]
   std::uint64_t inherited = 0;  // rounds that were decided about in an earlier view (elastic, with a gate)
   std::uint64_t gathered = 0;   // chunks whose residuals went to another number of nodes
   std::uint64_t values = 0, values_again = 0;  // answers that ranks got, and of these in another view than the first

@@ -67,6 +67,18 @@ ClusterWorld::ClusterWorld(const ClusterScenario& scenario_in, Mutation mutation
     const auto machines = static_cast<std::uint32_t>(jobs_.size()) * kMachinesOfJob;
     jobs_.push_back(std::make_unique<JobWorld>(*this, other, kFirstMachine + machines));
   }
+  checkpoints.sealed = [this](const std::string& path) { judge_scheduled(path); };
+}
+
+void ClusterWorld::judge_scheduled(const std::string& path) {
+  const Result<Manifest> manifest = manifest_from_json(checkpoints.directories.at(path).manifest);
+  JobWorld* job = manifest ? job_of(manifest->job_json) : nullptr;
+  if (!job) return broken("'" + path + "' is of no job");
+  CheckpointStatus status;
+  status.path = path;
+  status.round = manifest->round;
+  job->checkpoints_judge.saved(status, checkpoints);
+  ++outcome_.scheduled;
 }
 
 ClusterWorld::~ClusterWorld() {

@@ -82,6 +82,7 @@ class ClusterWorld {
     std::uint32_t who;
   };
   // cluster_faults.cc
+  void judge_scheduled(const std::string& path);
   std::uint32_t processes() const;
   Member member(std::uint32_t who) const;  // REQUIRES: it is no server
   Process* process(std::uint32_t who);

@@ -49,6 +49,7 @@ JobConfig config_of(const ClusterScenario& scenario) {
   config.schedule.total_rounds = scenario.rounds;
   config.snapshot.every_rounds = scenario.snapshot_rounds;
   config.snapshot.every_s = scenario.snapshot_s;
+  if (scenario.checkpoint_s != 0) config.checkpoint = {"/scheduled", scenario.checkpoint_s, scenario.checkpoint_s};
   config.gate = scenario.gate();
   if (!scenario.redo) config.recovery.redo_mb = 0;
   config.membership = scenario.membership();

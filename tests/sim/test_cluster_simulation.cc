@@ -44,6 +44,7 @@ void run_seeds(std::uint64_t first) {
     total.first_states += outcome.first_states;
     total.saved += outcome.saved;
     total.saved_parts += outcome.saved_parts;
+    total.scheduled += outcome.scheduled;
     total.brought_back += outcome.brought_back;
     replicas += outcome.ok && outcome.scenario.mode == Mode::kAllreduce ? outcome.views : 0;
     refused += outcome.refused ? 1 : 0;
@@ -73,6 +74,7 @@ void run_seeds(std::uint64_t first) {
   CHECK(replicas > kSeedsPerCase / 10);
   CHECK(total.saved > 0);
   CHECK(total.saved_parts > 0);
+  CHECK(total.scheduled > 0);
   CHECK(total.brought_back > 0);
 }
 

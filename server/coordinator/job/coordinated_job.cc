@@ -58,6 +58,7 @@ JobStatus CoordinatedJob::status() const {
   status.nodes = ledger_.nodes;
   status.joined = static_cast<std::uint32_t>(members().size());
   status.last_stop = ledger_.last_stop;
+  status.checkpoint = ledger_.checkpoints.newest();
   status.not_saved = ledger_.not_saved;
   status.placement = ledger_.placement;
   status.figures = ledger_.figures.together();
@@ -202,7 +203,34 @@ void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std:
   }
 }
 
+// A snapshot counts as committed when the record that says so is saved.
+bool CoordinatedJob::has_committed() const {
+  return servers() != 0 && !restoring() && !removing() && record().initialised && ledger_.keeper.told();
+}
+
+// A job that lost its nodes trains on when they are back; if the cluster is being stopped, it does not.
+bool CoordinatedJob::stays_stopped() const {
+  return idle() && (ledger_.ended != StopKind::kRestart || ledger_.context.draining);
+}
+
+bool CoordinatedJob::checkpoint_due(std::uint64_t now_ms) const {
+  return has_committed() && ledger_.checkpoints.due(config().checkpoint, record().committed, stays_stopped(), now_ms);
+}
+
+bool CoordinatedJob::owes_checkpoint() const {
+  const CheckpointSchedule& schedule = ledger_.checkpoints;
+  if (schedule.under_way()) return true;
+  return has_committed() && stays_stopped() && schedule.owed(config().checkpoint, record().committed);
+}
+
+void CoordinatedJob::checkpoint_ordered(std::uint64_t order, std::uint64_t now_ms) {
+  ledger_.checkpoints.ordered(config().checkpoint, order, record().committed, now_ms);
+}
+
 void CoordinatedJob::tick(std::uint64_t now_ms) {
+  if (const auto order = ledger_.checkpoints.under_way()) {
+    ledger_.checkpoints.look(ledger_.context.checkpoints.status(*order), now_ms);
+  }
   if (!removing()) ledger_.keeper.tick(now_ms);  // a save would bring the record back
   ask_again(now_ms);
   if (RunningView* running = std::get_if<RunningView>(&phase_)) {

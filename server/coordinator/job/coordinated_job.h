@@ -34,6 +34,7 @@ struct JobStatus {
   std::optional<Round> snapshot;              // under way
   std::vector<std::uint16_t> snapshot_waits;  // servers that have still to write it
   std::string last_stop;
+  std::string checkpoint;                   // the newest that [checkpoint] asked for; empty: none yet
   std::string not_saved;                    // why the newest snapshot that was wanted is not there; empty: it is
   std::optional<JobPlacement> placement;    // of the last view opened since this process started
   std::vector<StragglerWatch::Node> paces;  // of its nodes while it runs
@@ -142,6 +143,13 @@ class CoordinatedJob {
   void worker_stops(std::uint64_t worker, const std::string& who, std::uint64_t now_ms);
   void drain(const std::string& who, std::uint64_t now_ms);
 
+  // ---- Checkpoints by [checkpoint] ----
+  // One is to be made of the committed snapshot, now.
+  bool checkpoint_due(std::uint64_t now_ms) const;
+  void checkpoint_ordered(std::uint64_t order, std::uint64_t now_ms);
+  // One is under way, or is to be made now that nobody trains: servers that stop wait for it.
+  bool owes_checkpoint() const;
+
   // ---- Restored from a checkpoint ----
   // Sends away the nodes of a job that is only awaited(): they join again when it is restored.
   void begin_restore(JobConfig config, std::uint64_t now_ms);
@@ -160,6 +168,8 @@ class CoordinatedJob {
   }
   const BetweenViews* between() const;  // null: a view is open
   BetweenViews* between();
+  bool has_committed() const;
+  bool stays_stopped() const;
   JobView* view();
   const JobView* view() const { return const_cast<CoordinatedJob*>(this)->view(); }
 

@@ -282,6 +282,7 @@ void CoordinatedJob::run(std::uint64_t now_ms) {
   JobView opened = std::move(std::get<OpeningView>(phase_).view);
   const RunningView& running = phase_.emplace<RunningView>(ledger_, std::move(opened), now_ms);
   ledger_.keeper.view_runs(running.view.start);
+  ledger_.checkpoints.runs(config().checkpoint, now_ms);
   for (const auto& [node, member] : members()) running.welcome(node);
 }
 

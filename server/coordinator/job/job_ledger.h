@@ -14,6 +14,7 @@
 #include "server/coordinator/job/job_values.h"
 #include "server/coordinator/job/job_view.h"
 #include "server/coordinator/job/state_home.h"
+#include "server/coordinator/orders/checkpoint_schedule.h"
 #include "server/coordinator/orders/coordinator_context.h"
 #include "server/coordinator/round/job_figures.h"
 #include "server/coordinator/round/job_paces.h"
@@ -72,6 +73,7 @@ class JobLedger {
   JobFigures figures;
   StallWatch stalls;
   JobValues values;
+  CheckpointSchedule checkpoints;
   std::uint64_t redo_due_ms = 0;          // no snapshot is named for rings' sake before
   StopKind ended = StopKind::kRestart;    // how the last view did
   std::string last_stop;                  // why

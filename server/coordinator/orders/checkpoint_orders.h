@@ -17,6 +17,8 @@ struct SaveOrder {
   std::string directory;   // absolute; every server sees it under this path
   std::string created;     // now, for the manifest
   bool committed = false;  // the newest committed snapshot as it is; else the state at a round from now
+  bool scheduled = false;  // by the job's [checkpoint]: gives way to a person's order
+  std::uint32_t keep = 0;  // SealCheckpoint::keep
 };
 
 struct RestoreOrder {

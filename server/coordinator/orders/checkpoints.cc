@@ -53,16 +53,21 @@ std::optional<CheckpointStatus> Checkpoints::status(std::uint64_t id) const {
 
 Result<Checkpoints::Checkpoint*> Checkpoints::begin(Checkpoint checkpoint, std::uint64_t now_ms) {
   std::size_t under_way = 0;
-  for (const auto& [id, other] : checkpoints_) {
+  for (auto& [id, other] : checkpoints_) {
     if (other.status.over()) continue;
+    const bool same = other.status.job == checkpoint.status.job;
+    if (same && other.save.scheduled && !checkpoint.save.scheduled) {
+      end(other, "another order takes its place", now_ms);
+      continue;
+    }
     ++under_way;
-    if (other.status.job == checkpoint.status.job) {
+    if (same) {
       return fail(ErrorCode::kInvalidArgument, "job '" + checkpoint.status.job + "' is being " +
                                                    (other.status.restores ? "restored" : "saved") +
                                                    " already; wait for its end");
     }
   }
-  if (under_way >= kMaxUnderWay) {
+  if (under_way >= (checkpoint.save.scheduled ? kMaxScheduled : kMaxUnderWay)) {
     return fail(ErrorCode::kLimit, std::to_string(under_way) + " checkpoints are being saved or restored, the limit; " +
                                        "wait for their end");
   }
@@ -180,7 +185,8 @@ void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
   manifest.shards = checkpoint.shards;
   status.step = CheckpointStep::kSealing;
   status.awaited = {0};
-  output_.send(sealer->peer, SealCheckpoint{status.id, record.job, partial_of(status), status.path, to_json(manifest)});
+  output_.send(sealer->peer, SealCheckpoint{status.id, record.job, partial_of(status), status.path, to_json(manifest),
+                                            status.lacks.empty() ? checkpoint.save.keep : 0});
 }
 
 void Checkpoints::on(ShardIndex shard, const CheckpointDone& m, std::uint64_t now_ms) {

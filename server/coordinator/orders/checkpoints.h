@@ -46,7 +46,8 @@ class CheckpointJobs {
 class Checkpoints {
  public:
   static constexpr std::size_t kMaxUnderWay = 8;
-  static constexpr std::size_t kKept = 32;  // that are over and can still be asked for
+  static constexpr std::size_t kMaxScheduled = 4;  // are begun by schedules: people's orders have room
+  static constexpr std::size_t kKept = 32;         // that are over and can still be asked for
 
   Checkpoints(Peers& peers, CoordinatorOutput& output, CheckpointJobs& jobs)
       : peers_(peers), output_(output), jobs_(jobs) {}

@@ -91,6 +91,7 @@ Json jobs_json(const std::vector<JobStatus>& jobs) {
                    {"members", members_json(job)},
                    {"paces", paces_json(job)},
                    {"snapshot", snapshot_json(job)},
+                   {"checkpoint", job.checkpoint.empty() ? Json(nullptr) : Json(job.checkpoint)},
                    {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
   }
   return all;

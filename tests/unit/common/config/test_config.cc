@@ -202,6 +202,7 @@ encoding = {push = "fp16", pull = "bf16"}
 optimizer = {name = "sgd", lr = 1, weight_decay = 0.5, momentum = 0.25, dampening = 0.125, nesterov = false}
 schedule = {name = "linear", warmup_rounds = 5, total_rounds = 50, min_lr_ratio = 0.5}
 snapshot = {every_s = 9, every_rounds = 8}
+checkpoint = {dir = "/c", every_s = 7, keep = 6}
 train = {dataset = "fashion-mnist", data_dir = "/d", hidden = [3, 2, 1], epochs = 2, global_batch = 12, accumulation = 3, seed = 11, max_rounds = 4, eval_every_epochs = 6}
 )",
                                   "job.toml");
@@ -220,6 +221,9 @@ train = {dataset = "fashion-mnist", data_dir = "/d", hidden = [3, 2, 1], epochs 
   CHECK(c->schedule.min_lr_ratio == 0.5);
   CHECK(c->snapshot.every_s == 9);
   CHECK(c->snapshot.every_rounds == 8);
+  CHECK(c->checkpoint.dir == "/c");
+  CHECK(c->checkpoint.every_s == 7);
+  CHECK(c->checkpoint.keep == 6);
   CHECK(c->train.data_dir == "/d");
   CHECK(c->train.hidden == std::vector<std::uint32_t>{3, 2, 1});
   CHECK(c->train.epochs == 2);
@@ -261,7 +265,7 @@ TEST_CASE("a misspelt key or section is refused with its line and the name that 
         "job.toml:3: unknown key 'momentun' in [optimizer]; did you mean 'momentum'?");
   CHECK(key_refusal("optimzer", "lr = 0.1") == "job.toml:2: unknown section [optimzer]; did you mean [optimizer]?");
   CHECK(contains(key_refusal("zebra", "lr = 0.1"),
-                 "job.toml:2: unknown section [zebra]; the sections are allreduce, encoding, gate, job"));
+                 "job.toml:2: unknown section [zebra]; the sections are allreduce, checkpoint, encoding, gate, job"));
   CHECK(key_refusal("job", "epochs = 3") ==
         "job.toml:3: unknown key 'epochs' in [job]; 'epochs' belongs under [train]");
   CHECK(job_refusal("seed = 3\n[job]\nname = 'j'\n") ==
@@ -335,6 +339,7 @@ TEST_CASE("impossible values of a job are refused with the value and what would 
       {"optimizer", "lr_decay = 1e39\nname = 'adagrad'", "lr_decay = 1e+39: is inf in fp32"},
       {"optimizer", "initial_accumulator = 1e39\nname = 'adagrad'", "initial_accumulator = 1e+39: is inf in fp32"},
       {"gate", "clip_norm = 1e-50", "gate.clip_norm = 1e-50: is 0.000000 in fp32"},
+      {"checkpoint", "dir = 'here'", "checkpoint.dir = 'here': must be an absolute path of at most 2048 bytes"},
       {"schedule", "name = 'cosin'", "schedule.name = 'cosin': must be one of constant, linear, cosine or step"},
       {"schedule", "name = 'cosine'", "schedule.total_rounds is not set: the cosine schedule needs the round"},
       {"schedule", "name = 'linear'", "schedule.total_rounds is not set: the linear schedule needs the round"},
@@ -369,6 +374,7 @@ TEST_CASE("modes with clocks: what goes together, and what is refused with the r
   CHECK(of_mode("async", "[ssp]\nstaleness = 2\n") ==
         "job.toml:5: ssp.staleness = 2: mode \"async\" has no bound on staleness: remove the key or set job.mode to "
         "\"ssp\"");
+  CHECK(contains(of_mode("allreduce", "[checkpoint]\ndir = '/c'\n"), "must be empty with mode \"allreduce\""));
   CHECK(contains(of_mode("ssp", "[allreduce]\nalgorithm = 'flat'\n"), "mode \"ssp\" has no all-reduce"));
   CHECK(contains(of_mode("ssp", "[encoding]\npush = 'int8'\n"),
                  "encoding.push = 'int8': must be fp32, bf16 or fp16 with mode \"ssp\": the others keep residuals"));

@@ -87,6 +87,9 @@ const std::vector<Change>& ignorable_changes() {
       {"train.eval_every_epochs", [](JobConfig& c) { c.train.eval_every_epochs = 99; }},
       {"train.data_dir", [](JobConfig& c) { c.train.data_dir = "/elsewhere"; }},
       {"snapshot.every_s", [](JobConfig& c) { c.snapshot.every_s = 99; }},
+      {"checkpoint.dir", [](JobConfig& c) { c.checkpoint.dir = "/elsewhere"; }},
+      {"checkpoint.every_s", [](JobConfig& c) { c.checkpoint.every_s = 99; }},
+      {"checkpoint.keep", [](JobConfig& c) { c.checkpoint.keep = 99; }},
       {"recovery.redo_mb", [](JobConfig& c) { c.recovery.redo_mb = 99; }},
       {"snapshot.every_rounds", [](JobConfig& c) { c.snapshot.every_rounds = 99; }},
   };
@@ -99,7 +102,8 @@ TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
   // Stored with every job: keys may be added with a default; nothing else may change.
   CHECK(
       to_canonical_json(some_job()) ==
-      R"({"allreduce":{"algorithm":"hierarchical"},"encoding":{"pull":"fp32","push":"fp32"},)"
+      R"({"allreduce":{"algorithm":"hierarchical"},"checkpoint":{"dir":"","every_s":600,"keep":2},)"
+      R"("encoding":{"pull":"fp32","push":"fp32"},)"
       R"("gate":{"backoff_factor":0.5,"clip_norm":0.0,"growth_factor":2.0,"growth_interval":2000,"init_scale":65536.0,)"
       R"("loss_scale":"none"},)"
       R"("job":{"chunk_bytes":0,"mode":"sync","name":"j"},)"

@@ -216,6 +216,168 @@ TEST_CASE("what is over can be asked for a while, and no more than the bound is 
   CHECK(cluster.core.checkpoint(ids.back()).has_value());
 }
 
+// ---- By the job's [checkpoint] ----
+
+// A job with [checkpoint], whose snapshots are committed by hand.
+struct ScheduledCluster {
+  explicit ScheduledCluster(CheckpointConfig config = {"/shared", 60, 2}) {
+    cluster.everybody(1);
+    JoinOptions options = with_snapshots(10, 0);
+    options.config.checkpoint = std::move(config);
+    cluster.run(1, options);
+  }
+  // The next snapshot.
+  Round commit() {
+    cluster.sent.clear();
+    for (int s = 0; s < 30 && cluster.count<SnapshotAt>() == 0; ++s) cluster.pass(1000, 1, {}, version += 2);
+    const auto at = cluster.only<SnapshotAt>(server_peer(0));
+    REQUIRE(at);
+    cluster.all_done(at->round.value);
+    version = at->round.value;
+    cluster.sent.clear();
+    return at->round;
+  }
+  // The order that was given within this time; none: there was none.
+  std::optional<WriteCheckpoint> ordered_within(std::uint64_t ms) {
+    cluster.sent.clear();
+    cluster.pass(ms, 1, {}, version);
+    return cluster.only<WriteCheckpoint>(server_peer(1));
+  }
+  void finish(std::uint64_t id) {
+    answer(cluster, 0, id);
+    answer(cluster, 1, id);
+    answer(cluster, 0, id);
+    cluster.tick(cluster.now);
+  }
+  Cluster cluster;
+  std::uint64_t version = 10;
+};
+
+TEST_CASE("the newest snapshot becomes a checkpoint when one is due, and each snapshot once") {
+  ScheduledCluster it;
+  Cluster& cluster = it.cluster;
+  cluster.clock_ms = 1'893'553'445'000;  // 2030-01-02T03:04:05Z
+  const Round round = it.commit();
+  CHECK_FALSE(it.ordered_within(20'000));
+  const auto write = it.ordered_within(40'000);
+  REQUIRE(write);
+  CHECK(write->round == round);
+  CHECK(write->directory == "/shared/mnist-round-" + std::to_string(round.value) + ".partial");
+  it.finish(write->operation);
+  const auto seal = cluster.only<SealCheckpoint>(server_peer(0));
+  REQUIRE(seal);
+  CHECK(seal->keep == 2);
+  CHECK(manifest_from_json(seal->manifest)->created == kWhen);
+  CHECK(cluster.job().checkpoint == "/shared/mnist-round-" + std::to_string(round.value));
+  CHECK_FALSE(it.ordered_within(3 * kMinute));
+  CHECK(it.commit() > round);
+  CHECK(it.ordered_within(2000));
+}
+
+TEST_CASE("without every_s there is one where training stops, which servers that are told to stop wait for") {
+  ScheduledCluster it({"/shared", 0, 0});
+  Cluster& cluster = it.cluster;
+  it.commit();
+  CHECK_FALSE(it.ordered_within(10 * kMinute));
+  const std::uint64_t last = it.version + 5;
+  cluster.leave(0, LeaveKind::kStopped, last);
+  cluster.core.drain(cluster.now);
+  cluster.all_done(last);
+  CHECK(cluster.phase() == "idle");
+  CHECK_FALSE(cluster.core.idle());
+  const auto write = it.ordered_within(1000);
+  REQUIRE(write);
+  CHECK(write->round == Round(last));
+  std::string failure;
+  SUBCASE("it is made") {
+    it.finish(write->operation);
+    CHECK(cluster.only<SealCheckpoint>(server_peer(0))->keep == 0);
+  }
+  SUBCASE("it cannot be, which ends the wait, and is tried again if the cluster stays") {
+    answer(cluster, 1, write->operation, "no space left");
+    cluster.tick(cluster.now);
+    CHECK(cluster.errors.back().find("no space left") != std::string::npos);
+    CHECK(cluster.core.idle());
+    CHECK_FALSE(it.ordered_within(50'000));
+    const auto second = it.ordered_within(20'000);
+    REQUIRE(second);
+    answer(cluster, 1, second->operation, "no space left");
+    CHECK_FALSE(it.ordered_within(110'000));  // twice as long
+    CHECK(it.ordered_within(20'000));
+    return;
+  }
+  CHECK(cluster.core.idle());
+  CHECK_FALSE(it.ordered_within(10 * kMinute));
+}
+
+TEST_CASE("one that fails does not keep the job from the next, nor the cluster from the last") {
+  ScheduledCluster it;
+  Cluster& cluster = it.cluster;
+  it.commit();
+  const auto failed = it.ordered_within(60'000);
+  REQUIRE(failed);
+  answer(cluster, 1, failed->operation, "no space left");
+  const Round later = it.commit();
+  const auto next = it.ordered_within(60'000);
+  REQUIRE(next);
+  CHECK(next->round == later);
+  answer(cluster, 1, next->operation, "no space left");
+  const std::uint64_t last = it.version + 5;
+  cluster.leave(0, LeaveKind::kStopped, last);
+  cluster.core.drain(cluster.now);
+  cluster.all_done(last);
+  CHECK_FALSE(cluster.core.idle());
+  CHECK(it.ordered_within(1000)->round == Round(last));
+}
+
+TEST_CASE("lost nodes do not end training: no checkpoint is made for them, unless the cluster is stopped") {
+  ScheduledCluster it({"/shared", 0, 2});
+  Cluster& cluster = it.cluster;
+  it.commit();
+  cluster.leave(0, LeaveKind::kFailed, 0, "out of memory");
+  CHECK(cluster.phase() == "idle");
+  CHECK_FALSE(it.ordered_within(10'000));
+  cluster.core.drain(cluster.now);
+  CHECK(it.ordered_within(1000));
+}
+
+TEST_CASE("a stop does not wait for a checkpoint of what the coordinator cannot record") {
+  ScheduledCluster it;
+  Cluster& cluster = it.cluster;
+  it.commit();
+  cluster.save_fails = true;
+  const std::uint64_t last = it.version + 5;
+  cluster.leave(0, LeaveKind::kStopped, last);
+  cluster.core.drain(cluster.now);
+  cluster.all_done(last);
+  CHECK_FALSE(it.ordered_within(20 * kMinute));
+  CHECK(cluster.phase() == "idle");
+}
+
+TEST_CASE("a person's order takes the place of a scheduled one") {
+  ScheduledCluster it;
+  Cluster& cluster = it.cluster;
+  it.commit();
+  const auto scheduled = it.ordered_within(60'000);
+  REQUIRE(scheduled);
+  cluster.sent.clear();
+  const std::uint64_t id = save(cluster, true);
+  CHECK(cluster.only<DropCheckpoint>(server_peer(1))->directory == scheduled->directory);
+  CHECK(cluster.only<WriteCheckpoint>(server_peer(1))->operation == id);
+  it.finish(id);
+  CHECK(status(cluster, id).step == CheckpointStep::kDone);
+  CHECK(cluster.only<SealCheckpoint>(server_peer(0))->keep == 0);
+}
+
+TEST_CASE("a job that only waits in the registry, or has no folder for them, gets no checkpoints") {
+  StoppedCluster stopped;
+  stopped.cluster.pass(10 * kMinute, 1);
+  CHECK(stopped.cluster.count<WriteCheckpoint>() == 0);
+  ScheduledCluster it({"", 60, 2});
+  it.commit();
+  CHECK_FALSE(it.ordered_within(10 * kMinute));
+}
+
 // ---- Restoring ----
 
 Manifest manifest_of(const JobRecord& record) {
