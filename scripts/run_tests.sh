@@ -81,9 +81,7 @@ run_lint() {
 run_preset() {
   local preset=$1 labels=$2
   shift 2
-  local build=build/$preset started=$SECONDS beside=$jobs
-  # Tests with daemons keep all processors busy; unit tests wait at times.
-  case $labels in *e2e*) ;; *) beside=$((jobs + 1)) ;; esac
+  local build=build/$preset started=$SECONDS beside=$((jobs + 1))  # tests wait at times
   echo "== $preset: build"
   mkdir -p "$build"
   if ! cmake --preset "$preset" >"$build/configure.log" 2>&1; then

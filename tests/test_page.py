@@ -360,8 +360,14 @@ class Page(unittest.TestCase):
         self.browser.resize(390, 800)
         self.browser.open(self.at)
         self.check_facts()
-        width = self.browser.run("return [document.documentElement.scrollWidth, window.innerWidth]")
-        self.assertLessEqual(width[0], width[1])
+        wide = self.browser.run("""
+            if (document.documentElement.scrollWidth <= window.innerWidth) return [];
+            const found = [...document.querySelectorAll("body *")]
+                .filter(element => element.getBoundingClientRect().right > window.innerWidth)
+                .map(element => element.outerHTML.slice(0, 300));
+            return found.length ? found : ["no element of it"];
+        """)
+        self.assertEqual(wide, [], "wider than the screen")
 
     def test_top_says_the_same(self) -> None:
         self.rows_appear()

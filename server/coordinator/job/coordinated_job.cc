@@ -59,6 +59,7 @@ JobStatus CoordinatedJob::status() const {
   status.joined = static_cast<std::uint32_t>(members().size());
   status.last_stop = ledger_.last_stop;
   status.checkpoint = ledger_.checkpoints.newest();
+  status.no_checkpoint = ledger_.checkpoints.failure();
   status.not_saved = ledger_.not_saved;
   status.placement = ledger_.placement;
   status.figures = ledger_.figures.together();

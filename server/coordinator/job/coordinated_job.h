@@ -35,6 +35,7 @@ struct JobStatus {
   std::vector<std::uint16_t> snapshot_waits;  // servers that have still to write it
   std::string last_stop;
   std::string checkpoint;                   // the newest that [checkpoint] asked for; empty: none yet
+  std::string no_checkpoint;                // why the one after that is not there; empty: it is, or is not due
   std::string not_saved;                    // why the newest snapshot that was wanted is not there; empty: it is
   std::optional<JobPlacement> placement;    // of the last view opened since this process started
   std::vector<StragglerWatch::Node> paces;  // of its nodes while it runs

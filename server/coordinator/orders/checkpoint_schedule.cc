@@ -29,10 +29,12 @@ void CheckpointSchedule::look(const std::optional<CheckpointStatus>& status, std
     saved_ = round;
     failed_ = {};
     newest_ = status->path;
+    failure_.clear();
     return;
   }
   pause_ms_ = failed_ == round ? std::min(2 * pause_ms_, kLastRetryMs) : kFirstRetryMs;
   failed_ = round;
+  failure_ = status ? status->message : "nobody knows how it ended";
   retry_ms_ = now_ms + pause_ms_;
   next_ms_ = std::min(next_ms_, retry_ms_);  // a newer round, which may be there then
 }

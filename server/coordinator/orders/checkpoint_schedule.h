@@ -30,8 +30,9 @@ class CheckpointSchedule {
   void ordered(const CheckpointConfig& config, std::uint64_t order, Round committed, std::uint64_t now_ms);
   void look(const std::optional<CheckpointStatus>& status, std::uint64_t now_ms);
 
-  std::optional<std::uint64_t> under_way() const;        // the order
-  const std::string& newest() const { return newest_; }  // its path; empty: none since the coordinator started
+  std::optional<std::uint64_t> under_way() const;          // the order
+  const std::string& newest() const { return newest_; }    // its path; empty: none since the coordinator started
+  const std::string& failure() const { return failure_; }  // why the last one failed; empty: it did not
 
  private:
   bool lacks(const CheckpointConfig& config, Round committed) const {
@@ -47,7 +48,7 @@ class CheckpointSchedule {
   std::optional<Order> order_;
   std::uint64_t next_ms_ = 0;                  // by every_s
   std::uint64_t retry_ms_ = 0, pause_ms_ = 0;  // of failed_
-  std::string newest_;
+  std::string newest_, failure_;
 };
 
 }  // namespace tributary

@@ -84,6 +84,9 @@ Html answers(const Json& jobs) {
     const Answer answer = why(job);
     say(answer.kind, job, answer.words);
     if (const std::string lost = job.at("not_saved"); !lost.empty()) say("why stalls", job, "not saved: " + lost);
+    if (const std::string lost = job.value("no_checkpoint", ""); !lost.empty()) {
+      say("why stalls", job, "no checkpoint: " + lost);
+    }
   }
   if (jobs.empty()) all += Html::element("p", "why fine", Html::text("no job is known"));
   return all;

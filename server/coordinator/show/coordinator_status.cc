@@ -92,6 +92,7 @@ Json jobs_json(const std::vector<JobStatus>& jobs) {
                    {"paces", paces_json(job)},
                    {"snapshot", snapshot_json(job)},
                    {"checkpoint", job.checkpoint.empty() ? Json(nullptr) : Json(job.checkpoint)},
+                   {"no_checkpoint", job.no_checkpoint},
                    {"placement", job.placement ? placement_json(*job.placement) : Json(nullptr)}});
   }
   return all;

@@ -269,6 +269,7 @@ TEST_CASE("the newest snapshot becomes a checkpoint when one is due, and each sn
   CHECK(seal->keep == 2);
   CHECK(manifest_from_json(seal->manifest)->created == kWhen);
   CHECK(cluster.job().checkpoint == "/shared/mnist-round-" + std::to_string(round.value));
+  CHECK(cluster.job().no_checkpoint.empty());
   CHECK_FALSE(it.ordered_within(3 * kMinute));
   CHECK(it.commit() > round);
   CHECK(it.ordered_within(2000));
@@ -321,6 +322,7 @@ TEST_CASE("one that fails does not keep the job from the next, nor the cluster f
   const auto next = it.ordered_within(60'000);
   REQUIRE(next);
   CHECK(next->round == later);
+  CHECK(cluster.job().no_checkpoint == "no space left");
   answer(cluster, 1, next->operation, "no space left");
   const std::uint64_t last = it.version + 5;
   cluster.leave(0, LeaveKind::kStopped, last);
