@@ -9,7 +9,7 @@ namespace tributary::sim {
 namespace {
 
 constexpr std::uint64_t kOperatorLookNs = 50 * kMs;
-constexpr std::uint64_t kOperatorPatienceNs = 60'000 * kMs;
+constexpr std::uint64_t kOperatorPatienceNs = 120'000 * kMs;  // several saves on a slow disk, of schedules, too
 constexpr char kDirectory[] = "/checkpoints";
 
 }  // namespace

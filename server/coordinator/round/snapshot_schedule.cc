@@ -63,7 +63,7 @@ std::optional<std::uint64_t> SnapshotSchedule::next_to_name(const JobPaces& pace
       paces.reach(ahead_ms, static_cast<double>(std::min(missed_ + 1, kMaxLeadFactor)), now_ms);
   if (!reach) return std::nullopt;
   // Not before the view's start: repeated rounds have no residuals any more, and may be over at any moment.
-  const double round = std::max(*reach, static_cast<double>(start.value));
+  const double round = std::max(*reach, static_cast<double>(std::max(start, committed_).value));
   return static_cast<std::uint64_t>(std::ceil(std::min(round, kMaxRound))) + 2;
 }
 
@@ -113,6 +113,7 @@ bool SnapshotSchedule::wrote(std::uint16_t shard, std::uint64_t bytes, const std
 
 std::uint64_t SnapshotSchedule::committed(std::uint64_t now_ms) {
   const std::uint64_t bytes = under_way_->bytes;
+  committed_ = under_way_->round;
   under_way_.reset();
   missed_ = 0;
   due_ms_ = next_due(now_ms);

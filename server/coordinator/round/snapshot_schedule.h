@@ -94,6 +94,7 @@ class SnapshotSchedule {
   std::uint64_t missed_ = 0;             // in a row; the next one is named further ahead
   std::optional<Preparing> preparing_;
   std::optional<UnderWay> under_way_;
+  Round committed_;  // last: later than what heartbeats may say
 };
 
 // How long servers may be silent about a snapshot that they have to write.

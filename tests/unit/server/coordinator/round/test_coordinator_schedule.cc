@@ -49,6 +49,22 @@ TEST_CASE("snapshots by rounds that are rarer than what nodes keep do not keep a
   CHECK(std::ranges::find(committed, 1000u) != committed.end());
 }
 
+TEST_CASE("a snapshot that is committed before heartbeats say so is not made again") {
+  Cluster cluster(2);
+  cluster.everybody(1);
+  cluster.run(1, with_snapshots(0, 10));
+  std::uint64_t version = 0;
+  while (cluster.count<SnapshotAt>() == 0) cluster.pass(1000, 1, {}, version += 1);
+  const Round round = cluster.only<SnapshotAt>(server_peer(0))->round;
+  cluster.all_done(round.value);
+  for (int i = 0; i < 20; ++i) cluster.pass(1000, 1, {}, version);
+  cluster.pass(1000, 1, {}, version += 1);
+  for (const SnapshotAt& named : cluster.to<SnapshotAt>(server_peer(1))) {
+    CHECK((named.round == round || named.round >= Round(round.value + 10)));
+  }
+  CHECK(cluster.to<SnapshotAt>(server_peer(1)).size() <= 2);
+}
+
 TEST_CASE("a save does not wait for a snapshot by rounds that is far") {
   Cluster cluster(2);
   cluster.everybody(1);
