@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kSecond = 1'000 * kMs;
 // When the faults are over the next round is complete within this: peers that have gone silent are noticed, overdue
 // acknowledgements asked for, trainers attach again after pauses of up to 5 s.
-constexpr std::uint64_t kPatienceNs = 60 * kSecond;
+constexpr std::uint64_t kPatienceNs = 150 * kSecond;  // longer than two minutes in which a state is waited for
 // And then the job ends within this and its rounds.
 constexpr std::uint64_t kEndPatienceNs = 180 * kSecond;
 constexpr std::uint64_t kRelaunchNs = 3 * kSecond;
