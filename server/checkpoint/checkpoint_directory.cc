@@ -262,48 +262,62 @@ Status see_shard_files(const std::string& partial, const Manifest& manifest) {
   return {};
 }
 
-// A checkpoint with the mark, of another state or not whole.
-bool gives_way(const std::string& target, const Manifest& manifest) {
-  if (!exists(in_directory(target, kRotatesFile))) return false;
-  const Result<Manifest> other = open_checkpoint(target);
-  return !other || !same_state(manifest, *other) || lacking_rank(manifest, *other);
+// A checkpoint that rotates gives way to another state of its round that rotates.
+bool gives_way(const std::string& target, const Folder& older) {
+  if (!exists(older.in(kRotatesFile))) return false;
+  const fs::path path(target);
+  const Result<Folder> parent = Folder::open(path.parent_path().string());
+  return parent && remove_checkpoint(*parent, path.filename().string());
+}
+
+Status is_there(const std::string& target, const std::string& what) {
+  return fail(ErrorCode::kStore,
+              "'" + target + "' is there already" + what + "; move it away, or save into another directory");
+}
+
+// The files are those of the checkpoint that is there, and some of its files may be damaged. rotates: as there.
+Status keep_older(const std::string& inside, const Folder& older, const Manifest& manifest, const Manifest& other,
+                  bool rotates) {
+  std::set<std::string> files = files_of(manifest);
+  std::erase_if(files, [theirs = files_of(other)](const std::string& file) { return !theirs.contains(file); });
+  if (Status mended = take_over(files, inside, older.through()); !mended) return mended;
+  std::error_code error;
+  const bool marked = !rotates && fs::remove(older.in(kRotatesFile), error);
+  if (error) {
+    return fail(ErrorCode::kIo, "cannot remove '" + older.in(kRotatesFile) + "': " + error.message());
+  }
+  return marked ? sync_directory(older.through()) : Status();
 }
 
 // All files but the manifest are there. inside: partial, held open.
 Result<bool> seal_files(const std::string& partial, const std::string& inside, const std::string& target,
                         const Manifest& manifest, const std::string& manifest_json, bool rotates) {
-  std::set<std::string> files = files_of(manifest);
   std::error_code error;
-  if (rotates && gives_way(target, manifest)) {
-    const Result<Folder> parent = Folder::open(fs::path(target).parent_path().string());
-    if (parent) remove_checkpoint(*parent, fs::path(target).filename().string());
-  }
   if (exists(target)) {
     const Result<Folder> older = Folder::open(target);
     if (!older) return tl::unexpected(older.error());
     Result<Manifest> other = open_checkpoint(older->through());
     if (!other) other = tl::unexpected(older->named(other.error()));
-    if (!other || !same_state(manifest, *other)) {
-      return fail(ErrorCode::kStore, "'" + target + "' is there already and " +
-                                         (other ? std::string("holds another state of that round")
-                                                : "is no whole checkpoint: " + other.error().message) +
-                                         "; move it away, or save into another directory");
+    const bool same = other && same_state(manifest, *other);
+    const auto rank = same ? lacking_rank(manifest, *other) : std::nullopt;
+    if (same && !rank) {
+      const Status kept = keep_older(inside, *older, manifest, *other, rotates);
+      if (!kept) return tl::unexpected(older->named(kept.error()));
+      fs::remove_all(partial, error);
+      return true;
     }
-    if (const auto rank = lacking_rank(manifest, *other)) {
-      return fail(ErrorCode::kStore, "'" + target + "' is there already, without what node " +
-                                         std::to_string(rank->node) + " rank " + std::to_string(rank->local_rank) +
-                                         " keeps, which has come since; move it away, or save into another directory");
+    Status refused;
+    if (!other) {
+      refused = is_there(target, " and is no whole checkpoint: " + other.error().message);
+    } else if (!same) {
+      refused = is_there(target, " and holds another state of that round");
+    } else {
+      refused = is_there(target, ", without what node " + std::to_string(rank->node) + " rank " +
+                                     std::to_string(rank->local_rank) + " keeps, which has come since");
     }
-    std::erase_if(files, [theirs = files_of(*other)](const std::string& file) { return !theirs.contains(file); });
-    const Status mended = take_over(files, inside, older->through());
-    if (!mended) return tl::unexpected(older->named(mended.error()));
-    if (!rotates && fs::remove(older->in(kRotatesFile), error)) {
-      if (const Status synced = sync_directory(older->through()); !synced) return tl::unexpected(synced.error());
-    }
-    if (error) return fail(ErrorCode::kIo, "cannot keep '" + target + "': " + error.message());
-    fs::remove_all(partial, error);
-    return true;
+    if (!rotates || !gives_way(target, *older)) return tl::unexpected(refused.error());
   }
+  const std::set<std::string> files = files_of(manifest);
   // Removes the files of an earlier attempt, perhaps with other servers.
   for (fs::directory_iterator at(inside, error), end; !error && at != end; at.increment(error)) {
     std::error_code ignored;
@@ -342,10 +356,8 @@ Result<bool> seal_checkpoint(const std::string& partial, const std::string& targ
   return sealed ? sealed : tl::unexpected(folder->named(sealed.error()));
 }
 
-std::vector<std::string> rotate_checkpoints(const Folder& folder, const std::string& job, const std::string& newest,
-                                            std::uint32_t keep) {
-  std::string prefix = checkpoint_name(job, Round(0));
-  prefix.pop_back();  // the round
+std::vector<std::string> rotate_checkpoints(const Folder& folder, const std::string& newest, std::uint32_t keep) {
+  const std::string prefix = newest.substr(0, newest.rfind('-') + 1);  // the round follows
   std::vector<std::string> names, removed;
   std::error_code error;
   for (fs::directory_iterator at(folder.through(), error), end; !error && at != end; at.increment(error)) {

@@ -54,10 +54,9 @@ using WritePart = std::function<Status(const std::string& folder, const LargePar
 Result<bool> seal_checkpoint(const std::string& partial, const std::string& target, const std::string& manifest_json,
                              const WritePart& write_part = {}, bool rotates = false);
 
-// Removes the job's checkpoints that rotate from the folder, but for `newest` and those that were completed last, `keep`
-// in all, and those that were never finished or whose removal was cut off. Files that are no checkpoint's stay, and
-// their folder. Returns the names of those removed.
-std::vector<std::string> rotate_checkpoints(const Folder& folder, const std::string& job, const std::string& newest,
-                                            std::uint32_t keep);
+// Removes the checkpoints that rotate of the job of `newest` (a name, checkpoint_name()) from the folder, but for that
+// one and those that were completed last, `keep` in all, and those that were never finished or whose removal was cut
+// off. Files that are no checkpoint's stay, and their folder. Returns the names of those removed.
+std::vector<std::string> rotate_checkpoints(const Folder& folder, const std::string& newest, std::uint32_t keep);
 
 }  // namespace tributary

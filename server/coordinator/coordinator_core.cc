@@ -245,7 +245,7 @@ void CoordinatorCore::answer_drains(std::uint64_t now_ms) {
     return std::ranges::any_of(jobs_, [&](const auto& entry) {
       const CoordinatedJob& job = entry.second;
       // All servers have a part in a view, and in what is kept of it.
-      if (!worker) return job.servers() != 0 && (job.in_view() || job.saves_kept() || job.owes_checkpoint());
+      if (!worker) return job.servers() != 0 && job.needs_servers();
       return member_of(job.members(), incarnation) != job.members().end();
     });
   };
@@ -337,7 +337,7 @@ void CoordinatorCore::drain(std::uint64_t now_ms) {
 bool CoordinatorCore::idle() const {
   const auto busy = [](const auto& entry) {
     const CoordinatedJob& job = entry.second;
-    return job.in_view() || job.saves_kept() || job.saves() || job.owes_checkpoint();
+    return job.needs_servers() || job.saves();
   };
   return context_.removing.empty() && std::ranges::none_of(jobs_, busy);
 }

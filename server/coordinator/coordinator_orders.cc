@@ -56,7 +56,12 @@ Result<std::uint64_t> CoordinatorCore::save_checkpoint(const SaveOrder& order, s
 // If an order for this job is under way, or there are many, that waits.
 void CoordinatorCore::save_scheduled(CoordinatedJob& job, std::uint64_t now_ms) {
   const CheckpointConfig& config = job.config().checkpoint;
-  const SaveOrder order{job.config().name, config.dir, utc_at(context_.output.wall_ms()), true, true, config.keep};
+  const SaveOrder order{.job = job.config().name,
+                        .directory = config.dir,
+                        .created = utc_at(context_.output.wall_ms()),
+                        .committed = true,
+                        .scheduled = true,
+                        .keep = config.keep};
   const Result<std::uint64_t> id = context_.checkpoints.save(order, now_ms);
   if (!id) return;
   job.checkpoint_ordered(*id, now_ms);

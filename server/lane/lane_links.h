@@ -44,7 +44,8 @@ class LaneLinks {
   void serve(std::uint64_t now_ms, const FindPool& find_pool);
   bool pending() const { return !pending_.empty(); }  // something will be overdue
 
-  // Returns what lies at that place, which belongs to a message only if that is bound. kInvalidArgument if it does not lie in a region of that link.
+  // Returns the bytes at that place, not copied. They belong to a message only if that is bound. kInvalidArgument: the
+  // place does not lie in a region of that link.
   Result<Payload> payload(const PayloadPlace& place) const;
 
   // Drops links of views that are over. Call it when a view has ended.

@@ -245,10 +245,7 @@ Status CheckpointService::seal_parts(const SealCheckpoint& order, CheckpointDone
   if (!unchanged) return tl::unexpected(parent->named(unchanged.error()));
   done.unchanged = *unchanged;
   if (order.keep == 0) return {};
-  const Result<Manifest> manifest = manifest_from_json(order.manifest);
-  if (!manifest) return tl::unexpected(manifest.error());
-  for (const std::string& name :
-       rotate_checkpoints(*parent, job_of(*manifest).name, target.filename().string(), order.keep)) {
+  for (const std::string& name : rotate_checkpoints(*parent, target.filename().string(), order.keep)) {
     log_("removed '" + (target.parent_path() / name).string() + "': newer checkpoints are there (checkpoint.keep)");
   }
   return {};

@@ -193,8 +193,8 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "kHastyDrain",
-            "job.in_view() || job.saves_kept() || job.owes_checkpoint());\n      return member",
-            "job.in_view() || (job.saves_kept() && !BUG) || job.owes_checkpoint());\n      return member",
+            "job.needs_servers();\n      return member",
+            "(BUG ? job.in_view() || job.owes_checkpoint() : job.needs_servers());\n      return member",
         ),
     ],
     "coordinated_job_open.cc": [

@@ -128,9 +128,8 @@ void ServerSim::check_drain() {
     drain_ms_ = now_ms();
     send(DrainRequest{incarnation_});
   }
-  if (!jobs_.empty() || now_ms() < drain_ms_ + kDrainAloneMs) return;
   const bool heard = joined_ && now_ms() < heard_ms_ + ClusterWorld::kPeerTimeoutMs;
-  if (!jobs_.keeps() || !heard) end_drain();
+  if (jobs_.empty() && !heard && now_ms() >= drain_ms_ + kDrainAloneMs) end_drain();
 }
 
 void ServerSim::end_drain() {

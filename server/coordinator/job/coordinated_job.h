@@ -82,6 +82,8 @@ class CoordinatedJob {
   bool kept_by_servers() const;
   // Their state is to become a snapshot, and not all have said which round they have.
   bool saves_kept() const { return between() && !between()->going.empty(); }
+  // Servers that are told to stop wait for it.
+  bool needs_servers() const { return in_view() || saves_kept() || owes_checkpoint(); }
   // Some nodes wait for others, and nothing of the job is anywhere.
   bool awaited() const { return is<GatheringJob>() && ids().empty() && !kept_by_servers(); }
   // Its nodes left before it had an id: nothing of it is anywhere.
@@ -148,7 +150,7 @@ class CoordinatedJob {
   // One is to be made of the committed snapshot, now.
   bool checkpoint_due(std::uint64_t now_ms) const;
   void checkpoint_ordered(std::uint64_t order, std::uint64_t now_ms);
-  // One is under way, or is to be made now that nobody trains: servers that stop wait for it.
+  // One is under way, or is to be made now that nobody trains.
   bool owes_checkpoint() const;
 
   // ---- Restored from a checkpoint ----

@@ -262,25 +262,25 @@ TEST_CASE("of checkpoints that rotate the newest stay, and all others stay") {
   const std::string older = write(90, "mlp", true), ordered = write(91, "mlp", false),
                     other = write(92, "mlp-round-3", true), middle = write(93, "mlp", true);
   const std::string newest = write(5, "mlp", true);  // the job went back
-  CHECK(rotate_checkpoints(folder, "mlp", "mlp-round-5", 3).empty());
-  CHECK(rotate_checkpoints(folder, "mlp", "mlp-round-5", 2) == std::vector<std::string>{"mlp-round-90"});
+  CHECK(rotate_checkpoints(folder, "mlp-round-5", 3).empty());
+  CHECK(rotate_checkpoints(folder, "mlp-round-5", 2) == std::vector<std::string>{"mlp-round-90"});
   CHECK_FALSE(fs::exists(older));
   for (const std::string& path : {ordered, other, middle, newest}) CHECK(all(verify_checkpoint(path)) == "");
   // A person saves the round, too: then it stays.
   Manifest again = sample_manifest(93);
   write_shards(middle + kPartialSuffix, again);
   CHECK(seal_checkpoint(middle + kPartialSuffix, middle, to_json(again)).value());
-  CHECK(rotate_checkpoints(folder, "mlp", "mlp-round-5", 1).empty());
+  CHECK(rotate_checkpoints(folder, "mlp-round-5", 1).empty());
   CHECK(all(verify_checkpoint(middle)) == "");
   // The newest is what was sealed now, whatever the clocks say.
-  CHECK(rotate_checkpoints(folder, "mlp", "mlp-round-100", 1) == std::vector<std::string>{"mlp-round-5"});
+  CHECK(rotate_checkpoints(folder, "mlp-round-100", 1) == std::vector<std::string>{"mlp-round-5"});
   // A removal was cut off; and a folder with something of somebody else stays with that.
   const std::string half = write(94, "mlp", true), shared = write(95, "mlp", true), last = write(96, "mlp", true);
   fs::remove(half + "/COMPLETE");
   std::ofstream(shared + "/notes.txt") << "mine";
   Manifest unfinished = sample_manifest(97);
   write_shards(dir / ("mlp-round-97" + std::string(kPartialSuffix)), unfinished);
-  std::vector<std::string> removed = rotate_checkpoints(folder, "mlp", "mlp-round-96", 1);
+  std::vector<std::string> removed = rotate_checkpoints(folder, "mlp-round-96", 1);
   std::ranges::sort(removed);
   CHECK(removed == std::vector<std::string>{"mlp-round-94", "mlp-round-97.partial"});
   CHECK_FALSE(fs::exists(half));

@@ -249,6 +249,14 @@ struct ScheduledCluster {
     answer(cluster, 0, id);
     cluster.tick(cluster.now);
   }
+  // Training stops, and the cluster with it; the round.
+  Round stop() {
+    const std::uint64_t last = version + 5;
+    cluster.leave(0, LeaveKind::kStopped, last);
+    cluster.core.drain(cluster.now);
+    cluster.all_done(last);
+    return Round(last);
+  }
   Cluster cluster;
   std::uint64_t version = 10;
 };
@@ -280,16 +288,12 @@ TEST_CASE("without every_s there is one where training stops, which servers that
   Cluster& cluster = it.cluster;
   it.commit();
   CHECK_FALSE(it.ordered_within(10 * kMinute));
-  const std::uint64_t last = it.version + 5;
-  cluster.leave(0, LeaveKind::kStopped, last);
-  cluster.core.drain(cluster.now);
-  cluster.all_done(last);
+  const Round last = it.stop();
   CHECK(cluster.phase() == "idle");
   CHECK_FALSE(cluster.core.idle());
   const auto write = it.ordered_within(1000);
   REQUIRE(write);
-  CHECK(write->round == Round(last));
-  std::string failure;
+  CHECK(write->round == last);
   SUBCASE("it is made") {
     it.finish(write->operation);
     CHECK(cluster.only<SealCheckpoint>(server_peer(0))->keep == 0);
@@ -324,12 +328,9 @@ TEST_CASE("one that fails does not keep the job from the next, nor the cluster f
   CHECK(next->round == later);
   CHECK(cluster.job().no_checkpoint == "no space left");
   answer(cluster, 1, next->operation, "no space left");
-  const std::uint64_t last = it.version + 5;
-  cluster.leave(0, LeaveKind::kStopped, last);
-  cluster.core.drain(cluster.now);
-  cluster.all_done(last);
+  const Round last = it.stop();
   CHECK_FALSE(cluster.core.idle());
-  CHECK(it.ordered_within(1000)->round == Round(last));
+  CHECK(it.ordered_within(1000)->round == last);
 }
 
 TEST_CASE("lost nodes do not end training: no checkpoint is made for them, unless the cluster is stopped") {
@@ -348,12 +349,10 @@ TEST_CASE("a stop does not wait for a checkpoint of what the coordinator cannot 
   Cluster& cluster = it.cluster;
   it.commit();
   cluster.save_fails = true;
-  const std::uint64_t last = it.version + 5;
-  cluster.leave(0, LeaveKind::kStopped, last);
-  cluster.core.drain(cluster.now);
-  cluster.all_done(last);
+  it.stop();
   CHECK_FALSE(it.ordered_within(20 * kMinute));
   CHECK(cluster.phase() == "idle");
+  CHECK(cluster.core.idle());
 }
 
 TEST_CASE("a person's order takes the place of a scheduled one") {
