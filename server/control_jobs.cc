@@ -365,7 +365,11 @@ bool ControlJobs::keeps() const {
 void ControlJobs::give_up_parked() {
   for (const auto& [id, state] : parked_) {
     const Round saved = state.status.snapshot_committed;
-    const Round round((state.parking == 0 ? state.min_version : state.status.min_version()).value);
+    const bool told = state.parking == 0;
+    const std::uint64_t least = (told ? state.min_version : state.status.min_version()).value;
+    const std::uint64_t most = (told ? state.max_version : state.status.max_version()).value;
+    // A chunk of round r + 1 was made after round r, on a server that is being brought up to there, too.
+    const Round round(std::max(least, std::max<std::uint64_t>(most, 1) - 1));
     if (!state.all || state.never_began() || round <= saved || !misses(state.view())) continue;
     const std::string newest =
         saved == Round() ? "it has no snapshot" : "its newest snapshot is of round " + std::to_string(saved.value);

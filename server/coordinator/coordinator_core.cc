@@ -10,7 +10,7 @@ namespace tributary {
 
 CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry,
                                  CoordinatorOutput& output)
-    : context_(options, output, *this) {
+    : context_(options, output, *this), last_id_(options.job_id_seed) {
   drop_parts_but_of(registry);
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
@@ -414,14 +414,13 @@ void CoordinatorCore::open_if_complete(CoordinatedJob& job, std::uint64_t now_ms
 }
 
 // No job may ever share another's id: servers and stores know jobs by nothing else.
-JobId CoordinatorCore::fresh_id() const {
-  JobId id(context_.options.job_id_seed);
-  const auto taken = [&](const auto& entry) { return entry.second.knows(id); };
+JobId CoordinatorCore::fresh_id() {
+  const auto taken = [&](const auto& entry) { return entry.second.knows(last_id_); };
   do {
-    id = id.next();
-  } while (id.value == 0 || std::ranges::any_of(jobs_, taken) || context_.checkpoints.restores(id) ||
-           context_.removing.contains(id));
-  return id;
+    last_id_ = last_id_.next();
+  } while (last_id_.value == 0 || std::ranges::any_of(jobs_, taken) || context_.checkpoints.restores(last_id_) ||
+           context_.removing.contains(last_id_));
+  return last_id_;
 }
 
 void CoordinatorCore::on(PeerId from, const LeaveJob& m, std::uint64_t now_ms) {

@@ -100,7 +100,7 @@ class CoordinatorCore : private CheckpointJobs {
   Status join(CoordinatedJob& job, const JoinJob& m, const JobConfig& config, const Peers::Worker& worker,
               std::uint64_t now_ms);
   void open_if_complete(CoordinatedJob& job, std::uint64_t now_ms);
-  JobId fresh_id() const;
+  JobId fresh_id();
   CoordinatedJob* job_with(JobId id);                  // nullptr: nobody knows it
   CoordinatedJob* job_in_view(JobId id, ViewId view);  // nullptr: it is not, or no view is open
   void lose_server(std::uint16_t index, const Loss& loss, std::uint64_t now_ms);
@@ -119,13 +119,14 @@ class CoordinatorCore : private CheckpointJobs {
   void part_is_there(JobId job, std::uint64_t now_ms) override;
   void restored(const std::string& job, const JobRecord& record) override;
   void not_restored(const std::string& job) override;
-  Result<JobRecord> record_to_restore(const Manifest& manifest, const JobConfig& config) const;
+  Result<JobRecord> record_to_restore(const Manifest& manifest, const JobConfig& config);
   // Returns the jobs that servers have under this name and that the registry does not know.
   std::set<JobId> strangers(const std::string& name) const;
 
   LossCounts losses_;
   TraceKeeper traces_;
   CoordinatorContext context_;
+  JobId last_id_;  // given to a job. None comes twice: servers may have yet to drop what an earlier job had
   Diagnoses diagnoses_{context_};
   std::map<std::string, CoordinatedJob> jobs_;  // by name
 };

@@ -120,7 +120,7 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
 
 // Returns the job's record after the restore: a new id, under which no store has anything yet, and its chunks dealt again,
 // for the workers that are connected now.
-Result<JobRecord> CoordinatorCore::record_to_restore(const Manifest& manifest, const JobConfig& config) const {
+Result<JobRecord> CoordinatorCore::record_to_restore(const Manifest& manifest, const JobConfig& config) {
   std::vector<PlacedDaemon> servers, workers;
   for (const auto& [incarnation, worker] : context_.peers.workers()) {
     workers.push_back({"worker " + worker.hello.name, worker.hello.host, worker.hello.bandwidth});
@@ -176,6 +176,7 @@ void CoordinatorCore::restored(const std::string& name, const JobRecord& record)
   const auto before = jobs_.find(name);
   std::set<JobId> older = strangers(name);
   older.merge(before->second.ids());
+  older.erase(record.job);  // a server that had loaded its part may have said hello since
   JobConfig config = before->second.end_restore();
   jobs_.erase(before);
   CoordinatedJob& job = jobs_.try_emplace(name, context_, config, record, std::move(older)).first->second;

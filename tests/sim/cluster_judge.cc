@@ -155,7 +155,7 @@ void ClusterJudge::begin_clocks(View& view) {
 std::uint64_t ClusterJudge::floor(const View& view) const {
   const bool residuals_gone = keeps_residual() && (residuals_lost_ || lost_before_ || !scenario_.redo);
   if (!synchronous() || residuals_gone || scenario_.rewinds) return any_commit_ ? committed_.value : 0;
-  if (!server_lost_ && !redoing_) return complete_;
+  if (!server_lost_ && behind_.empty()) return complete_;
   if (last_failed_) return committed_.value;
   if (!any_commit_) return 0;
   // Rings have at most their number of rounds, the open one among them.
@@ -165,7 +165,7 @@ std::uint64_t ClusterJudge::floor(const View& view) const {
   const bool undecided = setup_.gate && complete_ > committed_.value;
   // A new coordinator does not know where the view before began: a shard that was being brought up to there, and lacked
   // its last round only, looks like one for which that round was open.
-  const bool unknown = redoing_ && view.coordinator != began_under_ && complete_ > committed_.value;
+  const bool unknown = !behind_.empty() && view.coordinator != began_under_ && complete_ > committed_.value;
   return covered ? complete_ - (undecided || unknown ? 1 : 0) : committed_.value;
 }
 
@@ -204,12 +204,15 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
     const bool redo = std::ranges::any_of(welcome.redo_after, [&](Version v) { return v.value < start; });
     outcome_.redone += redo ? 1 : 0;
   }
+  behind_.clear();
   if (synchronous()) {
     for (std::uint32_t c = 0; c < reached_.size(); ++c) {
       // A kept shard may have gone back to a snapshot in a view that opened but never began.
       const ChunkOwner& owner = begun->open.owners[c];
       const bool kept = begun->kept.contains(owner.shard.value);
       const auto held = kept ? held_(owner, welcome.job, welcome.view, ChunkIndex(c)) : std::nullopt;
+      const std::uint64_t has = kept ? held.value_or(Version(start)).value : begun->open.resume_round.value;  // 0: none
+      if (has < start) behind_.insert(c);
       reached_[c] = std::max(held.value_or(Version(start)).value, start);
       if (begun->members) begun->members->forget_after(ChunkIndex(c), reached_[c]);
     }
@@ -223,7 +226,6 @@ void ClusterJudge::welcome(const JobWelcome& welcome, std::uint32_t node) {
   last_failed_ = told_lost_ = false;
   lost_before_ |= std::exchange(residuals_lost_, false);
   begun->start = start;
-  redoing_ = start > begun->open.resume_round.value && begun->kept.size() < outcome_.scenario.servers;
   if (!ring_gap_ || gap_until_) return;
   // Chunks that servers kept have sums of the other nodes in the round that those had opened.
   gap_until_ = others && synchronous() ? Round(*std::ranges::max_element(reached_)) : welcome.resume_round;
@@ -249,7 +251,8 @@ void ClusterJudge::restored(Round round) {
   std::ranges::fill(stepped_in_, 0);
   complete_ = round.value;
   server_lost_ = residuals_lost_ = true;
-  ring_gap_ = redoing_ = last_failed_ = false;
+  ring_gap_ = last_failed_ = false;
+  behind_.clear();
   gap_until_.reset();
   began_with_.clear();
   began_as_ = 0;
@@ -302,6 +305,15 @@ bool ClusterJudge::has_part(std::uint16_t shard) const {
          std::ranges::any_of(newest_->open.owners, [&](const ChunkOwner& owner) { return owner.shard.value == shard; });
 }
 
+bool ClusterJudge::is_behind(std::uint16_t shard) const {
+  return std::ranges::any_of(behind_, [&](std::uint32_t c) { return newest_->open.owners[c].shard.value == shard; });
+}
+
+void ClusterJudge::joins(std::uint32_t node) {
+  if (!scenario_.elastic || !newest_ || !newest_->welcomed) return;
+  if (std::ranges::find(newest_->nodes, node) == newest_->nodes.end()) node_disturbed();
+}
+
 void ClusterJudge::server_ends(std::uint16_t shard, bool said) {
   ++outcome_.drained;
   outcome_.unsaved += said ? 1 : 0;
@@ -312,10 +324,12 @@ void ClusterJudge::server_ends(std::uint16_t shard, bool said) {
                            in_words("round", committed_.value) + " when " + in_words("server", shard) + " ends cleanly";
   // A view of other nodes that has opened since may have given up what only the nodes before could go on with.
   const bool given_up = keeps_residual() && residuals_lost_;
-  if (!said && !given_up) broken_(what + " and says nothing");
+  // A server that was still being brought up to the others has nothing to lose.
+  if (!said && !given_up && !is_behind(shard)) broken_(what + " and says nothing");
   // Servers can write the state that they keep if all have one round of it, and no node has something yet to say.
   const bool mixed = std::ranges::any_of(reached_, [&](std::uint64_t version) { return version != complete_; });
-  const bool may_lose = disturbed_ && (mixed || keeps_residual() || scenario_.rewinds || server_lost_);
+  const bool may_lose =
+      disturbed_ && (mixed || !behind_.empty() || keeps_residual() || scenario_.rewinds || server_lost_);
   if (!may_lose) broken_(what);
 }
 
@@ -405,7 +419,7 @@ void ClusterJudge::look_at(View& of, const ShardCore& core, ChunkIndex index) {
     broken_(where + " has not the reference's bits on its server");
   }
   reach(chunk, version);
-  redoing_ = redoing_ && std::ranges::any_of(of.versions, [&](const auto& entry) { return entry.second < of.start; });
+  if (version >= of.start) behind_.erase(chunk);
 }
 
 void ClusterJudge::reach(std::uint32_t chunk, std::uint64_t version) {

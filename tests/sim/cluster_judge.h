@@ -96,6 +96,8 @@ class ClusterJudge {
   void server_ended();
   // The view may end in the middle of a round.
   void node_disturbed() { disturbed_ = newest_ ? newest_->open.view : ViewId(); }
+  // A node that comes while others train ends their view.
+  void joins(std::uint32_t node);
   // All servers get the order to stop the job at this round; or a rank reports that it has stopped after it.
   void stops_at(Round round);
   void store_lost(std::uint16_t shard);
@@ -147,6 +149,7 @@ class ClusterJudge {
   void begin(View& view);
   void begin_clocks(View& view);
   bool has_part(std::uint16_t shard) const;
+  bool is_behind(std::uint16_t shard) const;
   bool synchronous() const { return scenario_.mode == Mode::kSync || scenario_.mode == Mode::kLocalSgd; }
   bool keeps_residual() const;
   void check_rings(const View& begun, std::uint64_t name, bool others);
@@ -187,7 +190,7 @@ class ClusterJudge {
   bool told_lost_ = false;           // a server has ended, and reported it
   std::optional<ViewId> disturbed_;  // by the loss of a node, and no later view has made a round since
   std::optional<Round> stopped_;     // where the last view ended, if cleanly
-  bool redoing_ = false;             // a server is being brought up to the others
+  std::set<std::uint32_t> behind_;   // chunks that are being brought up to where the last view that ran began
   bool ring_gap_ = false;            // some node lacks pushes after the last snapshot
   bool residuals_lost_ = false;      // some node lost its residuals since the last view began
   bool lost_before_ = false;         // the same of views before, until every node has been seen to make a round

@@ -126,6 +126,7 @@ void JobWorld::permute_ranks(std::uint64_t for_ns) {
 }
 
 void JobWorld::stop_trainers() {
+  ended_ = false;  // a job that has come to its end goes on from a checkpoint, too
   for (Node& node : nodes_) {
     for (std::uint32_t rank = 0; rank < scenario.ranks; ++rank) {
       node.trainers[rank].reset();

@@ -47,10 +47,10 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
           [this](const SnapshotDone& done) { lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); }); }),
       orders_(
           *this, store_, {.chunk_ns = world.scenario.load_step_ns, .drop_ns = world.scenario.disk_step_ns},
-          [this](JobId job) { loads(job); },
+          [this](JobId job) { return loads(job); },
           [this](std::function<void()> event) { lane_says([event = std::move(event)](ControlJobs&) { event(); }); }),
       records_(
-          *this, store_, {.drop_ns = world.scenario.disk_step_ns}, [](JobId) {},
+          *this, store_, {.drop_ns = world.scenario.disk_step_ns}, [](JobId) { return [] {}; },
           [this](std::function<void()> event) { after(kMaxSayNs, std::move(event)); }),
       checkpoints_(*this, store_, world.checkpoints, ShardIndex(index), world.scenario.disk_step_ns,
                    [this](const CheckpointDone& done) { lane_says([this, done](ControlJobs&) { send(done); }); }),
@@ -180,12 +180,15 @@ void ServerSim::opens(const OpenJob& m) {
 }
 
 // Whatever became of views in between: what was loaded, or is being, is not read again.
-void ServerSim::loads(JobId id) {
+StoreOrdersSim::Failed ServerSim::loads(JobId id) {
   Load& load = loads_[id];
   const JobWorld& job = world_.job(id);
   if (load.loaded_for)
     job.broken(name_ + " loads again what it has loaded for view " + std::to_string(load.loaded_for->view.value));
   if (job.scenario.mode == Mode::kSync || job.scenario.mode == Mode::kLocalSgd) load.loaded_for = load.last_open;
+  return [&load, view = load.last_open.view] {  // that leaves nothing
+    if (load.loaded_for && load.loaded_for->view == view) load.loaded_for.reset();
+  };
 }
 
 void ServerSim::on(const DropCheckpoint& m) {
@@ -251,10 +254,6 @@ void ServerSim::send(ControlMessage message) {
     const Version loaded(loaded_for->resume_round.value);
     if (kept->min_version != loaded || kept->max_version != loaded) loaded_for.reset();
   }
-  // A load that failed leaves nothing.
-  if (const auto* ready = std::get_if<ShardReady>(&message); ready && !ready->ok) {
-    loads_[ready->job].loaded_for.reset();
-  }
   if (outbox_.size() >= kServerOutbox) return world_.broken("a server has too much to say to its coordinator");
   outbox_.push_back(std::move(message));
   flush();
@@ -285,6 +284,7 @@ void ServerSim::listen(PeerId from, const ControlMessage& message) {
     JobWorld* job = world_.job_of(join->job_json);
     if (!job) return world_.broken("a node joins with another configuration than its job's");
     job->replicas_judge.named(join->node.value, join->checkpoint_round);
+    job->judge.joins(join->node.value);
     if (const auto known = peers_.find(from); known != peers_.end()) {
       workers_[known->second] = {job->name_of("worker", join->node.value), join->node.value};
     }

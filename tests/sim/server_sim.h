@@ -130,7 +130,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   void turn();
   void receive(Packet& packet);
   void opens(const OpenJob& m);
-  void loads(JobId job);
+  StoreOrdersSim::Failed loads(JobId job);
   void on(const DropCheckpoint& m);
   void check_drain();
   void end_drain();

@@ -3,14 +3,17 @@
 namespace tributary::sim {
 
 void StoreOrdersSim::load(SnapshotInfo info, EachChunk each, Done done) {
-  loads_(info.job);
+  Done ended = [failed = loads_(info.job), done = std::move(done)](const Status& status) {
+    if (!status) failed();
+    done(status);
+  };
   const auto begin = [this, info = std::move(info)](Order& order) {
     order.status = store_.load(info, [&](ChunkIndex chunk, ChunkState state) -> Status {
       order.chunks.emplace_back(chunk, std::move(state));
       return {};
     });
   };
-  orders_.push_back({.begin = begin, .step_ns = options_.chunk_ns, .done = std::move(done), .each = std::move(each)});
+  orders_.push_back({.begin = begin, .step_ns = options_.chunk_ns, .done = std::move(ended), .each = std::move(each)});
   if (orders_.size() == 1) work_soon();
 }
 

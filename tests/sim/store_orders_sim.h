@@ -18,7 +18,8 @@ class StoreOrdersSim final : public StoreOrders {
     std::uint64_t chunk_ns = 1'000'000, drop_ns = 1'000'000;
   };
   using Post = std::function<void(std::function<void()>)>;  // what the control thread is to do
-  using Loads = std::function<void(JobId)>;                 // a load is ordered
+  using Failed = std::function<void()>;
+  using Loads = std::function<Failed(JobId)>;  // a load is ordered; returns what is to be done if it fails
   StoreOrdersSim(Process& owner, StoreSim& store, Options options, Loads loads, Post post)
       : owner_(owner), store_(store), options_(options), loads_(std::move(loads)), post_(std::move(post)) {}
 

@@ -130,13 +130,7 @@ void TrainerSim::hear(TrainerId connection, AttachMessage message, std::shared_p
     if (const auto* stopped = std::get_if<AttachStopped>(&message)) stopped_ = *stopped;
     if (phase_ == Phase::kSaving && std::holds_alternative<AttachStopped>(message)) return saved();
     if (std::holds_alternative<DetachReply>(message) && phase_ == Phase::kFinishing) {
-      // A trainer on servers does not wait here: the job's supervisor sees that the job is not over.
-      if (world_.scenario.mode == Mode::kAllreduce) {
-        phase_ = Phase::kSaving;
-        return;
-      }
-      close();
-      phase_ = Phase::kDone;
+      phase_ = Phase::kSaving;
       return;
     }
     look();
@@ -464,7 +458,7 @@ void TrainerSim::give(const KeptState& state) {
 
 // Session::saved(), and what the built-in trainer makes of it.
 void TrainerSim::saved() {
-  world_.replicas_judge.told(stopped_->round, not_saved_);
+  if (world_.scenario.mode == Mode::kAllreduce) world_.replicas_judge.told(stopped_->round, not_saved_);
   const bool again = left_ != LeaveKind::kStopped && not_saved_ && may_come_back(*not_saved_);
   if (again) return attach_again(not_saved_->message);
   if (not_saved_) world_.say(name(), "is not saved: " + not_saved_->message);

@@ -78,7 +78,9 @@ void CoordinatedJob::look_at_kept(std::uint64_t now_ms) {
   const std::string who = std::exchange(between->going, {}) + " was told to stop";
   Version least{~0ull};
   for (const auto& [server, kept] : between->kept) least = std::min(least, kept.min_version);
-  const Round round(least.value);
+  Round round(least.value);
+  // A server that was still being brought up to the others has nothing to save, and hides no loss of theirs.
+  if (round <= record().committed) round = std::max(round, ledger_.reached);
   if (between->kept.empty() || round <= record().committed || kept_tried_ == record().view) return;
   kept_tried_ = record().view;
   if (const std::string why = why_not_saved(*between, round); !why.empty()) {
@@ -101,6 +103,8 @@ std::string CoordinatedJob::why_not_saved(const BetweenViews& between, Round rou
     const auto kept = between.kept.find(shard);
     const std::string server = "server " + std::to_string(shard);
     if (kept == between.kept.end()) return server + " has nothing of it in memory";
+    if (kept->second.min_version.value < round.value)
+      return server + " was still being brought up to it, from round " + std::to_string(kept->second.min_version.value);
     if (kept->second.max_version.value != round.value)
       return server + " has some chunks of round " + std::to_string(kept->second.max_version.value) + " already";
   }

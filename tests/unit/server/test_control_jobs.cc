@@ -348,6 +348,24 @@ TEST_CASE("a server that is stopped with state in memory that no snapshot has sa
   CHECK(lost[0].reason.find(open.resume ? "is of round 4" : "it has no snapshot") != std::string::npos);
 }
 
+TEST_CASE("a server that is stopped while it is brought up to the others names the round that it had come to") {
+  Server server;
+  server.open(3);
+  server.jobs.on(SnapshotCommit{JobId(7), Round(4)});
+  server.restart(3);
+  bool lost = false;
+  SUBCASE("it has nothing beyond its snapshot") {
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(4), Version(5));
+  }
+  SUBCASE("some chunks are some rounds further") {
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(4), Version(7));
+    lost = true;
+  }
+  server.jobs.give_up_parked();
+  REQUIRE(server.jobs.not_saved().size() == (lost ? 1 : 0));
+  if (lost) CHECK(server.jobs.not_saved()[0].round == Round(6));
+}
+
 TEST_CASE("a server's own part of a last state that others could not write is not saved") {
   Server server;
   server.open(3);

@@ -290,6 +290,26 @@ TEST_CASE("what servers keep and cannot become a snapshot is said to be lost, on
   CHECK(cluster.errors[0].find(why) != std::string::npos);
 }
 
+TEST_CASE("a server that is still being brought up to the others hides no loss of theirs") {
+  RunningCluster cluster;
+  cluster.keep(0, 52, 52);
+  cluster.server_comes_back(1);
+  cluster.rejoin(0, 41, 52);
+  cluster.rejoin(1, 41, 52);
+  cluster.all_open();
+  const auto keep = [&](std::uint16_t server, std::uint64_t least, std::uint64_t most) {
+    cluster.say(cluster.peers[server],
+                ShardKept{cluster.open().job, cluster.open().view, true, Version(least), Version(most)});
+  };
+  cluster.leave(1, LeaveKind::kFailed, 52, "rank 3 died");
+  keep(0, 52, 52);
+  keep(1, 40, 52);
+  cluster.core.drain(cluster.now);
+  REQUIRE(cluster.errors.size() == 1);
+  CHECK(cluster.errors[0].find("the state of job 'mnist' at round 52 is not saved") == 0);
+  CHECK(cluster.errors[0].find("server 1 was still being brought up to it, from round 40") != std::string::npos);
+}
+
 TEST_CASE("nothing is to be saved of what servers keep at the round of the snapshot") {
   TwoServers cluster;
   cluster.everybody(2);

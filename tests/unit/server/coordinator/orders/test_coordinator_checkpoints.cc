@@ -554,6 +554,43 @@ TEST_CASE("a restore that fails leaves everything as it was") {
   }
 }
 
+// How often the server is told to drop what it has of that job.
+std::ptrdiff_t drops(const Cluster& cluster, std::uint16_t server, JobId job) {
+  return std::ranges::count(cluster.to<DropCheckpoint>(server_peer(server)), job, &DropCheckpoint::job);
+}
+
+TEST_CASE("a server that says hello while others still load does not make the restored job a stranger's") {
+  const JobRecord saved = stopped_at(40).records[0];
+  Cluster cluster(2, {}, 8);
+  cluster.everybody(1);
+  const std::uint64_t id = restore(cluster, order_of(saved, "moved"));
+  const JobId made = cluster.only<LoadCheckpoint>(server_peer(0))->job;
+  answer(cluster, 1, id);
+  cluster.server(1, {StoredJob{made, "moved", 0, {Round(40)}}});
+  answer(cluster, 0, id);
+  REQUIRE(status(cluster, id).step == CheckpointStep::kDone);
+  for (std::uint16_t s = 0; s < 2; ++s) CHECK(drops(cluster, s, made) == 0);
+}
+
+TEST_CASE("a restore after one that failed has an id of its own, and what the first one left goes") {
+  StoppedCluster it;
+  Cluster& cluster = it.cluster;
+  const JobRecord saved = it.stopped.records[0];
+  const std::uint64_t first = restore(cluster, order_of(saved, "mnist", true));
+  const JobId left = cluster.only<LoadCheckpoint>(server_peer(0))->job;
+  answer(cluster, 1, first);
+  cluster.server(1, {it.stopped.stored[0], StoredJob{left, "mnist", 0, {Round(40)}}});
+  answer(cluster, 0, first, "chunk 3 is damaged");
+  cluster.sent.clear();
+  const std::uint64_t again = restore(cluster, order_of(saved, "mnist", true));
+  const JobId made = cluster.only<LoadCheckpoint>(server_peer(0))->job;
+  CHECK(made != left);
+  for (std::uint16_t s = 0; s < 2; ++s) answer(cluster, s, again);
+  REQUIRE(status(cluster, again).step == CheckpointStep::kDone);
+  CHECK(drops(cluster, 1, left) == 1);
+  for (std::uint16_t s = 0; s < 2; ++s) CHECK(drops(cluster, s, made) == 0);
+}
+
 TEST_CASE("restores that cannot be are refused") {
   const JobRecord saved = stopped_at(40).records[0];
   Cluster cluster(2);
