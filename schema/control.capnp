@@ -313,6 +313,7 @@ struct SnapshotDone {  # server -> coordinator: durable here, or missed or faile
   ok @3 :Bool = true;
   bytes @4 :UInt64;
   message @5 :Text;
+  code @6 :UInt16;  # ErrorCode, if not ok
 }
 
 struct SnapshotCommit {  # coordinator -> servers and workers: durable everywhere; older ones, and pushes up to it, may go
@@ -397,6 +398,7 @@ struct WriteCheckpoint {  # coordinator -> server: your part of this snapshot go
   job @1 :UInt64;
   round @2 :UInt64;
   directory @3 :Text;
+  view @4 :UInt32;  # not 0: of the state that the server has of this view in memory, at that round
 }
 
 struct SealCheckpoint {  # coordinator -> server 0: all parts are there; make them the checkpoint `target`

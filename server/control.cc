@@ -160,7 +160,7 @@ ControlMessage Control::hello_message() {
 Heartbeat Control::heartbeat_message() {
   Heartbeat beat;
   beat.progress = jobs_.progress();
-  if (checkpoints_) beat.moved = checkpoints_->moved();
+  if (checkpoints_) beat.moved = checkpoints_->moved() + snapshotter_->moved();
   for (const Lane* lane : lanes_) {
     beat.bytes_in += lane->counters().push_bytes.value();
     beat.bytes_out += lane->counters().answer_bytes.value();

@@ -85,6 +85,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   void lane_captured(ChunkSnapshot snapshot) override;
   void lane_facts(LaneIndex lane, RoundFacts facts) override;
   void snapshot_finished(const SnapshotDone& done);
+  void checkpoint_written(const WriteCheckpoint& order, const CheckpointDone& done);
   // CheckpointService's callback: any thread.
   void checkpoint_finished(const CheckpointDone& done);
 
@@ -114,8 +115,8 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   void on(const SealCheckpoint& m);
   void on(const LoadCheckpoint& m);
   void on(const DropCheckpoint& m);
-  template <class Order>
-  void order_checkpoint(const Order& order, void (CheckpointService::*give)(const Order&));
+  template <class Order, class Give>
+  void order_checkpoint(const Order& order, Give give);
 
   // ControlJobsOutput
   void send(ControlMessage message) override { link_->send(message); }

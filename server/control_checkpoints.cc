@@ -4,14 +4,15 @@
 
 namespace tributary {
 
-template <class Order>
-void Control::order_checkpoint(const Order& order, void (CheckpointService::*give)(const Order&)) {
+// Carries an order out, if its paths may be used and there is a store; else it is refused.
+template <class Order, class Give>
+void Control::order_checkpoint(const Order& order, Give give) {
   Status fits = roots_.check(order.directory);
   if constexpr (requires { order.target; }) {
     if (fits) fits = roots_.check(order.target);
   }
   if (fits && !checkpoints_) fits = fail(ErrorCode::kStore, jobs_.no_store());
-  if (fits) return (checkpoints_->*give)(order);
+  if (fits) return give();
   CheckpointDone refused;
   refused.operation = order.operation;
   refused.ok = false;
@@ -21,19 +22,20 @@ void Control::order_checkpoint(const Order& order, void (CheckpointService::*giv
 }
 
 void Control::on(const WriteCheckpoint& m) {
-  order_checkpoint(m, &CheckpointService::write);
+  order_checkpoint(m, [&] { m.from_memory() ? jobs_.on(m) : checkpoints_->write(m); });
 }
 
 void Control::on(const SealCheckpoint& m) {
-  order_checkpoint(m, &CheckpointService::seal);
+  order_checkpoint(m, [&] { checkpoints_->seal(m); });
 }
 
 void Control::on(const LoadCheckpoint& m) {
-  order_checkpoint(m, &CheckpointService::load);
+  order_checkpoint(m, [&] { checkpoints_->load(m); });
 }
 
 void Control::on(const DropCheckpoint& m) {
   if (!checkpoints_) return;
+  jobs_.give_up(m);
   if (jobs_.contains(m.job)) {
     logger_->warn("job id {} is open; its state is not dropped", m.job.value);
     return;
@@ -42,6 +44,10 @@ void Control::on(const DropCheckpoint& m) {
   DropCheckpoint drop = m;
   if (!roots_.check(drop.directory)) drop.directory.clear();  // no file there is ours
   checkpoints_->drop(drop);
+}
+
+void Control::checkpoint_written(const WriteCheckpoint& order, const CheckpointDone& done) {
+  post([this, order, done] { jobs_.checkpoint_written(order, done); });
 }
 
 void Control::checkpoint_finished(const CheckpointDone& done) {

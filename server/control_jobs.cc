@@ -88,12 +88,16 @@ void ControlJobs::on(const SnapshotAt& m) {
     return;  // the coordinator has moved on, or will
   if (!store_) {
     if (std::exchange(job->refused_snapshot, true)) return;
-    return reply_done(*job, m.round, false, 0, no_store());
+    return reply_done(*job, m.round, fail(ErrorCode::kStore, no_store()));
   }
   if (job->status.snapshot_pending == m.round) return;
-  job->missed_snapshot = false;
-  expect_snapshot(*job, m.round, true);
-  for (const LaneIndex lane : job->lanes) lanes_[lane.value]->snapshot_at(m.job, m.view, m.round);
+  capture(*job, m.round, {});
+}
+
+void ControlJobs::capture(Job& job, Round round, std::optional<WriteCheckpoint> checkpoint) {
+  job.missed_snapshot = false;
+  expect_snapshot(job, round, true, std::move(checkpoint));
+  for (const LaneIndex lane : job.lanes) lanes_[lane.value]->snapshot_at(job.view().job, job.view().view, round);
 }
 
 void ControlJobs::on(const SnapshotCommit& m) {
@@ -208,10 +212,11 @@ void ControlJobs::on(const StopJob& m) {
     kept->second.save = m;
     return;
   }
-  if (!job && !(job = take_back(m))) {
+  if (!job && !(job = take_back(m.job, m.view, m.round))) {
     output_.send(SnapshotDone{m.job, m.view, m.round, false, 0,
                               "job " + std::to_string(m.job.value) + " is not open in view " +
-                                  std::to_string(m.view.value) + " on server " + std::to_string(config_.index)});
+                                  std::to_string(m.view.value) + " on server " + std::to_string(config_.index),
+                              ErrorCode::kStopped});
     return;
   }
   if (job->ending) {  // repeated: nodes make progress elsewhere
@@ -223,39 +228,39 @@ void ControlJobs::on(const StopJob& m) {
   status.phase = "stopping";
   if (!store_) {
     stop_lanes(*job, false, m.round);
-    reply_done(*job, m.round, false, 0, no_store());
+    reply_done(*job, m.round, fail(ErrorCode::kStore, no_store()));
     return finish(m.job);
   }
   const bool began_here = status.resumed && status.view->start == m.round;
   if (status.chunks == 0 || began_here || status.snapshot_durable == m.round) {  // nothing to keep, or kept already
     stop_lanes(*job, false, m.round, park_last(*job, m.round));  // another server may fail to keep its part
-    reply_done(*job, m.round, true, status.snapshot_bytes, {});
+    reply_done(*job, m.round, {}, status.snapshot_bytes);
     return finish(m.job);
   }
   job->ending = true;
   // One of this very round may be under way: then the lanes' captures are second copies, or fill in missing chunks.
-  if (status.snapshot_pending == m.round) {
+  if (status.snapshot_pending == m.round && !job->checkpoint) {
     snapshotter_->hurry(m.job, m.round);
   } else {
-    expect_snapshot(*job, m.round, false);
+    expect_snapshot(*job, m.round, false, {});
   }
   stop_lanes(*job, true, m.round, park_last(*job, m.round));
 }
 
 // Makes a job again of the state that lanes keep, if that is of this view and round; nullptr: it is not.
-ControlJobs::Job* ControlJobs::take_back(const StopJob& m) {
-  const auto found = parked_.find(m.job);
-  if (found == parked_.end()) return nullptr;
+ControlJobs::Job* ControlJobs::take_back(JobId id, ViewId view, Round round) {
+  const auto found = parked_.find(id);
+  if (found == parked_.end() || jobs_.contains(id)) return nullptr;
   Parked& state = found->second;
-  const bool there = state.view().view == m.view && state.parking == 0 && state.all && !state.never_began();
-  if (!there || state.min_version.value != m.round.value || state.max_version.value != m.round.value) return nullptr;
+  const bool there = state.view().view == view && state.parking == 0 && state.all && !state.never_began();
+  if (!there || state.min_version.value != round.value || state.max_version.value != round.value) return nullptr;
   Job job;
   job.status = std::move(state.status);
   job.lanes = std::move(state.lanes);
   job.load = std::move(state.load);
   job.kept = true;
   parked_.erase(found);
-  return &jobs_.emplace(m.job, std::move(job)).first->second;
+  return &jobs_.emplace(id, std::move(job)).first->second;
 }
 
 // Returns whether lanes are to keep the job's last state.
@@ -277,13 +282,15 @@ ControlJobs::Parked& ControlJobs::begin_parking(const Job& job) {
   return parked_[job.view().job] = std::move(state);
 }
 
-// The snapshotter ends every snapshot with snapshot_finished(), which is ignored for all but the newest.
-void ControlJobs::expect_snapshot(Job& job, Round round, bool paced) {
+// The snapshotter ends every snapshot with snapshot_finished() or checkpoint_written(), which counts for the newest
+// alone.
+void ControlJobs::expect_snapshot(Job& job, Round round, bool paced, std::optional<WriteCheckpoint> checkpoint) {
   if (job.status.snapshot_pending) {
     snapshotter_->abandon(job.view().job, *job.status.snapshot_pending, "a newer snapshot was asked for");
   }
   job.status.snapshot_pending = round;
-  SnapshotPlan plan{info(job, round), job.view().view, {}, paced};
+  job.checkpoint = checkpoint;
+  SnapshotPlan plan{info(job, round), job.view().view, {}, paced, std::move(checkpoint)};
   for (std::uint32_t c = 0; c < job.view().layout->chunks(); ++c) {
     if (job.view().layout->owner(ChunkIndex(c)).shard.value == config_.index) plan.chunks.push_back(ChunkIndex(c));
   }
@@ -402,23 +409,25 @@ void ControlJobs::tick() {
   output_.send(ShardKept{id, view, false, {}, {}});
 }
 
-void ControlJobs::reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message) {
+void ControlJobs::reply_done(const Job& job, Round round, const Status& saved, std::uint64_t bytes) {
   ControlJobStatus& status = jobs_.at(job.view().job).status;
   if (status.snapshot_pending == round) status.snapshot_pending.reset();
-  if (ok) {
+  SnapshotDone done{status.view->job, status.view->view, round, saved.has_value(), bytes, {}};
+  if (saved) {
     status.snapshot_durable = round;
     status.snapshot_bytes = bytes;
     status.snapshot_error.clear();
     not_saved_.erase(status.view->job);
   } else {
-    status.snapshot_error = message;
+    const std::string& message = status.snapshot_error = done.message = saved.error().message;
+    done.code = saved.error().code;
     // One that was named too late is tried again, and nothing is wrong.
     const bool lost = misses(job.view()) && (!store_ || job.ending || !job.missed_snapshot);
     logger_->log(lost ? spdlog::level::err : spdlog::level::warn, "job '{}': the snapshot of round {} is not saved: {}",
                  status.view->name(), round.value, message);
     if (lost) not_saved_[status.view->job] = {status.view->name(), round, message};
   }
-  output_.send(SnapshotDone{status.view->job, status.view->view, round, ok, bytes, message});
+  output_.send(std::move(done));
 }
 
 // Returns whether a missing snapshot is a fault. Without a store it is the user's choice, unless the job asks for
@@ -466,15 +475,20 @@ void ControlJobs::lane_stopped(JobId id, ViewId view, Round round, bool kept) {
                         "not every chunk was at round " + std::to_string(round.value) + " when the job stopped");
 }
 
+// Returns whether one of the same round has begun, which was ordered meanwhile.
+bool ControlJobs::write_ended(JobId id, ViewId view, Round round) {
+  const auto ended = writing_.find({id, view, round});
+  if (ended == writing_.end()) return false;
+  writing_.erase(ended);
+  cleared(id);
+  const auto kept = parked_.find(id);
+  const auto save = kept == parked_.end() ? std::nullopt : std::exchange(kept->second.save, std::nullopt);
+  if (save) on(*save);
+  return save.has_value();
+}
+
 void ControlJobs::snapshot_finished(const SnapshotDone& done) {
-  if (const auto ended = writing_.find({done.job, done.view, done.round}); ended != writing_.end()) {
-    writing_.erase(ended);
-    cleared(done.job);
-    const auto kept = parked_.find(done.job);
-    const auto save = kept == parked_.end() ? std::nullopt : std::exchange(kept->second.save, std::nullopt);
-    if (save) on(*save);
-    if (save && !done.ok) return;  // one of the same round has begun, and will report its end
-  }
+  if (write_ended(done.job, done.view, done.round) && !done.ok) return;  // the one that has begun will report
   const Job* job = find(done.job, done.view);
   if (!job) {  // dropped in the meantime; a durable snapshot can still be resumed from, so the coordinator must know
     if (!done.ok) return;
@@ -483,9 +497,47 @@ void ControlJobs::snapshot_finished(const SnapshotDone& done) {
     output_.hello();  // a coordinator that does not know the job learns its name
     return;
   }
-  if (job->status.snapshot_pending != done.round) return;
-  reply_done(*job, done.round, done.ok, done.bytes, done.message);
+  if (job->status.snapshot_pending != done.round || job->checkpoint) return;
+  reply_done(*job, done.round, done.ok ? Status() : fail(done.code, done.message), done.bytes);
   if (job->ending) finish(done.job);
+}
+
+// ---- A state that goes from memory into a checkpoint, because a store is broken ----
+
+void ControlJobs::on(const WriteCheckpoint& m) {
+  Job* job = find(m.job, m.view);
+  if (job && job->status.phase == "running") return capture(*job, m.round, m);
+  job = take_back(m.job, m.view, m.round);
+  if (!job) {
+    return output_.send(CheckpointDone{m.operation, false, ErrorCode::kStopped,
+                                       "server " + std::to_string(config_.index) + " has not all of round " +
+                                           std::to_string(m.round.value) + " in memory now"});
+  }
+  // Lanes keep it all the same: a next view may begin with it.
+  job->ending = true;
+  job->status.phase = "stopping";
+  expect_snapshot(*job, m.round, false, m);
+  stop_lanes(*job, true, m.round, park_last(*job, m.round));
+}
+
+void ControlJobs::give_up(const DropCheckpoint& m) {
+  for (auto at = jobs_.begin(); at != jobs_.end();) {
+    const auto entry = at++;
+    const Job& job = entry->second;
+    if (!job.checkpoint || (entry->first != m.job && job.checkpoint->directory != m.directory)) continue;
+    snapshotter_->abandon(entry->first, job.checkpoint->round, "the checkpoint is given up");
+    if (job.ending) jobs_.erase(entry);  // lanes keep the state
+  }
+}
+
+void ControlJobs::checkpoint_written(const WriteCheckpoint& order, const CheckpointDone& done) {
+  output_.send(done);
+  if (write_ended(order.job, order.view, order.round)) return;
+  Job* job = find(order.job, order.view);
+  if (!job || !job->checkpoint || job->checkpoint->operation != order.operation) return;
+  job->checkpoint.reset();
+  job->status.snapshot_pending.reset();
+  if (job->ending) finish(order.job);
 }
 
 }  // namespace tributary

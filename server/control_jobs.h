@@ -14,6 +14,8 @@
 //                   reports that other nodes make progress: lanes that wait for residuals wait longer. Lanes' state of
 //                   a view that is over becomes a snapshot in the same way.
 //                   restart: the state stays in memory for the next view -> ShardKept
+//   WriteCheckpoint what is in memory, of a round to come or of a view that is over, goes into a checkpoint's file
+//                   -> CheckpointDone. (The checkpoint service writes what is in the store.)
 //
 // A load for a view that never began stays as well, even an unfinished one: the next view that begins at that snapshot
 // uses it. It is not reported, because to others it equals the store's snapshot. The same holds for a view that began
@@ -116,6 +118,9 @@ class ControlJobs {
   void on(const RoundDecision& m);
   void on(const TraceRounds& m);
   void on(const StopJob& m);
+  void on(const WriteCheckpoint& m);  // REQUIRES: m.from_memory(), and there is a store
+  // Gives up what is being written for that checkpoint, or of that job; its state stays in memory.
+  void give_up(const DropCheckpoint& m);
   // Ends all views, because the coordinator knows none of the jobs; states stay in memory for the next views.
   void park_all(const std::string& why);
   // Contents of a hello and of a heartbeat.
@@ -129,6 +134,7 @@ class ControlJobs {
   void lane_stopped(JobId job, ViewId view, Round round, bool kept);
   void lane_facts(LaneIndex lane, RoundFacts facts);  // of a job with a gate
   void snapshot_finished(const SnapshotDone& done);
+  void checkpoint_written(const WriteCheckpoint& order, const CheckpointDone& done);
 
   void tick();             // now and then
   void unpark(JobId job);  // its kept state is not needed any more
@@ -165,8 +171,9 @@ class ControlJobs {
     Status opened;                  // the first error of a lane
     bool refused_snapshot = false;  // "no store" was sent
     bool missed_snapshot = false;   // the one that is pending was named too late
-    bool ending = false;            // goes when its final snapshot is done
-    bool kept = false;              // it goes on with what was in memory
+    std::optional<WriteCheckpoint> checkpoint;  // where the same goes, if not into the store
+    bool ending = false;                        // goes when its final snapshot is done
+    bool kept = false;                          // it goes on with what was in memory
     // Facts that were sent, by lane; repeated until a decision about that round or a later one comes. (A lane that
     // reports a decision gets no other reply.)
     std::map<LaneIndex, RoundFacts> undecided;
@@ -212,14 +219,14 @@ class ControlJobs {
 
   void opened(JobId id, ViewId view, const Status& status);
   void stop_lanes(const Job& job, bool keep, Round round, bool park = false) const;
-  Job* take_back(const StopJob& m);
+  Job* take_back(JobId id, ViewId view, Round round);
   bool park_last(const Job& job, Round round);
   Parked& begin_parking(const Job& job);
   void tell_parked(JobId id, ViewId view);
   void drop(JobId id, const std::string& why);
   void park(JobId id, const std::string& why);
   void parked(JobId id, const Parked& state);
-  void reply_done(const Job& job, Round round, bool ok, std::uint64_t bytes, const std::string& message);
+  void reply_done(const Job& job, Round round, const Status& saved, std::uint64_t bytes = 0);
   void finish(JobId id);
   Job* find(JobId id, ViewId view);
   bool stored(JobId job, Round round) const;
@@ -227,7 +234,9 @@ class ControlJobs {
   void repeat_facts(std::uint64_t now_ms);
   void end_trace();
   SnapshotInfo info(const Job& job, Round round) const;
-  void expect_snapshot(Job& job, Round round, bool paced);
+  void capture(Job& job, Round round, std::optional<WriteCheckpoint> checkpoint);
+  void expect_snapshot(Job& job, Round round, bool paced, std::optional<WriteCheckpoint> checkpoint);
+  bool write_ended(JobId id, ViewId view, Round round);
 
   const ServerConfig config_;
   Store* const store_;

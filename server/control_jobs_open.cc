@@ -15,7 +15,13 @@ void ControlJobs::on(const OpenJob& m) {
     if (job->status.phase == "running") output_.send(ShardReady{m.job, m.view, true, {}, {}});
     return;
   }
-  if (jobs_.contains(m.job) && !keep_load(m.job, "the job opens again")) drop(m.job, "the job opens again");
+  if (const auto before = jobs_.find(m.job); before != jobs_.end()) {
+    if (before->second.ending && parked_.contains(m.job)) {
+      jobs_.erase(before);  // what lanes keep was being written
+    } else if (!keep_load(m.job, "the job opens again")) {
+      drop(m.job, "the job opens again");
+    }
+  }
   const auto kept = parked_.find(m.job);
   const bool keeps =
       kept != parked_.end() && kept->second.parking == 0 && kept->second.all && !kept->second.never_began();

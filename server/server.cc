@@ -71,15 +71,21 @@ Status Server::start_parts() {
   if (store_) {
     Snapshotter::Options options;
     options.io_bytes_per_s = std::uint64_t{config_.store_io_mb_per_s} * 1'000'000;
+    options.shard = ShardIndex(config_.index);
+    options.roots = control_->checkpoint_roots();
     snapshotter_ = std::make_unique<Snapshotter>(
         *store_, options, [this](const SnapshotDone& done) { control_->snapshot_finished(done); },
+        [this](const WriteCheckpoint& order, const CheckpointDone& done) { control_->checkpoint_written(order, done); },
         [logger = logger_](const std::string& line) { logger->info(line); });
     store_thread_ = std::make_unique<StoreThread>(
         *store_, [this](std::function<void()> event) { control_->post(std::move(event)); },
         [logger = logger_](const std::string& line) { logger->critical(line); });
     checkpoints_ = std::make_unique<CheckpointService>(
         *store_,
-        CheckpointService::Options{ShardIndex(config_.index), options.io_bytes_per_s, control_->checkpoint_roots()},
+        CheckpointService::Options{ShardIndex(config_.index), options.io_bytes_per_s, control_->checkpoint_roots(),
+                                   [snapshotter = snapshotter_.get()](const std::string& directory) {
+                                     return snapshotter->writes_into(directory);
+                                   }},
         [this](const CheckpointDone& done) { control_->checkpoint_finished(done); },
         [logger = logger_](const std::string& line) { logger->info(line); });
   }

@@ -14,19 +14,23 @@ namespace tributary {
 
 inline constexpr std::size_t kMaxControlBytes = 64u << 20;  // a layout of a million chunks fits; bounds ZMQ_MAXMSGSIZE
 
-// Writes the receiver's part of this complete snapshot into `directory`, which every server sees.
+// Writes the receiver's part of a state into `directory`, which every server sees: of this complete snapshot in its
+// store, or, with a view, of what it has in memory at that round.
 struct WriteCheckpoint {
   std::uint64_t operation = 0;
   JobId job;
   Round round;
   std::string directory;  // PATH/NAME-round-R.partial
+  ViewId view = {};       // 0: out of the store
 
+  bool from_memory() const { return view != ViewId(); }
   static constexpr auto kWire = TRIB_WIRE(WriteCheckpoint);
   static void fields(auto& m, auto&& field) {
     field(m.operation, TRIB_WIRE(Operation));
     field(m.job, TRIB_WIRE(Job));
     field(m.round, TRIB_WIRE(Round));
     field(m.directory, TRIB_WIRE(Directory), AtMost{kMaxPathBytes, "a checkpoint's path"});
+    field(m.view, TRIB_WIRE(View));
   }
 };
 // To server 0, when all parts are there: adds the large parts of the ranks' states, which the manifest names, and makes

@@ -26,7 +26,7 @@ namespace tributary {
 
 // Both wires and the attach protocol carry the version first; another version is refused with a message that names
 // both. Within a version fields and kinds may be added (docs/data-path.md, "Messages of other releases").
-inline constexpr std::uint16_t kProtocolVersion = 15;
+inline constexpr std::uint16_t kProtocolVersion = 16;
 
 inline constexpr std::uint32_t kNobody = ~0u;  // in place of a rank
 
@@ -342,6 +342,7 @@ struct SnapshotDone {  // server -> coordinator, and from there to workers at a 
   bool ok = true;
   std::uint64_t bytes = 0;
   std::string message;
+  ErrorCode code = ErrorCode::kInternal;  // if not ok. kStopped: given up, by order or because the round was over
 
   static constexpr auto kWire = TRIB_WIRE(SnapshotDone);
   static void fields(auto& m, auto&& field) {
@@ -351,6 +352,7 @@ struct SnapshotDone {  // server -> coordinator, and from there to workers at a 
     field(m.ok, TRIB_WIRE(Ok));
     field(m.bytes, TRIB_WIRE(Bytes));
     field(m.message, TRIB_WIRE(Message), CutAt{});
+    field(m.code, TRIB_WIRE(Code));
   }
 };
 // Coordinator -> servers and workers: durable everywhere; older ones, and pushes up to this round, may go.

@@ -129,4 +129,14 @@ ChunkState state_of(const ChunkHeader& header, const StoredChunk& stored) {
   return state;
 }
 
+Status rename_job(StoredChunk& chunk, JobId job, std::string& sealed) {
+  Result<ChunkHeader> header =
+      unseal_chunk(chunk.entries.front().value, "the header of chunk " + std::to_string(chunk.chunk.value));
+  if (!header) return tl::unexpected(header.error());
+  header->job = job;
+  sealed = seal(*header);
+  chunk.entries.front().value = sealed;
+  return {};
+}
+
 }  // namespace tributary::records

@@ -49,6 +49,9 @@ Result<ChunkHeader> unseal_chunk(std::string_view bytes, std::string_view what);
 // rest from the state. `sealed` gets the header's bytes and must outlive the chunk.
 StoredChunk compose_chunk(ChunkHeader header, const ChunkState& state, std::string& sealed);
 
+// Gives the chunk a header that names `job`. `sealed` holds that header while `chunk` is used.
+Status rename_job(StoredChunk& chunk, JobId job, std::string& sealed);
+
 // Checks that the arrays are those that the header names, with its checksum. kStore: the flaw, in words that continue
 // "chunk ... is damaged: ".
 Status check_arrays(const ChunkHeader& header, const StoredChunk& stored);

@@ -37,6 +37,12 @@ struct StoredChunk {
   std::vector<StoredEntry> entries;  // the header first
 };
 
+inline std::uint64_t bytes_of(const StoredChunk& chunk) {  // of its entries
+  std::uint64_t bytes = 0;
+  for (const StoredEntry& entry : chunk.entries) bytes += entry.value.size();
+  return bytes;
+}
+
 inline std::string chunk_key(ChunkIndex chunk, std::uint8_t part) {
   return {static_cast<char>(chunk.value >> 24), static_cast<char>(chunk.value >> 16),
           static_cast<char>(chunk.value >> 8), static_cast<char>(chunk.value), static_cast<char>(part)};

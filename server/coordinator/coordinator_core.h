@@ -106,6 +106,7 @@ class CoordinatorCore : private CheckpointJobs {
   void lose_server(std::uint16_t index, const Loss& loss, std::uint64_t now_ms);
   void lose_worker(std::uint64_t incarnation, const Loss& loss, std::uint64_t now_ms);
   void save_scheduled(CoordinatedJob& job, std::uint64_t now_ms);
+  Result<std::uint64_t> begin_save(const SaveOrder& order, const CoordinatedJob& job, std::uint64_t now_ms);
   void drop_parts_but_of(const std::vector<JobRecord>& registry);
   void answer_drains(std::uint64_t now_ms);
   void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);
@@ -115,7 +116,10 @@ class CoordinatorCore : private CheckpointJobs {
   const JobRecord* record_of(const std::string& job) const override;
   bool takes_snapshot(const std::string& job) const override;
   bool has_part(JobId job, const LargePart& large) const override;
-  bool parts_come(const std::string& job, std::uint64_t now_ms) override;
+  bool has_yet_to_reach(const std::string& job, Round round) const override;
+  RankStates rank_states_at(const std::string& job, Round round) const override;
+  bool state_comes(const std::string& job, Round round, bool whole, std::uint64_t now_ms) override;
+  std::uint64_t state_taken(const std::string& job) const override;
   void part_is_there(JobId job, std::uint64_t now_ms) override;
   void restored(const std::string& job, const JobRecord& record) override;
   void not_restored(const std::string& job) override;

@@ -40,16 +40,23 @@ Result<std::uint64_t> CoordinatorCore::save_checkpoint(const SaveOrder& order, s
                     "allreduce/ below its [store] path");
   }
   const bool initialised = job.record().initialised;
-  if (!initialised && !job.trains()) {
+  if (!initialised && !job.trains() && !job.round_in_memory()) {
     return fail(ErrorCode::kNotFound, job.in_words() + " has no state yet: nothing of it was ever committed");
   }
   if (!initialised && order.committed) {
     return fail(ErrorCode::kNotFound, job.in_words() + " has no committed snapshot yet; leave --committed out");
   }
+  return begin_save(order, job, now_ms);
+}
+
+// The save of a job that trains waits for the next snapshot.
+Result<std::uint64_t> CoordinatorCore::begin_save(const SaveOrder& order, const CoordinatedJob& job,
+                                                  std::uint64_t now_ms) {
   const Result<std::uint64_t> id = context_.checkpoints.save(order, now_ms);
-  if (id && (!job.trains() || order.committed)) {
-    context_.checkpoints.write(order.job, job.record(), job.nodes(), job.shards(), now_ms);
-  }
+  if (!id || (job.trains() && !order.committed)) return id;
+  const auto in_memory = order.committed ? std::nullopt : job.round_in_memory();
+  context_.checkpoints.write(order.job, in_memory ? job.record_at(*in_memory) : job.record(), job.nodes(), job.shards(),
+                             now_ms, in_memory ? job.record().view : ViewId());
   return id;
 }
 
@@ -59,13 +66,10 @@ void CoordinatorCore::save_scheduled(CoordinatedJob& job, std::uint64_t now_ms) 
   const SaveOrder order{.job = job.config().name,
                         .directory = config.dir,
                         .created = utc_at(context_.output.wall_ms()),
-                        .committed = true,
+                        .committed = !job.store_broken(),
                         .scheduled = true,
                         .keep = config.keep};
-  const Result<std::uint64_t> id = context_.checkpoints.save(order, now_ms);
-  if (!id) return;
-  job.checkpoint_ordered(*id, now_ms);
-  context_.checkpoints.write(order.job, job.record(), job.nodes(), job.shards(), now_ms);
+  if (const Result<std::uint64_t> id = begin_save(order, job, now_ms)) job.checkpoint_ordered(*id, now_ms);
 }
 
 Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& order, std::uint64_t now_ms) {
@@ -162,9 +166,23 @@ bool CoordinatorCore::has_part(JobId job, const LargePart& large) const {
   return context_.parts.has(job, large);
 }
 
-bool CoordinatorCore::parts_come(const std::string& job, std::uint64_t now_ms) {
+bool CoordinatorCore::has_yet_to_reach(const std::string& job, Round round) const {
   const auto found = jobs_.find(job);
-  return found != jobs_.end() && found->second.parts_come(now_ms);
+  return found != jobs_.end() && found->second.has_yet_to_reach(round);
+}
+
+RankStates CoordinatorCore::rank_states_at(const std::string& job, Round round) const {
+  return jobs_.at(job).rank_states_at(round);
+}
+
+bool CoordinatorCore::state_comes(const std::string& job, Round round, bool whole, std::uint64_t now_ms) {
+  const auto found = jobs_.find(job);
+  return found != jobs_.end() && found->second.state_comes(round, whole, now_ms);
+}
+
+std::uint64_t CoordinatorCore::state_taken(const std::string& job) const {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() ? 0 : found->second.state_taken();
 }
 
 void CoordinatorCore::part_is_there(JobId id, std::uint64_t now_ms) {

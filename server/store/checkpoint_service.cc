@@ -16,6 +16,7 @@
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/chunk/chunk_record.h"
 #include "server/store/disk_space.h"
+#include "server/store/shard_file_writer.h"
 #include "server/store/snapshot_file.h"
 
 namespace tributary {
@@ -24,23 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kCheckpointBurstSeconds = 0.05;
-
-// The chunk with a header that names `job`. `sealed` holds it while `chunk` is used.
-Status rename_job(StoredChunk& chunk, JobId job, std::string& sealed) {
-  Result<records::ChunkHeader> header =
-      records::unseal_chunk(chunk.entries.front().value, "the header of chunk " + std::to_string(chunk.chunk.value));
-  if (!header) return tl::unexpected(header.error());
-  header->job = job;
-  sealed = records::seal(*header);
-  chunk.entries.front().value = sealed;
-  return {};
-}
-
-std::uint64_t bytes_of(const StoredChunk& chunk) {
-  std::uint64_t bytes = 0;
-  for (const StoredEntry& entry : chunk.entries) bytes += entry.value.size();
-  return bytes;
-}
 
 std::string without_suffix(const std::string& directory) {
   const std::string suffix = kPartialSuffix;
@@ -64,11 +48,11 @@ std::set<ShardIndex> files_to_check(const Manifest& manifest, const Layout& layo
 
 CheckpointService::CheckpointService(Store& store, Options options, Done done, Log log)
     : store_(store),
-      options_(options),
+      options_(std::move(options)),
       done_(std::move(done)),
       log_(std::move(log)),
-      bucket_(options.io_bytes_per_s,
-              static_cast<std::uint64_t>(static_cast<double>(options.io_bytes_per_s) * kCheckpointBurstSeconds)),
+      bucket_(options_.io_bytes_per_s,
+              static_cast<std::uint64_t>(static_cast<double>(options_.io_bytes_per_s) * kCheckpointBurstSeconds)),
       orders_("checkpoints", kMaxOrders, log_) {
   const auto begin = [this]() -> Status {
     if (!become_background("checkpoints")) log_("cannot lower the checkpoint thread's priority");
@@ -94,7 +78,7 @@ void CheckpointService::load(const LoadCheckpoint& order) {
 
 void CheckpointService::drop(const DropCheckpoint& order) {
   queue(0, [this, order](CheckpointDone&) -> Status {
-    if (!order.directory.empty()) drop_file(order.directory);
+    if (!order.directory.empty() && !options_.in_use(order.directory)) drop_file(order.directory);
     if (order.job.value == 0) return {};
     const Status dropped = store_.drop_job(order.job);
     return dropped ? store_.large_parts().drop(order.job, {}) : dropped;
@@ -144,36 +128,18 @@ Status CheckpointService::pace(std::uint64_t bytes) {
 Status CheckpointService::write_shard(const WriteCheckpoint& order, const PinnedSnapshot& snapshot,
                                       CheckpointDone& done) {
   const std::uint64_t started = steady_ns();
-  const std::string me = "server " + std::to_string(options_.shard.value);
-  // The way to the folder may have links, as loads may: its own name is no link, which somebody may have put there.
-  const fs::path path(order.directory);
-  Result<Folder> folder = options_.roots.open(path.parent_path().string(), true);
-  if (folder) folder = folder->enter(path.filename().string(), true);
-  if (!folder) {
-    return fail(ErrorCode::kIo,
-                me + ": " + folder.error().message + "; save into a directory that every server may write");
-  }
-  const std::string name = shard_file_name(options_.shard), file = folder->in(name);
-  if (link_unchanged(order, snapshot, file, done)) return {};
-  const auto in_words = [&](const Error& failed) {
-    std::error_code ignored;
-    fs::remove(file, ignored);  // half of a file is of no use, and the disk may be full
-    return fail(failed.code, me + ": " + folder->named(failed).message);
-  };
-  auto writer = CheckpointFileWriter::create(file, {options_.shard, order.round, snapshot.info.layout_hash});
-  if (!writer) return in_words(writer.error());
-  Status written = snapshot.read([&](const StoredChunk& stored) -> Status {
-    StoredChunk chunk = stored;
-    std::string sealed;
-    Status status = rename_job(chunk, JobId(0), sealed);
-    // It may be the store's disk, which is needed more.
-    if (status) status = room_on_disk(folder->through(), bytes_of(chunk) + kSpareBytes);
-    if (status) status = (*writer)->add(chunk);
+  Result<Folder> folder = ShardFileWriter::open(options_.roots, order.directory, options_.shard);
+  if (!folder) return tl::unexpected(folder.error());
+  const std::string name = shard_file_name(options_.shard);
+  if (link_unchanged(order, snapshot, folder->in(name), done)) return {};
+  auto writer = ShardFileWriter::create(std::move(*folder), options_.shard, snapshot.info);
+  if (!writer) return tl::unexpected(writer.error());
+  Status written = snapshot.read([&](const StoredChunk& chunk) -> Status {
+    const Status status = (*writer)->add(chunk);
     return status ? pace(bytes_of(chunk)) : status;
   });
   if (written) written = (*writer)->finish();
-  if (written) written = sync_directory(folder->through());
-  if (!written) return in_words(written.error());
+  if (!written) return written;
   done.bytes = (*writer)->bytes();
   done.checksum = (*writer)->checksum();
   log_("wrote '" + (fs::path(order.directory) / name).string() + "': the " + describe(snapshot.info) +
@@ -197,7 +163,7 @@ bool CheckpointService::link_unchanged(const WriteCheckpoint& order, const Pinne
   const Status collected = snapshot.read([&](const StoredChunk& stored) -> Status {
     StoredChunk chunk{stored.chunk, {stored.entries.front()}};
     std::string sealed;
-    if (Status status = rename_job(chunk, JobId(0), sealed); !status) return status;
+    if (Status status = records::rename_job(chunk, JobId(0), sealed); !status) return status;
     headers.emplace(chunk.chunk, std::move(sealed));
     return pace(bytes_of(stored));
   });
@@ -320,7 +286,7 @@ Status CheckpointService::load_from(const std::string& folder, const LoadCheckpo
     if (!ours.contains(stored.chunk)) return orders_.go_on();
     StoredChunk chunk = stored;
     std::string sealed;
-    Status status = rename_job(chunk, order.job, sealed);
+    Status status = records::rename_job(chunk, order.job, sealed);
     if (status) status = (*writer)->add(chunk);
     done.bytes += bytes_of(chunk);
     return status ? orders_.go_on() : status;

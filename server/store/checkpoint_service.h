@@ -34,6 +34,8 @@ class CheckpointService {
     ShardIndex shard;
     std::uint64_t io_bytes_per_s = 200'000'000;  // of write(); 0: no limit
     PathRoots roots{{}, false};                  // below which all of it happens
+    // Is a part of a checkpoint being written into this folder elsewhere? Then drop() leaves it. Any thread.
+    std::function<bool(const std::string& directory)> in_use = [](const std::string&) { return false; };
   };
   using Done = std::function<void(const CheckpointDone&)>;
   using Log = std::function<void(const std::string&)>;

@@ -9,6 +9,7 @@
 #include "common/base/printed.h"
 #include "common/daemon/background_thread.h"
 #include "common/daemon/daemon_thread.h"
+#include "server/store/shard_file_writer.h"
 #include "server/store/snapshot_file.h"
 #include "server/store/token_bucket.h"
 
@@ -20,10 +21,11 @@ constexpr double kBurstSeconds = 0.05;
 
 }  // namespace
 
-Snapshotter::Snapshotter(Store& store, Options options, Done done, Log log)
+Snapshotter::Snapshotter(Store& store, Options options, Done done, PartDone part_done, Log log)
     : store_(store),
-      options_(options),
+      options_(std::move(options)),
       done_(std::move(done)),
+      part_done_(std::move(part_done)),
       log_(std::move(log)),
       thread_(start_thread("snapshotter", log_, [this] { run(); })) {}
 
@@ -94,6 +96,13 @@ void Snapshotter::abandon(JobId job, Round round, const std::string& reason) {
     if (active.plan.info.job == job && active.plan.info.round == round) abandon_locked(active, reason, dropped);
   }
   wake_.notify_all();
+}
+
+bool Snapshotter::writes_into(const std::string& directory) const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(active_, [&](const Active& active) {
+    return active.abandoned.empty() && active.plan.checkpoint && active.plan.checkpoint->directory == directory;
+  });
 }
 
 std::size_t Snapshotter::waiting_chunks() const {
@@ -167,7 +176,7 @@ std::uint64_t Snapshotter::write_next(Active& active, std::unique_lock<std::mute
   Status status;
   if (!active.writer) {
     active.begun_ns = steady_ns();
-    auto writer = store_.begin(active.plan.info);
+    auto writer = begin(active.plan);
     if (writer) {
       active.writer = std::move(*writer);
     } else {
@@ -183,10 +192,18 @@ std::uint64_t Snapshotter::write_next(Active& active, std::unique_lock<std::mute
   }
   at_disk_.store(false, std::memory_order_relaxed);
   written_.fetch_add(written, std::memory_order_relaxed);
+  if (active.plan.checkpoint) moved_.fetch_add(written, std::memory_order_relaxed);
   chunk = {};  // frees the copy that the lanes no longer share
   lock.lock();
   if (!status || last) end(active, std::move(status), lock);
   return written;
+}
+
+Result<std::unique_ptr<SnapshotWriter>> Snapshotter::begin(const SnapshotPlan& plan) const {
+  if (!plan.checkpoint) return store_.begin(plan.info);
+  Result<Folder> folder = ShardFileWriter::open(options_.roots, plan.checkpoint->directory, options_.shard);
+  if (!folder) return tl::unexpected(folder.error());
+  return ShardFileWriter::create(std::move(*folder), options_.shard, plan.info);
 }
 
 void Snapshotter::end(Active& active, Status status, std::unique_lock<std::mutex>& lock) {
@@ -196,8 +213,10 @@ void Snapshotter::end(Active& active, Status status, std::unique_lock<std::mutex
   lock.unlock();
   Active& it = ended.front();  // no other thread uses it
   SnapshotDone report{it.plan.info.job, it.plan.view, it.plan.info.round, status.has_value(), 0, {}};
+  std::string checksum;
   if (status) {
     report.bytes = it.writer->bytes();
+    checksum = it.writer->checksum();
     // Many jobs write several in a second.
     const std::uint64_t now = steady_ns();
     if (!it.plan.paced || now >= next_told_ns_) {
@@ -208,10 +227,16 @@ void Snapshotter::end(Active& active, Status status, std::unique_lock<std::mutex
     }
   } else {
     report.message = status.error().message;
+    report.code = status.error().code;
     if (!it.abandoned.empty()) log_("the " + describe(it.plan.info) + " was given up: " + report.message);
   }
+  const std::optional<WriteCheckpoint> checkpoint = std::move(it.plan.checkpoint);
   ended.clear();  // before the report: a failed snapshot's files must be gone by then
-  done_(report);
+  if (checkpoint) {
+    part_done_(*checkpoint, {checkpoint->operation, report.ok, report.code, report.message, report.bytes, checksum});
+  } else {
+    done_(report);
+  }
   lock.lock();
 }
 

@@ -38,6 +38,7 @@ struct SnapshotInfo {
   std::uint32_t chunks = 0;
 };
 
+// Where the chunks of a snapshot go: into the store, or into a file of a checkpoint.
 class SnapshotWriter {
  public:
   virtual ~SnapshotWriter() = default;
@@ -47,6 +48,7 @@ class SnapshotWriter {
   // Durable and complete when it returns. kStore if not all info.chunks chunks were added.
   virtual Status finish() = 0;
   virtual std::uint64_t bytes() const = 0;
+  virtual std::string checksum() const { return {}; }  // a checkpoint's file, when it is finished
   // Destroyed without finish(): the snapshot is dropped.
 };
 

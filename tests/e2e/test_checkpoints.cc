@@ -1,5 +1,6 @@
 // Checkpoints with real daemons: saved while a job trains, checked, and restored on another number of servers.
 #include <netinet/in.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 
 #include "tests/e2e/e2e.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/server/store/small_disk.h"
 
 namespace tributary::e2e::checkpoints_test {
 namespace {
@@ -259,6 +261,56 @@ TEST_CASE("[checkpoint] leaves the newest checkpoints of a job, the last one of 
   INFO(restored.text);
   CHECK(restored.status == 0);
   CHECK(job_number(*cluster, "committed") == kRounds);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("a full disk costs no state: checkpoints are written from memory, by order and where training stops") {
+  const TempDir dir;
+  fs::create_directories(dir / "run/store-1");
+  const auto disk = testing::SmallDisk::mount(32u << 20, dir / "run/store-1");
+  if (!disk) return;
+  const std::string folder = dir / "checkpoints";
+  Job job{.name = "kept", .chunk_bytes = 8192, .rounds = 3 * kRounds, .snapshot_every_rounds = 100};
+  job.extra = "\n[checkpoint]\ndir = \"" + folder + "\"\n";
+  const std::string job_file = write_job(dir, job);
+  std::uint64_t stopped = 0;
+  {
+    const auto cluster = start(cluster_of(dir / "run", 2));
+    start_trainers(*cluster, job_file);
+    wait_for(*cluster, "committed", 100);
+    disk->fill();
+    const auto refused = [&] {
+      return status_of(cluster->coordinator_daemon())
+          .at("coordinator")
+          .at("jobs")
+          .at(0)
+          .at("not_saved")
+          .get<std::string>();
+    };
+    REQUIRE(eventually([&] { return contains(refused(), "No space left"); }));
+    const std::uint64_t committed = job_number(*cluster, "committed");
+    const nlohmann::json saved = save(*cluster, job.name, dir / "by-order");
+    CHECK(saved.at("round") > committed);
+    CHECK(findings(saved.at("path")) == "");
+    CHECK(job_number(*cluster, "committed") == committed);
+    for (auto* daemons : {&cluster->workers(), &cluster->servers()}) {
+      for (Daemon& d : *daemons) d.process.send_signal(SIGTERM);
+    }
+    REQUIRE(cluster->wait_for_trainers(kPatience));
+    for (Daemon& d : cluster->servers()) REQUIRE(d.process.wait(kPatience));
+    stopped = results(*cluster)[0].at("rounds");
+  }
+  REQUIRE(stopped < job.rounds);
+  const std::string last = folder + "/kept-round-" + std::to_string(stopped);
+  CHECK(findings(last) == "");
+  const auto cluster = start(cluster_of(dir / "to", 3));
+  const Outcome restored = checkpoint({"restore", last, "--base-dir", cluster->options().base_dir});
+  INFO(restored.text);
+  REQUIRE(restored.status == 0);
+  start_trainers(*cluster, job_file);
+  finish_training(*cluster);
+  CHECK(results(*cluster)[0].at("resumed_from") == stopped);
+  CHECK(results(*cluster)[0].at("digest") == standalone_digest(dir, job_file, 4));
   CHECK(cluster->stop().empty());
 }
 

@@ -36,6 +36,15 @@ Status check(const Disk::Piece& piece, ChunkIndex chunk) {
 
 }  // namespace
 
+Disk::Piece nobodys(const ChunkSnapshot& chunk, const std::string& optimizer) {
+  records::ChunkHeader header;
+  header.round = chunk.round;
+  header.chunk = chunk.chunk;
+  header.optimizer = optimizer;
+  std::string sealed;
+  return piece_of(records::compose_chunk(std::move(header), chunk.state, sealed));
+}
+
 std::uint64_t CheckpointFiles::File::bytes() const {
   std::uint64_t sum = 0;
   for (const auto& [index, piece] : chunks) {

@@ -334,6 +334,17 @@ void keep_large_states(ClusterScenario& s) {
 
 namespace {
 
+// A server's disk takes nothing for long while checkpoints are due: they come from memory.
+void break_store(ClusterScenario& s, Random& random) {
+  if (s.calm || s.gentle || s.rare_snapshots || !random.chance(0.3)) return;
+  s.snapshot_s = 1;
+  s.rounds = std::max(s.rounds, std::min<std::uint64_t>(9'000 * kMs / s.work_ns, 400));
+  const auto server = static_cast<std::uint32_t>(random.below(s.servers));
+  s.faults.push_back(
+      {Fault::Kind::kDiskFull, random.between(500, 2000) * kMs, random.between(4, 8) * 1000 * kMs, {server}});
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
 // Draws a cluster with one job.
 ClusterScenario one_job_of(std::uint64_t seed) {
   Random random(seed ^ 0xc1a57e2ull);
@@ -444,6 +455,7 @@ ClusterScenario one_job_of(std::uint64_t seed) {
   const bool together = s.mode != Mode::kSsp && s.mode != Mode::kAsync && s.model_ranks().empty();
   if (Random apart(seed ^ 0xc8ec4ull); s.mode != Mode::kAllreduce && apart.chance(0.2)) {
     s.checkpoint_s = static_cast<std::uint32_t>(apart.between(1, 3));
+    break_store(s, apart);
   }
   s.one_ends = together && !s.elastic && Random(seed ^ 0xe4d5ull).chance(0.3);
   return s;

@@ -158,6 +158,7 @@ struct ClusterOutcome {
   std::uint64_t saved = 0, not_saved = 0, brought_back = 0;  // checkpoints; jobs out of one
   std::uint64_t saved_parts = 0;                             // large parts that checkpoints have
   std::uint64_t scheduled = 0;                               // checkpoints by [checkpoint]
+  std::uint64_t from_memory = 0;                             // shards' parts of checkpoints that no store has had
   std::uint64_t inherited = 0;  // rounds that were decided about in an earlier view (elastic, with a gate)
   std::uint64_t gathered = 0;   // chunks whose residuals went to another number of nodes
   std::uint64_t values = 0, values_again = 0;  // answers that ranks got, and of these in another view than the first

@@ -188,8 +188,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "kOthersId",
-            "std::ranges::any_of(jobs_, taken) ||",
-            "(std::ranges::any_of(jobs_, taken) && !BUG) ||",
+            "last_id_ = last_id_.next();",
+            "last_id_ = BUG && !jobs_.empty() && jobs_.begin()->second.record().job.value != 0\n"
+            "                   ? jobs_.begin()->second.record().job\n"
+            "                   : last_id_.next();\n"
+            "    if (BUG) break;",
         ),
         (
             "kHastyDrain",

@@ -41,10 +41,16 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
       name_("server " + std::to_string(index)),
       store_(disk, world.mutation != Mutation::kUnsyncedRegistry, world.mutation != Mutation::kFailedDrop),
       snapshots_(
-          *this, store_,
-          {.step_ns = world.scenario.disk_step_ns, .syncs = world.mutation != Mutation::kUnsyncedSnapshot},
+          *this, store_, world.checkpoints,
+          {.shard = ShardIndex(index),
+           .step_ns = world.scenario.disk_step_ns,
+           .syncs = world.mutation != Mutation::kUnsyncedSnapshot},
           [this](const ChunkSnapshot& snapshot) { world_.job(snapshot.job).judge.snapshot_read(snapshot); },
-          [this](const SnapshotDone& done) { lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); }); }),
+          [this](const SnapshotDone& done) { lane_says([done](ControlJobs& jobs) { jobs.snapshot_finished(done); }); },
+          [this](const WriteCheckpoint& order, const CheckpointDone& done) {
+            world_.outcome().from_memory += done.ok ? 1 : 0;
+            lane_says([order, done](ControlJobs& jobs) { jobs.checkpoint_written(order, done); });
+          }),
       orders_(
           *this, store_, {.chunk_ns = world.scenario.load_step_ns, .drop_ns = world.scenario.disk_step_ns},
           [this](JobId job) { return loads(job); },
@@ -151,6 +157,8 @@ void ServerSim::receive(Packet& packet) {
         } else if constexpr (std::is_same_v<M, StopJob>) {
           if (m.kind != StopKind::kRestart) loads_[m.job].loaded_for.reset();
           jobs_.on(m);
+        } else if constexpr (std::is_same_v<M, WriteCheckpoint>) {
+          m.from_memory() ? jobs_.on(m) : checkpoints_.order(m);
         } else if constexpr (requires { jobs_.on(m); }) {
           jobs_.on(m);
         } else if constexpr (requires { checkpoints_.order(m); }) {
@@ -192,6 +200,7 @@ StoreOrdersSim::Failed ServerSim::loads(JobId id) {
 }
 
 void ServerSim::on(const DropCheckpoint& m) {
+  jobs_.give_up(m);
   if (jobs_.contains(m.job)) return;
   loads_[m.job].loaded_for.reset();
   jobs_.unpark(m.job);

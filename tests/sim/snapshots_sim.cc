@@ -64,11 +64,13 @@ void SnapshotsSim::work() {
 }
 
 bool SnapshotsSim::step(Active& active) {
+  if (active.plan.checkpoint) return step_to_checkpoint(active, *active.plan.checkpoint);
   SnapshotDone report{active.plan.info.job, active.plan.view, active.plan.info.round, true, 1, {}};
   const auto failed = [&](const std::string& why) {
     if (active.handle) store_.discard(*active.handle);
     report.ok = false;
     report.message = why;
+    report.code = active.abandoned.empty() ? ErrorCode::kStore : ErrorCode::kStopped;
     done_(report);
     return true;
   };
@@ -86,6 +88,34 @@ bool SnapshotsSim::step(Active& active) {
   }
   if (const Status recorded = store_.record(*active.handle); !recorded) return failed(recorded.error().message);
   done_(report);
+  return true;
+}
+
+// The checkpoint's folder is another disk than the store's.
+bool SnapshotsSim::step_to_checkpoint(Active& active, const WriteCheckpoint& order) {
+  const std::string name = shard_file_name(options_.shard);
+  CheckpointDone done;
+  done.operation = order.operation;
+  const auto in = files_.directories.find(order.directory);
+  if (!active.abandoned.empty()) {
+    if (in != files_.directories.end()) in->second.files.erase(name);
+    done.ok = false;
+    done.code = ErrorCode::kStopped;
+    done.message = active.abandoned;
+    written_(order, done);
+    return true;
+  }
+  if (active.next == 0) files_.directories[order.directory].files[name] = {};
+  if (active.next < active.plan.chunks.size()) {
+    const ChunkSnapshot chunk = std::move(active.slots[active.next++]);
+    read_(chunk);
+    active.file.chunks[chunk.chunk.value] = nobodys(chunk, active.plan.info.optimizer);
+    if (CheckpointFiles::File* file = files_.file(order.directory, name)) *file = active.file;
+    return false;
+  }
+  done.bytes = active.file.bytes();
+  done.checksum = active.file.checksum();
+  written_(order, done);
   return true;
 }
 

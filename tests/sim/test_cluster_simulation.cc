@@ -45,6 +45,7 @@ void run_seeds(std::uint64_t first) {
     total.saved += outcome.saved;
     total.saved_parts += outcome.saved_parts;
     total.scheduled += outcome.scheduled;
+    total.from_memory += outcome.from_memory;
     total.brought_back += outcome.brought_back;
     replicas += outcome.ok && outcome.scenario.mode == Mode::kAllreduce ? outcome.views : 0;
     refused += outcome.refused ? 1 : 0;
@@ -75,6 +76,7 @@ void run_seeds(std::uint64_t first) {
   CHECK(total.saved > 0);
   CHECK(total.saved_parts > 0);
   CHECK(total.scheduled > 0);
+  CHECK(total.from_memory > 0);
   CHECK(total.brought_back > 0);
 }
 

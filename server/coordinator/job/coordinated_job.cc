@@ -204,9 +204,11 @@ void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std:
   }
 }
 
-// A snapshot counts as committed when the record that says so is saved.
-bool CoordinatedJob::has_committed() const {
-  return servers() != 0 && !restoring() && !removing() && record().initialised && ledger_.keeper.told();
+// The round that a checkpoint is made of. A snapshot counts as committed when the record that says so is saved.
+std::optional<Round> CoordinatedJob::newest_state() const {
+  if (servers() == 0 || restoring() || removing()) return std::nullopt;
+  if (const auto kept = round_in_memory()) return kept;
+  return record().initialised && ledger_.keeper.told() ? std::optional(record().committed) : std::nullopt;
 }
 
 // A job that lost its nodes trains on when they are back; if the cluster is being stopped, it does not.
@@ -215,17 +217,24 @@ bool CoordinatedJob::stays_stopped() const {
 }
 
 bool CoordinatedJob::checkpoint_due(std::uint64_t now_ms) const {
-  return has_committed() && ledger_.checkpoints.due(config().checkpoint, record().committed, stays_stopped(), now_ms);
+  const CheckpointSchedule& schedule = ledger_.checkpoints;
+  if (is<RunningView>() && store_broken()) return schedule.due_from_memory(config().checkpoint, now_ms);
+  const auto newest = newest_state();
+  return newest && schedule.due(config().checkpoint, *newest, stays_stopped(), now_ms);
 }
 
 bool CoordinatedJob::owes_checkpoint() const {
   const CheckpointSchedule& schedule = ledger_.checkpoints;
   if (schedule.under_way()) return true;
-  return has_committed() && stays_stopped() && schedule.owed(config().checkpoint, record().committed);
+  const auto newest = newest_state();
+  return newest && stays_stopped() && schedule.owed(config().checkpoint, *newest);
 }
 
 void CoordinatedJob::checkpoint_ordered(std::uint64_t order, std::uint64_t now_ms) {
-  ledger_.checkpoints.ordered(config().checkpoint, order, record().committed, now_ms);
+  // The round has yet to be named, or is that of what there is.
+  const bool to_come = is<RunningView>() && store_broken();
+  const Round round = to_come ? CheckpointSchedule::kToCome : newest_state().value_or(Round());
+  ledger_.checkpoints.ordered(config().checkpoint, order, round, now_ms);
 }
 
 void CoordinatedJob::tick(std::uint64_t now_ms) {

@@ -77,8 +77,20 @@ class CoordinatedJob {
   bool in_view() const { return view() != nullptr; }
   bool in_view(ViewId id) const { return in_view() && record().view == id; }
   bool takes_snapshot() const;
-  // Are large parts on their way that ranks gave for the committed snapshot? Asks for them.
-  bool parts_come(std::uint64_t now_ms) { return ledger_.keeper.fetch(record().committed, now_ms); }
+  bool has_yet_to_reach(Round round) const {
+    return is<RunningView>() && Round(ledger_.paces.range().first.value) < round;
+  }
+  // Ranks' states of this round. Is something of them on its way, or, unless a whole one is there, to come? Asks for it.
+  RankStates rank_states_at(Round round) const { return ledger_.keeper.rank_states_at(round); }
+  bool state_comes(Round round, bool whole, std::uint64_t now_ms) {
+    return (!whole && ledger_.lacks_state(round, now_ms)) || ledger_.keeper.fetch(round, now_ms);
+  }
+  std::uint64_t state_taken() const { return ledger_.keeper.taken(); }
+  JobRecord record_at(Round round) const { return ledger_.keeper.record_at(round); }
+  // A store is broken: no snapshot comes.
+  bool store_broken() const { return ledger_.store_broken; }
+  // Then, between views: the round of which servers have all in memory, and no store.
+  std::optional<Round> round_in_memory() const;
   bool kept_by_servers() const;
   // Their state is to become a snapshot, and not all have said which round they have.
   bool saves_kept() const { return between() && !between()->going.empty(); }
@@ -147,7 +159,7 @@ class CoordinatedJob {
   void drain(const std::string& who, std::uint64_t now_ms);
 
   // ---- Checkpoints by [checkpoint] ----
-  // One is to be made of the committed snapshot, now.
+  // One is to be made now.
   bool checkpoint_due(std::uint64_t now_ms) const;
   void checkpoint_ordered(std::uint64_t order, std::uint64_t now_ms);
   // One is under way, or is to be made now that nobody trains.
@@ -171,7 +183,7 @@ class CoordinatedJob {
   }
   const BetweenViews* between() const;  // null: a view is open
   BetweenViews* between();
-  bool has_committed() const;
+  std::optional<Round> newest_state() const;
   bool stays_stopped() const;
   JobView* view();
   const JobView* view() const { return const_cast<CoordinatedJob*>(this)->view(); }

@@ -7,6 +7,15 @@
 #include "server/coordinator/round/snapshots_asked.h"
 
 namespace tributary {
+namespace {
+
+Round least_of(const BetweenViews& between) {
+  Version least{~0ull};
+  for (const auto& [server, kept] : between.kept) least = std::min(least, kept.min_version);
+  return Round(least.value);
+}
+
+}  // namespace
 
 // Servers that have not said what they keep are asked again: the question may have been dropped. While nodes wait for
 // others, those that keep something hear that it is still wanted.
@@ -75,10 +84,9 @@ void CoordinatedJob::save_kept(const std::string& who, std::uint64_t now_ms) {
 void CoordinatedJob::look_at_kept(std::uint64_t now_ms) {
   BetweenViews* between = this->between();
   if (!between || between->going.empty() || !between->asked.empty() || ledger_.keeper.saves_view()) return;
+  if (ledger_.context.checkpoints.writes_from_memory(config().name)) return;  // then it is
   const std::string who = std::exchange(between->going, {}) + " was told to stop";
-  Version least{~0ull};
-  for (const auto& [server, kept] : between->kept) least = std::min(least, kept.min_version);
-  Round round(least.value);
+  Round round = least_of(*between);
   // A server that was still being brought up to the others has nothing to save, and hides no loss of theirs.
   if (round <= record().committed) round = std::max(round, ledger_.reached);
   if (between->kept.empty() || round <= record().committed || kept_tried_ == record().view) return;
@@ -94,6 +102,14 @@ void CoordinatedJob::look_at_kept(std::uint64_t now_ms) {
   ledger_.log(in_words() + " has round " + std::to_string(round.value) +
               " in its servers' memory, which becomes a snapshot: " + who);
   phase_.emplace<StoppingView>(ledger_, JobView{}, StopKind::kStopped, round, now_ms).begin(now_ms);
+}
+
+std::optional<Round> CoordinatedJob::round_in_memory() const {
+  const BetweenViews* between = this->between();
+  if (!between || !store_broken() || !between->asked.empty() || between->kept.empty()) return std::nullopt;
+  const Round round = least_of(*between);
+  if (round <= record().committed || !why_not_saved(*between, round).empty()) return std::nullopt;
+  return ledger_.rewinds() && !ledger_.keeper.has_whole_state(round) ? std::nullopt : std::optional(round);
 }
 
 // Empty: what servers keep can be written as the state of this round.

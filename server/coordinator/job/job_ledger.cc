@@ -48,6 +48,7 @@ BetweenViews JobLedger::ask_kept() const {
 
 void JobLedger::commit(Round round, bool finished, std::uint64_t now_ms) {
   not_saved.clear();
+  store_broken = false;
   keeper.commit(round, finished);
   context.checkpoints.write(plan_->name(), record(), nodes, shards(), now_ms);
 }
@@ -66,6 +67,7 @@ bool JobLedger::lacks_state(Round round, std::uint64_t now_ms) {
 
 void JobLedger::snapshot_failed(std::uint16_t server, const SnapshotDone& m) {
   not_saved = said_by(server, m.message);
+  store_broken |= m.code != ErrorCode::kStopped && context.peers.all_have_stores();
   log("snapshot of round " + std::to_string(m.round.value) + " of " + in_words() + " failed: " + not_saved,
       LogLevel::kWarning);
 }

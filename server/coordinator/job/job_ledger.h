@@ -77,6 +77,7 @@ class JobLedger {
   std::uint64_t redo_due_ms = 0;          // no snapshot is named for rings' sake before
   StopKind ended = StopKind::kRestart;    // how the last view did
   std::string last_stop;                  // why
+  bool store_broken = false;              // a server could not write its part of the last snapshot to its disk
   std::string not_saved;                  // why the newest snapshot that was wanted is not there; empty: it is
   std::optional<JobPlacement> placement;  // of the last view opened since this process started
 

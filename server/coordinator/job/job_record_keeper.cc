@@ -141,6 +141,19 @@ void JobRecordKeeper::commit(Round round, bool finished) {
   save();
 }
 
+JobRecord JobRecordKeeper::record_at(Round round) const {
+  JobRecord record = record_;
+  record.rank_states = rank_states_at(round);
+  record.committed = round;
+  return record;
+}
+
+RankStates JobRecordKeeper::rank_states_at(Round round) const {
+  RankStates states = record_.committed == round ? record_.rank_states : RankStates();
+  for (auto& [rank, state] : rank_states_.of(round, there())) states.insert_or_assign(rank, std::move(state));
+  return states;
+}
+
 void JobRecordKeeper::tick(std::uint64_t now_ms) {
   if (!saved() && !saving_ && now_ms >= save_due_ms_) save();
 }

@@ -63,6 +63,9 @@ class JobRecordKeeper {
   // ---- While it is open ----
   // Now with the snapshot of this round, which is told when the record is saved.
   void commit(Round round, bool finished);
+  // The states that ranks have given for this round; and the record as it would be with a snapshot of the round.
+  RankStates rank_states_at(Round round) const;
+  JobRecord record_at(Round round) const;
   void tick(std::uint64_t now_ms);
   // An ordered save has ended. Returns whether a snapshot is to be announced now.
   bool saved(const Status& status, std::uint64_t now_ms);

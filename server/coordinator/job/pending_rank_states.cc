@@ -73,6 +73,18 @@ std::vector<std::string> PendingRankStates::commit(JobRecord& record, Round roun
   return left_out;
 }
 
+RankStates PendingRankStates::of(Round round, const There& there) const {
+  RankStates states;
+  std::size_t bytes = 0;
+  for (const auto& [rank, pending] : states_) {
+    const auto kept = pending.find(round);
+    if (kept == pending.end() || !is_there(kept->second, there)) continue;
+    bytes += kept->second.size();
+    if (bytes <= kMaxRankStatesBytes) states.emplace(rank, kept->second);
+  }
+  return states;
+}
+
 bool PendingRankStates::can_commit(Round round, const There& there) const {
   return std::ranges::any_of(states_, [&](const auto& entry) {
     const auto kept = entry.second.find(round);

@@ -41,6 +41,8 @@ class PendingRankStates {
   // Moves states into the record, which is about to be saved with the snapshot of this round. Returns sentences about
   // states that are left out.
   std::vector<std::string> commit(JobRecord& record, Round round, const There& there);
+  // States of this round that wait, those whose large parts are there.
+  RankStates of(Round round, const There& there) const;
   // Is there something that commit() would take?
   bool can_commit(Round round, const There& there) const;
 

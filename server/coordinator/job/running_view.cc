@@ -289,6 +289,11 @@ std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
   if (const JobMember* finished = one_that_left(view.members)) return left_behind(*finished->left, now_ms);
   if (ledger_.servers() == 0) return std::nullopt;
   look_for_state(now_ms);
+  if (to_checkpoint_) {
+    if (ledger_.context.checkpoints.writes_from_memory(ledger_.config().name)) return std::nullopt;
+    to_checkpoint_ = ledger_.store_broken = false;  // the stores are tried again first
+    snapshots_.missed(now_ms);
+  }
   const std::set<std::uint16_t> parts = ledger_.shards();
   if (snapshots_.overdue(ledger_.paces, parts, now_ms)) {
     ledger_.not_saved = kNotInTime;
@@ -312,8 +317,14 @@ std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
     ledger_.log("snapshot of round " + std::to_string(step.gave_way->value) + " of " + ledger_.in_words() +
                 ", which is far, gives way to one of round " + std::to_string(round.value) + " for " + step.named);
   }
-  ledger_.send_servers(SnapshotAt{record.job, record.view, round});
   ledger_.send(view.members, SnapshotAt{record.job, record.view, round});
+  to_checkpoint_ = ledger_.store_broken && saves();
+  if (to_checkpoint_) {
+    ledger_.context.checkpoints.write(ledger_.config().name, ledger_.keeper.record_at(round), ledger_.nodes, parts,
+                                      now_ms, record.view);
+  } else {
+    ledger_.send_servers(SnapshotAt{record.job, record.view, round});
+  }
   return std::nullopt;
 }
 
@@ -324,7 +335,8 @@ void RunningView::tell_again(const Peers::Server& server) const {
   // It may hold rounds back until it hears of a snapshot.
   if (record.initialised && ledger_.keeper.told()) tell(SnapshotCommit{record.job, record.committed});
   if (snapshots_.awaits_memory_of(shard)) tell(PrepareSnapshot{record.job, record.view});
-  if (snapshots_.awaits_part_of(shard)) tell(SnapshotAt{record.job, record.view, *snapshots_.under_way()});
+  if (snapshots_.awaits_part_of(shard) && !to_checkpoint_)
+    tell(SnapshotAt{record.job, record.view, *snapshots_.under_way()});
 }
 
 void RunningView::tell_again(std::uint32_t node, const JobMember& member) const {

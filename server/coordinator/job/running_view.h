@@ -85,6 +85,7 @@ class RunningView {
   JobLedger& ledger_;
   SnapshotSchedule snapshots_;
   std::optional<AwaitedState> awaited_;  // for the snapshot under way
+  bool to_checkpoint_ = false;           // that goes into a checkpoint, from memory
   StragglerWatch stragglers_;
   std::optional<StallWatch::Stall> stall_;
   ViewAddresses addresses_;

@@ -9,16 +9,20 @@ void CheckpointSchedule::runs(const CheckpointConfig& config, std::uint64_t now_
   if (!std::exchange(trained_, true)) next_ms_ = now_ms + config.every_s * 1000ull;
 }
 
-bool CheckpointSchedule::due(const CheckpointConfig& config, Round committed, bool stopped,
-                             std::uint64_t now_ms) const {
-  if (!lacks(config, committed) || order_) return false;
-  if (committed == failed_) return now_ms >= retry_ms_;
+bool CheckpointSchedule::due(const CheckpointConfig& config, Round newest, bool stopped, std::uint64_t now_ms) const {
+  if (!lacks(config, newest) || order_) return false;
+  if (newest == failed_) return now_ms >= retry_ms_;
   return stopped || (config.every_s != 0 && now_ms >= next_ms_);
 }
 
-void CheckpointSchedule::ordered(const CheckpointConfig& config, std::uint64_t order, Round committed,
+bool CheckpointSchedule::due_from_memory(const CheckpointConfig& config, std::uint64_t now_ms) const {
+  const bool pauses = failed_ == kToCome && now_ms < retry_ms_;
+  return !config.dir.empty() && trained_ && !order_ && config.every_s != 0 && now_ms >= next_ms_ && !pauses;
+}
+
+void CheckpointSchedule::ordered(const CheckpointConfig& config, std::uint64_t order, Round newest,
                                  std::uint64_t now_ms) {
-  order_ = {order, committed};
+  order_ = {order, newest};
   next_ms_ = now_ms + config.every_s * 1000ull;
 }
 
@@ -26,13 +30,13 @@ void CheckpointSchedule::look(const std::optional<CheckpointStatus>& status, std
   if (!order_ || (status && !status->over())) return;
   const Round round = std::exchange(order_, std::nullopt)->round;
   if (status && status->step == CheckpointStep::kDone) {
-    saved_ = round;
+    saved_ = status->round;
     failed_ = {};
     newest_ = status->path;
     failure_.clear();
     return;
   }
-  pause_ms_ = failed_ == round ? std::min(2 * pause_ms_, kLastRetryMs) : kFirstRetryMs;
+  pause_ms_ = failed_ == round && pause_ms_ != 0 ? std::min(2 * pause_ms_, kLastRetryMs) : kFirstRetryMs;
   failed_ = round;
   failure_ = status ? status->message : "nobody knows how it ended";
   retry_ms_ = now_ms + pause_ms_;

@@ -1,5 +1,6 @@
 // CheckpointSchedule: orders the checkpoints that a job's [checkpoint] asks for. A checkpoint is made of the newest
-// committed snapshot, so that training has no part in it: every `every_s` while the job trains, and when it stops. Pure.
+// committed snapshot, so that training has no part in it: every `every_s` while the job trains, and when it stops. Where
+// a store is broken it is made of what servers have in memory. Pure.
 // Lives in the coordinator with its job.
 #pragma once
 
@@ -18,16 +19,18 @@ class CheckpointSchedule {
   // A round that failed is tried again after the first, then after twice as long, and so on.
   static constexpr std::uint64_t kFirstRetryMs = 60'000, kLastRetryMs = 3'600'000;
 
+  static constexpr Round kToCome{~0ull};  // of a round that has yet to be named
+
   // Training begins, the first time or again.
   void runs(const CheckpointConfig& config, std::uint64_t now_ms);
-  // Is the committed snapshot to become a checkpoint now? stopped: nobody trains any more.
-  bool due(const CheckpointConfig& config, Round committed, bool stopped, std::uint64_t now_ms) const;
-  // Does a job that has stopped lack one of its committed snapshot, which was not tried in vain?
-  bool owed(const CheckpointConfig& config, Round committed) const {
-    return lacks(config, committed) && committed != failed_;
-  }
+  // Is the newest state to become a checkpoint now? stopped: nobody trains any more.
+  bool due(const CheckpointConfig& config, Round newest, bool stopped, std::uint64_t now_ms) const;
+  // The same where a store is broken, so that no newer state is there until one is asked for.
+  bool due_from_memory(const CheckpointConfig& config, std::uint64_t now_ms) const;
+  // Does a job that has stopped lack one of its newest state, which was not tried in vain?
+  bool owed(const CheckpointConfig& config, Round newest) const { return lacks(config, newest) && newest != failed_; }
   // The order was taken; and its status, now and then. None: nobody knows of it any more.
-  void ordered(const CheckpointConfig& config, std::uint64_t order, Round committed, std::uint64_t now_ms);
+  void ordered(const CheckpointConfig& config, std::uint64_t order, Round newest, std::uint64_t now_ms);
   void look(const std::optional<CheckpointStatus>& status, std::uint64_t now_ms);
 
   std::optional<std::uint64_t> under_way() const;          // the order
@@ -35,8 +38,8 @@ class CheckpointSchedule {
   const std::string& failure() const { return failure_; }  // why the last one failed; empty: it did not
 
  private:
-  bool lacks(const CheckpointConfig& config, Round committed) const {
-    return !config.dir.empty() && trained_ && committed != saved_;
+  bool lacks(const CheckpointConfig& config, Round newest) const {
+    return !config.dir.empty() && trained_ && newest != saved_;
   }
 
   struct Order {

@@ -74,7 +74,7 @@ Result<Checkpoints::Checkpoint*> Checkpoints::begin(Checkpoint checkpoint, std::
   for (auto at = checkpoints_.begin(); checkpoints_.size() - under_way >= kKept;) {
     at = at->second.status.over() ? checkpoints_.erase(at) : std::next(at);
   }
-  checkpoint.status.id = ++last_id_;
+  checkpoint.status.id = checkpoint.order = ++last_id_;
   checkpoint.status.begun_ms = now_ms;
   return &checkpoints_.emplace(last_id_, std::move(checkpoint)).first->second;
 }
@@ -116,12 +116,13 @@ bool Checkpoints::awaits_snapshot(const std::string& job) const {
 }
 
 void Checkpoints::write(const std::string& job, const JobRecord& record, std::uint32_t nodes,
-                        const std::set<std::uint16_t>& shards, std::uint64_t now_ms) {
+                        const std::set<std::uint16_t>& shards, std::uint64_t now_ms, ViewId from_memory) {
   for (auto& [id, checkpoint] : checkpoints_) {
     CheckpointStatus& status = checkpoint.status;
     if (!waits(status, job)) continue;
     checkpoint.record = record;
     checkpoint.nodes = nodes;
+    checkpoint.from_memory = from_memory != ViewId();
     status.round = record.committed;
     status.path = checkpoint.save.directory + (checkpoint.save.directory.ends_with('/') ? "" : "/") +
                   checkpoint_name(status.job, status.round);
@@ -133,8 +134,34 @@ void Checkpoints::write(const std::string& job, const JobRecord& record, std::ui
         end(checkpoint, "server " + std::to_string(shard) + ", which has a part of it, is not there", now_ms);
         break;
       }
-      output_.send(server->peer, WriteCheckpoint{status.id, record.job, status.round, partial_of(status)});
+      output_.send(server->peer,
+                   WriteCheckpoint{checkpoint.order, record.job, status.round, partial_of(status), from_memory});
     }
+  }
+}
+
+bool Checkpoints::writes_from_memory(const std::string& job) const {
+  return std::ranges::any_of(checkpoints_, [&](const auto& entry) {
+    const Checkpoint& checkpoint = entry.second;
+    const CheckpointStatus& status = checkpoint.status;
+    return checkpoint.from_memory && status.job == job && status.step == CheckpointStep::kWriting;
+  });
+}
+
+void Checkpoints::wait_again(Checkpoint& checkpoint) {
+  drop_written(checkpoint.status);
+  checkpoint.order = ++last_id_;
+  checkpoint.from_memory = false;
+  checkpoint.shards.clear();
+  checkpoint.works.reset();
+  checkpoint.status.awaited.clear();
+  checkpoint.status.bytes = 0;
+  checkpoint.status.step = CheckpointStep::kWaiting;
+}
+
+void Checkpoints::drop_written(const CheckpointStatus& status) const {
+  for (const auto& [index, server] : peers_.servers()) {
+    if (server.alive) output_.send(server.peer, DropCheckpoint{JobId(0), partial_of(status)});
   }
 }
 
@@ -151,10 +178,15 @@ std::set<LargePart> Checkpoints::large_parts(JobId job) const {
 
 // A rank's state may come after the snapshot was committed, and before the next one is.
 void Checkpoints::look_for_parts(Checkpoint& checkpoint, std::uint64_t now_ms) {
-  const JobRecord* now = jobs_.record_of(checkpoint.status.job);
-  if (now && now->job == checkpoint.record.job && now->committed == checkpoint.record.committed) {
-    checkpoint.record.rank_states = now->rank_states;
-    if (jobs_.parts_come(checkpoint.status.job, now_ms)) return;
+  const CheckpointStatus& status = checkpoint.status;
+  const JobRecord* now = jobs_.record_of(status.job);
+  if (now && now->job == checkpoint.record.job && now->committed <= status.round) {
+    RankStates& states = checkpoint.record.rank_states;
+    for (auto& [rank, state] : jobs_.rank_states_at(status.job, status.round)) {
+      states.insert_or_assign(rank, std::move(state));
+    }
+    const bool whole = std::ranges::any_of(states, [](const auto& kept) { return StateHead::of(kept.second).whole; });
+    if (jobs_.state_comes(status.job, status.round, whole, now_ms)) return;
   }
   seal(checkpoint, now_ms);
 }
@@ -185,16 +217,19 @@ void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
   manifest.shards = checkpoint.shards;
   status.step = CheckpointStep::kSealing;
   status.awaited = {0};
-  output_.send(sealer->peer, SealCheckpoint{status.id, record.job, partial_of(status), status.path, to_json(manifest),
-                                            status.lacks.empty() ? checkpoint.save.keep : 0});
+  output_.send(sealer->peer, SealCheckpoint{checkpoint.order, record.job, partial_of(status), status.path,
+                                            to_json(manifest), status.lacks.empty() ? checkpoint.save.keep : 0});
 }
 
 void Checkpoints::on(ShardIndex shard, const CheckpointDone& m, std::uint64_t now_ms) {
-  const auto found = checkpoints_.find(m.operation);
+  const auto found = std::ranges::find(checkpoints_, m.operation, [](const auto& entry) { return entry.second.order; });
   if (found == checkpoints_.end()) return;
   Checkpoint& checkpoint = found->second;
   CheckpointStatus& status = checkpoint.status;
   if (status.over() || status.awaited.erase(shard.value) == 0) return;
+  const bool missed =
+      !m.ok && checkpoint.from_memory && status.step == CheckpointStep::kWriting && m.code == ErrorCode::kStopped;
+  if (missed && jobs_.takes_snapshot(status.job)) return wait_again(checkpoint);
   if (!m.ok) return end(checkpoint, m.message, now_ms);
   status.bytes += m.bytes;
   if (status.step == CheckpointStep::kWriting) {
@@ -241,21 +276,22 @@ void Checkpoints::end(Checkpoint& checkpoint, const std::string& failure, std::u
   status.step = CheckpointStep::kFailed;
   status.message = failure;
   output_.log("the " + what + " failed: " + failure, LogLevel::kError);
-  if (begun) {
-    const DropCheckpoint drop =
-        status.restores ? DropCheckpoint{checkpoint.record.job, {}} : DropCheckpoint{JobId(0), partial_of(status)};
-    for (const auto& [index, server] : peers_.servers()) {
-      if (server.alive) output_.send(server.peer, drop);
-    }
+  if (!status.restores) {
+    if (begun) drop_written(status);
+    return;
   }
-  if (status.restores) jobs_.not_restored(status.job);
+  for (const auto& [index, server] : peers_.servers()) {
+    if (server.alive) output_.send(server.peer, DropCheckpoint{checkpoint.record.job, {}});
+  }
+  jobs_.not_restored(status.job);
 }
 
 void Checkpoints::view_over(const std::string& job, const std::string& why, std::uint64_t now_ms) {
   for (auto& [id, checkpoint] : checkpoints_) {
     if (!waits(checkpoint.status, job)) continue;
     end(checkpoint,
-        "the job stopped before its snapshot was complete (" + why + "); --committed saves the newest one that is",
+        "the job stopped before its snapshot was complete (" + why +
+            "); order it again, or with --committed for the newest one that is",
         now_ms);
   }
 }
@@ -268,7 +304,7 @@ void Checkpoints::server_lost(std::uint16_t server, const std::string& why, std:
 
 // Counts the bytes of the servers that it waits for; gives another number as well when one of them is done.
 std::uint64_t Checkpoints::progress(const CheckpointStatus& status) const {
-  std::uint64_t sum = status.awaited.size();
+  std::uint64_t sum = status.awaited.empty() ? jobs_.state_taken(status.job) : status.awaited.size();
   for (const std::uint16_t server : status.awaited) {
     if (const auto moved = moved_.find(server); moved != moved_.end()) sum += moved->second;
   }
@@ -284,7 +320,12 @@ void Checkpoints::tick(std::uint64_t now_ms) {
     if (status.over()) continue;
     if (!waiting) {
       if (!checkpoint.works) checkpoint.works.emplace(kWorkingPatienceMs, now_ms);
-      if (!checkpoint.works->over(progress(status), now_ms) || status.awaited.empty()) continue;
+      if (checkpoint.from_memory && jobs_.has_yet_to_reach(status.job, status.round)) checkpoint.works->renew(now_ms);
+      if (!checkpoint.works->over(progress(status), now_ms)) continue;
+      if (status.awaited.empty()) {
+        if (checkpoint.from_memory) end(checkpoint, "no rank gave the state that it keeps with this round", now_ms);
+        continue;
+      }
       std::vector<std::string> names;
       for (const std::uint16_t server : status.awaited) names.push_back("server " + std::to_string(server));
       end(checkpoint,

@@ -1,6 +1,7 @@
 // Checkpoints: saves and restores that people have ordered, under way and over. Pure. Lives in the coordinator.
 //
-// save:     a snapshot is named soon (the job trains on), or the newest committed one is taken
+// save:     a snapshot is named soon (the job trains on), or the newest committed one is taken; where a store is broken,
+//           what servers have in memory, of a round that is named soon, or of a view that is over
 //           -> WriteCheckpoint to the job's shards -> SealCheckpoint to server 0, whose store has the large parts of
 //           what ranks keep -> done
 // restore:  the chunks are dealt to the servers that there are -> LoadCheckpoint to all of them, which makes a snapshot
@@ -33,9 +34,16 @@ class CheckpointJobs {
   // As it is now; nullptr: there is no such job.
   virtual const JobRecord* record_of(const std::string& job) const = 0;
   virtual bool takes_snapshot(const std::string& job) const = 0;
-  // Is a large part of what its ranks keep in the store? Are some on their way that belong to its committed snapshot?
+  // Does it train, and has not come to this round yet?
+  virtual bool has_yet_to_reach(const std::string& job, Round round) const = 0;
+  // Its ranks' states of this round, as far as they are there.
+  virtual RankStates rank_states_at(const std::string& job, Round round) const = 0;
+  // Is a large part of what its ranks keep in the store?
   virtual bool has_part(JobId job, const LargePart& large) const = 0;
-  virtual bool parts_come(const std::string& job, std::uint64_t now_ms) = 0;
+  // Is something on its way that ranks keep with this round? whole: a whole state of it is there.
+  virtual bool state_comes(const std::string& job, Round round, bool whole, std::uint64_t now_ms) = 0;
+  // Grows while that comes.
+  virtual std::uint64_t state_taken(const std::string& job) const = 0;
   // A large part has come.
   virtual void part_is_there(JobId job, std::uint64_t now_ms) = 0;
   // All servers have loaded it, and its record is saved.
@@ -52,7 +60,7 @@ class Checkpoints {
   Checkpoints(Peers& peers, CoordinatorOutput& output, CheckpointJobs& jobs)
       : peers_(peers), output_(output), jobs_(jobs) {}
 
-  // Their ids, to ask status() with, or why not. A save waits for its job's next snapshot until written() says which.
+  // Their ids, to ask status() with, or why not. A save waits for its job's next snapshot until write() names it.
   Result<std::uint64_t> save(const SaveOrder& order, std::uint64_t now_ms);
   // record: what the job will be.
   Result<std::uint64_t> restore(const RestoreOrder& order, const JobRecord& record, std::uint64_t now_ms);
@@ -65,9 +73,12 @@ class Checkpoints {
   bool restores(JobId job) const;
   // Does a save wait for the job's next snapshot?
   bool awaits_snapshot(const std::string& job) const;
-  // The job's committed snapshot is what its saves waited for. nodes: that made it. shards: that have a part of it.
+  // Its saves are of this record's round: of the committed snapshot, or, with a view, of what servers have of it in
+  // memory. nodes: that made it. shards: that have a part of it.
   void write(const std::string& job, const JobRecord& record, std::uint32_t nodes,
-             const std::set<std::uint16_t>& shards, std::uint64_t now_ms);
+             const std::set<std::uint16_t>& shards, std::uint64_t now_ms, ViewId from_memory = {});
+  // Is a state of the job being written from memory?
+  bool writes_from_memory(const std::string& job) const;
   // Large parts that saves which are being written name: they stay in the store until then.
   std::set<LargePart> large_parts(JobId job) const;
   // The view ended, and no snapshot of it will be committed any more.
@@ -81,14 +92,20 @@ class Checkpoints {
  private:
   struct Checkpoint {
     CheckpointStatus status;
+    std::uint64_t order = 0;  // by which servers know it: each attempt has another one
     SaveOrder save;
     JobRecord record;  // save: at the cut; restore: what the job will be
+    bool from_memory = false;
     std::uint32_t nodes = 0;
     std::vector<ManifestShard> shards;  // save: written
     std::optional<Patience> works;      // with servers that read or write
   };
   std::uint64_t progress(const CheckpointStatus& status) const;
   Result<Checkpoint*> begin(Checkpoint checkpoint, std::uint64_t now_ms);
+  // The round was over on some server before its name arrived: the next one is waited for.
+  void wait_again(Checkpoint& checkpoint);
+  // Servers give up what they write of it, and remove what they have written.
+  void drop_written(const CheckpointStatus& status) const;
   // All shards have written it: sealed when nothing that ranks kept with it is on its way any more.
   void look_for_parts(Checkpoint& checkpoint, std::uint64_t now_ms);
   void seal(Checkpoint& checkpoint, std::uint64_t now_ms);

@@ -50,6 +50,9 @@ struct SmallServer {
     if (store) {
       snapshotter = std::make_unique<Snapshotter>(
           *store, Snapshotter::Options{}, [this](const SnapshotDone& done) { control->snapshot_finished(done); },
+          [this](const WriteCheckpoint& order, const CheckpointDone& done) {
+            control->checkpoint_written(order, done);
+          },
           [](const std::string&) {});
     }
     if (store) {

@@ -190,7 +190,8 @@ class Cluster : public CoordinatorOutput {
     say(worker_peer(w), LeaveJob{open().job, open().view, NodeRank(w), kind, Round(round), message, {}});
   }
   void done(std::uint16_t index, std::uint64_t round, bool ok = true) {
-    say(server_peer(index), SnapshotDone{open().job, open().view, Round(round), ok, 1, ok ? "" : "disk full"});
+    say(server_peer(index),
+        SnapshotDone{open().job, open().view, Round(round), ok, 1, ok ? "" : "disk full", ErrorCode::kStopped});
   }
   void all_done(std::uint64_t round) {
     for (std::uint16_t i = 0; i < servers_; ++i) done(i, round);

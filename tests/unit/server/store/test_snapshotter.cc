@@ -4,6 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -13,11 +15,13 @@
 #include <vector>
 
 #include "common/system/buffer_pool.h"
+#include "server/checkpoint/checkpoint_file.h"
 #include "server/store/snapshotter.h"
 #include "server/store/token_bucket.h"
 #include "tests/unit/expect.h"
 #include "tests/unit/server/coordinator/parts_in_memory.h"
 #include "tests/unit/server/store/snapshot_samples.h"
+#include "tests/unit/temp_dir.h"
 
 namespace tributary::snapshotter_test {
 namespace {
@@ -174,7 +178,22 @@ struct Fixture {
   BufferPool pool{kElements * sizeof(float), kBlocks};
   FakeStore store;
   Reports reports;
-  Snapshotter snapshotter{store, options, reports.callback(), [](const std::string&) {}};
+  // Reports of snapshots that go into checkpoints.
+  std::mutex written_mutex;
+  std::condition_variable written_changed;
+  std::vector<CheckpointDone> written;
+  CheckpointDone wait_written() {
+    std::unique_lock lock(written_mutex);
+    REQUIRE(written_changed.wait_for(lock, kPatience, [&] { return !written.empty(); }));
+    return written.back();
+  }
+  Snapshotter snapshotter{store, options, reports.callback(),
+                          [this](const WriteCheckpoint&, const CheckpointDone& done) {
+                            const std::lock_guard lock(written_mutex);
+                            written.push_back(done);
+                            written_changed.notify_all();
+                          },
+                          [](const std::string&) {}};
 };
 
 }  // namespace
@@ -202,6 +221,53 @@ TEST_CASE("chunks captured in any order are written in ascending order") {
     CHECK(f.held() == 0);
   }
   CHECK(f.reports.count() == 20);
+}
+
+TEST_CASE("a snapshot for a checkpoint goes into its file, whatever is wrong with the store") {
+  const testing::TempDir dir;
+  Fixture f;
+  f.store.fail_begin(true);
+  SnapshotPlan plan = f.plan(7, 5, 4);
+  plan.checkpoint = WriteCheckpoint{9, JobId(7), Round(5), dir / "job-round-5.partial", ViewId(1)};
+  std::string file;
+  SUBCASE("it can be written") {
+    file = dir / "job-round-5.partial/shard-0.bin";
+  }
+  SUBCASE("its folder cannot be made") {
+    std::ofstream(dir / "in-the-way");
+    plan.checkpoint->directory = dir / "in-the-way/job-round-5.partial";
+  }
+  f.snapshotter.expect(plan);
+  for (std::uint32_t i = 0; i < 4; ++i) f.snapshotter.captured(f.chunk(7, 5, 2 * i));
+  const CheckpointDone done = f.wait_written();
+  CHECK(done.operation == 9);
+  CHECK(f.reports.count() == 0);
+  CHECK(f.held() == 0);
+  REQUIRE_MESSAGE(done.ok == !file.empty(), done.message);
+  if (!done.ok) {
+    CHECK(done.message.find("save into a directory that every server may write") != std::string::npos);
+    return;
+  }
+  CHECK(done.bytes == std::filesystem::file_size(file));
+  CHECK(done.checksum.size() == 32);
+  const auto opened = CheckpointFile::open(file);
+  REQUIRE(opened);
+  CHECK((*opened)->info().round == Round(5));
+}
+
+TEST_CASE("a snapshot for a checkpoint that is given up leaves no file") {
+  const testing::TempDir dir;
+  Fixture f;
+  SnapshotPlan plan = f.plan(7, 5, 4);
+  plan.checkpoint = WriteCheckpoint{9, JobId(7), Round(5), dir / "job-round-5.partial", ViewId(1)};
+  f.snapshotter.expect(plan);
+  for (std::uint32_t i = 0; i < 3; ++i) f.snapshotter.captured(f.chunk(7, 5, 2 * i));
+  f.snapshotter.abandon(JobId(7), Round(5), "a newer one");
+  const CheckpointDone done = f.wait_written();
+  CHECK_FALSE(done.ok);
+  CHECK(done.code == ErrorCode::kStopped);
+  CHECK_FALSE(std::filesystem::exists(dir / "job-round-5.partial/shard-0.bin"));
+  CHECK(f.held() == 0);
 }
 
 TEST_CASE("several lanes capture at once while another job is written") {
