@@ -34,7 +34,7 @@ struct BrokenStore : Cluster {
     broken = true;
     sent.clear();
   }
-  std::uint64_t save() {
+  std::uint64_t order_save() {
     const auto id = core.save_checkpoint({"mnist", "/shared", "2030-01-02T03:04:05Z"}, now);
     REQUIRE_MESSAGE(id, id.error().message);
     return *id;
@@ -98,7 +98,7 @@ TEST_CASE("a save of a running job whose disk is broken is of a round that is na
   BrokenStore cluster;
   const Round committed = cluster.job().record.committed;
   cluster.break_store();
-  const std::uint64_t id = cluster.save();
+  const std::uint64_t id = cluster.order_save();
   const auto write = cluster.ordered_within(30'000);
   REQUIRE(write);
   CHECK(write->operation == id);
@@ -122,7 +122,7 @@ TEST_CASE("a save of a running job whose disk is broken is of a round that is na
   cluster.all_done(next.value);
   CHECK(cluster.job().record.committed == next);
   cluster.sent.clear();
-  cluster.save();
+  cluster.order_save();
   CHECK(cluster.next_snapshot() > next);
   CHECK(cluster.only<SnapshotAt>(server_peer(0)));
 }
@@ -130,7 +130,7 @@ TEST_CASE("a save of a running job whose disk is broken is of a round that is na
 TEST_CASE("a round that is over on some server before it is named is followed by another one") {
   BrokenStore cluster;
   cluster.break_store();
-  const std::uint64_t id = cluster.save();
+  const std::uint64_t id = cluster.order_save();
   const auto first = cluster.ordered_within(30'000);
   REQUIRE(first);
   cluster.sent.clear();
@@ -154,7 +154,7 @@ TEST_CASE("a round that is over on some server before it is named is followed by
 TEST_CASE("a save from memory waits for its round as long as the job takes") {
   BrokenStore cluster;
   cluster.break_store();
-  const std::uint64_t id = cluster.save();
+  const std::uint64_t id = cluster.order_save();
   const auto write = cluster.ordered_within(30'000);
   REQUIRE(write);
   cluster.pass(1'200'000, 1, {}, write->round.value - 1);
@@ -166,7 +166,7 @@ TEST_CASE("a save from memory waits for its round as long as the job takes") {
 TEST_CASE("a checkpoint's disk that is broken, too, fails the save") {
   BrokenStore cluster;
   cluster.break_store();
-  const std::uint64_t id = cluster.save();
+  const std::uint64_t id = cluster.order_save();
   REQUIRE(cluster.ordered_within(30'000));
   cluster.answer(1, id, ErrorCode::kIo);
   CHECK(cluster.core.checkpoint(id)->step == CheckpointStep::kFailed);
@@ -289,7 +289,7 @@ TEST_CASE("a stopped job is saved by order from memory, if servers have all of i
     cluster.say(server_peer(1), ShardKept{cluster.open().job, cluster.open().view, false, {}, {}});
   }
   cluster.sent.clear();
-  const std::uint64_t id = cluster.save();
+  const std::uint64_t id = cluster.order_save();
   const auto write = cluster.only<WriteCheckpoint>(server_peer(1));
   REQUIRE(write);
   CHECK(write->round == (all ? last : committed));
@@ -304,7 +304,7 @@ TEST_CASE("a person's save of a stopped job takes the place of the one by schedu
   const auto scheduled = cluster.ordered_within(5'000);
   REQUIRE(scheduled);
   cluster.sent.clear();
-  const std::uint64_t id = cluster.save();
+  const std::uint64_t id = cluster.order_save();
   // Servers give up the first one, and hear of the second one after that.
   const auto dropped = cluster.only<DropCheckpoint>(server_peer(1));
   REQUIRE(dropped);
