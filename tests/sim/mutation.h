@@ -45,6 +45,7 @@ enum class Mutation {
   kDroppedResidual,    // a node begins without the residual that a server restored
   kForgottenRedo,      // a node does not push again what servers lack
   kSealedEarly,        // a checkpoint is finished when one server has written its part
+  kStatesOfAnother,    // a checkpoint from memory has what ranks kept with the last snapshot
   kOlderRecord,        // the record of a job that was restored does not take the place of the one before
   kNodeZeroOnly,       // all-reduce: the coordinator looks at node 0's checkpoints alone
   kForgottenRound,     // all-reduce: the coordinator takes no notice of how far the job was

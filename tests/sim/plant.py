@@ -163,6 +163,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "    if (status.awaited.empty()) look_for_parts(checkpoint, now_ms);",
             "    if (status.awaited.empty() || BUG) look_for_parts(checkpoint, now_ms);",
         ),
+        (
+            "kStatesOfAnother",
+            "jobs_.rank_states_at(status.job, status.round)) {",
+            "(BUG ? RankStates(now->rank_states) : jobs_.rank_states_at(status.job, status.round))) {",
+        ),
     ],
     "coordinator_orders.cc": [
         (

@@ -271,6 +271,10 @@ TEST_CASE("an id that two jobs get is found") {
   CHECK(finds(Mutation::kOthersId, 3));
 }
 
+TEST_CASE("a checkpoint with ranks' states of another round is found") {
+  CHECK(finds(Mutation::kStatesOfAnother, 284));
+}
+
 TEST_CASE("a reader that does not look at checksums is found") {
   CHECK(finds(Mutation::kUncheckedArrays, 158));
 }
