@@ -239,7 +239,7 @@ void ControlJobs::on(const StopJob& m) {
   }
   job->ending = true;
   // One of this very round may be under way: then the lanes' captures are second copies, or fill in missing chunks.
-  if (status.snapshot_pending == m.round && !job->checkpoint) {
+  if (status.snapshot_pending == m.round && !job->checkpoint && !job->missed_snapshot) {
     snapshotter_->hurry(m.job, m.round);
   } else {
     expect_snapshot(*job, m.round, false, {});
@@ -475,7 +475,7 @@ void ControlJobs::lane_stopped(JobId id, ViewId view, Round round, bool kept) {
                         "not every chunk was at round " + std::to_string(round.value) + " when the job stopped");
 }
 
-// Returns whether one of the same round has begun, which was ordered meanwhile.
+// Returns whether another one of the same round is under way, which was ordered meanwhile.
 bool ControlJobs::write_ended(JobId id, ViewId view, Round round) {
   const auto ended = writing_.find({id, view, round});
   if (ended == writing_.end()) return false;
@@ -484,11 +484,11 @@ bool ControlJobs::write_ended(JobId id, ViewId view, Round round) {
   const auto kept = parked_.find(id);
   const auto save = kept == parked_.end() ? std::nullopt : std::exchange(kept->second.save, std::nullopt);
   if (save) on(*save);
-  return save.has_value();
+  return writing_.contains({id, view, round});
 }
 
 void ControlJobs::snapshot_finished(const SnapshotDone& done) {
-  if (write_ended(done.job, done.view, done.round) && !done.ok) return;  // the one that has begun will report
+  if (write_ended(done.job, done.view, done.round) && !done.ok) return;  // that one will report
   const Job* job = find(done.job, done.view);
   if (!job) {  // dropped in the meantime; a durable snapshot can still be resumed from, so the coordinator must know
     if (!done.ok) return;

@@ -348,6 +348,23 @@ TEST_CASE("a server that is stopped with state in memory that no snapshot has sa
   CHECK(lost[0].reason.find(open.resume ? "is of round 4" : "it has no snapshot") != std::string::npos);
 }
 
+TEST_CASE("a last state is written though a snapshot of the same round was named too late") {
+  Server server;
+  server.open(3);
+  server.jobs.on(SnapshotAt{JobId(7), ViewId(3), Round(5)});
+  server.jobs.lane_snapshot(LaneIndex(0), JobId(7), ViewId(3), Round(5), false);
+  server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kFinished, Round(5), "complete"});
+  CHECK(server.snapshots.hurried.empty());
+  REQUIRE(server.snapshots.expected.size() == 2);
+  server.jobs.snapshot_finished(
+      SnapshotDone{JobId(7), ViewId(3), Round(5), false, 0, "lane 0 is past it", ErrorCode::kStopped});
+  CHECK(server.take<SnapshotDone>().empty());
+  server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(5), true, 1, {}});
+  const auto done = server.take<SnapshotDone>();
+  REQUIRE(done.size() == 1);
+  CHECK(done[0].ok);
+}
+
 // An order to write a checkpoint's file from memory.
 WriteCheckpoint write_order(std::uint32_t view, std::uint64_t round) {
   return {9, JobId(7), Round(round), "/shared/job-round-5.partial", ViewId(view)};
