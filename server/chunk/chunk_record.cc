@@ -129,6 +129,15 @@ ChunkState state_of(const ChunkHeader& header, const StoredChunk& stored) {
   return state;
 }
 
+StoredChunk compose_chunk(const ChunkSnapshot& chunk, JobId job, const std::string& optimizer, std::string& sealed) {
+  ChunkHeader header;
+  header.job = job;
+  header.round = chunk.round;
+  header.chunk = chunk.chunk;
+  header.optimizer = optimizer;
+  return compose_chunk(std::move(header), chunk.state, sealed);
+}
+
 Status rename_job(StoredChunk& chunk, JobId job, std::string& sealed) {
   Result<ChunkHeader> header =
       unseal_chunk(chunk.entries.front().value, "the header of chunk " + std::to_string(chunk.chunk.value));

@@ -49,6 +49,9 @@ Result<ChunkHeader> unseal_chunk(std::string_view bytes, std::string_view what);
 // rest from the state. `sealed` gets the header's bytes and must outlive the chunk.
 StoredChunk compose_chunk(ChunkHeader header, const ChunkState& state, std::string& sealed);
 
+// The same of a snapshot's chunk, under that job's id.
+StoredChunk compose_chunk(const ChunkSnapshot& chunk, JobId job, const std::string& optimizer, std::string& sealed);
+
 // Gives the chunk a header that names `job`. `sealed` holds that header while `chunk` is used.
 Status rename_job(StoredChunk& chunk, JobId job, std::string& sealed);
 

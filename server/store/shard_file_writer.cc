@@ -69,12 +69,8 @@ Status ShardFileWriter::add(const StoredChunk& chunk) {
 }
 
 Status ShardFileWriter::add(const ChunkSnapshot& chunk) {
-  records::ChunkHeader header;
-  header.round = chunk.round;
-  header.chunk = chunk.chunk;
-  header.optimizer = info_.optimizer;
   std::string sealed;
-  return put(records::compose_chunk(std::move(header), chunk.state, sealed));
+  return put(records::compose_chunk(chunk, JobId(0), info_.optimizer, sealed));
 }
 
 Status ShardFileWriter::finish() {

@@ -94,13 +94,8 @@ Status SnapshotFileWriter::add(const ChunkSnapshot& chunk) {
                                           std::to_string(chunk.job.value) + " at round " +
                                           std::to_string(chunk.round.value) + " was given to the " + describe(info_));
   }
-  records::ChunkHeader header;
-  header.job = chunk.job;
-  header.round = chunk.round;
-  header.chunk = chunk.chunk;
-  header.optimizer = info_.optimizer;
   std::string sealed;
-  return add(records::compose_chunk(std::move(header), chunk.state, sealed));
+  return add(records::compose_chunk(chunk, chunk.job, info_.optimizer, sealed));
 }
 
 Status SnapshotFileWriter::close() {

@@ -179,11 +179,7 @@ class RocksSnapshotWriter final : public SnapshotWriter {
   }
 
   Status add(const ChunkSnapshot& chunk) override { return add_if_room(chunk, chunk.state.bytes()); }
-  Status add(const StoredChunk& chunk) override {
-    std::size_t bytes = 0;
-    for (const StoredEntry& entry : chunk.entries) bytes += entry.value.size();
-    return add_if_room(chunk, bytes);
-  }
+  Status add(const StoredChunk& chunk) override { return add_if_room(chunk, bytes_of(chunk)); }
   Status finish() override {
     record_.chunks = files_.chunks();
     record_.bytes = files_.bytes();

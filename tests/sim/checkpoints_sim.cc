@@ -22,12 +22,6 @@ Result<Disk::Piece> renamed(Disk::Piece piece, JobId job) {
   return piece;
 }
 
-Disk::Piece piece_of(const StoredChunk& stored) {
-  Disk::Piece piece;
-  for (const StoredEntry& entry : stored.entries) piece.entries.emplace_back(entry.key, entry.value);
-  return piece;
-}
-
 // As a reader of checkpoints finds it (server/checkpoint/checkpoint_reader.h).
 Status check(const Disk::Piece& piece, ChunkIndex chunk) {
   const auto header = records::unseal_chunk(piece.entries.front().second, "the header of a chunk");
@@ -35,15 +29,6 @@ Status check(const Disk::Piece& piece, ChunkIndex chunk) {
 }
 
 }  // namespace
-
-Disk::Piece nobodys(const ChunkSnapshot& chunk, const std::string& optimizer) {
-  records::ChunkHeader header;
-  header.round = chunk.round;
-  header.chunk = chunk.chunk;
-  header.optimizer = optimizer;
-  std::string sealed;
-  return piece_of(records::compose_chunk(std::move(header), chunk.state, sealed));
-}
 
 std::uint64_t CheckpointFiles::File::bytes() const {
   std::uint64_t sum = 0;
@@ -126,7 +111,7 @@ std::optional<Status> CheckpointsSim::write_on(const WriteCheckpoint& order, con
   const ChunkIndex next = snapshot.chunks[written.chunks.size()];
   Status status = snapshot.read([&](const StoredChunk& stored) -> Status {
     if (stored.chunk != next) return {};
-    Result<Disk::Piece> piece = renamed(piece_of(stored), JobId(0));
+    Result<Disk::Piece> piece = renamed(Disk::Piece::of(stored), JobId(0));
     if (!piece) return tl::unexpected(piece.error());
     written.chunks[next.value] = *piece;
     if (CheckpointFiles::File* file = files_.file(order.directory, name)) file->chunks[next.value] = std::move(*piece);

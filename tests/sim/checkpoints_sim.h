@@ -38,9 +38,6 @@ struct CheckpointFiles {
   std::function<void(const std::string& path)> sealed;  // called for a new one that rotates
 };
 
-// As it lies in a checkpoint, which names no job.
-Disk::Piece nobodys(const ChunkSnapshot& chunk, const std::string& optimizer);
-
 class CheckpointsSim {
  public:
   using Done = std::function<void(const CheckpointDone&)>;

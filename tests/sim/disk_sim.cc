@@ -47,6 +47,12 @@ class Entries final : public rocksdb::Iterator {
 
 }  // namespace
 
+Disk::Piece Disk::Piece::of(const StoredChunk& chunk) {
+  Piece piece;
+  for (const StoredEntry& entry : chunk.entries) piece.entries.emplace_back(entry.key, entry.value);
+  return piece;
+}
+
 StoredChunk Disk::Piece::stored(ChunkIndex chunk) const {
   StoredChunk out{chunk, {}};
   for (const auto& [key, value] : entries) out.entries.push_back({key, value});
@@ -255,17 +261,10 @@ StoreSim::Handle StoreSim::create(const SnapshotInfo& info) {
 }
 
 Status StoreSim::write(const Handle& handle, const ChunkSnapshot& chunk) {
-  records::ChunkHeader header;
-  header.job = chunk.job;
-  header.round = chunk.round;
-  header.chunk = chunk.chunk;
-  header.optimizer = disk_.snapshots[handle].info.optimizer;
   std::string sealed;
-  Disk::Piece piece;
-  for (StoredEntry& entry : records::compose_chunk(std::move(header), chunk.state, sealed).entries) {
-    piece.entries.emplace_back(std::move(entry.key), entry.value);
-  }
-  return write(handle, chunk.view, chunk.chunk, std::move(piece));
+  const std::string& optimizer = disk_.snapshots[handle].info.optimizer;
+  const StoredChunk stored = records::compose_chunk(chunk, chunk.job, optimizer, sealed);
+  return write(handle, chunk.view, chunk.chunk, Disk::Piece::of(stored));
 }
 
 Status StoreSim::write(const Handle& handle, ViewId view, ChunkIndex chunk, Disk::Piece piece) {

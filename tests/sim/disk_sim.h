@@ -25,7 +25,8 @@ struct Disk {
   struct Piece {
     std::vector<std::pair<std::string, std::string>> entries;  // key and value: the header, then arrays
     bool synced = false;
-    bool damaged = false;                        // a file's blocks show the damage
+    bool damaged = false;  // a file's blocks show the damage
+    static Piece of(const StoredChunk& chunk);
     StoredChunk stored(ChunkIndex chunk) const;  // as long as this is
     void damage(Random& random);                 // a bit of it is turned over
   };

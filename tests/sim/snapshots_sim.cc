@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "server/chunk/chunk_record.h"
+
 namespace tributary::sim {
 
 void SnapshotsSim::drop(Active& active, const std::string& reason) {
@@ -109,7 +111,9 @@ bool SnapshotsSim::step_to_checkpoint(Active& active, const WriteCheckpoint& ord
   if (active.next < active.plan.chunks.size()) {
     const ChunkSnapshot chunk = std::move(active.slots[active.next++]);
     read_(chunk);
-    active.file.chunks[chunk.chunk.value] = nobodys(chunk, active.plan.info.optimizer);
+    std::string sealed;
+    active.file.chunks[chunk.chunk.value] =
+        Disk::Piece::of(records::compose_chunk(chunk, JobId(0), active.plan.info.optimizer, sealed));
     if (CheckpointFiles::File* file = files_.file(order.directory, name)) *file = active.file;
     return false;
   }

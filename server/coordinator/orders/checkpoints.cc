@@ -149,7 +149,7 @@ bool Checkpoints::writes_from_memory(const std::string& job) const {
 }
 
 void Checkpoints::wait_again(Checkpoint& checkpoint) {
-  drop_written(checkpoint.status);
+  drop(checkpoint);
   checkpoint.order = ++last_id_;
   checkpoint.from_memory = false;
   checkpoint.shards.clear();
@@ -159,9 +159,12 @@ void Checkpoints::wait_again(Checkpoint& checkpoint) {
   checkpoint.status.step = CheckpointStep::kWaiting;
 }
 
-void Checkpoints::drop_written(const CheckpointStatus& status) const {
+void Checkpoints::drop(const Checkpoint& checkpoint) const {
+  const CheckpointStatus& status = checkpoint.status;
+  const DropCheckpoint order =
+      status.restores ? DropCheckpoint{checkpoint.record.job, {}} : DropCheckpoint{JobId(0), partial_of(status)};
   for (const auto& [index, server] : peers_.servers()) {
-    if (server.alive) output_.send(server.peer, DropCheckpoint{JobId(0), partial_of(status)});
+    if (server.alive) output_.send(server.peer, order);
   }
 }
 
@@ -276,14 +279,8 @@ void Checkpoints::end(Checkpoint& checkpoint, const std::string& failure, std::u
   status.step = CheckpointStep::kFailed;
   status.message = failure;
   output_.log("the " + what + " failed: " + failure, LogLevel::kError);
-  if (!status.restores) {
-    if (begun) drop_written(status);
-    return;
-  }
-  for (const auto& [index, server] : peers_.servers()) {
-    if (server.alive) output_.send(server.peer, DropCheckpoint{checkpoint.record.job, {}});
-  }
-  jobs_.not_restored(status.job);
+  if (begun) drop(checkpoint);
+  if (status.restores) jobs_.not_restored(status.job);
 }
 
 void Checkpoints::view_over(const std::string& job, const std::string& why, std::uint64_t now_ms) {

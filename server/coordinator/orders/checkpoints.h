@@ -104,8 +104,8 @@ class Checkpoints {
   Result<Checkpoint*> begin(Checkpoint checkpoint, std::uint64_t now_ms);
   // The round was over on some server before its name arrived: the next one is waited for.
   void wait_again(Checkpoint& checkpoint);
-  // Servers give up what they write of it, and remove what they have written.
-  void drop_written(const CheckpointStatus& status) const;
+  // Servers give up what they write or load for it, and remove what they have.
+  void drop(const Checkpoint& checkpoint) const;
   // All shards have written it: sealed when nothing that ranks kept with it is on its way any more.
   void look_for_parts(Checkpoint& checkpoint, std::uint64_t now_ms);
   void seal(Checkpoint& checkpoint, std::uint64_t now_ms);

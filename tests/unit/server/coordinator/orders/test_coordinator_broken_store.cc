@@ -90,6 +90,7 @@ struct BrokenStore : Cluster {
     CHECK(phase() == "idle");
     return last;
   }
+  void server_1_loses_it() { say(server_peer(1), ShardKept{open().job, open().view, false, {}, {}}); }
   bool trains = true;
   std::uint64_t version = 10;
 };
@@ -205,7 +206,7 @@ TEST_CASE("a checkpoint from memory that fails is tried again after a pause, and
   }
   SUBCASE("training stops, and server 1 has lost what the stop left") {
     cluster.stop();
-    cluster.say(server_peer(1), ShardKept{cluster.open().job, cluster.open().view, false, {}, {}});
+    cluster.server_1_loses_it();
     cluster.sent.clear();
     const auto last = cluster.ordered_within(5'000);
     REQUIRE(last);
@@ -286,7 +287,7 @@ TEST_CASE("a stopped job is saved by order from memory, if servers have all of i
   cluster.break_store();
   const Round last = cluster.stop();
   if (!all && options.config.push == EncodingSpec()) {
-    cluster.say(server_peer(1), ShardKept{cluster.open().job, cluster.open().view, false, {}, {}});
+    cluster.server_1_loses_it();
   }
   cluster.sent.clear();
   const std::uint64_t id = cluster.order_save();
