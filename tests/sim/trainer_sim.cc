@@ -190,17 +190,22 @@ void TrainerSim::begin_states(const AttachReply& reply) {
     world_.broken(name() + " begins at round " + std::to_string(resume_.value) + " without what anybody kept");
   }
   awaits_first_ = reply.first == FirstState::kComes && (!any || !state.head().whole);
-  if (reply.first == FirstState::kGiven && !coming_) {
-    if (states_.empty()) {
-      states_ = {state_after(resume_)};
-      world_.judge.makes_up(rank_, resume_);
-    }
-    KeptState whole = states_.back();  // as it has lived, it knows what the first rank did
-    whole.state.state = StateHead{whole.head().large, true}.before(whole.body());
-    hold(whole);
-    given_.erase(resume_);
-    give(whole);
+  gives_first_ = reply.first == FirstState::kGiven;
+  if (!coming_) give_first();
+}
+
+// The whole state of the round at which the view begins, of the rank that others get theirs from.
+void TrainerSim::give_first() {
+  if (!std::exchange(gives_first_, false)) return;
+  if (states_.empty()) {
+    states_ = {state_after(resume_)};
+    world_.judge.makes_up(rank_, resume_);
   }
+  KeptState whole = states_.back();  // as it has lived, it knows what the first rank did
+  whole.state.state = StateHead{whole.head().large, true}.before(whole.body());
+  hold(whole);
+  given_.erase(resume_);
+  give(whole);
 }
 
 namespace {
@@ -229,6 +234,7 @@ void TrainerSim::on(const HeldState& m, const std::shared_ptr<FileDescriptor>& m
   knows_ = resume_;
   hold(state);
   give(state);
+  give_first();
   look();
 }
 

@@ -57,6 +57,7 @@ class TrainerSim final : public Process {
   void on(const AttachReply& reply, const std::shared_ptr<FileDescriptor>& ring);
   void on(const AttachError& error);
   void begin_states(const AttachReply& reply);
+  void give_first();
   void on(const HeldState& m, const std::shared_ptr<FileDescriptor>& memory);
   void on(const RankState& m, const std::shared_ptr<FileDescriptor>& memory);
   void look();
@@ -92,14 +93,14 @@ class TrainerSim final : public Process {
   std::uint64_t attaches_ = 0;
   std::shared_ptr<NodeJob> job_;  // the memory
   Round resume_, complete_, pushed_;
-  Round ready_;                                 // counts the gradients given to the session
-  std::uint64_t weight_ = 0;                    // of the round that it computes
-  std::uint32_t idle_ = 0;                      // attach_pause()
-  bool moved_ = false;                          // a round of this session is complete
-  std::shared_ptr<FileDescriptor> kept_;        // RecoveryHandle
-  std::vector<KeptState> states_, own_states_;  // kept in this session, and in the one before
-  std::optional<KeptState> coming_;             // its own, whose large part is under way
-  bool awaits_first_ = false;                   // the first rank's state
+  Round ready_;                                      // counts the gradients given to the session
+  std::uint64_t weight_ = 0;                         // of the round that it computes
+  std::uint32_t idle_ = 0;                           // attach_pause()
+  bool moved_ = false;                               // a round of this session is complete
+  std::shared_ptr<FileDescriptor> kept_;             // RecoveryHandle
+  std::vector<KeptState> states_, own_states_;       // kept in this session, and in the one before
+  std::optional<KeptState> coming_;                  // its own, whose large part is under way
+  bool awaits_first_ = false, gives_first_ = false;  // the first rank's state
   std::uint32_t view_rank_ = 0;
   JobId lived_in_;
   std::optional<Round> knows_;  // own_states_ has that of this round
