@@ -208,6 +208,7 @@ class VirtualCluster final : public CoordinatorOutput {
     }
   }
   void save(const JobRecord& record) override { saved_.push_back(record.job); }
+  void adopt(std::vector<JobRecord>) override {}
   void remove(JobId) override {}
   void on_disk(Work, Done) override {}  // there are no large parts
   LargePartStore* large_parts() override { return nullptr; }

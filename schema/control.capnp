@@ -48,6 +48,8 @@ struct ControlMessage {
     statePart @38 :StatePart;
     rankValues @39 :RankValues;
     peerAddresses @40 :PeerAddresses;
+    jobRecordCopy @41 :JobRecordCopy;
+    wantRecord @42 :WantRecord;
   }
 }
 
@@ -80,6 +82,7 @@ struct ServerHello {  # server -> coordinator
   exclusive @10 :Text;
   key @11 :Text;  # in a cluster with keys: its public one, which its connections and lanes have
   plain @12 :Bool;  # in a cluster with keys: its lanes do not encrypt, and take one-time tokens
+  records @13 :Bool;  # it has copies of job records
 }
 
 struct WorkerHello {  # worker -> coordinator
@@ -391,6 +394,15 @@ struct ControlError {
   message @1 :Text;
   job @2 :Text;  # name of the job that it is about; empty: none in particular
   join @3 :UInt64;  # number of the JoinJob that is refused; 0: none in particular
+}
+
+struct JobRecordCopy {  # coordinator -> servers: save it; server -> coordinator: reply to wantRecord
+  job @0 :UInt64;  # 0, in a reply: there is no more
+  record @1 :Data;  # a JobRecord as it lies on disk (schema/records.capnp)
+}
+
+struct WantRecord {  # coordinator -> server: your copy with the least job id after this one
+  after @0 :UInt64;
 }
 
 struct WriteCheckpoint {  # coordinator -> server: your part of this snapshot goes into `directory`

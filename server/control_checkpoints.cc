@@ -41,6 +41,7 @@ void Control::on(const DropCheckpoint& m) {
     return;
   }
   jobs_.unpark(m.job);
+  jobs_.forget(m.job);
   DropCheckpoint drop = m;
   if (!roots_.check(drop.directory)) drop.directory.clear();  // no file there is ours
   checkpoints_->drop(drop);

@@ -8,7 +8,7 @@
 namespace tributary {
 
 ControlJobs::ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output)
-    : config_(std::move(config)), store_(store), logger_(std::move(logger)), output_(output) {}
+    : config_(std::move(config)), store_(store), logger_(logger), output_(output), copies_(store, std::move(logger)) {}
 
 std::string ControlJobs::no_store() const {
   return "server " + std::to_string(config_.index) + " has no store configured; set [store] path in its configuration";
@@ -18,6 +18,7 @@ void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapsh
   lanes_ = std::move(lanes);
   snapshotter_ = snapshots;
   orders_ = orders;
+  copies_.start(orders);
 }
 
 void ControlJobs::park_all(const std::string& why) {
@@ -27,6 +28,7 @@ void ControlJobs::park_all(const std::string& why) {
 void ControlJobs::describe(ServerHello& hello) {
   hello.store = store_ != nullptr;
   hello.stored = stored();
+  hello.records = copies_.any();
   for (auto& [id, parked] : parked_) {
     if (parked.never_began()) continue;
     const bool pending = parked.parking != 0;
@@ -134,10 +136,34 @@ std::vector<StoredJob> ControlJobs::stored() const {
 // Drops snapshots: they do not count from here on. If they cannot be dropped, they count again.
 void ControlJobs::drop_stored(JobId job, Round first, Round last, StoreOrders::Done done) {
   const auto entry = dropping_.insert(dropping_.end(), {job, first, last});
-  orders_->drop(job, first, last, [this, entry, done = std::move(done)](const Status& dropped) {
+  const auto ended = [this, entry, done = std::move(done)](const Status& dropped) {
     dropping_.erase(entry);
     done(dropped);
-  });
+  };
+  orders_->run([store = store_, job, first, last] { return store->drop(job, first, last); }, ended);
+}
+
+// ---- Copies of the coordinator's records ----
+
+void ControlJobs::on(const JobRecordCopy& m) {
+  copies_.save(m, [this, id = m.job] { copied(id); });
+}
+
+void ControlJobs::on(const WantRecord& m) {
+  copies_.answer(m, [this](JobRecordCopy copy) { output_.send(std::move(copy)); });
+}
+
+// Server 0's store has the registry itself, of which the coordinator takes care.
+void ControlJobs::forget(JobId job) {
+  if (config_.index != 0) copies_.forget(job);
+}
+
+void ControlJobs::copied(JobId id) {
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end() || !found->second.copying || copies_.saving(id)) return;
+  Job& job = found->second;
+  job.copying = false;
+  if (--job.opening == 0) opened(id, job.view().view, Status(job.opened));
 }
 
 bool ControlJobs::stored(JobId job, Round round) const {

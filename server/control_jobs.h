@@ -7,6 +7,7 @@
 //   PrepareSnapshot the lanes get memory for it; heartbeats report when they have it
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
+//   JobRecordCopy   a copy of the record is saved (server/record_copies.h): before a view opens, and older snapshots go
 //   RoundDecision   to the lanes; their facts of rounds went the other way
 //   TraceRounds     the lanes record those rounds -> TracePart, when they are over
 //   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. (The state also
@@ -47,6 +48,7 @@
 #include "server/job_trace.h"
 #include "server/lane/lane_commands.h"
 #include "server/memory_formula.h"
+#include "server/record_copies.h"
 #include "server/store/snapshotter.h"
 #include "server/store/store.h"
 #include "server/store/store_thread.h"
@@ -115,10 +117,14 @@ class ControlJobs {
   void on(const PrepareSnapshot& m);
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
+  void on(const JobRecordCopy& m);
+  void on(const WantRecord& m);
   void on(const RoundDecision& m);
   void on(const TraceRounds& m);
   void on(const StopJob& m);
   void on(const WriteCheckpoint& m);  // REQUIRES: m.from_memory(), and there is a store
+  // The job is gone, and so is the copy of its record.
+  void forget(JobId job);
   // Gives up what is being written for that checkpoint, or of that job; its state stays in memory.
   void give_up(const DropCheckpoint& m);
   // Ends all views, because the coordinator knows none of the jobs; states stay in memory for the next views.
@@ -163,11 +169,13 @@ class ControlJobs {
   struct Job {
     ControlJobStatus status;
     std::vector<LaneIndex> lanes;  // that own chunks of it
-    // Lanes that have not opened yet, snapshots of earlier views that have not ended, and drops from the store.
+    // Lanes that have not opened yet, snapshots of earlier views that have not ended, drops from the store, and a copy of
+    // the record that is being saved.
     std::size_t opening = 0;
     std::shared_ptr<Load> load;     // the state that it begins with, if that comes from the store
     std::vector<ShardJob> parts;    // lanes', until they have of an earlier view's load what these go on with
     bool clearing = false;          // snapshots of earlier views have not ended
+    bool copying = false;           // a copy of its record is being saved
     Status opened;                  // the first error of a lane
     bool refused_snapshot = false;  // "no store" was sent
     bool missed_snapshot = false;   // the one that is pending was named too late
@@ -204,6 +212,7 @@ class ControlJobs {
   bool end_snapshots(JobId job);
   void forget_snapshots(Job& job);
   void cleared(JobId id);
+  void copied(JobId id);
   // Returns the store's contents, without those that are being dropped.
   std::vector<StoredJob> stored() const;
   void drop_stored(JobId job, Round first, Round last, StoreOrders::Done done);
@@ -248,6 +257,7 @@ class ControlJobs {
   std::map<JobId, Job> jobs_;
   std::map<JobId, Parked> parked_;
   std::map<JobId, NotSaved> not_saved_;
+  RecordCopies copies_;
   std::optional<JobTrace> trace_;
   std::multiset<std::tuple<JobId, ViewId, Round>> writing_;  // snapshots that were expected and have not ended
   std::list<std::tuple<JobId, Round, Round>> dropping_;      // from the store: first and last

@@ -67,6 +67,10 @@ void ControlJobs::on(const OpenJob& m) {
                 [&](const auto& lost) { return lost.first != m.job && lost.second.job == job.view().name(); });
   Job& placed = jobs_.emplace(m.job, std::move(job)).first->second;
   output_.changed();
+  if (copies_.saving(m.job)) {
+    placed.copying = true;
+    ++placed.opening;
+  }
   if (end_snapshots(m.job)) {
     forget_snapshots(placed);
   } else {

@@ -29,7 +29,7 @@ ROOMS: dict[str, list[str]] = {
     "server/chunk": ["common/wire"],
     "server/shard": ["server/chunk"],
     "server/checkpoint": ["common/files", "server/chunk"],
-    "server/coordinator/cluster": ["common/daemon", "common/files"],
+    "server/coordinator/cluster": ["common/daemon", "common/files", "server/chunk"],
     "server/coordinator/round": ["common/wire"],
     "server/coordinator/orders": ["server/coordinator/cluster"],
     "server/coordinator/job": ["server/coordinator/orders", "server/coordinator/round"],

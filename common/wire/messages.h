@@ -20,6 +20,7 @@
 #include "common/wire/doctor_messages.h"
 #include "common/wire/peer_messages.h"
 #include "common/wire/rank_values.h"
+#include "common/wire/record_messages.h"
 #include "common/wire/trace_messages.h"
 
 namespace tributary {
@@ -503,7 +504,7 @@ using ControlVariant =
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
                  DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
                  TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Diagnose, Diagnosed, WantPart, StatePart,
-                 RankValues, PeerAddresses>;
+                 RankValues, PeerAddresses, JobRecordCopy, WantRecord>;
 
 // One control message. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for
 // all alternatives, which every file that has a message would compile.

@@ -37,23 +37,20 @@ Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSetting
   if (!wake || !written) return tl::unexpected((wake ? written : wake).error());
   std::vector<JobRecord> records;
   if (registry) {
-    Result<std::vector<JobRecord>> stored = registry->registry();
+    Result<std::vector<JobRecord>> stored = registry->records();
     if (!stored) return tl::unexpected(stored.error());
     records = std::move(*stored);
   }
   std::unique_ptr<Coordinator> self(
       new Coordinator(registry, std::move(logger), std::move(*wake), std::move(*written)));
   if (Status bound = self->bind(settings); !bound) return tl::unexpected(bound.error());
-  CoordinatorOptions options;
-  options.servers = settings.servers;
-  options.incarnation = random_incarnation();
-  options.job_id_seed = random_incarnation();
-  options.peer_timeout_ms = settings.peer_timeout_ms;
+  self->options_.servers = settings.servers;
+  self->options_.peer_timeout_ms = settings.peer_timeout_ms;
   if (registry) {
     self->records_ = std::make_unique<OrderThread>(
         "registry", kMaxRecords, [logger = self->logger_](const std::string& line) { logger->critical(line); });
   }
-  self->core_ = std::make_unique<CoordinatorCore>(options, std::move(records), static_cast<CoordinatorOutput&>(*self));
+  self->begin(std::move(records));
   self->thread_ = start_thread("coordinator", self->logger_, [&coordinator = *self] { coordinator.run(); });
   return self;
 }
@@ -66,6 +63,13 @@ Coordinator::Coordinator(JobRegistry* registry, Logger logger, EventFd wake, Eve
       written_(std::move(written)),
       context_(1),
       socket_(context_, zmq::socket_type::router) {}
+
+// With another incarnation: whoever knows the core before takes this one for a new process, and says hello.
+void Coordinator::begin(std::vector<JobRecord> records) {
+  options_.incarnation = random_incarnation();
+  options_.job_id_seed = random_incarnation();
+  core_ = std::make_unique<CoordinatorCore>(options_, std::move(records), static_cast<CoordinatorOutput&>(*this));
+}
 
 Status Coordinator::bind(const CoordinatorSettings& settings) {
   const Credentials& credentials = settings.credentials;
@@ -222,6 +226,16 @@ void Coordinator::save(const JobRecord& record) {
 void Coordinator::remove(JobId job) {
   on_disk([this, job] { return registry_->remove(job); },
           [this, job](const Status& removed, std::uint64_t now) { core_->removed(job, removed, now); });
+}
+
+// If they cannot be saved, the next core finds them again.
+void Coordinator::adopt(std::vector<JobRecord> records) {
+  const auto all = std::make_shared<std::vector<JobRecord>>(std::move(records));
+  on_disk([this, all] { return registry_->save_all(*all); },
+          [this, all](const Status& saved, std::uint64_t) {
+            if (!saved) log("cannot save the registry, and tries again: " + saved.error().message, LogLevel::kError);
+            begin(saved ? std::move(*all) : std::vector<JobRecord>());
+          });
 }
 
 void Coordinator::on_disk(Work work, Done done) {

@@ -99,7 +99,9 @@ class Coordinator final : private CoordinatorOutput {
   std::uint64_t now_ms();  // on the coordinator's thread
 
   void send(PeerId to, const ControlMessage& message) override;
+  void begin(std::vector<JobRecord> records);
   void save(const JobRecord& record) override;
+  void adopt(std::vector<JobRecord> records) override;
   void remove(JobId job) override;
   void on_disk(Work work, Done done) override;
   LargePartStore* large_parts() override { return registry_ ? &registry_->large_parts() : nullptr; }
@@ -107,6 +109,7 @@ class Coordinator final : private CoordinatorOutput {
   void log(const std::string& line, LogLevel level) override;
 
   JobRegistry* const registry_;
+  CoordinatorOptions options_;
   Logger logger_;
   RateLimitedLog noise_;
   std::string endpoint_, local_endpoint_, ipc_path_;

@@ -11,6 +11,7 @@ namespace tributary {
 CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry,
                                  CoordinatorOutput& output)
     : context_(options, output, *this), last_id_(options.job_id_seed) {
+  if (registry.empty() && options.servers > 1) context_.search.emplace();
   drop_parts_but_of(registry);
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
@@ -126,21 +127,72 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   const Peers::Met met = peers.meet(from, m, now_ms);
   if (!met.known) {
     context_.output.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
-    // Report stored jobs that the registry does not know: no other node will name them.
-    for (const StoredJob& stored : m.stored) {
-      const auto known = jobs_.find(stored.name);
-      if (stored.snapshots.empty() || (known != jobs_.end() && known->second.knows(stored.job))) continue;
-      context_.output.log(who + "'s store has " + newest_in_words(stored) + " of job '" + stored.name + "' (job id " +
-                          std::to_string(stored.job.value) +
-                          "), which the registry does not know; if it is not wanted, `tributary job remove " +
-                          stored.name + "` deletes it");
-    }
+    if (!context_.search || !m.records) report_strangers(m.shard.value, m);
   }
   for (auto& [name, job] : jobs_) job.on(m, met.known, now_ms);
   context_.output.send(from, HelloReply{context_.options.incarnation});
   // A server that missed the reply sends its hello again; then it has missed the messages after the reply, too.
   for (auto& [name, job] : jobs_) {
     if (met.moved) job.tell_again(*peers.alive(m.shard.value));
+  }
+  if (context_.search && context_.search->meet(m.shard.value, m.records, now_ms)) ask_for_record(m.shard.value);
+  end_search(now_ms);
+  for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
+}
+
+// Stored jobs that the registry does not know: no other node will name them.
+void CoordinatorCore::report_strangers(std::uint16_t index, const ServerHello& m) {
+  for (const StoredJob& stored : m.stored) {
+    const auto known = jobs_.find(stored.name);
+    if (stored.snapshots.empty() || (known != jobs_.end() && known->second.knows(stored.job))) continue;
+    context_.output.log("server " + std::to_string(index) + "'s store has " + newest_in_words(stored) + " of job '" +
+                        stored.name + "' (job id " + std::to_string(stored.job.value) +
+                        "), which the registry does not know; if it is not wanted, `tributary job remove " +
+                        stored.name + "` deletes it");
+  }
+}
+
+// ---- An empty registry is looked for on the servers ----
+
+void CoordinatorCore::ask_for_record(std::uint16_t server) {
+  context_.output.send(context_.peers.servers().at(server).peer, context_.search->question(server));
+}
+
+void CoordinatorCore::on(PeerId from, const JobRecordCopy& m, std::uint64_t now_ms) {
+  const Peers::Server* server = context_.peers.server_at(from);
+  if (!server || !context_.search) return;
+  const Result<bool> more = context_.search->on(server->hello.shard.value, m, now_ms);
+  if (!more) context_.output.log("a copy is left out: " + more.error().message, LogLevel::kWarning);
+  if (!more || *more) return ask_for_record(server->hello.shard.value);
+  end_search(now_ms);
+}
+
+void CoordinatorCore::end_search(std::uint64_t now_ms) {
+  if (!context_.search || !context_.search->complete() || !context_.peers.all_servers()) return;
+  std::vector<JobRecord> records = context_.search->take();
+  // All-reduce jobs need no servers: one may have begun without its record.
+  std::erase_if(records, [&](const JobRecord& record) {
+    const Result<JobConfig> config = job_from_json(record.job_json);
+    const auto at = config ? jobs_.find(config->name) : jobs_.end();
+    return at != jobs_.end() && !at->second.ids().empty();
+  });
+  if (!records.empty()) {
+    for (JobRecord& record : records) {
+      const auto newest = context_.peers.newest_stored(record.job);
+      // The copy may be older than the first snapshot: then the job does not begin anew, but asks for that.
+      if (!newest || has_progress(record)) continue;
+      record.initialised = true;
+      record.committed = *newest;
+    }
+    context_.output.log("the registry in server 0's store is empty; other servers have copies of the records of " +
+                            std::to_string(records.size()) + (records.size() == 1 ? " job" : " jobs") +
+                            ", which it gets",
+                        LogLevel::kWarning);
+    return context_.output.adopt(std::move(records));
+  }
+  context_.search.reset();
+  for (const auto& [index, server] : context_.peers.servers()) {
+    if (server.hello.records) report_strangers(index, server.hello);
   }
   for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
 }
@@ -289,6 +341,7 @@ void CoordinatorCore::lose_server(std::uint16_t index, const Loss& loss, std::ui
   const std::string who = "server " + std::to_string(index);
   ++losses_.servers[static_cast<std::size_t>(loss.kind)];
   context_.peers.lose_server(index);
+  if (context_.search) context_.search->lose(index);
   context_.output.log("lost " + who + ": " + loss.why, LogLevel::kWarning);
   context_.checkpoints.server_lost(index, who + " was lost: " + loss.why, now_ms);
   for (auto& [name, job] : jobs_) job.server_lost(index, loss.why, now_ms);
@@ -313,6 +366,9 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   }
   for (const std::uint64_t incarnation : peers.silent_workers(now_ms)) {
     lose_worker(incarnation, {LossKind::kSilent, "worker " + peers.name_of(incarnation) + unheard}, now_ms);
+  }
+  if (context_.search) {
+    for (const std::uint16_t server : context_.search->late(now_ms)) ask_for_record(server);
   }
   context_.refusals.tick(now_ms);
   context_.parts.tick(now_ms);

@@ -108,6 +108,10 @@ class CoordinatorCore : private CheckpointJobs {
   void save_scheduled(CoordinatedJob& job, std::uint64_t now_ms);
   Result<std::uint64_t> begin_save(const SaveOrder& order, const CoordinatedJob& job, std::uint64_t now_ms);
   void drop_parts_but_of(const std::vector<JobRecord>& registry);
+  void on(PeerId from, const JobRecordCopy& m, std::uint64_t now_ms);
+  void ask_for_record(std::uint16_t server);
+  void end_search(std::uint64_t now_ms);
+  void report_strangers(std::uint16_t index, const ServerHello& m);
   void answer_drains(std::uint64_t now_ms);
   void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);
   void look_at_trace(std::uint64_t now_ms);

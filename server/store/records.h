@@ -1,4 +1,4 @@
-// The records of a store other than chunks (schema/records.capnp), as they lie on disk:
+// The records of a store other than chunks and jobs (schema/records.capnp), as they lie on disk:
 // server/chunk/record_seal.h.
 #pragma once
 
@@ -11,7 +11,6 @@
 #include "common/base/result.h"
 #include "server/chunk/chunk_record.h"
 #include "server/chunk/record_seal.h"
-#include "server/coordinator/cluster/job_record.h"
 #include "server/store/store.h"
 
 namespace tributary::records {
@@ -44,10 +43,8 @@ struct SnapshotRecord {
 // `format`: for tests of refusal, as if written by another version of the program.
 std::string seal(const StoreIdentity& record, std::uint32_t format = kStoreFormat);
 std::string seal(const SnapshotRecord& record, std::uint32_t format = kStoreFormat);
-std::string seal(const JobRecord& record, std::uint32_t format = kStoreFormat);
 
 Result<StoreIdentity> unseal_identity(std::string_view bytes, std::string_view what);
 Result<SnapshotRecord> unseal_snapshot(std::string_view bytes, std::string_view what);
-Result<JobRecord> unseal_job(std::string_view bytes, std::string_view what);
 
 }  // namespace tributary::records

@@ -15,6 +15,7 @@
 #include <mutex>
 #include <utility>
 
+#include "server/coordinator/cluster/job_record_seal.h"
 #include "server/store/disk_space.h"
 #include "server/store/large_part_families.h"
 #include "server/store/records.h"
@@ -121,9 +122,9 @@ class RocksStore final : public Store {
   Result<PinnedSnapshot> pin(JobId job, Round round) override;
   Status drop(JobId job, Round first, Round last) override;
   Status drop_job(JobId job) override;
-  Status save(const JobRecord& record) override;
+  Status save_all(std::span<const JobRecord> records) override;
   Status remove(JobId job) override;
-  Result<std::vector<JobRecord>> registry() const override;
+  Result<std::optional<JobRecord>> next_record(JobId after) const override;
   LargePartStore& large_parts() override { return *large_parts_; }
   std::string path() const override { return path_; }
   const rocksdb::Options& options() const { return options_; }
@@ -485,13 +486,13 @@ Status RocksStore::drop_job(JobId job) {
   return drop(job, Round(0), Round(~0ull));
 }
 
-Status RocksStore::save(const JobRecord& record) {
-  const std::string sealed = records::seal(record);
-  const std::string doing = "save the registry record of job id " + std::to_string(record.job.value);
-  if (Status enough = room(doing, sealed.size() + kRecordBytes); !enough) return enough;
-  if (auto status = db_->Put(synced(), job_key(record.job), sealed); !status.ok()) {
-    return tl::unexpected<Error>(error(doing, status));
-  }
+Status RocksStore::save_all(std::span<const JobRecord> records) {
+  std::string doing = "save the records of " + std::to_string(records.size()) + " jobs";
+  if (records.size() == 1) doing = "save the registry record of job id " + std::to_string(records[0].job.value);
+  rocksdb::WriteBatch all;
+  for (const JobRecord& record : records) all.Put(job_key(record.job), records::seal(record));
+  if (Status enough = room(doing, all.GetDataSize() + kRecordBytes); !enough) return enough;
+  if (auto status = db_->Write(synced(), &all); !status.ok()) return tl::unexpected<Error>(error(doing, status));
   return {};
 }
 
@@ -504,17 +505,14 @@ Status RocksStore::remove(JobId job) {
   return {};
 }
 
-Result<std::vector<JobRecord>> RocksStore::registry() const {
-  std::vector<JobRecord> out;
-  auto scanned = scan(kJobPrefix, [&](const rocksdb::Slice& key, const rocksdb::Slice& value) -> Status {
-    auto record =
-        records::unseal_job(value.ToStringView(), "the registry record " + key.ToString() + " in store " + path_);
-    if (!record) return tl::unexpected<Error>(record.error());
-    out.push_back(std::move(*record));
-    return {};
-  });
-  if (!scanned) return tl::unexpected<Error>(scanned.error());
-  return out;
+Result<std::optional<JobRecord>> RocksStore::next_record(JobId after) const {
+  if (after == JobId(~0ull)) return std::nullopt;
+  std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), default_.get()));
+  it->Seek(job_key(after.next()));
+  if (!it->status().ok()) return tl::unexpected<Error>(error("read its records", it->status()));
+  if (!it->Valid() || !it->key().starts_with(kJobPrefix)) return std::nullopt;
+  return records::unseal_job(it->value().ToStringView(),
+                             "the registry record " + it->key().ToString() + " in store " + path_);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ StoreThread::StoreThread(Store& store, Post post, Log log)
     : store_(store), post_(std::move(post)), orders_("store", kMaxOrders, std::move(log)) {}
 
 void StoreThread::load(SnapshotInfo info, EachChunk each, Done done) {
-  order(
+  run(
       [this, info = std::move(info), each = std::move(each)] {
         return store_.load(info, [&](ChunkIndex chunk, ChunkState state) -> Status {
           const Status stays = orders_.go_on();
@@ -18,11 +18,7 @@ void StoreThread::load(SnapshotInfo info, EachChunk each, Done done) {
       std::move(done));
 }
 
-void StoreThread::drop(JobId job, Round first, Round last, Done done) {
-  order([this, job, first, last] { return store_.drop(job, first, last); }, std::move(done));
-}
-
-void StoreThread::order(OrderThread::Work work, Done done) {
+void StoreThread::run(std::function<Status()> work, Done done) {
   const auto tell = [this, done](const Status& status) { post_([done, status] { done(status); }); };
   if (const Status taken = orders_.order(std::move(work), tell); !taken) tell(taken);
 }

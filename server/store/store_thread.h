@@ -1,7 +1,7 @@
 // StoreThread: what a server's control thread has done with the store, on a thread of its own: the control thread hears
 // the coordinator while gigabytes are read, or a disk takes its time to drop something.
 //
-//   control thread --load(), drop()--> orders, one after the other --> Store
+//   control thread --load(), run()--> orders, one after the other --> Store
 //                  <--Done, as an event--
 //
 // Thread rule: orders from the control thread. EachChunk runs on the store's thread. Done is handed to Post, which has
@@ -26,8 +26,8 @@ class StoreOrders {
   virtual ~StoreOrders() = default;
   // An error of `each` ends the load with that error.
   virtual void load(SnapshotInfo info, EachChunk each, Done done) = 0;
-  // The job's complete snapshots of these rounds, `last` included.
-  virtual void drop(JobId job, Round first, Round last, Done done) = 0;
+  // Any other work on the store.
+  virtual void run(std::function<Status()> work, Done done) = 0;
 };
 
 class StoreThread final : public StoreOrders {
@@ -42,13 +42,11 @@ class StoreThread final : public StoreOrders {
   StoreThread& operator=(const StoreThread&) = delete;
 
   void load(SnapshotInfo info, EachChunk each, Done done) override;
-  void drop(JobId job, Round first, Round last, Done done) override;
+  void run(std::function<Status()> work, Done done) override;
   // Ends a load after its chunk, and joins the thread. REQUIRES: the control thread has ended. Idempotent.
   void stop() { orders_.stop(); }
 
  private:
-  void order(OrderThread::Work work, Done done);
-
   Store& store_;
   const Post post_;
   OrderThread orders_;

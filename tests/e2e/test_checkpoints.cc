@@ -238,6 +238,46 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a job whose server 0 has lost its store is known from the copies, and goes on from its last checkpoint") {
+  const TempDir dir;
+  const std::string folder = dir / "checkpoints", base = dir / "run";
+  Job job{.name = "copied", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 50};
+  job.extra = "\n[checkpoint]\ndir = \"" + folder + "\"\nevery_s = 0\n";
+  const std::string job_file = write_job(dir, job);
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  {
+    const auto cluster = start(cluster_of(base, 2));
+    start_trainers(*cluster, job_file);
+    wait_for(*cluster, "committed", 50);
+    CHECK(cluster->stop().empty());  // the servers wait for the checkpoint
+  }
+  fs::remove_all(base + "/store-0");
+  const auto cluster = start(cluster_of(base, 2));
+  // Known again, when both servers are there: with the round of its last snapshot.
+  REQUIRE(eventually([&] {
+    const auto jobs = status_of(cluster->servers()[0]).at("coordinator").at("jobs");
+    return jobs.size() == 1 && jobs[0].at("name") == "copied";
+  }));
+  const std::uint64_t stopped = job_number(*cluster, "committed");
+  CHECK(stopped >= 50);
+  std::ifstream log(cluster->servers()[0].log_file);
+  const std::string said{std::istreambuf_iterator<char>(log), {}};
+  CHECK(contains(said, "other servers have copies of the records of 1 job"));
+  const std::string path = folder + "/copied-round-" + std::to_string(stopped);
+  const Outcome known = checkpoint({"restore", path, "--base-dir", base});
+  CHECK(known.status == 1);
+  CHECK(contains(known.text, "job 'copied' is there already, at round " + std::to_string(stopped)));
+  const Outcome restored = checkpoint({"restore", path, "--base-dir", base, "--force"});
+  INFO(restored.text);
+  REQUIRE(restored.status == 0);
+  start_trainers(*cluster, job_file);
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("resumed_from") == stopped);
+  CHECK(all[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
 TEST_CASE("[checkpoint] leaves the newest checkpoints of a job, the last one of the round where training stopped") {
   const TempDir dir;
   const std::string folder = dir / "checkpoints";

@@ -8,7 +8,7 @@
 #include "common/config/job_json.h"
 #include "common/wire/codec.h"
 #include "server/coordinator/coordinator_core.h"
-#include "server/store/records.h"
+#include "server/coordinator/cluster/job_record_seal.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/unit/common/wire/random_message.h"
 #include "tests/unit/server/coordinator/parts_in_memory.h"
@@ -88,6 +88,12 @@ class Run final : private CoordinatorOutput {
     writes_.push_back([this, record] {
       if (!disk_full_) registry_[record.job] = record;
       core_->saved(record.job, disk_full_ ? fail(ErrorCode::kStore, "the disk is full") : Status(), now_);
+    });
+  }
+  void adopt(std::vector<JobRecord> records) override {
+    writes_.push_back([this, records = std::move(records)] {
+      for (const JobRecord& record : records) registry_[record.job] = record;
+      restart();
     });
   }
   void remove(JobId job) override {

@@ -1,6 +1,7 @@
 // Records on disk (schema/records.capnp): from a store or a checkpoint that a disk, or a person, has changed.
 #include <xxhash.h>
 
+#include "server/coordinator/cluster/job_record_seal.h"
 #include "server/store/records.h"
 #include "tests/fuzz/fuzz_target.h"
 

@@ -201,6 +201,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
         const Member at = index < scenario.servers ? Member{nullptr, index} : member(index);
         bool& full = at.job ? at.job->replica_disk(at.who).full : disks_[at.who].full;
         full = true;
+        if (!at.job) disks_[at.who].was_full = true;
         clock.after(fault.lasts_ns, [&full] { full = false; });
       }
       break;

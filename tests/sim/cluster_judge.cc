@@ -83,6 +83,7 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     newest_ = &fresh;
     ++outcome_.views;
   }
+  emptied_.erase(shard);
   View& opened = *view(open.job, open.view);
   for (std::uint32_t c = 0; c < open.owners.size(); ++c) {
     if (open.owners[c].shard.value != shard) continue;
@@ -300,6 +301,26 @@ void ClusterJudge::last_state_failed(std::uint16_t shard) {
   if (scenario_.calm && synchronous() && !disturbed_) broken_("a calm stop does not commit its last round");
 }
 
+void ClusterJudge::look_at_copies(JobId job, ViewId view, std::uint16_t servers) const {
+  for (std::uint16_t server = 1; server < servers; ++server) {
+    const Disk& disk = disks_[server];
+    const auto copy = disk.jobs.find(job);
+    if (disk.was_full || emptied_.contains(server) || (copy != disk.jobs.end() && copy->second.record.view >= view))
+      continue;
+    broken_(in_words("view", view.value) + " begins, and " + in_words("server", server) + " has no copy of its record");
+  }
+}
+
+bool ClusterJudge::has_copy() const {
+  for (std::size_t server = 1; server < disks_.size(); ++server) {
+    for (const auto& [id, kept] : disks_[server].jobs) {
+      const Result<JobConfig> config = job_from_json(kept.record.job_json);
+      if (config && config->name == scenario_.job) return true;
+    }
+  }
+  return false;
+}
+
 bool ClusterJudge::has_part(std::uint16_t shard) const {
   return newest_ &&
          std::ranges::any_of(newest_->open.owners, [&](const ChunkOwner& owner) { return owner.shard.value == shard; });
@@ -339,6 +360,7 @@ void ClusterJudge::server_ended() {
 
 void ClusterJudge::store_lost(std::uint16_t shard) {
   server_lost_ = true;
+  emptied_.insert(shard);
   losses_.store_lost(shard, has_part(shard));
 }
 

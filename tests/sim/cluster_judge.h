@@ -111,8 +111,10 @@ class ClusterJudge {
     replaced_ = true;
   }
   bool disk_hurt() const { return replicas_ ? replicas_->is_lost() : losses_.any(); }
+  // A view begins: all servers but server 0 have copies of its record, or disks that have been full.
+  void look_at_copies(JobId job, ViewId view, std::uint16_t servers) const;
   bool may_refuse(const Error& error) const {
-    return replicas_ ? replicas_->may_refuse(error) : losses_.may_refuse(error);
+    return replicas_ ? replicas_->may_refuse(error) : losses_.may_refuse(error, has_copy());
   }
   bool began_anew() const { return began_anew_; }
   // Rounds since the last snapshot.
@@ -149,6 +151,8 @@ class ClusterJudge {
   void begin(View& view);
   void begin_clocks(View& view);
   bool has_part(std::uint16_t shard) const;
+  // A server other than server 0 has a copy of the job's record.
+  bool has_copy() const;
   bool is_behind(std::uint16_t shard) const;
   bool synchronous() const { return scenario_.mode == Mode::kSync || scenario_.mode == Mode::kLocalSgd; }
   bool keeps_residual() const;
@@ -159,6 +163,7 @@ class ClusterJudge {
 
   const ClusterScenario& scenario_;
   const std::vector<Disk>& disks_;
+  std::set<std::uint16_t> emptied_;  // servers that have lost their stores since the last view was opened there
   ClusterOutcome& outcome_;
   const Held held_;
   const Broken broken_;

@@ -112,7 +112,7 @@ void make_elastic(ClusterScenario& s, Random& random, std::uint64_t span_ns) {
 // Server 0's store is lost, or was never the one that the job began with. Drawn apart, as above.
 void lose_registry(ClusterScenario& s, std::uint64_t span_ns) {
   Random random(s.seed ^ 0x57079eull);
-  if (s.servers < 2 || s.gentle || !random.chance(0.04)) return;
+  if (s.servers < 2 || s.gentle || !random.chance(0.08)) return;
   s.faults.push_back({Fault::Kind::kStore, random.below(span_ns), random.between(kMs, 300 * kMs), {0}});
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }

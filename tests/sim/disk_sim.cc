@@ -232,18 +232,19 @@ Status StoreSim::drop_job(JobId job) {
   return {};
 }
 
-Result<std::vector<JobRecord>> StoreSim::registry() const {
-  std::vector<JobRecord> records;
-  for (const auto& [id, record] : disk_.jobs) records.push_back(record.record);
-  return records;
+Result<std::optional<JobRecord>> StoreSim::next_record(JobId after) const {
+  const auto next = disk_.jobs.upper_bound(after);
+  return next == disk_.jobs.end() ? std::nullopt : std::optional(next->second.record);
 }
 
-Status StoreSim::save(const JobRecord& record) {
+Status StoreSim::save_all(std::span<const JobRecord> records) {
   if (disk_.full) return tl::unexpected(full());
-  Disk::Record& kept = disk_.jobs[record.job];
-  if (!sync_records_ && kept.record.job == record.job && (kept.synced || !kept.before)) kept.before = kept.record;
-  kept.record = record;
-  kept.synced = sync_records_;
+  for (const JobRecord& record : records) {
+    Disk::Record& kept = disk_.jobs[record.job];
+    if (!sync_records_ && kept.record.job == record.job && (kept.synced || !kept.before)) kept.before = kept.record;
+    kept.record = record;
+    kept.synced = sync_records_;
+  }
   return {};
 }
 

@@ -57,7 +57,7 @@ struct Disk {
     bool complete = false;
   };
   std::map<std::pair<JobId, LargePart>, LargePieces> large_parts;
-  bool full = false;
+  bool full = false, was_full = false;
 
   void fail_power(Random& random);
   std::vector<Snapshot*> complete_snapshots();  // with chunks; by job and round
@@ -92,8 +92,8 @@ class StoreSim final : public Store {
   Result<PinnedSnapshot> pin(JobId job, Round round) override;
   Status drop(JobId job, Round first, Round last) override;
   Status drop_job(JobId job) override;
-  Result<std::vector<JobRecord>> registry() const override;
-  Status save(const JobRecord& record) override;
+  Result<std::optional<JobRecord>> next_record(JobId after) const override;
+  Status save_all(std::span<const JobRecord> records) override;
   Status remove(JobId job) override;
   LargePartStore& large_parts() override { return large_parts_; }
   std::string path() const override { return "disk"; }

@@ -181,6 +181,7 @@ bool JobWorld::told(const ServerSim& coordinator, PeerId to, const ControlMessag
     judge.opens(coordinator.coordinator_id(), *open, *server, status_in(*coordinator.coordinator())->record.members);
   } else if (const auto* welcome = std::get_if<JobWelcome>(&message)) {
     judge.welcome(*welcome, coordinator.node_of(to));
+    judge.look_at_copies(welcome->job, welcome->view, cluster.servers());
   } else if (std::holds_alternative<StopRequest>(message)) {
     stops();
   } else if (const auto* decision = std::get_if<RoundDecision>(&message)) {

@@ -31,7 +31,7 @@ std::optional<std::uint16_t> LossesJudge::has_another(JobId job) const {
   return std::nullopt;
 }
 
-bool LossesJudge::may_refuse(const Error& error) const {
+bool LossesJudge::may_refuse(const Error& error, bool copied) const {
   if (error.code != ErrorCode::kStore) return false;
   const std::set<std::uint64_t> servers = numbers_behind(error.message, "server "),
                                 rounds = numbers_behind(error.message, "round ");
@@ -41,13 +41,13 @@ bool LossesJudge::may_refuse(const Error& error) const {
   const bool newest = !rounds.empty() && *rounds.rbegin() >= committed_.value;
   const auto lost = [&](std::uint16_t shard) { return servers.contains(shard) && newest; };
   if (std::ranges::any_of(lost_, lost)) return true;
-  // Without the registry: a server that has something of the job.
+  // Without the registry, and any copy of it: a server that has something of the job.
   const auto has = [&](const auto& entry) {
     return servers.contains(entry.first) && std::ranges::any_of(entry.second, [&](const StoredJob& stored) {
              return std::ranges::any_of(stored.snapshots, [&](Round round) { return rounds.contains(round.value); });
            });
   };
-  return std::ranges::find(lost_, 0) != lost_.end() && std::ranges::any_of(heard_, has);
+  return !copied && std::ranges::find(lost_, 0) != lost_.end() && std::ranges::any_of(heard_, has);
 }
 
 }  // namespace tributary::sim

@@ -30,7 +30,8 @@ class LossesJudge {
   // Returns a server that has reported snapshots of another job id. There is one job, whatever its id.
   std::optional<std::uint16_t> has_another(JobId job) const;
   // Returns whether trainers may get this error: the job cannot continue after a loss, and the message names the place.
-  bool may_refuse(const Error& error) const;
+  // copied: a server has a copy of its record.
+  bool may_refuse(const Error& error, bool copied) const;
 
  private:
   struct Hurt {

@@ -19,6 +19,7 @@ enum class Mutation {
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
   kWritesAtAck,       // a worker writes over what a server was told, and has still to add
   kForgottenJob,      // the coordinator takes no notice of what stores have of jobs that its registry does not know
+  kNoCopies,          // a server keeps no copies of the coordinator's records
   // Inside the product's own code (tests/sim/plant.py):
   kUnsharedPrevious,   // encoded parameters of the round before are told without a share in their buffer
   kEmptiedPool,        // a job's pool is given back while workers may still read what they were told of it
@@ -45,6 +46,8 @@ enum class Mutation {
   kDroppedResidual,    // a node begins without the residual that a server restored
   kForgottenRedo,      // a node does not push again what servers lack
   kSealedEarly,        // a checkpoint is finished when one server has written its part
+  kOldestRecord,       // a coordinator without a registry takes the oldest copies of its records
+  kHastySearch,        // it does not wait for all servers
   kStatesOfAnother,    // a checkpoint from memory has what ranks kept with the last snapshot
   kOlderRecord,        // the record of a job that was restored does not take the place of the one before
   kNodeZeroOnly,       // all-reduce: the coordinator looks at node 0's checkpoints alone

@@ -176,7 +176,20 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  if (const auto known = jobs_.find(config.name); known != jobs_.end() && !BUG)\n    record.view",
         ),
     ],
+    "registry_search.cc": [
+        (
+            "kOldestRecord",
+            "  if (!first && newer(*record, at->second)) at",
+            "  if (!first && newer(*record, at->second) != BUG) at",
+        ),
+    ],
     "coordinator_core.cc": [
+        (
+            "kHastySearch",
+            "  if (!context_.search || !context_.search->complete() || !context_.peers.all_servers()) return;\n",
+            "  if (!context_.search || !context_.search->complete()) return;\n"
+            "  if (!BUG && !context_.peers.all_servers()) return;\n",
+        ),
         (
             "kOthersWorker",
             "    job.worker_lost(incarnation, loss.why, now_ms);\n",

@@ -69,14 +69,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
   }
   jobs_.start(std::move(commands), &snapshots_, &orders_);
   if (index == 0) {
-    CoordinatorOptions options;
-    options.servers = world.servers();
-    options.incarnation = coordinator_id_;
-    options.job_id_seed = world.fresh_incarnation();
-    options.peer_timeout_ms = ClusterWorld::kPeerTimeoutMs;
-    options.prepare_from_bytes = world.scenario.prepares ? 0 : options.prepare_from_bytes;
-    coordinator_ =
-        std::make_unique<CoordinatorCore>(options, *store_.registry(), static_cast<CoordinatorOutput&>(*this));
+    begin_coordinator(*store_.records());
     coordinator_listener_ = std::make_unique<Listener>(
         world.wires, *this, "coordinator", Disorder{},
         [this](PeerId from, Packet& packet) { listen(from, std::get<ControlMessage>(packet.message)); });
@@ -159,6 +152,8 @@ void ServerSim::receive(Packet& packet) {
           jobs_.on(m);
         } else if constexpr (std::is_same_v<M, WriteCheckpoint>) {
           m.from_memory() ? jobs_.on(m) : checkpoints_.order(m);
+        } else if constexpr (std::is_same_v<M, JobRecordCopy>) {
+          if (world_.mutation != Mutation::kNoCopies) jobs_.on(m);
         } else if constexpr (requires { jobs_.on(m); }) {
           jobs_.on(m);
         } else if constexpr (requires { checkpoints_.order(m); }) {
@@ -202,6 +197,7 @@ StoreOrdersSim::Failed ServerSim::loads(JobId id) {
 void ServerSim::on(const DropCheckpoint& m) {
   jobs_.give_up(m);
   if (jobs_.contains(m.job)) return;
+  jobs_.forget(m.job);
   loads_[m.job].loaded_for.reset();
   jobs_.unpark(m.job);
   checkpoints_.drop(m);
@@ -342,7 +338,25 @@ void ServerSim::save(const JobRecord& record) {
     if (saved && job) job->judge.recorded(coordinator_id_, record);
     return saved;
   };
-  records_.write(write, [this, job = record.job](const Status& s) { coordinator_->saved(job, s, now_ms()); });
+  records_.run(write, [this, job = record.job](const Status& s) { coordinator_->saved(job, s, now_ms()); });
+}
+
+void ServerSim::begin_coordinator(std::vector<JobRecord> records) {
+  CoordinatorOptions options;
+  options.servers = world_.servers();
+  options.incarnation = coordinator_id_;
+  options.job_id_seed = world_.fresh_incarnation();
+  options.peer_timeout_ms = ClusterWorld::kPeerTimeoutMs;
+  options.prepare_from_bytes = world_.scenario.prepares ? 0 : options.prepare_from_bytes;
+  coordinator_ = std::make_unique<CoordinatorCore>(options, std::move(records), static_cast<CoordinatorOutput&>(*this));
+}
+
+void ServerSim::adopt(std::vector<JobRecord> records) {
+  const auto write = [this, records] { return store_.save_all(records); };
+  records_.run(write, [this, records](const Status& saved) {
+    coordinator_id_ = world_.fresh_incarnation();
+    begin_coordinator(saved ? records : std::vector<JobRecord>());
+  });
 }
 
 void ServerSim::send(PeerId to, const ControlMessage& message) {

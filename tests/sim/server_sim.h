@@ -148,14 +148,16 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
 
   // server/coordinator/coordinator.cc
   void send(PeerId to, const ControlMessage& message) override;
+  void begin_coordinator(std::vector<JobRecord> records);
   void save(const JobRecord& record) override;
+  void adopt(std::vector<JobRecord> records) override;
   void remove(JobId job) override {
-    records_.write([this, job] { return store_.remove(job); },
-                   [this, job](const Status& s) { coordinator_->removed(job, s, now_ms()); });
+    records_.run([this, job] { return store_.remove(job); },
+                 [this, job](const Status& s) { coordinator_->removed(job, s, now_ms()); });
   }
   LargePartStore* large_parts() override { return &store_.large_parts(); }
   void on_disk(Work work, Done done) override {
-    records_.write(std::move(work), [this, done = std::move(done)](const Status& s) { done(s, now_ms()); });
+    records_.run(std::move(work), [this, done = std::move(done)](const Status& s) { done(s, now_ms()); });
   }
   std::uint64_t wall_ms() const override { return 0; }
   void log(const std::string& line, LogLevel level) override;
@@ -184,7 +186,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   std::map<JobId, Load> loads_;
   std::unique_ptr<Dealer> dealer_;
   void listen(PeerId from, const ControlMessage& message);
-  const std::uint64_t coordinator_id_;
+  std::uint64_t coordinator_id_;
   std::map<PeerId, std::uint64_t> peers_;           // incarnations
   std::map<std::uint64_t, std::uint16_t> servers_;  // by incarnation
   struct Worker {

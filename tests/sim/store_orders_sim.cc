@@ -17,11 +17,7 @@ void StoreOrdersSim::load(SnapshotInfo info, EachChunk each, Done done) {
   if (orders_.size() == 1) work_soon();
 }
 
-void StoreOrdersSim::drop(JobId job, Round first, Round last, Done done) {
-  write([this, job, first, last] { return store_.drop(job, first, last); }, std::move(done));
-}
-
-void StoreOrdersSim::write(std::function<Status()> work, Done done) {
+void StoreOrdersSim::run(std::function<Status()> work, Done done) {
   const auto begin = [work = std::move(work)](Order& order) { order.status = work(); };
   orders_.push_back({.begin = begin, .step_ns = options_.drop_ns, .done = std::move(done)});
   if (orders_.size() == 1) work_soon();

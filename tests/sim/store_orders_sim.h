@@ -1,4 +1,4 @@
-// server/store/store_thread.h without its thread: the same orders, one after the other, a chunk or a drop at a time on
+// server/store/store_thread.h without its thread: the same orders, one after the other, a chunk or a piece of work at a time on
 // the virtual clock.
 #pragma once
 
@@ -24,9 +24,8 @@ class StoreOrdersSim final : public StoreOrders {
       : owner_(owner), store_(store), options_(options), loads_(std::move(loads)), post_(std::move(post)) {}
 
   void load(SnapshotInfo info, EachChunk each, Done done) override;
-  void drop(JobId job, Round first, Round last, Done done) override;
-  // Anything else that is written: it is there when its turn is over, or was lost with the process before.
-  void write(std::function<Status()> work, Done done);
+  // What is written is there when its turn is over, or was lost with the process before.
+  void run(std::function<Status()> work, Done done) override;
 
  private:
   struct Order {

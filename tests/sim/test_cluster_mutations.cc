@@ -275,6 +275,18 @@ TEST_CASE("a checkpoint with ranks' states of another round is found") {
   CHECK(finds(Mutation::kStatesOfAnother, 284));
 }
 
+TEST_CASE("a server that keeps no copies of the coordinator's records is found") {
+  CHECK(finds(Mutation::kNoCopies, 1));
+}
+
+TEST_CASE("a coordinator without a registry that takes the oldest copies is found") {
+  CHECK(finds(Mutation::kOldestRecord, 1));
+}
+
+TEST_CASE("a coordinator without a registry that does not wait for all servers is found") {
+  CHECK(finds(Mutation::kHastySearch, 1));
+}
+
 TEST_CASE("a reader that does not look at checksums is found") {
   CHECK(finds(Mutation::kUncheckedArrays, 158));
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "common/base/result.h"
 #include "common/wire/messages.h"
@@ -23,6 +24,9 @@ class CoordinatorOutput {
   virtual void save(const JobRecord& record) = 0;
   virtual void remove(JobId job) = 0;         // its record, if there is one
   virtual LargePartStore* large_parts() = 0;  // null: there is none
+  // The registry, which was empty, gets these records, all or none; then another core takes this one's place, as if the
+  // process had been started again. Later than this call.
+  virtual void adopt(std::vector<JobRecord> records) = 0;
   // Runs other work on the disk, in the same order. Done is called later, as a message would come.
   using Work = std::function<Status()>;
   using Done = std::function<void(const Status&, std::uint64_t now_ms)>;

@@ -231,6 +231,14 @@ bool Peers::store(JobId job) const {
   });
 }
 
+std::optional<Round> Peers::newest_stored(JobId job) const {
+  std::optional<Round> newest;
+  for (const auto& [index, server] : servers_) {
+    for (const Round round : snapshots(index, job)) newest = std::max(newest, std::optional(round));
+  }
+  return newest;
+}
+
 Status Peers::room_for_another_job() const {
   for (const auto& [index, server] : servers_) {
     if (server.hello.stored.size() < kMaxJobs) continue;

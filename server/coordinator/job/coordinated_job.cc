@@ -96,6 +96,9 @@ std::string CoordinatedJob::waiting_for() const {
     for (const auto& [node, why] : std::get<GatheringJob>(phase_).refused) {
       missing += "; node " + std::to_string(node) + " was refused: " + why;
     }
+    if (missing.empty() && servers() != 0 && ledger_.context.search) {
+      add("all servers: the registry in server 0's store is empty, and they may have copies of it");
+    }
     if (missing.empty() && ledger_.keeper.saves()) add("the disk of the coordinator, which records the job");
   } else if (const OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
     for (const auto& [index, server] : ledger_.context.peers.servers()) {
@@ -390,6 +393,7 @@ void CoordinatedJob::become_idle(BetweenViews between, std::uint64_t now_ms) {
 // ---- Peers come and go ----
 
 void CoordinatedJob::tell_again(const Peers::Server& server) {
+  ledger_.context.copy_to(record(), server);
   if (servers() == 0) return;
   const std::uint16_t shard = server.hello.shard.value;
   const auto tell = [&](const ControlMessage& message) { ledger_.context.output.send(server.peer, message); };

@@ -124,9 +124,10 @@ void CoordinatedJob::refused(NodeRank node, const std::string& why) {
 
 bool CoordinatedJob::complete(std::uint64_t now_ms) const {
   const GatheringJob* gathering = std::get_if<GatheringJob>(&phase_);
-  if (!gathering || ledger_.context.draining || ledger_.keeper.saves()) return false;
+  const CoordinatorContext& context = ledger_.context;
+  if (!gathering || context.draining || ledger_.keeper.saves()) return false;
   if (!gathered(gathering->members, ledger_.awaited, config(), ledger_.nodes, now_ms)) return false;
-  return servers() == 0 || (ledger_.context.peers.all_servers() && gathering->between.asked.empty());
+  return servers() == 0 || (!context.search && context.peers.all_servers() && gathering->between.asked.empty());
 }
 
 void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {

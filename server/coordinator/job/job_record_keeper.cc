@@ -102,6 +102,7 @@ void JobRecordKeeper::view_saved(bool saved, bool opens) {
   JobRecord opening = *std::exchange(opening_, std::nullopt);
   if (saved && (opens || record_.job.value == 0)) {
     record_ = std::move(opening);
+    context_.copy(record_);
   } else if (saved && state_ == State::kSaved) {
     state_ = State::kUnsaved;  // the disk has a view that nobody will hear of: servers keep state of the one before
   }
@@ -182,6 +183,7 @@ bool JobRecordKeeper::saved(const Status& status, std::uint64_t now_ms) {
   }
   if (before == State::kFailing) context_.output.log("the record of " + in_words() + " is saved again");
   drop_parts();
+  context_.copy(record_);
   if (!std::exchange(commit_untold_, false)) return false;
   context_.peers.forget_snapshots(record_.job, [&](Round older) { return older < record_.committed; });
   return true;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 
 #include "server/coordinator/cluster/coordinator_output.h"
 #include "server/coordinator/cluster/peers.h"
 #include "server/coordinator/cluster/refusal_log.h"
+#include "server/coordinator/cluster/registry_search.h"
 #include "server/coordinator/orders/checkpoints.h"
 #include "server/coordinator/orders/large_parts.h"
 
@@ -40,6 +42,9 @@ struct CoordinatorContext {
   void send_worker(std::uint64_t incarnation, const ControlMessage& message) {
     if (const Peers::Worker* worker = peers.worker(incarnation)) output.send(worker->peer, message);
   }
+  // Sends a record that is saved to the servers that keep copies: all but server 0, whose store has the registry.
+  void copy(const JobRecord& record);
+  void copy_to(const JobRecord& record, const Peers::Server& server);  // to that one, if it keeps copies
   // The job's record goes, then what belongs to it (CoordinatorCore::removed()).
   void remove(JobId job) {
     if (removing.insert(job).second) output.remove(job);
@@ -58,6 +63,8 @@ struct CoordinatorContext {
   RefusalLog refusals;
   std::set<JobId> removing;  // whose records are being removed
   bool draining = false;
+  // For records, as the registry is empty. Until it is over no job begins that has its state on servers.
+  std::optional<RegistrySearch> search;
 };
 
 }  // namespace tributary

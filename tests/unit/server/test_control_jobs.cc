@@ -1,137 +1,7 @@
-// ControlJobs without lanes, threads or disks: repeated messages, and views that end while they open.
-#include <doctest/doctest.h>
-
-#include <algorithm>
-#include <deque>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include "common/config/job_json.h"
-#include "common/daemon/log.h"
-#include "server/control_jobs.h"
-#include "tests/sim/disk_sim.h"
+// ControlJobs: repeated messages, views that end while they open, stops.
+#include "tests/unit/server/control_jobs_fixture.h"
 
 namespace tributary::control_jobs_test {
-namespace {
-
-struct FakeLane final : LaneCommands {
-  void open(ShardJob, std::shared_ptr<LaneJobGauges> of) override {
-    said.emplace_back("open");
-    gauges = std::move(of);
-  }
-  void reopen(ShardJob, std::shared_ptr<LaneJobGauges>) override { said.emplace_back("reopen"); }
-  void park(JobId, ViewId) override { said.emplace_back("park"); }
-  void drop_parked(JobId) override { said.emplace_back("drop parked"); }
-  void restore(JobId, ViewId, ChunkIndex, ChunkState) override { said.emplace_back("restore"); }
-  void opened(JobId, ViewId, bool) override { said.emplace_back("opened"); }
-  void prepare_snapshot(JobId, ViewId) override { said.emplace_back("prepare"); }
-  void snapshot_at(JobId, ViewId, Round) override { said.emplace_back("snapshot"); }
-  void snapshot_written(JobId) override { said.emplace_back("written"); }
-  void decide(const RoundDecision&) override { said.emplace_back("decide"); }
-  void stop_job(JobId, ViewId, bool, Round, bool park) override { said.emplace_back(park ? "stop and park" : "stop"); }
-  void await_longer(JobId, ViewId) override { said.emplace_back("await longer"); }
-  std::vector<std::string> said;
-  std::shared_ptr<LaneJobGauges> gauges;  // of the job opened last
-};
-
-struct FakeSnapshots final : SnapshotOrders {
-  void expect(SnapshotPlan plan) override { expected.push_back(std::move(plan)); }
-  void hurry(JobId, Round round) override { hurried.push_back(round); }
-  void abandon(JobId, Round round, const std::string&) override { abandoned.push_back(round); }
-  std::vector<SnapshotPlan> expected;
-  std::vector<Round> hurried, abandoned;
-};
-
-// The store's thread: it does nothing before the test's command.
-struct FakeOrders final : StoreOrders {
-  explicit FakeOrders(sim::StoreSim& on) : store(on) {}
-  void load(SnapshotInfo info, EachChunk each, Done done) override {
-    loads.push_back({std::move(info), std::move(each), std::move(done)});
-  }
-  void drop(JobId job, Round first, Round last, Done done) override {
-    drops.push_back([=, this] { done(store.drop(job, first, last)); });
-  }
-  void carry_out_drops() {
-    for (; !drops.empty(); drops.pop_front()) drops.front()();
-  }
-  struct Load {
-    SnapshotInfo info;
-    EachChunk each;
-    Done done;
-    // The only chunk of the job's.
-    Status chunk() const {
-      static BufferPool pool(4096, 4);
-      ChunkState state;
-      state.params = pool.acquire(400);
-      state.version = Version(info.round.value);
-      return each(ChunkIndex(0), std::move(state));
-    }
-  };
-  sim::StoreSim& store;
-  std::vector<Load> loads;
-  std::deque<std::function<void()>> drops;
-};
-
-struct Server final : ControlJobsOutput {
-  explicit Server(const ServerConfig& with = {})
-      : jobs(with, &store, quiet_logger(), static_cast<ControlJobsOutput&>(*this)) {
-    jobs.start({&lane}, &snapshots, &orders);
-  }
-  void send(ControlMessage message) override { sent.push_back(std::move(message)); }
-  void send_or_drop(const ControlMessage& message) override { sent.push_back(message); }
-  void hello() override {}
-  void changed() override {}
-  std::uint64_t now_ms() const override { return 1000; }
-
-  OpenJob open_message(std::uint32_t view, bool kept = false) const {
-    JobConfig config;
-    config.name = "job";
-    OpenJob open;
-    open.job = JobId(7);
-    open.view = ViewId(view);
-    open.job_json = to_canonical_json(config);
-    open.tensors = {{"w", {100}}};
-    open.chunk_elements = 1024;
-    open.owners = {ChunkOwner{}};
-    open.kept = kept;
-    return open;
-  }
-  void open(std::uint32_t view, bool kept = false) {
-    jobs.on(open_message(view, kept));
-    orders.carry_out_drops();
-    jobs.lane_opened(JobId(7), ViewId(view), {});
-  }
-  // With the snapshot of this round.
-  OpenJob resume_message(std::uint32_t view, std::uint64_t round = 5) const {
-    OpenJob open = open_message(view);
-    open.resume = true;
-    open.resume_round = Round(round);
-    return open;
-  }
-  void restart(std::uint32_t view) { jobs.on(StopJob{JobId(7), ViewId(view), StopKind::kRestart, Round(), "lost"}); }
-  template <class M>
-  std::vector<M> take() {
-    std::vector<M> found;
-    for (const ControlMessage& message : sent) {
-      if (const M* m = std::get_if<M>(&message)) found.push_back(*m);
-    }
-    sent.clear();
-    return found;
-  }
-
-  FakeLane lane;
-  FakeSnapshots snapshots;
-  sim::Disk disk;
-  sim::StoreSim store{disk, true};
-  FakeOrders orders{store};
-  std::vector<ControlMessage> sent;
-  ControlJobs jobs;
-};
-
-}  // namespace
 
 TEST_CASE("a view that is opened again stays open, and its server says again that it is ready") {
   Server server;
@@ -366,123 +236,6 @@ TEST_CASE("a last state is written though a snapshot of the same round was named
 }
 
 // An order to write a checkpoint's file from memory.
-WriteCheckpoint write_order(std::uint32_t view, std::uint64_t round) {
-  return {9, JobId(7), Round(round), "/shared/job-round-5.partial", ViewId(view)};
-}
-
-TEST_CASE("a running job's round goes into a checkpoint, and counts as no snapshot") {
-  Server server;
-  server.open(3);
-  server.jobs.on(write_order(3, 5));
-  REQUIRE(server.snapshots.expected.size() == 1);
-  CHECK(server.snapshots.expected[0].checkpoint->operation == 9);
-  CHECK(server.lane.said.back() == "snapshot");
-  SUBCASE("it is written") {
-    server.jobs.checkpoint_written(write_order(3, 5), {9, true, {}, {}, 100, "sum", false});
-    const auto done = server.take<CheckpointDone>();
-    REQUIRE(done.size() == 1);
-    CHECK(done[0].checksum == "sum");
-    CHECK(server.take<SnapshotDone>().empty());
-    const auto status = server.jobs.statuses();
-    REQUIRE(status.size() == 1);
-    CHECK_FALSE(status[0].snapshot_durable);
-    CHECK_FALSE(status[0].snapshot_pending);
-  }
-  SUBCASE("the job stops at that round meanwhile: that state goes into the store") {
-    server.jobs.on(StopJob{JobId(7), ViewId(3), StopKind::kStopped, Round(5), "stopped"});
-    REQUIRE(server.snapshots.expected.size() == 2);
-    CHECK_FALSE(server.snapshots.expected[1].checkpoint);
-    CHECK(server.snapshots.hurried.empty());
-    server.jobs.checkpoint_written(write_order(3, 5), {9, false, ErrorCode::kStopped, "a newer one"});
-    CHECK(server.take<SnapshotDone>().empty());
-    server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(3), Round(5), true, 1, {}});
-    CHECK(server.take<SnapshotDone>().size() == 1);
-  }
-  SUBCASE("it is given up") {
-    server.jobs.give_up({JobId(0), "/shared/job-round-5.partial"});
-    CHECK(server.snapshots.abandoned == std::vector<Round>{Round(5)});
-    server.jobs.checkpoint_written(write_order(3, 5), {9, false, ErrorCode::kStopped, "given up"});
-    CHECK_FALSE(server.jobs.empty());
-    CHECK_FALSE(server.jobs.statuses()[0].snapshot_pending);
-  }
-  SUBCASE("another one is given up") {
-    server.jobs.give_up({JobId(8), "/shared/other-round-5.partial"});
-    CHECK(server.snapshots.abandoned.empty());
-  }
-  SUBCASE("its view ends") {
-    server.restart(3);
-    server.jobs.checkpoint_written(write_order(3, 5), {9, false, ErrorCode::kStopped, "the view is over"});
-    CHECK(server.take<CheckpointDone>().size() == 1);
-  }
-}
-
-TEST_CASE("what lanes keep of a view that is over goes into a checkpoint, and is kept all the same") {
-  Server server;
-  server.open(3);
-  server.restart(3);
-  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
-  SUBCASE("another round is refused") {
-    server.jobs.on(write_order(3, 6));
-    const auto done = server.take<CheckpointDone>();
-    REQUIRE(done.size() == 1);
-    CHECK_FALSE(done[0].ok);
-    CHECK(server.snapshots.expected.empty());
-    CHECK(server.jobs.keeps());
-  }
-  SUBCASE("the next view opens with it before it is written") {
-    server.jobs.on(write_order(3, 5));
-    server.jobs.lane_stopped(JobId(7), ViewId(3), Round(5), true);
-    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
-    server.jobs.on(server.open_message(4, true));
-    CHECK(std::ranges::count(server.lane.said, "reopen") == 1);
-    server.jobs.checkpoint_written(write_order(3, 5), {9, false, ErrorCode::kStopped, "the next view opens"});
-    CHECK(server.take<CheckpointDone>().size() == 1);
-    server.jobs.lane_opened(JobId(7), ViewId(4), {});
-    const auto ready = server.take<ShardReady>();
-    REQUIRE(ready.size() == 1);
-    CHECK(ready[0].ok);
-  }
-  SUBCASE("it is given up, and another one takes its place") {
-    WriteCheckpoint second = write_order(3, 5);
-    second.operation = 10;
-    second.directory = "/elsewhere/job-round-5.partial";
-    server.jobs.on(write_order(3, 5));
-    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
-    server.jobs.give_up({JobId(0), "/shared/job-round-5.partial"});
-    CHECK(server.jobs.empty());
-    CHECK(server.jobs.keeps());
-    server.jobs.on(second);
-    REQUIRE(server.snapshots.expected.size() == 2);
-    server.jobs.checkpoint_written(write_order(3, 5), {9, false, ErrorCode::kStopped, "given up"});
-    CHECK_FALSE(server.jobs.empty());
-    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
-    server.jobs.checkpoint_written(second, {10, true, {}, {}, 100, "sum", false});
-    CHECK(server.jobs.empty());
-    CHECK(server.jobs.keeps());
-  }
-  SUBCASE("the job is removed meanwhile") {
-    server.jobs.on(write_order(3, 5));
-    server.jobs.give_up({JobId(7), {}});
-    CHECK_FALSE(server.jobs.contains(JobId(7)));
-  }
-  SUBCASE("its round is written") {
-    server.jobs.on(write_order(3, 5));
-    REQUIRE(server.snapshots.expected.size() == 1);
-    CHECK(server.lane.said.back() == "stop and park");
-    server.jobs.lane_stopped(JobId(7), ViewId(3), Round(5), true);
-    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
-    server.jobs.checkpoint_written(write_order(3, 5), {9, true, {}, {}, 100, "sum", false});
-    const auto done = server.take<CheckpointDone>();
-    REQUIRE(done.size() == 1);
-    CHECK(done[0].ok);
-    CHECK(server.jobs.empty());
-    CHECK(server.jobs.keeps());  // for the next view
-    OpenJob again = server.open_message(4, true);
-    server.jobs.on(again);
-    CHECK(std::ranges::count(server.lane.said, "reopen") == 1);
-  }
-}
-
 TEST_CASE("a server that is stopped while it is brought up to the others names the round that it had come to") {
   Server server;
   server.open(3);
@@ -555,7 +308,7 @@ TEST_CASE("no view opens on a server that cannot drop what an earlier view has l
   }
   server.disk.full = true;
   server.jobs.on(open);
-  server.orders.carry_out_drops();
+  server.orders.carry_out();
   if (open.resume) {
     REQUIRE(server.orders.loads.size() == 1);
     REQUIRE(server.orders.loads[0].chunk());
@@ -573,7 +326,7 @@ TEST_CASE("no view opens on a server that cannot drop what an earlier view has l
   open.view = ViewId(3);
   open.resume = false;
   server.jobs.on(open);
-  server.orders.carry_out_drops();
+  server.orders.carry_out();
   server.jobs.lane_opened(JobId(7), ViewId(3), {});
   const auto ready = server.take<ShardReady>();
   REQUIRE(ready.size() == 1);
@@ -650,7 +403,7 @@ TEST_CASE("no view opens before an earlier one's last snapshot has ended, and is
   REQUIRE(server.store.record(written));
   SUBCASE("its disk has room") {
     server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(1), Round(9), true, 1, {}});
-    server.orders.carry_out_drops();
+    server.orders.carry_out();
     const auto ready = server.take<ShardReady>();
     REQUIRE(ready.size() == 1);
     CHECK(ready[0].ok);
@@ -660,7 +413,7 @@ TEST_CASE("no view opens before an earlier one's last snapshot has ended, and is
   SUBCASE("it has not") {
     server.disk.full = true;
     server.jobs.snapshot_finished(SnapshotDone{JobId(7), ViewId(1), Round(9), true, 1, {}});
-    server.orders.carry_out_drops();
+    server.orders.carry_out();
     const auto ready = server.take<ShardReady>();
     REQUIRE(ready.size() == 1);
     CHECK_FALSE(ready[0].ok);
@@ -726,178 +479,6 @@ TEST_CASE("a job that is larger than all that jobs may take is refused by itself
   REQUIRE(ready.size() == 1);
   CHECK(ready[0].code == ErrorCode::kLimit);
   CHECK(server.lane.said.empty());
-}
-
-TEST_CASE("stops, and decisions of other jobs, are heard while a job loads, and heartbeats say how far it is") {
-  Server server;
-  OpenJob other = server.open_message(2);
-  other.job = JobId(8);
-  JobConfig config;
-  config.name = "other";
-  config.gate.clip_norm = 1.0;
-  other.job_json = to_canonical_json(config);
-  server.jobs.on(other);
-  server.jobs.lane_opened(JobId(8), ViewId(2), {});
-  server.jobs.on(server.resume_message(3));
-  REQUIRE(server.orders.loads.size() == 1);
-  CHECK(server.orders.loads[0].info.round == Round(5));
-  server.jobs.on(RoundDecision{JobId(8), ViewId(2), Round(1), {}});
-  CHECK(server.lane.said.back() == "decide");
-  REQUIRE(server.orders.loads[0].chunk());
-  CHECK(server.lane.said.back() == "restore");
-  CHECK(server.jobs.progress().size() == 2);
-  CHECK(server.jobs.progress()[0].loaded > 0);
-  CHECK(server.jobs.progress()[1].loaded == 0);
-  server.sent.clear();
-  server.restart(3);
-  const auto kept = server.take<ShardKept>();
-  REQUIRE(kept.size() == 1);
-  CHECK_FALSE(kept[0].any);  // to everybody it is what the store has
-}
-
-TEST_CASE("what was loaded, or is being, for a view that never began is not loaded again") {
-  Server server;
-  server.jobs.on(server.resume_message(3));
-  REQUIRE(server.orders.loads.size() == 1);
-  const FakeOrders::Load load = server.orders.loads[0];
-  SUBCASE("it is there when the view is over") {
-    REQUIRE(load.chunk());
-    load.done({});
-    CHECK(server.lane.said.back() == "opened");
-    server.restart(3);
-    CHECK(server.lane.said.back() == "park");
-    SUBCASE("the lane has said so") {
-      server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
-      server.jobs.on(server.resume_message(4));
-    }
-    SUBCASE("it has not") {
-      server.jobs.on(server.resume_message(4));
-      server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
-    }
-  }
-  SUBCASE("it is there before the next view opens") {
-    server.restart(3);
-    REQUIRE(load.chunk());
-    load.done({});
-    CHECK(server.lane.said.back() == "park");
-    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
-    server.jobs.on(server.resume_message(4));
-  }
-  SUBCASE("it is there after a third view has opened") {
-    server.restart(3);
-    server.jobs.on(server.resume_message(4));
-    server.restart(4);
-    server.jobs.on(server.resume_message(4));
-    REQUIRE(load.chunk());
-    CHECK(server.jobs.progress()[0].loaded > 0);
-    load.done({});
-    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
-  }
-  const std::vector<std::string>& said = server.lane.said;
-  REQUIRE(said.size() >= 2);
-  CHECK(said[said.size() - 2] == "reopen");
-  CHECK(said.back() == "opened");
-  server.sent.clear();
-  server.jobs.lane_opened(JobId(7), ViewId(4), {});
-  const auto ready = server.take<ShardReady>();
-  REQUIRE(ready.size() == 1);
-  CHECK(ready[0].ok);
-  CHECK(ready[0].view == ViewId(4));
-  CHECK(server.orders.loads.size() == 1);
-}
-
-TEST_CASE("what a view that got no further than its snapshot was loaded with serves the next one, too") {
-  Server server;
-  server.jobs.on(server.resume_message(3));
-  REQUIRE(server.orders.loads.size() == 1);
-  REQUIRE(server.orders.loads[0].chunk());
-  server.orders.loads[0].done({});
-  server.jobs.lane_opened(JobId(7), ViewId(3), {});
-  server.restart(3);  // other servers were still loading
-  std::uint64_t reached = 5;
-  SUBCASE("no further") {}
-  SUBCASE("further") {
-    reached = 6;
-  }
-  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(reached));
-  const auto kept = server.take<ShardKept>();
-  REQUIRE(kept.size() == 1);
-  CHECK(kept[0].any);
-  server.jobs.on(server.resume_message(4));
-  CHECK(server.orders.loads.size() == (reached == 5 ? 1 : 2));
-  CHECK(server.lane.said.back() == (reached == 5 ? "opened" : "open"));
-}
-
-TEST_CASE("what was loaded is of no use to a view that begins with something else") {
-  Server server;
-  server.jobs.on(server.resume_message(3));
-  REQUIRE(server.orders.loads.size() == 1);
-  const FakeOrders::Load load = server.orders.loads[0];
-  server.restart(3);
-  OpenJob next = server.resume_message(4);
-  std::size_t loads = 2;
-  SUBCASE("another round") {
-    next.resume_round = Round(6);
-  }
-  SUBCASE("other nodes") {
-    next.nodes = 2;
-  }
-  SUBCASE("another configuration") {
-    JobConfig config;
-    config.name = "job";
-    config.optimizer.lr = 0.75;
-    next.job_json = to_canonical_json(config);
-  }
-  SUBCASE("no snapshot") {
-    next.resume = false;
-    loads = 1;
-  }
-  server.jobs.on(next);
-  CHECK(server.orders.loads.size() == loads);
-  CHECK_FALSE(load.chunk());  // nobody reads on
-  server.lane.said.clear();
-  load.done(fail(ErrorCode::kStopped, "nobody wants it"));
-  CHECK(server.lane.said.empty());
-}
-
-TEST_CASE("a load that fails after its view is over fails the view that goes on with it, in the store's words") {
-  Server server;
-  server.jobs.on(server.resume_message(3));
-  server.restart(3);
-  server.jobs.on(server.resume_message(4));
-  server.sent.clear();
-  REQUIRE(server.orders.loads.size() == 1);
-  server.orders.loads[0].done(fail(ErrorCode::kStore, "a block's checksum does not match"));
-  const auto refused = server.take<ShardReady>();
-  REQUIRE(refused.size() == 1);
-  CHECK_FALSE(refused[0].ok);
-  CHECK(refused[0].view == ViewId(4));
-  CHECK(refused[0].message.find("checksum") != std::string::npos);
-  server.jobs.on(server.resume_message(5));
-  CHECK(server.orders.loads.size() == 2);
-}
-
-TEST_CASE("nobody is told of snapshots that are just being dropped, and everybody of those that could not be") {
-  Server server;
-  for (const std::uint64_t round : {5, 10}) {
-    const auto left = server.store.create({JobId(7), "job", Round(round), 0, "sgd", 1});
-    REQUIRE(server.store.record(left));
-  }
-  const auto told = [&] {
-    ServerHello hello;
-    server.jobs.describe(hello);
-    return hello.stored.empty() ? std::size_t{0} : hello.stored[0].snapshots.size();
-  };
-  CHECK(told() == 2);
-  server.jobs.on(SnapshotCommit{JobId(7), Round(10)});
-  CHECK(told() == 1);
-  server.disk.full = true;
-  server.orders.carry_out_drops();
-  CHECK(told() == 2);
-  server.disk.full = false;
-  server.jobs.on(SnapshotCommit{JobId(7), Round(10)});
-  server.orders.carry_out_drops();
-  CHECK(told() == 1);
 }
 
 }  // namespace tributary::control_jobs_test

@@ -67,9 +67,11 @@ struct ControlMessage {
     statePart @38 :AnyPointer;
     rankValues @39 :AnyPointer;
     peerAddresses @40 :AnyPointer;
-    praise @41 :StopRequest;
+    jobRecordCopy @41 :AnyPointer;
+    wantRecord @42 :AnyPointer;
+    praise @43 :StopRequest;
   }
-  sent @42 :UInt64;
+  sent @44 :UInt64;
 }
 
 struct AttachMessage {

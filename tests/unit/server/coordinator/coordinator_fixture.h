@@ -267,6 +267,7 @@ class Cluster : public CoordinatorOutput {
       core.saved(record.job, disk(), now);
     });
   }
+  void adopt(std::vector<JobRecord> records) override { adopted = std::move(records); }
   void remove(JobId job) override {
     orders.push_back([this, job] {
       if (!save_fails) registry.erase(job.value);
@@ -298,6 +299,7 @@ class Cluster : public CoordinatorOutput {
   std::vector<std::pair<PeerId, ControlMessage>> sent;
   std::optional<OpenJob> last_open;
   std::map<std::uint64_t, JobRecord> registry;
+  std::optional<std::vector<JobRecord>> adopted;
   PartsInMemory parts;
   std::vector<std::string> logged;  // all of them
   std::vector<std::string> warnings, errors;

@@ -16,10 +16,10 @@ using namespace testing;
 class SlowRegistry final : public JobRegistry {
  public:
   explicit SlowRegistry(std::string slow) : slow_(std::move(slow)) {}
-  Result<std::vector<JobRecord>> registry() const override { return std::vector<JobRecord>(); }
-  Status save(const JobRecord& record) override {
+  Result<std::optional<JobRecord>> next_record(JobId) const override { return std::nullopt; }
+  Status save_all(std::span<const JobRecord> records) override {
     std::unique_lock lock(mutex_);
-    if (record.job_json.find(slow_) == std::string::npos) return {};
+    if (records.front().job_json.find(slow_) == std::string::npos) return {};
     asked_ = true;
     changed_.notify_all();
     changed_.wait(lock, [this] { return let_; });

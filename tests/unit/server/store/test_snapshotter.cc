@@ -87,9 +87,9 @@ class FakeStore final : public Store {
   Result<PinnedSnapshot> pin(JobId, Round) override { return fail(ErrorCode::kInternal, "not here"); }
   Status drop(JobId, Round, Round) override { return {}; }
   Status drop_job(JobId) override { return {}; }
-  Status save(const JobRecord&) override { return {}; }
+  Status save_all(std::span<const JobRecord>) override { return {}; }
   Status remove(JobId) override { return {}; }
-  Result<std::vector<JobRecord>> registry() const override { return std::vector<JobRecord>{}; }
+  Result<std::optional<JobRecord>> next_record(JobId) const override { return std::nullopt; }
   LargePartStore& large_parts() override { return large_parts_; }
   std::string path() const override { return "memory"; }
 

@@ -197,9 +197,9 @@ TEST_CASE("dropping keeps the round that is named, newer ones, and other jobs") 
   REQUIRE(store->drop_job(JobId(7)).has_value());
   REQUIRE(store->jobs().size() == 1);
   CHECK(store->jobs()[0].job == JobId(8));
-  CHECK(store->registry()->size() == 1);  // its record is the coordinator's
+  CHECK(store->records()->size() == 1);  // its record is the coordinator's
   REQUIRE(store->remove(JobId(7)).has_value());
-  CHECK(store->registry()->empty());
+  CHECK(store->records()->empty());
   CHECK(store->remove(JobId(7)).has_value());
 }
 
@@ -236,7 +236,7 @@ TEST_CASE("the registry survives closing and opening the store") {
   JobRecord second = sample_job(0xffffffffffffffffull);
   {
     auto store = open_store(dir / "s");
-    CHECK(store->registry()->empty());
+    CHECK(store->records()->empty());
     REQUIRE(store->save(first).has_value());
     REQUIRE(store->save(second).has_value());
     first.view = ViewId(6);
@@ -244,7 +244,7 @@ TEST_CASE("the registry survives closing and opening the store") {
     REQUIRE(store->save(first).has_value());
   }
   auto store = open_store(dir / "s");
-  const auto registry = store->registry();
+  const auto registry = store->records();
   REQUIRE_MESSAGE(registry.has_value(), registry.error().message);
   REQUIRE(registry->size() == 2);
   CHECK(equal((*registry)[0], first));

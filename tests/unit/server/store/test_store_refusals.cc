@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "server/coordinator/cluster/job_record_seal.h"
 #include "server/store/records.h"
 #include "server/store/snapshot_file.h"
 #include "server/store/store.h"
@@ -280,7 +281,7 @@ TEST_CASE("a registry record of a newer format or with flipped bits is refused b
   edit(dir / "s", [](rocksdb::DB& db) {
     REQUIRE(db.Put(rocksdb::WriteOptions(), "job/x", records::seal(sample_job(2), records::kStoreFormat + 1)).ok());
   });
-  CHECK(contains(refusal(open_store(dir / "s")->registry(), ErrorCode::kStoreFormat), "job/x"));
+  CHECK(contains(refusal(open_store(dir / "s")->records(), ErrorCode::kStoreFormat), "job/x"));
   const std::string sealed = records::seal(sample_job(2));
   for (std::size_t i = 0; i < sealed.size(); ++i) {
     std::string flipped = sealed;

@@ -40,9 +40,9 @@ class OneSnapshot final : public Store {
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo&) override { return not_here(); }
   Result<PinnedSnapshot> pin(JobId, Round) override { return not_here(); }
   Status drop_job(JobId) override { return not_here(); }
-  Status save(const JobRecord&) override { return not_here(); }
+  Status save_all(std::span<const JobRecord>) override { return not_here(); }
   Status remove(JobId) override { return not_here(); }
-  Result<std::vector<JobRecord>> registry() const override { return not_here(); }
+  Result<std::optional<JobRecord>> next_record(JobId) const override { return not_here(); }
   LargePartStore& large_parts() override { return large_parts_; }
   std::string path() const override { return "memory"; }
 
@@ -97,7 +97,7 @@ TEST_CASE("orders for a store are carried out in order, and answered where the c
         return {};
       },
       f.note("loaded"));
-  f.thread.drop(JobId(7), Round(0), Round(9), f.note("dropped"));
+  f.thread.run([&] { return f.store.drop(JobId(7), Round(0), Round(9)); }, f.note("dropped"));
   f.thread.load(
       f.info, [](ChunkIndex, ChunkState) { return Status(); }, f.note("loaded again"));
   held.unlock();

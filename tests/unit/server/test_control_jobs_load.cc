@@ -1,0 +1,178 @@
+// ControlJobs: what a view begins with is loaded, and what is not wanted is dropped.
+#include "tests/unit/server/control_jobs_fixture.h"
+
+namespace tributary::control_jobs_test {
+
+TEST_CASE("stops, and decisions of other jobs, are heard while a job loads, and heartbeats say how far it is") {
+  Server server;
+  OpenJob other = server.open_message(2);
+  other.job = JobId(8);
+  JobConfig config;
+  config.name = "other";
+  config.gate.clip_norm = 1.0;
+  other.job_json = to_canonical_json(config);
+  server.jobs.on(other);
+  server.jobs.lane_opened(JobId(8), ViewId(2), {});
+  server.jobs.on(server.resume_message(3));
+  REQUIRE(server.orders.loads.size() == 1);
+  CHECK(server.orders.loads[0].info.round == Round(5));
+  server.jobs.on(RoundDecision{JobId(8), ViewId(2), Round(1), {}});
+  CHECK(server.lane.said.back() == "decide");
+  REQUIRE(server.orders.loads[0].chunk());
+  CHECK(server.lane.said.back() == "restore");
+  CHECK(server.jobs.progress().size() == 2);
+  CHECK(server.jobs.progress()[0].loaded > 0);
+  CHECK(server.jobs.progress()[1].loaded == 0);
+  server.sent.clear();
+  server.restart(3);
+  const auto kept = server.take<ShardKept>();
+  REQUIRE(kept.size() == 1);
+  CHECK_FALSE(kept[0].any);  // to everybody it is what the store has
+}
+
+TEST_CASE("what was loaded, or is being, for a view that never began is not loaded again") {
+  Server server;
+  server.jobs.on(server.resume_message(3));
+  REQUIRE(server.orders.loads.size() == 1);
+  const FakeOrders::Load load = server.orders.loads[0];
+  SUBCASE("it is there when the view is over") {
+    REQUIRE(load.chunk());
+    load.done({});
+    CHECK(server.lane.said.back() == "opened");
+    server.restart(3);
+    CHECK(server.lane.said.back() == "park");
+    SUBCASE("the lane has said so") {
+      server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
+      server.jobs.on(server.resume_message(4));
+    }
+    SUBCASE("it has not") {
+      server.jobs.on(server.resume_message(4));
+      server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
+    }
+  }
+  SUBCASE("it is there before the next view opens") {
+    server.restart(3);
+    REQUIRE(load.chunk());
+    load.done({});
+    CHECK(server.lane.said.back() == "park");
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
+    server.jobs.on(server.resume_message(4));
+  }
+  SUBCASE("it is there after a third view has opened") {
+    server.restart(3);
+    server.jobs.on(server.resume_message(4));
+    server.restart(4);
+    server.jobs.on(server.resume_message(4));
+    REQUIRE(load.chunk());
+    CHECK(server.jobs.progress()[0].loaded > 0);
+    load.done({});
+    server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(5));
+  }
+  const std::vector<std::string>& said = server.lane.said;
+  REQUIRE(said.size() >= 2);
+  CHECK(said[said.size() - 2] == "reopen");
+  CHECK(said.back() == "opened");
+  server.sent.clear();
+  server.jobs.lane_opened(JobId(7), ViewId(4), {});
+  const auto ready = server.take<ShardReady>();
+  REQUIRE(ready.size() == 1);
+  CHECK(ready[0].ok);
+  CHECK(ready[0].view == ViewId(4));
+  CHECK(server.orders.loads.size() == 1);
+}
+
+TEST_CASE("what a view that got no further than its snapshot was loaded with serves the next one, too") {
+  Server server;
+  server.jobs.on(server.resume_message(3));
+  REQUIRE(server.orders.loads.size() == 1);
+  REQUIRE(server.orders.loads[0].chunk());
+  server.orders.loads[0].done({});
+  server.jobs.lane_opened(JobId(7), ViewId(3), {});
+  server.restart(3);  // other servers were still loading
+  std::uint64_t reached = 5;
+  SUBCASE("no further") {}
+  SUBCASE("further") {
+    reached = 6;
+  }
+  server.jobs.lane_parked(JobId(7), ViewId(3), true, Version(5), Version(reached));
+  const auto kept = server.take<ShardKept>();
+  REQUIRE(kept.size() == 1);
+  CHECK(kept[0].any);
+  server.jobs.on(server.resume_message(4));
+  CHECK(server.orders.loads.size() == (reached == 5 ? 1 : 2));
+  CHECK(server.lane.said.back() == (reached == 5 ? "opened" : "open"));
+}
+
+TEST_CASE("what was loaded is of no use to a view that begins with something else") {
+  Server server;
+  server.jobs.on(server.resume_message(3));
+  REQUIRE(server.orders.loads.size() == 1);
+  const FakeOrders::Load load = server.orders.loads[0];
+  server.restart(3);
+  OpenJob next = server.resume_message(4);
+  std::size_t loads = 2;
+  SUBCASE("another round") {
+    next.resume_round = Round(6);
+  }
+  SUBCASE("other nodes") {
+    next.nodes = 2;
+  }
+  SUBCASE("another configuration") {
+    JobConfig config;
+    config.name = "job";
+    config.optimizer.lr = 0.75;
+    next.job_json = to_canonical_json(config);
+  }
+  SUBCASE("no snapshot") {
+    next.resume = false;
+    loads = 1;
+  }
+  server.jobs.on(next);
+  CHECK(server.orders.loads.size() == loads);
+  CHECK_FALSE(load.chunk());  // nobody reads on
+  server.lane.said.clear();
+  load.done(fail(ErrorCode::kStopped, "nobody wants it"));
+  CHECK(server.lane.said.empty());
+}
+
+TEST_CASE("a load that fails after its view is over fails the view that goes on with it, in the store's words") {
+  Server server;
+  server.jobs.on(server.resume_message(3));
+  server.restart(3);
+  server.jobs.on(server.resume_message(4));
+  server.sent.clear();
+  REQUIRE(server.orders.loads.size() == 1);
+  server.orders.loads[0].done(fail(ErrorCode::kStore, "a block's checksum does not match"));
+  const auto refused = server.take<ShardReady>();
+  REQUIRE(refused.size() == 1);
+  CHECK_FALSE(refused[0].ok);
+  CHECK(refused[0].view == ViewId(4));
+  CHECK(refused[0].message.find("checksum") != std::string::npos);
+  server.jobs.on(server.resume_message(5));
+  CHECK(server.orders.loads.size() == 2);
+}
+
+TEST_CASE("nobody is told of snapshots that are just being dropped, and everybody of those that could not be") {
+  Server server;
+  for (const std::uint64_t round : {5, 10}) {
+    const auto left = server.store.create({JobId(7), "job", Round(round), 0, "sgd", 1});
+    REQUIRE(server.store.record(left));
+  }
+  const auto told = [&] {
+    ServerHello hello;
+    server.jobs.describe(hello);
+    return hello.stored.empty() ? std::size_t{0} : hello.stored[0].snapshots.size();
+  };
+  CHECK(told() == 2);
+  server.jobs.on(SnapshotCommit{JobId(7), Round(10)});
+  CHECK(told() == 1);
+  server.disk.full = true;
+  server.orders.carry_out();
+  CHECK(told() == 2);
+  server.disk.full = false;
+  server.jobs.on(SnapshotCommit{JobId(7), Round(10)});
+  server.orders.carry_out();
+  CHECK(told() == 1);
+}
+
+}  // namespace tributary::control_jobs_test
