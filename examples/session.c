@@ -11,7 +11,7 @@
 #include <time.h>
 #include <tributary.h>
 
-enum { FEATURES = 8, SAMPLES = 512, ROUNDS = 300, ATTEMPTS = 20, EXIT_STOPPED = 75 };
+enum { FEATURES = 8, SAMPLES = 512, ROUNDS = 300, EXIT_STOPPED = 75 };
 enum { SLOPES, OFFSET, TENSORS };
 
 static const char job[] =
@@ -99,26 +99,25 @@ static tributary_status train(tributary_session* session, uint64_t rounds, uint6
 }
 
 /* One session. TRIBUTARY_UNAVAILABLE: attaching again may help; TRIBUTARY_STOPPED: a clean stop. */
-static tributary_status run(const tributary_options* options, uint64_t rounds) {
+static tributary_status run(const tributary_options* options, uint64_t rounds, uint64_t* round) {
   tributary_session* session = NULL;
   tributary_status status = tributary_attach(options, &session);
   if (status != TRIBUTARY_OK) return status;
-  uint64_t round = 0;
   tributary_step step = TRIBUTARY_CONTINUE;
-  status = train(session, rounds, &round, &step);
+  status = train(session, rounds, round, &step);
   if (status == TRIBUTARY_OK && step == TRIBUTARY_RESTART) {
-    fprintf(stderr, "attaching again after round %llu: %s\n", (unsigned long long)round,
+    fprintf(stderr, "attaching again after round %llu: %s\n", (unsigned long long)*round,
             tributary_stop_reason(session));
     tributary_destroy(session);
     return TRIBUTARY_UNAVAILABLE;
   }
   if (status == TRIBUTARY_OK) {
-    const int finished = round >= rounds;
+    const int finished = *round >= rounds;
     const double loss = mean_loss(session);
     status = tributary_finish(session, finished ? TRIBUTARY_FINISHED : TRIBUTARY_LEAVES_STOPPED, NULL);
     if (status == TRIBUTARY_OK) status = tributary_saved(session);
     if (status == TRIBUTARY_OK) {
-      printf("round %llu, loss %.9g\n", (unsigned long long)round, loss);
+      printf("round %llu, loss %.9g\n", (unsigned long long)*round, loss);
       if (!finished) status = TRIBUTARY_STOPPED;
     }
   }
@@ -147,11 +146,13 @@ int main(int argc, char** argv) {
                                      .note = note,
                                      .recovery = tributary_recovery_handle_create()};
   make_data();
-  tributary_status status = TRIBUTARY_UNAVAILABLE;
-  for (int attempt = 0; attempt < ATTEMPTS; ++attempt) {
-    status = run(&options, rounds);
-    if (status != TRIBUTARY_UNAVAILABLE && status != TRIBUTARY_TIMEOUT && status != TRIBUTARY_STALE_VIEW) break;
-    thrd_sleep(&(struct timespec){.tv_nsec = 500000000}, NULL);
+  tributary_status status;
+  uint64_t round = 0;
+  while ((status = run(&options, rounds, &round)) != TRIBUTARY_OK) {
+    uint32_t pause_ms = 0;
+    status = tributary_retry(options.recovery, status, NULL, round, &pause_ms);
+    if (status != TRIBUTARY_OK) break;
+    thrd_sleep(&(struct timespec){.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000L}, NULL);
   }
   tributary_recovery_handle_destroy(options.recovery);
   if (status == TRIBUTARY_OK) return EXIT_SUCCESS;

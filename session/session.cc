@@ -51,6 +51,7 @@ struct Session::Impl {
   std::optional<AttachStopped> stopped;
   std::optional<Error> failure;
   std::shared_ptr<RecoveryHandle> recovery;
+  MembershipConfig membership;
   std::vector<KeptState> kept;          // of the last rounds, oldest first
   std::optional<KeptState> own, first;  // sent by the worker since the view began
   std::vector<Round> given;             // of these, the worker's: a stop may be after an earlier round than a snapshot
@@ -319,6 +320,9 @@ Session::~Session() {
   if (!impl_->recovery) return;
   if (!impl_->kept.empty()) impl_->recovery->states = std::move(impl_->kept);
   if (impl_->started) impl_->recovery->lived_in = impl_->reply.job;
+  const bool cut = impl_->state() == RegionState::kRestart;
+  const auto began = impl_->started ? std::optional(impl_->reply.resume_round) : std::nullopt;
+  impl_->recovery->retries.ended(began, cut, impl_->membership);
 }
 
 namespace {
@@ -374,6 +378,7 @@ Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& opti
   request.pid = ::getpid();
   request.tensors = std::move(tensors);
   impl->recovery = options.recovery;
+  impl->membership = options.job.membership;
   impl->stops = StopQuestion(options.stops);
   if (options.device) request.device = options.device->uuid();
   request.gradients_move = options.gradients_move;

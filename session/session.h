@@ -46,6 +46,7 @@
 #include "common/system/file_descriptor.h"
 #include "common/wire/messages.h"
 #include "common/wire/value_answers.h"
+#include "session/attach_retries.h"
 #include "session/kept_state.h"
 #include "session/trainer_device.h"
 
@@ -71,6 +72,7 @@ struct RecoveryHandle {
   std::vector<KeptState> states;    // what this rank last gave to keep()
   ValueAnswers answers;             // to gather() that this rank has had
   JobId lived_in;                   // whose last view it has lived through
+  AttachRetries retries;            // for who attaches
   bool opens_device_memory = true;  // false: this process could not, and does not ask for it any more
 };
 
@@ -115,12 +117,6 @@ struct SessionStats {  // totals of this node since the attach
   // Modes ssp and async: answered chunks, and by how many clocks the slowest node was behind this one in them.
   std::uint64_t pulls = 0, staleness_sum = 0, staleness_max = 0;
 };
-
-// Whether attaching again may help after an error of an attach or a session: a process is or was gone, and may be back.
-inline bool may_come_back(const Error& error) {
-  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
-         error.code == ErrorCode::kStaleView;
-}
 
 class Session {
  public:

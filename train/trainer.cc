@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "common/files/digest.h"
-#include "train/attach_pause.h"
 #include "train/finite.h"
 #include "train/rank_compute.h"
 
@@ -18,8 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-constexpr std::chrono::seconds kFruitlessPatience{60};
 
 std::uint64_t ns_since(Clock::time_point begin) {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
@@ -67,13 +64,8 @@ class Trainer {
 
  private:
   Result<RunSummary> run_views() {
-    std::uint32_t fruitless = 0;  // times in a row that the job has not come further than it had been
-    std::uint32_t idle = 0;       // ... that no round got done at all
-    Clock::time_point progress = Clock::now();
-    const Clock::time_point first_end = progress + session_options_.attach_timeout;
+    const Clock::time_point first_end = Clock::now() + session_options_.attach_timeout;
     for (;;) {
-      const Round best_before = best_;
-      resumed_ = complete_;
       const Result<ViewEnd> end = run_view();
       close_view();
       if (end && *end != ViewEnd::kRestart) {
@@ -94,17 +86,12 @@ class Trainer {
       // Daemons may be about to come back. The first attach must work within its time-out, whatever its tries.
       const bool in_time = !no_worker_ && (attached_once_ || Clock::now() < first_end);
       if (!end && (!in_time || !may_come_back(end.error()))) return tl::unexpected(end.error());
-      fruitless = best_ > best_before ? 1 : fruitless + 1;
-      idle = complete_ > resumed_ ? 1 : idle + 1;  // a job that went back makes its way again: no reason to wait longer
-      if (fruitless == 1) progress = Clock::now();
-      if (fruitless > kMaxFruitlessRestarts && Clock::now() > progress + kFruitlessPatience) {
-        return fail(ErrorCode::kUnavailable, "gave up after attaching " + std::to_string(fruitless - 1) +
-                                                 " times again without completing a round; the last reason: " + why);
-      }
+      AttachRetries& retries = session_options_.recovery->retries;
+      const std::optional<milliseconds> pause = retries.next(complete_, Clock::now());
+      if (!pause) return fail(ErrorCode::kUnavailable, retries.gave_up(why));
       summary_.restarts += 1;
-      const milliseconds pause = attach_pause(session_options_.job.membership, idle, end.has_value());
-      note("attaching again in " + std::to_string(pause.count()) + " ms: " + why);
-      stop_signal_.sleep(pause);
+      note("attaching again in " + std::to_string(pause->count()) + " ms: " + why);
+      stop_signal_.sleep(*pause);
     }
   }
 
@@ -148,7 +135,7 @@ class Trainer {
       return ViewEnd::kRestart;
     }
     session_->last_round(last_);
-    resumed_ = complete_ = pushed_ = gated_ = session_->resume_round();
+    complete_ = pushed_ = gated_ = session_->resume_round();
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
     note(complete_.value > 0 ? "going on after round " + std::to_string(complete_.value)
@@ -167,7 +154,6 @@ class Trainer {
       blocked_ns_ = 0;
       state = stop_signal_.requested() ? await_answers(StepState::kStopRequested) : train_round(pushed_.next(), begin);
     }
-    best_ = std::max(best_, complete_);
     if (!state) return tl::unexpected(state.error());
     return end_view(*state);
   }
@@ -260,7 +246,6 @@ class Trainer {
   }
 
   Result<ViewEnd> end_view(StepState state) {
-    best_ = std::max(best_, complete_);
     view_stats_ = session_->stats();
     if (state == StepState::kRestart) {
       reason_ = session_->stop_reason();
@@ -376,8 +361,6 @@ class Trainer {
   bool attached_once_ = false;
   bool no_worker_ = false;  // the last attach waited for one in vain
   bool told_not_finite_ = false;
-  Round best_;       // newest complete round of any view
-  Round resumed_;    // where the newest view began
   Round evaluated_;  // round that summary_.test is about
   std::string reason_;
 

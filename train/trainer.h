@@ -16,10 +16,6 @@
 
 namespace tributary::train {
 
-// Attaches after a member was lost, without a round completed in between, before this gives up; not within a minute,
-// either.
-inline constexpr std::uint32_t kMaxFruitlessRestarts = 20;
-
 struct TrainerOptions {
   JobConfig job;
   std::string socket;  // of the worker daemon

@@ -21,6 +21,20 @@ from tributary._library import AttachOptions, FirstState, Gate, Kept, Leave, Sta
 NOTHING = Kept(b"", memoryview(b""), True)
 
 
+class FakeRecovery:
+    """Pauses as it is told, and gives up after so many tries."""
+
+    def __init__(self) -> None:
+        self.pause_s = 0.0
+        self.left = 1000
+
+    def retry(self, why: int, reason: str, round: int) -> float:
+        self.left -= 1
+        if self.left < 0:
+            raise Unavailable(f"gave up: {reason}", Status.UNAVAILABLE)
+        return self.pause_s
+
+
 class FakeLibrary:
     """Holds what daemons would: a job's parameters of all rounds, stepped by plain SGD (or the mean).
 
@@ -58,9 +72,10 @@ class FakeLibrary:
         self.answers: dict[tuple[int, int], list[bytes]] = {}
         self.gathered: list[tuple[int, int, bytes]] = []
         self.gather_events: dict[int, str] = {}
+        self.retries = FakeRecovery()
 
-    def recovery(self) -> object:
-        return object()
+    def recovery(self) -> FakeRecovery:
+        return self.retries
 
     def attach(self, options: AttachOptions) -> FakeSession:
         self.attaches.append(options)

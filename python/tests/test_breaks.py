@@ -609,11 +609,10 @@ class Losses(WithFake):
         self.library.events[2] = "gone"
         self.library.refuse = [Unavailable("nobody listens", Status.UNAVAILABLE)] * 20
         self.backward()
-        with (
-            mock.patch("tributary.torch._retries.FRUITLESS_PATIENCE_S", 0.0),
-            self.assertRaisesRegex(Unavailable, r"gave up after attaching \d+ times again.*nobody listens"),
-        ):
+        self.library.retries.left = 5
+        with self.assertRaisesRegex(Unavailable, r"job '.*': gave up: nobody listens"):
             opt.step()
+        self.assertEqual(len(self.library.refuse), 15)
 
     def test_other_errors_are_not_tried_again(self) -> None:
         opt = self.make()
@@ -638,8 +637,8 @@ class Losses(WithFake):
             with (
                 self.subTest(variable),
                 mock.patch.dict(os.environ, TRIBUTARY_ATTACH_TIMEOUT=variable),
-                mock.patch("tributary.torch._retries.FIRST_PAUSE_S", 0.05),
             ):
+                self.library.retries.pause_s = 0.05
                 self.library.attaches.clear()
                 self.library.refuse = [Unavailable("nobody listens", Status.UNAVAILABLE)] * 50
                 began = time.monotonic()

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from fake import FakeLibrary
+from fake import FakeLibrary, FakeRecovery
 from torch import nn
 from torch.utils.data import DataLoader
 from with_fake import WithFake
@@ -33,8 +33,8 @@ class Libraries:
     def __init__(self) -> None:
         self.of: dict[str, FakeLibrary] = {}
 
-    def recovery(self) -> object:
-        return object()
+    def recovery(self) -> FakeRecovery:
+        return FakeRecovery()
 
     def attach(self, options: AttachOptions) -> Any:
         name = json.loads(options.job)["job"]["name"]

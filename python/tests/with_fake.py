@@ -41,9 +41,6 @@ class WithFake(unittest.TestCase):
         patch = mock.patch("tributary._library.load", return_value=self.library)
         patch.start()
         self.addCleanup(patch.stop)
-        pause = mock.patch("tributary.torch._retries.FIRST_PAUSE_S", 0.0)
-        pause.start()
-        self.addCleanup(pause.stop)
         self.addCleanup(self._leave)
         self.net = TwoLayers()
 

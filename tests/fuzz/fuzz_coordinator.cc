@@ -7,8 +7,8 @@
 
 #include "common/config/job_json.h"
 #include "common/wire/codec.h"
-#include "server/coordinator/coordinator_core.h"
 #include "server/coordinator/cluster/job_record_seal.h"
+#include "server/coordinator/coordinator_core.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/unit/common/wire/random_message.h"
 #include "tests/unit/server/coordinator/parts_in_memory.h"

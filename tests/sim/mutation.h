@@ -47,7 +47,6 @@ enum class Mutation {
   kForgottenRedo,      // a node does not push again what servers lack
   kSealedEarly,        // a checkpoint is finished when one server has written its part
   kOldestRecord,       // a coordinator without a registry takes the oldest copies of its records
-  kHastySearch,        // it does not wait for all servers
   kStatesOfAnother,    // a checkpoint from memory has what ranks kept with the last snapshot
   kOlderRecord,        // the record of a job that was restored does not take the place of the one before
   kNodeZeroOnly,       // all-reduce: the coordinator looks at node 0's checkpoints alone

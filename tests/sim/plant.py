@@ -185,12 +185,6 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "coordinator_core.cc": [
         (
-            "kHastySearch",
-            "  if (!context_.search || !context_.search->complete() || !context_.peers.all_servers()) return;\n",
-            "  if (!context_.search || !context_.search->complete()) return;\n"
-            "  if (!BUG && !context_.peers.all_servers()) return;\n",
-        ),
-        (
             "kOthersWorker",
             "    job.worker_lost(incarnation, loss.why, now_ms);\n",
             "    const bool any = BUG && !job.members().empty();\n"

@@ -24,7 +24,7 @@ class StoreOrdersSim final : public StoreOrders {
       : owner_(owner), store_(store), options_(options), loads_(std::move(loads)), post_(std::move(post)) {}
 
   void load(SnapshotInfo info, EachChunk each, Done done) override;
-  // What is written is there when its turn is over, or was lost with the process before.
+  // Written work is there when its turn is over, or was lost with the process before.
   void run(std::function<Status()> work, Done done) override;
 
  private:

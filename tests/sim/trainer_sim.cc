@@ -9,7 +9,6 @@
 #include "tests/gradient_place.h"
 #include "tests/sim/cluster_world.h"
 #include "tests/sim/reference.h"
-#include "train/attach_pause.h"
 
 namespace tributary::sim {
 namespace {
@@ -18,11 +17,6 @@ constexpr std::uint64_t kAttachTimeoutNs = 120'000'000'000;
 constexpr std::uint64_t kReplyTimeoutNs = 10'000'000'000;
 constexpr std::uint64_t kLivenessNs = 50'000'000;
 constexpr std::size_t kStatesKept = 3, kStatesOfStop = 2;
-
-bool may_come_back(const Error& error) {
-  return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kTimeout ||
-         error.code == ErrorCode::kStaleView;
-}
 
 }  // namespace
 
@@ -90,16 +84,20 @@ void TrainerSim::attach() {
 }
 
 void TrainerSim::attach_again(const std::string& why) {
-  const bool view_ran =
-      job_ && static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire)) == RegionState::kRestart;
+  if (job_) {
+    const auto state = static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire));
+    const auto began = phase_ == Phase::kStarting ? std::nullopt : std::optional(resume_);
+    retries_.ended(began, state == RegionState::kRestart, world_.scenario.membership());
+  }
   close();
   // The next session must have the state of the last complete round, if this session made or loaded that state.
   const bool knows = std::ranges::find(states_, complete_, &KeptState::round) != states_.end();
   if (!states_.empty()) own_states_ = std::exchange(states_, {});
   if (knows) knows_ = complete_;
   phase_ = Phase::kPausing;
-  idle_ = std::exchange(moved_, false) ? 1 : idle_ + 1;
-  const std::chrono::nanoseconds pause = train::attach_pause(world_.scenario.membership(), idle_, view_ran);
+  // A real one gives up at last; here faults end.
+  const AttachRetries::Clock::time_point now{std::chrono::nanoseconds(world_.clock.now_ns())};
+  const std::chrono::nanoseconds pause = retries_.next(complete_, now).value_or(AttachRetries::kLongestPause);
   world_.say(name(), "attaches again: " + why);
   after(static_cast<std::uint64_t>(pause.count()), [this] { attach(); });
 }
@@ -294,7 +292,6 @@ void TrainerSim::look() {
     lived_in_ = job_->spec().view->job;
   }
   complete_ = pushed_;
-  moved_ = complete_ > resume_;
   if (state == RegionState::kStopRequested) return finish(LeaveKind::kStopped);
   if (state == RegionState::kStopped) {
     if (!stopped_) return;  // the worker's words are under way

@@ -12,6 +12,7 @@
 
 #include "common/system/file_descriptor.h"
 #include "common/wire/messages.h"
+#include "session/attach_retries.h"
 #include "session/kept_state.h"
 #include "tests/sim/wires.h"
 #include "worker/node_jobs.h"
@@ -95,8 +96,7 @@ class TrainerSim final : public Process {
   Round resume_, complete_, pushed_;
   Round ready_;                                      // counts the gradients given to the session
   std::uint64_t weight_ = 0;                         // of the round that it computes
-  std::uint32_t idle_ = 0;                           // attach_pause()
-  bool moved_ = false;                               // a round of this session is complete
+  AttachRetries retries_;                            // RecoveryHandle
   std::shared_ptr<FileDescriptor> kept_;             // RecoveryHandle
   std::vector<KeptState> states_, own_states_;       // kept in this session, and in the one before
   std::optional<KeptState> coming_;                  // its own, whose large part is under way

@@ -65,6 +65,7 @@ class Attachment:
         self._fill = initial
         self._initial: InitialValues | None = None
         self._library = _library.load()
+        self._recovery = self._library.recovery()
         self._options = AttachOptions(
             job=text,
             tensors=tensors,
@@ -72,7 +73,7 @@ class Attachment:
             gradients_move=True,
             device=self.copies.device,
             computes_with=computes_with,
-            recovery=self._library.recovery(),
+            recovery=self._recovery,
             model_rank=model_rank,
             holds_parameters=shares,
         )
@@ -96,6 +97,14 @@ class Attachment:
         if self.live is None:
             raise Error(f"job '{self.name}' has no session: it was finished or stopped")
         return self.live
+
+    def retry(self, why: int, reason: str, round: int) -> float:
+        """Returns the pause before the next :meth:`make`, seconds.
+
+        Raises:
+            Unavailable: it was tried often enough.
+        """
+        return self._recovery.retry(why, reason, round)
 
     def make(self, timeout_ms: int, stops: ctypes.c_int, note: Callable[[str], None]) -> None:
         """Blocks until all ranks are there, and their parameters.

@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tributary._errors import Error, JobStopped, Unavailable
+from tributary._errors import Error, JobStopped, Status, Unavailable
 from tributary.torch._launch import attach_patience_s
 from tributary.torch._log import logger
-from tributary.torch._retries import Retries
 from tributary.torch._stop import StopSignal
 
 if TYPE_CHECKING:
@@ -48,7 +47,6 @@ class Together:
     def __init__(self, stop: StopSignal) -> None:
         self.stop = stop
         self.links: list[Link] = []
-        self._retries = Retries()
         self._attaching = False
         self._ended = ""  # a rank that this one cannot continue without
 
@@ -85,15 +83,14 @@ class Together:
     def _attach_first(self, link: Link) -> None:
         end = time.monotonic() + attach_patience_s(link.attachment.timeout_ms)
         timeout_ms = link.attachment.timeout_ms
-        self._retries = Retries()
         while True:
             try:
                 self._attach_missing(timeout_ms)
                 return
             except Unavailable as error:
-                pause = self._retries.pause()
-                timeout_ms = int((end - time.monotonic() - (pause or 0.0)) * 1000)
-                if pause is None or timeout_ms <= 0:
+                pause = link.attachment.retry(error.status, str(error), link.round)
+                timeout_ms = int((end - time.monotonic() - pause) * 1000)
+                if timeout_ms <= 0:
                     raise
                 link.report.say(f"attaching again in {pause * 1000:.0f} ms: {error}")
                 self._pause(pause)
@@ -112,11 +109,10 @@ class Together:
             Stopped: the program is to stop.
             Unavailable: it was tried often enough.
         """
-        self._retries.begin(sum(one.round for one in self.open))
         for one in self.open:
             one.attachment.drop()
         with self._attaching_now(link):
-            self._try_to_attach(link, reason)
+            self._try_to_attach(link, Unavailable(reason, Status.UNAVAILABLE))
         if all(one.is_where_it_was for one in self.open):
             for one in self.open:
                 one.push_again()
@@ -130,20 +126,18 @@ class Together:
                 one.clear()
         return False
 
-    def _try_to_attach(self, link: Link, reason: str) -> None:
+    def _try_to_attach(self, link: Link, why: Unavailable) -> None:
         while True:
             if self.stop.requested is not None:
                 # Nothing can be said about the parameters: this rank has no complete round in its hands.
-                raise link.leaving.was_stopped(reason)
-            pause = self._retries.pause()
-            if pause is None:
-                raise Unavailable(
-                    f"job '{link.name}': gave up after attaching {self._retries.fruitless} times again without "
-                    f"completing a round; the last reason: {reason}"
-                )
+                raise link.leaving.was_stopped(str(why))
+            try:
+                pause = link.attachment.retry(why.status, str(why), link.round)
+            except Unavailable as error:
+                raise Unavailable(f"job '{link.name}': {error}", error.status) from None
             for one in self.open:
                 one.report.restarts += 1
-            link.report.say(f"attaching again in {pause * 1000:.0f} ms: {reason}")
+            link.report.say(f"attaching again in {pause * 1000:.0f} ms: {why}")
             self._pause(pause)
             try:
                 self._attach_missing(link.attachment.timeout_ms)
@@ -151,11 +145,7 @@ class Together:
             except JobStopped as error:
                 raise link.leaving.was_stopped(str(error)) from None
             except Unavailable as error:
-                reason = str(error)
-
-    def round_done(self) -> None:
-        """Attaching was not fruitless."""
-        self._retries.round_done()
+                why = error
 
     def _attach_missing(self, timeout_ms: int) -> None:
         attached: list[Link] = []

@@ -1,5 +1,5 @@
-// JobRegistry: where the coordinator's records of jobs outlive its process: the store of a server. That of server 0 is
-// the registry; those of the others have copies of it (docs/recovery.md).
+// JobRegistry: where the coordinator's records of jobs outlive its process: the store of a server. Server 0's has
+// the registry; the others have copies of it (docs/recovery.md).
 #pragma once
 
 #include <optional>

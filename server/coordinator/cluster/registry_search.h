@@ -28,7 +28,7 @@ class RegistrySearch {
   std::vector<std::uint16_t> late(std::uint64_t now_ms);
   // No server that was met has more. Not if they were taken.
   bool complete() const { return asked_.empty() && !taken_; }
-  // Of each job the newest record.
+  // Takes the newest record of each job.
   std::vector<JobRecord> take();
 
  private:
