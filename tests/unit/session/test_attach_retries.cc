@@ -1,11 +1,10 @@
 // Whether, and after which pause, a rank attaches again: the rule, and its C function.
-#include "session/attach_retries.h"
-
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <string>
 
+#include "session/attach_retries.h"
 #include "session/c_attach.h"
 
 namespace tributary::attach_retries_test {
