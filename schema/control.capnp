@@ -50,6 +50,7 @@ struct ControlMessage {
     peerAddresses @40 :PeerAddresses;
     jobRecordCopy @41 :JobRecordCopy;
     wantRecord @42 :WantRecord;
+    heldRecord @43 :HeldRecord;
   }
 }
 
@@ -82,7 +83,7 @@ struct ServerHello {  # server -> coordinator
   exclusive @10 :Text;
   key @11 :Text;  # in a cluster with keys: its public one, which its connections and lanes have
   plain @12 :Bool;  # in a cluster with keys: its lanes do not encrypt, and take one-time tokens
-  records @13 :Bool;  # it has copies of job records
+  copies @13 :List(HeldRecord);  # of job records
 }
 
 struct WorkerHello {  # worker -> coordinator
@@ -396,13 +397,19 @@ struct ControlError {
   join @3 :UInt64;  # number of the JoinJob that is refused; 0: none in particular
 }
 
-struct JobRecordCopy {  # coordinator -> servers: save it; server -> coordinator: reply to wantRecord
-  job @0 :UInt64;  # 0, in a reply: there is no more
-  record @1 :Data;  # a JobRecord as it lies on disk (schema/records.capnp)
+struct HeldRecord {  # server -> coordinator: this copy of a job's record is durable
+  job @0 :UInt64;
+  edition @1 :UInt64;
 }
 
-struct WantRecord {  # coordinator -> server: your copy with the least job id after this one
-  after @0 :UInt64;
+struct JobRecordCopy {  # coordinator -> servers: save it; server -> coordinator: reply to wantRecord
+  job @0 :UInt64;
+  edition @1 :UInt64;
+  record @2 :Data;  # a JobRecord as it lies on disk (schema/records.capnp); empty, in a reply: it cannot be read
+}
+
+struct WantRecord {  # coordinator -> server: your copy of this job's record
+  job @0 :UInt64;
 }
 
 struct WriteCheckpoint {  # coordinator -> server: your part of this snapshot goes into `directory`

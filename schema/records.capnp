@@ -46,6 +46,7 @@ struct JobRecord {
   lastStop @13 :Text;  # the reason of the last clean stop
   computedWith @14 :List(Text);  # what ranks computed the state's gradients with, each once
   membersFirst @15 :UInt64;  # the first round that they have made all chunks of
+  edition @16 :UInt64;  # counts its saves: of two copies the higher one is newer
 }
 
 struct KeptRankState {

@@ -56,9 +56,9 @@ Control::~Control() {
   stop();
 }
 
-void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders,
+void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders, StoreOrders* records,
                     CheckpointService* checkpoints) {
-  jobs_.start({lanes.begin(), lanes.end()}, snapshotter, orders);
+  jobs_.start({lanes.begin(), lanes.end()}, snapshotter, orders, records);
   lanes_ = std::move(lanes);
   snapshotter_ = snapshotter;
   checkpoints_ = checkpoints;

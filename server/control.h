@@ -61,7 +61,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   Control& operator=(const Control&) = delete;
 
   // Starts the thread. lanes, and the other parts (null without a store), must outlive stop().
-  void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders,
+  void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders, StoreOrders* records,
              CheckpointService* checkpoints = nullptr);
   // Asks the coordinator to stop this server's jobs cleanly; drained() is true when that is done.
   void drain();

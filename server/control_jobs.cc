@@ -8,17 +8,22 @@
 namespace tributary {
 
 ControlJobs::ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output)
-    : config_(std::move(config)), store_(store), logger_(logger), output_(output), copies_(store, std::move(logger)) {}
+    : config_(std::move(config)),
+      store_(store),
+      logger_(logger),
+      output_(output),
+      copies_(store, config_.index == 0, logger_, [this](ControlMessage m) { output_.send(std::move(m)); }) {}
 
 std::string ControlJobs::no_store() const {
   return "server " + std::to_string(config_.index) + " has no store configured; set [store] path in its configuration";
 }
 
-void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, StoreOrders* orders) {
+void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, StoreOrders* orders,
+                        StoreOrders* records) {
   lanes_ = std::move(lanes);
   snapshotter_ = snapshots;
   orders_ = orders;
-  copies_.start(orders);
+  copies_.start(records);
 }
 
 void ControlJobs::park_all(const std::string& why) {
@@ -28,7 +33,7 @@ void ControlJobs::park_all(const std::string& why) {
 void ControlJobs::describe(ServerHello& hello) {
   hello.store = store_ != nullptr;
   hello.stored = stored();
-  hello.records = copies_.any();
+  hello.copies = copies_.held();
   for (auto& [id, parked] : parked_) {
     if (parked.never_began()) continue;
     const bool pending = parked.parking != 0;
@@ -109,16 +114,24 @@ void ControlJobs::on(const SnapshotCommit& m) {
     unpark(m.job);
     if (awaited) output_.send(ShardKept{m.job, view, false, {}, {}});
   }
-  if (store_ && m.round.value != 0) {
-    drop_stored(m.job, Round(0), Round(m.round.value - 1), [this, round = m.round](const Status& dropped) {
-      if (!dropped) logger_->warn("cannot drop snapshots before round {}: {}", round.value, dropped.error().message);
-    });
+  // The copy of the record is to say so first.
+  if (copies_.saving(m.job)) {
+    committed_[m.job] = m.round;
+  } else {
+    drop_before(m.job, m.round);
   }
   if (const auto kept = parked_.find(m.job); kept != parked_.end()) kept->second.status.snapshot_committed = m.round;
   if (const auto found = jobs_.find(m.job); found != jobs_.end()) {
     found->second.status.snapshot_committed = m.round;
     for (const LaneIndex lane : found->second.lanes) lanes_[lane.value]->snapshot_written(m.job);
   }
+}
+
+void ControlJobs::drop_before(JobId job, Round round) {
+  if (!store_ || round.value == 0) return;
+  drop_stored(job, Round(0), Round(round.value - 1), [this, round](const Status& dropped) {
+    if (!dropped) logger_->warn("cannot drop snapshots before round {}: {}", round.value, dropped.error().message);
+  });
 }
 
 std::vector<StoredJob> ControlJobs::stored() const {
@@ -150,17 +163,18 @@ void ControlJobs::on(const JobRecordCopy& m) {
 }
 
 void ControlJobs::on(const WantRecord& m) {
-  copies_.answer(m, [this](JobRecordCopy copy) { output_.send(std::move(copy)); });
-}
-
-// Server 0's store has the registry itself, of which the coordinator takes care.
-void ControlJobs::forget(JobId job) {
-  if (config_.index != 0) copies_.forget(job);
+  copies_.answer(m);
 }
 
 void ControlJobs::copied(JobId id) {
+  if (copies_.saving(id)) return;
+  if (const auto late = committed_.find(id); late != committed_.end()) {
+    const Round round = late->second;
+    committed_.erase(late);
+    drop_before(id, round);
+  }
   const auto found = jobs_.find(id);
-  if (found == jobs_.end() || !found->second.copying || copies_.saving(id)) return;
+  if (found == jobs_.end() || !found->second.copying) return;
   Job& job = found->second;
   job.copying = false;
   if (--job.opening == 0) opened(id, job.view().view, Status(job.opened));

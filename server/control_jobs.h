@@ -109,8 +109,8 @@ class ControlJobs {
 
   // store: null if there is none.
   ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output);
-  // Before anything else. snapshots, orders: null without a store.
-  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, StoreOrders* orders);
+  // Before anything else. records: another thread, so that a copy waits for no load. All but lanes: null without a store.
+  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, StoreOrders* orders, StoreOrders* records);
 
   // The coordinator.
   void on(const OpenJob& m);
@@ -124,7 +124,7 @@ class ControlJobs {
   void on(const StopJob& m);
   void on(const WriteCheckpoint& m);  // REQUIRES: m.from_memory(), and there is a store
   // The job is gone, and so is the copy of its record.
-  void forget(JobId job);
+  void forget(JobId job) { copies_.forget(job); }
   // Gives up what is being written for that checkpoint, or of that job; its state stays in memory.
   void give_up(const DropCheckpoint& m);
   // Ends all views, because the coordinator knows none of the jobs; states stay in memory for the next views.
@@ -215,6 +215,7 @@ class ControlJobs {
   void copied(JobId id);
   // Returns the store's contents, without those that are being dropped.
   std::vector<StoredJob> stored() const;
+  void drop_before(JobId job, Round round);
   void drop_stored(JobId job, Round first, Round last, StoreOrders::Done done);
 
   // control_jobs_load.cc
@@ -258,6 +259,7 @@ class ControlJobs {
   std::map<JobId, Parked> parked_;
   std::map<JobId, NotSaved> not_saved_;
   RecordCopies copies_;
+  std::map<JobId, Round> committed_;  // whose older snapshots go when the copy of the record is saved
   std::optional<JobTrace> trace_;
   std::multiset<std::tuple<JobId, ViewId, Round>> writing_;  // snapshots that were expected and have not ended
   std::list<std::tuple<JobId, Round, Round>> dropping_;      // from the store: first and last

@@ -1,39 +1,45 @@
 // RecordCopies: a server's copies of the coordinator's job records (docs/recovery.md, "The registry"), in its own store.
-// A coordinator that has lost them asks for them. Pure. A part of ControlJobs.
+// A coordinator that has lost records asks for them. Pure. A part of ControlJobs.
 //
-//   JobRecordCopy  the store's thread saves it
-//   WantRecord     it reads the next one -> JobRecordCopy
+//   JobRecordCopy  a thread for the disk saves it -> HeldRecord
+//   WantRecord     that thread reads it -> JobRecordCopy
 //
 // Thread rule: one thread.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
+#include <vector>
 
 #include "common/daemon/log.h"
-#include "common/wire/record_messages.h"
+#include "common/wire/messages.h"
 #include "server/store/store_thread.h"
 
 namespace tributary {
 
 class RecordCopies {
  public:
-  // store: null if there is none; then copies are dropped, and there are none.
-  RecordCopies(Store* store, Logger logger);
+  using Send = std::function<void(ControlMessage)>;
+  // store: null if there is none; then copies are dropped, and there are none. registry: server 0's, which has no copies:
+  // the coordinator takes care of it.
+  RecordCopies(Store* store, bool registry, Logger logger, Send send);
   void start(StoreOrders* orders) { orders_ = orders; }  // null without a store
 
-  bool any() const { return any_; }                                   // may be
+  std::vector<HeldRecord> held() const;
   bool saving(JobId job) const { return saving_.contains(job); }      // a copy of that job's record
   void save(const JobRecordCopy& copy, std::function<void()> ended);  // called when it is saved, or cannot be
-  void answer(const WantRecord& question, std::function<void(JobRecordCopy)> reply);
+  void answer(const WantRecord& question);
   void forget(JobId job);
 
  private:
   Store* const store_;
   Logger logger_;
+  const Send send_;
   StoreOrders* orders_ = nullptr;
-  bool any_ = false;
-  bool failing_ = false;  // the last one could not be saved, and that was logged
+  bool failing_ = false;                 // the last one could not be saved, and that was logged
+  std::map<JobId, std::uint64_t> held_;  // editions
   std::multiset<JobId> saving_;
 };
 

@@ -77,9 +77,13 @@ Status Server::start_parts() {
         *store_, options, [this](const SnapshotDone& done) { control_->snapshot_finished(done); },
         [this](const WriteCheckpoint& order, const CheckpointDone& done) { control_->checkpoint_written(order, done); },
         [logger = logger_](const std::string& line) { logger->info(line); });
-    store_thread_ = std::make_unique<StoreThread>(
-        *store_, [this](std::function<void()> event) { control_->post(std::move(event)); },
-        [logger = logger_](const std::string& line) { logger->critical(line); });
+    const auto store_thread = [this](const std::string& name) {
+      return std::make_unique<StoreThread>(
+          name, *store_, [this](std::function<void()> event) { control_->post(std::move(event)); },
+          [logger = logger_](const std::string& line) { logger->critical(line); });
+    };
+    store_thread_ = store_thread("store");
+    record_thread_ = store_thread("records");
     checkpoints_ = std::make_unique<CheckpointService>(
         *store_,
         CheckpointService::Options{ShardIndex(config_.index), options.io_bytes_per_s, control_->checkpoint_roots(),
@@ -89,7 +93,7 @@ Status Server::start_parts() {
         [this](const CheckpointDone& done) { control_->checkpoint_finished(done); },
         [logger = logger_](const std::string& line) { logger->info(line); });
   }
-  control_->start(lane_pointers, snapshotter_.get(), store_thread_.get(), checkpoints_.get());
+  control_->start(lane_pointers, snapshotter_.get(), store_thread_.get(), record_thread_.get(), checkpoints_.get());
 
   if (!config_.admin.empty()) {
     ServerParts parts;
@@ -135,6 +139,7 @@ Server::~Server() {
   admin_.reset();
   if (control_) control_->stop();
   store_thread_.reset();
+  record_thread_.reset();
   checkpoints_.reset();
   for (const auto& lane : lanes_) lane->stop();
   snapshotter_.reset();

@@ -61,7 +61,7 @@ class Server {
   std::unique_ptr<Control> control_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<Snapshotter> snapshotter_;
-  std::unique_ptr<StoreThread> store_thread_;
+  std::unique_ptr<StoreThread> store_thread_, record_thread_;
   std::unique_ptr<CheckpointService> checkpoints_;
   Metrics metrics_;
   std::unique_ptr<AdminHttp> admin_;

@@ -15,6 +15,7 @@ std::uint64_t bytes_of(const ControlMessage& message) {
   if (const auto* address = std::get_if<PeerAddress>(&message)) return kPlain + address->value.size();
   if (const auto* part = std::get_if<StatePart>(&message)) return kPlain + part->data.size();
   if (const auto* values = std::get_if<RankValues>(&message)) return kPlain + values->shared.bytes();
+  if (const auto* copy = std::get_if<JobRecordCopy>(&message)) return kPlain + copy->record.size();
   if (const auto* leave = std::get_if<LeaveJob>(&message)) return kPlain + leave->message.size();
   if (const auto* join = std::get_if<JoinJob>(&message)) {
     return kPlain + join->job_json.size() + kPlain * join->tensors.size();

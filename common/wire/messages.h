@@ -504,7 +504,7 @@ using ControlVariant =
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
                  DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
                  TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Diagnose, Diagnosed, WantPart, StatePart,
-                 RankValues, PeerAddresses, JobRecordCopy, WantRecord>;
+                 RankValues, PeerAddresses, JobRecordCopy, WantRecord, HeldRecord>;
 
 // One control message. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for
 // all alternatives, which every file that has a message would compile.

@@ -8,6 +8,7 @@
 #include "common/base/ids.h"
 #include "common/base/message_fields.h"
 #include "common/math/figures.h"
+#include "common/wire/record_messages.h"
 
 namespace tributary {
 
@@ -50,9 +51,9 @@ struct ServerHello {
   // Names a thing that one process at a time can hold (its locked store). A hello with the same name proves that this
   // process is gone. Empty: none.
   std::string exclusive;
-  std::string key;       // in a cluster with keys: its public one, which its connections and lanes have
-  bool plain = false;    // then: its lanes do not encrypt, and take one-time tokens
-  bool records = false;  // it has copies of job records (WantRecord)
+  std::string key;                 // in a cluster with keys: its public one, which its connections and lanes have
+  bool plain = false;              // then: its lanes do not encrypt, and take one-time tokens
+  std::vector<HeldRecord> copies;  // of job records
 
   static constexpr auto kWire = TRIB_WIRE(ServerHello);
   static void fields(auto& m, auto&& field) {
@@ -71,7 +72,7 @@ struct ServerHello {
     field(m.exclusive, TRIB_WIRE(Exclusive), AtMost{kMaxNameBytes, "what the server holds"});
     field(m.key, TRIB_WIRE(Key), AtMost{kMaxNameBytes, "the server's key"});
     field(m.plain, TRIB_WIRE(Plain));
-    field(m.records, TRIB_WIRE(Records));
+    field(m.copies, TRIB_WIRE(Copies), AtMost{kMaxJobs, "the list of copies of records"});
   }
   void check() const { must_be_finite(bandwidth, "the server's bandwidth"); }
 };

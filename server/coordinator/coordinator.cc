@@ -228,14 +228,19 @@ void Coordinator::remove(JobId job) {
           [this, job](const Status& removed, std::uint64_t now) { core_->removed(job, removed, now); });
 }
 
-// If they cannot be saved, the next core finds them again.
+// Nothing that the old core has ordered comes after this: its jobs with state on servers have yet to begin.
 void Coordinator::adopt(std::vector<JobRecord> records) {
   const auto all = std::make_shared<std::vector<JobRecord>>(std::move(records));
-  on_disk([this, all] { return registry_->save_all(*all); },
-          [this, all](const Status& saved, std::uint64_t) {
-            if (!saved) log("cannot save the registry, and tries again: " + saved.error().message, LogLevel::kError);
-            begin(saved ? std::move(*all) : std::vector<JobRecord>());
-          });
+  const auto save = [this, all]() -> Status {
+    if (const Status saved = registry_->save_all(*all); !saved) return saved;
+    Result<std::vector<JobRecord>> read = registry_->records();
+    if (!read) return tl::unexpected(read.error());
+    *all = std::move(*read);
+    return {};
+  };
+  on_disk(save, [this, all](const Status& saved, std::uint64_t) {
+    saved ? begin(std::move(*all)) : core_->not_adopted(saved.error());
+  });
 }
 
 void Coordinator::on_disk(Work work, Done done) {

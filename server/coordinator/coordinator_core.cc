@@ -7,11 +7,17 @@
 #include "common/config/step_runs.h"
 
 namespace tributary {
+namespace {
+
+constexpr std::uint32_t kViewsApart = 64;  // of a record that is taken from a copy
+constexpr std::size_t kCopiesAtOnce = 16;  // of records, to a server that lacks more
+constexpr std::uint64_t kCopiesEveryMs = 1000;
+
+}  // namespace
 
 CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry,
                                  CoordinatorOutput& output)
-    : context_(options, output, *this), last_id_(options.job_id_seed) {
-  if (registry.empty() && options.servers > 1) context_.search.emplace();
+    : context_(options, registry, output, *this), last_id_(options.job_id_seed) {
   drop_parts_but_of(registry);
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
@@ -20,13 +26,13 @@ CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<
                  LogLevel::kError);
       continue;
     }
-    // If two records have one name, the one with the higher view counts until the other one is dropped.
+    // If two records have one name, the one with progress or the higher view counts until the other one is dropped.
     std::set<JobId> older;
     if (const auto known = jobs_.find(config->name); known != jobs_.end()) {
       older = known->second.ids();
       JobRecord other = known->second.record();
       jobs_.erase(known);
-      if (other.view > record.view) {
+      if (std::pair(has_progress(other), other.view) > std::pair(has_progress(record), record.view)) {
         std::swap(other, record);
         config = job_from_json(record.job_json);
         older.erase(record.job);
@@ -127,16 +133,16 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   const Peers::Met met = peers.meet(from, m, now_ms);
   if (!met.known) {
     context_.output.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
-    if (!context_.search || !m.records) report_strangers(m.shard.value, m);
+    context_.copies.meet(m.shard.value, m.copies);
+    if (!context_.copies.searching() || m.copies.empty()) report_strangers(m.shard.value, m);
   }
   for (auto& [name, job] : jobs_) job.on(m, met.known, now_ms);
   context_.output.send(from, HelloReply{context_.options.incarnation});
   // A server that missed the reply sends its hello again; then it has missed the messages after the reply, too.
   for (auto& [name, job] : jobs_) {
-    if (met.moved) job.tell_again(*peers.alive(m.shard.value));
+    if (met.moved) job.tell_again(*peers.alive(m.shard.value), now_ms);
   }
-  if (context_.search && context_.search->meet(m.shard.value, m.records, now_ms)) ask_for_record(m.shard.value);
-  end_search(now_ms);
+  search(now_ms);
   for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
 }
 
@@ -152,49 +158,94 @@ void CoordinatorCore::report_strangers(std::uint16_t index, const ServerHello& m
   }
 }
 
-// ---- An empty registry is looked for on the servers ----
+// ---- Copies of the registry ----
 
-void CoordinatorCore::ask_for_record(std::uint16_t server) {
-  context_.output.send(context_.peers.servers().at(server).peer, context_.search->question(server));
+void CoordinatorCore::on(PeerId from, const HeldRecord& m, std::uint64_t) {
+  const Peers::Server* server = context_.peers.server_at(from);
+  if (server) context_.copies.holds(server->hello.shard.value, m);
 }
 
 void CoordinatorCore::on(PeerId from, const JobRecordCopy& m, std::uint64_t now_ms) {
   const Peers::Server* server = context_.peers.server_at(from);
-  if (!server || !context_.search) return;
-  const Result<bool> more = context_.search->on(server->hello.shard.value, m, now_ms);
-  if (!more) context_.output.log("a copy is left out: " + more.error().message, LogLevel::kWarning);
-  if (!more || *more) return ask_for_record(server->hello.shard.value);
-  end_search(now_ms);
+  if (!server || !context_.copies.searching()) return;
+  if (const Status taken = context_.copies.take(server->hello.shard.value, m); !taken) {
+    context_.output.log("a copy is left out: " + taken.error().message, LogLevel::kWarning);
+  }
+  search(now_ms);
 }
 
-void CoordinatorCore::end_search(std::uint64_t now_ms) {
-  if (!context_.search || !context_.search->complete() || !context_.peers.all_servers()) return;
-  std::vector<JobRecord> records = context_.search->take();
-  // All-reduce jobs need no servers: one may have begun without its record.
-  std::erase_if(records, [&](const JobRecord& record) {
-    const Result<JobConfig> config = job_from_json(record.job_json);
-    const auto at = config ? jobs_.find(config->name) : jobs_.end();
-    return at != jobs_.end() && !at->second.ids().empty();
-  });
-  if (!records.empty()) {
-    for (JobRecord& record : records) {
-      const auto newest = context_.peers.newest_stored(record.job);
-      // The copy may be older than the first snapshot: then the job does not begin anew, but asks for that.
-      if (!newest || has_progress(record)) continue;
+// Looks for records that are newer than the registry's, when all servers have said which copies they have.
+void CoordinatorCore::search(std::uint64_t now_ms) {
+  RegistryCopies& copies = context_.copies;
+  if (!copies.searching() || adopting_ || !context_.peers.all_servers()) return;
+  if (const auto asked = copies.question(now_ms)) {
+    return context_.output.send(context_.peers.servers().at(asked->first).peer, asked->second);
+  }
+  if (!copies.complete()) return;
+  if (copies.found().empty()) {
+    copies.end_search();
+    for (const auto& [index, server] : context_.peers.servers()) {
+      if (!server.hello.copies.empty()) report_strangers(index, server.hello);
+    }
+    for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
+    return;
+  }
+  std::vector<JobRecord> records;
+  for (const auto& [id, found] : copies.found()) {
+    JobRecord record = found;
+    // The copies of the last views may have failed: none of their numbers is given out again.
+    record.view = ViewId(record.view.value + kViewsApart);
+    ++record.edition;
+    // A copy may be older than the first snapshot. Then the job asks for that, and does not begin anew.
+    if (const auto newest = context_.peers.newest_stored(id); newest && !has_progress(record)) {
       record.initialised = true;
       record.committed = *newest;
     }
-    context_.output.log("the registry in server 0's store is empty; other servers have copies of the records of " +
-                            std::to_string(records.size()) + (records.size() == 1 ? " job" : " jobs") +
-                            ", which it gets",
-                        LogLevel::kWarning);
-    return context_.output.adopt(std::move(records));
+    records.push_back(std::move(record));
   }
-  context_.search.reset();
+  context_.output.log("the registry in server 0's store lacks the records of " + std::to_string(records.size()) +
+                          (records.size() == 1 ? " job" : " jobs") +
+                          ", or has older ones; it gets the copies of other servers",
+                      LogLevel::kWarning);
+  adopting_ = true;
+  context_.output.adopt(std::move(records));
+}
+
+void CoordinatorCore::not_adopted(const Error& error) {
+  adopting_ = false;  // and again, in a while
+  context_.output.log("cannot save the registry, and tries again: " + error.message, LogLevel::kError);
+}
+
+// To servers that were away, or whose copies were lost on their way; a few at a time.
+void CoordinatorCore::spread_copies(std::uint64_t now_ms) {
+  if (context_.copies.searching()) return;
   for (const auto& [index, server] : context_.peers.servers()) {
-    if (server.hello.records) report_strangers(index, server.hello);
+    std::size_t sent = 0;
+    for (const auto& [name, job] : jobs_) {
+      const JobRecord* record = job.saved_record();
+      if (!record || !context_.keeps_copies(server) || !context_.copies.lacks(index, *record, now_ms)) continue;
+      context_.copy_to(server, *record, now_ms);
+      if (++sent == kCopiesAtOnce) break;
+    }
   }
-  for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
+  forget_copies();
+}
+
+// Copies of jobs that are gone, where nobody has any state of them either.
+void CoordinatorCore::forget_copies() {
+  std::vector<std::pair<std::uint16_t, JobId>> gone;
+  for (const auto& [index, copies] : context_.copies.held()) {
+    for (const auto& [id, edition] : copies) {
+      const bool known = std::ranges::any_of(jobs_, [&](const auto& entry) { return entry.second.knows(id); });
+      if (!known && !context_.peers.store(id) && !context_.checkpoints.restores(id)) gone.emplace_back(index, id);
+    }
+  }
+  for (const auto& [index, id] : gone) {
+    context_.copies.forget(id);
+    if (const Peers::Server* server = context_.peers.alive(index)) {
+      context_.output.send(server->peer, DropCheckpoint{id, {}});
+    }
+  }
 }
 
 void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms) {
@@ -235,7 +286,7 @@ void CoordinatorCore::beat(Peers::Server& server, PeerId from, const Heartbeat& 
   const std::uint16_t index = server.hello.shard.value;
   note_clock(server.clock, "server " + std::to_string(index), m);
   if (Peers::hear(server, from, m, now_ms)) {
-    for (auto& [name, job] : jobs_) job.tell_again(server);
+    for (auto& [name, job] : jobs_) job.tell_again(server, now_ms);
     context_.checkpoints.server_lost(index, "the connection to server " + std::to_string(index) + " broke", now_ms);
   }
   context_.checkpoints.heard(index, m.moved);
@@ -341,7 +392,7 @@ void CoordinatorCore::lose_server(std::uint16_t index, const Loss& loss, std::ui
   const std::string who = "server " + std::to_string(index);
   ++losses_.servers[static_cast<std::size_t>(loss.kind)];
   context_.peers.lose_server(index);
-  if (context_.search) context_.search->lose(index);
+  context_.copies.lose(index);
   context_.output.log("lost " + who + ": " + loss.why, LogLevel::kWarning);
   context_.checkpoints.server_lost(index, who + " was lost: " + loss.why, now_ms);
   for (auto& [name, job] : jobs_) job.server_lost(index, loss.why, now_ms);
@@ -367,8 +418,10 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   for (const std::uint64_t incarnation : peers.silent_workers(now_ms)) {
     lose_worker(incarnation, {LossKind::kSilent, "worker " + peers.name_of(incarnation) + unheard}, now_ms);
   }
-  if (context_.search) {
-    for (const std::uint16_t server : context_.search->late(now_ms)) ask_for_record(server);
+  if (now_ms >= copies_due_ms_) {
+    copies_due_ms_ = now_ms + kCopiesEveryMs;
+    search(now_ms);
+    spread_copies(now_ms);
   }
   context_.refusals.tick(now_ms);
   context_.parts.tick(now_ms);

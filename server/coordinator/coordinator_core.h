@@ -34,6 +34,8 @@ class CoordinatorCore : private CheckpointJobs {
   // How a save or a removal that was asked for (CoordinatorOutput) has ended.
   void saved(JobId job, const Status& status, std::uint64_t now_ms);
   void removed(JobId job, const Status& status, std::uint64_t now_ms);
+  // CoordinatorOutput::adopt() could not save the records. (Else another core is there.)
+  void not_adopted(const Error& error);
   // Stop everything cleanly (server 0 was told to stop); idle() tells when it is done.
   void drain(std::uint64_t now_ms);
   bool idle() const;
@@ -109,8 +111,10 @@ class CoordinatorCore : private CheckpointJobs {
   Result<std::uint64_t> begin_save(const SaveOrder& order, const CoordinatedJob& job, std::uint64_t now_ms);
   void drop_parts_but_of(const std::vector<JobRecord>& registry);
   void on(PeerId from, const JobRecordCopy& m, std::uint64_t now_ms);
-  void ask_for_record(std::uint16_t server);
-  void end_search(std::uint64_t now_ms);
+  void on(PeerId from, const HeldRecord& m, std::uint64_t now_ms);
+  void search(std::uint64_t now_ms);
+  void spread_copies(std::uint64_t now_ms);
+  void forget_copies();
   void report_strangers(std::uint16_t index, const ServerHello& m);
   void answer_drains(std::uint64_t now_ms);
   void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);
@@ -136,6 +140,8 @@ class CoordinatorCore : private CheckpointJobs {
   CoordinatorContext context_;
   JobId last_id_;  // given to a job. None comes twice: servers may have yet to drop what an earlier job had
   Diagnoses diagnoses_{context_};
+  bool adopting_ = false;            // ordered
+  std::uint64_t copies_due_ms_ = 0;  // what servers lack is sent, and what could not be adopted is tried again
   std::map<std::string, CoordinatedJob> jobs_;  // by name
 };
 

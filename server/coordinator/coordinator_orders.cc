@@ -16,7 +16,7 @@ namespace {
 
 tl::unexpected<Error> searching() {
   return fail(ErrorCode::kUnavailable,
-              "the registry in server 0's store is empty, and is being looked for on the other servers; try again in a "
+              "the coordinator is still looking for newer copies of its registry on the other servers; try again in a "
               "moment");
 }
 
@@ -90,7 +90,7 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
   if (context_.options.servers == 0) {
     return fail(ErrorCode::kTopology, "this cluster has no servers to restore a job on");
   }
-  if (context_.search) return searching();
+  if (context_.copies.searching()) return searching();
   auto known = jobs_.find(order.name);
   if (known != jobs_.end()) {
     const CoordinatedJob& job = known->second;
@@ -211,7 +211,6 @@ void CoordinatorCore::restored(const std::string& name, const JobRecord& record)
   for (const std::uint16_t shard : job.shards()) {
     context_.peers.add_snapshot(shard, record.job, name, record.committed);
   }
-  context_.copy(job.record());
   job.drop_older();
 }
 
@@ -256,7 +255,7 @@ Result<std::uint64_t> CoordinatorCore::remove_job(const std::string& name) {
                                              " servers of the cluster are there, and what an absent one has of job '" +
                                              name + "' would stay; start them first");
   }
-  if (context_.search) return searching();
+  if (context_.copies.searching()) return searching();
   if (known == jobs_.end() && ids.empty()) {
     return fail(ErrorCode::kUnknownJob, "nobody in the cluster has a job '" + name + "'");
   }
@@ -288,6 +287,7 @@ void CoordinatorCore::removed(JobId id, const Status& status, std::uint64_t now_
   }
   context_.parts.keep_only(id, {});
   context_.peers.forget_job(id);
+  context_.copies.forget(id);
   context_.send_servers(DropCheckpoint{id, {}});  // with their copies of the record
   if (own) {
     context_.output.log(found->second.in_words() + " is removed by order, with all that servers have of it");

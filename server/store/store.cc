@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -124,7 +125,8 @@ class RocksStore final : public Store {
   Status drop_job(JobId job) override;
   Status save_all(std::span<const JobRecord> records) override;
   Status remove(JobId job) override;
-  Result<std::optional<JobRecord>> next_record(JobId after) const override;
+  Result<std::vector<JobId>> recorded() const override;
+  Result<JobRecord> record(JobId job) const override;
   LargePartStore& large_parts() override { return *large_parts_; }
   std::string path() const override { return path_; }
   const rocksdb::Options& options() const { return options_; }
@@ -505,14 +507,23 @@ Status RocksStore::remove(JobId job) {
   return {};
 }
 
-Result<std::optional<JobRecord>> RocksStore::next_record(JobId after) const {
-  if (after == JobId(~0ull)) return std::nullopt;
-  std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions(), default_.get()));
-  it->Seek(job_key(after.next()));
-  if (!it->status().ok()) return tl::unexpected<Error>(error("read its records", it->status()));
-  if (!it->Valid() || !it->key().starts_with(kJobPrefix)) return std::nullopt;
-  return records::unseal_job(it->value().ToStringView(),
-                             "the registry record " + it->key().ToString() + " in store " + path_);
+Result<std::vector<JobId>> RocksStore::recorded() const {
+  std::vector<JobId> jobs;
+  const Status scanned = scan(kJobPrefix, [&](const rocksdb::Slice& key, const rocksdb::Slice&) -> Status {
+    jobs.emplace_back(std::strtoull(key.ToString().c_str() + std::strlen(kJobPrefix), nullptr, 16));
+    return {};
+  });
+  if (!scanned) return tl::unexpected<Error>(scanned.error());
+  return jobs;
+}
+
+Result<JobRecord> RocksStore::record(JobId job) const {
+  const std::string what = "the registry record " + job_key(job) + " in store " + path_;
+  std::string sealed;
+  const auto status = db_->Get(rocksdb::ReadOptions(), default_.get(), job_key(job), &sealed);
+  if (status.IsNotFound()) return fail(ErrorCode::kNotFound, what + " is not there");
+  if (!status.ok()) return tl::unexpected<Error>(error("read its records", status));
+  return records::unseal_job(sealed, what);
 }
 
 }  // namespace

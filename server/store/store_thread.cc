@@ -4,8 +4,8 @@
 
 namespace tributary {
 
-StoreThread::StoreThread(Store& store, Post post, Log log)
-    : store_(store), post_(std::move(post)), orders_("store", kMaxOrders, std::move(log)) {}
+StoreThread::StoreThread(std::string name, Store& store, Post post, Log log)
+    : store_(store), post_(std::move(post)), orders_(std::move(name), kMaxOrders, std::move(log)) {}
 
 void StoreThread::load(SnapshotInfo info, EachChunk each, Done done) {
   run(

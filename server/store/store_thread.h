@@ -1,5 +1,6 @@
 // StoreThread: what a server's control thread has done with the store, on a thread of its own: the control thread hears
-// the coordinator while gigabytes are read, or a disk takes its time to drop something.
+// the coordinator while gigabytes are read, or a disk takes its time to drop something. A server has one for snapshots,
+// and one for copies of records, which wait for no load.
 //
 //   control thread --load(), run()--> orders, one after the other --> Store
 //                  <--Done, as an event--
@@ -36,8 +37,8 @@ class StoreThread final : public StoreOrders {
 
   using Post = std::function<void(std::function<void()>)>;
   using Log = std::function<void(const std::string&)>;
-  // REQUIRES: store outlives this object.
-  StoreThread(Store& store, Post post, Log log);
+  // name: the thread's. REQUIRES: store outlives this object.
+  StoreThread(std::string name, Store& store, Post post, Log log);
   StoreThread(const StoreThread&) = delete;
   StoreThread& operator=(const StoreThread&) = delete;
 

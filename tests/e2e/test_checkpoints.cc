@@ -240,19 +240,21 @@ TEST_CASE(
 
 TEST_CASE("a job whose server 0 has lost its store is known from the copies, and goes on from its last checkpoint") {
   const TempDir dir;
-  const std::string folder = dir / "checkpoints", base = dir / "run";
+  const std::string base = dir / "run", folder = base + "/checkpoints";  // below the servers' roots
   Job job{.name = "copied", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 50};
   job.extra = "\n[checkpoint]\ndir = \"" + folder + "\"\nevery_s = 0\n";
   const std::string job_file = write_job(dir, job);
   const std::string reference = standalone_digest(dir, job_file, 4);
+  ClusterOptions options = cluster_of(base, 2);
+  options.secure = PayloadSecurity::kEncrypt;  // copies are servers' words
   {
-    const auto cluster = start(cluster_of(base, 2));
+    const auto cluster = start(options);
     start_trainers(*cluster, job_file);
     wait_for(*cluster, "committed", 50);
     CHECK(cluster->stop().empty());  // the servers wait for the checkpoint
   }
   fs::remove_all(base + "/store-0");
-  const auto cluster = start(cluster_of(base, 2));
+  const auto cluster = start(options);
   // Known again, when both servers are there: with the round of its last snapshot.
   REQUIRE(eventually([&] {
     const auto jobs = status_of(cluster->servers()[0]).at("coordinator").at("jobs");
@@ -262,7 +264,7 @@ TEST_CASE("a job whose server 0 has lost its store is known from the copies, and
   CHECK(stopped >= 50);
   std::ifstream log(cluster->servers()[0].log_file);
   const std::string said{std::istreambuf_iterator<char>(log), {}};
-  CHECK(contains(said, "other servers have copies of the records of 1 job"));
+  CHECK(contains(said, "the registry in server 0's store lacks the records of 1 job"));
   const std::string path = folder + "/copied-round-" + std::to_string(stopped);
   const Outcome known = checkpoint({"restore", path, "--base-dir", base});
   CHECK(known.status == 1);

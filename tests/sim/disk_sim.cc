@@ -232,9 +232,16 @@ Status StoreSim::drop_job(JobId job) {
   return {};
 }
 
-Result<std::optional<JobRecord>> StoreSim::next_record(JobId after) const {
-  const auto next = disk_.jobs.upper_bound(after);
-  return next == disk_.jobs.end() ? std::nullopt : std::optional(next->second.record);
+Result<std::vector<JobId>> StoreSim::recorded() const {
+  std::vector<JobId> jobs;
+  for (const auto& [id, record] : disk_.jobs) jobs.push_back(id);
+  return jobs;
+}
+
+Result<JobRecord> StoreSim::record(JobId job) const {
+  const auto found = disk_.jobs.find(job);
+  if (found == disk_.jobs.end()) return fail(ErrorCode::kNotFound, "there is no such record");
+  return found->second.record;
 }
 
 Status StoreSim::save_all(std::span<const JobRecord> records) {

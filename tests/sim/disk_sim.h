@@ -92,7 +92,8 @@ class StoreSim final : public Store {
   Result<PinnedSnapshot> pin(JobId job, Round round) override;
   Status drop(JobId job, Round first, Round last) override;
   Status drop_job(JobId job) override;
-  Result<std::optional<JobRecord>> next_record(JobId after) const override;
+  Result<std::vector<JobId>> recorded() const override;
+  Result<JobRecord> record(JobId job) const override;
   Status save_all(std::span<const JobRecord> records) override;
   Status remove(JobId job) override;
   LargePartStore& large_parts() override { return large_parts_; }

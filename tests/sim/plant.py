@@ -131,12 +131,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "kOthersSnapshots",
-            "  if (store_ && m.round.value != 0) {\n",
-            "  for (const StoredJob& other : store_ ? store_->jobs() : std::vector<StoredJob>()) {\n"
-            "    if (BUG && m.round.value != 0)\n"
-            "      drop_stored(other.job, Round(0), Round(m.round.value - 1), [](const Status&) {});\n"
-            "  }\n"
-            "  if (store_ && m.round.value != 0) {\n",
+            "  if (!store_ || round.value == 0) return;\n",
+            "  if (!store_ || round.value == 0) return;\n"
+            "  for (const StoredJob& other : store_->jobs()) {\n"
+            "    if (BUG) drop_stored(other.job, Round(0), Round(round.value - 1), [](const Status&) {});\n"
+            "  }\n",
         ),
         (
             "kForgottenLoad",
@@ -176,12 +175,8 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  if (const auto known = jobs_.find(config.name); known != jobs_.end() && !BUG)\n    record.view",
         ),
     ],
-    "registry_search.cc": [
-        (
-            "kOldestRecord",
-            "  if (!first && newer(*record, at->second)) at",
-            "  if (!first && newer(*record, at->second) != BUG) at",
-        ),
+    "registry_copies.cc": [
+        ("kOldestRecord", "job == best->second && held > edition)", "job == best->second && (held > edition) != BUG)"),
     ],
     "coordinator_core.cc": [
         (
@@ -216,7 +211,7 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         (
             "kUnrecordedView",
             "    gathering.start = std::move(*start);  // and on in saved()\n",
-            "    if (BUG) ledger_.keeper.view_saved(true, true);\n"
+            "    if (BUG) ledger_.keeper.view_saved(true, true, now_ms);\n"
             "    if (BUG) return begin_opening(std::move(*start), now_ms);\n"
             "    gathering.start = std::move(*start);\n",
         ),

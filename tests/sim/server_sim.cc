@@ -57,7 +57,10 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
           [this](std::function<void()> event) { lane_says([event = std::move(event)](ControlJobs&) { event(); }); }),
       records_(
           *this, store_, {.drop_ns = world.scenario.disk_step_ns}, [](JobId) { return [] {}; },
-          [this](std::function<void()> event) { after(kMaxSayNs, std::move(event)); }),
+          [this](std::function<void()> event) {
+            if (index_ == 0) return after(kMaxSayNs, std::move(event));  // the coordinator's
+            lane_says([event = std::move(event)](ControlJobs&) { event(); });
+          }),
       checkpoints_(*this, store_, world.checkpoints, ShardIndex(index), world.scenario.disk_step_ns,
                    [this](const CheckpointDone& done) { lane_says([this, done](ControlJobs&) { send(done); }); }),
       jobs_(config_of(world.servers(), index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),
@@ -67,7 +70,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
     lanes_.push_back(std::make_unique<ServerLaneSim>(world, *this, LaneIndex(lane)));
     commands.push_back(lanes_.back().get());
   }
-  jobs_.start(std::move(commands), &snapshots_, &orders_);
+  jobs_.start(std::move(commands), &snapshots_, &orders_, &records_);
   if (index == 0) {
     begin_coordinator(*store_.records());
     coordinator_listener_ = std::make_unique<Listener>(
@@ -352,10 +355,11 @@ void ServerSim::begin_coordinator(std::vector<JobRecord> records) {
 }
 
 void ServerSim::adopt(std::vector<JobRecord> records) {
-  const auto write = [this, records] { return store_.save_all(records); };
-  records_.run(write, [this, records](const Status& saved) {
+  const auto save = [this, records = std::move(records)] { return store_.save_all(records); };
+  records_.run(save, [this](const Status& saved) {
+    if (!saved) return coordinator_->not_adopted(saved.error());
     coordinator_id_ = world_.fresh_incarnation();
-    begin_coordinator(saved ? records : std::vector<JobRecord>());
+    begin_coordinator(*store_.records());
   });
 }
 

@@ -280,7 +280,7 @@ TEST_CASE("a server that keeps no copies of the coordinator's records is found")
 }
 
 TEST_CASE("a coordinator without a registry that takes the oldest copies is found") {
-  CHECK(finds(Mutation::kOldestRecord, 742));
+  CHECK(finds(Mutation::kOldestRecord, 9218));
 }
 
 TEST_CASE("a reader that does not look at checksums is found") {

@@ -24,8 +24,8 @@ class CoordinatorOutput {
   virtual void save(const JobRecord& record) = 0;
   virtual void remove(JobId job) = 0;         // its record, if there is one
   virtual LargePartStore* large_parts() = 0;  // null: there is none
-  // The registry, which was empty, gets these records, all or none; then another core takes this one's place, as if the
-  // process had been started again. Later than this call.
+  // Saves these records in the registry, all or none, and reads all of it. Then another core takes this one's place, as
+  // in a process that was started again; else CoordinatorCore::not_adopted(). Later than this call.
   virtual void adopt(std::vector<JobRecord> records) = 0;
   // Runs other work on the disk, in the same order. Done is called later, as a message would come.
   using Work = std::function<Status()>;

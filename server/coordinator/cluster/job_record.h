@@ -23,9 +23,10 @@ struct JobFacts {
   JobId job;
   std::uint64_t chunk_elements = 0;
   std::uint32_t world_size = 1;
-  ViewId view;               // highest view ever given out: persisted before it is used
-  Round committed;           // last committed consistent snapshot; 0: none
-  bool initialised = false;  // a snapshot was ever committed
+  std::uint64_t edition = 0;  // counts its saves: of two copies the higher one is newer
+  ViewId view;                // highest view ever given out: persisted before it is used
+  Round committed;            // last committed consistent snapshot; 0: none
+  bool initialised = false;   // a snapshot was ever committed
   bool finished = false;
   // Node ranks of the last view, ascending; empty after a clean stop.
   std::vector<std::uint32_t> members;

@@ -18,6 +18,7 @@ void job_fields(auto& m, auto&& field) {
     layout.owners(m.owners);
   });
   field(m.world_size, TRIB_WIRE(WorldSize));
+  field(m.edition, TRIB_WIRE(Edition));
   field(m.view, TRIB_WIRE(View));
   field(m.committed, TRIB_WIRE(Committed));
   field(m.initialised, TRIB_WIRE(Initialised));

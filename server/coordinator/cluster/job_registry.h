@@ -2,7 +2,6 @@
 // the registry; the others have copies of it (docs/recovery.md).
 #pragma once
 
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -16,8 +15,8 @@ namespace tributary {
 class JobRegistry {
  public:
   virtual ~JobRegistry() = default;
-  // The record with the least job id after this one, if there is any.
-  virtual Result<std::optional<JobRecord>> next_record(JobId after) const = 0;
+  virtual Result<std::vector<JobId>> recorded() const = 0;  // jobs, ascending
+  virtual Result<JobRecord> record(JobId job) const = 0;    // kNotFound: there is none
   // All of them or, upon an error, none. Durable before it returns.
   virtual Status save_all(std::span<const JobRecord> records) = 0;
   virtual Status remove(JobId job) = 0;  // that record, if there is one
@@ -25,13 +24,14 @@ class JobRegistry {
 
   Status save(const JobRecord& record) { return save_all(std::span(&record, 1)); }
   Result<std::vector<JobRecord>> records() const {
+    const Result<std::vector<JobId>> jobs = recorded();
+    if (!jobs) return tl::unexpected(jobs.error());
     std::vector<JobRecord> records;
-    Result<std::optional<JobRecord>> next = next_record({});
-    while (next && *next) {
-      records.push_back(std::move(**next));
-      next = next_record(records.back().job);
+    for (const JobId job : *jobs) {
+      Result<JobRecord> one = record(job);
+      if (!one) return tl::unexpected(one.error());
+      records.push_back(std::move(*one));
     }
-    if (!next) return tl::unexpected(next.error());
     return records;
   }
 };

@@ -232,9 +232,16 @@ bool Peers::store(JobId job) const {
 }
 
 std::optional<Round> Peers::newest_stored(JobId job) const {
-  std::optional<Round> newest;
+  std::map<Round, std::size_t> rounds;  // on how many servers
+  std::size_t most = 0;
   for (const auto& [index, server] : servers_) {
-    for (const Round round : snapshots(index, job)) newest = std::max(newest, std::optional(round));
+    for (const Round round : snapshots(index, job)) most = std::max(most, ++rounds[round]);
+  }
+  std::optional<Round> newest;
+  std::size_t holders = 0;
+  for (const auto& [index, server] : servers_) holders += snapshots(index, job).empty() ? 0 : 1;
+  for (const auto& [round, on] : rounds) {
+    if (most < holders || on == holders) newest = round;  // ascending
   }
   return newest;
 }

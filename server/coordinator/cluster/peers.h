@@ -103,8 +103,9 @@ class Peers {
 
   // ---- What servers' stores have of jobs: as they said in their hello, and what happened since ----
   std::set<Round> snapshots(std::uint16_t server, JobId job) const;
-  bool store(JobId job) const;                          // does any?
-  std::optional<Round> newest_stored(JobId job) const;  // by any
+  bool store(JobId job) const;  // does any?
+  // The newest round that all servers have which have any of the job; else the newest of any.
+  std::optional<Round> newest_stored(JobId job) const;
   // kLimit: a server's store has as many jobs as a server can say that it has; another one would be one too many.
   Status room_for_another_job() const;
   std::set<JobId> stored_under(const std::string& job_name) const;  // with snapshots

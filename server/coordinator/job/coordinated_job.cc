@@ -96,8 +96,8 @@ std::string CoordinatedJob::waiting_for() const {
     for (const auto& [node, why] : std::get<GatheringJob>(phase_).refused) {
       missing += "; node " + std::to_string(node) + " was refused: " + why;
     }
-    if (missing.empty() && servers() != 0 && ledger_.context.search) {
-      add("all servers: the registry in server 0's store is empty, and they may have copies of it");
+    if (missing.empty() && servers() != 0 && ledger_.context.copies.searching()) {
+      add("records of jobs, which servers may have newer copies of");
     }
     if (missing.empty() && ledger_.keeper.saves()) add("the disk of the coordinator, which records the job");
   } else if (const OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
@@ -392,13 +392,14 @@ void CoordinatedJob::become_idle(BetweenViews between, std::uint64_t now_ms) {
 
 // ---- Peers come and go ----
 
-void CoordinatedJob::tell_again(const Peers::Server& server) {
-  ledger_.context.copy_to(record(), server);
+void CoordinatedJob::tell_again(const Peers::Server& server, std::uint64_t now_ms) {
   if (servers() == 0) return;
   const std::uint16_t shard = server.hello.shard.value;
   const auto tell = [&](const ControlMessage& message) { ledger_.context.output.send(server.peer, message); };
   if (const OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
-    if (!opening->ready.contains(shard)) tell(open_message(ledger_, opening->view, shard));
+    if (opening->ready.contains(shard)) return;
+    ledger_.context.copy_to(server, record(), now_ms);
+    tell(open_message(ledger_, opening->view, shard));
   } else if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
     running->tell_again(server);
   } else if (const StoppingView* stopping = std::get_if<StoppingView>(&phase_)) {

@@ -62,6 +62,11 @@ class CoordinatedJob {
   // ---- What it is ----
   const JobConfig& config() const { return ledger_.config(); }
   const JobRecord& record() const { return ledger_.record(); }
+  // As it is on the disk; null: it has none there, or not what record() is.
+  const JobRecord* saved_record() const {
+    const bool as_saved = ledger_.keeper.saved() && !ledger_.keeper.saves() && !removing();
+    return as_saved && record().job.value != 0 ? &record() : nullptr;
+  }
   std::string in_words() const { return ledger_.in_words(); }
   std::set<JobId> ids() const { return ledger_.keeper.ids(); }  // its own and those of older trainings of its name
   bool knows(JobId id) const { return ledger_.keeper.knows(id); }
@@ -146,7 +151,7 @@ class CoordinatedJob {
   // A server is met, the first time or again.
   void on(const ServerHello& hello, bool known, std::uint64_t now_ms);
   // Repeats messages that may be lost with the peer's old connection; it takes each of them twice.
-  void tell_again(const Peers::Server& server);
+  void tell_again(const Peers::Server& server, std::uint64_t now_ms);
   void tell_again(std::uint64_t worker);
   void server_lost(std::uint16_t server, const std::string& reason, std::uint64_t now_ms);
   void worker_lost(std::uint64_t worker, const std::string& reason, std::uint64_t now_ms);

@@ -127,7 +127,8 @@ bool CoordinatedJob::complete(std::uint64_t now_ms) const {
   const CoordinatorContext& context = ledger_.context;
   if (!gathering || context.draining || ledger_.keeper.saves()) return false;
   if (!gathered(gathering->members, ledger_.awaited, config(), ledger_.nodes, now_ms)) return false;
-  return servers() == 0 || (!context.search && context.peers.all_servers() && gathering->between.asked.empty());
+  return servers() == 0 ||
+         (!context.copies.searching() && context.peers.all_servers() && gathering->between.asked.empty());
 }
 
 void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {
@@ -162,7 +163,7 @@ void CoordinatedJob::saved(const Status& status, std::uint64_t now_ms) {
   }
   GatheringJob* gathering = std::get_if<GatheringJob>(&phase_);
   std::optional<ViewStart> start = gathering ? std::exchange(gathering->start, std::nullopt) : std::nullopt;
-  ledger_.keeper.view_saved(status.has_value(), start.has_value());
+  ledger_.keeper.view_saved(status.has_value(), start.has_value(), now_ms);
   if (!start) return look_at_kept(now_ms);
   if (status) return begin_opening(std::move(*start), now_ms);
   // Room on the disk may come back; nobody's place is lost until then.

@@ -15,6 +15,7 @@ constexpr std::uint64_t kSaveRetryMs = 1'000;  // a record that could not be sav
 JobRecordKeeper::JobRecordKeeper(CoordinatorContext& context, const std::string& name, JobRecord record,
                                  std::set<JobId> older)
     : context_(context), name_(name), record_(std::move(record)), older_(std::move(older)) {
+  edition_ = record_.edition;
   began_ = record_.view_nodes;  // or it was given up: who cannot know drops what nodes have kept
 }
 
@@ -93,16 +94,17 @@ void JobRecordKeeper::save_view(const ViewStart& start, const JobMembers& member
   record_.owners = std::move(chunks.owners);
   tried_ = record_.view;
   opening_ = std::exchange(record_, *std::exchange(before_, std::nullopt));
+  opening_->edition = ++edition_;
   saving_ = true;
   context_.output.save(*opening_);
 }
 
-void JobRecordKeeper::view_saved(bool saved, bool opens) {
+void JobRecordKeeper::view_saved(bool saved, bool opens, std::uint64_t now_ms) {
   saving_ = false;
   JobRecord opening = *std::exchange(opening_, std::nullopt);
   if (saved && (opens || record_.job.value == 0)) {
     record_ = std::move(opening);
-    context_.copy(record_);
+    if (opens) context_.copy(record_, now_ms);
   } else if (saved && state_ == State::kSaved) {
     state_ = State::kUnsaved;  // the disk has a view that nobody will hear of: servers keep state of the one before
   }
@@ -163,6 +165,7 @@ void JobRecordKeeper::save() {
   if (state_ == State::kSaved) state_ = State::kUnsaved;
   changed_ = saving_;
   if (std::exchange(saving_, true)) return;
+  record_.edition = ++edition_;
   context_.output.save(record_);
 }
 
@@ -183,8 +186,8 @@ bool JobRecordKeeper::saved(const Status& status, std::uint64_t now_ms) {
   }
   if (before == State::kFailing) context_.output.log("the record of " + in_words() + " is saved again");
   drop_parts();
-  context_.copy(record_);
   if (!std::exchange(commit_untold_, false)) return false;
+  context_.copy(record_, now_ms);
   context_.peers.forget_snapshots(record_.job, [&](Round older) { return older < record_.committed; });
   return true;
 }

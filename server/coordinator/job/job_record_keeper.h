@@ -55,7 +55,7 @@ class JobRecordKeeper {
   void save_view(const ViewStart& start, const JobMembers& members, DealtChunks chunks);
   bool saves_view() const { return opening_.has_value(); }
   // opens: it is still wanted.
-  void view_saved(bool saved, bool opens);
+  void view_saved(bool saved, bool opens, std::uint64_t now_ms);
   // REQUIRES: the view's record is saved.
   void view_opens(const ViewStart& start, const JobMembers& members);
   void view_runs(const ViewStart& start);
@@ -112,6 +112,7 @@ class JobRecordKeeper {
   JobRecord record_;
   std::optional<JobRecord> before_;   // while a view's record is made: the one before it
   std::optional<JobRecord> opening_;  // that record, while it is being saved
+  std::uint64_t edition_ = 0;         // of the newest that was to be saved
   ViewId tried_;                      // of the newest of those: a disk that failed may have it
   std::set<JobId> older_;
   ViewNodes began_;  // record_.view_nodes of the last view that was not given up opening

@@ -8,35 +8,37 @@
 namespace tributary {
 namespace {
 
-bool keeps_copies(const Peers::Server& server) {
-  return server.alive && server.hello.store && server.hello.shard != ShardIndex(0);
-}
-
 // Nothing: it is too large for a message.
-std::optional<JobRecordCopy> copy_of(const JobRecord& record, CoordinatorOutput& output) {
+std::optional<JobRecordCopy> copy_of(const JobRecord& record, CoordinatorContext& context) {
   const std::string sealed = records::seal(record);
   const auto bytes = std::as_bytes(std::span(sealed));
-  if (bytes.size() <= kMaxRecordCopy) return JobRecordCopy{record.job, {bytes.begin(), bytes.end()}};
-  output.log("the record of job id " + std::to_string(record.job.value) + " has " +
-                 bytes_in_words(static_cast<double>(bytes.size())) + ", over the " +
-                 bytes_in_words(static_cast<double>(kMaxRecordCopy)) + " of a message: only server 0's store has it",
-             LogLevel::kWarning);
+  if (bytes.size() <= kMaxRecordCopy) return JobRecordCopy{record.job, record.edition, {bytes.begin(), bytes.end()}};
+  if (context.refusals.is_news(PeerId(), ErrorCode::kLimit, "copy " + std::to_string(record.job.value))) {
+    context.output.log("the record of job id " + std::to_string(record.job.value) + " has " +
+                           bytes_in_words(static_cast<double>(bytes.size())) + ", over the " +
+                           bytes_in_words(static_cast<double>(kMaxRecordCopy)) +
+                           " of a message: only server 0's store has it",
+                       LogLevel::kWarning);
+  }
   return std::nullopt;
 }
 
 }  // namespace
 
-void CoordinatorContext::copy(const JobRecord& record) {
-  if (peers.servers().size() < 2) return;
-  const auto copy = copy_of(record, output);
-  for (const auto& [index, server] : peers.servers()) {
-    if (copy && keeps_copies(server)) output.send(server.peer, *copy);
-  }
+void CoordinatorContext::copy_to(const Peers::Server& server, const JobRecord& record, std::uint64_t now_ms) {
+  if (record.job.value == 0 || !keeps_copies(server)) return;
+  if (const auto copy = copy_of(record, *this)) output.send(server.peer, *copy);
+  copies.sent(server.hello.shard.value, record, now_ms);
 }
 
-void CoordinatorContext::copy_to(const JobRecord& record, const Peers::Server& server) {
-  if (!keeps_copies(server) || record.job.value == 0) return;
-  if (const auto copy = copy_of(record, output)) output.send(server.peer, *copy);
+void CoordinatorContext::copy(const JobRecord& record, std::uint64_t now_ms) {
+  std::optional<JobRecordCopy> copy;  // made once, if there is anybody to have it
+  for (const auto& [index, server] : peers.servers()) {
+    if (!keeps_copies(server)) continue;
+    if (!copy && !(copy = copy_of(record, *this))) return;
+    output.send(server.peer, *copy);
+    copies.sent(index, record, now_ms);
+  }
 }
 
 }  // namespace tributary

@@ -2,13 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <set>
 
 #include "server/coordinator/cluster/coordinator_output.h"
 #include "server/coordinator/cluster/peers.h"
 #include "server/coordinator/cluster/refusal_log.h"
-#include "server/coordinator/cluster/registry_search.h"
+#include "server/coordinator/cluster/registry_copies.h"
 #include "server/coordinator/orders/checkpoints.h"
 #include "server/coordinator/orders/large_parts.h"
 
@@ -25,10 +24,12 @@ struct CoordinatorOptions {
 };
 
 struct CoordinatorContext {
-  CoordinatorContext(const CoordinatorOptions& given, CoordinatorOutput& out, CheckpointJobs& jobs)
+  CoordinatorContext(const CoordinatorOptions& given, const std::vector<JobRecord>& registry, CoordinatorOutput& out,
+                     CheckpointJobs& jobs)
       : options(given),
         output(out),
         peers(given.servers, given.peer_timeout_ms),
+        copies(registry, given.servers > 1),
         checkpoints(peers, out, jobs),
         parts(out, peers, [&jobs](JobId job, std::uint64_t now_ms) { jobs.part_is_there(job, now_ms); }) {}
   CoordinatorContext(const CoordinatorContext&) = delete;
@@ -42,9 +43,13 @@ struct CoordinatorContext {
   void send_worker(std::uint64_t incarnation, const ControlMessage& message) {
     if (const Peers::Worker* worker = peers.worker(incarnation)) output.send(worker->peer, message);
   }
-  // Sends a record that is saved to the servers that keep copies: all but server 0, whose store has the registry.
-  void copy(const JobRecord& record);
-  void copy_to(const JobRecord& record, const Peers::Server& server);  // to that one, if it keeps copies
+  // Whether it has a store. Server 0's has the registry itself.
+  static bool keeps_copies(const Peers::Server& server) {
+    return server.alive && server.hello.store && server.hello.shard != ShardIndex(0);
+  }
+  // Sends a saved record to a server that keeps copies, before what comes after it; and to all that do.
+  void copy_to(const Peers::Server& server, const JobRecord& record, std::uint64_t now_ms);
+  void copy(const JobRecord& record, std::uint64_t now_ms);
   // The job's record goes, then what belongs to it (CoordinatorCore::removed()).
   void remove(JobId job) {
     if (removing.insert(job).second) output.remove(job);
@@ -58,13 +63,12 @@ struct CoordinatorContext {
   const CoordinatorOptions options;
   CoordinatorOutput& output;
   Peers peers;
+  RegistryCopies copies;
   Checkpoints checkpoints;
   LargeParts parts;
   RefusalLog refusals;
   std::set<JobId> removing;  // whose records are being removed
   bool draining = false;
-  // For records, as the registry is empty. Until it is over no job begins that has its state on servers.
-  std::optional<RegistrySearch> search;
 };
 
 }  // namespace tributary

@@ -78,7 +78,7 @@ struct FakeOrders final : StoreOrders {
 struct Server final : ControlJobsOutput {
   explicit Server(const ServerConfig& with = {})
       : jobs(with, &store, quiet_logger(), static_cast<ControlJobsOutput&>(*this)) {
-    jobs.start({&lane}, &snapshots, &orders);
+    jobs.start({&lane}, &snapshots, &orders, &records);
   }
   void send(ControlMessage message) override { sent.push_back(std::move(message)); }
   void send_or_drop(const ControlMessage& message) override { sent.push_back(message); }
@@ -126,7 +126,7 @@ struct Server final : ControlJobsOutput {
   FakeSnapshots snapshots;
   sim::Disk disk;
   sim::StoreSim store{disk, true};
-  FakeOrders orders;
+  FakeOrders orders, records;
   std::vector<ControlMessage> sent;
   ControlJobs jobs;
 };

@@ -55,15 +55,18 @@ struct SmallServer {
           },
           [](const std::string&) {});
     }
-    if (store) {
-      store_thread = std::make_unique<StoreThread>(
-          *store, [this](std::function<void()> event) { control->post(std::move(event)); }, [](const std::string&) {});
+    for (std::unique_ptr<StoreThread>* thread : {&store_thread, &record_thread}) {
+      if (!store) break;
+      *thread = std::make_unique<StoreThread>(
+          "store", *store, [this](std::function<void()> event) { control->post(std::move(event)); },
+          [](const std::string&) {});
     }
-    control->start(pointers, snapshotter.get(), store_thread.get());
+    control->start(pointers, snapshotter.get(), store_thread.get(), record_thread.get());
   }
   ~SmallServer() {
     control->stop();
     store_thread.reset();
+    record_thread.reset();
     for (const auto& lane : lanes) lane->stop();
     snapshotter.reset();
   }
@@ -71,7 +74,7 @@ struct SmallServer {
   std::unique_ptr<Control> control;
   std::vector<std::unique_ptr<Lane>> lanes;
   std::unique_ptr<Snapshotter> snapshotter;
-  std::unique_ptr<StoreThread> store_thread;
+  std::unique_ptr<StoreThread> store_thread, record_thread;
 };
 
 std::string job_text(const std::string& optimizer = "sgd") {

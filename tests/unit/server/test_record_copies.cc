@@ -14,13 +14,14 @@ JobRecord record_of(std::uint64_t job, std::uint32_t view) {
   record.chunk_elements = 1024;
   record.owners = {ChunkOwner{}};
   record.view = ViewId(view);
+  record.edition = view;
   return record;
 }
 
 JobRecordCopy copy_of(const JobRecord& record) {
   const std::string sealed = records::seal(record);
   const auto bytes = std::as_bytes(std::span(sealed));
-  return {record.job, {bytes.begin(), bytes.end()}};
+  return {record.job, record.edition, {bytes.begin(), bytes.end()}};
 }
 
 ServerConfig second_server() {
@@ -44,7 +45,7 @@ TEST_CASE("a view opens when the copy of its record is saved") {
   server.jobs.on(open_on(server, 3));
   server.jobs.lane_opened(JobId(7), ViewId(3), {});
   CHECK(server.take<ShardReady>().empty());
-  server.orders.carry_out();
+  server.records.carry_out();
   const auto ready = server.take<ShardReady>();
   REQUIRE(ready.size() == 1);
   CHECK(ready[0].ok);
@@ -58,45 +59,60 @@ TEST_CASE("a view opens although the copy cannot be saved") {
   server.jobs.on(copy_of(record_of(7, 3)));
   server.jobs.on(open_on(server, 3));
   server.jobs.lane_opened(JobId(7), ViewId(3), {});
-  server.orders.carry_out();
+  server.records.carry_out();
   const auto ready = server.take<ShardReady>();
   REQUIRE(ready.size() == 1);
   CHECK(ready[0].ok);
   CHECK_FALSE(server.disk.jobs.contains(JobId(7)));
 }
 
-TEST_CASE("a coordinator gets the copies one after the other, and hears that there are no more") {
+TEST_CASE("snapshots before a committed one go when the copy of the record is saved") {
   Server server(second_server());
-  const auto says_that_it_has_some = [&] {
+  server.jobs.on(copy_of(record_of(7, 3)));
+  server.jobs.on(SnapshotCommit{JobId(7), Round(5)});
+  CHECK(server.orders.work.empty());
+  server.records.carry_out();
+  CHECK(server.orders.work.size() == 1);
+  server.jobs.on(SnapshotCommit{JobId(7), Round(6)});
+  CHECK(server.orders.work.size() == 2);
+}
+
+TEST_CASE("a coordinator hears of copies that are saved, and gets those that it asks for") {
+  Server server(second_server());
+  const auto held = [&](ControlJobs& jobs) {
     ServerHello hello;
-    server.jobs.describe(hello);
-    return hello.records;
+    jobs.describe(hello);
+    return hello.copies;
   };
-  CHECK_FALSE(says_that_it_has_some());
+  CHECK(held(server.jobs).empty());
   server.jobs.on(copy_of(record_of(9, 1)));
   server.jobs.on(copy_of(record_of(7, 3)));
-  server.orders.carry_out();
-  CHECK(says_that_it_has_some());
-  std::vector<JobId> got;
-  for (JobId after;;) {
-    server.jobs.on(WantRecord{after});
-    server.orders.carry_out();
-    const auto copies = server.take<JobRecordCopy>();
-    REQUIRE(copies.size() == 1);
-    after = copies[0].job;
-    if (after.value == 0) break;
-    got.push_back(after);
-    const auto& bytes = copies[0].record;
-    const auto record = records::unseal_job({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "the copy");
-    REQUIRE(record);
-    CHECK(record->job == after);
-  }
-  CHECK(got == std::vector<JobId>{JobId(7), JobId(9)});
+  CHECK(held(server.jobs).empty());
+  server.records.carry_out();
+  const std::vector<HeldRecord> both = {{JobId(7), 3}, {JobId(9), 1}};
+  CHECK(held(server.jobs) == both);
+  CHECK(server.take<HeldRecord>() == std::vector<HeldRecord>{{JobId(9), 1}, {JobId(7), 3}});
+  server.jobs.on(WantRecord{JobId(7)});
+  server.records.carry_out();
+  const auto copies = server.take<JobRecordCopy>();
+  REQUIRE(copies.size() == 1);
+  const auto& bytes = copies[0].record;
+  const auto record = records::unseal_job({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "the copy");
+  REQUIRE(record);
+  CHECK(record->view == ViewId(3));
+  // One that is not there is empty: another server may have it.
+  server.jobs.on(WantRecord{JobId(8)});
+  server.records.carry_out();
+  const auto none = server.take<JobRecordCopy>();
+  REQUIRE(none.size() == 1);
+  CHECK(none[0].job == JobId(8));
+  CHECK(none[0].record.empty());
   // A process that was started again has them, too.
   ControlJobs again(second_server(), &server.store, quiet_logger(), static_cast<ControlJobsOutput&>(server));
-  ServerHello hello;
-  again.describe(hello);
-  CHECK(hello.records);
+  CHECK(held(again) == both);
+  // Server 0's are the registry.
+  ControlJobs first(ServerConfig(), &server.store, quiet_logger(), static_cast<ControlJobsOutput&>(server));
+  CHECK(held(first).empty());
 }
 
 TEST_CASE("a job that is gone leaves no copy, but server 0's store has the registry itself") {
@@ -104,17 +120,21 @@ TEST_CASE("a job that is gone leaves no copy, but server 0's store has the regis
     ServerConfig config = second_server();
     config.index = index;
     Server server(config);
-    REQUIRE(server.store.save(record_of(7, 3)));
-    server.jobs.forget(JobId(7));
-    server.orders.carry_out();
-    CHECK(server.disk.jobs.contains(JobId(7)) == (index == 0));
+    server.disk.jobs[JobId(7)].record = record_of(7, 3);
+    server.jobs.on(copy_of(record_of(8, 3)));
+    server.records.carry_out();
+    server.jobs.forget(JobId(8));
+    server.jobs.forget(JobId(7));  // it does not know of that one
+    server.records.carry_out();
+    CHECK_FALSE(server.disk.jobs.contains(JobId(8)));
+    CHECK(server.disk.jobs.contains(JobId(7)));
   }
 }
 
 TEST_CASE("nonsense in place of a record is not saved") {
   Server server(second_server());
-  server.jobs.on(JobRecordCopy{JobId(7), std::vector<std::byte>(100)});
-  server.orders.carry_out();
+  server.jobs.on(JobRecordCopy{JobId(7), 1, std::vector<std::byte>(100)});
+  server.records.carry_out();
   CHECK(server.disk.jobs.empty());
   server.open(1);
   CHECK(server.take<ShardReady>().size() == 1);

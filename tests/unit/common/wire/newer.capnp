@@ -69,9 +69,10 @@ struct ControlMessage {
     peerAddresses @40 :AnyPointer;
     jobRecordCopy @41 :AnyPointer;
     wantRecord @42 :AnyPointer;
-    praise @43 :StopRequest;
+    heldRecord @43 :AnyPointer;
+    praise @44 :StopRequest;
   }
-  sent @44 :UInt64;
+  sent @45 :UInt64;
 }
 
 struct AttachMessage {

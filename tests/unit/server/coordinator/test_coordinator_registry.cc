@@ -1,6 +1,5 @@
 // Copies of the registry on servers, and a coordinator that has lost it (docs/recovery.md, "The registry").
 #include "server/coordinator/cluster/job_record_seal.h"
-#include "server/coordinator/cluster/registry_search.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 
 namespace tributary::coordinator_registry_test {
@@ -11,7 +10,7 @@ using namespace testing;
 JobRecordCopy copy_of(const JobRecord& record) {
   const std::string sealed = records::seal(record);
   const auto bytes = std::as_bytes(std::span(sealed));
-  return {record.job, {bytes.begin(), bytes.end()}};
+  return {record.job, record.edition, {bytes.begin(), bytes.end()}};
 }
 
 JobRecord record_in(const JobRecordCopy& copy) {
@@ -22,32 +21,45 @@ JobRecord record_in(const JobRecordCopy& copy) {
 }
 
 // As a job's that has run on two servers.
-JobRecord known(std::uint32_t view, std::uint64_t committed, std::uint64_t job = 30) {
+JobRecord known(std::uint64_t edition, std::uint64_t committed, std::uint64_t job = 30,
+                const std::string& name = "mnist") {
   Cluster cluster;
   cluster.everybody(1);
-  cluster.run(1);
-  JobRecord record = cluster.record();
+  JoinOptions options;
+  options.job = name;
+  cluster.run(1, options);
+  JobRecord record = cluster.record(name);
   record.job = JobId(job);
-  record.view = ViewId(view);
+  record.view = ViewId(3);
+  record.edition = edition;
   record.committed = Round(committed);
   record.initialised = committed != 0;
   return record;
 }
 
 struct Searching : Cluster {
-  explicit Searching(std::uint16_t servers = 3) : Cluster(servers) {}
-  void server_with(std::uint16_t index, bool records, std::vector<StoredJob> stored = {}) {
+  explicit Searching(std::uint16_t servers = 3, std::vector<JobRecord> begun = {})
+      : Cluster(servers, std::move(begun)) {}
+  void server_with(std::uint16_t index, std::vector<HeldRecord> copies, std::vector<StoredJob> stored = {}) {
     ServerHello hello = hello_of(index);
-    hello.records = records;
+    hello.copies = std::move(copies);
     hello.stored = std::move(stored);
     say(server_peer(index), hello);
   }
-  std::optional<JobId> asked(std::uint16_t index) {
-    const auto questions = to<WantRecord>(server_peer(index));
+  // The job that the only question is about, and whom it goes to.
+  std::pair<std::uint16_t, std::uint64_t> asked() {
+    std::vector<std::pair<std::uint16_t, std::uint64_t>> questions;
+    for (const auto& [to, message] : sent) {
+      const auto* want = std::get_if<WantRecord>(&message);
+      if (want) questions.emplace_back(static_cast<std::uint16_t>(to.value - server_peer(0).value), want->job.value);
+    }
     sent.clear();
-    return questions.empty() ? std::nullopt : std::optional(questions.back().after);
+    return questions.size() == 1 ? questions[0] : std::pair<std::uint16_t, std::uint64_t>(99, questions.size());
   }
+  bool asks_nobody() { return asked() == std::pair<std::uint16_t, std::uint64_t>(99, 0); }
 };
+
+using Question = std::pair<std::uint16_t, std::uint64_t>;
 
 }  // namespace
 
@@ -66,14 +78,17 @@ TEST_CASE("servers but server 0 get a copy of the record before a view opens, an
     }
     return std::optional<JobRecordCopy>();
   };
-  CHECK(cluster.to<JobRecordCopy>(server_peer(0)).empty());
+  std::uint64_t edition = 0;
   for (const std::uint16_t server : {1, 2}) {
     const auto copy = before(server_peer(server), OpenJob{});
     REQUIRE(copy);
     CHECK(copy->job == cluster.open().job);
     CHECK(record_in(*copy).view == cluster.open().view);
     CHECK(record_in(*copy).owners == cluster.open().owners);
+    CHECK(record_in(*copy).edition == copy->edition);
+    edition = copy->edition;
   }
+  CHECK(cluster.to<JobRecordCopy>(server_peer(0)).empty());
   cluster.all_ready();
   cluster.pass(20'000, 1, {}, 3);
   const auto at = cluster.to<SnapshotAt>(server_peer(0));
@@ -82,107 +97,173 @@ TEST_CASE("servers but server 0 get a copy of the record before a view opens, an
   cluster.all_done(at[0].round.value);
   const auto copy = before(server_peer(2), SnapshotCommit{});
   REQUIRE(copy);
+  CHECK(copy->edition > edition);
   CHECK(record_in(*copy).committed == at[0].round);
   CHECK(cluster.to<JobRecordCopy>(server_peer(0)).empty());
 }
 
-TEST_CASE("an empty registry is looked for on all servers, and the newest record of each job counts") {
+TEST_CASE("a server that lacks copies gets them after a while, and until it has acknowledged them") {
+  const JobRecord first = known(5, 10), second = known(9, 20, 40, "other");
+  Searching cluster(2, {first, second});
+  cluster.server_with(0, {});
+  cluster.server_with(1, {{JobId(30), 5}, {JobId(40), 8}});
+  cluster.pass(1000, 0);
+  const auto copies = cluster.to<JobRecordCopy>(server_peer(1));
+  REQUIRE(copies.size() == 1);
+  CHECK(copies[0].job == JobId(40));
+  CHECK(copies[0].edition == 9);
+  cluster.sent.clear();
+  cluster.pass(9000, 0);
+  CHECK(cluster.to<JobRecordCopy>(server_peer(1)).empty());
+  cluster.pass(2000, 0);
+  CHECK(cluster.to<JobRecordCopy>(server_peer(1)).size() == 1);
+  cluster.say(server_peer(1), HeldRecord{JobId(40), 9});
+  cluster.sent.clear();
+  cluster.pass(30'000, 0);
+  CHECK(cluster.to<JobRecordCopy>(server_peer(1)).empty());
+  CHECK(cluster.to<JobRecordCopy>(server_peer(0)).empty());
+  // Another process on an empty disk.
+  ServerHello hello = cluster.hello_of(1);
+  hello.incarnation = 77;
+  cluster.pass(20'000, 0, {server_peer(1)});
+  cluster.say(PeerId(7777), hello);
+  cluster.sent.clear();
+  cluster.tick(cluster.now + 1000);
+  CHECK(cluster.to<JobRecordCopy>(PeerId(7777)).size() == 2);
+}
+
+TEST_CASE("a registry that is lost comes from the servers: of each job the newest copy") {
   Searching cluster;
-  const JobRecord old = known(4, 20), newer = known(5, 10), other = known(2, 7, 40);
-  cluster.server_with(0, false);
-  cluster.server_with(1, true);
-  CHECK(cluster.asked(1) == JobId(0));
+  const JobRecord old = known(4, 10), newer = known(5, 20), other = known(2, 7, 40, "other");
+  cluster.server_with(0, {});
+  cluster.server_with(1, {{JobId(30), 4}, {JobId(40), 2}});
+  CHECK(cluster.asks_nobody());  // server 2 may have newer ones
   cluster.worker(0);
   cluster.join(0, {});
-  cluster.server_with(2, true);
-  CHECK(cluster.asked(2) == JobId(0));
-  cluster.say(server_peer(1), copy_of(newer));
-  CHECK(cluster.asked(1) == JobId(30));
-  cluster.say(server_peer(1), copy_of(other));
-  CHECK(cluster.asked(1) == JobId(40));
-  cluster.say(server_peer(2), copy_of(old));
-  CHECK(cluster.asked(2) == JobId(30));
-  cluster.say(server_peer(2), copy_of(old));  // a repeated question was answered twice
-  CHECK_FALSE(cluster.asked(2));
-  cluster.say(server_peer(1), JobRecordCopy{});
+  cluster.server_with(2, {{JobId(30), 5}});
+  CHECK(cluster.asked() == Question(2, 30));
+  CHECK(cluster.job().waiting_for.find("newer copies") != std::string::npos);
+  cluster.say(server_peer(1), copy_of(old));  // nobody asked
+  CHECK(cluster.asks_nobody());
+  cluster.say(server_peer(2), copy_of(newer));
+  CHECK(cluster.asked() == Question(1, 40));
   CHECK_FALSE(cluster.adopted);
-  CHECK_FALSE(cluster.last_open);
-  CHECK(cluster.job().waiting_for.find("registry in server 0's store is empty") != std::string::npos);
-  cluster.say(server_peer(2), JobRecordCopy{});
+  cluster.say(server_peer(1), copy_of(other));
   REQUIRE(cluster.adopted);
   REQUIRE(cluster.adopted->size() == 2);
-  CHECK((*cluster.adopted)[0].view == ViewId(5));
-  CHECK((*cluster.adopted)[0].committed == Round(10));
+  CHECK((*cluster.adopted)[0].committed == Round(20));
+  CHECK((*cluster.adopted)[0].view > newer.view.next());  // no number of a lost view comes again
+  CHECK((*cluster.adopted)[0].edition > newer.edition);
   CHECK((*cluster.adopted)[1].job == JobId(40));
-  // Until it begins anew with them, nothing begins.
-  cluster.adopted.reset();
-  cluster.tick(cluster.now + 5000);
   CHECK_FALSE(cluster.last_open);
+  // Nothing begins until it begins anew with them; what cannot be saved is tried again.
+  cluster.adopted.reset();
+  cluster.pass(3000, 0);
   CHECK_FALSE(cluster.adopted);
+  cluster.core.not_adopted({ErrorCode::kStore, "the disk is full"});
+  CHECK(cluster.errors.back().find("the disk is full") != std::string::npos);
+  cluster.pass(2000, 0);
+  REQUIRE(cluster.adopted);
+  CHECK(cluster.adopted->size() == 2);
+  CHECK_FALSE(cluster.last_open);
+}
+
+TEST_CASE("a registry that is older than its copies, as a disk of last week's, gets those of jobs that it knows") {
+  const JobRecord old = known(4, 10);
+  Searching cluster(2, {old});
+  cluster.server_with(0, {});
+  SUBCASE("a newer one") {
+    cluster.server_with(1, {{JobId(30), 6}, {JobId(99), 3}});
+    CHECK(cluster.asked() == Question(1, 30));
+    cluster.say(server_peer(1), copy_of(known(6, 30)));
+    REQUIRE(cluster.adopted);
+    REQUIRE(cluster.adopted->size() == 1);
+    CHECK((*cluster.adopted)[0].committed == Round(30));
+  }
+  SUBCASE("not the same") {
+    cluster.server_with(1, {{JobId(30), 4}});
+    CHECK(cluster.asks_nobody());
+    cluster.worker(0);
+    cluster.join(0, {});
+    CHECK_FALSE(cluster.to<ControlError>(worker_peer(0)).empty());  // the search is over: the snapshot is missed
+  }
 }
 
 TEST_CASE("in a cluster of which nobody has records jobs begin when all servers are there") {
   Searching cluster;
   cluster.worker(0);
-  cluster.server_with(0, false);
-  cluster.server_with(1, false);
+  cluster.server_with(0, {});
+  cluster.server_with(1, {});
   cluster.join(0, {});
   CHECK_FALSE(cluster.last_open);
-  cluster.server_with(2, true);
-  CHECK_FALSE(cluster.last_open);
-  cluster.say(server_peer(2), JobRecordCopy{});
+  cluster.server_with(2, {});
   CHECK(cluster.last_open);
   CHECK_FALSE(cluster.adopted);
 }
 
-TEST_CASE("a question is repeated, and a server that is lost is asked again when it is back") {
-  Searching cluster(2);
-  cluster.server_with(0, false);
-  cluster.server_with(1, true);
-  CHECK(cluster.asked(1) == JobId(0));
-  cluster.pass(2000, 0);
-  CHECK(cluster.asked(1) == JobId(0));
+TEST_CASE("a question is repeated, and goes to a server that is back, or to another one") {
+  Searching cluster;
+  cluster.server_with(0, {});
+  cluster.server_with(1, {{JobId(30), 4}});
+  cluster.server_with(2, {{JobId(30), 4}});
+  CHECK(cluster.asked() == Question(1, 30));
+  cluster.pass(12'000, 0);
+  CHECK(cluster.asked() == Question(1, 30));
   cluster.pass(20'000, 0, {server_peer(1)});
   cluster.sent.clear();
   cluster.pass(20'000, 0, {server_peer(1)});
-  CHECK_FALSE(cluster.asked(1));
-  CHECK_FALSE(cluster.adopted);
-  cluster.server_with(1, true);
-  CHECK(cluster.asked(1) == JobId(0));
-  cluster.say(server_peer(1), copy_of(known(3, 9)));
-  cluster.say(server_peer(1), JobRecordCopy{});
+  CHECK(cluster.asks_nobody());
+  SUBCASE("with it") {
+    cluster.server_with(1, {{JobId(30), 4}});
+  }
+  SUBCASE("without") {
+    cluster.server_with(1, {});
+  }
+  const auto [server, job] = cluster.asked();
+  CHECK(job == 30);
+  cluster.say(server_peer(server), copy_of(known(4, 9)));
   REQUIRE(cluster.adopted);
 }
 
-TEST_CASE("a damaged copy is left out") {
-  Searching cluster(2);
-  cluster.server_with(0, false);
-  cluster.server_with(1, true);
-  JobRecordCopy damaged = copy_of(known(3, 9));
-  damaged.record.back() ^= std::byte{1};
-  cluster.sent.clear();
+TEST_CASE("a copy that cannot be read is left out for an older one") {
+  Searching cluster;
+  cluster.server_with(0, {});
+  cluster.server_with(1, {{JobId(30), 6}});
+  cluster.server_with(2, {{JobId(30), 5}});
+  CHECK(cluster.asked() == Question(1, 30));
+  JobRecordCopy damaged = copy_of(known(6, 9));
+  SUBCASE("damaged") {
+    damaged.record.back() ^= std::byte{1};
+  }
+  SUBCASE("the server cannot read it") {
+    damaged.record.clear();
+  }
+  SUBCASE("of another job") {
+    damaged = copy_of(known(6, 9, 31));
+    damaged.job = JobId(30);
+  }
   cluster.say(server_peer(1), damaged);
-  CHECK(cluster.asked(1) == JobId(30));
-  REQUIRE(!cluster.warnings.empty());
-  CHECK(cluster.warnings.back().find("server 1's copy of the record of job id 30 is damaged") != std::string::npos);
-  cluster.say(server_peer(1), copy_of(known(2, 5, 31)));
-  cluster.say(server_peer(1), JobRecordCopy{});
+  CHECK(cluster.warnings.back().find("server 1's copy of the record of job id 30 is") != std::string::npos);
+  CHECK(cluster.asked() == Question(2, 30));
+  cluster.say(server_peer(2), copy_of(known(5, 8)));
   REQUIRE(cluster.adopted);
-  REQUIRE(cluster.adopted->size() == 1);
-  CHECK((*cluster.adopted)[0].job == JobId(31));
+  CHECK((*cluster.adopted)[0].committed == Round(8));
 }
 
 TEST_CASE("a copy that is older than the job's first snapshot does not let it begin anew") {
-  Searching cluster(2);
-  cluster.server_with(0, false);
-  cluster.server_with(1, true, {{JobId(30), "mnist", 1, {Round(8)}}});
+  const std::vector<StoredJob> first = {{JobId(30), "mnist", 1, {Round(8)}}},
+                               more = {{JobId(30), "mnist", 1, {Round(8), Round(16)}}};
+  Searching cluster;
+  cluster.server_with(0, {});
+  cluster.server_with(1, {{JobId(30), 1}}, first);
+  cluster.server_with(2, {}, more);
   cluster.say(server_peer(1), copy_of(known(1, 0)));
-  cluster.say(server_peer(1), JobRecordCopy{});
   REQUIRE(cluster.adopted);
-  REQUIRE(cluster.adopted->size() == 1);
-  Cluster after(2, *cluster.adopted);
-  after.server(0);
-  after.server(1, {{JobId(30), "mnist", 1, {Round(8)}}});
+  CHECK((*cluster.adopted)[0].committed == Round(8));  // that both have
+  Searching after(3, *cluster.adopted);
+  after.server_with(0, {});
+  after.server_with(1, {}, first);
+  after.server_with(2, {}, more);
   after.worker(0);
   after.join(0, {});
   CHECK_FALSE(after.last_open);
@@ -193,20 +274,38 @@ TEST_CASE("a copy that is older than the job's first snapshot does not let it be
   CHECK(refused[0].message.find("round 8") != std::string::npos);
 }
 
-TEST_CASE("while the registry is looked for, no job is removed or restored, and others than servers are not heard") {
+TEST_CASE("of two records with one name the one with progress counts, whatever the views") {
+  JobRecord left = known(9, 0, 30);
+  left.view = ViewId(50);
+  Searching cluster(2, {left, known(2, 7, 40)});
+  CHECK(cluster.record().job == JobId(40));
+}
+
+TEST_CASE("while newer records are looked for, no job is removed or restored; workers are not heard") {
   Searching cluster(2);
-  cluster.server_with(0, false);
-  cluster.server_with(1, true);
+  cluster.server_with(0, {});
+  cluster.server_with(1, {{JobId(30), 4}});
   cluster.worker(0);
   const auto removed = cluster.remove_job("mnist");
   REQUIRE_FALSE(removed);
   CHECK(removed.error().code == ErrorCode::kUnavailable);
-  cluster.say(worker_peer(0), copy_of(known(3, 9)));
-  cluster.say(worker_peer(0), JobRecordCopy{});
+  cluster.say(worker_peer(0), copy_of(known(4, 9)));
   CHECK_FALSE(cluster.adopted);
 }
 
-TEST_CASE("what is removed goes on all servers, with the copies") {
+TEST_CASE("an all-reduce job does not wait for servers' copies") {
+  Searching cluster(2);
+  cluster.server_with(0, {});
+  cluster.server_with(1, {{JobId(30), 4}});
+  cluster.worker(0);
+  JoinOptions options;
+  options.job = "ring";
+  options.config.mode = Mode::kAllreduce;
+  cluster.join(0, options);
+  CHECK(cluster.only<JobWelcome>(worker_peer(0)));
+}
+
+TEST_CASE("what is removed goes on all servers, with the copies; so does a copy of a job that is gone") {
   Cluster cluster(2);
   cluster.everybody(1);
   cluster.run(1);
@@ -220,6 +319,18 @@ TEST_CASE("what is removed goes on all servers, with the copies") {
     REQUIRE(drops.size() == 1);
     CHECK(drops[0].job == job);
   }
+  cluster.sent.clear();
+  // A server that was lost at that moment: nobody has state of the first job, and somebody of the second.
+  cluster.say(server_peer(1), HeldRecord{job, 9});
+  cluster.say(server_peer(1), HeldRecord{JobId(98), 9});
+  ServerHello hello = cluster.hello_of(0);
+  hello.stored = {{JobId(98), "strange", 1, {Round(2)}}};
+  cluster.say(server_peer(0), hello);
+  cluster.sent.clear();
+  cluster.pass(2000, 0);
+  const auto drops = cluster.to<DropCheckpoint>(server_peer(1));
+  REQUIRE(drops.size() == 1);
+  CHECK(drops[0].job == job);
 }
 
 }  // namespace tributary::coordinator_registry_test

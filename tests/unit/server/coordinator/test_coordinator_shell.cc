@@ -16,7 +16,8 @@ using namespace testing;
 class SlowRegistry final : public JobRegistry {
  public:
   explicit SlowRegistry(std::string slow) : slow_(std::move(slow)) {}
-  Result<std::optional<JobRecord>> next_record(JobId) const override { return std::nullopt; }
+  Result<std::vector<JobId>> recorded() const override { return std::vector<JobId>(); }
+  Result<JobRecord> record(JobId) const override { return fail(ErrorCode::kNotFound, "none"); }
   Status save_all(std::span<const JobRecord> records) override {
     std::unique_lock lock(mutex_);
     if (records.front().job_json.find(slow_) == std::string::npos) return {};

@@ -89,7 +89,8 @@ class FakeStore final : public Store {
   Status drop_job(JobId) override { return {}; }
   Status save_all(std::span<const JobRecord>) override { return {}; }
   Status remove(JobId) override { return {}; }
-  Result<std::optional<JobRecord>> next_record(JobId) const override { return std::nullopt; }
+  Result<std::vector<JobId>> recorded() const override { return std::vector<JobId>(); }
+  Result<JobRecord> record(JobId) const override { return fail(ErrorCode::kNotFound, "none"); }
   LargePartStore& large_parts() override { return large_parts_; }
   std::string path() const override { return "memory"; }
 

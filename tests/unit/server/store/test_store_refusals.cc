@@ -279,9 +279,11 @@ TEST_CASE("a registry record of a newer format or with flipped bits is refused b
     REQUIRE(store->save(sample_job(1)).has_value());
   }
   edit(dir / "s", [](rocksdb::DB& db) {
-    REQUIRE(db.Put(rocksdb::WriteOptions(), "job/x", records::seal(sample_job(2), records::kStoreFormat + 1)).ok());
+    REQUIRE(
+        db.Put(rocksdb::WriteOptions(), "job/00000000000000ff", records::seal(sample_job(2), records::kStoreFormat + 1))
+            .ok());
   });
-  CHECK(contains(refusal(open_store(dir / "s")->records(), ErrorCode::kStoreFormat), "job/x"));
+  CHECK(contains(refusal(open_store(dir / "s")->records(), ErrorCode::kStoreFormat), "job/00000000000000ff"));
   const std::string sealed = records::seal(sample_job(2));
   for (std::size_t i = 0; i < sealed.size(); ++i) {
     std::string flipped = sealed;

@@ -42,7 +42,8 @@ class OneSnapshot final : public Store {
   Status drop_job(JobId) override { return not_here(); }
   Status save_all(std::span<const JobRecord>) override { return not_here(); }
   Status remove(JobId) override { return not_here(); }
-  Result<std::optional<JobRecord>> next_record(JobId) const override { return not_here(); }
+  Result<std::vector<JobId>> recorded() const override { return std::vector<JobId>(); }
+  Result<JobRecord> record(JobId) const override { return not_here(); }
   LargePartStore& large_parts() override { return large_parts_; }
   std::string path() const override { return "memory"; }
 
@@ -79,7 +80,8 @@ struct Fixture {
   std::condition_variable changed;
   std::vector<std::function<void()>> events;
   std::vector<std::string> done;
-  StoreThread thread{store, [this](std::function<void()> event) { post(std::move(event)); }, [](const std::string&) {}};
+  StoreThread thread{"store", store, [this](std::function<void()> event) { post(std::move(event)); },
+                     [](const std::string&) {}};
 };
 
 }  // namespace

@@ -1,0 +1,64 @@
+// RegistryCopies: which servers have copies of the registry's records, and how new these are (docs/recovery.md, "The
+// registry"). Pure. A part of the coordinator's context.
+//
+// First it searches: a copy may be newer than the registry's record, which was lost with its disk. Those are asked for,
+// one at a time. Later it knows whom to send which record.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/wire/messages.h"
+#include "server/coordinator/cluster/job_record.h"
+
+namespace tributary {
+
+class RegistryCopies {
+ public:
+  static constexpr std::uint64_t kRepeatMs = 10'000;  // until it is answered, a question or a copy is sent again
+
+  // registry: as it was read. others: there are servers but server 0.
+  RegistryCopies(const std::vector<JobRecord>& registry, bool others);
+
+  // ---- The copies of each server ----
+  void meet(std::uint16_t server, const std::vector<HeldRecord>& has);
+  void lose(std::uint16_t server);
+  const std::map<std::uint16_t, std::map<JobId, std::uint64_t>>& held() const { return held_; }  // editions
+  void holds(std::uint16_t server, const HeldRecord& copy) { held_[server][copy.job] = copy.edition; }
+  void forget(JobId job);
+  // Whether the server lacks this edition, and it was not sent in the last kRepeatMs.
+  bool lacks(std::uint16_t server, const JobFacts& record, std::uint64_t now_ms) const;
+  void sent(std::uint16_t server, const JobFacts& record, std::uint64_t now_ms);
+
+  // ---- The search ----
+  bool searching() const { return searching_; }
+  // The next question, if none is open or its answer is late. Nothing: all that is wanted is there, or is asked for.
+  std::optional<std::pair<std::uint16_t, WantRecord>> question(std::uint64_t now_ms);
+  // The answer. Errors: kStore, kStoreFormat: that copy is left out.
+  Status take(std::uint16_t server, const JobRecordCopy& copy);
+  // All servers were met: is nothing wanted any more?
+  bool complete() const { return !asked_ && !wanted(); }
+  const std::map<JobId, JobRecord>& found() const { return found_; }
+  void end_search();
+
+ private:
+  std::optional<std::pair<std::uint16_t, JobId>> wanted() const;
+
+  std::map<std::uint16_t, std::map<JobId, std::uint64_t>> held_;
+  std::map<std::pair<std::uint16_t, JobId>, std::pair<std::uint64_t, std::uint64_t>> sent_;  // edition, when
+  std::map<JobId, std::uint64_t> known_;  // editions in the registry when it was read, or found since
+  bool all_ = false;                      // the registry was empty: copies of any job are wanted
+  bool searching_ = false;
+  struct Asked {
+    std::uint16_t server;
+    JobId job;
+    std::uint64_t repeat_ms;
+  };
+  std::optional<Asked> asked_;
+  std::map<JobId, JobRecord> found_;
+};
+
+}  // namespace tributary
