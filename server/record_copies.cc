@@ -27,7 +27,9 @@ RecordCopies::RecordCopies(Store* store, bool registry, Logger logger, Send send
 
 std::vector<HeldRecord> RecordCopies::held() const {
   std::vector<HeldRecord> held;
-  for (const auto& [job, edition] : held_) held.push_back({job, edition});
+  for (const auto& [job, edition] : held_) {
+    if (held.size() < kMaxJobs) held.push_back({job, edition});
+  }
   return held;
 }
 
@@ -37,6 +39,9 @@ void RecordCopies::save(const JobRecordCopy& copy, std::function<void()> ended) 
   Result<JobRecord> record = records::unseal_job(
       bytes, "the coordinator's record of job id " + std::to_string(copy.job.value) + ", which it sent,");
   if (!record) return logger_->error("{}", record.error().message);
+  if (const auto newer = held_.find(copy.job); newer != held_.end() && newer->second > copy.edition) {
+    return send_(HeldRecord{copy.job, newer->second});
+  }
   saving_.insert(copy.job);
   const HeldRecord held{copy.job, copy.edition};
   const auto done = [this, held, ended = std::move(ended)](const Status& saved) {

@@ -228,7 +228,6 @@ void Coordinator::remove(JobId job) {
           [this, job](const Status& removed, std::uint64_t now) { core_->removed(job, removed, now); });
 }
 
-// Nothing that the old core has ordered comes after this: its jobs with state on servers have yet to begin.
 void Coordinator::adopt(std::vector<JobRecord> records) {
   const auto all = std::make_shared<std::vector<JobRecord>>(std::move(records));
   const auto save = [this, all]() -> Status {
@@ -244,10 +243,10 @@ void Coordinator::adopt(std::vector<JobRecord> records) {
 }
 
 void Coordinator::on_disk(Work work, Done done) {
-  const auto end = [this, done = std::move(done)](const Status& status) {
-    written_.push([this, done, status] {
+  const auto end = [this, core = options_.incarnation, done = std::move(done)](const Status& status) {
+    written_.push([this, core, done, status] {
       const std::lock_guard lock(mutex_);
-      done(status, now_ms());
+      if (core == options_.incarnation) done(status, now_ms());  // else the core that ordered it is gone
     });
   };
   const Status taken = records_ ? records_->order(std::move(work), end) : Status();

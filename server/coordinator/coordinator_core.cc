@@ -9,15 +9,25 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint32_t kViewsApart = 64;  // of a record that is taken from a copy
-constexpr std::size_t kCopiesAtOnce = 16;  // of records, to a server that lacks more
+constexpr std::uint64_t kEditionsApart = 1u << 20;  // a record from a copy is newer than any that was lost
+constexpr std::size_t kCopiesAtOnce = 16;           // of records, to a server that lacks more
 constexpr std::uint64_t kCopiesEveryMs = 1000;
+
+// Returns those of jobs that have their state on servers.
+std::map<JobId, std::uint64_t> editions_of(const std::vector<JobRecord>& registry) {
+  std::map<JobId, std::uint64_t> editions;
+  for (const JobRecord& record : registry) {
+    const Result<JobConfig> config = job_from_json(record.job_json);
+    if (!config || on_servers(*config)) editions[record.job] = record.edition;
+  }
+  return editions;
+}
 
 }  // namespace
 
 CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry,
                                  CoordinatorOutput& output)
-    : context_(options, registry, output, *this), last_id_(options.job_id_seed) {
+    : context_(options, editions_of(registry), output, *this), last_id_(options.job_id_seed) {
   drop_parts_but_of(registry);
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
@@ -131,9 +141,9 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   if (peers.takes_over(m))
     lose_server(m.shard.value, {LossKind::kRestarted, who + " came back as a new process"}, now_ms);
   const Peers::Met met = peers.meet(from, m, now_ms);
+  context_.copies.meet(m.shard.value, m.copies);
   if (!met.known) {
     context_.output.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
-    context_.copies.meet(m.shard.value, m.copies);
     if (!context_.copies.searching() || m.copies.empty()) report_strangers(m.shard.value, m);
   }
   for (auto& [name, job] : jobs_) job.on(m, met.known, now_ms);
@@ -193,11 +203,10 @@ void CoordinatorCore::search(std::uint64_t now_ms) {
   std::vector<JobRecord> records;
   for (const auto& [id, found] : copies.found()) {
     JobRecord record = found;
-    // The copies of the last views may have failed: none of their numbers is given out again.
-    record.view = ViewId(record.view.value + kViewsApart);
-    ++record.edition;
-    // A copy may be older than the first snapshot. Then the job asks for that, and does not begin anew.
-    if (const auto newest = context_.peers.newest_stored(id); newest && !has_progress(record)) {
+    record.edition += kEditionsApart;
+    // A copy may be older than the newest snapshot. Then the job asks for that, and does not begin anew.
+    const auto newest = context_.peers.newest_stored(id);
+    if (newest && (!has_progress(record) || !context_.peers.stores(id, record.committed))) {
       record.initialised = true;
       record.committed = *newest;
     }
@@ -219,31 +228,14 @@ void CoordinatorCore::not_adopted(const Error& error) {
 // To servers that were away, or whose copies were lost on their way; a few at a time.
 void CoordinatorCore::spread_copies(std::uint64_t now_ms) {
   if (context_.copies.searching()) return;
-  for (const auto& [index, server] : context_.peers.servers()) {
-    std::size_t sent = 0;
-    for (const auto& [name, job] : jobs_) {
-      const JobRecord* record = job.saved_record();
-      if (!record || !context_.keeps_copies(server) || !context_.copies.lacks(index, *record, now_ms)) continue;
+  std::map<std::uint16_t, std::size_t> sent;
+  for (const auto& [name, job] : jobs_) {
+    const JobRecord* record = job.copied_record();
+    for (const auto& [index, server] : context_.peers.servers()) {
+      if (!record || !context_.keeps_copies(server) || sent[index] == kCopiesAtOnce) continue;
+      if (!context_.copies.lacks(index, *record, now_ms)) continue;
       context_.copy_to(server, *record, now_ms);
-      if (++sent == kCopiesAtOnce) break;
-    }
-  }
-  forget_copies();
-}
-
-// Copies of jobs that are gone, where nobody has any state of them either.
-void CoordinatorCore::forget_copies() {
-  std::vector<std::pair<std::uint16_t, JobId>> gone;
-  for (const auto& [index, copies] : context_.copies.held()) {
-    for (const auto& [id, edition] : copies) {
-      const bool known = std::ranges::any_of(jobs_, [&](const auto& entry) { return entry.second.knows(id); });
-      if (!known && !context_.peers.store(id) && !context_.checkpoints.restores(id)) gone.emplace_back(index, id);
-    }
-  }
-  for (const auto& [index, id] : gone) {
-    context_.copies.forget(id);
-    if (const Peers::Server* server = context_.peers.alive(index)) {
-      context_.output.send(server->peer, DropCheckpoint{id, {}});
+      ++sent[index];
     }
   }
 }

@@ -114,7 +114,6 @@ class CoordinatorCore : private CheckpointJobs {
   void on(PeerId from, const HeldRecord& m, std::uint64_t now_ms);
   void search(std::uint64_t now_ms);
   void spread_copies(std::uint64_t now_ms);
-  void forget_copies();
   void report_strangers(std::uint16_t index, const ServerHello& m);
   void answer_drains(std::uint64_t now_ms);
   void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);

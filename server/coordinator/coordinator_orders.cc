@@ -31,6 +31,7 @@ std::set<JobId> CoordinatorCore::strangers(const std::string& name) const {
 
 Result<std::uint64_t> CoordinatorCore::save_checkpoint(const SaveOrder& order, std::uint64_t now_ms) {
   if (context_.draining) return fail(ErrorCode::kStopped, "the cluster is being stopped; save when it is back");
+  if (context_.copies.searching()) return searching();
   if (!order.directory.starts_with('/')) {
     return fail(ErrorCode::kInvalidArgument, "'" + order.directory + "' is no absolute path; servers run elsewhere");
   }

@@ -176,7 +176,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "registry_copies.cc": [
-        ("kOldestRecord", "job == best->second && held > edition)", "job == best->second && (held > edition) != BUG)"),
+        (
+            "kOldestRecord",
+            "if (!first && edition > best->second.edition)",
+            "if (!first && (edition > best->second.edition) != BUG)",
+        ),
     ],
     "coordinator_core.cc": [
         (
@@ -211,7 +215,7 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         (
             "kUnrecordedView",
             "    gathering.start = std::move(*start);  // and on in saved()\n",
-            "    if (BUG) ledger_.keeper.view_saved(true, true, now_ms);\n"
+            "    if (BUG) ledger_.keeper.view_saved(true, true);\n"
             "    if (BUG) return begin_opening(std::move(*start), now_ms);\n"
             "    gathering.start = std::move(*start);\n",
         ),
@@ -220,7 +224,7 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         (
             "kUnrecordedCommit",
             "  ledger_.commit(round, false, now_ms);\n",
-            "  ledger_.commit(round, false, now_ms);\n  if (BUG) ledger_.tell_commit(view.members);\n",
+            "  ledger_.commit(round, false, now_ms);\n  if (BUG) ledger_.tell_commit(view.members, now_ms);\n",
         ),
     ],
     "coordinated_job_kept.cc": [

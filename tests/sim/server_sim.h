@@ -157,7 +157,9 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   }
   LargePartStore* large_parts() override { return &store_.large_parts(); }
   void on_disk(Work work, Done done) override {
-    records_.run(std::move(work), [this, done = std::move(done)](const Status& s) { done(s, now_ms()); });
+    records_.run(std::move(work), [this, core = coordinator_id_, done = std::move(done)](const Status& s) {
+      if (core == coordinator_id_) done(s, now_ms());
+    });
   }
   std::uint64_t wall_ms() const override { return 0; }
   void log(const std::string& line, LogLevel level) override;

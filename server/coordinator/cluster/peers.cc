@@ -231,6 +231,10 @@ bool Peers::store(JobId job) const {
   });
 }
 
+bool Peers::stores(JobId job, Round round) const {
+  return std::ranges::any_of(servers_, [&](const auto& entry) { return snapshots(entry.first, job).contains(round); });
+}
+
 std::optional<Round> Peers::newest_stored(JobId job) const {
   std::map<Round, std::size_t> rounds;  // on how many servers
   std::size_t most = 0;

@@ -4,10 +4,8 @@
 
 namespace tributary {
 
-RegistryCopies::RegistryCopies(const std::vector<JobRecord>& registry, bool others)
-    : all_(registry.empty()), searching_(others) {
-  for (const JobRecord& record : registry) known_[record.job] = record.edition;
-}
+RegistryCopies::RegistryCopies(std::map<JobId, std::uint64_t> known, bool others)
+    : known_(std::move(known)), all_(known_.empty()), searching_(others) {}
 
 void RegistryCopies::meet(std::uint16_t server, const std::vector<HeldRecord>& has) {
   lose(server);
@@ -16,6 +14,7 @@ void RegistryCopies::meet(std::uint16_t server, const std::vector<HeldRecord>& h
 
 void RegistryCopies::lose(std::uint16_t server) {
   held_.erase(server);
+  wanted_.reset();
   std::erase_if(sent_, [&](const auto& entry) { return entry.first.first == server; });
   if (asked_ && asked_->server == server) asked_.reset();
 }
@@ -38,29 +37,27 @@ void RegistryCopies::sent(std::uint16_t server, const JobFacts& record, std::uin
   sent_[{server, record.job}] = {record.edition, now_ms};
 }
 
-// The newest copy of the first job whose record is older, or lost.
-std::optional<std::pair<std::uint16_t, JobId>> RegistryCopies::wanted() const {
-  std::optional<std::pair<std::uint16_t, JobId>> best;
-  std::uint64_t edition = 0;
+// The newest copies of jobs whose records are older, or lost.
+const std::map<JobId, RegistryCopies::Wanted>& RegistryCopies::wanted() {
+  if (wanted_) return *wanted_;
+  wanted_.emplace();
   for (const auto& [server, copies] : held_) {
-    for (const auto& [job, held] : copies) {
+    for (const auto& [job, edition] : copies) {
       const auto known = known_.find(job);
-      const bool newer = known == known_.end() ? all_ : held > known->second;
-      const bool better = !best || job < best->second || (job == best->second && held > edition);
-      if (!newer || !better) continue;
-      best = {server, job};
-      edition = held;
+      if (known == known_.end() ? !all_ : edition <= known->second) continue;
+      const auto [best, first] = wanted_->try_emplace(job, Wanted{server, edition});
+      if (!first && edition > best->second.edition) best->second = {server, edition};
     }
   }
-  return best;
+  return *wanted_;
 }
 
 std::optional<std::pair<std::uint16_t, WantRecord>> RegistryCopies::question(std::uint64_t now_ms) {
   if (!searching_ || (asked_ && now_ms < asked_->repeat_ms)) return std::nullopt;
   if (!asked_) {
-    const auto next = wanted();
-    if (!next) return std::nullopt;
-    asked_ = {next->first, next->second, 0};
+    if (wanted().empty()) return std::nullopt;
+    const auto& [job, best] = *wanted().begin();
+    asked_ = {best.server, job};
   }
   asked_->repeat_ms = now_ms + kRepeatMs;
   return std::pair(asked_->server, WantRecord{asked_->job});
@@ -68,6 +65,7 @@ std::optional<std::pair<std::uint16_t, WantRecord>> RegistryCopies::question(std
 
 Status RegistryCopies::take(std::uint16_t server, const JobRecordCopy& copy) {
   if (!asked_ || asked_->server != server || asked_->job != copy.job) return {};  // answered twice
+  if (copy.record.empty() && ++asked_->tries < kTries) return {};                 // it is asked again, in a while
   asked_.reset();
   const std::string what =
       "server " + std::to_string(server) + "'s copy of the record of job id " + std::to_string(copy.job.value);
@@ -78,8 +76,10 @@ Status RegistryCopies::take(std::uint16_t server, const JobRecordCopy& copy) {
   }
   if (!record) {
     held_[server].erase(copy.job);  // another server may have one
+    wanted_.reset();
     return tl::unexpected(record.error());
   }
+  if (wanted_) wanted_->erase(copy.job);
   known_[copy.job] = held_[server][copy.job] = record->edition;
   found_.insert_or_assign(copy.job, std::move(*record));
   return {};
@@ -87,6 +87,7 @@ Status RegistryCopies::take(std::uint16_t server, const JobRecordCopy& copy) {
 
 void RegistryCopies::end_search() {
   searching_ = false;
+  wanted_.reset();
   found_.clear();
 }
 

@@ -1,8 +1,8 @@
 // RegistryCopies: which servers have copies of the registry's records, and how new these are (docs/recovery.md, "The
-// registry"). Pure. A part of the coordinator's context.
+// registry"). Records of all-reduce jobs have none: their state lies on nodes. Pure. A part of the coordinator's context.
 //
-// First it searches: a copy may be newer than the registry's record, which was lost with its disk. Those are asked for,
-// one at a time. Later it knows whom to send which record.
+// First it searches: a copy may be newer than the registry's record, which was lost with its disk. The coordinator asks
+// for such copies, one at a time. Later it knows whom to send which record.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,14 @@ class RegistryCopies {
  public:
   static constexpr std::uint64_t kRepeatMs = 10'000;  // until it is answered, a question or a copy is sent again
 
-  // registry: as it was read. others: there are servers but server 0.
-  RegistryCopies(const std::vector<JobRecord>& registry, bool others);
+  static constexpr int kTries = 3;  // at a copy that its server cannot read
+
+  // known: editions of the registry's records of jobs on servers. others: there are servers but server 0.
+  RegistryCopies(std::map<JobId, std::uint64_t> known, bool others);
 
   // ---- The copies of each server ----
   void meet(std::uint16_t server, const std::vector<HeldRecord>& has);
   void lose(std::uint16_t server);
-  const std::map<std::uint16_t, std::map<JobId, std::uint64_t>>& held() const { return held_; }  // editions
   void holds(std::uint16_t server, const HeldRecord& copy) { held_[server][copy.job] = copy.edition; }
   void forget(JobId job);
   // Whether the server lacks this edition, and it was not sent in the last kRepeatMs.
@@ -40,22 +41,28 @@ class RegistryCopies {
   // The answer. Errors: kStore, kStoreFormat: that copy is left out.
   Status take(std::uint16_t server, const JobRecordCopy& copy);
   // All servers were met: is nothing wanted any more?
-  bool complete() const { return !asked_ && !wanted(); }
+  bool complete() { return !asked_ && wanted().empty(); }
   const std::map<JobId, JobRecord>& found() const { return found_; }
   void end_search();
 
  private:
-  std::optional<std::pair<std::uint16_t, JobId>> wanted() const;
+  struct Wanted {
+    std::uint16_t server = 0;
+    std::uint64_t edition = 0;
+  };
+  const std::map<JobId, Wanted>& wanted();
 
-  std::map<std::uint16_t, std::map<JobId, std::uint64_t>> held_;
+  std::map<std::uint16_t, std::map<JobId, std::uint64_t>> held_;                             // editions
   std::map<std::pair<std::uint16_t, JobId>, std::pair<std::uint64_t, std::uint64_t>> sent_;  // edition, when
-  std::map<JobId, std::uint64_t> known_;  // editions in the registry when it was read, or found since
-  bool all_ = false;                      // the registry was empty: copies of any job are wanted
-  bool searching_ = false;
+  std::map<JobId, std::uint64_t> known_;  // in the registry when it was read, or found since
+  const bool all_;                        // the registry was empty: copies of any job are wanted
+  bool searching_;
+  std::optional<std::map<JobId, Wanted>> wanted_;  // none: to be made again
   struct Asked {
     std::uint16_t server;
     JobId job;
-    std::uint64_t repeat_ms;
+    std::uint64_t repeat_ms = 0;
+    int tries = 0;
   };
   std::optional<Asked> asked_;
   std::map<JobId, JobRecord> found_;

@@ -62,9 +62,9 @@ class CoordinatedJob {
   // ---- What it is ----
   const JobConfig& config() const { return ledger_.config(); }
   const JobRecord& record() const { return ledger_.record(); }
-  // As it is on the disk; null: it has none there, or not what record() is.
-  const JobRecord* saved_record() const {
-    const bool as_saved = ledger_.keeper.saved() && !ledger_.keeper.saves() && !removing();
+  // The record that servers have copies of, as it is on the disk; null: none, or record() is not what lies there.
+  const JobRecord* copied_record() const {
+    const bool as_saved = servers() != 0 && ledger_.keeper.saved() && !ledger_.keeper.saves() && !removing();
     return as_saved && record().job.value != 0 ? &record() : nullptr;
   }
   std::string in_words() const { return ledger_.in_words(); }

@@ -157,13 +157,13 @@ void CoordinatedJob::reconsider() {
 
 void CoordinatedJob::saved(const Status& status, std::uint64_t now_ms) {
   if (!ledger_.keeper.saves_view()) {
-    if (ledger_.keeper.saved(status, now_ms)) ledger_.tell_commit(members());
+    if (ledger_.keeper.saved(status, now_ms)) ledger_.tell_commit(members(), now_ms);
     if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->recorded(now_ms), now_ms);
     return;
   }
   GatheringJob* gathering = std::get_if<GatheringJob>(&phase_);
   std::optional<ViewStart> start = gathering ? std::exchange(gathering->start, std::nullopt) : std::nullopt;
-  ledger_.keeper.view_saved(status.has_value(), start.has_value(), now_ms);
+  ledger_.keeper.view_saved(status.has_value(), start.has_value());
   if (!start) return look_at_kept(now_ms);
   if (status) return begin_opening(std::move(*start), now_ms);
   // Room on the disk may come back; nobody's place is lost until then.
@@ -182,6 +182,7 @@ void CoordinatedJob::begin_opening(ViewStart start, std::uint64_t now_ms) {
   if (has_gate(config())) view.gate.emplace(config().gate, record().owners.size(), view.start.round);
   phase_ = OpeningView{std::move(view), {}};
   if (servers() == 0) return run(now_ms);
+  ledger_.context.copy(record(), now_ms);
   for (const auto& [index, server] : ledger_.context.peers.servers()) {
     if (server.alive) ledger_.context.output.send(server.peer, open_message(ledger_, *this->view(), index));
   }

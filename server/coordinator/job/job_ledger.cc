@@ -53,7 +53,8 @@ void JobLedger::commit(Round round, bool finished, std::uint64_t now_ms) {
   context.checkpoints.write(plan_->name(), record(), nodes, shards(), now_ms);
 }
 
-void JobLedger::tell_commit(const JobMembers& members) const {
+void JobLedger::tell_commit(const JobMembers& members, std::uint64_t now_ms) const {
+  context.copy(record(), now_ms);
   send_servers(SnapshotCommit{record().job, record().committed});
   send(members, SnapshotCommit{record().job, record().committed});
 }

@@ -52,7 +52,7 @@ class JobLedger {
 
   // Records that the snapshot of this round is everywhere. tell_commit() follows when that record is saved.
   void commit(Round round, bool finished, std::uint64_t now_ms);
-  void tell_commit(const JobMembers& members) const;
+  void tell_commit(const JobMembers& members, std::uint64_t now_ms) const;
   // membership.on_state_lost = "rewind": a state without what ranks kept with it is none.
   bool rewinds() const { return config().membership.on_state_lost == OnStateLost::kRewind; }
   // Then: nobody's whole state of this round is there yet. Asks for what is to come.

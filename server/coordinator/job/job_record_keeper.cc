@@ -99,12 +99,11 @@ void JobRecordKeeper::save_view(const ViewStart& start, const JobMembers& member
   context_.output.save(*opening_);
 }
 
-void JobRecordKeeper::view_saved(bool saved, bool opens, std::uint64_t now_ms) {
+void JobRecordKeeper::view_saved(bool saved, bool opens) {
   saving_ = false;
   JobRecord opening = *std::exchange(opening_, std::nullopt);
   if (saved && (opens || record_.job.value == 0)) {
     record_ = std::move(opening);
-    if (opens) context_.copy(record_, now_ms);
   } else if (saved && state_ == State::kSaved) {
     state_ = State::kUnsaved;  // the disk has a view that nobody will hear of: servers keep state of the one before
   }
@@ -187,7 +186,6 @@ bool JobRecordKeeper::saved(const Status& status, std::uint64_t now_ms) {
   if (before == State::kFailing) context_.output.log("the record of " + in_words() + " is saved again");
   drop_parts();
   if (!std::exchange(commit_untold_, false)) return false;
-  context_.copy(record_, now_ms);
   context_.peers.forget_snapshots(record_.job, [&](Round older) { return older < record_.committed; });
   return true;
 }

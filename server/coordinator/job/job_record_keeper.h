@@ -55,7 +55,7 @@ class JobRecordKeeper {
   void save_view(const ViewStart& start, const JobMembers& members, DealtChunks chunks);
   bool saves_view() const { return opening_.has_value(); }
   // opens: it is still wanted.
-  void view_saved(bool saved, bool opens, std::uint64_t now_ms);
+  void view_saved(bool saved, bool opens);
   // REQUIRES: the view's record is saved.
   void view_opens(const ViewStart& start, const JobMembers& members);
   void view_runs(const ViewStart& start);

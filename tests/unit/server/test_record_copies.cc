@@ -131,6 +131,17 @@ TEST_CASE("a job that is gone leaves no copy, but server 0's store has the regis
   }
 }
 
+TEST_CASE("an older edition is not written over a newer one") {
+  Server server(second_server());
+  server.jobs.on(copy_of(record_of(7, 5)));
+  server.records.carry_out();
+  server.take<HeldRecord>();
+  server.jobs.on(copy_of(record_of(7, 4)));
+  server.records.carry_out();
+  CHECK(server.disk.jobs.at(JobId(7)).record.view == ViewId(5));
+  CHECK(server.take<HeldRecord>() == std::vector<HeldRecord>{{JobId(7), 5}});
+}
+
 TEST_CASE("nonsense in place of a record is not saved") {
   Server server(second_server());
   server.jobs.on(JobRecordCopy{JobId(7), 1, std::vector<std::byte>(100)});
