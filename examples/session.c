@@ -12,6 +12,9 @@
 #include <tributary.h>
 
 enum { FEATURES = 8, SAMPLES = 512, ROUNDS = 300, EXIT_STOPPED = 75 };
+
+static uint32_t round_done; /* since the rank attached */
+static char reason[256];    /* why the view ended, if a member was lost */
 enum { SLOPES, OFFSET, TENSORS };
 
 static const char job[] =
@@ -93,31 +96,35 @@ static tributary_status train(tributary_session* session, uint64_t rounds, uint6
       status = tributary_ready(session, tensor, samples, TRIBUTARY_SCHEDULED_RATE);
     }
     if (status == TRIBUTARY_OK) status = tributary_wait(session, TRIBUTARY_ALL_TENSORS, step);
-    if (status == TRIBUTARY_OK && (*step == TRIBUTARY_CONTINUE || *step == TRIBUTARY_STOP_REQUESTED)) ++*round;
+    if (status == TRIBUTARY_OK && (*step == TRIBUTARY_CONTINUE || *step == TRIBUTARY_STOP_REQUESTED)) {
+      ++*round;
+      round_done = 1;
+    }
   }
   return status;
 }
 
 /* One session. TRIBUTARY_UNAVAILABLE: attaching again may help; TRIBUTARY_STOPPED: a clean stop. */
-static tributary_status run(const tributary_options* options, uint64_t rounds, uint64_t* round) {
+static tributary_status run(const tributary_options* options, uint64_t rounds) {
   tributary_session* session = NULL;
   tributary_status status = tributary_attach(options, &session);
   if (status != TRIBUTARY_OK) return status;
+  uint64_t round = 0;
   tributary_step step = TRIBUTARY_CONTINUE;
-  status = train(session, rounds, round, &step);
+  status = train(session, rounds, &round, &step);
   if (status == TRIBUTARY_OK && step == TRIBUTARY_RESTART) {
-    fprintf(stderr, "attaching again after round %llu: %s\n", (unsigned long long)*round,
-            tributary_stop_reason(session));
+    snprintf(reason, sizeof reason, "%s", tributary_stop_reason(session));
+    fprintf(stderr, "attaching again after round %llu: %s\n", (unsigned long long)round, reason);
     tributary_destroy(session);
     return TRIBUTARY_UNAVAILABLE;
   }
   if (status == TRIBUTARY_OK) {
-    const int finished = *round >= rounds;
+    const int finished = round >= rounds;
     const double loss = mean_loss(session);
     status = tributary_finish(session, finished ? TRIBUTARY_FINISHED : TRIBUTARY_LEAVES_STOPPED, NULL);
     if (status == TRIBUTARY_OK) status = tributary_saved(session);
     if (status == TRIBUTARY_OK) {
-      printf("round %llu, loss %.9g\n", (unsigned long long)*round, loss);
+      printf("round %llu, loss %.9g\n", (unsigned long long)round, loss);
       if (!finished) status = TRIBUTARY_STOPPED;
     }
   }
@@ -147,11 +154,12 @@ int main(int argc, char** argv) {
                                      .recovery = tributary_recovery_handle_create()};
   make_data();
   tributary_status status;
-  uint64_t round = 0;
-  while ((status = run(&options, rounds, &round)) != TRIBUTARY_OK) {
+  while ((status = run(&options, rounds)) != TRIBUTARY_OK) {
     uint32_t pause_ms = 0;
-    status = tributary_retry(options.recovery, status, NULL, round, &pause_ms);
+    status = tributary_retry(options.recovery, status, *reason ? reason : NULL, round_done, &pause_ms);
     if (status != TRIBUTARY_OK) break;
+    round_done = 0;
+    *reason = '\0';
     thrd_sleep(&(struct timespec){.tv_sec = pause_ms / 1000, .tv_nsec = pause_ms % 1000 * 1000000L}, NULL);
   }
   tributary_recovery_handle_destroy(options.recovery);

@@ -11,7 +11,6 @@
 #include <optional>
 #include <string>
 
-#include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/config/config.h"
 
@@ -29,34 +28,28 @@ class AttachRetries {
  public:
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::milliseconds kFirstPause{25}, kLongestPause{5'000};
-  // A rank gives up after so many tries, and so long, without a new round.
-  static constexpr std::uint32_t kTries = 5;
+  // A rank gives up after so many tries, and so long, without a round. (So many take longer than that.)
+  static constexpr std::uint32_t kTries = 20;
   static constexpr std::chrono::seconds kPatience{60};
 
-  // A session is over. began: its first round; nothing: it never started. cut: its view lost a member. (Called by
-  // Session.)
-  void ended(std::optional<Round> began, bool cut, const MembershipConfig& membership) {
-    began_ = began.value_or(began_);
+  // A session is over. cut: its view lost a member. (Called by Session.)
+  void ended(bool cut, const MembershipConfig& membership) {
     cut_in_elastic_ = cut && membership.on_worker_loss == OnWorkerLoss::kContinue;
     rejoin_ = std::chrono::milliseconds(membership.rejoin_ms);
   }
-  // Returns the pause before the next attach. complete: the rank's newest complete round. Nothing: the rank gives up.
-  std::optional<std::chrono::milliseconds> next(Round complete, Clock::time_point now) {
-    // A job that went back makes its way again: no reason to wait longer.
-    idle_ = complete > began_ ? 1 : idle_ + 1;
-    fruitless_ = fruitless_ == 0 || complete > best_ ? 1 : fruitless_ + 1;
-    if (fruitless_ == 1) progress_ = now;
-    best_ = std::max(best_, complete);
-    if (fruitless_ > kTries && now > progress_ + kPatience) return std::nullopt;
-    const std::chrono::milliseconds pause = std::min(kFirstPause * (1 << std::min(idle_ - 1, 10u)), longest_pause());
-    began_ = complete;
+  // Returns the pause before the next attach. round_done: since the last call. Nothing: the rank gives up.
+  std::optional<std::chrono::milliseconds> next(bool round_done, Clock::time_point now) {
+    tries_ = round_done ? 1 : tries_ + 1;
+    if (tries_ == 1) progress_ = now;
+    if (tries_ > kTries && now > progress_ + kPatience) return std::nullopt;
+    const std::chrono::milliseconds pause = std::min(kFirstPause * (1 << std::min(tries_ - 1, 10u)), longest_pause());
     cut_in_elastic_ = false;
     return pause;
   }
   // The error when next() gives nothing. why: of the last session or attach.
   std::string gave_up(const std::string& why) const {
-    return "gave up after attaching " + std::to_string(fruitless_ - 1) +
-           " times again without completing a round; the last reason: " + why;
+    return "gave up after attaching " + std::to_string(tries_ - 1) +
+           " times without completing a round; the last reason: " + why;
   }
 
  private:
@@ -67,8 +60,7 @@ class AttachRetries {
     return cut_in_elastic_ ? std::clamp(rejoin_ / 2, kFirstPause, kLongestPause) : kLongestPause;
   }
 
-  Round began_, best_;
-  std::uint32_t idle_ = 0, fruitless_ = 0;
+  std::uint32_t tries_ = 0;  // in a row, since the last round
   Clock::time_point progress_;
   bool cut_in_elastic_ = false;
   std::chrono::milliseconds rejoin_{0};

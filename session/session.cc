@@ -321,8 +321,7 @@ Session::~Session() {
   if (!impl_->kept.empty()) impl_->recovery->states = std::move(impl_->kept);
   if (impl_->started) impl_->recovery->lived_in = impl_->reply.job;
   const bool cut = impl_->state() == RegionState::kRestart;
-  const auto began = impl_->started ? std::optional(impl_->reply.resume_round) : std::nullopt;
-  impl_->recovery->retries.ended(began, cut, impl_->membership);
+  impl_->recovery->retries.ended(cut, impl_->membership);
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <ranges>
@@ -187,22 +188,22 @@ void tributary_recovery_handle_destroy(tributary_recovery_handle* recovery) {
 }
 
 tributary_status tributary_retry(tributary_recovery_handle* recovery, tributary_status why, const char* reason,
-                                 uint64_t round, uint32_t* pause_ms) {
-  bool helps = true;
-  const tributary_status status = fenced([&]() -> Status {
+                                 uint32_t round_done, uint32_t* pause_ms) {
+  return fenced([&]() -> Status {
     if (Status there = not_null(recovery, "the recovery handle"); !there) return there;
     if (Status there = not_null(pause_ms, "where tributary_retry() is to put the pause"); !there) return there;
-    if (why <= TRIBUTARY_OK) return invalid("tributary_retry() asks after an error; nothing has failed");
-    helps = tributary::may_come_back(static_cast<ErrorCode>(why - 1));
-    if (!helps) return {};
-    tributary::AttachRetries& retries = recovery->kept->retries;
+    if (why <= TRIBUTARY_OK || why > 1 + std::numeric_limits<uint16_t>::max()) {
+      return invalid("tributary_retry() asks after an error, and " + std::to_string(why) + " is none");
+    }
+    const auto code = static_cast<ErrorCode>(why - 1);
     const std::string words = reason ? reason : tributary_last_error();
-    const auto pause = retries.next(tributary::Round(round), tributary::AttachRetries::Clock::now());
-    if (!pause) return tributary::fail(ErrorCode::kUnavailable, retries.gave_up(words));
+    if (!tributary::may_come_back(code)) return fail(code, words);
+    tributary::AttachRetries& retries = recovery->kept->retries;
+    const auto pause = retries.next(round_done != 0, tributary::AttachRetries::Clock::now());
+    if (!pause) return fail(ErrorCode::kUnavailable, retries.gave_up(words));
     *pause_ms = static_cast<uint32_t>(pause->count());
     return {};
   });
-  return helps ? status : why;
 }
 
 tributary_status tributary_attach(const tributary_options* options, tributary_session** session) {

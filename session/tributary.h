@@ -124,12 +124,12 @@ TRIBUTARY_API void tributary_recovery_handle_destroy(tributary_recovery_handle* 
  * again may help. */
 TRIBUTARY_API tributary_status tributary_attach(const tributary_options* options, tributary_session** session);
 /* Asks whether a rank attaches again whose attach failed, or whose session is destroyed. `why`: the call's status;
- * TRIBUTARY_UNAVAILABLE after TRIBUTARY_RESTART. `reason`: the same in words, for the error; NULL:
- * tributary_last_error(). `round`: the newest one that is complete for the program. TRIBUTARY_OK: it attaches again in
- * *pause_ms. `why`: attaching again cannot help. TRIBUTARY_UNAVAILABLE: a minute and 5 attaches have brought no new
- * round. The pause grows to 5 s; it is shorter while the next view of an elastic job waits for this rank. */
+ * TRIBUTARY_UNAVAILABLE after TRIBUTARY_RESTART. `reason`: the same in words (tributary_stop_reason()), for the error;
+ * NULL: tributary_last_error(). `round_done`: 1 if a round was completed since the last call. TRIBUTARY_OK: it attaches
+ * again in *pause_ms. `why`: attaching again cannot help. TRIBUTARY_UNAVAILABLE: a minute and 20 attaches have brought
+ * no round. The pause grows to 5 s; it is shorter while the next view of an elastic job waits for this rank. */
 TRIBUTARY_API tributary_status tributary_retry(tributary_recovery_handle* recovery, tributary_status why,
-                                               const char* reason, uint64_t round, uint32_t* pause_ms);
+                                               const char* reason, uint32_t round_done, uint32_t* pause_ms);
 /* Destroys the session. Without tributary_finish() before, the rank counts as failed. NULL is allowed. */
 TRIBUTARY_API void tributary_destroy(tributary_session* session);
 

@@ -66,6 +66,7 @@ class Trainer {
   Result<RunSummary> run_views() {
     const Clock::time_point first_end = Clock::now() + session_options_.attach_timeout;
     for (;;) {
+      resumed_ = complete_;
       const Result<ViewEnd> end = run_view();
       close_view();
       if (end && *end != ViewEnd::kRestart) {
@@ -87,7 +88,7 @@ class Trainer {
       const bool in_time = !no_worker_ && (attached_once_ || Clock::now() < first_end);
       if (!end && (!in_time || !may_come_back(end.error()))) return tl::unexpected(end.error());
       AttachRetries& retries = session_options_.recovery->retries;
-      const std::optional<milliseconds> pause = retries.next(complete_, Clock::now());
+      const std::optional<milliseconds> pause = retries.next(complete_ > resumed_, Clock::now());
       if (!pause) return fail(ErrorCode::kUnavailable, retries.gave_up(why));
       summary_.restarts += 1;
       note("attaching again in " + std::to_string(pause->count()) + " ms: " + why);
@@ -135,7 +136,7 @@ class Trainer {
       return ViewEnd::kRestart;
     }
     session_->last_round(last_);
-    complete_ = pushed_ = gated_ = session_->resume_round();
+    resumed_ = complete_ = pushed_ = gated_ = session_->resume_round();
     if (!attached_once_) summary_.resumed_from = complete_.value;
     attached_once_ = true;
     note(complete_.value > 0 ? "going on after round " + std::to_string(complete_.value)
@@ -370,6 +371,7 @@ class Trainer {
   std::vector<const float*> parameters_;  // by tensor, in the session's memory
   std::vector<float*> gradients_;         // of the round
   Round complete_;                        // newest round whose answers have all come
+  Round resumed_;                         // where the newest view began
   Round pushed_;                          // newest round whose gradient was given away: complete_, or the one after it
   Round gated_;                           // newest round in summary_.gate
   SessionStats view_stats_;

@@ -27,8 +27,12 @@ class FakeRecovery:
     def __init__(self) -> None:
         self.pause_s = 0.0
         self.left = 1000
+        self.asked: list[bool] = []
 
-    def retry(self, why: int, reason: str, round: int) -> float:
+    def retry(self, why: int, reason: str, round_done: bool) -> float:
+        if why not in (Status.STALE_VIEW, Status.TIMEOUT, Status.UNAVAILABLE):
+            raise Error(f"nothing helps: {reason}", why)
+        self.asked.append(round_done)
         self.left -= 1
         if self.left < 0:
             raise Unavailable(f"gave up: {reason}", Status.UNAVAILABLE)
@@ -73,6 +77,7 @@ class FakeLibrary:
         self.gathered: list[tuple[int, int, bytes]] = []
         self.gather_events: dict[int, str] = {}
         self.retries = FakeRecovery()
+        self.short: list[str] = []  # why each of the next views is over as soon as it has begun
 
     def recovery(self) -> FakeRecovery:
         return self.retries
@@ -142,6 +147,8 @@ class FakeSession:
         if self.fresh:
             self.library.rounds.append([list(values) for values in self.parameters_of])
         self._answer()
+        if self.library.short:
+            self._end(Step.RESTART, self.library.short.pop(0))
 
     def _answer(self) -> None:
         for memory, values in zip(self.parameters_of, self.library.rounds[self.round]):

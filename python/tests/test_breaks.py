@@ -603,6 +603,17 @@ class Losses(WithFake):
         self.train(opt)
         self.assertEqual(opt.round, 2)
 
+    def test_views_that_end_while_the_rank_attaches(self) -> None:
+        self.library.short = ["node 1 was lost"]
+        opt = self.make()
+        self.train(opt)
+        self.library.events[2] = "lost"
+        self.library.short = ["node 2 was lost", "node 3 was lost"]
+        self.train(opt)
+        self.assertEqual(opt.round, 2)
+        self.assertEqual(self.library.retries.asked, [False, True, False, False])
+        self.assertTrue(all(session.destroyed for session in self.library.sessions[:-1]))
+
     def test_patience_ends(self) -> None:
         opt = self.make()
         self.train(opt)

@@ -111,7 +111,7 @@ SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "tributary_status_name": (c.c_char_p, [_status]),
     "tributary_recovery_handle_create": (c.c_void_p, []),
     "tributary_recovery_handle_destroy": (None, [c.c_void_p]),
-    "tributary_retry": (_status, [c.c_void_p, _status, c.c_char_p, c.c_uint64, c.POINTER(c.c_uint32)]),
+    "tributary_retry": (_status, [c.c_void_p, _status, c.c_char_p, c.c_uint32, c.POINTER(c.c_uint32)]),
     "tributary_attach": (_status, [c.POINTER(COptions), c.POINTER(c.c_void_p)]),
     "tributary_destroy": (None, [_session]),
     "tributary_get_view": (_status, [_session, c.POINTER(CView)]),

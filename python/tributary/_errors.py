@@ -51,6 +51,9 @@ class LayoutMismatch(Error):
 class Unavailable(Error):
     """A daemon or a member is not there, or is gone: attach again."""
 
+    def __init__(self, message: str, status: int = Status.UNAVAILABLE) -> None:
+        super().__init__(message, status)
+
 
 class JobStopped(Error):
     """The job was stopped cleanly."""

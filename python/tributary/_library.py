@@ -153,24 +153,24 @@ class RecoveryHandle:
         self._library = library
         self.handle: int | None = library.functions.tributary_recovery_handle_create()
 
-    def retry(self, why: int, reason: str, round: int) -> float:
+    def retry(self, why: int, reason: str, round_done: bool) -> float:
         """Asks whether a rank that has no session attaches again (``tributary_retry()``).
 
         Args:
             why: the error's status; ``Status.UNAVAILABLE`` for a view that lost a member.
             reason: the same in words.
-            round: the newest round that is complete.
+            round_done: whether a round was completed since the last call.
 
         Returns:
             The seconds to wait before.
 
         Raises:
-            Unavailable: a minute and several tries have brought no new round.
+            Unavailable: a minute and 20 tries have brought no round.
             tributary.Error: attaching again can't help.
         """
         pause = c.c_uint32()
         said = reason.encode(errors="replace")
-        self._library.check(self._library.functions.tributary_retry(self.handle, why, said, round, c.byref(pause)))
+        self._library.check(self._library.functions.tributary_retry(self.handle, why, said, round_done, c.byref(pause)))
         return pause.value / 1000
 
     def __del__(self) -> None:

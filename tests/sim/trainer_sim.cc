@@ -86,8 +86,7 @@ void TrainerSim::attach() {
 void TrainerSim::attach_again(const std::string& why) {
   if (job_) {
     const auto state = static_cast<RegionState>(job_->header().state.load(std::memory_order_acquire));
-    const auto began = phase_ == Phase::kStarting ? std::nullopt : std::optional(resume_);
-    retries_.ended(began, state == RegionState::kRestart, world_.scenario.membership());
+    retries_.ended(state == RegionState::kRestart, world_.scenario.membership());
   }
   close();
   // The next session must have the state of the last complete round, if this session made or loaded that state.
@@ -95,9 +94,10 @@ void TrainerSim::attach_again(const std::string& why) {
   if (!states_.empty()) own_states_ = std::exchange(states_, {});
   if (knows) knows_ = complete_;
   phase_ = Phase::kPausing;
-  // A real one gives up at last; here faults end.
   const AttachRetries::Clock::time_point now{std::chrono::nanoseconds(world_.clock.now_ns())};
-  const std::chrono::nanoseconds pause = retries_.next(complete_, now).value_or(AttachRetries::kLongestPause);
+  const auto next = retries_.next(std::exchange(moved_, false), now);
+  if (!next) return world_.broken(name() + " " + retries_.gave_up(why));
+  const std::chrono::nanoseconds pause = *next;
   world_.say(name(), "attaches again: " + why);
   after(static_cast<std::uint64_t>(pause.count()), [this] { attach(); });
 }
@@ -292,6 +292,7 @@ void TrainerSim::look() {
     lived_in_ = job_->spec().view->job;
   }
   complete_ = pushed_;
+  moved_ = complete_ > resume_;
   if (state == RegionState::kStopRequested) return finish(LeaveKind::kStopped);
   if (state == RegionState::kStopped) {
     if (!stopped_) return;  // the worker's words are under way

@@ -96,6 +96,7 @@ class TrainerSim final : public Process {
   Round resume_, complete_, pushed_;
   Round ready_;                                      // counts the gradients given to the session
   std::uint64_t weight_ = 0;                         // of the round that it computes
+  bool moved_ = false;                               // a round of this session is complete
   AttachRetries retries_;                            // RecoveryHandle
   std::shared_ptr<FileDescriptor> kept_;             // RecoveryHandle
   std::vector<KeptState> states_, own_states_;       // kept in this session, and in the one before

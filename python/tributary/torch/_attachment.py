@@ -98,13 +98,13 @@ class Attachment:
             raise Error(f"job '{self.name}' has no session: it was finished or stopped")
         return self.live
 
-    def retry(self, why: int, reason: str, round: int) -> float:
+    def retry(self, why: int, reason: str, round_done: bool) -> float:
         """Returns the pause before the next :meth:`make`, seconds.
 
         Raises:
             Unavailable: it was tried often enough.
         """
-        return self._recovery.retry(why, reason, round)
+        return self._recovery.retry(why, reason, round_done)
 
     def make(self, timeout_ms: int, stops: ctypes.c_int, note: Callable[[str], None]) -> None:
         """Blocks until all ranks are there, and their parameters.

@@ -426,6 +426,7 @@ class Link:
                     if stops is not None:
                         self.round, self.leaving.stops, self._order = wanted, stops, []
                         self.attachment.pushed = False
+                        self._jobs.round_done()
                         return True
                     step = Step.RESTART
                 reason = self.attachment.session.stop_reason()

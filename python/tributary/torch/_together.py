@@ -48,6 +48,7 @@ class Together:
         self.stop = stop
         self.links: list[Link] = []
         self._attaching = False
+        self._round_done = False  # since the last attach that failed, or view that ended
         self._ended = ""  # a rank that this one cannot continue without
 
     @property
@@ -88,7 +89,7 @@ class Together:
                 self._attach_missing(timeout_ms)
                 return
             except Unavailable as error:
-                pause = link.attachment.retry(error.status, str(error), link.round)
+                pause = self._pause_after(link, error)
                 timeout_ms = int((end - time.monotonic() - pause) * 1000)
                 if timeout_ms <= 0:
                     raise
@@ -131,10 +132,7 @@ class Together:
             if self.stop.requested is not None:
                 # Nothing can be said about the parameters: this rank has no complete round in its hands.
                 raise link.leaving.was_stopped(str(why))
-            try:
-                pause = link.attachment.retry(why.status, str(why), link.round)
-            except Unavailable as error:
-                raise Unavailable(f"job '{link.name}': {error}", error.status) from None
+            pause = self._pause_after(link, why)
             for one in self.open:
                 one.report.restarts += 1
             link.report.say(f"attaching again in {pause * 1000:.0f} ms: {why}")
@@ -146,6 +144,19 @@ class Together:
                 raise link.leaving.was_stopped(str(error)) from None
             except Unavailable as error:
                 why = error
+
+    def _pause_after(self, link: Link, why: Unavailable) -> float:
+        """The pause before all jobs attach again. The one that failed knows what its next view waits for."""
+        failed = next((one for one in self.open if one.attachment.why_over()), link)
+        done, self._round_done = self._round_done, False
+        try:
+            return failed.attachment.retry(why.status, str(why), done)
+        except Unavailable as error:
+            raise Unavailable(f"job '{link.name}': {error}", error.status) from None
+
+    def round_done(self) -> None:
+        """Attaching was not fruitless."""
+        self._round_done = True
 
     def _attach_missing(self, timeout_ms: int) -> None:
         attached: list[Link] = []
@@ -163,7 +174,8 @@ class Together:
             attached.append(one)
         for one in attached:
             if why := one.attachment.why_over():
-                raise Unavailable(why)
+                one.attachment.drop()
+                raise Unavailable(why, Status.UNAVAILABLE)
 
     @staticmethod
     def _check_beginning(link: Link, attached: list[Link]) -> None:

@@ -207,9 +207,11 @@ void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std:
   }
 }
 
-// The round that a checkpoint is made of. A snapshot counts as committed when the record that says so is saved.
+// Returns the round that the next checkpoint is made of; kToCome: of one that is yet to be named, as a store is broken. A
+// snapshot counts as committed when the record that says so is saved.
 std::optional<Round> CoordinatedJob::newest_state() const {
   if (servers() == 0 || restoring() || removing()) return std::nullopt;
+  if (is<RunningView>() && store_broken()) return CheckpointSchedule::kToCome;
   if (const auto kept = round_in_memory()) return kept;
   return record().initialised && ledger_.keeper.told() ? std::optional(record().committed) : std::nullopt;
 }
@@ -221,7 +223,6 @@ bool CoordinatedJob::stays_stopped() const {
 
 bool CoordinatedJob::checkpoint_due(std::uint64_t now_ms) const {
   const CheckpointSchedule& schedule = ledger_.checkpoints;
-  if (is<RunningView>() && store_broken()) return schedule.due_from_memory(config().checkpoint, now_ms);
   const auto newest = newest_state();
   return newest && schedule.due(config().checkpoint, *newest, stays_stopped(), now_ms);
 }
@@ -234,10 +235,7 @@ bool CoordinatedJob::owes_checkpoint() const {
 }
 
 void CoordinatedJob::checkpoint_ordered(std::uint64_t order, std::uint64_t now_ms) {
-  // The round has yet to be named, or is that of what there is.
-  const bool to_come = is<RunningView>() && store_broken();
-  const Round round = to_come ? CheckpointSchedule::kToCome : newest_state().value_or(Round());
-  ledger_.checkpoints.ordered(config().checkpoint, order, round, now_ms);
+  ledger_.checkpoints.ordered(config().checkpoint, order, newest_state().value_or(Round()), now_ms);
 }
 
 void CoordinatedJob::tick(std::uint64_t now_ms) {

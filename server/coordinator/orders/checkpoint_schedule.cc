@@ -15,11 +15,6 @@ bool CheckpointSchedule::due(const CheckpointConfig& config, Round newest, bool 
   return stopped || (config.every_s != 0 && now_ms >= next_ms_);
 }
 
-bool CheckpointSchedule::due_from_memory(const CheckpointConfig& config, std::uint64_t now_ms) const {
-  const bool pauses = failed_ == kToCome && now_ms < retry_ms_;
-  return !config.dir.empty() && trained_ && !order_ && config.every_s != 0 && now_ms >= next_ms_ && !pauses;
-}
-
 void CheckpointSchedule::ordered(const CheckpointConfig& config, std::uint64_t order, Round newest,
                                  std::uint64_t now_ms) {
   order_ = {order, newest};

@@ -23,10 +23,9 @@ class CheckpointSchedule {
 
   // Training begins, the first time or again.
   void runs(const CheckpointConfig& config, std::uint64_t now_ms);
-  // Is the newest state to become a checkpoint now? stopped: nobody trains any more.
+  // Is the newest state to become a checkpoint now? newest: kToCome where a store is broken, so that no newer state is
+  // there until one is asked for. stopped: nobody trains any more.
   bool due(const CheckpointConfig& config, Round newest, bool stopped, std::uint64_t now_ms) const;
-  // The same where a store is broken, so that no newer state is there until one is asked for.
-  bool due_from_memory(const CheckpointConfig& config, std::uint64_t now_ms) const;
   // Does a job that has stopped lack one of its newest state, which was not tried in vain?
   bool owed(const CheckpointConfig& config, Round newest) const { return lacks(config, newest) && newest != failed_; }
   // The order was taken; and its status, now and then. None: nobody knows of it any more.
