@@ -162,11 +162,11 @@ void move_job(const Job& job, std::uint16_t servers, bool digest_is_standalone) 
 }
 
 TEST_CASE("a job saved while it trains on 2 servers goes on on 3, to the bits of a run that nobody disturbed") {
-  move_job({.name = "move", .chunk_bytes = 8192, .rounds = kRounds}, 3, true);
+  move_job({.name = "move", .chunk_bytes = 8192, .rounds = 2 * kRounds}, 3, true);
 }
 
 TEST_CASE("residuals and estimates move along: int8 pushes and int8-delta pulls from 2 servers to 3") {
-  Job job{.name = "feedback", .chunk_bytes = 8192, .rounds = kRounds};
+  Job job{.name = "feedback", .chunk_bytes = 8192, .rounds = 2 * kRounds};
   job.extra = "\n[encoding]\npush = \"int8\"\npull = \"int8-delta\"\n";
   move_job(job, 3, false);
 }
