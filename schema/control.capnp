@@ -404,8 +404,7 @@ struct HeldRecord {  # server -> coordinator: this copy of a job's record is dur
 
 struct JobRecordCopy {  # coordinator -> servers: save it; server -> coordinator: reply to wantRecord
   job @0 :UInt64;
-  edition @1 :UInt64;
-  record @2 :Data;  # a JobRecord as it lies on disk (schema/records.capnp); empty, in a reply: it cannot be read
+  record @1 :Data;  # a JobRecord as it lies on disk (schema/records.capnp); empty, in a reply: it cannot be read
 }
 
 struct WantRecord {  # coordinator -> server: your copy of this job's record

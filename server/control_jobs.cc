@@ -115,11 +115,7 @@ void ControlJobs::on(const SnapshotCommit& m) {
     if (awaited) output_.send(ShardKept{m.job, view, false, {}, {}});
   }
   // The copy of the record is to say so first.
-  if (copies_.saving(m.job)) {
-    committed_[m.job] = m.round;
-  } else {
-    drop_before(m.job, m.round);
-  }
+  copies_.after(m.job, [this, m] { drop_before(m.job, m.round); });
   if (const auto kept = parked_.find(m.job); kept != parked_.end()) kept->second.status.snapshot_committed = m.round;
   if (const auto found = jobs_.find(m.job); found != jobs_.end()) {
     found->second.status.snapshot_committed = m.round;
@@ -159,25 +155,11 @@ void ControlJobs::drop_stored(JobId job, Round first, Round last, StoreOrders::D
 // ---- Copies of the coordinator's records ----
 
 void ControlJobs::on(const JobRecordCopy& m) {
-  copies_.save(m, [this, id = m.job] { copied(id); });
+  copies_.save(m);
 }
 
 void ControlJobs::on(const WantRecord& m) {
   copies_.answer(m);
-}
-
-void ControlJobs::copied(JobId id) {
-  if (copies_.saving(id)) return;
-  if (const auto late = committed_.find(id); late != committed_.end()) {
-    const Round round = late->second;
-    committed_.erase(late);
-    drop_before(id, round);
-  }
-  const auto found = jobs_.find(id);
-  if (found == jobs_.end() || !found->second.copying) return;
-  Job& job = found->second;
-  job.copying = false;
-  if (--job.opening == 0) opened(id, job.view().view, Status(job.opened));
 }
 
 bool ControlJobs::stored(JobId job, Round round) const {

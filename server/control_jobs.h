@@ -134,7 +134,7 @@ class ControlJobs {
   std::vector<JobProgress> progress() const;
 
   // The lanes and the snapshotter.
-  void lane_opened(JobId job, ViewId view, const Status& status);
+  void lane_opened(JobId job, ViewId view, const Status& status) { part_opened(job, view, status); }
   void lane_snapshot(LaneIndex lane, JobId job, ViewId view, Round round, bool started);
   void lane_parked(JobId job, ViewId view, bool any, Version min, Version max);
   void lane_stopped(JobId job, ViewId view, Round round, bool kept);
@@ -175,7 +175,6 @@ class ControlJobs {
     std::shared_ptr<Load> load;     // the state that it begins with, if that comes from the store
     std::vector<ShardJob> parts;    // lanes', until they have of an earlier view's load what these go on with
     bool clearing = false;          // snapshots of earlier views have not ended
-    bool copying = false;           // a copy of its record is being saved
     Status opened;                  // the first error of a lane
     bool refused_snapshot = false;  // "no store" was sent
     bool missed_snapshot = false;   // the one that is pending was named too late
@@ -212,7 +211,6 @@ class ControlJobs {
   bool end_snapshots(JobId job);
   void forget_snapshots(Job& job);
   void cleared(JobId id);
-  void copied(JobId id);
   // Returns the store's contents, without those that are being dropped.
   std::vector<StoredJob> stored() const;
   void drop_before(JobId job, Round round);
@@ -227,6 +225,7 @@ class ControlJobs {
   Job* that_waits_for(const Parked& state);
   void take_up(JobId id);
 
+  void part_opened(JobId id, ViewId view, const Status& status);
   void opened(JobId id, ViewId view, const Status& status);
   void stop_lanes(const Job& job, bool keep, Round round, bool park = false) const;
   Job* take_back(JobId id, ViewId view, Round round);
@@ -259,7 +258,6 @@ class ControlJobs {
   std::map<JobId, Parked> parked_;
   std::map<JobId, NotSaved> not_saved_;
   RecordCopies copies_;
-  std::map<JobId, Round> committed_;  // whose older snapshots go when the copy of the record is saved
   std::optional<JobTrace> trace_;
   std::multiset<std::tuple<JobId, ViewId, Round>> writing_;  // snapshots that were expected and have not ended
   std::list<std::tuple<JobId, Round, Round>> dropping_;      // from the store: first and last

@@ -68,8 +68,8 @@ void ControlJobs::on(const OpenJob& m) {
   Job& placed = jobs_.emplace(m.job, std::move(job)).first->second;
   output_.changed();
   if (copies_.saving(m.job)) {
-    placed.copying = true;
     ++placed.opening;
+    copies_.after(m.job, [this, id = m.job, view = m.view] { part_opened(id, view, {}); });
   }
   if (end_snapshots(m.job)) {
     forget_snapshots(placed);
@@ -101,16 +101,14 @@ void ControlJobs::forget_snapshots(Job& job) {
   ++job.opening;
   drop_stored(id, first, Round(~0ull), [this, id, view = job.view().view](const Status& dropped) {
     output_.hello();  // reports the remaining snapshots to the coordinator
-    Job* opening = find(id, view);
+    const Job* opening = find(id, view);
     if (!opening) return;
-    if (!dropped && opening->opened) {
-      opening->opened =
-          fail(ErrorCode::kUnavailable, "server " + std::to_string(config_.index) +
-                                            " has snapshots of an earlier view of job '" + opening->view().name() +
-                                            "' that must go before the next one opens, and cannot drop them: " +
-                                            dropped.error().message + "; then attach again");
-    }
-    if (--opening->opening == 0) opened(id, view, Status(opening->opened));
+    if (dropped) return part_opened(id, view, {});
+    part_opened(id, view,
+                fail(ErrorCode::kUnavailable,
+                     "server " + std::to_string(config_.index) + " has snapshots of an earlier view of job '" +
+                         opening->view().name() + "' that must go before the next one opens, and cannot drop them: " +
+                         dropped.error().message + "; then attach again"));
   });
 }
 
@@ -134,7 +132,7 @@ void ControlJobs::cleared(JobId id) {
   Job& job = found->second;
   job.clearing = false;
   forget_snapshots(job);
-  if (--job.opening == 0) opened(id, job.view().view, Status(job.opened));
+  part_opened(id, job.view().view, {});
 }
 
 // Checks the message and makes every lane's part of the job. Lanes without chunks get none.
@@ -254,11 +252,12 @@ void ControlJobs::opened(JobId id, ViewId view, const Status& status) {
   output_.send(std::move(ready));
 }
 
-void ControlJobs::lane_opened(JobId id, ViewId view, const Status& status) {
+// One thing has ended that the opening waits for.
+void ControlJobs::part_opened(JobId id, ViewId view, const Status& status) {
   Job* job = find(id, view);
   if (!job || job->opening == 0) return;
   if (job->opened && !status) job->opened = status;
-  if (--job->opening == 0) opened(id, view, job->opened);
+  if (--job->opening == 0) opened(id, view, Status(job->opened));
 }
 
 }  // namespace tributary

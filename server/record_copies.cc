@@ -1,7 +1,6 @@
 #include "server/record_copies.h"
 
 #include <memory>
-#include <span>
 #include <utility>
 
 #include "server/coordinator/cluster/job_record_seal.h"
@@ -33,42 +32,50 @@ std::vector<HeldRecord> RecordCopies::held() const {
   return held;
 }
 
-void RecordCopies::save(const JobRecordCopy& copy, std::function<void()> ended) {
+void RecordCopies::save(const JobRecordCopy& copy) {
   if (!store_ || !orders_) return;
-  const std::string_view bytes(reinterpret_cast<const char*>(copy.record.data()), copy.record.size());
-  Result<JobRecord> record = records::unseal_job(
-      bytes, "the coordinator's record of job id " + std::to_string(copy.job.value) + ", which it sent,");
+  Result<JobRecord> record = records::record_in(
+      copy, "the coordinator's record of job id " + std::to_string(copy.job.value) + ", which it sent,");
   if (!record) return logger_->error("{}", record.error().message);
-  if (const auto newer = held_.find(copy.job); newer != held_.end() && newer->second > copy.edition) {
-    return send_(HeldRecord{copy.job, newer->second});
+  const HeldRecord held{record->job, record->edition};
+  if (const auto newer = held_.find(held.job); newer != held_.end() && newer->second > held.edition) {
+    return send_(HeldRecord{held.job, newer->second});
   }
-  saving_.insert(copy.job);
-  const HeldRecord held{copy.job, copy.edition};
-  const auto done = [this, held, ended = std::move(ended)](const Status& saved) {
-    saving_.erase(saving_.find(held.job));
-    if (saved) {
-      held_[held.job] = held.edition;
-      send_(held);
-    } else if (!failing_) {
-      logger_->error("cannot keep a copy of the record of job id {}: {}; server 0's store has it", held.job.value,
-                     saved.error().message);
-    }
-    failing_ = !saved;
-    ended();
-  };
-  orders_->run([store = store_, record = std::move(*record)] { return store->save(record); }, done);
+  saving_.insert(held.job);
+  orders_->run([store = store_, record = std::move(*record)] { return store->save(record); },
+               [this, held](const Status& saved) { ended(held, saved); });
+}
+
+void RecordCopies::ended(const HeldRecord& held, const Status& saved) {
+  saving_.erase(saving_.find(held.job));
+  if (saved) {
+    held_[held.job] = held.edition;
+    send_(held);
+  } else if (!failing_) {
+    logger_->error("cannot keep a copy of the record of job id {}: {}; server 0's store has it", held.job.value,
+                   saved.error().message);
+  }
+  failing_ = !saved;
+  if (saving(held.job)) return;
+  std::vector<std::function<void()>> waited;
+  for (auto [at, end] = after_.equal_range(held.job); at != end; at = after_.erase(at)) {
+    waited.push_back(std::move(at->second));
+  }
+  for (const auto& what : waited) what();
+}
+
+void RecordCopies::after(JobId job, std::function<void()> what) {
+  if (!saving(job)) return what();
+  after_.emplace(job, std::move(what));
 }
 
 void RecordCopies::answer(const WantRecord& question) {
-  const auto found = std::make_shared<JobRecordCopy>(JobRecordCopy{question.job, 0, {}});
+  const auto found = std::make_shared<JobRecordCopy>(JobRecordCopy{question.job, {}});
   if (!store_ || !orders_) return send_(std::move(*found));
   const auto read = [store = store_, found]() -> Status {
     const Result<JobRecord> record = store->record(found->job);
     if (!record) return tl::unexpected(record.error());
-    const std::string sealed = records::seal(*record);
-    const auto bytes = std::as_bytes(std::span(sealed));
-    found->edition = record->edition;
-    found->record.assign(bytes.begin(), bytes.end());
+    *found = records::copy_of(*record);
     return {};
   };
   orders_->run(read, [this, found](const Status& status) {

@@ -28,12 +28,16 @@ class RecordCopies {
   void start(StoreOrders* orders) { orders_ = orders; }  // null without a store
 
   std::vector<HeldRecord> held() const;
-  bool saving(JobId job) const { return saving_.contains(job); }      // a copy of that job's record
-  void save(const JobRecordCopy& copy, std::function<void()> ended);  // called when it is saved, or cannot be
+  void save(const JobRecordCopy& copy);
+  bool saving(JobId job) const { return saving_.contains(job); }  // a copy of that job's record
+  // Calls it when no copy of that job's record is being saved any more: now, or when all are saved, or cannot be.
+  void after(JobId job, std::function<void()> what);
   void answer(const WantRecord& question);
   void forget(JobId job);
 
  private:
+  void ended(const HeldRecord& held, const Status& saved);
+
   Store* const store_;
   Logger logger_;
   const Send send_;
@@ -41,6 +45,7 @@ class RecordCopies {
   bool failing_ = false;                 // the last one could not be saved, and that was logged
   std::map<JobId, std::uint64_t> held_;  // editions
   std::multiset<JobId> saving_;
+  std::multimap<JobId, std::function<void()>> after_;
 };
 
 }  // namespace tributary

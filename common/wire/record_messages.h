@@ -27,13 +27,11 @@ struct HeldRecord {
 // Coordinator -> servers: save it. Server -> coordinator: reply to WantRecord.
 struct JobRecordCopy {
   JobId job;
-  std::uint64_t edition = 0;
   std::vector<std::byte> record;  // server/coordinator/cluster/job_record_seal.h; empty, in a reply: it can't be read
 
   static constexpr auto kWire = TRIB_WIRE(JobRecordCopy);
   static void fields(auto& m, auto&& field) {
     field(m.job, TRIB_WIRE(Job));
-    field(m.edition, TRIB_WIRE(Edition));
     field(m.record, TRIB_WIRE(Record), AtMost{kMaxRecordCopy, "a copy of a job's record"});
   }
 };

@@ -7,30 +7,13 @@
 #include "common/config/step_runs.h"
 
 namespace tributary {
-namespace {
-
-constexpr std::uint64_t kEditionsApart = 1u << 20;  // a record from a copy is newer than any that was lost
-constexpr std::size_t kCopiesAtOnce = 16;           // of records, to a server that lacks more
-constexpr std::uint64_t kCopiesEveryMs = 1000;
-
-// Returns those of jobs that have their state on servers.
-std::map<JobId, std::uint64_t> editions_of(const std::vector<JobRecord>& registry) {
-  std::map<JobId, std::uint64_t> editions;
-  for (const JobRecord& record : registry) {
-    const Result<JobConfig> config = job_from_json(record.job_json);
-    if (!config || on_servers(*config)) editions[record.job] = record.edition;
-  }
-  return editions;
-}
-
-}  // namespace
-
 CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry,
                                  CoordinatorOutput& output)
-    : context_(options, editions_of(registry), output, *this), last_id_(options.job_id_seed) {
+    : context_(options, output, *this), last_id_(options.job_id_seed) {
   drop_parts_but_of(registry);
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
+    if (!config || on_servers(*config)) context_.copies.knows(record);
     if (!config) {
       output.log("job record " + std::to_string(record.job.value) + " is left aside: " + config.error().message,
                  LogLevel::kError);
@@ -154,90 +137,6 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   }
   search(now_ms);
   for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
-}
-
-// Stored jobs that the registry does not know: no other node will name them.
-void CoordinatorCore::report_strangers(std::uint16_t index, const ServerHello& m) {
-  for (const StoredJob& stored : m.stored) {
-    const auto known = jobs_.find(stored.name);
-    if (stored.snapshots.empty() || (known != jobs_.end() && known->second.knows(stored.job))) continue;
-    context_.output.log("server " + std::to_string(index) + "'s store has " + newest_in_words(stored) + " of job '" +
-                        stored.name + "' (job id " + std::to_string(stored.job.value) +
-                        "), which the registry does not know; if it is not wanted, `tributary job remove " +
-                        stored.name + "` deletes it");
-  }
-}
-
-// ---- Copies of the registry ----
-
-void CoordinatorCore::on(PeerId from, const HeldRecord& m, std::uint64_t) {
-  const Peers::Server* server = context_.peers.server_at(from);
-  if (server) context_.copies.holds(server->hello.shard.value, m);
-}
-
-void CoordinatorCore::on(PeerId from, const JobRecordCopy& m, std::uint64_t now_ms) {
-  const Peers::Server* server = context_.peers.server_at(from);
-  if (!server || !context_.copies.searching()) return;
-  if (const Status taken = context_.copies.take(server->hello.shard.value, m); !taken) {
-    context_.output.log("a copy is left out: " + taken.error().message, LogLevel::kWarning);
-  }
-  search(now_ms);
-}
-
-// Looks for records that are newer than the registry's, when all servers have said which copies they have.
-void CoordinatorCore::search(std::uint64_t now_ms) {
-  RegistryCopies& copies = context_.copies;
-  if (!copies.searching() || adopting_ || !context_.peers.all_servers()) return;
-  if (const auto asked = copies.question(now_ms)) {
-    return context_.output.send(context_.peers.servers().at(asked->first).peer, asked->second);
-  }
-  if (!copies.complete()) return;
-  if (copies.found().empty()) {
-    copies.end_search();
-    for (const auto& [index, server] : context_.peers.servers()) {
-      if (!server.hello.copies.empty()) report_strangers(index, server.hello);
-    }
-    for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
-    return;
-  }
-  std::vector<JobRecord> records;
-  for (const auto& [id, found] : copies.found()) {
-    JobRecord record = found;
-    record.edition += kEditionsApart;
-    // A copy may be older than the newest snapshot. Then the job asks for that, and does not begin anew.
-    const auto newest = context_.peers.newest_stored(id);
-    if (newest && (!has_progress(record) || !context_.peers.stores(id, record.committed))) {
-      record.initialised = true;
-      record.committed = *newest;
-    }
-    records.push_back(std::move(record));
-  }
-  context_.output.log("the registry in server 0's store lacks the records of " + std::to_string(records.size()) +
-                          (records.size() == 1 ? " job" : " jobs") +
-                          ", or has older ones; it gets the copies of other servers",
-                      LogLevel::kWarning);
-  adopting_ = true;
-  context_.output.adopt(std::move(records));
-}
-
-void CoordinatorCore::not_adopted(const Error& error) {
-  adopting_ = false;  // and again, in a while
-  context_.output.log("cannot save the registry, and tries again: " + error.message, LogLevel::kError);
-}
-
-// To servers that were away, or whose copies were lost on their way; a few at a time.
-void CoordinatorCore::spread_copies(std::uint64_t now_ms) {
-  if (context_.copies.searching()) return;
-  std::map<std::uint16_t, std::size_t> sent;
-  for (const auto& [name, job] : jobs_) {
-    const JobRecord* record = job.copied_record();
-    for (const auto& [index, server] : context_.peers.servers()) {
-      if (!record || !context_.keeps_copies(server) || sent[index] == kCopiesAtOnce) continue;
-      if (!context_.copies.lacks(index, *record, now_ms)) continue;
-      context_.copy_to(server, *record, now_ms);
-      ++sent[index];
-    }
-  }
 }
 
 void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms) {
@@ -410,11 +309,7 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
   for (const std::uint64_t incarnation : peers.silent_workers(now_ms)) {
     lose_worker(incarnation, {LossKind::kSilent, "worker " + peers.name_of(incarnation) + unheard}, now_ms);
   }
-  if (now_ms >= copies_due_ms_) {
-    copies_due_ms_ = now_ms + kCopiesEveryMs;
-    search(now_ms);
-    spread_copies(now_ms);
-  }
+  tick_copies(now_ms);
   context_.refusals.tick(now_ms);
   context_.parts.tick(now_ms);
   for (auto& [name, job] : jobs_) {

@@ -110,14 +110,17 @@ class CoordinatorCore : private CheckpointJobs {
   void save_scheduled(CoordinatedJob& job, std::uint64_t now_ms);
   Result<std::uint64_t> begin_save(const SaveOrder& order, const CoordinatedJob& job, std::uint64_t now_ms);
   void drop_parts_but_of(const std::vector<JobRecord>& registry);
+  void answer_drains(std::uint64_t now_ms);
+  void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);
+  void look_at_trace(std::uint64_t now_ms);
+
+  // coordinator_registry.cc
   void on(PeerId from, const JobRecordCopy& m, std::uint64_t now_ms);
   void on(PeerId from, const HeldRecord& m, std::uint64_t now_ms);
   void search(std::uint64_t now_ms);
   void spread_copies(std::uint64_t now_ms);
+  void tick_copies(std::uint64_t now_ms);
   void report_strangers(std::uint16_t index, const ServerHello& m);
-  void answer_drains(std::uint64_t now_ms);
-  void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);
-  void look_at_trace(std::uint64_t now_ms);
 
   // coordinator_orders.cc
   const JobRecord* record_of(const std::string& job) const override;

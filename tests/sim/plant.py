@@ -178,8 +178,8 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
     "registry_copies.cc": [
         (
             "kOldestRecord",
-            "if (!first && edition > best->second.edition)",
-            "if (!first && (edition > best->second.edition) != BUG)",
+            "if (!first && *copy.held > best->second.edition)",
+            "if (!first && (*copy.held > best->second.edition) != BUG)",
         ),
     ],
     "coordinator_core.cc": [

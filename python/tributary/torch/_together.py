@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tributary._errors import Error, JobStopped, Status, Unavailable
+from tributary._errors import Error, JobStopped, Unavailable
 from tributary.torch._launch import attach_patience_s
 from tributary.torch._log import logger
 from tributary.torch._stop import StopSignal
@@ -113,7 +113,7 @@ class Together:
         for one in self.open:
             one.attachment.drop()
         with self._attaching_now(link):
-            self._try_to_attach(link, Unavailable(reason, Status.UNAVAILABLE))
+            self._try_to_attach(link, Unavailable(reason))
         if all(one.is_where_it_was for one in self.open):
             for one in self.open:
                 one.push_again()
@@ -175,7 +175,7 @@ class Together:
         for one in attached:
             if why := one.attachment.why_over():
                 one.attachment.drop()
-                raise Unavailable(why, Status.UNAVAILABLE)
+                raise Unavailable(why)
 
     @staticmethod
     def _check_beginning(link: Link, attached: list[Link]) -> None:

@@ -1,5 +1,7 @@
 #include "server/coordinator/cluster/job_record_seal.h"
 
+#include <span>
+
 #include "common/wire/codec_fields.h"
 #include "schema/records.capnp.h"
 
@@ -59,6 +61,19 @@ Result<JobRecord> unseal_job(std::string_view bytes, std::string_view what) {
     }
     return out;
   });
+}
+
+JobRecordCopy copy_of(const JobRecord& record) {
+  const std::string sealed = seal(record);
+  const auto bytes = std::as_bytes(std::span(sealed));
+  return {record.job, {bytes.begin(), bytes.end()}};
+}
+
+Result<JobRecord> record_in(const JobRecordCopy& copy, const std::string& what) {
+  const std::string_view bytes(reinterpret_cast<const char*>(copy.record.data()), copy.record.size());
+  Result<JobRecord> record = unseal_job(bytes, what);
+  if (!record || record->job == copy.job) return record;
+  return fail(ErrorCode::kStore, what + " is that of job id " + std::to_string(record->job.value));
 }
 
 }  // namespace tributary::records

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "common/base/result.h"
+#include "common/wire/record_messages.h"
 #include "server/chunk/record_seal.h"
 #include "server/coordinator/cluster/job_record.h"
 
@@ -15,5 +16,9 @@ namespace tributary::records {
 std::string seal(const JobRecord& record, std::uint32_t format = kStoreFormat);
 // `what`: the record in words, for errors.
 Result<JobRecord> unseal_job(std::string_view bytes, std::string_view what);
+
+// The same in a message. kStore also for a record of another job than the copy names.
+JobRecordCopy copy_of(const JobRecord& record);
+Result<JobRecord> record_in(const JobRecordCopy& copy, const std::string& what);
 
 }  // namespace tributary::records

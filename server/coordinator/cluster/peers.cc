@@ -224,7 +224,7 @@ std::set<Round> Peers::snapshots(std::uint16_t index, JobId job) const {
   return rounds;
 }
 
-bool Peers::store(JobId job) const {
+bool Peers::stores(JobId job) const {
   return std::ranges::any_of(servers_, [&](const auto& entry) {
     const std::vector<StoredJob>& stored = entry.second.hello.stored;
     return std::ranges::find(stored, job, &StoredJob::job) != stored.end();
@@ -237,17 +237,18 @@ bool Peers::stores(JobId job, Round round) const {
 
 std::optional<Round> Peers::newest_stored(JobId job) const {
   std::map<Round, std::size_t> rounds;  // on how many servers
-  std::size_t most = 0;
+  std::size_t holders = 0;              // that have any
   for (const auto& [index, server] : servers_) {
-    for (const Round round : snapshots(index, job)) most = std::max(most, ++rounds[round]);
+    const std::set<Round> stored = snapshots(index, job);
+    if (!stored.empty()) ++holders;
+    for (const Round round : stored) ++rounds[round];
   }
-  std::optional<Round> newest;
-  std::size_t holders = 0;
-  for (const auto& [index, server] : servers_) holders += snapshots(index, job).empty() ? 0 : 1;
-  for (const auto& [round, on] : rounds) {
-    if (most < holders || on == holders) newest = round;  // ascending
+  std::optional<Round> newest, common;
+  for (const auto& [round, on] : rounds) {  // ascending
+    newest = round;
+    if (on == holders) common = round;
   }
-  return newest;
+  return common ? common : newest;
 }
 
 Status Peers::room_for_another_job() const {

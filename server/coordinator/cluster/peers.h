@@ -103,8 +103,8 @@ class Peers {
 
   // ---- What servers' stores have of jobs: as they said in their hello, and what happened since ----
   std::set<Round> snapshots(std::uint16_t server, JobId job) const;
-  bool store(JobId job) const;                // does any?
-  bool stores(JobId job, Round round) const;  // does any?
+  bool stores(JobId job) const;  // does any?
+  bool stores(JobId job, Round round) const;
   // The newest round that all servers have which have any of the job; else the newest of any.
   std::optional<Round> newest_stored(JobId job) const;
   // kLimit: a server's store has as many jobs as a server can say that it has; another one would be one too many.

@@ -4,49 +4,48 @@
 
 namespace tributary {
 
-RegistryCopies::RegistryCopies(std::map<JobId, std::uint64_t> known, bool others)
-    : known_(std::move(known)), all_(known_.empty()), searching_(others) {}
-
 void RegistryCopies::meet(std::uint16_t server, const std::vector<HeldRecord>& has) {
   lose(server);
-  for (const HeldRecord& copy : has) held_[server][copy.job] = copy.edition;
+  for (const HeldRecord& copy : has) holds(server, copy);
 }
 
 void RegistryCopies::lose(std::uint16_t server) {
-  held_.erase(server);
+  copies_.erase(server);
   wanted_.reset();
-  std::erase_if(sent_, [&](const auto& entry) { return entry.first.first == server; });
   if (asked_ && asked_->server == server) asked_.reset();
 }
 
 void RegistryCopies::forget(JobId job) {
-  for (auto& [server, copies] : held_) copies.erase(job);
-  std::erase_if(sent_, [&](const auto& entry) { return entry.first.second == job; });
+  for (auto& [server, copies] : copies_) copies.erase(job);
 }
 
 bool RegistryCopies::lacks(std::uint16_t server, const JobFacts& record, std::uint64_t now_ms) const {
-  const auto copies = held_.find(server);
-  const auto copy = copies == held_.end() ? decltype(copies->second.end())() : copies->second.find(record.job);
-  const bool has = copies != held_.end() && copy != copies->second.end() && copy->second >= record.edition;
-  if (has) return false;
-  const auto sent = sent_.find({server, record.job});
-  return sent == sent_.end() || sent->second.first < record.edition || now_ms >= sent->second.second + kRepeatMs;
+  const auto copies = copies_.find(server);
+  if (copies == copies_.end() || !copies->second.contains(record.job)) return true;
+  const Copy& copy = copies->second.at(record.job);
+  return copy.held < record.edition && (copy.sent < record.edition || now_ms >= copy.sent_ms + kRepeatMs);
 }
 
 void RegistryCopies::sent(std::uint16_t server, const JobFacts& record, std::uint64_t now_ms) {
-  sent_[{server, record.job}] = {record.edition, now_ms};
+  Copy& copy = copies_[server][record.job];
+  copy.sent = record.edition;
+  copy.sent_ms = now_ms;
 }
 
-// The newest copies of jobs whose records are older, or lost.
+// The newest copies of jobs whose records are older, or lost. If the registry was empty, those of any job are wanted.
 const std::map<JobId, RegistryCopies::Wanted>& RegistryCopies::wanted() {
   if (wanted_) return *wanted_;
   wanted_.emplace();
-  for (const auto& [server, copies] : held_) {
-    for (const auto& [job, edition] : copies) {
+  for (const auto& [server, copies] : copies_) {
+    for (const auto& [job, copy] : copies) {
+      const auto found = found_.find(job);
       const auto known = known_.find(job);
-      if (known == known_.end() ? !all_ : edition <= known->second) continue;
-      const auto [best, first] = wanted_->try_emplace(job, Wanted{server, edition});
-      if (!first && edition > best->second.edition) best->second = {server, edition};
+      const bool newer = found != found_.end()   ? copy.held > found->second.edition
+                         : known != known_.end() ? copy.held > known->second
+                                                 : known_.empty();
+      if (!copy.held || !newer) continue;
+      const auto [best, first] = wanted_->try_emplace(job, Wanted{server, *copy.held});
+      if (!first && *copy.held > best->second.edition) best->second = {server, *copy.held};
     }
   }
   return *wanted_;
@@ -69,19 +68,15 @@ Status RegistryCopies::take(std::uint16_t server, const JobRecordCopy& copy) {
   asked_.reset();
   const std::string what =
       "server " + std::to_string(server) + "'s copy of the record of job id " + std::to_string(copy.job.value);
-  const std::string_view bytes(reinterpret_cast<const char*>(copy.record.data()), copy.record.size());
-  Result<JobRecord> record = records::unseal_job(bytes, what);
-  if (record && record->job != copy.job) {
-    record = fail(ErrorCode::kStore, what + " is that of job id " + std::to_string(record->job.value));
-  }
+  Result<JobRecord> record = records::record_in(copy, what);
   if (!record) {
-    held_[server].erase(copy.job);  // another server may have one
+    copies_[server].erase(copy.job);  // another server may have one
     wanted_.reset();
     return tl::unexpected(record.error());
   }
-  if (wanted_) wanted_->erase(copy.job);
-  known_[copy.job] = held_[server][copy.job] = record->edition;
+  copies_[server][copy.job].held = record->edition;
   found_.insert_or_assign(copy.job, std::move(*record));
+  if (wanted_) wanted_->erase(copy.job);
   return {};
 }
 

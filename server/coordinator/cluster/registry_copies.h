@@ -19,16 +19,17 @@ namespace tributary {
 class RegistryCopies {
  public:
   static constexpr std::uint64_t kRepeatMs = 10'000;  // until it is answered, a question or a copy is sent again
+  static constexpr int kTries = 3;                    // at a copy that its server cannot read
 
-  static constexpr int kTries = 3;  // at a copy that its server cannot read
-
-  // known: editions of the registry's records of jobs on servers. others: there are servers but server 0.
-  RegistryCopies(std::map<JobId, std::uint64_t> known, bool others);
+  // others: there are servers but server 0.
+  explicit RegistryCopies(bool others) : searching_(others) {}
+  // The registry has this record, of a job on servers. Before any server is met.
+  void knows(const JobFacts& record) { known_[record.job] = record.edition; }
 
   // ---- The copies of each server ----
   void meet(std::uint16_t server, const std::vector<HeldRecord>& has);
   void lose(std::uint16_t server);
-  void holds(std::uint16_t server, const HeldRecord& copy) { held_[server][copy.job] = copy.edition; }
+  void holds(std::uint16_t server, const HeldRecord& copy) { copies_[server][copy.job].held = copy.edition; }
   void forget(JobId job);
   // Whether the server lacks this edition, and it was not sent in the last kRepeatMs.
   bool lacks(std::uint16_t server, const JobFacts& record, std::uint64_t now_ms) const;
@@ -52,10 +53,12 @@ class RegistryCopies {
   };
   const std::map<JobId, Wanted>& wanted();
 
-  std::map<std::uint16_t, std::map<JobId, std::uint64_t>> held_;                             // editions
-  std::map<std::pair<std::uint16_t, JobId>, std::pair<std::uint64_t, std::uint64_t>> sent_;  // edition, when
-  std::map<JobId, std::uint64_t> known_;  // in the registry when it was read, or found since
-  const bool all_;                        // the registry was empty: copies of any job are wanted
+  struct Copy {
+    std::optional<std::uint64_t> held, sent;  // editions
+    std::uint64_t sent_ms = 0;
+  };
+  std::map<std::uint16_t, std::map<JobId, Copy>> copies_;  // by server
+  std::map<JobId, std::uint64_t> known_;                   // editions in the registry when it was read
   bool searching_;
   std::optional<std::map<JobId, Wanted>> wanted_;  // none: to be made again
   struct Asked {

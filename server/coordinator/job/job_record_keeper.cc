@@ -265,7 +265,7 @@ void JobRecordKeeper::end(Round round, bool finished) {
 
 void JobRecordKeeper::drop_older() {
   for (const JobId id : older_) {
-    if (!context_.peers.store(id)) {
+    if (!context_.peers.stores(id)) {
       context_.remove(id);
       continue;
     }

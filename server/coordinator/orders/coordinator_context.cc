@@ -10,12 +10,12 @@ namespace {
 
 // Nothing: it is too large for a message.
 std::optional<JobRecordCopy> copy_of(const JobRecord& record, CoordinatorContext& context) {
-  const std::string sealed = records::seal(record);
-  const auto bytes = std::as_bytes(std::span(sealed));
-  if (bytes.size() <= kMaxRecordCopy) return JobRecordCopy{record.job, record.edition, {bytes.begin(), bytes.end()}};
+  JobRecordCopy copy = records::copy_of(record);
+  const std::size_t bytes = copy.record.size();
+  if (bytes <= kMaxRecordCopy) return copy;
   if (context.refusals.is_news(PeerId(), ErrorCode::kLimit, "copy " + std::to_string(record.job.value))) {
     context.output.log("the record of job id " + std::to_string(record.job.value) + " has " +
-                           bytes_in_words(static_cast<double>(bytes.size())) + ", over the " +
+                           bytes_in_words(static_cast<double>(bytes)) + ", over the " +
                            bytes_in_words(static_cast<double>(kMaxRecordCopy)) +
                            " of a message: only server 0's store has it",
                        LogLevel::kWarning);

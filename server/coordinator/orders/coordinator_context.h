@@ -24,13 +24,11 @@ struct CoordinatorOptions {
 };
 
 struct CoordinatorContext {
-  // editions: of the registry's records of jobs on servers.
-  CoordinatorContext(const CoordinatorOptions& given, std::map<JobId, std::uint64_t> editions, CoordinatorOutput& out,
-                     CheckpointJobs& jobs)
+  CoordinatorContext(const CoordinatorOptions& given, CoordinatorOutput& out, CheckpointJobs& jobs)
       : options(given),
         output(out),
         peers(given.servers, given.peer_timeout_ms),
-        copies(std::move(editions), given.servers > 1),
+        copies(given.servers > 1),
         checkpoints(peers, out, jobs),
         parts(out, peers, [&jobs](JobId job, std::uint64_t now_ms) { jobs.part_is_there(job, now_ms); }) {}
   CoordinatorContext(const CoordinatorContext&) = delete;

@@ -18,11 +18,7 @@ JobRecord record_of(std::uint64_t job, std::uint32_t view) {
   return record;
 }
 
-JobRecordCopy copy_of(const JobRecord& record) {
-  const std::string sealed = records::seal(record);
-  const auto bytes = std::as_bytes(std::span(sealed));
-  return {record.job, record.edition, {bytes.begin(), bytes.end()}};
-}
+using records::copy_of;
 
 ServerConfig second_server() {
   ServerConfig config;
@@ -96,8 +92,7 @@ TEST_CASE("a coordinator hears of copies that are saved, and gets those that it 
   server.records.carry_out();
   const auto copies = server.take<JobRecordCopy>();
   REQUIRE(copies.size() == 1);
-  const auto& bytes = copies[0].record;
-  const auto record = records::unseal_job({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, "the copy");
+  const auto record = records::record_in(copies[0], "the copy");
   REQUIRE(record);
   CHECK(record->view == ViewId(3));
   // One that is not there is empty: another server may have it.
@@ -144,7 +139,7 @@ TEST_CASE("an older edition is not written over a newer one") {
 
 TEST_CASE("nonsense in place of a record is not saved") {
   Server server(second_server());
-  server.jobs.on(JobRecordCopy{JobId(7), 1, std::vector<std::byte>(100)});
+  server.jobs.on(JobRecordCopy{JobId(7), std::vector<std::byte>(100)});
   server.records.carry_out();
   CHECK(server.disk.jobs.empty());
   server.open(1);

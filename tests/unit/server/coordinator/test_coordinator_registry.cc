@@ -7,15 +7,10 @@ namespace {
 
 using namespace testing;
 
-JobRecordCopy copy_of(const JobRecord& record) {
-  const std::string sealed = records::seal(record);
-  const auto bytes = std::as_bytes(std::span(sealed));
-  return {record.job, record.edition, {bytes.begin(), bytes.end()}};
-}
+using records::copy_of;
 
 JobRecord record_in(const JobRecordCopy& copy) {
-  const std::string_view bytes(reinterpret_cast<const char*>(copy.record.data()), copy.record.size());
-  const Result<JobRecord> record = records::unseal_job(bytes, "the copy");
+  const Result<JobRecord> record = records::record_in(copy, "the copy");
   REQUIRE_MESSAGE(record.has_value(), record.error().message);
   return *record;
 }
@@ -85,8 +80,7 @@ TEST_CASE("servers but server 0 get a copy of the record before a view opens, an
     CHECK(copy->job == cluster.open().job);
     CHECK(record_in(*copy).view == cluster.open().view);
     CHECK(record_in(*copy).owners == cluster.open().owners);
-    CHECK(record_in(*copy).edition == copy->edition);
-    edition = copy->edition;
+    edition = record_in(*copy).edition;
   }
   CHECK(cluster.to<JobRecordCopy>(server_peer(0)).empty());
   cluster.all_ready();
@@ -97,7 +91,7 @@ TEST_CASE("servers but server 0 get a copy of the record before a view opens, an
   cluster.all_done(at[0].round.value);
   const auto copy = before(server_peer(2), SnapshotCommit{});
   REQUIRE(copy);
-  CHECK(copy->edition > edition);
+  CHECK(record_in(*copy).edition > edition);
   CHECK(record_in(*copy).committed == at[0].round);
   CHECK(cluster.to<JobRecordCopy>(server_peer(0)).empty());
 }
@@ -111,7 +105,7 @@ TEST_CASE("a server that lacks copies gets them after a while, and until it has 
   const auto copies = cluster.to<JobRecordCopy>(server_peer(1));
   REQUIRE(copies.size() == 1);
   CHECK(copies[0].job == JobId(40));
-  CHECK(copies[0].edition == 9);
+  CHECK(record_in(copies[0]).edition == 9);
   cluster.sent.clear();
   cluster.pass(9000, 0);
   CHECK(cluster.to<JobRecordCopy>(server_peer(1)).empty());

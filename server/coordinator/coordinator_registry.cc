@@ -1,0 +1,105 @@
+// The registry and its copies on servers (docs/recovery.md, "The registry"): what is lost is looked for, and who lacks a
+// copy gets it.
+#include <utility>
+
+#include "server/coordinator/coordinator_core.h"
+
+namespace tributary {
+namespace {
+
+constexpr std::uint64_t kEditionsApart = 1u << 20;  // a record from a copy is newer than any that was lost
+constexpr std::size_t kCopiesAtOnce = 16;           // of records, to a server that lacks more
+constexpr std::uint64_t kCopiesEveryMs = 1000;
+
+}  // namespace
+
+// Stored jobs that the registry does not know: no other node will name them.
+void CoordinatorCore::report_strangers(std::uint16_t index, const ServerHello& m) {
+  for (const StoredJob& stored : m.stored) {
+    const auto known = jobs_.find(stored.name);
+    if (stored.snapshots.empty() || (known != jobs_.end() && known->second.knows(stored.job))) continue;
+    context_.output.log("server " + std::to_string(index) + "'s store has " + newest_in_words(stored) + " of job '" +
+                        stored.name + "' (job id " + std::to_string(stored.job.value) +
+                        "), which the registry does not know; if it is not wanted, `tributary job remove " +
+                        stored.name + "` deletes it");
+  }
+}
+
+void CoordinatorCore::on(PeerId from, const HeldRecord& m, std::uint64_t) {
+  const Peers::Server* server = context_.peers.server_at(from);
+  if (server) context_.copies.holds(server->hello.shard.value, m);
+}
+
+void CoordinatorCore::on(PeerId from, const JobRecordCopy& m, std::uint64_t now_ms) {
+  const Peers::Server* server = context_.peers.server_at(from);
+  if (!server || !context_.copies.searching()) return;
+  if (const Status taken = context_.copies.take(server->hello.shard.value, m); !taken) {
+    context_.output.log("a copy is left out: " + taken.error().message, LogLevel::kWarning);
+  }
+  search(now_ms);
+}
+
+// Looks for records that are newer than the registry's, when all servers have said which copies they have.
+void CoordinatorCore::search(std::uint64_t now_ms) {
+  RegistryCopies& copies = context_.copies;
+  if (!copies.searching() || adopting_ || !context_.peers.all_servers()) return;
+  if (const auto asked = copies.question(now_ms)) {
+    return context_.output.send(context_.peers.servers().at(asked->first).peer, asked->second);
+  }
+  if (!copies.complete()) return;
+  if (copies.found().empty()) {
+    copies.end_search();
+    for (const auto& [index, server] : context_.peers.servers()) {
+      if (!server.hello.copies.empty()) report_strangers(index, server.hello);
+    }
+    for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
+    return;
+  }
+  std::vector<JobRecord> records;
+  for (const auto& [id, found] : copies.found()) {
+    JobRecord record = found;
+    record.edition += kEditionsApart;
+    // A copy may be older than the newest snapshot. Then the job asks for that, and does not begin anew.
+    const auto newest = context_.peers.newest_stored(id);
+    if (newest && (!has_progress(record) || !context_.peers.stores(id, record.committed))) {
+      record.initialised = true;
+      record.committed = *newest;
+    }
+    records.push_back(std::move(record));
+  }
+  context_.output.log("the registry in server 0's store lacks the records of " + std::to_string(records.size()) +
+                          (records.size() == 1 ? " job" : " jobs") +
+                          ", or has older ones; it gets the copies of other servers",
+                      LogLevel::kWarning);
+  adopting_ = true;
+  context_.output.adopt(std::move(records));
+}
+
+void CoordinatorCore::not_adopted(const Error& error) {
+  adopting_ = false;  // and again, in a while
+  context_.output.log("cannot save the registry, and tries again: " + error.message, LogLevel::kError);
+}
+
+// To servers that were away, or whose copies were lost on their way; a few at a time.
+void CoordinatorCore::spread_copies(std::uint64_t now_ms) {
+  if (context_.copies.searching()) return;
+  std::map<std::uint16_t, std::size_t> sent;
+  for (const auto& [name, job] : jobs_) {
+    const JobRecord* record = job.copied_record();
+    for (const auto& [index, server] : context_.peers.servers()) {
+      if (!record || !context_.keeps_copies(server) || sent[index] == kCopiesAtOnce) continue;
+      if (!context_.copies.lacks(index, *record, now_ms)) continue;
+      context_.copy_to(server, *record, now_ms);
+      ++sent[index];
+    }
+  }
+}
+
+void CoordinatorCore::tick_copies(std::uint64_t now_ms) {
+  if (now_ms < copies_due_ms_) return;
+  copies_due_ms_ = now_ms + kCopiesEveryMs;
+  search(now_ms);
+  spread_copies(now_ms);
+}
+
+}  // namespace tributary
