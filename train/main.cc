@@ -31,6 +31,7 @@ struct Options {
   bool json = false;
   bool quiet = false;
   SlowMotionOptions slow_motion;
+  std::string last_round_after;
 };
 
 constexpr const char* kDescription = R"(Trains the network that a job file describes, on Fashion-MNIST.
@@ -128,7 +129,8 @@ int run_rank(const Options& options, JobConfig job) {
                                .socket = options.socket,
                                .attach_timeout = std::chrono::seconds(options.attach_timeout_s),
                                .topology = topology,
-                               .slow_motion = options.slow_motion};
+                               .slow_motion = options.slow_motion,
+                               .last_round_after = options.last_round_after};
   const Result<RunSummary> summary =
       train_rank(trainer, *training, test ? &*test : nullptr, bar, sender ? &*sender : nullptr, stop_signal);
   if (!summary) return report_error(summary.error(), who);
@@ -180,6 +182,7 @@ int run(int argc, char** argv) {
   app.add_option("--slow-factor", options.slow_motion.factor)->group("");
   app.add_option("--slow-chance", options.slow_motion.chance)->group("");
   app.add_option("--slow-seed", options.slow_motion.seed)->group("");
+  app.add_option("--last-round-after", options.last_round_after)->group("");
 
   CliCommand alone = app.add_option_group("The whole job in this process");
   CliOption standalone = alone->add_flag("--standalone", options.standalone, "train without any daemon");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -35,7 +36,8 @@ class Trainer {
         bar_(bar),
         progress_(progress),
         stop_signal_(stop_signal),
-        last_(last_round(options.job.train, compute_.sampler())) {
+        last_(last_round(options.job.train, compute_.sampler())),
+        last_round_after_(options.last_round_after) {
     session_options_.socket = options.socket;
     session_options_.attach_timeout = options.attach_timeout;
     session_options_.note = [this](const std::string& text) { note(text); };
@@ -153,7 +155,13 @@ class Trainer {
     while (pushed_ < last_ && state && *state == StepState::kContinue) {
       const Clock::time_point begin = Clock::now();
       blocked_ns_ = 0;
-      state = stop_signal_.requested() ? await_answers(StepState::kStopRequested) : train_round(pushed_.next(), begin);
+      if (stop_signal_.requested()) {
+        state = await_answers(StepState::kStopRequested);
+      } else if (held_back(pushed_.next())) {
+        state = hold_back();
+      } else {
+        state = train_round(pushed_.next(), begin);
+      }
     }
     if (!state) return tl::unexpected(state.error());
     return end_view(*state);
@@ -226,6 +234,17 @@ class Trainer {
     report.samples_sum = compute_.computed_sum();
     tell(report);
     return state;
+  }
+
+  bool held_back(Round round) const {
+    return round == last_ && !last_round_after_.empty() && !std::filesystem::exists(last_round_after_);
+  }
+  // Waits a moment in a state in which views end and stops are answered.
+  Result<StepState> hold_back() {
+    const Result<StepState> state = await_answers(StepState::kContinue);
+    if (!state || *state != StepState::kContinue) return state;
+    stop_signal_.sleep(milliseconds(5));
+    return session_->wait();
   }
 
   // Waits for all answers of the current round. Returns `otherwise` unless the session reports another state.
@@ -357,6 +376,7 @@ class Trainer {
   const ProgressSender* const progress_;
   StopSignal& stop_signal_;
   const Round last_;
+  const std::string last_round_after_;  // a file, or empty
   SessionOptions session_options_;
   RunSummary summary_;
   bool attached_once_ = false;

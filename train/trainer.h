@@ -21,7 +21,9 @@ struct TrainerOptions {
   std::string socket;  // of the worker daemon
   std::chrono::seconds attach_timeout = kAttachTimeout;
   Topology topology;
-  SlowMotionOptions slow_motion = {};  // for measurements and tests
+  // For measurements and tests.
+  SlowMotionOptions slow_motion = {};
+  std::string last_round_after = {};  // a file: the last round waits until the file is there
 };
 
 // Trains until the job's last round, or until it is asked to stop: by a signal, or by the job's coordinator. `test` is

@@ -173,10 +173,20 @@ inline std::unique_ptr<LocalCluster> start(const ClusterOptions& options) {
   return std::move(*cluster);
 }
 
+// File that the trainers' last round waits for.
+inline std::string last_round_file(const LocalCluster& cluster) {
+  return cluster.options().base_dir + ".last-round";
+}
+
+// Starts them on the job. The last round waits for let_end(), so that a test in the middle of the job stays in the
+// middle, however fast the rounds are.
 inline void start_trainers(LocalCluster& cluster, const std::string& job_file,
                            const std::vector<std::string>& overrides = {}) {
+  std::filesystem::remove(last_round_file(cluster));
   const auto started = cluster.start_trainers(
-      {.command = cluster.train_command(job_file, overrides, {"--json", "--quiet"}), .progress_socket = {}});
+      {.command = cluster.train_command(job_file, overrides,
+                                        {"--json", "--quiet", "--last-round-after", last_round_file(cluster)}),
+       .progress_socket = {}});
   REQUIRE_MESSAGE(started, started.error().message);
 }
 
@@ -194,9 +204,14 @@ inline std::string progress_of(LocalCluster& cluster) {
   return all;
 }
 
-// Waits until every trainer has ended; fails the test if a process fails first, or nothing moves for `patience`. The
+inline void let_end(const LocalCluster& cluster) {
+  REQUIRE(std::ofstream(last_round_file(cluster)).good());
+}
+
+// Lets the trainers end, and waits until every one has; fails the test if a process fails first, or nothing moves for `patience`. The
 // whole job may take any time.
 inline void finish_training(LocalCluster& cluster, milliseconds patience = kPatience) {
+  let_end(cluster);
   std::string before;
   for (bool moved = true; moved;) {
     const bool over = eventually(

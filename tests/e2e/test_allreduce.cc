@@ -112,6 +112,7 @@ TEST_CASE("an all-reduce job runs in a cluster with servers, and goes on when a 
     CHECK(has(log_of(worker), "ranks are added up by Gloo"));
   }
   cluster->servers()[1].process.terminate(milliseconds(0));
+  let_end(*cluster);
   REQUIRE(cluster->wait_for_trainers(kPatience));
   const auto all = results(*cluster);
   CHECK(all[0].at("digest") == reference);

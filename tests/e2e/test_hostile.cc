@@ -111,6 +111,7 @@ void suffer(const std::string& mode, const std::string& push, const std::string&
     beside.name = "beside-" + std::to_string(jobs++);
     start_trainers(*cluster, write_job(dir, beside));
     if (losses == Losses::kSome) lose(*cluster, beside.name, hostile);
+    let_end(*cluster);
     REQUIRE(eventually(
         [&] {
           check_daemons(*cluster);

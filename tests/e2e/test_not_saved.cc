@@ -38,6 +38,7 @@ std::string metrics_of(const Daemon& daemon) {
 
 // Every rank's exit status.
 std::vector<int> statuses(LocalCluster& cluster) {
+  let_end(cluster);
   REQUIRE(cluster.wait_for_trainers(kPatience));
   std::vector<int> codes;
   for (Trainer& trainer : cluster.trainers()) {
