@@ -51,6 +51,11 @@ struct ControlMessage {
     jobRecordCopy @41 :JobRecordCopy;
     wantRecord @42 :WantRecord;
     heldRecord @43 :HeldRecord;
+    serverBook @44 :ServerBook;
+    copySnapshot @45 :CopySnapshot;
+    snapshotCopied @46 :SnapshotCopied;
+    wantChunk @47 :WantChunk;
+    copiedChunk @48 :CopiedChunk;
   }
 }
 
@@ -59,6 +64,7 @@ struct StoredJob {  # a job found in a server's store
   name @1 :Text;
   layoutHash @2 :UInt64;
   snapshots @3 :List(UInt64);  # rounds of complete snapshots, ascending
+  copyOf @4 :UInt16 = 0xffff;  # a copy of this other server's part of them; 0xffff: the server's own part
 }
 
 struct KeptJob {  # state of a job's last view that a server has in memory
@@ -84,6 +90,7 @@ struct ServerHello {  # server -> coordinator
   key @11 :Text;  # in a cluster with keys: its public one, which its connections and lanes have
   plain @12 :Bool;  # in a cluster with keys: its lanes do not encrypt, and take one-time tokens
   copies @13 :List(HeldRecord);  # of job records
+  copyEndpoint @14 :Text;  # at which other servers read its snapshots; empty: it has no store
 }
 
 struct WorkerHello {  # worker -> coordinator
@@ -187,6 +194,7 @@ struct OpenJob {  # coordinator -> server: own your chunks of this job in this v
   kept @7 :Bool;  # continue with the state in memory; resume and resumeRound then describe the store's
   modelRanks @8 :List(UInt32);  # of all ranks of the view; empty: each holds the whole model
   workerKeys @9 :List(Text);  # in a cluster with keys: of the view's nodes; empty: there are none
+  copy @10 :ServerEntry;  # a server that has a copy of the receiver's part of resumeRound; without an endpoint: none
 }
 
 struct ShardKept {  # server -> coordinator: reply to StopJob(restart): its state in memory to continue from
@@ -409,6 +417,55 @@ struct JobRecordCopy {  # coordinator -> servers: save it; server -> coordinator
 
 struct WantRecord {  # coordinator -> server: your copy of this job's record
   job @0 :UInt64;
+}
+
+struct ServerEntry {
+  shard @0 :UInt16;
+  copyEndpoint @1 :Text;  # as in ServerHello
+  key @2 :Text;  # as in ServerHello
+}
+
+struct ServerBook {  # coordinator -> servers: the servers that are there, and that read each other's snapshots
+  servers @0 :List(ServerEntry);
+}
+
+struct CopySnapshot {  # coordinator -> server: keep a copy of this part of a snapshot
+  job @0 :UInt64;
+  round @1 :UInt64;
+  shard @2 :UInt16;  # whose part
+  from @3 :ServerEntry;  # the server that has it
+  view @4 :UInt32;  # that the order belongs to: a later one ends it
+  paced @5 :Bool = true;  # training goes on: its messages go first
+}
+
+struct SnapshotCopied {  # server -> coordinator: the answer
+  job @0 :UInt64;
+  round @1 :UInt64;
+  shard @2 :UInt16;
+  ok @3 :Bool = true;
+  code @4 :UInt16;  # ErrorCode, if not ok
+  message @5 :Text;
+  view @6 :UInt32;
+}
+
+struct WantChunk {  # server -> server: of your snapshot of this round, the chunk at this place
+  job @0 :UInt64;
+  round @1 :UInt64;
+  shard @2 :UInt16;  # whose part
+  place @3 :UInt32;  # among the snapshot's chunks, in ascending order
+}
+
+struct CopiedChunk {  # the answer: frames of values follow, one for each key
+  want @0 :WantChunk;
+  ok @1 :Bool = true;
+  code @2 :UInt16;  # ErrorCode, if not ok
+  message @3 :Text;
+  jobName @4 :Text;
+  layoutHash @5 :UInt64;
+  optimizer @6 :Text;
+  chunks @7 :UInt32;  # of the snapshot
+  chunk @8 :UInt32;
+  keys @9 :List(Data);  # of the chunk's entries (server/chunk/stored_chunk.h)
 }
 
 struct WriteCheckpoint {  # coordinator -> server: your part of this snapshot goes into `directory`

@@ -66,6 +66,7 @@ struct SnapshotRecord {
   generation @6 :UInt32;  # which column family of this job and round; a snapshot written again gets the next one
   bytes @7 :UInt64;  # of all chunks' values
   chunks @8 :List(UInt32);  # ascending indexes, so that a missing one can be named
+  shard @9 :UInt16;  # whose part: of the store's own server, or of another one, which this is a copy of
 }
 
 # A round gate's decision about a round (common/math/gate_decision.h). Also travels in control messages.

@@ -7,6 +7,7 @@
 #include "common/daemon/daemon_thread.h"
 #include "common/system/host_identity.h"
 #include "common/system/incarnation.h"
+#include "server/copies/copy_port.h"
 #include "server/diagnosis.h"
 #include "server/store/checkpoint_service.h"
 
@@ -57,11 +58,12 @@ Control::~Control() {
 }
 
 void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders, StoreOrders* records,
-                    CheckpointService* checkpoints) {
-  jobs_.start({lanes.begin(), lanes.end()}, snapshotter, orders, records);
+                    CheckpointService* checkpoints, FetchOrders* fetches, CopyPort* copies) {
+  jobs_.start({lanes.begin(), lanes.end()}, {snapshotter, orders, records, fetches});
   lanes_ = std::move(lanes);
   snapshotter_ = snapshotter;
   checkpoints_ = checkpoints;
+  copy_port_ = copies;
   link_->excuse_silence();
   thread_ = start_thread("control", logger_, [this] { run(); });
 }
@@ -139,6 +141,10 @@ void Control::on(const Diagnose& m) {
   self_diagnosis_.on(m);
 }
 
+void Control::on(const ServerBook& m) {
+  if (copy_port_) copy_port_->admit(m);
+}
+
 ControlMessage Control::hello_message() {
   ServerHello hello;
   hello.shard = ShardIndex(config_.index);
@@ -152,6 +158,7 @@ ControlMessage Control::hello_message() {
   }
   if (store_) hello.exclusive = file_identity(config_.store_path);
   hello.key = key_;
+  if (copy_port_) hello.copy_endpoint = copy_port_->endpoint();
   hello.plain = config_.security.payload == PayloadSecurity::kPlain;
   jobs_.describe(hello);
   return hello;

@@ -37,6 +37,7 @@
 namespace tributary {
 
 class CheckpointService;
+class CopyPort;
 
 struct ControlStatus {
   bool joined = false;                 // the coordinator knows us
@@ -62,7 +63,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
 
   // Starts the thread. lanes, and the other parts (null without a store), must outlive stop().
   void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders, StoreOrders* records,
-             CheckpointService* checkpoints = nullptr);
+             CheckpointService* checkpoints = nullptr, FetchOrders* fetches = nullptr, CopyPort* copies = nullptr);
   // Asks the coordinator to stop this server's jobs cleanly; drained() is true when that is done.
   void drain();
   bool drained() const { return drained_.load(std::memory_order_acquire); }
@@ -111,6 +112,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   { jobs_.on(m); }
   void on(const OpenJob& m);
   void on(const Diagnose& m);
+  void on(const ServerBook& m);
   void on(const WriteCheckpoint& m);
   void on(const SealCheckpoint& m);
   void on(const LoadCheckpoint& m);
@@ -136,6 +138,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   std::vector<Lane*> lanes_;
   Snapshotter* snapshotter_ = nullptr;
   CheckpointService* checkpoints_ = nullptr;
+  CopyPort* copy_port_ = nullptr;
   CommandQueue<std::function<void()>> events_;
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
 

@@ -12,18 +12,26 @@ ControlJobs::ControlJobs(ServerConfig config, Store* store, Logger logger, Contr
       store_(store),
       logger_(logger),
       output_(output),
-      copies_(store, config_.index == 0, logger_, [this](ControlMessage m) { output_.send(std::move(m)); }) {}
+      copies_(store, config_.index == 0, logger_, [this](ControlMessage m) { output_.send(std::move(m)); }),
+      fetches_(
+          store, ShardIndex(config_.index), logger_, [this](ControlMessage m) { output_.send(std::move(m)); },
+          [this](JobId job) { cleared(job); }) {}
 
 std::string ControlJobs::no_store() const {
   return "server " + std::to_string(config_.index) + " has no store configured; set [store] path in its configuration";
 }
 
-void ControlJobs::start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, StoreOrders* orders,
-                        StoreOrders* records) {
+void ControlJobs::start(std::vector<LaneCommands*> lanes, const Threads& threads) {
   lanes_ = std::move(lanes);
-  snapshotter_ = snapshots;
-  orders_ = orders;
-  copies_.start(records);
+  snapshotter_ = threads.snapshots;
+  orders_ = threads.store;
+  copies_.start(threads.records);
+  fetches_.start(threads.fetches);
+}
+
+void ControlJobs::forget(JobId job) {
+  copies_.forget(job);
+  fetches_.give_up(job, Round(0));
 }
 
 void ControlJobs::park_all(const std::string& why) {
@@ -54,7 +62,7 @@ std::vector<JobProgress> ControlJobs::progress() const {
     const bool writing =
         std::ranges::any_of(writing_, [&](const auto& snapshot) { return std::get<JobId>(snapshot) == id; });
     const bool loads = job.load && !job.load->began;
-    const std::uint64_t loaded = loads ? job.load->bytes.load(std::memory_order_relaxed) : 0;
+    const std::uint64_t loaded = loads ? job.load->bytes.load(std::memory_order_relaxed) + fetches_.bytes(id) : 0;
     progress.push_back(
         {id, job.view().view, job.status.min_version(), job.status.max_version(), prepared, writing, loaded});
   }
@@ -79,8 +87,9 @@ ControlJobs::Job* ControlJobs::find(JobId id, ViewId view) {
 }
 
 SnapshotInfo ControlJobs::info(const Job& job, Round round) const {
-  return {job.view().job,   job.view().name(), round, job.view().layout->hash(), job.plan().config.optimizer.name,
-          job.status.chunks};
+  return {
+      job.view().job,    job.view().name(),        round, job.view().layout->hash(), job.plan().config.optimizer.name,
+      job.status.chunks, ShardIndex(config_.index)};
 }
 
 void ControlJobs::on(const PrepareSnapshot& m) {
@@ -134,11 +143,11 @@ std::vector<StoredJob> ControlJobs::stored() const {
   if (!store_) return {};
   std::vector<StoredJob> jobs = store_->jobs();
   for (const auto& [id, first, last] : dropping_) {
-    const auto of = std::ranges::find(jobs, id, &StoredJob::job);
-    if (of == jobs.end()) continue;
-    std::erase_if(of->snapshots, [&](Round round) { return round >= first && round <= last; });
-    if (of->snapshots.empty()) jobs.erase(of);
+    for (StoredJob& of : jobs) {
+      if (of.job == id) std::erase_if(of.snapshots, [&](Round round) { return round >= first && round <= last; });
+    }
   }
+  std::erase_if(jobs, [](const StoredJob& of) { return of.snapshots.empty(); });
   return jobs;
 }
 
@@ -163,9 +172,9 @@ void ControlJobs::on(const WantRecord& m) {
 }
 
 bool ControlJobs::stored(JobId job, Round round) const {
-  const std::vector<StoredJob> jobs = stored();
-  const auto found = std::ranges::find(jobs, job, &StoredJob::job);
-  return found != jobs.end() && std::ranges::find(found->snapshots, round) != found->snapshots.end();
+  return std::ranges::any_of(stored(), [&](const StoredJob& of) {
+    return of.job == job && of.own() && std::ranges::find(of.snapshots, round) != of.snapshots.end();
+  });
 }
 
 void ControlJobs::lane_facts(LaneIndex lane, RoundFacts facts) {

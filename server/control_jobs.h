@@ -7,6 +7,8 @@
 //   PrepareSnapshot the lanes get memory for it; heartbeats report when they have it
 //   SnapshotAt      the snapshotter expects it, then the lanes capture -> SnapshotDone when it is durable here
 //   SnapshotCommit  older snapshots go
+//   CopySnapshot    a part of a snapshot is read from another server into the store (server/copies/snapshot_fetches.h)
+//                   -> SnapshotCopied, when it is durable
 //   JobRecordCopy   a copy of the record is saved (server/record_copies.h): before a view opens, and older snapshots go
 //   RoundDecision   to the lanes; their facts of rounds went the other way
 //   TraceRounds     the lanes record those rounds -> TracePart, when they are over
@@ -45,6 +47,7 @@
 #include "common/daemon/log.h"
 #include "common/wire/messages.h"
 #include "common/wire/redo_plan.h"
+#include "server/copies/snapshot_fetches.h"
 #include "server/job_trace.h"
 #include "server/lane/lane_commands.h"
 #include "server/memory_formula.h"
@@ -109,14 +112,22 @@ class ControlJobs {
 
   // store: null if there is none.
   ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output);
-  // Before anything else. records: another thread, so that a copy waits for no load. All but lanes: null without a store.
-  void start(std::vector<LaneCommands*> lanes, SnapshotOrders* snapshots, StoreOrders* orders, StoreOrders* records);
+  // What is done on other threads; all null without a store. records: apart, so that a copy waits for no load.
+  struct Threads {
+    SnapshotOrders* snapshots = nullptr;
+    StoreOrders* store = nullptr;
+    StoreOrders* records = nullptr;
+    FetchOrders* fetches = nullptr;
+  };
+  // Before anything else.
+  void start(std::vector<LaneCommands*> lanes, const Threads& threads);
 
   // The coordinator.
   void on(const OpenJob& m);
   void on(const PrepareSnapshot& m);
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
+  void on(const CopySnapshot& m) { fetches_.on(m); }
   void on(const JobRecordCopy& m);
   void on(const WantRecord& m);
   void on(const RoundDecision& m);
@@ -124,7 +135,7 @@ class ControlJobs {
   void on(const StopJob& m);
   void on(const WriteCheckpoint& m);  // REQUIRES: m.from_memory(), and there is a store
   // The job is gone, and so is the copy of its record.
-  void forget(JobId job) { copies_.forget(job); }
+  void forget(JobId job);
   // Gives up what is being written for that checkpoint, or of that job; its state stays in memory.
   void give_up(const DropCheckpoint& m);
   // Ends all views, because the coordinator knows none of the jobs; states stay in memory for the next views.
@@ -165,12 +176,13 @@ class ControlJobs {
     bool began = false;                   // a view has begun with it
     std::atomic<std::uint64_t> bytes{0};  // of it
     std::atomic<bool> wanted{true};
+    std::vector<bool> given;  // by chunk: a lane has it. The store's thread's, while that reads
   };
   struct Job {
     ControlJobStatus status;
     std::vector<LaneIndex> lanes;  // that own chunks of it
-    // Lanes that have not opened yet, snapshots of earlier views that have not ended, drops from the store, and a copy of
-    // the record that is being saved.
+    // Lanes that have not opened yet, snapshots of earlier views (and copies of such) that have not ended, drops from the
+    // store, and a copy of the record that is being saved.
     std::size_t opening = 0;
     std::shared_ptr<Load> load;     // the state that it begins with, if that comes from the store
     std::vector<ShardJob> parts;    // lanes', until they have of an earlier view's load what these go on with
@@ -208,7 +220,8 @@ class ControlJobs {
   Status prepare(const OpenJob& m, Job& job, std::vector<ShardJob>& parts) const;
   Status check_memory(const Job& job) const;
   std::uint64_t memory_of(const ControlJobStatus& status) const;
-  bool end_snapshots(JobId job);
+  bool end_snapshots(const Job& job);
+  static Round first_beyond(const Job& job);
   void forget_snapshots(Job& job);
   void cleared(JobId id);
   // Returns the store's contents, without those that are being dropped.
@@ -217,7 +230,8 @@ class ControlJobs {
   void drop_stored(JobId job, Round first, Round last, StoreOrders::Done done);
 
   // control_jobs_load.cc
-  void load(Job& job);
+  void load(Job& job, const ServerEntry& copy);
+  void fill(const std::shared_ptr<Load>& load, const SnapshotInfo& what, const ServerEntry& copy);
   EachChunk restores(const std::shared_ptr<Load>& load) const;
   void loaded(const std::shared_ptr<Load>& load, const Status& status);
   std::shared_ptr<Load> load_for(const ViewPlan& view) const;
@@ -258,6 +272,7 @@ class ControlJobs {
   std::map<JobId, Parked> parked_;
   std::map<JobId, NotSaved> not_saved_;
   RecordCopies copies_;
+  SnapshotFetches fetches_;
   std::optional<JobTrace> trace_;
   std::multiset<std::tuple<JobId, ViewId, Round>> writing_;  // snapshots that were expected and have not ended
   std::list<std::tuple<JobId, Round, Round>> dropping_;      // from the store: first and last

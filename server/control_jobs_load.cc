@@ -18,16 +18,38 @@ bool same_load(const ViewPlan& a, const ViewPlan& b) {
 
 }  // namespace
 
-// REQUIRES: some lane has a part of it.
-void ControlJobs::load(Job& job) {
+// copy: where a copy of this server's part of the snapshot can be read, if anywhere: the store may lack the part, or have
+// a damaged one. REQUIRES: some lane has a part of it.
+void ControlJobs::load(Job& job, const ServerEntry& copy) {
+  const ViewPlan& view = job.view();
   job.load = std::make_shared<Load>(job.status.view, output_.now_ms());
-  orders_->load(info(job, job.view().start), restores(job.load),
-                [this, load = job.load](const Status& status) { loaded(load, status); });
+  const SnapshotInfo what = info(job, view.start);
+  if (!copy.copy_endpoint.empty() && !stored(view.job, view.start)) return fill(job.load, what, copy);
+  orders_->load(what, restores(job.load), [this, load = job.load, what, copy](const Status& status) {
+    const bool damaged = !status && status.error().code == ErrorCode::kStore;
+    if (!damaged || copy.copy_endpoint.empty() || !load->wanted) return loaded(load, status);
+    logger_->error("{}", status.error().message);
+    fill(load, what, copy);
+  });
 }
 
-// On the store's thread.
+void ControlJobs::fill(const std::shared_ptr<Load>& load, const SnapshotInfo& what, const ServerEntry& copy) {
+  const CopySnapshot order{what.job, what.round, what.shard, copy, load->view->view, false};
+  fetches_.fill(order, [this, load, what](const Status& there) {
+    if (!load->wanted) return loaded(load, fail(ErrorCode::kStopped, "nobody wants it any more"));
+    if (there) return orders_->load(what, restores(load), [this, load](const Status& all) { loaded(load, all); });
+    // Soon it may be there.
+    loaded(load, fail(ErrorCode::kUnavailable, "server " + std::to_string(config_.index) +
+                                                   "'s store lacks its part of round " +
+                                                   std::to_string(what.round.value) + " of job '" + what.job_name +
+                                                   "', and a copy cannot be had: " + there.error().message));
+  });
+}
+
+// On the store's thread. Chunks that a lane has are not given to it again.
 EachChunk ControlJobs::restores(const std::shared_ptr<Load>& load) const {
   const std::vector<bool> none(load->view->layout->chunks(), false);
+  if (load->given.empty()) load->given = none;
   return [load, seen = none, lanes = lanes_, shard = ShardIndex(config_.index)](ChunkIndex chunk,
                                                                                 ChunkState state) mutable -> Status {
     const ViewPlan& view = *load->view;
@@ -46,6 +68,8 @@ EachChunk ControlJobs::restores(const std::shared_ptr<Load>& load) const {
                                          "; start the server with the store it had");
     }
     seen[index] = true;
+    if (load->given[index]) return {};
+    load->given[index] = true;
     const std::uint64_t bytes = state.bytes();
     lanes[view.layout->owner(chunk).lane.value]->restore(view.job, view.view, chunk, std::move(state));
     load->bytes += bytes;

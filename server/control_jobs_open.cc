@@ -10,6 +10,11 @@
 
 namespace tributary {
 
+// The first round whose snapshots are beyond where the job's view begins. A fresh job begins before any round.
+Round ControlJobs::first_beyond(const Job& job) {
+  return job.status.resumed ? job.view().start.next() : Round(0);
+}
+
 void ControlJobs::on(const OpenJob& m) {
   if (const Job* job = find(m.job, m.view)) {  // repeated, because the answer was lost, or has yet to come
     if (job->status.phase == "running") output_.send(ShardReady{m.job, m.view, true, {}, {}});
@@ -71,7 +76,7 @@ void ControlJobs::on(const OpenJob& m) {
     ++placed.opening;
     copies_.after(m.job, [this, id = m.job, view = m.view] { part_opened(id, view, {}); });
   }
-  if (end_snapshots(m.job)) {
+  if (end_snapshots(placed)) {
     forget_snapshots(placed);
   } else {
     placed.clearing = true;
@@ -80,7 +85,7 @@ void ControlJobs::on(const OpenJob& m) {
   if (placed.load) {
     take_up(m.job);
   } else if (m.resume && !m.kept && !placed.lanes.empty()) {
-    load(placed);
+    load(placed, m.copy);
   } else {
     for (const LaneIndex lane : placed.lanes) lanes_[lane.value]->opened(m.job, m.view, false);
   }
@@ -93,7 +98,7 @@ void ControlJobs::on(const OpenJob& m) {
 // round.
 void ControlJobs::forget_snapshots(Job& job) {
   const JobId id = job.view().job;
-  const Round first = job.status.resumed ? job.view().start.next() : Round(0);
+  const Round first = first_beyond(job);
   const auto beyond = [&](const StoredJob& stored) {
     return stored.job == id && std::ranges::any_of(stored.snapshots, [&](Round round) { return round >= first; });
   };
@@ -112,15 +117,17 @@ void ControlJobs::forget_snapshots(Job& job) {
   });
 }
 
-// False: some of an earlier view's are still being written.
-bool ControlJobs::end_snapshots(JobId id) {
+// False: some of an earlier view's are still being written, or copied from another server.
+bool ControlJobs::end_snapshots(const Job& job) {
+  const JobId id = job.view().job;
+  const bool copying = fetches_.give_up(id, first_beyond(job));
   const auto first = writing_.lower_bound({id, ViewId(0), Round(0)});
   std::vector<Round> rounds;
   for (auto at = first; at != writing_.end() && std::get<JobId>(*at) == id; ++at) {
     rounds.push_back(std::get<Round>(*at));
   }
   for (const Round round : rounds) snapshotter_->abandon(id, round, "the job's next view opens");
-  return rounds.empty();
+  return rounds.empty() && !copying;
 }
 
 // Snapshots of earlier views have ended: then they can go.
@@ -128,7 +135,7 @@ void ControlJobs::cleared(JobId id) {
   const auto found = jobs_.find(id);
   if (found == jobs_.end() || !found->second.clearing) return;
   const auto left = writing_.lower_bound({id, ViewId(0), Round(0)});
-  if (left != writing_.end() && std::get<JobId>(*left) == id) return;
+  if ((left != writing_.end() && std::get<JobId>(*left) == id) || fetches_.ending(id)) return;
   Job& job = found->second;
   job.clearing = false;
   forget_snapshots(job);

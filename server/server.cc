@@ -93,7 +93,9 @@ Status Server::start_parts() {
         [this](const CheckpointDone& done) { control_->checkpoint_finished(done); },
         [logger = logger_](const std::string& line) { logger->info(line); });
   }
-  control_->start(lane_pointers, snapshotter_.get(), store_thread_.get(), record_thread_.get(), checkpoints_.get());
+  if (Status readable = start_copies(*credentials, lanes); !readable) return readable;
+  control_->start(lane_pointers, snapshotter_.get(), store_thread_.get(), record_thread_.get(), checkpoints_.get(),
+                  copy_fetcher_.get(), copy_port_.get());
 
   if (!config_.admin.empty()) {
     ServerParts parts;
@@ -132,12 +134,36 @@ Status Server::start_parts() {
   return {};
 }
 
+// Other servers read this one's snapshots, and this one theirs. The port's address follows the lanes'.
+Status Server::start_copies(const Credentials& credentials, std::uint16_t lanes) {
+  if (!store_ || config_.servers < 2) return {};
+  const Result<std::string> address = lane_bind_address(lanes_bind(config_), LaneIndex(lanes));
+  if (!address) return tl::unexpected(address.error());
+  auto port = CopyPort::start(*store_, {*address, config_.advertise, credentials.own}, logger_);
+  if (!port) return tl::unexpected(port.error());
+  copy_port_ = std::move(*port);
+  CopyFetcher::Options options;
+  options.own = credentials.own;
+  options.io_bytes_per_s = std::uint64_t{config_.store_io_mb_per_s} * 1'000'000;
+  options.trained = [this] {
+    std::uint64_t bytes = 0;
+    for (const auto& lane : lanes_)
+      bytes += lane->counters().push_bytes.value() + lane->counters().answer_bytes.value();
+    return bytes;
+  };
+  copy_fetcher_ = std::make_unique<CopyFetcher>(
+      *store_, std::move(options), [this](std::function<void()> event) { control_->post(std::move(event)); },
+      [logger = logger_](const std::string& line) { logger->info(line); });
+  return {};
+}
+
 // The admin port goes first, then the control thread; the store's thread, which waits for lanes to take its loads, before
 // the lanes' threads; these before the snapshotter that they hand chunks to, and the lanes themselves, whose pools own
 // those chunks' memory, after it.
 Server::~Server() {
   admin_.reset();
   if (control_) control_->stop();
+  copy_fetcher_.reset();
   store_thread_.reset();
   record_thread_.reset();
   checkpoints_.reset();
@@ -146,6 +172,7 @@ Server::~Server() {
   lanes_.clear();
   coordinator_.reset();
   control_.reset();
+  copy_port_.reset();
   store_.reset();
 }
 
@@ -182,6 +209,7 @@ std::uint64_t Server::progress() const {
   const bool others = status.jobs.empty() && status.joined && status.silent_ms < config_.peer_timeout_ms;
   if (others || (snapshotter_ && snapshotter_->at_disk())) return steady_ms();
   std::uint64_t moved = snapshotter_ ? snapshotter_->written() : 0;
+  if (copy_fetcher_) moved += copy_fetcher_->moved();
   for (const auto& lane : lanes_) moved += lane->counters().messages.value();
   return moved;
 }

@@ -16,6 +16,8 @@
 #include "common/daemon/metrics.h"
 #include "server/control.h"
 #include "server/coordinator/coordinator.h"
+#include "server/copies/copy_fetcher.h"
+#include "server/copies/copy_port.h"
 #include "server/lane/lane.h"
 #include "server/store/checkpoint_service.h"
 #include "server/store/snapshotter.h"
@@ -53,6 +55,7 @@ class Server {
  private:
   Server(ServerConfig config, Logger logger);
   Status start_parts();
+  Status start_copies(const Credentials& credentials, std::uint16_t lanes);
 
   ServerConfig config_;
   Logger logger_;
@@ -63,6 +66,8 @@ class Server {
   std::unique_ptr<Snapshotter> snapshotter_;
   std::unique_ptr<StoreThread> store_thread_, record_thread_;
   std::unique_ptr<CheckpointService> checkpoints_;
+  std::unique_ptr<CopyPort> copy_port_;
+  std::unique_ptr<CopyFetcher> copy_fetcher_;
   Metrics metrics_;
   std::unique_ptr<AdminHttp> admin_;
   std::uint64_t drained_ms_ = 0;  // when the last part was done; 0: not yet

@@ -22,6 +22,7 @@ using ViewId = StrongId<struct ViewTag, std::uint32_t>;    // a numbered members
 using NodeRank = StrongId<struct NodeTag, std::uint32_t>;  // torchrun's group_rank: 0 .. nodes-1
 using Rank = StrongId<struct RankTag, std::uint32_t>;      // global rank: 0 .. world_size-1
 using ShardIndex = StrongId<struct ShardTag, std::uint16_t>;  // which server
+inline constexpr ShardIndex kNoShard{0xffff};                 // none
 using LaneIndex = StrongId<struct LaneTag, std::uint16_t>;    // which lane of a server
 using ChunkIndex = StrongId<struct ChunkTag, std::uint32_t>;  // position of a chunk in the flat space
 // Round r (r >= 1) turns a chunk of version r-1 into one of version r. 0 means "before the first round".

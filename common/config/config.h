@@ -119,10 +119,12 @@ struct ScheduleConfig {
 struct SnapshotConfig {
   std::uint32_t every_s = 60;      // seconds between consistent snapshots; 0: by rounds only
   std::uint64_t every_rounds = 0;  // rounds between consistent snapshots; 0: by time only
+  std::uint32_t copies = 0;        // servers that have each part of one; 0: two, where servers are on several machines
 
   static void fields(auto& c, auto&& key) {
     key("every_s", c.every_s);
     key("every_rounds", c.every_rounds);
+    key("copies", c.copies);
   }
 };
 

@@ -176,8 +176,9 @@ void check_bind(Faults& f, const ServerConfig& c) {
   const std::optional<std::uint32_t> port = parse_port(port_text);
   f.check(port.value_or(0) != 0, "server.bind", forms);
   if (port && c.lanes > 0) {
-    f.check(*port + c.lanes - 1 <= 65535, "server.bind",
-            "lane i takes PORT + i, and the last of " + std::to_string(c.lanes) + " lanes would be above 65535",
+    f.check(*port + c.lanes <= 65535, "server.bind",
+            "lane i takes PORT + i, and the port for copies after the last of " + std::to_string(c.lanes) +
+                " lanes would be above 65535",
             "server.lanes");
   }
 }
@@ -311,6 +312,13 @@ void check_membership(Faults& f, const JobConfig& c) {
           "must be \"continue\" with mode \"" + word(c.mode) +
               "\": only where servers keep rounds that all nodes make together, ranks' states belong to one",
           "job.mode");
+}
+
+void check_snapshot(Faults& f, const JobConfig& c) {
+  f.check(
+      c.snapshot.copies <= 2, "snapshot.copies",
+      "must be 1 (each part of a snapshot on its server alone), 2 (and on another server), or 0 (2 where servers are "
+      "on several machines)");
 }
 
 void check_checkpoint(Faults& f, const JobConfig& c) {
@@ -469,6 +477,7 @@ std::vector<Fault> faults_of(const JobConfig& c) {
   f.check(c.recovery.redo_mb <= kMaxRedoMb, "recovery.redo_mb",
           "must be at most " + std::to_string(kMaxRedoMb) + " (1 TiB), or 0 to keep nothing");
   check_membership(f, c);
+  check_snapshot(f, c);
   check_checkpoint(f, c);
   check_train(f, c.train);
   return f.take();

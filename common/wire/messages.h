@@ -16,6 +16,7 @@
 #include "common/wire/attach_messages.h"
 #include "common/wire/checkpoint_messages.h"
 #include "common/wire/compute_kinds.h"
+#include "common/wire/copy_messages.h"
 #include "common/wire/data_messages.h"
 #include "common/wire/doctor_messages.h"
 #include "common/wire/peer_messages.h"
@@ -105,6 +106,7 @@ struct OpenJob {
   bool kept = false;  // continue with the state in memory; resume and resume_round then describe the store's
   std::vector<std::uint32_t> model_ranks;  // ModelRanks::by_rank() of the view; empty: each holds the whole model
   std::vector<std::string> worker_keys;    // in a cluster with keys: of the view's nodes; empty: there are none
+  ServerEntry copy;  // a server that has a copy of the receiver's part of resume_round; no endpoint: none
 
   static constexpr auto kWire = TRIB_WIRE(OpenJob);
   static void fields(auto& m, auto&& field) {
@@ -123,6 +125,7 @@ struct OpenJob {
     field(m.model_ranks, TRIB_WIRE(ModelRanks), AtMost{kMaxRanks, "the list of model ranks"});
     field(m.worker_keys, TRIB_WIRE(WorkerKeys), AtMost{kMaxRanks, "the list of workers' keys"},
           AtMost{kMaxNameBytes, "a worker's key"});
+    field(m.copy, TRIB_WIRE(Copy));
   }
 };
 // Server -> coordinator: reply to StopJob(kRestart): its state in memory to continue from.
@@ -504,7 +507,8 @@ using ControlVariant =
                  DrainDone, ControlError, PeerAddress, ShardKept, WriteCheckpoint, SealCheckpoint, LoadCheckpoint,
                  DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
                  TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Diagnose, Diagnosed, WantPart, StatePart,
-                 RankValues, PeerAddresses, JobRecordCopy, WantRecord, HeldRecord>;
+                 RankValues, PeerAddresses, JobRecordCopy, WantRecord, HeldRecord, ServerBook, CopySnapshot,
+                 SnapshotCopied, WantChunk, CopiedChunk>;
 
 // One control message. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for
 // all alternatives, which every file that has a message would compile.

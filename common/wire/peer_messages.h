@@ -12,18 +12,22 @@
 
 namespace tributary {
 
-struct StoredJob {  // a job found in a server's store
+// A server's part of a job's snapshots, found in its store; or a copy of another server's part.
+struct StoredJob {
   JobId job;
   std::string name;
   std::uint64_t layout_hash = 0;
-  std::vector<Round> snapshots;  // complete consistent snapshots, ascending
+  std::vector<Round> snapshots;   // complete consistent snapshots, ascending
+  ShardIndex copy_of = kNoShard;  // whose part; kNoShard: its own
 
   static void fields(auto& m, auto&& field) {
     field(m.job, TRIB_WIRE(Job));
     field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "a stored job's name"});
     field(m.layout_hash, TRIB_WIRE(LayoutHash));
     field(m.snapshots, TRIB_WIRE(Snapshots), AtMost{kMaxStoredSnapshots, "a stored job's list of snapshots"});
+    field(m.copy_of, TRIB_WIRE(CopyOf));
   }
+  bool own() const { return copy_of == kNoShard; }
 };
 struct KeptJob {  // state of a job's last view that a server has in memory
   JobId job;
@@ -54,6 +58,7 @@ struct ServerHello {
   std::string key;                 // in a cluster with keys: its public one, which its connections and lanes have
   bool plain = false;              // then: its lanes do not encrypt, and take one-time tokens
   std::vector<HeldRecord> copies;  // of job records
+  std::string copy_endpoint;       // at which other servers read its snapshots; empty: it has no store
 
   static constexpr auto kWire = TRIB_WIRE(ServerHello);
   static void fields(auto& m, auto&& field) {
@@ -63,7 +68,7 @@ struct ServerHello {
     field(m.bandwidth, TRIB_WIRE(Bandwidth));
     field(m.lane_endpoints, TRIB_WIRE(LaneEndpoints), AtMost{kMaxLaneEndpoints, "the list of lane endpoints"},
           AtMost{kMaxNameBytes, "an endpoint of a lane"});
-    field(m.stored, TRIB_WIRE(Stored), AtMost{kMaxJobs, "the list of stored jobs"});
+    field(m.stored, TRIB_WIRE(Stored), AtMost{kMaxStoredJobs, "the list of stored jobs"});
     field(m.host, TRIB_WIRE(Host), AtMost{kMaxNameBytes, "the server's host"});
     field(m.lane_locals, TRIB_WIRE(LaneLocals), AtMost{kMaxLaneEndpoints, "the list of the lanes' local names"},
           AtMost{kMaxNameBytes, "a lane's local name"});
@@ -73,6 +78,7 @@ struct ServerHello {
     field(m.key, TRIB_WIRE(Key), AtMost{kMaxNameBytes, "the server's key"});
     field(m.plain, TRIB_WIRE(Plain));
     field(m.copies, TRIB_WIRE(Copies), AtMost{kMaxJobs, "the list of copies of records"});
+    field(m.copy_endpoint, TRIB_WIRE(CopyEndpoint), AtMost{kMaxNameBytes, "the server's endpoint for copies"});
   }
   void check() const { must_be_finite(bandwidth, "the server's bandwidth"); }
 };

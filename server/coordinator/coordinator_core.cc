@@ -75,6 +75,10 @@ void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
   } else if constexpr (std::is_same_v<Message, RoundFacts>) {
     CoordinatedJob* job = job_in_view(m.job, m.view);
     if (peers.server_at(from) && job) job->on(from, m);
+  } else if constexpr (std::is_same_v<Message, SnapshotCopied>) {
+    const Peers::Server* server = peers.server_at(from);
+    CoordinatedJob* job = job_with(m.job);
+    if (server && job) job->on(server->hello.shard.value, m, now_ms);
   } else if constexpr (std::is_same_v<Message, CheckpointDone>) {
     const Peers::Server* server = peers.server_at(from);
     if (server) context_.checkpoints.on(server->hello.shard, m, now_ms);
@@ -131,6 +135,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   }
   for (auto& [name, job] : jobs_) job.on(m, met.known, now_ms);
   context_.output.send(from, HelloReply{context_.options.incarnation});
+  context_.send_servers(peers.book());
   // A server that missed the reply sends its hello again; then it has missed the messages after the reply, too.
   for (auto& [name, job] : jobs_) {
     if (met.moved) job.tell_again(*peers.alive(m.shard.value), now_ms);
@@ -177,6 +182,7 @@ void CoordinatorCore::beat(Peers::Server& server, PeerId from, const Heartbeat& 
   const std::uint16_t index = server.hello.shard.value;
   note_clock(server.clock, "server " + std::to_string(index), m);
   if (Peers::hear(server, from, m, now_ms)) {
+    context_.output.send(from, context_.peers.book());
     for (auto& [name, job] : jobs_) job.tell_again(server, now_ms);
     context_.checkpoints.server_lost(index, "the connection to server " + std::to_string(index) + " broke", now_ms);
   }

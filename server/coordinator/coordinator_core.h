@@ -118,6 +118,7 @@ class CoordinatorCore : private CheckpointJobs {
   void on(PeerId from, const JobRecordCopy& m, std::uint64_t now_ms);
   void on(PeerId from, const HeldRecord& m, std::uint64_t now_ms);
   void search(std::uint64_t now_ms);
+  std::optional<Round> newest_committed(const JobRecord& record) const;
   void spread_copies(std::uint64_t now_ms);
   void tick_copies(std::uint64_t now_ms);
   void report_strangers(std::uint16_t index, const ServerHello& m);

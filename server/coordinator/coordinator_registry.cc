@@ -1,5 +1,7 @@
 // The registry and its copies on servers (docs/recovery.md, "The registry"): what is lost is looked for, and who lacks a
 // copy gets it.
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "server/coordinator/coordinator_core.h"
@@ -7,8 +9,11 @@
 namespace tributary {
 namespace {
 
-constexpr std::uint64_t kEditionsApart = 1u << 20;  // a record from a copy is newer than any that was lost
-constexpr std::size_t kCopiesAtOnce = 16;           // of records, to a server that lacks more
+// A record from a copy is newer than any that was lost, and its next view another than any that was given out: also by a
+// coordinator that took the same copy.
+constexpr std::uint64_t kEditionsApart = 1u << 20;
+constexpr std::uint32_t kViewsApart = 1u << 16;
+constexpr std::size_t kCopiesAtOnce = 16;  // of records, to a server that lacks more
 constexpr std::uint64_t kCopiesEveryMs = 1000;
 
 }  // namespace
@@ -39,6 +44,22 @@ void CoordinatorCore::on(PeerId from, const JobRecordCopy& m, std::uint64_t now_
   search(now_ms);
 }
 
+// The newest snapshot that may have been committed, by what stores have: a part that all servers but server 0 were to
+// have before is there, or a copy. Server 0 has lost its part with the registry.
+std::optional<Round> CoordinatorCore::newest_committed(const JobRecord& record) const {
+  const Peers& peers = context_.peers;
+  std::set<std::uint16_t> shards;
+  for (const ChunkOwner& owner : record.owners) shards.insert(owner.shard.value);
+  shards.erase(0);
+  if (shards.empty()) return peers.newest_stored(record.job);
+  std::set<Round> common = peers.snapshots_or_copies(*shards.begin(), record.job);
+  for (const std::uint16_t shard : shards) {
+    const std::set<Round> rounds = peers.snapshots_or_copies(shard, record.job);
+    std::erase_if(common, [&](Round round) { return !rounds.contains(round); });
+  }
+  return common.empty() ? std::nullopt : std::optional(*common.rbegin());
+}
+
 // Looks for records that are newer than the registry's, when all servers have said which copies they have.
 void CoordinatorCore::search(std::uint64_t now_ms) {
   RegistryCopies& copies = context_.copies;
@@ -59,8 +80,10 @@ void CoordinatorCore::search(std::uint64_t now_ms) {
   for (const auto& [id, found] : copies.found()) {
     JobRecord record = found;
     record.edition += kEditionsApart;
+    record.view =
+        ViewId(record.view.value + 1 + static_cast<std::uint32_t>(context_.options.incarnation % kViewsApart));
     // A copy may be older than the newest snapshot. Then the job asks for that, and does not begin anew.
-    const auto newest = context_.peers.newest_stored(id);
+    const auto newest = newest_committed(record);
     if (newest && (!has_progress(record) || !context_.peers.stores(id, record.committed))) {
       record.initialised = true;
       record.committed = *newest;

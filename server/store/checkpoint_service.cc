@@ -62,7 +62,7 @@ CheckpointService::CheckpointService(Store& store, Options options, Done done, L
 }
 
 void CheckpointService::write(const WriteCheckpoint& order) {
-  Result<PinnedSnapshot> snapshot = store_.pin(order.job, order.round);
+  Result<PinnedSnapshot> snapshot = store_.pin(order.job, order.round, options_.shard);
   queue(order.operation, [this, order, snapshot = std::move(snapshot)](CheckpointDone& done) {
     return snapshot ? write_shard(order, *snapshot, done) : Status(tl::unexpected(snapshot.error()));
   });
@@ -267,7 +267,8 @@ Status CheckpointService::load_from(const std::string& folder, const LoadCheckpo
   if (!manifest) return fail(manifest.error().code, me + manifest.error().message);
   const Result<Layout> layout = Layout::with_owners(manifest->tensors, manifest->chunk_elements, order.owners);
   if (!layout) return tl::unexpected(layout.error());
-  SnapshotInfo info{order.job, order.name, manifest->round, layout->hash(), job_of(*manifest).optimizer.name, 0};
+  SnapshotInfo info{order.job, order.name,    manifest->round, layout->hash(), job_of(*manifest).optimizer.name,
+                    0,         options_.shard};
   for (const ChunkOwner owner : layout->owners()) info.chunks += owner.shard == options_.shard ? 1 : 0;
   if (options_.shard.value == 0) {
     if (Status loaded = load_parts(folder, order, *manifest, done); !loaded) return loaded;

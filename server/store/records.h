@@ -37,6 +37,7 @@ struct SnapshotRecord {
     field(m.generation, TRIB_WIRE(Generation));
     field(m.bytes, TRIB_WIRE(Bytes));
     field(m.chunks, TRIB_WIRE(Chunks));
+    field(m.info.shard, TRIB_WIRE(Shard));
   }
 };
 

@@ -16,6 +16,31 @@ std::string what_chunk(ChunkIndex chunk, const SnapshotInfo& info) {
   return "chunk " + std::to_string(chunk.value) + " of the " + describe(info);
 }
 
+// From where the iterator is.
+Status read_here(rocksdb::Iterator& iterator, const SnapshotInfo& info, std::span<const ChunkIndex> chunks,
+                 const std::function<Status(const StoredChunk&)>& each) {
+  std::vector<std::string> values;
+  for (const ChunkIndex chunk : chunks) {
+    StoredChunk stored{chunk, {}};
+    values.clear();
+    for (; iterator.Valid(); iterator.Next()) {
+      const std::string_view key = iterator.key().ToStringView();
+      if (key.size() < kMinChunkKey || chunk_of_key(key) != chunk) break;
+      if (stored.entries.empty() != (part_of_key(key) == kHeaderPart)) break;
+      stored.entries.push_back({std::string(key), {}});
+      values.push_back(iterator.value().ToString());  // a block's memory goes with the iterator's next step
+    }
+    if (!iterator.status().ok() || stored.entries.empty()) {
+      return fail(ErrorCode::kStore, what_chunk(chunk, info) + " is damaged: " +
+                                         (iterator.status().ok() ? "it is missing" : iterator.status().ToString()) +
+                                         "; check the disk");
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) stored.entries[i].value = values[i];
+    if (Status status = each(stored); !status) return status;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string describe(const SnapshotInfo& info) {
@@ -108,27 +133,14 @@ Status SnapshotFileWriter::close() {
 
 Status read_stored(rocksdb::Iterator& iterator, const records::SnapshotRecord& record,
                    const std::function<Status(const StoredChunk&)>& each) {
-  std::vector<std::string> values;
   iterator.SeekToFirst();
-  for (const ChunkIndex chunk : record.chunks) {
-    StoredChunk stored{chunk, {}};
-    values.clear();
-    for (; iterator.Valid(); iterator.Next()) {
-      const std::string_view key = iterator.key().ToStringView();
-      if (key.size() < kMinChunkKey || chunk_of_key(key) != chunk) break;
-      if (stored.entries.empty() != (part_of_key(key) == kHeaderPart)) break;
-      stored.entries.push_back({std::string(key), {}});
-      values.push_back(iterator.value().ToString());  // a block's memory goes with the iterator's next step
-    }
-    if (!iterator.status().ok() || stored.entries.empty()) {
-      return fail(ErrorCode::kStore, what_chunk(chunk, record.info) + " is damaged: " +
-                                         (iterator.status().ok() ? "it is missing" : iterator.status().ToString()) +
-                                         "; check the disk");
-    }
-    for (std::size_t i = 0; i < values.size(); ++i) stored.entries[i].value = values[i];
-    if (Status status = each(stored); !status) return status;
-  }
-  return {};
+  return read_here(iterator, record.info, record.chunks, each);
+}
+
+Status read_stored(rocksdb::Iterator& iterator, const records::SnapshotRecord& record, ChunkIndex chunk,
+                   const std::function<Status(const StoredChunk&)>& each) {
+  iterator.Seek(chunk_key(chunk, kHeaderPart));
+  return read_here(iterator, record.info, {&chunk, 1}, each);
 }
 
 Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord& record, const EachChunk& each) {

@@ -68,5 +68,8 @@ Status read_snapshot(rocksdb::Iterator& iterator, const records::SnapshotRecord&
 // the header, for their users.
 Status read_stored(rocksdb::Iterator& iterator, const records::SnapshotRecord& record,
                    const std::function<Status(const StoredChunk&)>& each);
+// One of its chunks.
+Status read_stored(rocksdb::Iterator& iterator, const records::SnapshotRecord& record, ChunkIndex chunk,
+                   const std::function<Status(const StoredChunk&)>& each);
 
 }  // namespace tributary

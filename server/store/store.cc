@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 
 #include "server/coordinator/cluster/job_record_seal.h"
@@ -32,11 +33,13 @@ using records::SnapshotRecord;
 // On disk:  PATH/lock      held while a process has the store open; names the process
 //           PATH/db/       RocksDB
 //           PATH/incoming/ files of a snapshot being written; emptied at open
-// In the column family "default":  identity, job/<id>, snapshot/<job id>/<round>
+// In the column family "default":  identity, job/<id>, snapshot/<job id>/<round>, copy/<job id>/<round>/<shard>
 constexpr char kIdentityKey[] = "identity";
 constexpr char kJobPrefix[] = "job/";
 constexpr char kSnapshotPrefix[] = "snapshot/";
+constexpr char kCopyPrefix[] = "copy/";  // of another server's part
 constexpr char kFamilyPrefix[] = "snap-";
+constexpr char kCopyFamilyPrefix[] = "copy-";
 
 std::string hex(std::uint64_t value) {
   char text[17];
@@ -50,12 +53,15 @@ std::string job_key(JobId job) {
 std::string snapshot_key(JobId job, Round round) {
   return kSnapshotPrefix + hex(job.value) + "/" + hex(round.value);
 }
+std::string copy_key(JobId job, Round round, ShardIndex shard) {
+  return kCopyPrefix + hex(job.value) + "/" + hex(round.value) + "/" + hex(shard.value);
+}
 
 // A snapshot written again (after a restart that went back behind it) gets a family of its own, so that the older one
 // stays valid until the key of the newer one is durable.
-std::string family_name(const SnapshotInfo& info, std::uint32_t generation) {
-  return kFamilyPrefix + hex(info.job.value) + "-" + std::to_string(info.round.value) + "-" +
-         std::to_string(generation);
+std::string family_name(const SnapshotInfo& info, std::uint32_t generation, bool copy) {
+  return (copy ? kCopyFamilyPrefix : kFamilyPrefix) + hex(info.job.value) + "-" + std::to_string(info.round.value) +
+         "-" + (copy ? std::to_string(info.shard.value) + "-" : std::string()) + std::to_string(generation);
 }
 
 // Job and round of a family's name; of no job, if it is no snapshot's.
@@ -106,7 +112,8 @@ class StoreLock {
 
 class RocksStore final : public Store {
  public:
-  RocksStore(std::string path, StoreLock lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+  RocksStore(std::string path, std::uint16_t server_index, StoreLock lock)
+      : path_(std::move(path)), own_(server_index), lock_(std::move(lock)) {}
   ~RocksStore() override {
     snapshots_.clear();
     aside_.clear();
@@ -115,12 +122,12 @@ class RocksStore final : public Store {
     if (db_) db_->Close();
   }
 
-  Status open_db(std::uint16_t server_index, Warn warn);
+  Status open_db(Warn warn);
 
   std::vector<StoredJob> jobs() const override;
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
   Status load(const SnapshotInfo& expected, const EachChunk& each) override;
-  Result<PinnedSnapshot> pin(JobId job, Round round) override;
+  Result<PinnedSnapshot> pin(JobId job, Round round, ShardIndex shard) override;
   Status drop(JobId job, Round first, Round last) override;
   Status drop_job(JobId job) override;
   Status save_all(std::span<const JobRecord> records) override;
@@ -138,11 +145,19 @@ class RocksStore final : public Store {
 
  private:
   using Family = std::shared_ptr<rocksdb::ColumnFamilyHandle>;  // shared, so that a load outlives a drop
-  using SnapshotKey = std::pair<JobId, Round>;
+  using SnapshotKey = std::tuple<JobId, ShardIndex, Round>;
   struct Snapshot {
     SnapshotRecord record;
     Family family;
   };
+
+  static SnapshotKey key_of(const SnapshotInfo& info) { return {info.job, info.shard, info.round}; }
+  std::string record_key(const SnapshotInfo& info) const {
+    return info.shard == own_ ? snapshot_key(info.job, info.round) : copy_key(info.job, info.round, info.shard);
+  }
+  std::string family_of(const SnapshotInfo& info, std::uint32_t generation) const {
+    return family_name(info, generation, info.shard != own_);
+  }
 
   Family own(rocksdb::ColumnFamilyHandle* handle) {
     return Family(handle, [this](rocksdb::ColumnFamilyHandle* h) { db_->DestroyColumnFamilyHandle(h); });
@@ -152,8 +167,9 @@ class RocksStore final : public Store {
                                         "; check the disk's space, permissions and health"};
   }
   std::unique_ptr<rocksdb::Iterator> iterate(const Family& family) const;
-  Status check_identity(std::uint16_t server_index);
-  Status find_snapshots(std::map<std::string, Family> families, const Warn& warn);
+  Status check_identity();
+  Status find_snapshots(std::map<std::string, Family>& families, bool copies, const Warn& warn);
+  void set_aside(std::map<std::string, Family> families, const Warn& warn);
   // Drops families that are set aside. REQUIRES: families_mutex_ held.
   void drop_aside(JobId job, Round first, Round last);
   // Calls each(key, value) for the keys of the default family that begin with prefix.
@@ -161,6 +177,7 @@ class RocksStore final : public Store {
               const std::function<Status(const rocksdb::Slice&, const rocksdb::Slice&)>& each) const;
 
   const std::string path_;
+  const ShardIndex own_;
   const StoreLock lock_;
   rocksdb::Options options_;
   std::unique_ptr<rocksdb::DB> db_;
@@ -174,9 +191,9 @@ class RocksStore final : public Store {
 
 class RocksSnapshotWriter final : public SnapshotWriter {
  public:
-  RocksSnapshotWriter(RocksStore& store, const SnapshotInfo& info, std::uint32_t generation)
-      : store_(store),
-        files_(store.options(), store.path() + "/incoming/" + family_name(info, generation) + "-", info) {
+  // family: the name that it will have.
+  RocksSnapshotWriter(RocksStore& store, const SnapshotInfo& info, const std::string& family, std::uint32_t generation)
+      : store_(store), files_(store.options(), store.path() + "/incoming/" + family + "-", info) {
     record_.info = info;
     record_.generation = generation;
   }
@@ -207,7 +224,7 @@ class RocksSnapshotWriter final : public SnapshotWriter {
   SnapshotFileWriter files_;
 };
 
-Status RocksStore::open_db(std::uint16_t server_index, Warn warn) {
+Status RocksStore::open_db(Warn warn) {
   const std::string db_path = path_ + "/db";
   std::error_code failed;
   fs::remove_all(path_ + "/incoming", failed);
@@ -241,14 +258,19 @@ Status RocksStore::open_db(std::uint16_t server_index, Warn warn) {
   for (auto* handle : handles) families.emplace(handle->GetName(), own(handle));
   default_ = families.extract(rocksdb::kDefaultColumnFamilyName).mapped();
 
-  if (auto status = check_identity(server_index); !status) return status;
+  if (auto status = check_identity(); !status) return status;
   large_parts_ = std::make_unique<LargePartFamilies>(LargePartFamilies::Owner{
       *db_, options_, path_, [this](const std::string& doing, std::uint64_t bytes) { return room(doing, bytes); }});
   if (auto status = large_parts_->find(families); !status) return status;
-  return find_snapshots(std::move(families), warn);
+  for (const bool copies : {false, true}) {
+    if (auto status = find_snapshots(families, copies, warn); !status) return status;
+  }
+  set_aside(std::move(families), warn);
+  return {};
 }
 
-Status RocksStore::check_identity(std::uint16_t server_index) {
+Status RocksStore::check_identity() {
+  const std::uint16_t server_index = own_.value;
   std::string bytes;
   const auto status = db_->Get(rocksdb::ReadOptions(), kIdentityKey, &bytes);
   if (status.IsNotFound()) {
@@ -275,40 +297,50 @@ Status RocksStore::check_identity(std::uint16_t server_index) {
   return {};
 }
 
-Status RocksStore::find_snapshots(std::map<std::string, Family> families, const Warn& warn) {
-  const auto say = [&](const std::string& line) {
-    if (warn) warn("store " + path_ + ": " + line);
-  };
+// Takes the families of complete snapshots.
+Status RocksStore::find_snapshots(std::map<std::string, Family>& families, bool copies, const Warn& warn) {
   std::vector<std::string> orphans;
-  auto scanned = scan(kSnapshotPrefix, [&](const rocksdb::Slice& key, const rocksdb::Slice& value) -> Status {
-    auto record = records::unseal_snapshot(value.ToStringView(), "the record " + key.ToString() + " in store " + path_);
-    if (!record) return tl::unexpected<Error>(record.error());
-    auto family = families.extract(family_name(record->info, record->generation));
-    if (family.empty()) {
-      orphans.push_back(key.ToString());  // its drop was interrupted, or it is damaged: a snapshot no more
-      return {};
-    }
-    const SnapshotKey id{record->info.job, record->info.round};
-    snapshots_.emplace(id, Snapshot{std::move(*record), std::move(family.mapped())});
-    return {};
-  });
+  auto scanned = scan(
+      copies ? kCopyPrefix : kSnapshotPrefix, [&](const rocksdb::Slice& key, const rocksdb::Slice& value) -> Status {
+        auto record =
+            records::unseal_snapshot(value.ToStringView(), "the record " + key.ToString() + " in store " + path_);
+        if (!record) return tl::unexpected<Error>(record.error());
+        if (!copies) record->info.shard = own_;  // older records do not say so
+        auto family = families.extract(family_name(record->info, record->generation, copies));
+        if (family.empty()) {
+          orphans.push_back(key.ToString());  // its drop was interrupted, or it is damaged: a snapshot no more
+          return {};
+        }
+        const SnapshotKey id = key_of(record->info);
+        snapshots_.emplace(id, Snapshot{std::move(*record), std::move(family.mapped())});
+        return {};
+      });
   if (!scanned) return scanned;
   for (const std::string& key : orphans) {
-    say("the record " + key + " is of a snapshot whose data is gone; the record is removed");
+    if (warn) {
+      warn("store " + path_ + ": the record " + key + " is of a snapshot whose data is gone; the record is removed");
+    }
     if (auto status = db_->Delete(synced(), key); !status.ok()) {
       return tl::unexpected<Error>(error("remove the record " + key, status));
     }
   }
+  return {};
+}
+
+// What has no record. A copy that was not complete is of no use to anybody.
+void RocksStore::set_aside(std::map<std::string, Family> families, const Warn& warn) {
   for (auto& [name, family] : families) {
+    if (name.starts_with(kCopyFamilyPrefix)) db_->DropColumnFamily(family.get()).PermitUncheckedError();
     if (!name.starts_with(kFamilyPrefix)) continue;
     const auto [job, round] = named_by(name);
-    say("no record says that " + name + ", the snapshot of round " + std::to_string(round.value) + " of job id " +
-        std::to_string(job.value) +
-        ", is complete: a crash came before the record, or the record was lost with a damaged log. What is there is "
-        "set aside until a later snapshot of the job is complete");
+    if (warn) {
+      warn("store " + path_ + ": no record says that " + name + ", the snapshot of round " +
+           std::to_string(round.value) + " of job id " + std::to_string(job.value) +
+           ", is complete: a crash came before the record, or the record was lost with a damaged log. What is there is "
+           "set aside until a later snapshot of the job is complete");
+    }
     aside_.emplace(name, std::move(family));
   }
-  return {};
 }
 
 void RocksStore::drop_aside(JobId job, Round first, Round last) {
@@ -338,21 +370,25 @@ Status RocksStore::scan(const std::string& prefix,
 std::vector<StoredJob> RocksStore::jobs() const {
   std::lock_guard lock(mutex_);
   std::vector<StoredJob> out;
-  for (const auto& [key, snapshot] : snapshots_) {  // sorted by job, then round
-    if (out.empty() || out.back().job != key.first) out.push_back({key.first, {}, 0, {}});
-    out.back().name = snapshot.record.info.job_name;
-    out.back().layout_hash = snapshot.record.info.layout_hash;
-    out.back().snapshots.push_back(key.second);
+  for (const auto& [key, snapshot] : snapshots_) {  // sorted by job, shard and round
+    const SnapshotInfo& info = snapshot.record.info;
+    const ShardIndex copy_of = info.shard == own_ ? kNoShard : info.shard;
+    if (out.empty() || out.back().job != info.job || out.back().copy_of != copy_of) {
+      out.push_back({info.job, {}, 0, {}, copy_of});
+    }
+    out.back().name = info.job_name;
+    out.back().layout_hash = info.layout_hash;
+    out.back().snapshots.push_back(info.round);
   }
   return out;
 }
 
 Result<std::unique_ptr<SnapshotWriter>> RocksStore::begin(const SnapshotInfo& info) {
   std::lock_guard lock(mutex_);
-  const auto existing = snapshots_.find({info.job, info.round});
+  const auto existing = snapshots_.find(key_of(info));
   std::uint32_t generation = existing == snapshots_.end() ? 0 : existing->second.record.generation + 1;
-  while (aside_.contains(family_name(info, generation))) ++generation;
-  return std::make_unique<RocksSnapshotWriter>(*this, info, generation);
+  while (aside_.contains(family_of(info, generation))) ++generation;
+  return std::make_unique<RocksSnapshotWriter>(*this, info, family_of(info, generation), generation);
 }
 
 Status RocksStore::room(const std::string& doing, std::uint64_t bytes) const {
@@ -365,13 +401,13 @@ Status RocksStore::complete(SnapshotRecord record, const std::vector<std::string
   const std::lock_guard changing(families_mutex_);
   if (Status enough = room("complete the " + describe(record.info)); !enough) return enough;
   db_->Resume().PermitUncheckedError();  // a full disk made RocksDB read-only; there may be room again
-  const std::string name = family_name(record.info, record.generation);
+  const std::string name = family_of(record.info, record.generation);
   rocksdb::ColumnFamilyHandle* handle = nullptr;
   if (auto status = db_->CreateColumnFamily(options_, name, &handle); !status.ok()) {
     return tl::unexpected<Error>(error("create " + name, status));
   }
   const Family family = own(handle);
-  const SnapshotKey id{record.info.job, record.info.round};
+  const SnapshotInfo info = record.info;
   const auto write = [&]() -> rocksdb::Status {
     if (!files.empty()) {
       rocksdb::IngestExternalFileOptions ingest;
@@ -381,7 +417,7 @@ Status RocksStore::complete(SnapshotRecord record, const std::vector<std::string
       ingest.write_global_seqno = false;
       if (auto status = db_->IngestExternalFile(handle, files, ingest); !status.ok()) return status;
     }
-    return db_->Put(synced(), snapshot_key(id.first, id.second), records::seal(record));
+    return db_->Put(synced(), record_key(info), records::seal(record));
   };
   if (auto status = write(); !status.ok()) {
     db_->DropColumnFamily(handle).PermitUncheckedError();  // else a leftover until the next open
@@ -390,12 +426,12 @@ Status RocksStore::complete(SnapshotRecord record, const std::vector<std::string
   Family older;
   {
     const std::lock_guard lock(mutex_);
-    Snapshot& snapshot = snapshots_[id];
+    Snapshot& snapshot = snapshots_[key_of(info)];
     older = std::exchange(snapshot.family, family);
     snapshot.record = std::move(record);
   }
   if (older) db_->DropColumnFamily(older.get()).PermitUncheckedError();
-  drop_aside(id.first, id.second, id.second);
+  if (info.shard == own_) drop_aside(info.job, info.round, info.round);
   return {};
 }
 
@@ -403,11 +439,13 @@ Status RocksStore::load(const SnapshotInfo& expected, const EachChunk& each) {
   Snapshot snapshot;
   {
     std::lock_guard lock(mutex_);
-    const auto found = snapshots_.find({expected.job, expected.round});
+    const auto found = snapshots_.find(key_of(expected));
     if (found == snapshots_.end()) {
       std::string rounds;
       for (const auto& [key, other] : snapshots_) {
-        if (key.first == expected.job) rounds += (rounds.empty() ? "" : ", ") + std::to_string(key.second.value);
+        const auto& [job, shard, round] = key;
+        if (job == expected.job && shard == expected.shard)
+          rounds += (rounds.empty() ? "" : ", ") + std::to_string(round.value);
       }
       return fail(ErrorCode::kNotFound, "store " + path_ + " has no " + describe(expected) + "; it has " +
                                             (rounds.empty() ? "none of that job" : "rounds " + rounds) +
@@ -433,17 +471,23 @@ Status RocksStore::load(const SnapshotInfo& expected, const EachChunk& each) {
   return read_snapshot(*iterate(snapshot.family), snapshot.record, each);
 }
 
-Result<PinnedSnapshot> RocksStore::pin(JobId job, Round round) {
+Result<PinnedSnapshot> RocksStore::pin(JobId job, Round round, ShardIndex shard) {
   std::lock_guard lock(mutex_);
-  const auto found = snapshots_.find({job, round});
+  const auto found = snapshots_.find({job, shard, round});
   if (found == snapshots_.end()) {
-    return fail(ErrorCode::kNotFound, "store " + path_ + " has no snapshot of round " + std::to_string(round.value) +
-                                          " of job id " + std::to_string(job.value) + " (any more)");
+    return fail(ErrorCode::kNotFound,
+                "store " + path_ + " has no snapshot of round " + std::to_string(round.value) + " of job id " +
+                    std::to_string(job.value) +
+                    (shard == own_ ? "" : ", server " + std::to_string(shard.value) + "'s part,") + " (any more)");
   }
   const Snapshot& snapshot = found->second;
   return PinnedSnapshot{snapshot.record.info, snapshot.record.chunks,
                         [this, snapshot](const PinnedSnapshot::Each& each) {
                           return read_stored(*iterate(snapshot.family), snapshot.record, each);
+                        },
+                        [this, snapshot](std::size_t place, const PinnedSnapshot::Each& each) {
+                          const SnapshotRecord& record = snapshot.record;
+                          return read_stored(*iterate(snapshot.family), record, record.chunks.at(place), each);
                         }};
 }
 
@@ -464,9 +508,10 @@ Status RocksStore::drop(JobId job, Round first, Round last) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [key, snapshot] : snapshots_) {
-      if (key.first != job || key.second < first || key.second > last) continue;
+      const SnapshotInfo& info = snapshot.record.info;
+      if (info.job != job || info.round < first || info.round > last) continue;
       keys.push_back(key);
-      batch.Delete(snapshot_key(key.first, key.second));
+      batch.Delete(record_key(info));
     }
   }
   if (keys.empty()) return {};
@@ -537,9 +582,8 @@ Result<std::unique_ptr<Store>> Store::open(const std::string& path, std::uint16_
   }
   auto lock = StoreLock::take(path);
   if (!lock) return tl::unexpected<Error>(lock.error());
-  auto store = std::make_unique<RocksStore>(path, std::move(*lock));
-  if (auto status = store->open_db(server_index, std::move(warn)); !status)
-    return tl::unexpected<Error>(status.error());
+  auto store = std::make_unique<RocksStore>(path, server_index, std::move(*lock));
+  if (auto status = store->open_db(std::move(warn)); !status) return tl::unexpected<Error>(status.error());
   return std::unique_ptr<Store>(std::move(store));
 }
 

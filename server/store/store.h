@@ -3,7 +3,8 @@
 // Column families: "default" holds small records (written with sync); every snapshot is a column family of its own
 // ("snap-JOB-ROUND-GENERATION"), filled by SST files that are written outside the write-ahead log and ingested, and
 // made valid by one synced key in "default" (snapshot complete). A snapshot without that key is a leftover of a crash,
-// or has lost its key: it is set aside, with a warning, until a later snapshot of its job is complete. Large parts of
+// or has lost its key: it is set aside, with a warning, until a later snapshot of its job is complete. Copies of other
+// servers' parts ("copy-JOB-ROUND-SHARD-GENERATION") are the same, but a leftover is dropped at open. Large parts of
 // ranks' states are families as well (server/store/large_part_families.h). Every record has a format number and an
 // XXH3-64 checksum, checked on load.
 //
@@ -36,6 +37,7 @@ struct SnapshotInfo {
   std::uint64_t layout_hash = 0;
   std::string optimizer;  // name: the state arrays mean something to this optimizer only
   std::uint32_t chunks = 0;
+  ShardIndex shard = {};  // whose part of the snapshot: this server's own, or another's, of which this is a copy
 };
 
 // Where the chunks of a snapshot go: into the store, or into a file of a checkpoint.
@@ -58,6 +60,7 @@ struct PinnedSnapshot {
   SnapshotInfo info;
   std::vector<ChunkIndex> chunks;  // ascending
   std::function<Status(const Each&)> read;
+  std::function<Status(std::size_t place, const Each&)> read_one;  // chunks[place]
 };
 
 using EachChunk = std::function<Status(ChunkIndex, ChunkState)>;
@@ -70,12 +73,13 @@ class Store : public JobRegistry {
   using Warn = std::function<void(const std::string&)>;
   static Result<std::unique_ptr<Store>> open(const std::string& path, std::uint16_t server_index, Warn warn = {});
 
-  virtual std::vector<StoredJob> jobs() const = 0;  // jobs that have complete snapshots here
+  // Complete snapshots that are here, by job and shard.
+  virtual std::vector<StoredJob> jobs() const = 0;
   virtual Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) = 0;
   virtual Status load(const SnapshotInfo& expected, const EachChunk& each) = 0;
   // kNotFound: it is not here.
-  virtual Result<PinnedSnapshot> pin(JobId job, Round round) = 0;
-  // Complete snapshots of that job and of these rounds, `last` included.
+  virtual Result<PinnedSnapshot> pin(JobId job, Round round, ShardIndex shard) = 0;
+  // Complete snapshots of that job and of these rounds, `last` included; copies, too.
   virtual Status drop(JobId job, Round first, Round last) = 0;
   virtual Status drop_job(JobId job) = 0;  // all of its snapshots
 

@@ -90,7 +90,7 @@ void CheckpointsSim::work() {
 }
 
 void CheckpointsSim::order(const WriteCheckpoint& order) {
-  const auto snapshot = std::make_shared<Result<PinnedSnapshot>>(store_.pin(order.job, order.round));
+  const auto snapshot = std::make_shared<Result<PinnedSnapshot>>(store_.pin(order.job, order.round, shard_));
   const auto written = std::make_shared<CheckpointFiles::File>();
   queue(order.operation, [this, order, snapshot, written](CheckpointDone& done) -> std::optional<Status> {
     if (!*snapshot) return tl::unexpected(snapshot->error());
@@ -201,7 +201,7 @@ class CheckpointsSim::Loading {
     }
     if (chunks_.empty()) return Status();
     handle_ = store_.create({order_.job, order_.name, manifest_.round, layout->hash(), job_of(manifest_).optimizer.name,
-                             static_cast<std::uint32_t>(chunks_.size())});
+                             static_cast<std::uint32_t>(chunks_.size()), shard_});
     return std::nullopt;
   }
 

@@ -34,6 +34,12 @@ Process* ClusterWorld::process(std::uint32_t who) {
   return at.job->process(at.who);
 }
 
+StoreSim* ClusterWorld::readable_store(std::uint32_t machine, ShardIndex server) {
+  if (server.value >= servers_now_ || wires.cut(machine, machine_of_server(server.value))) return nullptr;
+  const auto& process = servers_[server.value].process;
+  return process ? &process->store() : nullptr;
+}
+
 void ClusterWorld::start_server(std::uint32_t index) {
   say("server " + std::to_string(index), "starts");
   servers_[index].process = std::make_unique<ServerSim>(*this, static_cast<std::uint16_t>(index), disks_[index]);
@@ -139,7 +145,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
     waiting_ = fault;
     return;
   }
-  if ((spoils && disks_[fault.who.front()].complete_snapshots().empty()) ||
+  if ((spoils && disks_[fault.who.front()].complete_snapshots(fault.who.front()).empty()) ||
       (of_node && fault.kind == Kind::kStore && node.job->replica_disk(node.who).empty())) {
     return clock.after(kFaultLookNs, [this, fault] { strike(fault); });
   }
@@ -245,7 +251,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
 void ClusterWorld::spoil(const ClusterScenario::Fault& fault, std::optional<JobId> uncommitted) {
   for (const std::uint32_t index : fault.who) kill(index, fault.lasts_ns);
   const auto shard = static_cast<std::uint16_t>(fault.who.front());
-  std::vector<Disk::Snapshot*> all = disks_[shard].complete_snapshots();
+  std::vector<Disk::Snapshot*> all = disks_[shard].complete_snapshots(shard);
   if (uncommitted) std::erase_if(all, [&](const auto* snapshot) { return snapshot->info.job != *uncommitted; });
   Disk::Snapshot& snapshot = *(uncommitted ? all.back() : all[random.below(all.size())]);
   const bool damages = fault.kind == ClusterScenario::Fault::Kind::kDamage;
@@ -268,7 +274,7 @@ bool ClusterWorld::dies_before(const SnapshotDone& done) {
   std::set<std::uint32_t> shards;
   for (const ChunkOwner& owner : record.owners) shards.insert(owner.shard.value);
   for (const std::uint32_t shard : shards) {
-    std::vector<Disk::Snapshot*> there = disks_[shard].complete_snapshots();
+    std::vector<Disk::Snapshot*> there = disks_[shard].complete_snapshots(shard);
     std::erase_if(there, [&](const auto* snapshot) { return snapshot->info.job != done.job; });
     if (there.empty() || there.back()->info.round != done.round) return false;
   }

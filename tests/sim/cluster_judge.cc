@@ -94,13 +94,12 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
   ++(open.kept ? outcome_.kept : outcome_.restored);
 }
 
-// Checks that a view begins with one cut: snapshots of one view, because a repeated round may give other bits.
+// Checks that a view begins with one cut: snapshots of one view, because a repeated round may give other bits. No copy is
+// of another one, either.
 void ClusterJudge::check_cut(const OpenJob& open) const {
   std::set<ViewId> views;
-  for (const ChunkOwner& owner : open.owners) {
-    for (const auto& [handle, snapshot] : disks_[owner.shard.value].snapshots) {
-      if (snapshot.recorded && handle.first == Disk::Key{open.job, open.resume_round}) views.insert(snapshot.view);
-    }
+  for (const Disk& disk : disks_) {
+    for (const Disk::Snapshot* part : disk.parts(open.job, open.resume_round)) views.insert(part->view);
   }
   if (views.size() > 1) {
     broken_("a view begins at " + in_words("round", open.resume_round.value) + " with parts of snapshots of " +
@@ -132,18 +131,17 @@ void ClusterJudge::begin(View& view) {
 void ClusterJudge::begin_clocks(View& view) {
   SavedState saved(setup_.layout->chunks());
   if (view.open.resume) {
-    std::size_t found = 0;
+    std::set<ChunkIndex> found;
     for (const Disk& disk : disks_) {
-      for (const auto& [handle, snapshot] : disk.snapshots) {
-        if (!snapshot.recorded || handle.first != Disk::Key{view.open.job, view.open.resume_round}) continue;
-        (void)snapshot.read([&](ChunkIndex index, const ChunkState& state) -> Status {
+      for (const Disk::Snapshot* part : disk.parts(view.open.job, view.open.resume_round)) {
+        (void)part->read([&](ChunkIndex index, const ChunkState& state) -> Status {
           saved[index.value] = saved_of(state);
-          ++found;
+          found.insert(index);
           return {};
         });
       }
     }
-    if (found != saved.size() && !disk_hurt()) broken_("a view begins at a snapshot that the disks do not have");
+    if (found.size() != saved.size() && !disk_hurt()) broken_("a view begins at a snapshot that the disks do not have");
   }
   JudgeSetup setup = setup_;
   setup.nodes = view.open.nodes;
@@ -321,6 +319,12 @@ bool ClusterJudge::has_copy() const {
   return false;
 }
 
+bool ClusterJudge::part_is_somewhere(std::uint16_t shard, Round round) const {
+  return newest_ && std::ranges::any_of(disks_, [&](const Disk& disk) {
+           return disk.has(newest_->open.job, ShardIndex(shard), round);
+         });
+}
+
 bool ClusterJudge::has_part(std::uint16_t shard) const {
   return newest_ &&
          std::ranges::any_of(newest_->open.owners, [&](const ChunkOwner& owner) { return owner.shard.value == shard; });
@@ -491,13 +495,12 @@ void ClusterJudge::ended() {
   if (std::max(committed_, recorded_).value != scenario_.rounds) {
     broken_("the last snapshot is of " + in_words("round", committed_.value) + " when all is done");
   }
-  std::size_t chunks = 0;
+  std::set<ChunkIndex> chunks;
   for (const Disk& disk : disks_) {
-    for (const auto& [handle, snapshot] : disk.snapshots) {
-      if (!snapshot.recorded || handle.first != Disk::Key{newest_->open.job, Round(scenario_.rounds)}) continue;
-      if (!snapshot.synced()) broken_("a chunk of the last snapshot is not on the disk");
-      (void)snapshot.read([&](ChunkIndex index, const ChunkState& state) -> Status {
-        ++chunks;
+    for (const Disk::Snapshot* part : disk.parts(newest_->open.job, Round(scenario_.rounds))) {
+      if (!part->synced()) broken_("a chunk of the last snapshot is not on the disk");
+      (void)part->read([&](ChunkIndex index, const ChunkState& state) -> Status {
+        chunks.insert(index);
         if (synchronous() && !same_bits(state.params.floats(), newest_->sync->master(index, scenario_.rounds))) {
           broken_("the last snapshot has not the reference's bits");
         }
@@ -506,7 +509,7 @@ void ClusterJudge::ended() {
     }
   }
   // A disk may lose chunks after its server has acknowledged the last snapshot.
-  if (chunks != setup_.layout->chunks() && !disk_hurt()) broken_("the last snapshot lacks chunks");
+  if (chunks.size() != setup_.layout->chunks() && !disk_hurt()) broken_("the last snapshot lacks chunks");
 }
 
 }  // namespace tributary::sim

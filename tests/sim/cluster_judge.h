@@ -114,7 +114,10 @@ class ClusterJudge {
   // A view begins: all servers but server 0 have copies of its record, or disks that have been full.
   void look_at_copies(JobId job, ViewId view, std::uint16_t servers) const;
   bool may_refuse(const Error& error) const {
-    return replicas_ ? replicas_->may_refuse(error) : losses_.may_refuse(error, has_copy());
+    return replicas_ ? replicas_->may_refuse(error)
+                     : losses_.may_refuse(error, has_copy(), [this](std::uint16_t shard, Round round) {
+                         return part_is_somewhere(shard, round);
+                       });
   }
   bool began_anew() const { return began_anew_; }
   // Rounds since the last snapshot.
@@ -153,6 +156,7 @@ class ClusterJudge {
   bool has_part(std::uint16_t shard) const;
   // A server other than server 0 has a copy of the job's record.
   bool has_copy() const;
+  bool part_is_somewhere(std::uint16_t shard, Round round) const;  // on a disk, undamaged
   bool is_behind(std::uint16_t shard) const;
   bool synchronous() const { return scenario_.mode == Mode::kSync || scenario_.mode == Mode::kLocalSgd; }
   bool keeps_residual() const;

@@ -40,11 +40,10 @@ void ClusterJudge::begins(const NodeJobSpec& spec, std::uint32_t rank, std::span
   if (own || spec.view->start != committed_ || made_up_.contains({rank, words[1]})) return;
   // The round may have been gone through more than once: it is the snapshot's.
   for (const Disk& disk : disks_) {
-    for (const auto& [handle, snapshot] : disk.snapshots) {
-      if (!snapshot.recorded || handle.first != Disk::Key{spec.view->job, spec.view->start}) continue;
-      if (snapshot.view.value < words[2]) {
+    for (const Disk::Snapshot* part : disk.parts(spec.view->job, spec.view->start)) {
+      if (part->view.value < words[2]) {
         broken_(who + " with the state that it kept in " + in_words("view", words[2]) + ", but the snapshot is of " +
-                in_words("view", snapshot.view.value));
+                in_words("view", part->view.value));
       }
     }
   }

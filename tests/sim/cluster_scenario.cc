@@ -53,7 +53,7 @@ Fault fault_of(const ClusterScenario& s, Random& random, std::uint64_t span_ns) 
     fault.who = {static_cast<std::uint32_t>(s.servers + random.below(s.nodes))};
   } else if (dice < 65) {
     fault.kind = Fault::Kind::kStore;
-    // Not server 0's, which has the registry: that is lose_registry()'s.
+    // Not server 0's, which has the registry: that is lose_stores()'s.
     fault.who = {static_cast<std::uint32_t>(s.servers > 1 ? random.between(1, s.servers - 1) : 0)};
     if (s.servers == 1) fault.kind = Fault::Kind::kPower;
   } else if (dice < 83) {
@@ -109,11 +109,17 @@ void make_elastic(ClusterScenario& s, Random& random, std::uint64_t span_ns) {
   }
 }
 
-// Server 0's store is lost, or was never the one that the job began with. Drawn apart, as above.
-void lose_registry(ClusterScenario& s, std::uint64_t span_ns) {
+// Servers' stores are lost, or were never the ones that the job began with: mostly one at a time, now and then two at
+// once, where the promise ends. Server 0's has the registry. Drawn apart, as above.
+void lose_stores(ClusterScenario& s, std::uint64_t span_ns) {
   Random random(s.seed ^ 0x57079eull);
-  if (s.servers < 2 || s.gentle || !random.chance(0.08)) return;
-  s.faults.push_back({Fault::Kind::kStore, random.below(span_ns), random.between(kMs, 300 * kMs), {0}});
+  if (s.servers < 2 || s.gentle || !random.chance(0.15)) return;
+  for (std::uint64_t left = random.between(1, 3); left > 0; --left) {
+    const auto one = static_cast<std::uint32_t>(random.chance(0.4) ? 0 : random.below(s.servers));
+    std::vector<std::uint32_t> who{one};
+    if (random.chance(0.1)) who.push_back((one + 1) % s.servers);
+    s.faults.push_back({Fault::Kind::kStore, random.below(span_ns), random.between(kMs, 300 * kMs), std::move(who)});
+  }
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
@@ -441,7 +447,7 @@ ClusterScenario one_job_of(std::uint64_t seed) {
   const bool recovers = s.mode == Mode::kSync || s.mode == Mode::kLocalSgd;
   if (recovers) make_snapshots_rare(s);
   if (!s.rare_snapshots) fill_disks_in_turns(s);
-  lose_registry(s, span);
+  lose_stores(s, span);
   make_allreduce(s, span);
   if (s.mode != Mode::kAllreduce) hurt_disks(s, span);
   s.first_servers = s.later_servers = s.servers;

@@ -46,6 +46,8 @@ class ClusterWorld {
   ServerLaneSim* lane_at(const std::string& endpoint) const;  // null: nobody is there
   std::uint16_t servers() const { return servers_now_; }      // of the cluster
   const ServerSim* server(std::uint32_t index) const { return servers_[index].process.get(); }
+  // A server's store, as a process on that machine reads it through the network; null: it cannot be reached now.
+  StoreSim* readable_store(std::uint32_t machine, ShardIndex server);
   ClusterOutcome& outcome() { return outcome_; }
   std::vector<Disk>& disks() { return disks_; }
 

@@ -74,12 +74,30 @@ bool Disk::Snapshot::synced() const {
   return record_synced && std::ranges::all_of(pieces, [](const auto& entry) { return entry.second.synced; });
 }
 
-std::vector<Disk::Snapshot*> Disk::complete_snapshots() {
+std::vector<Disk::Snapshot*> Disk::complete_snapshots(std::uint32_t server) {
   std::vector<Snapshot*> all;
   for (auto& [handle, snapshot] : snapshots) {
-    if (snapshot.recorded && !snapshot.pieces.empty()) all.push_back(&snapshot);
+    const bool own = snapshot.info.shard.value == server;
+    if (snapshot.recorded && !snapshot.pieces.empty() && own) all.push_back(&snapshot);
   }
   return all;
+}
+
+std::vector<const Disk::Snapshot*> Disk::parts(JobId job, Round round) const {
+  std::vector<const Snapshot*> all;
+  for (const auto& [handle, snapshot] : snapshots) {
+    if (snapshot.recorded && snapshot.info.job == job && snapshot.info.round == round) all.push_back(&snapshot);
+  }
+  return all;
+}
+
+bool Disk::has(JobId job, ShardIndex shard, Round round) const {
+  return std::ranges::any_of(snapshots, [&](const auto& entry) {
+    const Snapshot& snapshot = entry.second;
+    return entry.first.first == Key{job, shard, round} && snapshot.recorded &&
+           snapshot.pieces.size() == snapshot.chunks.size() &&
+           std::ranges::none_of(snapshot.pieces, [](const auto& piece) { return piece.second.damaged; });
+  });
 }
 
 void Disk::Snapshot::damage_chunk(Random& random) {
@@ -164,8 +182,13 @@ Status LargePartsSim::drop(JobId job, const std::set<LargePart>& but_these) {
   return {};
 }
 
-StoreSim::StoreSim(Disk& disk, bool sync_records, bool drops_fail)
-    : disk_(disk), sync_records_(sync_records), drops_fail_(drops_fail), large_parts_(disk) {
+StoreSim::StoreSim(Disk& disk, ShardIndex own, bool sync_records, bool drops_fail, bool drops_copies)
+    : disk_(disk),
+      own_(own),
+      sync_records_(sync_records),
+      drops_fail_(drops_fail),
+      drops_copies_(drops_copies),
+      large_parts_(disk) {
   std::erase_if(disk_.snapshots, [](const auto& entry) { return !entry.second.recorded; });
 }
 
@@ -173,10 +196,12 @@ std::vector<StoredJob> StoreSim::jobs() const {
   std::vector<StoredJob> found;
   for (const auto& [handle, snapshot] : disk_.snapshots) {
     if (!snapshot.recorded) continue;
-    if (found.empty() || found.back().job != handle.first.first) {
-      found.push_back({handle.first.first, snapshot.info.job_name, snapshot.info.layout_hash, {}});
+    const SnapshotInfo& info = snapshot.info;
+    const ShardIndex copy_of = info.shard == own_ ? kNoShard : info.shard;
+    if (found.empty() || found.back().job != info.job || found.back().copy_of != copy_of) {
+      found.push_back({info.job, info.job_name, info.layout_hash, {}, copy_of});
     }
-    found.back().snapshots.push_back(handle.first.second);
+    found.back().snapshots.push_back(info.round);
   }
   return found;
 }
@@ -185,27 +210,40 @@ Result<std::unique_ptr<SnapshotWriter>> StoreSim::begin(const SnapshotInfo&) {
   return fail(ErrorCode::kInternal, "snapshots are written step by step here");
 }
 
-Result<PinnedSnapshot> StoreSim::pin(JobId job, Round round) {
+Result<PinnedSnapshot> StoreSim::pin(JobId job, Round round, ShardIndex shard) {
   const auto found = std::ranges::find_if(disk_.snapshots, [&](const auto& entry) {
-    return entry.second.recorded && entry.first.first == Disk::Key{job, round};
+    return entry.second.recorded && entry.first.first == Disk::Key{job, shard, round};
   });
   if (found == disk_.snapshots.end()) {
     return fail(ErrorCode::kNotFound, "no snapshot of round " + std::to_string(round.value) + " (any more)");
   }
   const auto snapshot = std::make_shared<const Disk::Snapshot>(found->second);
-  return PinnedSnapshot{snapshot->info, snapshot->chunks, [snapshot](const PinnedSnapshot::Each& each) -> Status {
-                          for (const auto& [index, piece] : snapshot->pieces) {
-                            // As RocksDB finds it. (load() shows that the records' own checksums do, too.)
-                            if (piece.damaged) return fail(ErrorCode::kStore, "a block's checksum does not match");
-                            if (Status taken = each(piece.stored(ChunkIndex(index))); !taken) return taken;
-                          }
-                          return {};
-                        }};
+  const auto one = [snapshot](std::size_t place, const PinnedSnapshot::Each& each) -> Status {
+    const ChunkIndex chunk = snapshot->chunks.at(place);
+    const auto piece = snapshot->pieces.find(chunk.value);
+    // As RocksDB finds it. (load() shows that the records' own checksums do, too.)
+    const bool whole = piece != snapshot->pieces.end() && !piece->second.damaged;
+    return whole ? each(piece->second.stored(chunk)) : fail(ErrorCode::kStore, "a block's checksum does not match");
+  };
+  const auto all = [snapshot, one](const PinnedSnapshot::Each& each) -> Status {
+    for (std::size_t place = 0; place < snapshot->chunks.size(); ++place) {
+      if (Status taken = one(place, each); !taken) return taken;
+    }
+    return {};
+  };
+  return PinnedSnapshot{snapshot->info, snapshot->chunks, all, one};
+}
+
+ViewId StoreSim::view_of(JobId job, Round round, ShardIndex shard) const {
+  for (const auto& [handle, snapshot] : disk_.snapshots) {
+    if (snapshot.recorded && handle.first == Disk::Key{job, shard, round}) return snapshot.view;
+  }
+  return {};
 }
 
 Status StoreSim::load(const SnapshotInfo& expected, const EachChunk& each) {
   const auto found = std::ranges::find_if(disk_.snapshots, [&](const auto& entry) {
-    return entry.second.recorded && entry.first.first == Disk::Key{expected.job, expected.round};
+    return entry.second.recorded && entry.first.first == Disk::key_of(expected);
   });
   if (found == disk_.snapshots.end()) {
     return fail(ErrorCode::kNotFound, "no snapshot of round " + std::to_string(expected.round.value));
@@ -220,7 +258,8 @@ Status StoreSim::load(const SnapshotInfo& expected, const EachChunk& each) {
 Status StoreSim::drop(JobId job, Round first, Round last) {
   if (disk_.full) return drops_fail_ ? tl::unexpected(full()) : Status{};
   std::erase_if(disk_.snapshots, [&](const auto& entry) {
-    const auto& [of, round] = entry.first.first;
+    const auto& [of, shard, round] = entry.first.first;
+    if (!drops_copies_ && shard != own_) return false;
     return entry.second.recorded && of == job && round >= first && round <= last;
   });
   return {};
@@ -228,7 +267,7 @@ Status StoreSim::drop(JobId job, Round first, Round last) {
 
 Status StoreSim::drop_job(JobId job) {
   if (disk_.full) return tl::unexpected(full());
-  std::erase_if(disk_.snapshots, [&](const auto& entry) { return entry.first.first.first == job; });
+  std::erase_if(disk_.snapshots, [&](const auto& entry) { return std::get<JobId>(entry.first.first) == job; });
   return {};
 }
 
@@ -262,7 +301,7 @@ Status StoreSim::remove(JobId job) {
 }
 
 StoreSim::Handle StoreSim::create(const SnapshotInfo& info) {
-  Handle handle{{info.job, info.round}, 0};
+  Handle handle{Disk::key_of(info), 0};
   while (disk_.snapshots.contains(handle)) ++handle.second;
   disk_.snapshots[handle].info = info;
   return handle;

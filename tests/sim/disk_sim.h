@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -48,7 +49,8 @@ struct Disk {
     bool synced = false;
     std::optional<JobRecord> before;  // the one that is lost with it
   };
-  using Key = std::pair<JobId, Round>;
+  using Key = std::tuple<JobId, ShardIndex, Round>;  // whose part
+  static Key key_of(const SnapshotInfo& info) { return {info.job, info.shard, info.round}; }
   std::map<std::pair<Key, std::uint32_t>, Snapshot> snapshots;  // by generation
   std::map<JobId, Record> jobs;
   // Large parts of ranks' states. A complete one is synced; an incomplete one is lost with the process.
@@ -60,7 +62,12 @@ struct Disk {
   bool full = false, was_full = false;
 
   void fail_power(Random& random);
-  std::vector<Snapshot*> complete_snapshots();  // with chunks; by job and round
+  // All that is complete here of a job's snapshot, with copies of other servers' parts.
+  std::vector<const Snapshot*> parts(JobId job, Round round) const;
+  // Of this server's own parts, with chunks; by job and round.
+  std::vector<Snapshot*> complete_snapshots(std::uint32_t server);
+  // Has it all of a server's part of this snapshot, undamaged?
+  bool has(JobId job, ShardIndex shard, Round round) const;
 };
 
 class LargePartsSim final : public LargePartStore {
@@ -83,13 +90,13 @@ class LargePartsSim final : public LargePartStore {
 class StoreSim final : public Store {
  public:
   // sync_records: false plants a bug: the registry is written without sync. drops_fail: false plants one, too: a full
-  // disk keeps what is to be dropped, and reports no error.
-  StoreSim(Disk& disk, bool sync_records, bool drops_fail = true);
+  // disk keeps what is to be dropped, and reports no error. drops_copies: false, a third: they stay.
+  StoreSim(Disk& disk, ShardIndex own, bool sync_records, bool drops_fail = true, bool drops_copies = true);
 
   std::vector<StoredJob> jobs() const override;
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
   Status load(const SnapshotInfo& expected, const EachChunk& each) override;
-  Result<PinnedSnapshot> pin(JobId job, Round round) override;
+  Result<PinnedSnapshot> pin(JobId job, Round round, ShardIndex shard) override;
   Status drop(JobId job, Round first, Round last) override;
   Status drop_job(JobId job) override;
   Result<std::vector<JobId>> recorded() const override;
@@ -98,6 +105,8 @@ class StoreSim final : public Store {
   Status remove(JobId job) override;
   LargePartStore& large_parts() override { return large_parts_; }
   std::string path() const override { return "disk"; }
+
+  ViewId view_of(JobId job, Round round, ShardIndex shard) const;  // that made a complete snapshot
 
   // Writes a snapshot, a step at a time. The handle names it from create() on.
   using Handle = std::pair<Disk::Key, std::uint32_t>;
@@ -110,7 +119,8 @@ class StoreSim final : public Store {
 
  private:
   Disk& disk_;
-  const bool sync_records_, drops_fail_;
+  const ShardIndex own_;
+  const bool sync_records_, drops_fail_, drops_copies_;
   LargePartsSim large_parts_;
 };
 

@@ -31,15 +31,19 @@ std::optional<std::uint16_t> LossesJudge::has_another(JobId job) const {
   return std::nullopt;
 }
 
-bool LossesJudge::may_refuse(const Error& error, bool copied) const {
+bool LossesJudge::may_refuse(const Error& error, bool copied, const Has& has_part) const {
   if (error.code != ErrorCode::kStore) return false;
   const std::set<std::uint64_t> servers = numbers_behind(error.message, "server "),
                                 rounds = numbers_behind(error.message, "round ");
-  const auto hurt = [&](const Hurt& at) { return servers.contains(at.shard) && rounds.contains(at.round.value); };
+  const auto hurt = [&](const Hurt& at) {
+    return servers.contains(at.shard) && rounds.contains(at.round.value) && !has_part(at.shard, at.round);
+  };
   if (std::ranges::any_of(hurts_, hurt)) return true;
   // The coordinator may have recorded a newer snapshot than it had time to tell of.
   const bool newest = !rounds.empty() && *rounds.rbegin() >= committed_.value;
-  const auto lost = [&](std::uint16_t shard) { return servers.contains(shard) && newest; };
+  const auto lost = [&](std::uint16_t shard) {
+    return servers.contains(shard) && newest && !has_part(shard, Round(*rounds.rbegin()));
+  };
   if (std::ranges::any_of(lost_, lost)) return true;
   // Without the registry, and any copy of it: a server that has something of the job.
   const auto has = [&](const auto& entry) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,8 +31,9 @@ class LossesJudge {
   // Returns a server that has reported snapshots of another job id. There is one job, whatever its id.
   std::optional<std::uint16_t> has_another(JobId job) const;
   // Returns whether trainers may get this error: the job cannot continue after a loss, and the message names the place.
-  // copied: a server has a copy of its record.
-  bool may_refuse(const Error& error, bool copied) const;
+  // copied: a server has a copy of its record. has: a disk has all of that server's part of that round.
+  using Has = std::function<bool(std::uint16_t shard, Round round)>;
+  bool may_refuse(const Error& error, bool copied, const Has& has) const;
 
  private:
   struct Hurt {

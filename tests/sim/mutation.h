@@ -46,6 +46,16 @@ enum class Mutation {
   kDroppedResidual,    // a node begins without the residual that a server restored
   kForgottenRedo,      // a node does not push again what servers lack
   kSealedEarly,        // a checkpoint is finished when one server has written its part
+  kCopyUnawaited,      // a snapshot is committed before its parts have copies
+  kOtherRoundsCopy,    // a copy of one round counts for another
+  kStaleCopy,          // a copy of a round that is made again stays
+  kFailedCopy,         // a copy that cannot be had counts
+  kOwnForCopy,         // a server takes its own part for the copy of another's
+  kOwnPartsAlone,      // a view does not begin with copies
+  kNoFill,             // a server does not read the copy of its own part
+  kDamagedPart,        // nor where its own part is damaged
+  kUnsyncedCopy,       // a copy counts before it is on the disk
+  kCopiesStay,         // snapshots that go leave their copies
   kOldestRecord,       // a coordinator without a registry takes the oldest copies of its records
   kStatesOfAnother,    // a checkpoint from memory has what ranks kept with the last snapshot
   kOlderRecord,        // the record of a job that was restored does not take the place of the one before

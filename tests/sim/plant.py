@@ -148,7 +148,10 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "    if (BUG || !state.all || state.never_began() ||",
         ),
     ],
-    "control_jobs_load.cc": [],  # no bug of its own: one batch with control_jobs.cc
+    "control_jobs_load.cc": [
+        ("kNoFill", "  if (!copy.copy_endpoint.empty() && !stored(", "  if (!BUG && !copy.copy_endpoint.empty() && !stored("),
+        ("kDamagedPart", "    if (!damaged || copy.", "    if (!damaged || BUG || copy."),
+    ],
     "chunk_record.cc": [
         (
             "kUncheckedArrays",
@@ -242,11 +245,37 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "(held->second.node != join.node && !BUG)) return",
         ),
     ],
+    "snapshot_copies.cc": [
+        ("kCopyUnawaited", "    return asked(snapshot, shard, *holder) && failing", "    return BUG || asked(snapshot, shard, *holder) && failing"),
+        (
+            "kOtherRoundsCopy",
+            "  return context_.peers.holder_of_copy(",
+            "  for (std::uint64_t older = 1; BUG && older < snapshot.round.value; ++older) {\n"
+            "    if (context_.peers.holder_of_copy(shard, snapshot.job, Round(older)) != kNoShard) return true;\n"
+            "  }\n"
+            "  return context_.peers.holder_of_copy(",
+        ),
+    ],
+    "snapshot_fetches.cc": [
+        (
+            "kStaleCopy",
+            "    if (it.order.job == job && it.order.round >= first) it.fetch->wanted = false;\n",
+            "    if (it.order.job == job && it.order.round >= first && !BUG) it.fetch->wanted = false;\n",
+        ),
+        ("kFailedCopy", "  reply(it.order, status);\n", "  reply(it.order, BUG ? Status() : status);\n"),
+        ("kOwnForCopy", "  const ShardIndex copy_of = m.shard == own_ ?", "  const ShardIndex copy_of = m.shard == own_ || BUG ?"),
+    ],
     "client_core.cc": [
         ("kForgottenOverdue", "      output_.send(chunk, Query{", "      if (!BUG) output_.send(chunk, Query{"),
         ("kOtherWeight", "    push.weight = kept->weight;", "    push.weight = kept->weight + (BUG ? 1 : 0);"),
     ],
     "state_home.cc": [
+        (
+            "kOwnPartsAlone",
+            "context_.peers.snapshots_or_copies(shard, record.job);",
+            "BUG ? context_.peers.snapshots(shard, record.job)\n"
+            "                                        : context_.peers.snapshots_or_copies(shard, record.job);",
+        ),
         (
             "kForgottenRound",
             "  if (checkpoint.value == 0 && known.value != 0) {",

@@ -39,7 +39,8 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
       index_(index),
       incarnation_(world.fresh_incarnation()),
       name_("server " + std::to_string(index)),
-      store_(disk, world.mutation != Mutation::kUnsyncedRegistry, world.mutation != Mutation::kFailedDrop),
+      store_(disk, ShardIndex(index), world.mutation != Mutation::kUnsyncedRegistry,
+             world.mutation != Mutation::kFailedDrop, world.mutation != Mutation::kCopiesStay),
       snapshots_(
           *this, store_, world.checkpoints,
           {.shard = ShardIndex(index),
@@ -61,6 +62,10 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
             if (index_ == 0) return after(kMaxSayNs, std::move(event));  // the coordinator's
             lane_says([event = std::move(event)](ControlJobs&) { event(); });
           }),
+      fetches_(
+          *this, store_, world.scenario.disk_step_ns, world.mutation != Mutation::kUnsyncedCopy,
+          [this](ShardIndex server) { return world_.readable_store(machine(), server); },
+          [this](std::function<void()> event) { lane_says([event = std::move(event)](ControlJobs&) { event(); }); }),
       checkpoints_(*this, store_, world.checkpoints, ShardIndex(index), world.scenario.disk_step_ns,
                    [this](const CheckpointDone& done) { lane_says([this, done](ControlJobs&) { send(done); }); }),
       jobs_(config_of(world.servers(), index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),
@@ -70,7 +75,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
     lanes_.push_back(std::make_unique<ServerLaneSim>(world, *this, LaneIndex(lane)));
     commands.push_back(lanes_.back().get());
   }
-  jobs_.start(std::move(commands), &snapshots_, &orders_, &records_);
+  jobs_.start(std::move(commands), {&snapshots_, &orders_, &records_, &fetches_});
   if (index == 0) {
     begin_coordinator(*store_.records());
     coordinator_listener_ = std::make_unique<Listener>(
@@ -163,6 +168,7 @@ void ServerSim::receive(Packet& packet) {
           checkpoints_.order(m);
         } else if constexpr (std::is_same_v<M, DropCheckpoint>) {
           on(m);
+        } else if constexpr (std::is_same_v<M, ServerBook>) {  // of keys
         } else if constexpr (std::is_same_v<M, DrainDone>) {
           if (draining_ && !drained_) end_drain();
         } else if constexpr (std::is_same_v<M, ControlError>) {
@@ -234,6 +240,7 @@ void ServerSim::say_hello() {
     hello.lane_locals.emplace_back();
   }
   hello.exclusive = "store of " + name_;
+  hello.copy_endpoint = "copies of " + name_;
   jobs_.describe(hello);
   send_now(hello);
   hello_ms_ = now_ms();

@@ -18,6 +18,7 @@
 #include "server/lane/queued_lane.h"
 #include "tests/sim/checkpoints_sim.h"
 #include "tests/sim/disk_sim.h"
+#include "tests/sim/fetches_sim.h"
 #include "tests/sim/snapshots_sim.h"
 #include "tests/sim/store_orders_sim.h"
 #include "tests/sim/wires.h"
@@ -123,6 +124,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
     const auto found = std::ranges::find(lanes_, endpoint, [](const auto& lane) { return lane->endpoint(); });
     return found == lanes_.end() ? nullptr : found->get();
   }
+  StoreSim& store() { return store_; }
   void captured(ChunkSnapshot snapshot) { snapshots_.captured(std::move(snapshot)); }
 
  private:
@@ -171,6 +173,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   StoreSim store_;
   SnapshotsSim snapshots_;
   StoreOrdersSim orders_, records_;  // of the control thread and of the coordinator
+  FetchesSim fetches_;
   CheckpointsSim checkpoints_;
   std::vector<std::unique_ptr<ServerLaneSim>> lanes_;
   ControlJobs jobs_;

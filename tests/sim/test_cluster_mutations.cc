@@ -283,6 +283,34 @@ TEST_CASE("a coordinator without a registry that takes the oldest copies is foun
   CHECK(finds(Mutation::kOldestRecord, 9218));
 }
 
+TEST_CASE("a snapshot that is committed before its parts have copies is found") {
+  CHECK(finds(Mutation::kCopyUnawaited, 0));
+}
+
+TEST_CASE("a copy that a server does not have, and speaks of, is found") {
+  CHECK(finds(Mutation::kFailedCopy, 0));
+  CHECK(finds(Mutation::kOwnForCopy, 0));
+}
+
+TEST_CASE("a copy of one round that counts for another is found") {
+  CHECK(finds(Mutation::kOtherRoundsCopy, 0));
+}
+
+TEST_CASE("a copy of a round that is made again, and stays, is found") {
+  CHECK(finds(Mutation::kStaleCopy, 0));
+  CHECK(finds(Mutation::kCopiesStay, 0));
+}
+
+TEST_CASE("a copy that counts before it is on the disk is found") {
+  CHECK(finds(Mutation::kUnsyncedCopy, 0));
+}
+
+TEST_CASE("a view that does not begin with copies is found") {
+  CHECK(finds(Mutation::kOwnPartsAlone, 0));
+  CHECK(finds(Mutation::kNoFill, 0));
+  CHECK(finds(Mutation::kDamagedPart, 0));
+}
+
 TEST_CASE("a reader that does not look at checksums is found") {
   CHECK(finds(Mutation::kUncheckedArrays, 158));
 }

@@ -88,6 +88,9 @@ void jobs(const Json& coordinator, CheckList& out) {
       out.problem(name, "it waits for " + text("waiting_for"), "start what is missing, or look at its log");
     } else if (!text("not_saved").empty()) {
       out.problem(name, "not saved: " + text("not_saved"), "look at the servers' disks and logs");
+    } else if (!text("not_copied").empty()) {
+      out.problem(name, "a snapshot has fewer copies than it is to have: " + text("not_copied"),
+                  "look at the servers' disks and logs, and whether they reach each other's ports");
     } else if (!text("no_checkpoint").empty()) {
       out.problem(name, "no checkpoint: " + text("no_checkpoint"),
                   "look at the disk of [checkpoint] dir and at the logs");

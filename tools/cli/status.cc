@@ -273,6 +273,9 @@ void print_jobs(const std::vector<Answer>& answers, Rates* rates) {
   Table lost({"JOB", "NOT SAVED"});
   for (const Json& job : jobs) {
     if (const std::string why = job.value("not_saved", ""); !why.empty()) lost.add({text(job, "name"), why});
+    if (const std::string why = job.value("not_copied", ""); !why.empty()) {
+      lost.add({text(job, "name"), "not copied: " + why});
+    }
     if (const std::string why = job.value("no_checkpoint", ""); !why.empty()) {
       lost.add({text(job, "name"), "no checkpoint: " + why});
     }

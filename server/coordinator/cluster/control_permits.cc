@@ -16,7 +16,8 @@ template <class M>
 constexpr bool said_by(Role role) {
   if (kOneOf<M, Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Diagnosed>)
     return role != Role::kAdmin;
-  if (kOneOf<M, ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone, JobRecordCopy, HeldRecord>)
+  if (kOneOf<M, ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone, JobRecordCopy, HeldRecord,
+             SnapshotCopied>)
     return role == Role::kServer;
   if (kOneOf<M, WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, WantPart, StatePart, RankValues>)
     return role == Role::kWorker;

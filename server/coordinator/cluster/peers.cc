@@ -168,6 +168,19 @@ void Peers::hear(PeerId from, std::uint64_t now_ms) {
   if (Server* server = server_at(from)) server->heard_ms = now_ms;
 }
 
+ServerEntry Peers::entry(std::uint16_t index) const {
+  const Server* server = alive(index);
+  return server ? ServerEntry{ShardIndex(index), server->hello.copy_endpoint, server->hello.key} : ServerEntry{};
+}
+
+ServerBook Peers::book() const {
+  ServerBook book;
+  for (const auto& [index, server] : servers_) {
+    if (server.alive && !server.hello.copy_endpoint.empty()) book.servers.push_back(entry(index));
+  }
+  return book;
+}
+
 void Peers::lose_server(std::uint16_t index) {
   Server& server = servers_.at(index);
   server.alive = false;
@@ -219,9 +232,35 @@ std::set<Round> Peers::snapshots(std::uint16_t index, JobId job) const {
   const auto server = servers_.find(index);
   if (server == servers_.end()) return rounds;
   for (const StoredJob& stored : server->second.hello.stored) {
-    if (stored.job == job) rounds.insert(stored.snapshots.begin(), stored.snapshots.end());
+    if (stored.job == job && stored.own()) rounds.insert(stored.snapshots.begin(), stored.snapshots.end());
   }
   return rounds;
+}
+
+std::set<Round> Peers::snapshots_or_copies(std::uint16_t index, JobId job) const {
+  std::set<Round> rounds = snapshots(index, job);
+  for (const auto& [holder, server] : servers_) {
+    if (!server.alive) continue;
+    for (const StoredJob& stored : server.hello.stored) {
+      if (stored.job == job && stored.copy_of == ShardIndex(index))
+        rounds.insert(stored.snapshots.begin(), stored.snapshots.end());
+    }
+  }
+  return rounds;
+}
+
+bool Peers::has_copy(std::uint16_t holder, ShardIndex shard, JobId job, Round round) const {
+  const Server* server = alive(holder);
+  return server && std::ranges::any_of(server->hello.stored, [&](const StoredJob& stored) {
+           return stored.job == job && stored.copy_of == shard &&
+                  std::ranges::find(stored.snapshots, round) != stored.snapshots.end();
+         });
+}
+
+ShardIndex Peers::holder_of_copy(std::uint16_t index, JobId job, Round round) const {
+  const auto holder = std::ranges::find_if(
+      servers_, [&](const auto& entry) { return has_copy(entry.first, ShardIndex(index), job, round); });
+  return holder == servers_.end() ? kNoShard : ShardIndex(holder->first);
 }
 
 bool Peers::stores(JobId job) const {
@@ -232,14 +271,15 @@ bool Peers::stores(JobId job) const {
 }
 
 bool Peers::stores(JobId job, Round round) const {
-  return std::ranges::any_of(servers_, [&](const auto& entry) { return snapshots(entry.first, job).contains(round); });
+  return std::ranges::any_of(servers_,
+                             [&](const auto& entry) { return snapshots_or_copies(entry.first, job).contains(round); });
 }
 
 std::optional<Round> Peers::newest_stored(JobId job) const {
   std::map<Round, std::size_t> rounds;  // on how many servers
   std::size_t holders = 0;              // that have any
   for (const auto& [index, server] : servers_) {
-    const std::set<Round> stored = snapshots(index, job);
+    const std::set<Round> stored = snapshots_or_copies(index, job);
     if (!stored.empty()) ++holders;
     for (const Round round : stored) ++rounds[round];
   }
@@ -253,10 +293,10 @@ std::optional<Round> Peers::newest_stored(JobId job) const {
 
 Status Peers::room_for_another_job() const {
   for (const auto& [index, server] : servers_) {
-    if (server.hello.stored.size() < kMaxJobs) continue;
+    const auto jobs = static_cast<std::size_t>(std::ranges::count_if(server.hello.stored, &StoredJob::own));
+    if (jobs < kMaxJobs) continue;
     return fail(ErrorCode::kLimit, "server " + std::to_string(index) + "'s store has snapshots of " +
-                                       std::to_string(server.hello.stored.size()) + " jobs, and at most " +
-                                       std::to_string(kMaxJobs) +
+                                       std::to_string(jobs) + " jobs, and at most " + std::to_string(kMaxJobs) +
                                        " may be there; remove some that are over (tributary job remove)");
   }
   return {};
@@ -272,10 +312,11 @@ std::set<JobId> Peers::stored_under(const std::string& job_name) const {
   return ids;
 }
 
-void Peers::add_snapshot(std::uint16_t index, JobId job, const std::string& name, Round round) {
-  std::vector<StoredJob>& stored = servers_.at(index).hello.stored;
-  auto entry = std::ranges::find(stored, job, &StoredJob::job);
-  if (entry == stored.end()) entry = stored.insert(stored.end(), StoredJob{job, name, 0, {}});
+void Peers::add_snapshot(std::uint16_t index, JobId job, const std::string& name, Round round, ShardIndex copy_of) {
+  std::vector<StoredJob>& all = servers_.at(index).hello.stored;
+  auto entry = std::ranges::find_if(
+      all, [&](const StoredJob& stored) { return stored.job == job && stored.copy_of == copy_of; });
+  if (entry == all.end()) entry = all.insert(all.end(), StoredJob{job, name, 0, {}, copy_of});
   if (std::ranges::find(entry->snapshots, round) == entry->snapshots.end()) entry->snapshots.push_back(round);
 }
 

@@ -65,6 +65,9 @@ class Peers {
   bool all_servers() const;                               // that there are to be
   bool all_have_stores() const;
   std::vector<ShardSlots> slots() const;  // where chunks can go, by server
+  // How other servers read this one's snapshots; without an endpoint: they cannot.
+  ServerEntry entry(std::uint16_t server) const;
+  ServerBook book() const;  // all that are there, and can be read
   // How long it takes to see which of two processes with one name or index is alive.
   std::uint64_t rivalry_ms() const { return timeout_ms_ / 4; }
 
@@ -102,15 +105,23 @@ class Peers {
   std::vector<PeerId> take_drained(const std::function<bool(std::uint64_t incarnation)>& busy);
 
   // ---- What servers' stores have of jobs: as they said in their hello, and what happened since ----
+  // Rounds of this server's part, in its own store.
   std::set<Round> snapshots(std::uint16_t server, JobId job) const;
+  // The same, or a copy of it, in the store of a server that is there.
+  std::set<Round> snapshots_or_copies(std::uint16_t server, JobId job) const;
+  bool has_copy(std::uint16_t holder, ShardIndex shard, JobId job, Round round) const;
+  // A server that is there, and has a copy of this server's part; kNoShard: none.
+  ShardIndex holder_of_copy(std::uint16_t server, JobId job, Round round) const;
   bool stores(JobId job) const;  // does any?
   bool stores(JobId job, Round round) const;
-  // The newest round that all servers have which have any of the job; else the newest of any.
+  // The newest round that all servers have which have any of the job (or another has a copy); else the newest of any.
   std::optional<Round> newest_stored(JobId job) const;
   // kLimit: a server's store has as many jobs as a server can say that it has; another one would be one too many.
   Status room_for_another_job() const;
   std::set<JobId> stored_under(const std::string& job_name) const;  // with snapshots
-  void add_snapshot(std::uint16_t server, JobId job, const std::string& name, Round round);
+  // copy_of: it is a copy of this one's part.
+  void add_snapshot(std::uint16_t server, JobId job, const std::string& name, Round round,
+                    ShardIndex copy_of = kNoShard);
   void forget_snapshots(JobId job, const std::function<bool(Round)>& gone);
   void forget_job(JobId job);
 

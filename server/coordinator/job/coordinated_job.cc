@@ -61,6 +61,11 @@ JobStatus CoordinatedJob::status() const {
   status.checkpoint = ledger_.checkpoints.newest();
   status.no_checkpoint = ledger_.checkpoints.failure();
   status.not_saved = ledger_.not_saved;
+  if (servers() != 0 && record().initialised) {
+    const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
+    status.copies = ledger_.copies.count(newest);
+    status.not_copied = ledger_.copies.missing(config().snapshot, newest);
+  }
   status.placement = ledger_.placement;
   status.figures = ledger_.figures.together();
   status.waiting_for = waiting_for();
@@ -194,6 +199,20 @@ void CoordinatedJob::on(std::uint16_t server, const SnapshotDone& m, std::uint64
   if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->on(server, m, now_ms), now_ms);
 }
 
+// A server has a copy of another one's part, or its own part again.
+void CoordinatedJob::on(std::uint16_t server, const SnapshotCopied& m, std::uint64_t now_ms) {
+  if (record().view != m.view) return;
+  const bool own = m.shard == ShardIndex(server);
+  if (m.ok)
+    ledger_.context.peers.add_snapshot(server, m.job, config().name, m.round, own ? kNoShard : m.shard);
+  else
+    ledger_.log("a snapshot of " + in_words() + " has fewer copies than it is to have: " + said_by(server, m.message),
+                LogLevel::kWarning);
+  ledger_.copies.on(server, m, now_ms);
+  if (RunningView* running = std::get_if<RunningView>(&phase_)) return running->look_for_copies(now_ms);
+  if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->look_for_copies(now_ms), now_ms);
+}
+
 // All-reduce: node 0 reports, for the nodes that keep the state, whether the view's last one is written. Node 0 repeats
 // the report until it is answered, and may send it before all other nodes have left.
 void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std::uint64_t now_ms) {
@@ -243,6 +262,7 @@ void CoordinatedJob::tick(std::uint64_t now_ms) {
     ledger_.checkpoints.look(ledger_.context.checkpoints.status(*order), now_ms);
   }
   if (!removing()) ledger_.keeper.tick(now_ms);  // a save would bring the record back
+  keep_copied(now_ms);
   ask_again(now_ms);
   if (RunningView* running = std::get_if<RunningView>(&phase_)) {
     const auto left_behind = running->tick(now_ms);
@@ -252,6 +272,14 @@ void CoordinatedJob::tick(std::uint64_t now_ms) {
   } else {
     tell_waits(now_ms);
   }
+}
+
+// The committed snapshot has its copies again after a loss, and gets them after a restore.
+void CoordinatedJob::keep_copied(std::uint64_t now_ms) {
+  if (servers() == 0 || restoring() || removing() || is<OpeningView>() || now_ms < copies_due_ms_) return;
+  copies_due_ms_ = now_ms + SnapshotCopies::kRepeatMs;
+  if (!record().initialised || !ledger_.keeper.told()) return;
+  ledger_.copied(record().committed, is<RunningView>(), now_ms);
 }
 
 // ---- Nodes leave ----

@@ -37,6 +37,8 @@ struct JobStatus {
   std::string checkpoint;                   // the newest that [checkpoint] asked for; empty: none yet
   std::string no_checkpoint;                // why the one after that is not there; empty: it is, or is not due
   std::string not_saved;                    // why the newest snapshot that was wanted is not there; empty: it is
+  std::uint32_t copies = 0;                 // servers that have each part of the committed one, at least
+  std::string not_copied;                   // why they are fewer than wanted; empty: they are not
   std::optional<JobPlacement> placement;    // of the last view opened since this process started
   std::vector<StragglerWatch::Node> paces;  // of its nodes while it runs
   Figures figures;                          // what its trainers said last, together
@@ -135,6 +137,7 @@ class CoordinatedJob {
   void part_is_there(std::uint64_t now_ms);
   void on(const Peers::Worker& worker, const LeaveJob& m, std::uint64_t now_ms);
   void on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
+  void on(std::uint16_t server, const SnapshotCopied& m, std::uint64_t now_ms);
   void on(const Peers::Worker& worker, const SnapshotDone& m, std::uint64_t now_ms);  // node 0 of an all-reduce job
   // Repeats the outcome of a view that is over to a node that repeats with which round it ended.
   void tell_outcome(PeerId to, ViewId view, Round round) { ledger_.tell_outcome(to, view, round); }
@@ -214,6 +217,7 @@ class CoordinatedJob {
 
   // coordinated_job_kept.cc: between two views
   void ask_again(std::uint64_t now_ms);
+  void keep_copied(std::uint64_t now_ms);
   void save_kept(const std::string& who, std::uint64_t now_ms);
   void look_at_kept(std::uint64_t now_ms);
   std::string why_not_saved(const BetweenViews& between, Round round) const;
@@ -225,7 +229,7 @@ class CoordinatedJob {
   JobLedger ledger_;
   JobPhase phase_;
   std::optional<ViewId> kept_tried_;  // what servers keep of this view was to become a snapshot
-  std::uint64_t waits_told_ms_ = 0, asked_ms_ = 0;
+  std::uint64_t waits_told_ms_ = 0, asked_ms_ = 0, copies_due_ms_ = 0;
   std::uint64_t loaded_ = 0;  // bytes, by servers, for all of its views
 };
 

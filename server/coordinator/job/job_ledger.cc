@@ -10,7 +10,7 @@ std::string said_by(std::uint16_t server, const std::string& message) {
 }
 
 JobLedger::JobLedger(CoordinatorContext& shared, const JobConfig& config, JobRecord record, std::set<JobId> older)
-    : context(shared), keeper(shared, config.name, std::move(record), std::move(older)) {
+    : context(shared), keeper(shared, config.name, std::move(record), std::move(older)), copies(shared) {
   set_config(config);
   last_stop = this->record().last_stop;
 }
@@ -50,7 +50,13 @@ void JobLedger::commit(Round round, bool finished, std::uint64_t now_ms) {
   not_saved.clear();
   store_broken = false;
   keeper.commit(round, finished);
+  copies.committed(round);
   context.checkpoints.write(plan_->name(), record(), nodes, shards(), now_ms);
+}
+
+bool JobLedger::copied(Round round, bool paced, std::uint64_t now_ms) {
+  copies.order(config().snapshot, snapshot(round), paced, now_ms);
+  return copies.settled(config().snapshot, snapshot(round));
 }
 
 void JobLedger::tell_commit(const JobMembers& members, std::uint64_t now_ms) const {

@@ -13,6 +13,7 @@
 #include "server/coordinator/job/job_record_keeper.h"
 #include "server/coordinator/job/job_values.h"
 #include "server/coordinator/job/job_view.h"
+#include "server/coordinator/job/snapshot_copies.h"
 #include "server/coordinator/job/state_home.h"
 #include "server/coordinator/orders/checkpoint_schedule.h"
 #include "server/coordinator/orders/coordinator_context.h"
@@ -39,6 +40,9 @@ class JobLedger {
   std::string in_words() const { return "job '" + plan_->name() + "'"; }
   std::uint16_t servers() const { return home_->servers(); }  // that take part in its views: all or none
   std::set<std::uint16_t> shards() const { return home_->shards(record()); }
+  SnapshotCopies::Snapshot snapshot(Round round) const { return {record().job, record().view, round, shards()}; }
+  // Has each part of this snapshot a copy, or can have none now? Orders what is missing.
+  bool copied(Round round, bool paced, std::uint64_t now_ms);
 
   void log(const std::string& line, LogLevel level = LogLevel::kInfo) const { context.output.log(line, level); }
   void send(const JobMembers& members, const ControlMessage& message) const;
@@ -67,8 +71,9 @@ class JobLedger {
   CoordinatorContext& context;
   JobRecordKeeper keeper;
   std::uint32_t nodes = 0;  // of the last view, or of the one that is gathered
-  AwaitedNodes awaited;     // elastic
-  Round reached;            // where the last view began
+  SnapshotCopies copies;
+  AwaitedNodes awaited;  // elastic
+  Round reached;         // where the last view began
   JobPaces paces;
   JobFigures figures;
   StallWatch stalls;

@@ -114,9 +114,24 @@ void RunningView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t 
     awaited_.reset();
     return snapshots_.missed(now_ms);
   }
-  if (!snapshots_.wrote(server, m.bytes, parts) || awaited_) return;
-  if (!waits(m.round, now_ms)) return commit(m.round, now_ms);
-  awaited_.emplace(m.round, now_ms);
+  snapshots_.wrote(server, m.bytes);
+  look_for_copies(now_ms);
+}
+
+// Do nodes have room for few more rounds, if they keep their pushes until the snapshot is committed?
+bool RunningView::presses() const {
+  const JobRecord& record = ledger_.record();
+  if (!record.initialised || !keeps_redo(ledger_.config(), view.members, ledger_.context.peers)) return false;
+  return ledger_.paces.fastest() > record.committed.value + redo_capacity(view.members) * 3 / 4;
+}
+
+// All parts of the snapshot under way are written, and have copies?
+void RunningView::look_for_copies(std::uint64_t now_ms) {
+  const auto round = snapshots_.under_way();
+  if (!round || awaited_ || to_checkpoint_ || !ledger_.copied(*round, !presses(), now_ms)) return;
+  if (!snapshots_.written(ledger_.shards())) return;
+  if (!waits(*round, now_ms)) return commit(*round, now_ms);
+  awaited_.emplace(*round, now_ms);
 }
 
 bool RunningView::waits(Round round, std::uint64_t now_ms) {
@@ -294,6 +309,7 @@ std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
     to_checkpoint_ = ledger_.store_broken = false;  // the stores are tried again first
     snapshots_.missed(now_ms);
   }
+  look_for_copies(now_ms);
   const std::set<std::uint16_t> parts = ledger_.shards();
   if (snapshots_.overdue(ledger_.paces, parts, now_ms)) {
     ledger_.not_saved = kNotInTime;

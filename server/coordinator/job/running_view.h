@@ -31,6 +31,8 @@ class RunningView {
   void on(const Peers::Worker& worker, const NodeRankState& m);
   // Values that ranks give each other. An error to all of them may end the view.
   void on(const Peers::Worker& worker, const RankValues& m, std::uint64_t now_ms);
+  // A copy that a snapshot may wait for is there, or cannot be had.
+  void look_for_copies(std::uint64_t now_ms);
   // State that a snapshot may wait for has arrived.
   void look_for_state(std::uint64_t now_ms);
   // Some nodes have finished and push no more, and the others did not follow: where it is to stop.
@@ -70,6 +72,7 @@ class RunningView {
  private:
   // For what ranks keep of the round: one whole state, if there must be one, and for a checkpoint what is on its way.
   bool waits(Round round, std::uint64_t now_ms);
+  bool presses() const;
   bool saves() const { return ledger_.context.checkpoints.awaits_snapshot(ledger_.config().name); }
   void commit(Round round, std::uint64_t now_ms);
   void look_for_stall(std::uint64_t now_ms);

@@ -47,12 +47,12 @@ class OnServers final : public StateHome {
   CoordinatorContext& context_;
 };
 
-// The newest snapshot that every shard of the job has complete: at least the committed one, unless a store was lost. It
-// can be newer: all shards finished it, and the coordinator died before it could commit.
+// The newest snapshot that every shard of the job, or another server for it, has complete: at least the committed one,
+// unless stores were lost. It can be newer: all shards finished it, and the coordinator died before it could commit.
 Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRecord& record, const JobMembers&) const {
   std::optional<std::set<Round>> common;
   for (const std::uint16_t shard : shards(record)) {
-    const std::set<Round> rounds = context_.peers.snapshots(shard, record.job);
+    const std::set<Round> rounds = context_.peers.snapshots_or_copies(shard, record.job);
     if (record.initialised && shard >= servers()) {
       return fail(ErrorCode::kTopology,
                   in_words(config) + " has state on server " + std::to_string(shard) + ", but the cluster has " +

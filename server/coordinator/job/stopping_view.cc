@@ -60,10 +60,17 @@ StoppingView::Over StoppingView::on(std::uint16_t server, const SnapshotDone& m,
     failed_ = true;
   }
   done_.insert(server);
-  if (!std::ranges::includes(done_, parts)) return std::nullopt;
+  return look_for_copies(now_ms);
+}
+
+StoppingView::Over StoppingView::look_for_copies(std::uint64_t now_ms) {
+  if (!ordered_ || recording_ || awaited_ || ledger_.servers() == 0) return std::nullopt;
+  const bool copied = failed_ || ledger_.copied(round_, false, now_ms);
+  if (!std::ranges::includes(done_, ledger_.shards())) return std::nullopt;
   if (failed_) return end_unsaved();
+  if (!copied) return std::nullopt;
   if (!waits(now_ms)) return commit(now_ms);
-  if (!awaited_) awaited_.emplace(round_, now_ms);
+  awaited_.emplace(round_, now_ms);
   return std::nullopt;
 }
 
@@ -111,6 +118,7 @@ StoppingView::Over StoppingView::tick(std::uint64_t now_ms) {
     if (answers_.over(answers_of(view.members), now_ms)) order_servers(now_ms);
     return std::nullopt;
   }
+  if (const Over over = look_for_copies(now_ms); over || std::ranges::includes(done_, ledger_.shards())) return over;
   if (now_ms <= since_ms_ + kWritingPatienceMs ||
       !ledger_.paces.silent(ledger_.shards(), done_, JobPaces::Sign::kHasJob, kWritingPatienceMs, now_ms)) {
     return std::nullopt;

@@ -34,6 +34,8 @@ class StoppingView {
   void still_going() const;
   bool awaits(std::uint16_t server) const { return !done_.contains(server); }
   Over on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
+  // A copy that the end may wait for is there, or cannot be had.
+  Over look_for_copies(std::uint64_t now_ms);
   // State that the end may wait for has arrived.
   Over look_for_state(std::uint64_t now_ms);
   // The job's record is saved, or cannot be.

@@ -35,6 +35,11 @@ OpenJob open_message(const JobLedger& ledger, const JobView& view, std::uint16_t
   open.resume_round = view.start.loaded;
   open.kept = view.start.kept.contains(shard);
   open.worker_keys = worker_keys(ledger.context.peers, view.members);
+  if (open.resume && !open.kept) {
+    const Peers& peers = ledger.context.peers;
+    const ShardIndex holder = peers.holder_of_copy(shard, record.job, open.resume_round);
+    if (holder != kNoShard) open.copy = peers.entry(holder.value);
+  }
   return open;
 }
 

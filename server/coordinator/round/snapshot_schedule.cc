@@ -105,10 +105,13 @@ void SnapshotSchedule::has_memory(std::uint16_t shard) {
   if (preparing_) preparing_->done.insert(shard);
 }
 
-bool SnapshotSchedule::wrote(std::uint16_t shard, std::uint64_t bytes, const std::set<std::uint16_t>& shards) {
+void SnapshotSchedule::wrote(std::uint16_t shard, std::uint64_t bytes) {
   under_way_->done.insert(shard);
   under_way_->bytes = std::max(under_way_->bytes, bytes);
-  return std::ranges::includes(under_way_->done, shards);
+}
+
+bool SnapshotSchedule::written(const std::set<std::uint16_t>& shards) const {
+  return under_way_ && std::ranges::includes(under_way_->done, shards);
 }
 
 std::uint64_t SnapshotSchedule::committed(std::uint64_t now_ms) {

@@ -58,8 +58,11 @@ class SnapshotSchedule {
 
   // A shard's word.
   void has_memory(std::uint16_t shard);
-  // Its part of the snapshot under way is written. Are all?
-  bool wrote(std::uint16_t shard, std::uint64_t bytes, const std::set<std::uint16_t>& shards);
+  // Its part of the snapshot under way is written.
+  void wrote(std::uint16_t shard, std::uint64_t bytes);
+
+  // There is one under way, and all have written it.
+  bool written(const std::set<std::uint16_t>& shards) const;
 
   // The snapshot under way is committed; most that a shard wrote for it.
   std::uint64_t committed(std::uint64_t now_ms);

@@ -84,6 +84,8 @@ Json jobs_json(const std::vector<JobStatus>& jobs) {
                    {"finished", job.record.finished},
                    {"last_stop", job.last_stop},
                    {"not_saved", job.not_saved},
+                   {"copies", job.copies},
+                   {"not_copied", job.not_copied},
                    {"computed_with", job.record.computed_with},
                    {"stalled_ms", job.stall ? Json(job.stall->ms) : Json(nullptr)},
                    {"why_no_round", job.stall ? job.stall->why : ""},

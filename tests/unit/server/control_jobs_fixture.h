@@ -75,10 +75,16 @@ struct FakeOrders final : StoreOrders {
   std::deque<std::function<void()>> work;
 };
 
+// What is read from other servers: it does nothing before the test's command.
+struct FakeFetches final : FetchOrders {
+  void fetch(std::shared_ptr<Fetch> what, Done done) override { all.emplace_back(std::move(what), std::move(done)); }
+  std::vector<std::pair<std::shared_ptr<Fetch>, Done>> all;
+};
+
 struct Server final : ControlJobsOutput {
   explicit Server(const ServerConfig& with = {})
       : jobs(with, &store, quiet_logger(), static_cast<ControlJobsOutput&>(*this)) {
-    jobs.start({&lane}, &snapshots, &orders, &records);
+    jobs.start({&lane}, {&snapshots, &orders, &records, &fetches});
   }
   void send(ControlMessage message) override { sent.push_back(std::move(message)); }
   void send_or_drop(const ControlMessage& message) override { sent.push_back(message); }
@@ -125,8 +131,9 @@ struct Server final : ControlJobsOutput {
   FakeLane lane;
   FakeSnapshots snapshots;
   sim::Disk disk;
-  sim::StoreSim store{disk, true};
+  sim::StoreSim store{disk, ShardIndex(0), true};
   FakeOrders orders, records;
+  FakeFetches fetches;
   std::vector<ControlMessage> sent;
   ControlJobs jobs;
 };

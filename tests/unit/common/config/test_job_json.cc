@@ -114,7 +114,7 @@ TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
       R"("lr_decay":0.0,"momentum":0.0,"name":"adamw","nesterov":false,"weight_decay":0.01},)"
       R"("recovery":{"redo_mb":256},)"
       R"("schedule":{"min_lr_ratio":0.0,"name":"cosine","step_gamma":0.1,"step_rounds":0,"total_rounds":100,"warmup_rounds":0},)"
-      R"("snapshot":{"every_rounds":0,"every_s":60},)"
+      R"("snapshot":{"copies":0,"every_rounds":0,"every_s":60},)"
       R"("ssp":{"staleness":3},)"
       R"("sync":{"deadline_ms":0},)"
       R"("train":{"accumulation":1,"dataset":"fashion-mnist","epochs":5,"eval_every_epochs":1,"global_batch":256,)"

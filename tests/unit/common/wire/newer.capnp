@@ -70,9 +70,14 @@ struct ControlMessage {
     jobRecordCopy @41 :AnyPointer;
     wantRecord @42 :AnyPointer;
     heldRecord @43 :AnyPointer;
-    praise @44 :StopRequest;
+    serverBook @44 :AnyPointer;
+    copySnapshot @45 :AnyPointer;
+    snapshotCopied @46 :AnyPointer;
+    wantChunk @47 :AnyPointer;
+    copiedChunk @48 :AnyPointer;
+    praise @49 :StopRequest;
   }
-  sent @45 :UInt64;
+  sent @50 :UInt64;
 }
 
 struct AttachMessage {

@@ -70,7 +70,7 @@ std::vector<ChunkOwner> dealt(std::uint32_t chunks, std::uint16_t shards) {
 // The chunks of `shard` as a committed snapshot, written the way lanes' captures are.
 void keep(Shard& shard, const Layout& layout, std::uint16_t index, Round round) {
   BufferPool pool(layout.chunk_elements() * sizeof(float), 8);
-  SnapshotInfo info{kJob, "mlp", round, layout.hash(), "adamw", 0};
+  SnapshotInfo info{kJob, "mlp", round, layout.hash(), "adamw", 0, ShardIndex(index)};
   for (const ChunkOwner owner : layout.owners()) info.chunks += owner.shard.value == index ? 1 : 0;
   auto writer = shard.store->begin(info);
   REQUIRE(writer);

@@ -84,7 +84,7 @@ class FakeStore final : public Store {
     return std::make_unique<Writer>(*this, info);
   }
   Status load(const SnapshotInfo&, const EachChunk&) override { return {}; }
-  Result<PinnedSnapshot> pin(JobId, Round) override { return fail(ErrorCode::kInternal, "not here"); }
+  Result<PinnedSnapshot> pin(JobId, Round, ShardIndex) override { return fail(ErrorCode::kInternal, "not here"); }
   Status drop(JobId, Round, Round) override { return {}; }
   Status drop_job(JobId) override { return {}; }
   Status save_all(std::span<const JobRecord>) override { return {}; }

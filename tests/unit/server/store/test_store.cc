@@ -39,6 +39,63 @@ TEST_CASE("a snapshot survives closing and opening the store") {
   CHECK_MESSAGE(status.has_value(), status.error().message);
 }
 
+TEST_CASE("a store has copies of other servers' parts beside its own, which go with them") {
+  TempDir dir;
+  BufferPool pool(kElements * sizeof(float), 16);
+  const auto own = sample_info(7, 120, 5);
+  auto copy = own;
+  copy.shard = ShardIndex(3);
+  copy.chunks = 4;
+  auto later = copy;
+  later.round = Round(130);
+  {
+    auto store = open_store(dir / "s");
+    for (const auto& info : {own, copy, later}) write_snapshot(*store, pool, info);
+  }
+  auto store = open_store(dir / "s");
+  const auto jobs = store->jobs();
+  REQUIRE(jobs.size() == 2);
+  CHECK(jobs[0].own());
+  CHECK(jobs[0].snapshots == std::vector<Round>{Round(120)});
+  CHECK(jobs[1].copy_of == ShardIndex(3));
+  CHECK(jobs[1].snapshots == std::vector<Round>{Round(120), Round(130)});
+  CHECK(load_snapshot(*store, own).has_value());
+  CHECK(load_snapshot(*store, copy).has_value());
+  const auto pinned = store->pin(JobId(7), Round(130), ShardIndex(3));
+  REQUIRE(pinned);
+  std::vector<ChunkIndex> read;
+  const auto note = [&](const StoredChunk& chunk) -> Status {
+    read.push_back(chunk.chunk);
+    return {};
+  };
+  for (std::size_t place : {2u, 0u}) REQUIRE(pinned->read_one(place, note));
+  CHECK(read == std::vector<ChunkIndex>{ChunkIndex(7), ChunkIndex(1)});
+  CHECK_FALSE(store->pin(JobId(7), Round(130), ShardIndex(0)));
+  REQUIRE(store->drop(JobId(7), Round(0), Round(120)));
+  REQUIRE(store->jobs().size() == 1);
+  CHECK(store->jobs()[0].snapshots == std::vector<Round>{Round(130)});
+  REQUIRE(store->drop_job(JobId(7)));
+  CHECK(store->jobs().empty());
+}
+
+TEST_CASE("a copy that has lost its record is dropped at open") {
+  TempDir dir;
+  BufferPool pool(kElements * sizeof(float), 16);
+  auto copy = sample_info(7, 120, 5);
+  copy.shard = ShardIndex(3);
+  { write_snapshot(*open_store(dir / "s"), pool, copy); }
+  edit(dir / "s", [](rocksdb::DB& db) {
+    std::unique_ptr<rocksdb::Iterator> it(db.NewIterator(rocksdb::ReadOptions()));
+    it->Seek("copy/");
+    REQUIRE(it->Valid());
+    REQUIRE(db.Delete(rocksdb::WriteOptions(), it->key()).ok());
+  });
+  { CHECK(open_store(dir / "s")->jobs().empty()); }
+  std::vector<std::string> families;
+  REQUIRE(rocksdb::DB::ListColumnFamilies(rocksdb::Options(), dir / "s/db", &families).ok());
+  CHECK(families == std::vector<std::string>{"default"});
+}
+
 TEST_CASE("a snapshot of several files loads in order") {
   TempDir dir;
   constexpr std::size_t kLarge = 2u << 20;  // 24 MiB a chunk with its state: a file closes after three

@@ -38,7 +38,7 @@ class OneSnapshot final : public Store {
   }
   std::vector<StoredJob> jobs() const override { return {}; }
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo&) override { return not_here(); }
-  Result<PinnedSnapshot> pin(JobId, Round) override { return not_here(); }
+  Result<PinnedSnapshot> pin(JobId, Round, ShardIndex) override { return not_here(); }
   Status drop_job(JobId) override { return not_here(); }
   Status save_all(std::span<const JobRecord>) override { return not_here(); }
   Status remove(JobId) override { return not_here(); }

@@ -41,7 +41,8 @@ TEST_CASE("every kind of message is one role's, both's, or nobody's") {
     both += server && worker;
     CHECK_FALSE(may(kAdmin));
   }
-  CHECK(servers == 7);  // ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone, JobRecordCopy, HeldRecord
+  // ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone, JobRecordCopy, HeldRecord, SnapshotCopied
+  CHECK(servers == 8);
   CHECK(workers == 8);  // WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, WantPart, StatePart, RankValues
   CHECK(both == 7);     // Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Diagnosed
 }

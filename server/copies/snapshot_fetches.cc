@@ -1,0 +1,104 @@
+#include "server/copies/snapshot_fetches.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tributary {
+namespace {
+
+std::string in_words(const CopySnapshot& m) {
+  return "server " + std::to_string(m.shard.value) + "'s part of round " + std::to_string(m.round.value) +
+         " of job id " + std::to_string(m.job.value) + ", which server " + std::to_string(m.from.shard.value) + " has";
+}
+
+}  // namespace
+
+SnapshotFetches::SnapshotFetches(const Store* store, ShardIndex own, Logger logger, Send send, Ended ended)
+    : store_(store), own_(own), logger_(std::move(logger)), send_(std::move(send)), ended_(std::move(ended)) {}
+
+bool SnapshotFetches::has(const CopySnapshot& m) const {
+  const ShardIndex copy_of = m.shard == own_ ? kNoShard : m.shard;
+  return std::ranges::any_of(store_->jobs(), [&](const StoredJob& stored) {
+    return stored.job == m.job && stored.copy_of == copy_of &&
+           std::ranges::find(stored.snapshots, m.round) != stored.snapshots.end();
+  });
+}
+
+void SnapshotFetches::reply(const CopySnapshot& m, const Status& status) const {
+  SnapshotCopied done{m.job, m.round, m.shard, m.view, status.has_value()};
+  if (!status) {
+    done.code = status.error().code;
+    done.message = status.error().message;
+  }
+  send_(std::move(done));
+}
+
+void SnapshotFetches::on(const CopySnapshot& m) {
+  if (!store_ || !orders_) {
+    return reply(m, fail(ErrorCode::kStore, "server " + std::to_string(own_.value) + " has no store for copies"));
+  }
+  if (has(m)) return reply(m, {});
+  fetch(m, {});
+}
+
+// REQUIRES: there is a store.
+void SnapshotFetches::fill(const CopySnapshot& m, Done done) {
+  logger_->warn("the store lacks {}: it is read from there", in_words(m));
+  fetch(m, std::move(done));
+}
+
+void SnapshotFetches::fetch(const CopySnapshot& m, Done done) {
+  const Key key{m.job, m.round, m.shard};
+  const auto [at, begins] = under_way_.try_emplace(key);
+  UnderWay& it = at->second;
+  it.order = m;
+  if (done) it.waits.push_back(std::move(done));
+  if (!begins) {
+    if (!m.paced) it.fetch->paced = false;
+    return;
+  }
+  it.fetch = std::make_shared<Fetch>();
+  it.fetch->job = m.job;
+  it.fetch->round = m.round;
+  it.fetch->shard = m.shard;
+  it.fetch->from = m.from;
+  it.fetch->paced = m.paced;
+  orders_->fetch(it.fetch, [this, key](const Status& status) { ended(key, status); });
+}
+
+void SnapshotFetches::ended(const Key& key, const Status& status) {
+  const auto found = under_way_.find(key);
+  const UnderWay it = std::move(found->second);
+  under_way_.erase(found);
+  // One that was given up is answered, too: an order for the same may have come since.
+  if (!status && it.fetch->wanted) logger_->warn("cannot read {}: {}", in_words(it.order), status.error().message);
+  reply(it.order, status);
+  for (const Done& done : it.waits) done(status);
+  ended_(it.order.job);
+}
+
+bool SnapshotFetches::give_up(JobId job, Round first) {
+  for (const auto& [key, it] : under_way_) {
+    if (it.order.job == job && it.order.round >= first) it.fetch->wanted = false;
+  }
+  return ending(job);
+}
+
+bool SnapshotFetches::ending(JobId job) const {
+  return std::ranges::any_of(
+      under_way_, [&](const auto& entry) { return entry.second.order.job == job && !entry.second.fetch->wanted; });
+}
+
+std::uint64_t SnapshotFetches::bytes(JobId job) const {
+  std::uint64_t bytes = 0;
+  for (const auto& [key, it] : under_way_) {
+    if (it.order.job == job) bytes += it.fetch->bytes.load(std::memory_order_relaxed);
+  }
+  return bytes;
+}
+
+bool SnapshotFetches::any(JobId job) const {
+  return std::ranges::any_of(under_way_, [&](const auto& entry) { return entry.second.order.job == job; });
+}
+
+}  // namespace tributary

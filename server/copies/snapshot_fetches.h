@@ -1,0 +1,86 @@
+// SnapshotFetches: the parts of snapshots that this server reads from other servers (docs/snapshots.md, "Copies"): copies
+// that it keeps for them, and its own part where its store has lost that. Pure. A part of ControlJobs.
+//
+//   CopySnapshot  FetchOrders reads the part into the store -> SnapshotCopied
+//   fill()        the same with this server's own part, for a view that opens
+//
+// Thread rule: one thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "common/daemon/log.h"
+#include "common/wire/messages.h"
+#include "server/store/store.h"
+
+namespace tributary {
+
+// A part that is being read. Any thread: the atomics.
+struct Fetch {
+  JobId job;
+  Round round;
+  ShardIndex shard;  // whose part
+  ServerEntry from;
+  std::atomic<bool> paced{true};   // training goes on: its messages go first
+  std::atomic<bool> wanted{true};  // false: it is to end
+  std::atomic<std::uint64_t> bytes{0};
+};
+
+// Every fetch ends in exactly one call of Done, later than the call that orders it: the part is complete in the store,
+// or cannot be had. Nothing is called once the server is being stopped.
+class FetchOrders {
+ public:
+  using Done = std::function<void(const Status&)>;
+  virtual ~FetchOrders() = default;
+  virtual void fetch(std::shared_ptr<Fetch> fetch, Done done) = 0;
+};
+
+class SnapshotFetches {
+ public:
+  using Send = std::function<void(ControlMessage)>;
+  using Done = FetchOrders::Done;
+  using Ended = std::function<void(JobId)>;  // something of this job has ended
+
+  // store: null if there is none.
+  SnapshotFetches(const Store* store, ShardIndex own, Logger logger, Send send, Ended ended);
+  void start(FetchOrders* orders) { orders_ = orders; }  // null without a store
+
+  void on(const CopySnapshot& m);
+  // Reads this server's own part, and calls `done`.
+  void fill(const CopySnapshot& m, Done done);
+
+  // Gives up what is read of the job's rounds from `first` on. Returns whether something has yet to end.
+  bool give_up(JobId job, Round first);
+  bool ending(JobId job) const;          // something that was given up has not ended
+  std::uint64_t bytes(JobId job) const;  // that were read for its fetches under way
+  bool any(JobId job) const;
+
+ private:
+  using Key = std::tuple<JobId, Round, ShardIndex>;
+  struct UnderWay {
+    std::shared_ptr<Fetch> fetch;
+    CopySnapshot order;  // the newest
+    std::vector<Done> waits;
+  };
+  void fetch(const CopySnapshot& m, Done done);
+  void ended(const Key& key, const Status& status);
+  bool has(const CopySnapshot& m) const;
+  void reply(const CopySnapshot& m, const Status& status) const;
+
+  const Store* const store_;
+  const ShardIndex own_;
+  Logger logger_;
+  const Send send_;
+  const Ended ended_;
+  FetchOrders* orders_ = nullptr;
+  std::map<Key, UnderWay> under_way_;
+};
+
+}  // namespace tributary

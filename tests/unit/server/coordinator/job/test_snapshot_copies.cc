@@ -1,0 +1,261 @@
+// CoordinatorCore: each part of a snapshot has a copy on another server, and views begin with copies.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/unit/server/coordinator/coordinator_fixture.h"
+
+namespace tributary::snapshot_copies_test {
+namespace {
+
+using namespace testing;
+
+// Servers on machines of their own, or on those that are named.
+struct Copying : Cluster {
+  explicit Copying(std::uint16_t servers = 3, std::vector<std::string> machines = {}, std::vector<JobRecord> known = {},
+                   std::uint64_t incarnation = 7)
+      : Cluster(servers, std::move(known), incarnation), count_of(servers), machines_(std::move(machines)) {}
+  ServerHello hello(std::uint16_t index, std::vector<StoredJob> stored = {}) const {
+    ServerHello hello = hello_of(index);
+    hello.host = machines_.empty() ? "machine-" + std::to_string(index) : machines_.at(index);
+    hello.copy_endpoint = "copies-" + std::to_string(index);
+    hello.key = "key-" + std::to_string(index);
+    hello.stored = std::move(stored);
+    return hello;
+  }
+  // All servers and a worker, whose job runs.
+  void begin(JoinOptions options = {}) {
+    for (std::uint16_t i = 0; i < count_of; ++i) say(server_peer(i), hello(i));
+    worker(0);
+    options.tensors = {{"w", {6'000'000}}};  // all servers have chunks
+    run(1, options);
+  }
+  const std::uint16_t count_of;
+
+ private:
+  const std::vector<std::string> machines_;
+};
+
+SnapshotCopied answer(const CopySnapshot& order, const std::string& failure = {}) {
+  SnapshotCopied answer{order.job, order.round, order.shard, order.view, failure.empty()};
+  answer.code = ErrorCode::kStore;
+  answer.message = failure;
+  return answer;
+}
+
+}  // namespace
+
+TEST_CASE("servers hear of each other, with how to read each other's snapshots") {
+  Copying cluster(2);
+  cluster.say(server_peer(0), cluster.hello(0));
+  cluster.sent.clear();
+  cluster.say(server_peer(1), cluster.hello(1));
+  for (std::uint16_t i = 0; i < 2; ++i) {
+    const auto book = cluster.only<ServerBook>(server_peer(i));
+    REQUIRE(book);
+    REQUIRE(book->servers.size() == 2);
+    CHECK(book->servers[1] == ServerEntry{ShardIndex(1), "copies-1", "key-1"});
+  }
+}
+
+TEST_CASE("a job's last snapshot is committed when the next server has a copy of each part") {
+  Copying cluster;
+  cluster.begin();
+  cluster.leave(0, LeaveKind::kStopped, 9);
+  cluster.done(1, 9);
+  // A copy is read as soon as its part is there.
+  const auto order = cluster.only<CopySnapshot>(server_peer(2));
+  REQUIRE(order);
+  CHECK(order->shard == ShardIndex(1));
+  CHECK(order->from == ServerEntry{ShardIndex(1), "copies-1", "key-1"});
+  CHECK(order->round == Round(9));
+  CHECK_FALSE(order->paced);
+  cluster.done(0, 9);
+  cluster.done(2, 9);
+  REQUIRE(cluster.only<CopySnapshot>(server_peer(0)));
+  REQUIRE(cluster.only<CopySnapshot>(server_peer(1)));
+  cluster.say(server_peer(2), answer(*order));
+  cluster.say(server_peer(1), answer(*cluster.only<CopySnapshot>(server_peer(1))));
+  cluster.tick(cluster.now);
+  CHECK(cluster.count<SnapshotCommit>() == 0);
+  CHECK(cluster.phase() == "stopping");
+  SUBCASE("the last copy is there") {
+    cluster.say(server_peer(0), answer(*cluster.only<CopySnapshot>(server_peer(0))));
+    CHECK(cluster.job().not_copied.empty());
+    CHECK(cluster.job().copies == 2);
+  }
+  SUBCASE("it cannot be had") {
+    cluster.say(server_peer(0), answer(*cluster.only<CopySnapshot>(server_peer(0)), "no room"));
+    CHECK(cluster.job().not_copied.find("no room") != std::string::npos);
+    CHECK(cluster.job().copies == 1);
+    CHECK(std::ranges::any_of(cluster.warnings, [](const auto& line) { return line.find("no room") != line.npos; }));
+  }
+  SUBCASE("its holder is lost: the next one is to have it") {
+    cluster.now += kTimeoutMs + 1000;
+    for (const std::uint16_t alive : {1, 2}) cluster.beat_server(alive);
+    cluster.beat_worker(0);
+    cluster.tick(cluster.now);
+    const auto orders = cluster.to<CopySnapshot>(server_peer(1));
+    REQUIRE(orders.size() == 2);
+    CHECK(orders[1].shard == ShardIndex(2));
+    cluster.say(server_peer(1), answer(orders[1]));
+  }
+  SUBCASE("its part is lost with its server before it was copied") {
+    cluster.now += kTimeoutMs + 1000;
+    for (const std::uint16_t alive : {0, 1}) cluster.beat_server(alive);
+    cluster.beat_worker(0);
+    cluster.tick(cluster.now);
+    // It had the copy of server 1's, too.
+    const auto orders = cluster.to<CopySnapshot>(server_peer(0));
+    REQUIRE(orders.size() == 2);
+    CHECK(orders[1].shard == ShardIndex(1));
+    cluster.say(server_peer(0), answer(orders[1]));
+  }
+  CHECK(cluster.count<SnapshotCommit>() >= 3);
+  CHECK(cluster.phase() == "idle");
+}
+
+TEST_CASE("an order for a copy is repeated until it is answered, and after a failure later") {
+  Copying cluster(2);
+  cluster.begin();
+  cluster.leave(0, LeaveKind::kStopped, 9);
+  cluster.done(0, 9);
+  const auto orders = [&] { return cluster.to<CopySnapshot>(server_peer(1)); };
+  REQUIRE(orders().size() == 1);
+  cluster.pass(9'000, 1);
+  CHECK(orders().size() == 1);
+  cluster.pass(2'000, 1);
+  CHECK(orders().size() == 2);
+  cluster.say(server_peer(1), answer(orders()[0], "no room"));
+  cluster.pass(50'000, 1);
+  CHECK(orders().size() == 2);
+  cluster.pass(12'000, 1);
+  CHECK(orders().size() == 3);
+}
+
+TEST_CASE("a snapshot of a running job is committed with its copies; a holder that failed is not waited for again") {
+  Copying cluster(2);
+  cluster.begin(with_snapshots(10, 0));
+  std::uint64_t version = 0;
+  const auto snapshot = [&] {
+    cluster.sent.clear();
+    for (int i = 0; i < 20 && cluster.count<SnapshotAt>() == 0; ++i) {
+      cluster.now += 1000;
+      version += 50;
+      for (std::uint16_t server = 0; server < 2; ++server) cluster.beat_server(server, version, version, true);
+      cluster.beat_worker(0);
+      cluster.tick(cluster.now);
+    }
+    const auto at = cluster.only<SnapshotAt>(server_peer(0));
+    REQUIRE(at);
+    cluster.all_done(at->round.value);
+    return at->round;
+  };
+  const Round first = snapshot();
+  CHECK(cluster.count<SnapshotCommit>() == 0);
+  const auto to_one = cluster.only<CopySnapshot>(server_peer(1));
+  const auto to_zero = cluster.only<CopySnapshot>(server_peer(0));
+  REQUIRE(to_one);
+  REQUIRE(to_zero);
+  CHECK(to_one->paced);
+  cluster.say(server_peer(1), answer(*to_one));
+  CHECK(cluster.count<SnapshotCommit>() == 0);
+  cluster.say(server_peer(0), answer(*to_zero, "no room"));
+  CHECK(cluster.count<SnapshotCommit>() == 3);
+  CHECK(cluster.record().committed == first);
+  const Round second = snapshot();
+  CHECK(cluster.count<SnapshotCommit>() == 0);
+  cluster.say(server_peer(1), answer(*cluster.only<CopySnapshot>(server_peer(1))));
+  CHECK(cluster.record().committed == second);
+  // It can again.
+  cluster.say(server_peer(0), answer(*cluster.only<CopySnapshot>(server_peer(0))));
+  snapshot();
+  cluster.say(server_peer(1), answer(*cluster.only<CopySnapshot>(server_peer(1))));
+  CHECK(cluster.count<SnapshotCommit>() == 0);
+}
+
+TEST_CASE("copies are on other machines, where these have a store; [snapshot] copies says whether") {
+  JoinOptions options;
+  const auto orders = [&](std::vector<std::string> machines) {
+    Copying cluster(static_cast<std::uint16_t>(machines.size()), machines);
+    cluster.begin(options);
+    cluster.leave(0, LeaveKind::kStopped, 9);
+    cluster.all_done(9);
+    std::vector<std::pair<std::uint16_t, std::uint16_t>> found;  // holder and shard
+    for (std::uint16_t i = 0; i < machines.size(); ++i) {
+      for (const CopySnapshot& order : cluster.to<CopySnapshot>(server_peer(i))) {
+        found.emplace_back(i, order.shard.value);
+      }
+    }
+    CHECK((cluster.count<SnapshotCommit>() != 0) == found.empty());
+    return found;
+  };
+  using Pairs = std::vector<std::pair<std::uint16_t, std::uint16_t>>;
+  CHECK(orders({"a", "a", "b", "b"}) == Pairs{{0, 2}, {0, 3}, {2, 0}, {2, 1}});
+  CHECK(orders({"a", "a"}).empty());
+  CHECK(orders({"a"}).empty());
+  options.config.snapshot.copies = 2;
+  CHECK(orders({"a", "a"}) == Pairs{{0, 1}, {1, 0}});
+  options.config.snapshot.copies = 1;
+  CHECK(orders({"a", "b"}).empty());
+}
+
+TEST_CASE("a view begins with the copy of a part whose store was lost") {
+  Copying before(2);
+  before.begin();
+  before.leave(0, LeaveKind::kStopped, 9);
+  before.all_done(9);
+  for (std::uint16_t i = 0; i < 2; ++i) before.say(server_peer(i), answer(*before.only<CopySnapshot>(server_peer(i))));
+  REQUIRE(before.phase() == "idle");
+  const JobId job = before.open().job;
+
+  Copying cluster(2, {}, before.records(), 8);
+  const StoredJob own{job, "mnist", 0, {Round(9)}}, copy{job, "mnist", 0, {Round(9)}, ShardIndex(1)};
+  cluster.say(server_peer(0), cluster.hello(0, {own, copy}));
+  cluster.worker(0);
+  JoinOptions options;
+  options.tensors = {{"w", {6'000'000}}};
+  SUBCASE("it is filled from there") {
+    cluster.say(server_peer(1), cluster.hello(1));
+    cluster.join(0, options);
+    const auto lost = cluster.only<OpenJob>(server_peer(1));
+    REQUIRE(lost);
+    CHECK(lost->resume);
+    CHECK(lost->resume_round == Round(9));
+    CHECK(lost->copy == ServerEntry{ShardIndex(0), "copies-0", "key-0"});
+    CHECK(cluster.only<OpenJob>(server_peer(0))->copy.copy_endpoint.empty());
+    // The part is there again; then server 1 is to have its copy of server 0's.
+    cluster.say(server_peer(1), SnapshotCopied{job, Round(9), ShardIndex(1), lost->view});
+    cluster.all_ready();
+    cluster.pass(5'000, 1);
+    const auto order = cluster.only<CopySnapshot>(server_peer(1));
+    REQUIRE(order);
+    CHECK(order->shard == ShardIndex(0));
+    CHECK(cluster.to<CopySnapshot>(server_peer(0)).empty());
+    CHECK(cluster.job().copies == 1);
+    cluster.say(server_peer(1), answer(*order));
+    CHECK(cluster.job().copies == 2);
+  }
+  SUBCASE("the copy is lost, too") {
+    cluster.say(server_peer(0), cluster.hello(0, {own}));
+    cluster.say(server_peer(1), cluster.hello(1));
+    cluster.join(0, options);
+    check_error(cluster, worker_peer(0), ErrorCode::kStore,
+                {"server 1's store lacks", "round 9", "checkpoint restore"});
+  }
+}
+
+TEST_CASE("a stopped job gets the copies that a loss has cost") {
+  Copying before(2);
+  before.begin();
+  before.leave(0, LeaveKind::kStopped, 9);
+  before.all_done(9);
+  for (std::uint16_t i = 0; i < 2; ++i) before.say(server_peer(i), answer(*before.only<CopySnapshot>(server_peer(i))));
+  Copying cluster(2, {}, before.records(), 8);
+  const StoredJob own{before.open().job, "mnist", 0, {Round(9)}};
+  for (std::uint16_t i = 0; i < 2; ++i) cluster.say(server_peer(i), cluster.hello(i, {own}));
+  cluster.pass(5'000, 0);
+  for (std::uint16_t i = 0; i < 2; ++i) CHECK(cluster.to<CopySnapshot>(server_peer(i)).size() == 1);
+}
+
+}  // namespace tributary::snapshot_copies_test
