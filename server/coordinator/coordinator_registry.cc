@@ -9,10 +9,9 @@
 namespace tributary {
 namespace {
 
-// A record from a copy is newer than any that was lost, and its next view another than any that was given out: also by a
-// coordinator that took the same copy.
+// A record from a copy is newer than any that was lost, and its next view later than any that was given out. Another
+// coordinator may have begun with the same copy: the time of day tells them apart.
 constexpr std::uint64_t kEditionsApart = 1u << 20;
-constexpr std::uint32_t kViewsApart = 1u << 16;
 constexpr std::size_t kCopiesAtOnce = 16;  // of records, to a server that lacks more
 constexpr std::uint64_t kCopiesEveryMs = 1000;
 
@@ -79,9 +78,9 @@ void CoordinatorCore::search(std::uint64_t now_ms) {
   std::vector<JobRecord> records;
   for (const auto& [id, found] : copies.found()) {
     JobRecord record = found;
-    record.edition += kEditionsApart;
-    record.view =
-        ViewId(record.view.value + 1 + static_cast<std::uint32_t>(context_.options.incarnation % kViewsApart));
+    const std::uint64_t clock_ms = context_.output.wall_ms();
+    record.edition = std::max(record.edition + kEditionsApart, clock_ms);
+    record.view = std::max(record.view.next(), ViewId(static_cast<std::uint32_t>(clock_ms / 1000)));
     // A copy may be older than the newest snapshot. Then the job asks for that, and does not begin anew.
     const auto newest = newest_committed(record);
     if (newest && (!has_progress(record) || !context_.peers.stores(id, record.committed))) {

@@ -21,10 +21,6 @@ std::string log_of(const Daemon& daemon) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::string store_of(const LocalCluster& cluster, int server) {
-  return cluster.base_dir() + "/store-" + std::to_string(server);
-}
-
 ClusterOptions servers_in(const TempDir& dir, std::uint32_t servers) {
   ClusterOptions options = two_by_two(dir);
   options.servers = servers;
@@ -49,7 +45,7 @@ void outlives(const TempDir& dir, ClusterOptions options, const std::vector<int>
     REQUIRE(eventually([&] { return copies(*cluster) == 2; }));
     Daemon& daemon = cluster->servers()[static_cast<std::size_t>(server)];
     daemon.process.terminate(milliseconds(0));
-    fs::remove_all(store_of(*cluster, server));
+    fs::remove_all(cluster->store_dir(static_cast<std::size_t>(server)));
     const auto restarted = cluster->restart(daemon);
     REQUIRE_MESSAGE(restarted, restarted.error().message);
     REQUIRE(eventually([&] { return has(log_of(daemon), "it is read from there"); }));

@@ -73,6 +73,7 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     // Servers let go of what only the nodes before could go on with, even if the view never begins.
     if (!began_with_.empty() && nodes != began_with_) residuals_lost_ = true;
     if (nodes.size() != open.nodes) broken_(in_words("view", open.view.value) + " does not count its nodes");
+    went_back_ = scenario_.rewinds && (open.resume ? open.resume_round.value : 0) < complete_;
     if (!setup_.layout) set_up(open);
     View& fresh = views_[{open.job, open.view}];
     fresh.coordinator = coordinator;
@@ -348,7 +349,7 @@ void ClusterJudge::server_ends(std::uint16_t shard, bool said) {
   const std::string what = in_words("round", complete_) + " is complete, and committed is " +
                            in_words("round", committed_.value) + " when " + in_words("server", shard) + " ends cleanly";
   // A view of other nodes that has opened since may have given up what only the nodes before could go on with.
-  const bool given_up = keeps_residual() && residuals_lost_;
+  const bool given_up = (keeps_residual() && residuals_lost_) || went_back_;
   // A server that was still being brought up to the others has nothing to lose.
   if (!said && !given_up && !is_behind(shard)) broken_(what + " and says nothing");
   // Servers can write the state that they keep if all have one round of it, and no node has something yet to say.

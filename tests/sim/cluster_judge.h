@@ -187,6 +187,7 @@ class ClusterJudge {
   std::uint64_t complete_ = 0, deliveries_ = 0;
   Round committed_, recorded_;  // the newest snapshot that the coordinator told of, and that its record has
   bool any_commit_ = false;
+  bool went_back_ = false;    // the newest view begins before what nodes had, for want of what ranks keep
   bool server_lost_ = false;  // since the last view that ran was opened
   std::uint64_t deaths_ = 0;
   bool began_anew_ = false;

@@ -45,6 +45,9 @@ bool LossesJudge::may_refuse(const Error& error, bool copied, const Has& has_par
     return servers.contains(shard) && newest && !has_part(shard, Round(*rounds.rbegin()));
   };
   if (std::ranges::any_of(lost_, lost)) return true;
+  // Large parts of what ranks keep are in server 0's store alone.
+  const bool of_ranks = error.message.find("membership.on_state_lost") != std::string::npos;
+  if (of_ranks && std::ranges::find(lost_, 0) != lost_.end()) return true;
   // Without the registry, and any copy of it: a server that has something of the job.
   const auto has = [&](const auto& entry) {
     return servers.contains(entry.first) && std::ranges::any_of(entry.second, [&](const StoredJob& stored) {

@@ -268,7 +268,7 @@ Status LocalCluster::write_configs() {
         "\n" + lanes + host(options_.server_hosts, i) +
         "admin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n";
     if (options_.store) {
-      text += "\n[store]\npath = " + toml_string(options_.base_dir + "/store-" + number) +
+      text += "\n[store]\npath = " + toml_string(store_dir(i)) +
               "\nio_mb_per_s = " + std::to_string(options_.store_io_mb_per_s) + "\n";
       if (options_.secure) text += "checkpoint_roots = [" + toml_string(options_.base_dir) + "]\n";
     }

@@ -161,6 +161,7 @@ class LocalCluster {
   // Server 0, or worker 0 where there are no servers.
   Daemon& coordinator_daemon() { return servers_.empty() ? workers_.front() : servers_.front(); }
   const std::string& base_dir() const { return options_.base_dir; }  // absolute
+  std::string store_dir(std::size_t server) const { return base_dir() + "/store-" + std::to_string(server); }
   const std::string& socket_dir() const { return socket_dir_; }
   const std::string& coordinator() const { return coordinator_; }
   std::string log_dir() const { return options_.base_dir + "/logs"; }

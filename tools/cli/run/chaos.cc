@@ -12,9 +12,10 @@ namespace {
 constexpr const char* kChaosFooter = R"(
 Trains the job on a cluster on this machine and kills servers and workers with SIGKILL at random moments, one or several at once, server 0 among them;
 each is started again at once. Then the job is stopped cleanly, and a calm run of as many rounds must end in the same parameters, to the bit.
+With --lose-disks some strikes kill one server and delete its store, once another server has a copy of all that is on it (docs/snapshots.md).
 The job's own length does not matter. The seed decides who is killed and when; what they were doing at that moment it cannot decide.
 
---json: {kills, strikes [{at_round, killed[], restarted_s, recovered_s, recomputed}], recovered_s {median, max}, rounds, digest, calm_digest, same}
+--json: {kills, lost_disks, strikes [{at_round, killed[], lost_disk, restarted_s, recovered_s, recomputed}], recovered_s {median, max}, rounds, digest, calm_digest, same}
   at_round: the newest complete round at the kill
   restarted_s: from the kill until all processes were ready again
   recovered_s: from then until a rank that had attached anew held a round completed since, and told it with its next gradient
@@ -64,6 +65,8 @@ void add_chaos(CliCommand app, int& exit_status) {
   command->add_option("--seed", o.seed, "of who and when")->capture_default_str();
   command->add_option("--pause", o.calm_seconds, "mean time from a recovery to the next kill, seconds")
       ->check(positive())
+      ->capture_default_str();
+  command->add_option("--lose-disks", o.lose_disks, "strikes, among those, that delete a server's store")
       ->capture_default_str();
   command->add_option("--servers", o.cluster.servers, "server daemons")->capture_default_str();
   command->add_option("--nodes", o.cluster.nodes, "worker daemons")->capture_default_str();

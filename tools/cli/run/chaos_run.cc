@@ -14,6 +14,7 @@
 
 #include "common/base/printed.h"
 #include "common/config/config_toml.h"
+#include "common/daemon/http_client.h"
 #include "common/math/median.h"
 #include "tools/cli/run/run_summary.h"
 #include "tools/cli/run/strike_watch.h"
@@ -27,7 +28,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kRunPoll{1};
 constexpr std::chrono::seconds kPatience{90};  // without any report of a rank, or a recovery
-constexpr std::uint64_t kRoundsBefore = 5;     // complete before the first kill
+constexpr std::chrono::milliseconds kStatusPatience{2000};
+constexpr std::uint64_t kRoundsBefore = 5;  // complete before the first kill
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -50,6 +52,8 @@ class Watched {
     overrides.push_back("train.epochs=1000000");
     overrides.push_back("train.eval_every_epochs=1000000");
     overrides.push_back("train.max_rounds=" + std::to_string(max_rounds));
+    // All servers are on this machine.
+    if (options.lose_disks != 0) overrides.push_back("snapshot.copies=2");
     if (auto ok = (*cluster)->start_trainers(
             {.command = (*cluster)->train_command(std::filesystem::absolute(options.job_file).string(), overrides,
                                                   {"--json", "--quiet"}),
@@ -148,7 +152,15 @@ class Chaos {
       watched.look();
       std::this_thread::sleep_for(kRunPoll);
     }
-    const std::vector<Daemon*> victims = choose(watched.cluster());
+    const bool loses_disk = disk_is_due(killed);
+    if (loses_disk) {
+      // A disk is lost while another server has a copy of all that is on it.
+      if (auto ok = watched.wait_for([&] { return copies(watched.cluster()) >= 2; }, "no snapshot was on two servers",
+                                     options_.interrupted);
+          !ok)
+        return ok;
+    }
+    const std::vector<Daemon*> victims = loses_disk ? choose_server(watched.cluster()) : choose(watched.cluster());
     watched.look();
     watch.strike();
     const auto dead = Clock::now();
@@ -157,6 +169,11 @@ class Chaos {
     for (Daemon* victim : victims) {
       victim->process.wait(std::chrono::milliseconds(kPatience));
       names.push_back(victim->name);
+    }
+    if (loses_disk) {
+      lost_disks_ += 1;
+      std::filesystem::remove_all(
+          watched.cluster().store_dir(static_cast<std::size_t>(victims.front() - watched.cluster().servers().data())));
     }
     // The coordinator first: the others are ready when it knows them.
     std::vector<Daemon*> order = victims;
@@ -175,15 +192,37 @@ class Chaos {
     killed += static_cast<std::uint32_t>(victims.size());
     const std::uint64_t at_round = watch.complete_before(), again = watch.recomputed();
     options_.tell(
-        printed("%u of %u: killed %s after round %llu; ready again after %.2f s, a round completed %.2f s later%s",
-                killed, options_.kills, names.dump().c_str(), static_cast<unsigned long long>(at_round), restarted,
-                recovered, again == 0 ? "" : printed(", %llu again", static_cast<unsigned long long>(again)).c_str()));
+        printed("%u of %u: killed %s%s after round %llu; ready again after %.2f s, a round completed %.2f s later%s",
+                killed, options_.kills, names.dump().c_str(), loses_disk ? " and deleted its store" : "",
+                static_cast<unsigned long long>(at_round), restarted, recovered,
+                again == 0 ? "" : printed(", %llu again", static_cast<unsigned long long>(again)).c_str()));
     strikes_.push_back({{"at_round", at_round},
                         {"killed", std::move(names)},
+                        {"lost_disk", loses_disk},
                         {"restarted_s", restarted},
                         {"recovered_s", recovered},
                         {"recomputed", again}});
     return {};
+  }
+
+  // Strikes that lose a disk are spread among all.
+  bool disk_is_due(std::uint32_t killed) const {
+    return lost_disks_ < options_.lose_disks &&
+           std::uint64_t{killed} * options_.lose_disks >= std::uint64_t{lost_disks_} * options_.kills;
+  }
+
+  std::vector<Daemon*> choose_server(LocalCluster& cluster) {
+    std::vector<Daemon>& servers = cluster.servers();
+    return {&servers[std::uniform_int_distribution<std::size_t>(0, servers.size() - 1)(random_)]};
+  }
+
+  // Servers that have each part of the job's newest snapshot; 0: it has none, or nobody answers.
+  static std::uint64_t copies(LocalCluster& cluster) {
+    const auto text = http_get(cluster.coordinator_daemon().admin, "/status", kStatusPatience);
+    const Json status = text ? Json::parse(*text, nullptr, false) : Json();
+    if (!status.is_object() || !status.contains("coordinator")) return 0;
+    const Json jobs = status.at("coordinator").value("jobs", Json::array());
+    return jobs.empty() ? 0 : jobs.at(0).value("copies", std::uint64_t{0});
   }
 
   std::vector<Daemon*> choose(LocalCluster& cluster) {
@@ -232,6 +271,7 @@ class Chaos {
     return {{"job", options_.job_file},
             {"seed", options_.seed},
             {"kills", killed},
+            {"lost_disks", lost_disks_},
             {"strikes", strikes_},
             {"recovered_s", recovered},
             {"rounds", summary.at("rounds")},
@@ -243,6 +283,7 @@ class Chaos {
   const ChaosOptions& options_;
   std::mt19937_64 random_;
   Json strikes_ = Json::array();
+  std::uint32_t lost_disks_ = 0;
 };
 
 }  // namespace
@@ -254,6 +295,9 @@ Result<Json> run_chaos(const ChaosOptions& options) {
     return fail(
         ErrorCode::kInvalidArgument,
         "job '" + job->name + "' has a deadline, so that no two runs end in the same bits; set sync.deadline_ms=0");
+  }
+  if (options.lose_disks != 0 && options.cluster.servers < 2) {
+    return fail(ErrorCode::kInvalidArgument, "--lose-disks needs two servers or more: the other one has the copies");
   }
   if (job->mode != Mode::kSync) {
     return fail(ErrorCode::kInvalidArgument,
