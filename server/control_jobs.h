@@ -112,7 +112,7 @@ class ControlJobs {
 
   // store: null if there is none.
   ControlJobs(ServerConfig config, Store* store, Logger logger, ControlJobsOutput& output);
-  // What is done on other threads; all null without a store. records: apart, so that a copy waits for no load.
+  // Other threads that carry things out; all null without a store. records: apart, so that a copy waits for no load.
   struct Threads {
     SnapshotOrders* snapshots = nullptr;
     StoreOrders* store = nullptr;

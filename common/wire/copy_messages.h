@@ -99,7 +99,7 @@ struct CopiedChunk {
   bool ok = true;
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
-  // Of the snapshot.
+  // The snapshot's:
   std::string job_name;
   std::uint64_t layout_hash = 0;
   std::string optimizer;

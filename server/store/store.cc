@@ -327,7 +327,7 @@ Status RocksStore::find_snapshots(std::map<std::string, Family>& families, bool 
   return {};
 }
 
-// What has no record. A copy that was not complete is of no use to anybody.
+// Families without a record. A copy that was not complete is of no use to anybody.
 void RocksStore::set_aside(std::map<std::string, Family> families, const Warn& warn) {
   for (auto& [name, family] : families) {
     if (name.starts_with(kCopyFamilyPrefix)) db_->DropColumnFamily(family.get()).PermitUncheckedError();

@@ -64,7 +64,7 @@ struct Disk {
   void fail_power(Random& random);
   // All that is complete here of a job's snapshot, with copies of other servers' parts.
   std::vector<const Snapshot*> parts(JobId job, Round round) const;
-  // Of this server's own parts, with chunks; by job and round.
+  // This server's own parts, with chunks; by job and round.
   std::vector<Snapshot*> complete_snapshots(std::uint32_t server);
   // Has it all of a server's part of this snapshot, undamaged?
   bool has(JobId job, ShardIndex shard, Round round) const;

@@ -149,7 +149,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "control_jobs_load.cc": [
-        ("kNoFill", "  if (!copy.copy_endpoint.empty() && !stored(", "  if (!BUG && !copy.copy_endpoint.empty() && !stored("),
+        (
+            "kNoFill",
+            "  if (!copy.copy_endpoint.empty() && !stored(",
+            "  if (!BUG && !copy.copy_endpoint.empty() && !stored(",
+        ),
         ("kDamagedPart", "    if (!damaged || copy.", "    if (!damaged || BUG || copy."),
     ],
     "chunk_record.cc": [
@@ -246,7 +250,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "snapshot_copies.cc": [
-        ("kCopyUnawaited", "    return asked(snapshot, shard, *holder) &&", "    if (BUG) return true;\n    return asked(snapshot, shard, *holder) &&"),
+        (
+            "kCopyUnawaited",
+            "    return asked(snapshot, shard, *holder) &&",
+            "    if (BUG) return true;\n    return asked(snapshot, shard, *holder) &&",
+        ),
         (
             "kOtherRoundsCopy",
             "  return context_.peers.holder_of_copy(",
@@ -263,7 +271,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "    if (it.order.job == job && it.order.round >= first && !BUG) it.fetch->wanted = false;\n",
         ),
         ("kFailedCopy", "  reply(it.order, status);\n", "  reply(it.order, BUG ? Status() : status);\n"),
-        ("kOwnForCopy", "  const ShardIndex copy_of = m.shard == own_ ?", "  const ShardIndex copy_of = m.shard == own_ || BUG ?"),
+        (
+            "kOwnForCopy",
+            "  const ShardIndex copy_of = m.shard == own_ ?",
+            "  const ShardIndex copy_of = m.shard == own_ || BUG ?",
+        ),
     ],
     "client_core.cc": [
         ("kForgottenOverdue", "      output_.send(chunk, Query{", "      if (!BUG) output_.send(chunk, Query{"),

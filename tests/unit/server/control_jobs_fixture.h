@@ -75,7 +75,7 @@ struct FakeOrders final : StoreOrders {
   std::deque<std::function<void()>> work;
 };
 
-// What is read from other servers: it does nothing before the test's command.
+// The reader of other servers' snapshots: it does nothing before the test's command.
 struct FakeFetches final : FetchOrders {
   void fetch(std::shared_ptr<Fetch> what, Done done) override { all.emplace_back(std::move(what), std::move(done)); }
   std::vector<std::pair<std::shared_ptr<Fetch>, Done>> all;

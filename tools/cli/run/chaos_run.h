@@ -16,11 +16,11 @@ namespace tributary::cli {
 struct ChaosOptions {
   std::string job_file;
   std::vector<std::string> overrides;
-  ClusterOptions cluster;     // base_dir: two clusters are made in it, chaos/ and calm/
-  std::uint32_t kills = 50;   // processes
-  std::uint64_t seed = 1;     // for victims and times
-  double calm_seconds = 1.0;  // mean time between a recovery and the next kill
-  double several = 0.4;       // share of strikes that kill more than one at once
+  ClusterOptions cluster;        // base_dir: two clusters are made in it, chaos/ and calm/
+  std::uint32_t kills = 50;      // processes
+  std::uint64_t seed = 1;        // for victims and times
+  double calm_seconds = 1.0;     // mean time between a recovery and the next kill
+  double several = 0.4;          // share of strikes that kill more than one at once
   std::uint32_t lose_disks = 0;  // strikes, spread among all, that kill one server and delete its store
   std::function<bool()> interrupted;
   std::function<void(const std::string&)> tell;  // prints a line
