@@ -331,6 +331,7 @@ struct SnapshotDone {  # server -> coordinator: durable here, or missed or faile
 struct SnapshotCommit {  # coordinator -> servers and workers: durable everywhere; older ones, and pushes up to it, may go
   job @0 :UInt64;
   round @1 :UInt64;
+  superseded @2 :UInt64;  # servers: the snapshot of this later round goes, too; 0: none does
 }
 
 struct StopRequest {  # coordinator -> workers: finish the open round, then leave

@@ -47,6 +47,7 @@ struct JobRecord {
   computedWith @14 :List(Text);  # what ranks computed the state's gradients with, each once
   membersFirst @15 :UInt64;  # the first round that they have made all chunks of
   edition @16 :UInt64;  # counts its saves: of two copies the higher one is newer
+  provisional @17 :Bool;  # a view began with that round before it was committed: the snapshot before is still there
 }
 
 struct KeptRankState {

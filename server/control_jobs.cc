@@ -15,7 +15,10 @@ ControlJobs::ControlJobs(ServerConfig config, Store* store, Logger logger, Contr
       copies_(store, config_.index == 0, logger_, [this](ControlMessage m) { output_.send(std::move(m)); }),
       fetches_(
           store, ShardIndex(config_.index), logger_, [this](ControlMessage m) { output_.send(std::move(m)); },
-          [this](JobId job) { cleared(job); }) {}
+          [this](JobId job, std::optional<Round> unwanted) {
+            if (unwanted && !jobs_.contains(job)) drop_rounds(job, *unwanted, *unwanted);  // the job was removed
+            cleared(job);
+          }) {}
 
 std::string ControlJobs::no_store() const {
   return "server " + std::to_string(config_.index) + " has no store configured; set [store] path in its configuration";
@@ -125,6 +128,7 @@ void ControlJobs::on(const SnapshotCommit& m) {
   }
   // The copy of the record is to say so first.
   copies_.after(m.job, [this, m] { drop_before(m.job, m.round); });
+  if (store_ && m.superseded > m.round) drop_rounds(m.job, m.superseded, m.superseded);
   if (const auto kept = parked_.find(m.job); kept != parked_.end()) kept->second.status.snapshot_committed = m.round;
   if (const auto found = jobs_.find(m.job); found != jobs_.end()) {
     found->second.status.snapshot_committed = m.round;
@@ -133,9 +137,12 @@ void ControlJobs::on(const SnapshotCommit& m) {
 }
 
 void ControlJobs::drop_before(JobId job, Round round) {
-  if (!store_ || round.value == 0) return;
-  drop_stored(job, Round(0), Round(round.value - 1), [this, round](const Status& dropped) {
-    if (!dropped) logger_->warn("cannot drop snapshots before round {}: {}", round.value, dropped.error().message);
+  if (store_ && round.value != 0) drop_rounds(job, Round(0), Round(round.value - 1));
+}
+
+void ControlJobs::drop_rounds(JobId job, Round first, Round last) {
+  drop_stored(job, first, last, [this, last](const Status& dropped) {
+    if (!dropped) logger_->warn("cannot drop snapshots up to round {}: {}", last.value, dropped.error().message);
   });
 }
 

@@ -227,6 +227,7 @@ class ControlJobs {
   // Returns the store's contents, without those that are being dropped.
   std::vector<StoredJob> stored() const;
   void drop_before(JobId job, Round round);
+  void drop_rounds(JobId job, Round first, Round last);
   void drop_stored(JobId job, Round first, Round last, StoreOrders::Done done);
 
   // control_jobs_load.cc

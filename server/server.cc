@@ -93,7 +93,10 @@ Status Server::start_parts() {
         [this](const CheckpointDone& done) { control_->checkpoint_finished(done); },
         [logger = logger_](const std::string& line) { logger->info(line); });
   }
-  if (Status readable = start_copies(*credentials, lanes); !readable) return readable;
+  if (Status readable = start_copies(*credentials, lanes); !readable) {
+    logger_->error("other servers cannot have copies of this one's snapshots, nor this one of theirs: {}",
+                   readable.error().message);
+  }
   control_->start(lane_pointers, snapshotter_.get(), store_thread_.get(), record_thread_.get(), checkpoints_.get(),
                   copy_fetcher_.get(), copy_port_.get());
 

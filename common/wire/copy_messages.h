@@ -121,6 +121,9 @@ struct CopiedChunk {
     field(m.keys, TRIB_WIRE(Keys), AtMost{kMaxChunkEntries, "the list of a chunk's entries"},
           AtMost{kMaxEntryKey, "the key of an entry"});
   }
+  void check() const {
+    if (chunks > kMaxChunks) throw Malformed{"a snapshot has more chunks than a layout"};
+  }
 };
 
 }  // namespace tributary

@@ -363,11 +363,13 @@ struct SnapshotDone {  // server -> coordinator, and from there to workers at a 
 struct SnapshotCommit {
   JobId job;
   Round round;
+  Round superseded;  // servers: the snapshot of this later round goes, too; 0: none does
 
   static constexpr auto kWire = TRIB_WIRE(SnapshotCommit);
   static void fields(auto& m, auto&& field) {
     field(m.job, TRIB_WIRE(Job));
     field(m.round, TRIB_WIRE(Round));
+    field(m.superseded, TRIB_WIRE(Superseded));
   }
 };
 // ---- The round gate (server/coordinator/round/round_gate.h). ----

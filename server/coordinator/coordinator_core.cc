@@ -290,6 +290,7 @@ void CoordinatorCore::lose_server(std::uint16_t index, const Loss& loss, std::ui
   ++losses_.servers[static_cast<std::size_t>(loss.kind)];
   context_.peers.lose_server(index);
   context_.copies.lose(index);
+  context_.send_servers(context_.peers.book());
   context_.output.log("lost " + who + ": " + loss.why, LogLevel::kWarning);
   context_.checkpoints.server_lost(index, who + " was lost: " + loss.why, now_ms);
   for (auto& [name, job] : jobs_) job.server_lost(index, loss.why, now_ms);

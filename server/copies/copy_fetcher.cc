@@ -1,5 +1,6 @@
 #include "server/copies/copy_fetcher.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -107,10 +108,37 @@ void CopyFetcher::stop() {
 }
 
 void CopyFetcher::fetch(std::shared_ptr<Fetch> fetch, Done done) {
-  OrderThread& thread = fetch->paced ? beside_ : awaited_;
-  const auto tell = [this, done](const Status& status) { post_([done, status] { done(status); }); };
-  const Status taken = thread.order([this, fetch, &thread] { return read(*fetch, thread); }, tell);
-  if (!taken) tell(taken);
+  {
+    const std::lock_guard lock(mutex_);
+    waits_.emplace(fetch, std::move(done));
+  }
+  order(fetch->paced ? beside_ : awaited_, fetch);
+}
+
+// It may wait behind others: then the other thread begins with it, and the first one finds it begun.
+void CopyFetcher::hurry(const std::shared_ptr<Fetch>& fetch) {
+  if (!fetch->begun) order(awaited_, fetch);
+}
+
+void CopyFetcher::order(OrderThread& thread, const std::shared_ptr<Fetch>& fetch) {
+  const auto work = [this, fetch, &thread]() -> Status {
+    if (fetch->begun.exchange(true)) return {};
+    end(fetch, read(*fetch, thread));
+    return {};
+  };
+  const auto unbegun = [this, fetch](const Status& status) {
+    if (!status && !fetch->begun.exchange(true)) end(fetch, status);
+  };
+  if (const Status taken = thread.order(work, unbegun); !taken) unbegun(taken);
+}
+
+void CopyFetcher::end(const std::shared_ptr<Fetch>& fetch, const Status& status) {
+  Done done;
+  {
+    const std::lock_guard lock(mutex_);
+    done = std::move(waits_.extract(fetch).mapped());
+  }
+  post_([done = std::move(done), status] { done(status); });
 }
 
 Status CopyFetcher::wait_for_turn(const Fetch& fetch, OrderThread& thread) {
@@ -134,8 +162,7 @@ void CopyFetcher::took(const Fetch& fetch, std::uint64_t bytes) {
   disk_free_ns_ = now + disk_.take(bytes, now);
 }
 
-Status CopyFetcher::read(Fetch& fetch, OrderThread& thread) {
-  const std::uint64_t begun_ns = steady_ns();
+Result<zmq::socket_t> CopyFetcher::connect(const Fetch& fetch) {
   zmq::socket_t socket(context_, zmq::socket_type::dealer);
   socket.set(zmq::sockopt::linger, 0);
   try {
@@ -146,10 +173,19 @@ Status CopyFetcher::read(Fetch& fetch, OrderThread& thread) {
     return fail(ErrorCode::kUnavailable, "server " + std::to_string(fetch.from.shard.value) + " cannot be reached at " +
                                              fetch.from.copy_endpoint + ": " + e.what());
   }
+  return socket;
+}
+
+Status CopyFetcher::read(Fetch& fetch, OrderThread& thread) {
+  const std::uint64_t begun_ns = steady_ns();
+  Result<zmq::socket_t> connected = connect(fetch);
+  if (!connected) return tl::unexpected(connected.error());
+  zmq::socket_t socket = std::move(*connected);
   std::unique_ptr<SnapshotWriter> writer;
   std::optional<SnapshotInfo> info;
   std::uint32_t asked = 0, written = 0;
-  std::uint64_t heard_ms = steady_ms();
+  bool asked_again = false;
+  std::uint64_t heard_ms = steady_ms(), asked_ms = heard_ms;
   while (!info || written < info->chunks) {
     while (asked < (info ? std::min(info->chunks, written + kWindow) : 1)) {
       if (const Status turn = wait_for_turn(fetch, thread); !turn) return turn;
@@ -157,14 +193,25 @@ Status CopyFetcher::read(Fetch& fetch, OrderThread& thread) {
       zmq::message_t frame(bytes.data(), bytes.size());
       if (!send_now(socket, frame, false)) break;  // it is not connected yet, or takes nothing
       ++asked;
-      heard_ms = steady_ms();
+      asked_ms = steady_ms();
+      if (asked == written + 1 && !std::exchange(asked_again, false))
+        heard_ms = asked_ms;  // nothing was to come before
     }
     if (const Status stays = thread.go_on(); !stays) return stays;
     if (!fetch.wanted) return fail(ErrorCode::kStopped, "nobody wants it any more");
     zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
     zmq_poll(&item, 1, kAnswerPollMs);
     if (item.revents == 0) {
-      if (steady_ms() < heard_ms + kPatienceMs) continue;
+      const std::uint64_t now = steady_ms();
+      if (now >= std::max(heard_ms, asked_ms) + kAgainMs && now < heard_ms + kPatienceMs) {
+        // The question or its answer was lost with a connection, or the port did not know this server yet.
+        Result<zmq::socket_t> again = connect(fetch);
+        if (!again) return tl::unexpected(again.error());
+        socket = std::move(*again);
+        asked = written;
+        asked_again = true;
+      }
+      if (now < heard_ms + kPatienceMs) continue;
       return fail(ErrorCode::kUnavailable, "server " + std::to_string(fetch.from.shard.value) + " at " +
                                                fetch.from.copy_endpoint + " has not answered for " +
                                                std::to_string(kPatienceMs / 1000) +

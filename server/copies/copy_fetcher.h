@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <zmq.hpp>
 
@@ -26,6 +28,7 @@ class CopyFetcher final : public FetchOrders {
   static constexpr std::size_t kMaxOrders = 4096;       // that wait, of a thread; more end with kLimit
   static constexpr std::uint32_t kWindow = 2;           // chunks that are asked for at a time
   static constexpr std::uint64_t kPatienceMs = 60'000;  // without an answer
+  static constexpr std::uint64_t kAgainMs = 5'000;      // without one it connects again, and asks again
 
   struct Options {
     std::shared_ptr<const KeyPair> own;          // null: there are no keys
@@ -41,11 +44,15 @@ class CopyFetcher final : public FetchOrders {
   CopyFetcher& operator=(const CopyFetcher&) = delete;
 
   void fetch(std::shared_ptr<Fetch> fetch, Done done) override;
+  void hurry(const std::shared_ptr<Fetch>& fetch) override;
   // Gives up what is under way and joins the threads. REQUIRES: the control thread has ended. Idempotent.
   void stop();
   std::uint64_t moved() const { return moved_.load(std::memory_order_relaxed); }  // bytes so far
 
  private:
+  void order(OrderThread& thread, const std::shared_ptr<Fetch>& fetch);
+  void end(const std::shared_ptr<Fetch>& fetch, const Status& status);
+  Result<zmq::socket_t> connect(const Fetch& fetch);
   Status read(Fetch& fetch, OrderThread& thread);
   Status wait_for_turn(const Fetch& fetch, OrderThread& thread);
   void took(const Fetch& fetch, std::uint64_t bytes);
@@ -56,6 +63,8 @@ class CopyFetcher final : public FetchOrders {
   const Log log_;
   zmq::context_t context_;
   std::atomic<std::uint64_t> moved_{0};
+  std::mutex mutex_;
+  std::map<std::shared_ptr<Fetch>, Done> waits_;  // all that have not ended
   // The thread's of copies beside training.
   CopyPace pace_;
   TokenBucket disk_;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,7 @@
 namespace tributary {
 namespace {
 
-constexpr int kHighWater = 8;  // messages, of a reader
+constexpr int kHighWater = 4;  // messages, of a reader
 constexpr std::uint32_t kNoiseLines = 5;
 constexpr std::size_t kConnectionsOfKey = 8;
 constexpr std::size_t kMaxQuestion = 4096;  // bytes
@@ -50,8 +51,7 @@ Status CopyPort::bind() {
   if (options_.own) {
     accept_with(socket_, *options_.own);
     const auto decide = [this](const Admission::Shown& shown) -> Result<std::string> {
-      const std::lock_guard lock(mutex_);
-      if (!shown.key.empty() && keys_.contains(shown.key)) return shown.key;
+      if (!shown.key.empty() && admits(shown.key)) return shown.key;
       return fail(ErrorCode::kInvalidArgument, "no server of this cluster has that key");
     };
     ConnectionLimits limits;
@@ -88,6 +88,11 @@ void CopyPort::admit(const ServerBook& book) {
   }
 }
 
+bool CopyPort::admits(const std::string& key) const {
+  const std::lock_guard lock(mutex_);
+  return keys_.contains(key);
+}
+
 void CopyPort::run() {
   if (!become_background("copy port")) logger_->info("cannot lower the priority of the port for copies");
   while (!stopping_) {
@@ -105,7 +110,15 @@ void CopyPort::run() {
       noise_.warn("a peer of the port for copies sent a message of " + std::to_string(count) + " frames", now);
       continue;
     }
-    answer(std::move(frames[0]), frames[1]);
+    if (options_.own && !admits(key_of(frames[1]))) {
+      noise_.warn("a peer of the port for copies is no server of this cluster any more", now);
+      continue;
+    }
+    try {
+      answer(std::move(frames[0]), frames[1]);
+    } catch (const std::exception& e) {  // no memory: the reader asks again
+      noise_.warn(std::string("a reader of the port for copies gets no answer: ") + e.what(), now);
+    }
   }
 }
 
@@ -173,6 +186,12 @@ void CopyPort::answer(zmq::message_t from, const zmq::message_t& question) {
   if (!send_now(socket_, from, true) || !send_now(socket_, first, !values.empty())) return;
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!send_now(socket_, values[i], i + 1 < values.size())) return;
+  }
+  // The last one: what the reader needs no more is not held for it.
+  if (head.ok && want->place + 1 == head.chunks) {
+    std::erase_if(pinned_, [&](const Pinned& it) {
+      return it.what == WantChunk{want->job, want->round, want->shard, 0};
+    });
   }
 }
 

@@ -28,7 +28,7 @@ class CopyPort {
  public:
   static constexpr std::size_t kMaxFrame = kMaxDataPayload + 4096;  // bytes; an array of a chunk is no longer
   static constexpr std::size_t kMaxPinned = 8;                      // snapshots that are held for readers
-  static constexpr std::uint64_t kPinnedMs = 600'000;               // after the last question
+  static constexpr std::uint64_t kPinnedMs = 300'000;               // after the last question
 
   struct Options {
     std::string address;                 // to bind
@@ -49,6 +49,7 @@ class CopyPort {
  private:
   CopyPort(Store& store, Options options, Logger logger, EventFd wake);
   Status bind();
+  bool admits(const std::string& key) const;
   void run();
   void answer(zmq::message_t from, const zmq::message_t& question);
   Result<const PinnedSnapshot*> pinned(const WantChunk& want, std::uint64_t now_ms);

@@ -48,13 +48,19 @@ void SnapshotFetches::fill(const CopySnapshot& m, Done done) {
 }
 
 void SnapshotFetches::fetch(const CopySnapshot& m, Done done) {
+  // Of an older round nobody asks any more.
+  for (const auto& [other, it] : under_way_) {
+    if (it.order.job == m.job && it.order.shard == m.shard && it.order.round < m.round && it.waits.empty()) {
+      it.fetch->wanted = false;
+    }
+  }
   const Key key{m.job, m.round, m.shard};
   const auto [at, begins] = under_way_.try_emplace(key);
   UnderWay& it = at->second;
   it.order = m;
   if (done) it.waits.push_back(std::move(done));
   if (!begins) {
-    if (!m.paced) it.fetch->paced = false;
+    if (!m.paced && it.fetch->paced.exchange(false)) orders_->hurry(it.fetch);
     return;
   }
   it.fetch = std::make_shared<Fetch>();
@@ -74,7 +80,7 @@ void SnapshotFetches::ended(const Key& key, const Status& status) {
   if (!status && it.fetch->wanted) logger_->warn("cannot read {}: {}", in_words(it.order), status.error().message);
   reply(it.order, status);
   for (const Done& done : it.waits) done(status);
-  ended_(it.order.job);
+  ended_(it.order.job, status && !it.fetch->wanted ? std::optional(it.order.round) : std::nullopt);
 }
 
 bool SnapshotFetches::give_up(JobId job, Round first) {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -30,6 +31,7 @@ struct Fetch {
   ServerEntry from;
   std::atomic<bool> paced{true};   // training goes on: its messages go first
   std::atomic<bool> wanted{true};  // false: it is to end
+  std::atomic<bool> begun{false};  // by a thread
   std::atomic<std::uint64_t> bytes{0};
 };
 
@@ -40,13 +42,16 @@ class FetchOrders {
   using Done = std::function<void(const Status&)>;
   virtual ~FetchOrders() = default;
   virtual void fetch(std::shared_ptr<Fetch> fetch, Done done) = 0;
+  // One that is not paced any more goes before those that are.
+  virtual void hurry(const std::shared_ptr<Fetch>& fetch) = 0;
 };
 
 class SnapshotFetches {
  public:
   using Send = std::function<void(ControlMessage)>;
   using Done = FetchOrders::Done;
-  using Ended = std::function<void(JobId)>;  // something of this job has ended
+  // Something of this job has ended. unwanted: a part of this round is in the store, and nobody wants it.
+  using Ended = std::function<void(JobId job, std::optional<Round> unwanted)>;
 
   // store: null if there is none.
   SnapshotFetches(const Store* store, ShardIndex own, Logger logger, Send send, Ended ended);

@@ -137,6 +137,7 @@ class RocksStore final : public Store {
   LargePartStore& large_parts() override { return *large_parts_; }
   std::string path() const override { return path_; }
   const rocksdb::Options& options() const { return options_; }
+  ShardIndex own() const { return own_; }
 
   // kStore if the disk has less.
   Status room(const std::string& doing, std::uint64_t bytes = kRecordBytes) const;
@@ -193,7 +194,9 @@ class RocksSnapshotWriter final : public SnapshotWriter {
  public:
   // family: the name that it will have.
   RocksSnapshotWriter(RocksStore& store, const SnapshotInfo& info, const std::string& family, std::uint32_t generation)
-      : store_(store), files_(store.options(), store.path() + "/incoming/" + family + "-", info) {
+      : store_(store),
+        own_(info.shard == store.own()),
+        files_(store.options(), store.path() + "/incoming/" + family + "-", info) {
     record_.info = info;
     record_.generation = generation;
   }
@@ -215,11 +218,14 @@ class RocksSnapshotWriter final : public SnapshotWriter {
  private:
   template <class Chunk>
   Status add_if_room(const Chunk& chunk, std::size_t bytes) {
-    if (Status room = store_.room("write the " + describe(record_.info), bytes + kSpareBytes); !room) return room;
+    // A copy leaves more room than a server's own snapshots, which may be written at the same time.
+    const std::uint64_t spare = (own_ ? 1 : 4) * kSpareBytes;
+    if (Status room = store_.room("write the " + describe(record_.info), bytes + spare); !room) return room;
     return files_.add(chunk);
   }
 
   RocksStore& store_;
+  const bool own_;
   SnapshotRecord record_;
   SnapshotFileWriter files_;
 };

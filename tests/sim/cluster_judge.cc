@@ -320,6 +320,20 @@ bool ClusterJudge::has_copy() const {
   return false;
 }
 
+Round ClusterJudge::written() const {
+  Round newest;
+  if (!newest_) return newest;
+  const JobId job = newest_->open.job;
+  for (const auto& [handle, snapshot] : disks_[newest_->open.owners.front().shard.value].snapshots) {
+    const Round round = snapshot.info.round;
+    const bool everywhere = std::ranges::all_of(newest_->open.owners, [&](const ChunkOwner& owner) {
+      return disks_[owner.shard.value].has(job, owner.shard, round);
+    });
+    if (snapshot.info.job == job && everywhere) newest = std::max(newest, round);
+  }
+  return newest;
+}
+
 bool ClusterJudge::part_is_somewhere(std::uint16_t shard, Round round) const {
   return newest_ && std::ranges::any_of(disks_, [&](const Disk& disk) {
            return disk.has(newest_->open.job, ShardIndex(shard), round);

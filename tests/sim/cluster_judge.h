@@ -121,7 +121,8 @@ class ClusterJudge {
   }
   bool began_anew() const { return began_anew_; }
   // Rounds since the last snapshot.
-  std::uint64_t uncovered() const { return complete_ - std::min(complete_, committed_.value); }
+  // Rounds since the newest snapshot that a view can begin with.
+  std::uint64_t uncovered() const { return complete_ - std::min(complete_, std::max(committed_, written()).value); }
 
   std::uint64_t complete() const { return complete_; }  // rounds that every chunk has been through
   // Returns how often a node got a round's parameters of a chunk.
@@ -156,6 +157,7 @@ class ClusterJudge {
   bool has_part(std::uint16_t shard) const;
   // A server other than server 0 has a copy of the job's record.
   bool has_copy() const;
+  Round written() const;                                           // newest round that all servers have their parts of
   bool part_is_somewhere(std::uint16_t shard, Round round) const;  // on a disk, undamaged
   bool is_behind(std::uint16_t shard) const;
   bool synchronous() const { return scenario_.mode == Mode::kSync || scenario_.mode == Mode::kLocalSgd; }

@@ -27,6 +27,7 @@ class FetchesSim final : public FetchOrders {
         post_(std::move(post)) {}
 
   void fetch(std::shared_ptr<Fetch> fetch, Done done) override;
+  void hurry(const std::shared_ptr<Fetch>&) override {}
 
  private:
   struct Order {

@@ -131,11 +131,11 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "kOthersSnapshots",
-            "  if (!store_ || round.value == 0) return;\n",
-            "  if (!store_ || round.value == 0) return;\n"
+            "  if (store_ && round.value != 0) drop_rounds(",
             "  for (const StoredJob& other : store_->jobs()) {\n"
-            "    if (BUG) drop_stored(other.job, Round(0), Round(round.value - 1), [](const Status&) {});\n"
-            "  }\n",
+            "    if (BUG && round.value != 0) drop_rounds(other.job, Round(0), Round(round.value - 1));\n"
+            "  }\n"
+            "  if (store_ && round.value != 0) drop_rounds(",
         ),
         (
             "kForgottenLoad",

@@ -27,6 +27,7 @@ struct JobFacts {
   ViewId view;                // highest view ever given out: persisted before it is used
   Round committed;            // last committed consistent snapshot; 0: none
   bool initialised = false;   // a snapshot was ever committed
+  bool provisional = false;   // a view began with that round before it was committed: the one before is still there
   bool finished = false;
   // Node ranks of the last view, ascending; empty after a clean stop.
   std::vector<std::uint32_t> members;

@@ -21,6 +21,7 @@ void job_fields(auto& m, auto&& field) {
   });
   field(m.world_size, TRIB_WIRE(WorldSize));
   field(m.edition, TRIB_WIRE(Edition));
+  field(m.provisional, TRIB_WIRE(Provisional));
   field(m.view, TRIB_WIRE(View));
   field(m.committed, TRIB_WIRE(Committed));
   field(m.initialised, TRIB_WIRE(Initialised));

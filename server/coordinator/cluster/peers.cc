@@ -133,6 +133,7 @@ Peers::Met Peers::meet(PeerId from, const ServerHello& hello, std::uint64_t now_
   const bool known = server.hello.incarnation == hello.incarnation;
   const bool moved = known && server.peer != from;
   server = Server{from, hello, now_ms, true, known && server.leaves};
+  std::ranges::sort(server.hello.stored, {}, place_of);
   return {known, moved};
 }
 
@@ -227,40 +228,46 @@ std::vector<PeerId> Peers::take_drained(const std::function<bool(std::uint64_t i
   return drained;
 }
 
+// A server's entry; end(): it has none. The list is sorted: there may be as many jobs as a server can have.
+std::vector<StoredJob>::const_iterator Peers::find(const Server& server, JobId job, ShardIndex copy_of) {
+  const std::vector<StoredJob>& all = server.hello.stored;
+  const auto at = std::ranges::lower_bound(all, std::pair(job, copy_of), {}, place_of);
+  return at != all.end() && place_of(*at) == std::pair(job, copy_of) ? at : all.end();
+}
+
 std::set<Round> Peers::snapshots(std::uint16_t index, JobId job) const {
-  std::set<Round> rounds;
   const auto server = servers_.find(index);
-  if (server == servers_.end()) return rounds;
-  for (const StoredJob& stored : server->second.hello.stored) {
-    if (stored.job == job && stored.own()) rounds.insert(stored.snapshots.begin(), stored.snapshots.end());
-  }
-  return rounds;
+  if (server == servers_.end()) return {};
+  const auto stored = find(server->second, job, kNoShard);
+  if (stored == server->second.hello.stored.end()) return {};
+  return {stored->snapshots.begin(), stored->snapshots.end()};
 }
 
 std::set<Round> Peers::snapshots_or_copies(std::uint16_t index, JobId job) const {
   std::set<Round> rounds = snapshots(index, job);
   for (const auto& [holder, server] : servers_) {
-    if (!server.alive) continue;
-    for (const StoredJob& stored : server.hello.stored) {
-      if (stored.job == job && stored.copy_of == ShardIndex(index))
-        rounds.insert(stored.snapshots.begin(), stored.snapshots.end());
-    }
+    const auto stored = find(server, job, ShardIndex(index));
+    if (server.alive && stored != server.hello.stored.end())
+      rounds.insert(stored->snapshots.begin(), stored->snapshots.end());
   }
   return rounds;
 }
 
 bool Peers::has_copy(std::uint16_t holder, ShardIndex shard, JobId job, Round round) const {
   const Server* server = alive(holder);
-  return server && std::ranges::any_of(server->hello.stored, [&](const StoredJob& stored) {
-           return stored.job == job && stored.copy_of == shard &&
-                  std::ranges::find(stored.snapshots, round) != stored.snapshots.end();
-         });
+  if (!server) return false;
+  const auto stored = find(*server, job, shard);
+  return stored != server->hello.stored.end() && std::ranges::find(stored->snapshots, round) != stored->snapshots.end();
 }
 
 ShardIndex Peers::holder_of_copy(std::uint16_t index, JobId job, Round round) const {
   const auto holder = std::ranges::find_if(
       servers_, [&](const auto& entry) { return has_copy(entry.first, ShardIndex(index), job, round); });
   return holder == servers_.end() ? kNoShard : ShardIndex(holder->first);
+}
+
+std::pair<JobId, ShardIndex> Peers::place_of(const StoredJob& stored) {
+  return {stored.job, stored.copy_of};
 }
 
 bool Peers::stores(JobId job) const {
@@ -314,9 +321,10 @@ std::set<JobId> Peers::stored_under(const std::string& job_name) const {
 
 void Peers::add_snapshot(std::uint16_t index, JobId job, const std::string& name, Round round, ShardIndex copy_of) {
   std::vector<StoredJob>& all = servers_.at(index).hello.stored;
-  auto entry = std::ranges::find_if(
-      all, [&](const StoredJob& stored) { return stored.job == job && stored.copy_of == copy_of; });
-  if (entry == all.end()) entry = all.insert(all.end(), StoredJob{job, name, 0, {}, copy_of});
+  auto entry = std::ranges::lower_bound(all, std::pair(job, copy_of), {}, place_of);
+  if (entry == all.end() || place_of(*entry) != std::pair(job, copy_of)) {
+    entry = all.insert(entry, StoredJob{job, name, 0, {}, copy_of});
+  }
   if (std::ranges::find(entry->snapshots, round) == entry->snapshots.end()) entry->snapshots.push_back(round);
 }
 

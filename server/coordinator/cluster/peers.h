@@ -126,6 +126,8 @@ class Peers {
   void forget_job(JobId job);
 
  private:
+  static std::pair<JobId, ShardIndex> place_of(const StoredJob& stored);  // that lists are sorted by
+  static std::vector<StoredJob>::const_iterator find(const Server& server, JobId job, ShardIndex copy_of);
   std::string name_apart(const std::string& name, std::uint64_t now_ms) const;
   bool silent(std::uint64_t heard_ms, std::uint64_t now_ms) const { return now_ms > heard_ms + timeout_ms_; }
 

@@ -199,16 +199,15 @@ void CoordinatedJob::on(std::uint16_t server, const SnapshotDone& m, std::uint64
   if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->on(server, m, now_ms), now_ms);
 }
 
-// A server has a copy of another one's part, or its own part again.
+// A server has a copy of another one's part, or its own part again. The committed round is the same in all views.
 void CoordinatedJob::on(std::uint16_t server, const SnapshotCopied& m, std::uint64_t now_ms) {
-  if (record().view != m.view) return;
+  if (record().view != m.view && !(m.ok && record().initialised && m.round == record().committed)) return;
   const bool own = m.shard == ShardIndex(server);
-  if (m.ok)
-    ledger_.context.peers.add_snapshot(server, m.job, config().name, m.round, own ? kNoShard : m.shard);
-  else
+  if (m.ok) ledger_.context.peers.add_snapshot(server, m.job, config().name, m.round, own ? kNoShard : m.shard);
+  if (ledger_.copies.on(server, m, now_ms)) {
     ledger_.log("a snapshot of " + in_words() + " has fewer copies than it is to have: " + said_by(server, m.message),
                 LogLevel::kWarning);
-  ledger_.copies.on(server, m, now_ms);
+  }
   if (RunningView* running = std::get_if<RunningView>(&phase_)) return running->look_for_copies(now_ms);
   if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->look_for_copies(now_ms), now_ms);
 }
@@ -274,12 +273,16 @@ void CoordinatedJob::tick(std::uint64_t now_ms) {
   }
 }
 
-// The committed snapshot has its copies again after a loss, and gets them after a restore.
+// The committed snapshot has its copies, and servers their parts, again after a loss, and get them after a restore.
 void CoordinatedJob::keep_copied(std::uint64_t now_ms) {
-  if (servers() == 0 || restoring() || removing() || is<OpeningView>() || now_ms < copies_due_ms_) return;
+  const bool trains_or_rests = is<RunningView>() || between() != nullptr;
+  if (servers() == 0 || restoring() || removing() || !trains_or_rests || now_ms < copies_due_ms_) return;
   copies_due_ms_ = now_ms + SnapshotCopies::kRepeatMs;
   if (!record().initialised || !ledger_.keeper.told()) return;
-  ledger_.copied(record().committed, is<RunningView>(), now_ms);
+  const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
+  ledger_.copies.order(config().snapshot, newest, true, now_ms, true);
+  if (!record().provisional || !ledger_.copies.settled(config().snapshot, newest)) return;
+  ledger_.commit(record().committed, record().finished, now_ms);
 }
 
 // ---- Nodes leave ----
@@ -455,8 +458,8 @@ void CoordinatedJob::server_lost(std::uint16_t server, const std::string& reason
   } else if (is<OpeningView>()) {
     gather_again(reason, now_ms);
   } else if (const StoppingView* stopping = std::get_if<StoppingView>(&phase_);
-             !stopping || (shards().contains(server) && stopping->awaits(server))) {
-    restart(reason, now_ms);  // its part of the state is lost
+             !stopping || (shards().contains(server) && (stopping->awaits(server) || stopping->lacks_copy(server)))) {
+    restart(reason, now_ms);  // its part of the state may be lost
   }
 }
 

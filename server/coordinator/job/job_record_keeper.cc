@@ -27,8 +27,11 @@ std::set<JobId> JobRecordKeeper::ids() const {
 }
 
 void JobRecordKeeper::set_committed(Round round, bool initialised) {
+  if (round != record_.committed) {
+    commit_rank_states(round);
+    record_.provisional = record_.initialised;  // else there is none before
+  }
   record_.initialised = initialised;
-  if (round != record_.committed) commit_rank_states(round);
   record_.committed = round;
 }
 
@@ -138,6 +141,7 @@ void JobRecordKeeper::commit(Round round, bool finished) {
   commit_rank_states(round);
   record_.committed = round;
   record_.initialised = true;
+  record_.provisional = false;
   record_.finished = finished;
   commit_untold_ = true;
   save();

@@ -34,10 +34,10 @@ std::uint64_t bytes_to_prepare(const JobLedger& ledger) {
 // Nodes keep the pushes of redo_capacity() rounds, so a snapshot is wanted half of that after the last one. It is named
 // as far ahead as any (where rounds are short that is much of a ring, so at once), and writing must not cost much: on
 // average kRedoBytesPerMs of each shard. None: not before all shards are beyond where they began.
-std::optional<std::uint64_t> redo_snapshot_from(const JobView& view, const JobRecord& record, const JobPaces& paces) {
-  if (paces.empty() || !paces.all_beyond(std::min(view.start.round, record.committed))) return std::nullopt;
+std::optional<std::uint64_t> redo_snapshot_from(const JobView& view, Round newest, const JobPaces& paces) {
+  if (paces.empty() || !paces.all_beyond(std::min(view.start.round, newest))) return std::nullopt;
   // Rings are of no use before there is a snapshot to load.
-  return record.initialised ? record.committed.value + redo_capacity(view.members) / 2 : 0;
+  return newest == Round() ? 0 : newest.value + redo_capacity(view.members) / 2;
 }
 
 std::string not_left(const JobMembers& members) {
@@ -111,27 +111,58 @@ void RunningView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t 
   if (snapshots_.under_way() != m.round || !parts.contains(server)) return;
   if (!m.ok) {
     ledger_.snapshot_failed(server, m);
-    awaited_.reset();
+    if (awaited_ && awaited_->round == m.round) awaited_.reset();
     return snapshots_.missed(now_ms);
   }
   snapshots_.wrote(server, m.bytes);
   look_for_copies(now_ms);
 }
 
-// Do nodes have room for few more rounds, if they keep their pushes until the snapshot is committed?
-bool RunningView::presses() const {
-  const JobRecord& record = ledger_.record();
-  if (!record.initialised || !keeps_redo(ledger_.config(), view.members, ledger_.context.peers)) return false;
-  return ledger_.paces.fastest() > record.committed.value + redo_capacity(view.members) * 3 / 4;
-}
-
-// All parts of the snapshot under way are written, and have copies?
+// Have all parts of a snapshot copies? Copies take their time, and nodes may have room for few more rounds of pushes: the
+// next snapshot does not wait for them. A view can begin with one that all servers have written, committed or not; a lost
+// disk asks for the one that is committed.
 void RunningView::look_for_copies(std::uint64_t now_ms) {
+  if (awaited_) return;
+  const bool hurries = saves() || node_waits();
+  if (copying_) {
+    if (!ledger_.copied(*copying_, !hurries, now_ms)) {
+    } else if (waits(*copying_, now_ms)) {
+      awaited_.emplace(*copying_, now_ms);
+    } else {
+      commit(*copying_, now_ms);
+    }
+  }
   const auto round = snapshots_.under_way();
-  if (!round || awaited_ || to_checkpoint_ || !ledger_.copied(*round, !presses(), now_ms)) return;
+  if (!round || to_checkpoint_ || awaited_) return;
+  const bool copied = !copying_ && ledger_.copied(*round, !hurries, now_ms);
   if (!snapshots_.written(ledger_.shards())) return;
+  if (!copied) return copy_later(*round, now_ms);
   if (!waits(*round, now_ms)) return commit(*round, now_ms);
   awaited_.emplace(*round, now_ms);
+}
+
+// All servers have written the snapshot under way, and its copies are not there.
+void RunningView::copy_later(Round round, std::uint64_t now_ms) {
+  ledger_.redo_due_ms = now_ms + snapshots_.committed(now_ms) / kRedoBytesPerMs;
+  if (!copying_) {
+    copying_ = round;
+    return;
+  }
+  const JobRecord& record = ledger_.record();
+  if (written_) {
+    const Round old = *written_;
+    ledger_.context.peers.forget_snapshots(record.job, [&](Round of) { return of == old; });
+    ledger_.send_servers(SnapshotCommit{record.job, record.committed, old});
+  }
+  written_ = round;
+}
+
+void RunningView::copied_next() {
+  copying_ = std::exchange(written_, std::nullopt);
+}
+
+Round RunningView::newest_written() const {
+  return std::max({ledger_.record().committed, copying_.value_or(Round()), written_.value_or(Round())});
 }
 
 bool RunningView::waits(Round round, std::uint64_t now_ms) {
@@ -139,7 +170,11 @@ bool RunningView::waits(Round round, std::uint64_t now_ms) {
 }
 
 void RunningView::commit(Round round, std::uint64_t now_ms) {
-  ledger_.redo_due_ms = now_ms + snapshots_.committed(now_ms) / kRedoBytesPerMs;
+  if (copying_ == round) {
+    copied_next();
+  } else {
+    ledger_.redo_due_ms = now_ms + snapshots_.committed(now_ms) / kRedoBytesPerMs;
+  }
   ledger_.commit(round, false, now_ms);
 }
 
@@ -159,6 +194,7 @@ void RunningView::look_for_state(std::uint64_t now_ms) {
   awaited_.reset();
   // No view is to begin with it. Servers drop it with the next one that is committed, or when a view begins before it.
   ledger_.context.peers.forget_snapshots(ledger_.record().job, [&](Round of) { return of == round; });
+  if (copying_ == round) return copied_next();
   snapshots_.missed(now_ms);
 }
 
@@ -321,9 +357,9 @@ std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
   if (stop_requested_) return std::nullopt;
   const JobRecord& record = ledger_.record();
   SnapshotSchedule::Wishes wishes;
-  wishes.awaited = (joins_after_ && record.committed <= *joins_after_) || saves();
+  wishes.awaited = (node_waits() || saves()) && !copying_;
   if (now_ms >= ledger_.redo_due_ms && keeps_redo(ledger_.config(), view.members, ledger_.context.peers)) {
-    wishes.redo_from = redo_snapshot_from(view, record, ledger_.paces);
+    wishes.redo_from = redo_snapshot_from(view, newest_written(), ledger_.paces);
   }
   const SnapshotSchedule::Step step = snapshots_.step(ledger_.paces, view.start.round, parts, wishes, now_ms);
   if (step.prepare) ledger_.send_servers(PrepareSnapshot{record.job, record.view});
@@ -349,7 +385,8 @@ void RunningView::tell_again(const Peers::Server& server) const {
   const std::uint16_t shard = server.hello.shard.value;
   const auto tell = [&](const ControlMessage& message) { ledger_.context.output.send(server.peer, message); };
   // It may hold rounds back until it hears of a snapshot.
-  if (record.initialised && ledger_.keeper.told()) tell(SnapshotCommit{record.job, record.committed});
+  const bool committed = record.initialised && !record.provisional && ledger_.keeper.told();
+  if (committed) tell(SnapshotCommit{record.job, record.committed});
   if (snapshots_.awaits_memory_of(shard)) tell(PrepareSnapshot{record.job, record.view});
   if (snapshots_.awaits_part_of(shard) && !to_checkpoint_)
     tell(SnapshotAt{record.job, record.view, *snapshots_.under_way()});
@@ -431,7 +468,7 @@ Round RunningView::stop_round(Round left) const {
   for (const std::uint16_t shard : ledger_.shards()) {
     passed = std::min(passed, Round(ledger_.paces.min_version(shard).value));
   }
-  return std::max({passed, view.start.loaded, ledger_.record().committed});
+  return std::max({passed, view.start.loaded, newest_written()});
 }
 
 }  // namespace tributary

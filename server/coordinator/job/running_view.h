@@ -72,9 +72,12 @@ class RunningView {
  private:
   // For what ranks keep of the round: one whole state, if there must be one, and for a checkpoint what is on its way.
   bool waits(Round round, std::uint64_t now_ms);
-  bool presses() const;
   bool saves() const { return ledger_.context.checkpoints.awaits_snapshot(ledger_.config().name); }
+  bool node_waits() const { return joins_after_ && ledger_.record().committed <= *joins_after_; }
   void commit(Round round, std::uint64_t now_ms);
+  void copy_later(Round round, std::uint64_t now_ms);
+  void copied_next();
+  Round newest_written() const;
   void look_for_stall(std::uint64_t now_ms);
   void tell_addresses();
   std::optional<LeftBehind> left_behind(const LeaveJob& first, std::uint64_t now_ms);
@@ -87,7 +90,10 @@ class RunningView {
 
   JobLedger& ledger_;
   SnapshotSchedule snapshots_;
-  std::optional<AwaitedState> awaited_;  // for the snapshot under way
+  // Snapshots that all servers have written, and that are not committed: the copies of the first are on their way. The
+  // other one is the newest.
+  std::optional<Round> copying_, written_;
+  std::optional<AwaitedState> awaited_;  // for the first, or for the one under way
   bool to_checkpoint_ = false;           // that goes into a checkpoint, from memory
   StragglerWatch stragglers_;
   std::optional<StallWatch::Stall> stall_;

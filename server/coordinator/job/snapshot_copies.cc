@@ -2,22 +2,27 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 namespace tributary {
 
+// The servers of one machine have their holders on different servers of the others.
 std::optional<std::uint16_t> SnapshotCopies::holder_for(const SnapshotConfig& config, std::uint16_t shard) const {
   const Peers& peers = context_.peers;
   const auto owner = peers.servers().find(shard);
   if (config.copies == 1 || owner == peers.servers().end()) return std::nullopt;
-  std::optional<std::uint16_t> beside;  // on the same machine
+  const auto same_machine = [&](const Peers::Server& server) { return server.hello.host == owner->second.hello.host; };
+  std::vector<std::uint16_t> elsewhere, beside;  // from the owner on
+  std::size_t before = 0;                        // on the owner's machine
   for (std::uint16_t ahead = 1; ahead < context_.options.servers; ++ahead) {
     const auto index = static_cast<std::uint16_t>((shard + ahead) % context_.options.servers);
     const Peers::Server* server = peers.alive(index);
     if (!server || server->hello.copy_endpoint.empty()) continue;
-    if (server->hello.host != owner->second.hello.host) return index;
-    if (!beside) beside = index;
+    (same_machine(*server) ? beside : elsewhere).push_back(index);
+    if (same_machine(*server) && index < shard) ++before;
   }
-  return config.copies == 0 ? std::nullopt : beside;
+  if (!elsewhere.empty()) return elsewhere[before % elsewhere.size()];
+  return config.copies == 0 || beside.empty() ? std::nullopt : std::optional(beside.front());
 }
 
 bool SnapshotCopies::there(const Snapshot& snapshot, std::uint16_t shard) const {
@@ -36,17 +41,29 @@ const SnapshotCopies::Asked* SnapshotCopies::asked(const Snapshot& snapshot, std
   return found == asked_.end() || found->second.holder != holder ? nullptr : &found->second;
 }
 
-void SnapshotCopies::order(const SnapshotConfig& config, const Snapshot& snapshot, bool paced, std::uint64_t now_ms) {
+void SnapshotCopies::ask(const Snapshot& snapshot, std::uint16_t shard, std::uint16_t holder, std::uint16_t from,
+                         bool paced, std::uint64_t now_ms) {
+  const Asked* before = asked(snapshot, shard, holder);
+  const bool hurries = before && before->paced && !paced && !before->failed;
+  if (before && now_ms < before->due_ms && !hurries) return;
+  asked_[{snapshot.round, shard}] = {holder, paced, now_ms + kRepeatMs, false};
+  context_.output.send(
+      context_.peers.alive(holder)->peer,
+      CopySnapshot{snapshot.job, snapshot.round, ShardIndex(shard), context_.peers.entry(from), snapshot.view, paced});
+}
+
+void SnapshotCopies::order(const SnapshotConfig& config, const Snapshot& snapshot, bool paced, std::uint64_t now_ms,
+                           bool restores) {
+  const Peers& peers = context_.peers;
   for (const std::uint16_t shard : snapshot.shards) {
-    const auto holder = holder_for(config, shard);
-    if (!holder || !readable(snapshot, shard) || there(snapshot, shard)) continue;
-    const Asked* before = asked(snapshot, shard, *holder);
-    const bool hurries = before && before->paced && !paced && !before->failed;
-    if (before && now_ms < before->due_ms && !hurries) continue;
-    asked_[{snapshot.round, shard}] = {*holder, paced, now_ms + kRepeatMs, false};
-    context_.output.send(context_.peers.alive(*holder)->peer,
-                         CopySnapshot{snapshot.job, snapshot.round, ShardIndex(shard), context_.peers.entry(shard),
-                                      snapshot.view, paced});
+    const ShardIndex copy = peers.holder_of_copy(shard, snapshot.job, snapshot.round);
+    if (readable(snapshot, shard)) {
+      const auto holder = holder_for(config, shard);
+      if (holder && copy == kNoShard) ask(snapshot, shard, *holder, shard, paced, now_ms);
+    } else if (const Peers::Server* owner = peers.alive(shard);
+               restores && copy != kNoShard && owner && !owner->hello.copy_endpoint.empty()) {
+      ask(snapshot, shard, shard, copy.value, paced, now_ms);
+    }
   }
 }
 
@@ -54,7 +71,7 @@ bool SnapshotCopies::settled(const SnapshotConfig& config, const Snapshot& snaps
   return std::ranges::all_of(snapshot.shards, [&](std::uint16_t shard) {
     const auto holder = holder_for(config, shard);
     if (!holder || !readable(snapshot, shard) || there(snapshot, shard)) return true;
-    return asked(snapshot, shard, *holder) && failing_.contains(*holder);
+    return asked(snapshot, shard, *holder) && failing_.contains({*holder, shard});
   });
 }
 
@@ -62,19 +79,22 @@ void SnapshotCopies::committed(Round round) {
   asked_.erase(asked_.begin(), asked_.lower_bound({round, 0}));
 }
 
-void SnapshotCopies::on(std::uint16_t holder, const SnapshotCopied& m, std::uint64_t now_ms) {
-  const auto found = asked_.find({m.round, m.shard.value});
-  if (found == asked_.end() || found->second.holder != holder) return;
+bool SnapshotCopies::on(std::uint16_t holder, const SnapshotCopied& m, std::uint64_t now_ms) {
+  const std::uint16_t shard = m.shard.value;
+  if (m.ok) failing_.erase({holder, shard});
+  const auto found = asked_.find({m.round, shard});
+  if (found == asked_.end() || found->second.holder != holder) return false;
   if (m.ok) {
     asked_.erase(found);
-    failing_.erase(holder);
-    return;
+    return false;
   }
   found->second.failed = true;
   found->second.due_ms = now_ms + kRetryMs;
-  failing_[holder] = "server " + std::to_string(holder) + " cannot keep a copy of server " +
-                     std::to_string(m.shard.value) + "'s part of round " + std::to_string(m.round.value) + ": " +
-                     m.message;
+  return failing_
+      .insert_or_assign({holder, shard}, "server " + std::to_string(holder) + " cannot keep a copy of server " +
+                                             std::to_string(shard) + "'s part of round " +
+                                             std::to_string(m.round.value) + ": " + m.message)
+      .second;
 }
 
 std::uint32_t SnapshotCopies::count(const Snapshot& snapshot) const {
@@ -94,15 +114,17 @@ std::string SnapshotCopies::missing(const SnapshotConfig& config, const Snapshot
   for (const std::uint16_t shard : snapshot.shards) {
     const auto holder = holder_for(config, shard);
     const bool wanted = holder || config.copies == 2;
-    if (!wanted || there(snapshot, shard)) continue;
-    const auto failing = holder ? failing_.find(*holder) : failing_.end();
+    if (!wanted || (there(snapshot, shard) && readable(snapshot, shard))) continue;
+    const auto failing = holder ? failing_.find({*holder, shard}) : failing_.end();
     if (!why.empty()) why += "; ";
     if (failing != failing_.end()) {
       why += failing->second;
     } else {
       why += "server " + std::to_string(shard) + "'s part of round " + std::to_string(snapshot.round.value) +
-             " is on its disk alone" +
-             (holder ? ", until server " + std::to_string(*holder) + " has a copy" : ": no other server has a store");
+             (there(snapshot, shard) ? " is on the disk of its copy alone" : " is on its disk alone") +
+             (there(snapshot, shard) ? std::string()
+              : holder               ? ", until server " + std::to_string(*holder) + " has a copy"
+                                     : std::string(": no other server has a store"));
     }
   }
   return why;

@@ -32,14 +32,20 @@ class SnapshotCopies {
   // config: the job's, which may differ from view to view.
   explicit SnapshotCopies(CoordinatorContext& context) : context_(context) {}
 
-  // Orders the copies that are missing of the parts that are there. paced: training goes on.
-  void order(const SnapshotConfig& config, const Snapshot& snapshot, bool paced, std::uint64_t now_ms);
+  // Orders the copies that are missing of the parts that are there. paced: training goes on. restores: also the parts
+  // that servers have lost, where there is a copy.
+  void order(const SnapshotConfig& config, const Snapshot& snapshot, bool paced, std::uint64_t now_ms,
+             bool restores = false);
   // Is each part copied, or its copy not to be had for now?
   bool settled(const SnapshotConfig& config, const Snapshot& snapshot) const;
   // This round is committed: orders for older ones are void.
   void committed(Round round);
-  // A holder's answer.
-  void on(std::uint16_t holder, const SnapshotCopied& m, std::uint64_t now_ms);
+  // A part is on its server alone, where another one is to have a copy, too.
+  bool lacks_copy(const SnapshotConfig& config, const Snapshot& snapshot, std::uint16_t shard) const {
+    return holder_for(config, shard) && !there(snapshot, shard);
+  }
+  // A holder's answer. Returns whether it fails, and did not before.
+  bool on(std::uint16_t holder, const SnapshotCopied& m, std::uint64_t now_ms);
   // On how many servers that are there each of its parts is, at least.
   std::uint32_t count(const Snapshot& snapshot) const;
   // Why parts have no copy; empty: they have, or none is wanted.
@@ -57,12 +63,15 @@ class SnapshotCopies {
   bool there(const Snapshot& snapshot, std::uint16_t shard) const;  // the copy
   // Is the part itself there, where others can read it?
   bool readable(const Snapshot& snapshot, std::uint16_t shard) const;
+  void ask(const Snapshot& snapshot, std::uint16_t shard, std::uint16_t holder, std::uint16_t from, bool paced,
+           std::uint64_t now_ms);
   const Asked* asked(const Snapshot& snapshot, std::uint16_t shard, std::uint16_t holder) const;
 
   CoordinatorContext& context_;
   std::map<std::pair<Round, std::uint16_t>, Asked> asked_;  // by shard
-  // Holders that could not keep the newest copy that they answered for, and why. They get orders, but nobody waits.
-  std::map<std::uint16_t, std::string> failing_;
+  // Holders that could not keep the newest copy of a shard's that they answered for, and why. They get orders, but nobody
+  // waits.
+  std::map<std::pair<std::uint16_t, std::uint16_t>, std::string> failing_;
 };
 
 }  // namespace tributary

@@ -51,6 +51,7 @@ class OnServers final : public StateHome {
 // unless stores were lost. It can be newer: all shards finished it, and the coordinator died before it could commit.
 Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRecord& record, const JobMembers&) const {
   std::optional<std::set<Round>> common;
+  std::string lacks;  // the committed one
   for (const std::uint16_t shard : shards(record)) {
     const std::set<Round> rounds = context_.peers.snapshots_or_copies(shard, record.job);
     if (record.initialised && shard >= servers()) {
@@ -61,11 +62,9 @@ Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRe
                       "are there (tributary checkpoint save) and restore it into the new cluster. To start over: "
                       "another job.name, or with tributary up --fresh or another --base-dir");
     }
-    if (record.initialised && !rounds.contains(record.committed)) {
-      return fail(ErrorCode::kStore, "server " + std::to_string(shard) + "'s store lacks the snapshot of round " +
-                                         std::to_string(record.committed.value) + " of " + in_words(config) +
-                                         "; start it with the store it had, restore a checkpoint (tributary checkpoint "
-                                         "restore), or start over under another job name");
+    if (record.initialised && !rounds.contains(record.committed) && lacks.empty()) {
+      lacks = "server " + std::to_string(shard) + "'s store lacks the snapshot of round " +
+              std::to_string(record.committed.value) + " of " + in_words(config);
     }
     if (!common) {
       common = rounds;
@@ -73,8 +72,19 @@ Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRe
       std::erase_if(*common, [&](Round round) { return !rounds.contains(round); });
     }
   }
-  if (!common || common->empty()) return Stored{record.initialised, record.committed};
-  return Stored{true, std::max(record.committed, *common->rbegin())};
+  const bool any = common && !common->empty();
+  if (!lacks.empty() && (!any || !record.provisional)) {
+    return fail(ErrorCode::kStore, lacks +
+                                       "; start it with the store it had, restore a checkpoint (tributary checkpoint "
+                                       "restore), or start over under another job name");
+  }
+  if (!any) return Stored{record.initialised, record.committed};
+  const Round newest = *common->rbegin();
+  if (lacks.empty()) return Stored{true, std::max(record.committed, newest)};
+  // A view began with a round that had no copies yet, and the disk was lost before it had. The one before is still there.
+  context_.output.log(in_words(config) + " goes on from round " + std::to_string(newest.value) + ": " + lacks,
+                      LogLevel::kWarning);
+  return Stored{true, newest};
 }
 
 JobHosts OnServers::hosts(const JobMembers& members) const {

@@ -33,6 +33,10 @@ class StoppingView {
   // Repeats the end: servers get no sign of a node that still takes answers of the others, yet wait for what it keeps.
   void still_going() const;
   bool awaits(std::uint16_t server) const { return !done_.contains(server); }
+  // Its part is written, and is to have a copy that is not there. Not after all are committed.
+  bool lacks_copy(std::uint16_t server) const {
+    return !recording_ && ledger_.copies.lacks_copy(ledger_.config().snapshot, ledger_.snapshot(round_), server);
+  }
   Over on(std::uint16_t server, const SnapshotDone& m, std::uint64_t now_ms);
   // A copy that the end may wait for is there, or cannot be had.
   Over look_for_copies(std::uint64_t now_ms);

@@ -78,7 +78,9 @@ struct FakeOrders final : StoreOrders {
 // The reader of other servers' snapshots: it does nothing before the test's command.
 struct FakeFetches final : FetchOrders {
   void fetch(std::shared_ptr<Fetch> what, Done done) override { all.emplace_back(std::move(what), std::move(done)); }
+  void hurry(const std::shared_ptr<Fetch>&) override { ++hurried; }
   std::vector<std::pair<std::shared_ptr<Fetch>, Done>> all;
+  int hurried = 0;
 };
 
 struct Server final : ControlJobsOutput {

@@ -37,6 +37,12 @@ TEST_CASE("a copy is read once, and acknowledged when it is there") {
   SUBCASE("training is over: it is hurried") {
     server.jobs.on(order_of(5, 3, false));
     CHECK_FALSE(fetch.paced);
+    CHECK(server.fetches.hurried == 1);
+  }
+  SUBCASE("a newer one is ordered") {
+    server.jobs.on(order_of(9));
+    CHECK_FALSE(fetch.wanted);
+    CHECK(server.fetches.all[1].first->wanted);
   }
   SUBCASE("it is there") {
     store_part(server, 5, 3);
@@ -72,7 +78,7 @@ TEST_CASE("a view does not open before copies of rounds beyond its start have en
   Server server;
   store_part(server, 5, 0);
   server.jobs.on(order_of(5));
-  server.jobs.on(order_of(9));
+  server.jobs.on(order_of(9, 2));
   server.jobs.on(server.resume_message(3));
   CHECK(server.fetches.all[0].first->wanted);
   CHECK_FALSE(server.fetches.all[1].first->wanted);
@@ -80,7 +86,7 @@ TEST_CASE("a view does not open before copies of rounds beyond its start have en
   server.orders.loads[0].done(server.orders.loads[0].chunk());
   server.jobs.lane_opened(JobId(7), ViewId(3), {});
   CHECK(server.take<ShardReady>().empty());
-  store_part(server, 9, 3);  // it was just complete
+  store_part(server, 9, 2);  // it was just complete
   end(server, 1, {});
   CHECK(server.take<ShardReady>().empty());
   server.orders.carry_out();
@@ -160,6 +166,10 @@ TEST_CASE("a job that is removed takes what is read of it along") {
   server.jobs.on(order_of(5));
   server.jobs.forget(JobId(7));
   CHECK_FALSE(server.fetches.all[0].first->wanted);
+  store_part(server, 5, 3);  // it was just complete
+  end(server, 0, {});
+  server.orders.carry_out();
+  CHECK(server.store.jobs().empty());
 }
 
 }  // namespace tributary::control_jobs_test
