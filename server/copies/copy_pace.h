@@ -1,5 +1,5 @@
-// CopyPace: when a copy of a snapshot may take more of the network, so that training does not feel it: while training's
-// messages pause, or else so many bytes as are a small share of theirs. Pure: time and counts are arguments.
+// CopyPace: when a copy of a snapshot may take more of the network, so that training does not feel it: a small share of
+// the bytes of its messages, and all there is where nothing is trained. Pure: time and counts are arguments.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@ namespace tributary {
 
 class CopyPace {
  public:
-  static constexpr std::uint64_t kIdleNs = 5'000'000;        // training's messages pause
+  static constexpr std::uint64_t kIdleNs = 1'000'000'000;    // without a message of training's, nothing is trained
   static constexpr std::uint64_t kLookNs = 1'000'000'000;    // over which their rate is measured
-  static constexpr double kShare = 1.0 / 64.0;               // of it
+  static constexpr double kShare = 1.0 / 128.0;              // of it
   static constexpr double kLeastBytesPerS = 256.0 * 1024.0;  // whatever they are
   static constexpr double kMostDebtBytes = 64.0 * 1024.0 * 1024.0;
 

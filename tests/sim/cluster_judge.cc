@@ -59,7 +59,7 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
     if (stranger) {
       broken_("the job begins anew, and " + in_words("server", *stranger) + " has said that it has snapshots of it");
     }
-    if (open.resume) check_cut(open);
+    if (open.resume) check_cut(open.job, open.resume_round, "a view begins at ");
     if (newest_ && newest_->open.job != open.job && !restored_) {
       began_anew_ = true;  // nobody has anything of it, so there is nothing more to be judged
       if (open.resume || open.kept || !(losses_.any() || replaced_))
@@ -97,13 +97,13 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
 
 // Checks that a view begins with one cut: snapshots of one view, because a repeated round may give other bits. No copy is
 // of another one, either.
-void ClusterJudge::check_cut(const OpenJob& open) const {
+void ClusterJudge::check_cut(JobId job, Round round, const std::string& what) const {
   std::set<ViewId> views;
   for (const Disk& disk : disks_) {
-    for (const Disk::Snapshot* part : disk.parts(open.job, open.resume_round)) views.insert(part->view);
+    for (const Disk::Snapshot* part : disk.parts(job, round)) views.insert(part->view);
   }
   if (views.size() > 1) {
-    broken_("a view begins at " + in_words("round", open.resume_round.value) + " with parts of snapshots of " +
+    broken_(what + in_words("round", round.value) + " with parts of snapshots of " +
             in_words("view", views.begin()->value) + " and " + in_words("view", views.rbegin()->value));
   }
 }
@@ -273,6 +273,7 @@ void ClusterJudge::committed(Round round) {
   committed_ = round;
   any_commit_ = true;
   losses_.committed(round);
+  if (newest_) check_cut(newest_->open.job, round, "a snapshot is committed of ");
   ++outcome_.commits;
   if (gap_until_ && round >= *gap_until_) {
     ring_gap_ = false;

@@ -150,7 +150,7 @@ class ClusterJudge {
     return std::string(what) + " " + std::to_string(value);
   }
   View* view(JobId job, ViewId id);
-  void check_cut(const OpenJob& open) const;
+  void check_cut(JobId job, Round round, const std::string& what) const;
   void set_up(const OpenJob& open);
   void begin(View& view);
   void begin_clocks(View& view);

@@ -185,12 +185,6 @@ bool ClusterWorld::told(const ServerSim& coordinator, PeerId to, const ControlMe
 }
 
 void ClusterWorld::plant(ControlMessage& message) {
-  if (auto* hello = std::get_if<ServerHello>(&message); hello && mutation == Mutation::kForgottenJob) {
-    const std::vector<CoordinatorCore::JobStatus> known = servers_.front().process->coordinator()->jobs();
-    std::erase_if(hello->stored, [&](const StoredJob& stored) {
-      return std::ranges::none_of(known, [&](const auto& job) { return job.record.job == stored.job; });
-    });
-  }
   if (mutation == Mutation::kNone) return;
   const auto of = [this](const auto& m) -> JobWorld* {
     if constexpr (requires { m.job_json; }) return job_of(m.job_json);

@@ -18,7 +18,6 @@ enum class Mutation {
   kFailedDrop,        // a view opens on a server that could not drop what an earlier view has left
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
   kWritesAtAck,       // a worker writes over what a server was told, and has still to add
-  kForgottenJob,      // the coordinator takes no notice of what stores have of jobs that its registry does not know
   kNoCopies,          // a server keeps no copies of the coordinator's records
   // Inside the product's own code (tests/sim/plant.py):
   kUnsharedPrevious,   // encoded parameters of the round before are told without a share in their buffer
@@ -47,8 +46,6 @@ enum class Mutation {
   kForgottenRedo,      // a node does not push again what servers lack
   kSealedEarly,        // a checkpoint is finished when one server has written its part
   kCopyUnawaited,      // a snapshot is committed before its parts have copies
-  kOtherRoundsCopy,    // a copy of one round counts for another
-  kStaleCopy,          // a copy of a round that is made again stays
   kFailedCopy,         // a copy that cannot be had counts
   kOwnForCopy,         // a server takes its own part for the copy of another's
   kOwnPartsAlone,      // a view does not begin with copies
@@ -56,7 +53,6 @@ enum class Mutation {
   kDamagedPart,        // nor where its own part is damaged
   kUnsyncedCopy,       // a copy counts before it is on the disk
   kCopiesStay,         // snapshots that go leave their copies
-  kOldestRecord,       // a coordinator without a registry takes the oldest copies of its records
   kStatesOfAnother,    // a checkpoint from memory has what ranks kept with the last snapshot
   kOlderRecord,        // the record of a job that was restored does not take the place of the one before
   kNodeZeroOnly,       // all-reduce: the coordinator looks at node 0's checkpoints alone

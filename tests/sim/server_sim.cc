@@ -63,7 +63,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
             lane_says([event = std::move(event)](ControlJobs&) { event(); });
           }),
       fetches_(
-          *this, store_, world.scenario.disk_step_ns, world.mutation != Mutation::kUnsyncedCopy,
+          *this, store_, world.scenario.load_step_ns, world.mutation != Mutation::kUnsyncedCopy,
           [this](ShardIndex server) { return world_.readable_store(machine(), server); },
           [this](std::function<void()> event) { lane_says([event = std::move(event)](ControlJobs&) { event(); }); }),
       checkpoints_(*this, store_, world.checkpoints, ShardIndex(index), world.scenario.disk_step_ns,

@@ -136,7 +136,7 @@ TEST_CASE("what two stores hold is written, sealed, and loaded by three, value f
       ++seen;
       return {};
     };
-    const auto loaded = shard.store->load({JobId(99), "moved", round, moved.hash(), "adamw", 3}, each);
+    const auto loaded = shard.store->load({JobId(99), "moved", round, moved.hash(), "adamw", 3, ShardIndex(s)}, each);
     REQUIRE_MESSAGE(loaded, loaded.error().message);
     CHECK(seen == 3);
     shard.service.drop({JobId(99), {}});
