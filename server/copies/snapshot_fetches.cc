@@ -48,7 +48,7 @@ void SnapshotFetches::fill(const CopySnapshot& m, Done done) {
 }
 
 void SnapshotFetches::fetch(const CopySnapshot& m, Done done) {
-  // Of an older round nobody asks any more.
+  // Nobody asks any more for an older round.
   for (const auto& [other, it] : under_way_) {
     if (it.order.job == m.job && it.order.shard == m.shard && it.order.round < m.round && it.waits.empty()) {
       it.fetch->wanted = false;

@@ -176,7 +176,7 @@ TEST_CASE("a node that does not push again what servers lack is found") {
 // ---- What servers load ----
 
 TEST_CASE("a server that loads again what it has loaded for a view that never began is found") {
-  CHECK(finds(Mutation::kForgottenLoad, 572));
+  CHECK(finds(Mutation::kForgottenLoad, 110));
 }
 
 // ---- Inside the coordinator's, and the readers' ----
@@ -260,7 +260,7 @@ TEST_CASE("a job that is taken for the one with a shorter name is found") {
 }
 
 TEST_CASE("a server that lets go of what it keeps of another job is found") {
-  CHECK(finds(Mutation::kOthersKept, 62));
+  CHECK(finds(Mutation::kOthersKept, 323));
 }
 
 TEST_CASE("an id that two jobs get is found") {
@@ -295,7 +295,7 @@ TEST_CASE("a copy that counts before it is on the disk is found") {
 TEST_CASE("a view that does not begin with copies is found") {
   CHECK(finds(Mutation::kOwnPartsAlone, 224));
   CHECK(finds(Mutation::kNoFill, 224));
-  CHECK(finds(Mutation::kDamagedPart, 384));
+  CHECK(finds(Mutation::kDamagedPart, 694));
 }
 
 TEST_CASE("a reader that does not look at checksums is found") {
