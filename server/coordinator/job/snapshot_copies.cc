@@ -84,7 +84,7 @@ bool SnapshotCopies::on(std::uint16_t holder, const SnapshotCopied& m, std::uint
   if (m.ok) failing_.erase({holder, shard});
   const auto found = asked_.find({m.round, shard});
   if (found == asked_.end() || found->second.holder != holder) return false;
-  if (m.ok) {
+  if (m.ok || m.code == ErrorCode::kStopped) {  // it gave way to an order for a newer round: nothing is wrong
     asked_.erase(found);
     return false;
   }

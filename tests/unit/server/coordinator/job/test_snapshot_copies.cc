@@ -104,6 +104,26 @@ TEST_CASE("a job's last snapshot is committed when the next server has a copy of
   CHECK(cluster.phase() == "idle");
 }
 
+TEST_CASE("a copy that gave way to a newer one is no failure: the newer one is waited for") {
+  Copying cluster(2);
+  cluster.begin();
+  cluster.leave(0, LeaveKind::kStopped, 9);
+  cluster.all_done(9);
+  const auto order = cluster.only<CopySnapshot>(server_peer(1));
+  REQUIRE(order);
+  cluster.say(server_peer(0), answer(*cluster.only<CopySnapshot>(server_peer(0))));
+  SnapshotCopied gave_way = answer(*order, "nobody wants it any more");
+  gave_way.code = ErrorCode::kStopped;
+  cluster.say(server_peer(1), gave_way);
+  CHECK(cluster.count<SnapshotCommit>() == 0);
+  const auto fewer = [](const std::string& line) { return line.find("fewer copies") != std::string::npos; };
+  CHECK(std::ranges::none_of(cluster.warnings, fewer));
+  cluster.tick(cluster.now);
+  REQUIRE(cluster.to<CopySnapshot>(server_peer(1)).size() == 2);
+  cluster.say(server_peer(1), answer(*order));
+  CHECK(cluster.count<SnapshotCommit>() == 3);
+}
+
 TEST_CASE("a last snapshot whose part is lost with its server before it was copied is none") {
   Copying cluster;
   cluster.begin();
