@@ -176,9 +176,8 @@ void check_bind(Faults& f, const ServerConfig& c) {
   const std::optional<std::uint32_t> port = parse_port(port_text);
   f.check(port.value_or(0) != 0, "server.bind", forms);
   if (port && c.lanes > 0) {
-    f.check(*port + c.lanes <= 65535, "server.bind",
-            "lane i takes PORT + i, and the port for copies after the last of " + std::to_string(c.lanes) +
-                " lanes would be above 65535",
+    f.check(*port + c.lanes - 1 <= 65535, "server.bind",
+            "lane i takes PORT + i, and the last of " + std::to_string(c.lanes) + " lanes would be above 65535",
             "server.lanes");
   }
 }

@@ -121,9 +121,6 @@ struct CopiedChunk {
     field(m.keys, TRIB_WIRE(Keys), AtMost{kMaxChunkEntries, "the list of a chunk's entries"},
           AtMost{kMaxEntryKey, "the key of an entry"});
   }
-  void check() const {
-    if (chunks > kMaxChunks) throw Malformed{"a snapshot has more chunks than a layout"};
-  }
 };
 
 }  // namespace tributary

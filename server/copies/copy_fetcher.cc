@@ -61,7 +61,8 @@ Status check(Arrived& it, const Fetch& fetch, std::uint32_t place, const std::op
   if (!head.ok) return fail(head.code, head.message);
   const bool same = !info || (info->job_name == head.job_name && info->layout_hash == head.layout_hash &&
                               info->optimizer == head.optimizer && info->chunks == head.chunks);
-  if (!same || place >= head.chunks) return tl::unexpected(malformed(fetch, "chunks of several snapshots"));
+  if (!same || place >= head.chunks || head.chunks > kMaxChunks)
+    return tl::unexpected(malformed(fetch, "chunks of several snapshots"));
   it.chunk.chunk = head.chunk;
   for (std::size_t i = 0; i < it.values.size(); ++i) {
     const auto* text = reinterpret_cast<const char*>(head.keys[i].data());
