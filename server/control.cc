@@ -57,13 +57,10 @@ Control::~Control() {
   stop();
 }
 
-void Control::start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders, StoreOrders* records,
-                    CheckpointService* checkpoints, FetchOrders* fetches, CopyPort* copies) {
-  jobs_.start({lanes.begin(), lanes.end()}, {snapshotter, orders, records, fetches});
+void Control::start(std::vector<Lane*> lanes, const Parts& parts) {
+  parts_ = parts;
+  jobs_.start({lanes.begin(), lanes.end()}, {parts.snapshotter, parts.store, parts.records, parts.fetches});
   lanes_ = std::move(lanes);
-  snapshotter_ = snapshotter;
-  checkpoints_ = checkpoints;
-  copy_port_ = copies;
   link_->excuse_silence();
   thread_ = start_thread("control", logger_, [this] { run(); });
 }
@@ -142,7 +139,7 @@ void Control::on(const Diagnose& m) {
 }
 
 void Control::on(const ServerBook& m) {
-  if (copy_port_) copy_port_->admit(m);
+  if (parts_.copy_port) parts_.copy_port->admit(m);
 }
 
 ControlMessage Control::hello_message() {
@@ -158,7 +155,7 @@ ControlMessage Control::hello_message() {
   }
   if (store_) hello.exclusive = file_identity(config_.store_path);
   hello.key = key_;
-  if (copy_port_) hello.copy_endpoint = copy_port_->endpoint();
+  if (parts_.copy_port) hello.copy_endpoint = parts_.copy_port->endpoint();
   hello.plain = config_.security.payload == PayloadSecurity::kPlain;
   jobs_.describe(hello);
   return hello;
@@ -167,7 +164,7 @@ ControlMessage Control::hello_message() {
 Heartbeat Control::heartbeat_message() {
   Heartbeat beat;
   beat.progress = jobs_.progress();
-  if (checkpoints_) beat.moved = checkpoints_->moved() + snapshotter_->moved();
+  if (parts_.checkpoints) beat.moved = parts_.checkpoints->moved() + parts_.snapshotter->moved();
   for (const Lane* lane : lanes_) {
     beat.bytes_in += lane->counters().push_bytes.value();
     beat.bytes_out += lane->counters().answer_bytes.value();
@@ -235,7 +232,7 @@ void Control::lane_facts(LaneIndex lane, RoundFacts facts) {
 
 // On the lane's thread: the snapshotter drops chunks that are not expected any more.
 void Control::lane_captured(ChunkSnapshot snapshot) {
-  snapshotter_->captured(std::move(snapshot));
+  parts_.snapshotter->captured(std::move(snapshot));
 }
 
 void Control::snapshot_finished(const SnapshotDone& done) {

@@ -61,9 +61,18 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
 
-  // Starts the thread. lanes, and the other parts (null without a store), must outlive stop().
-  void start(std::vector<Lane*> lanes, Snapshotter* snapshotter, StoreOrders* orders, StoreOrders* records,
-             CheckpointService* checkpoints = nullptr, FetchOrders* fetches = nullptr, CopyPort* copies = nullptr);
+  // Parts of the server that it works with; all null without a store.
+  struct Parts {
+    Snapshotter* snapshotter = nullptr;
+    StoreOrders* store = nullptr;
+    StoreOrders* records = nullptr;
+    CheckpointService* checkpoints = nullptr;
+    // Null: other servers have no copies of this one's snapshots, nor this one of theirs.
+    FetchOrders* fetches = nullptr;
+    CopyPort* copy_port = nullptr;
+  };
+  // Starts the thread. lanes and parts must outlive stop().
+  void start(std::vector<Lane*> lanes, const Parts& parts);
   // Asks the coordinator to stop this server's jobs cleanly; drained() is true when that is done.
   void drain();
   bool drained() const { return drained_.load(std::memory_order_acquire); }
@@ -136,9 +145,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   AdmittedNodes admitted_;
   const PathRoots roots_;  // of checkpoints
   std::vector<Lane*> lanes_;
-  Snapshotter* snapshotter_ = nullptr;
-  CheckpointService* checkpoints_ = nullptr;
-  CopyPort* copy_port_ = nullptr;
+  Parts parts_;
   CommandQueue<std::function<void()>> events_;
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
 

@@ -11,7 +11,7 @@ void Control::order_checkpoint(const Order& order, Give give) {
   if constexpr (requires { order.target; }) {
     if (fits) fits = roots_.check(order.target);
   }
-  if (fits && !checkpoints_) fits = fail(ErrorCode::kStore, jobs_.no_store());
+  if (fits && !parts_.checkpoints) fits = fail(ErrorCode::kStore, jobs_.no_store());
   if (fits) return give();
   CheckpointDone refused;
   refused.operation = order.operation;
@@ -22,19 +22,19 @@ void Control::order_checkpoint(const Order& order, Give give) {
 }
 
 void Control::on(const WriteCheckpoint& m) {
-  order_checkpoint(m, [&] { m.from_memory() ? jobs_.on(m) : checkpoints_->write(m); });
+  order_checkpoint(m, [&] { m.from_memory() ? jobs_.on(m) : parts_.checkpoints->write(m); });
 }
 
 void Control::on(const SealCheckpoint& m) {
-  order_checkpoint(m, [&] { checkpoints_->seal(m); });
+  order_checkpoint(m, [&] { parts_.checkpoints->seal(m); });
 }
 
 void Control::on(const LoadCheckpoint& m) {
-  order_checkpoint(m, [&] { checkpoints_->load(m); });
+  order_checkpoint(m, [&] { parts_.checkpoints->load(m); });
 }
 
 void Control::on(const DropCheckpoint& m) {
-  if (!checkpoints_) return;
+  if (!parts_.checkpoints) return;
   jobs_.give_up(m);
   if (jobs_.contains(m.job)) {
     logger_->warn("job id {} is open; its state is not dropped", m.job.value);
@@ -44,7 +44,7 @@ void Control::on(const DropCheckpoint& m) {
   jobs_.forget(m.job);
   DropCheckpoint drop = m;
   if (!roots_.check(drop.directory)) drop.directory.clear();  // no file there is ours
-  checkpoints_->drop(drop);
+  parts_.checkpoints->drop(drop);
 }
 
 void Control::checkpoint_written(const WriteCheckpoint& order, const CheckpointDone& done) {

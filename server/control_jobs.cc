@@ -179,9 +179,11 @@ void ControlJobs::on(const WantRecord& m) {
 }
 
 bool ControlJobs::stored(JobId job, Round round) const {
-  return std::ranges::any_of(stored(), [&](const StoredJob& of) {
-    return of.job == job && of.own() && std::ranges::find(of.snapshots, round) != of.snapshots.end();
-  });
+  const auto goes = [&](const auto& dropping) {
+    const auto& [id, first, last] = dropping;
+    return id == job && round >= first && round <= last;
+  };
+  return store_ && store_->has(job, round, ShardIndex(config_.index)) && std::ranges::none_of(dropping_, goes);
 }
 
 void ControlJobs::lane_facts(LaneIndex lane, RoundFacts facts) {

@@ -97,8 +97,12 @@ Status Server::start_parts() {
     logger_->error("other servers cannot have copies of this one's snapshots, nor this one of theirs: {}",
                    readable.error().message);
   }
-  control_->start(lane_pointers, snapshotter_.get(), store_thread_.get(), record_thread_.get(), checkpoints_.get(),
-                  copy_fetcher_.get(), copy_port_.get());
+  control_->start(lane_pointers, {.snapshotter = snapshotter_.get(),
+                                  .store = store_thread_.get(),
+                                  .records = record_thread_.get(),
+                                  .checkpoints = checkpoints_.get(),
+                                  .fetches = copy_fetcher_.get(),
+                                  .copy_port = copy_port_.get()});
 
   if (!config_.admin.empty()) {
     ServerParts parts;

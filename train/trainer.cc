@@ -19,6 +19,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+constexpr milliseconds kHeldRound{10};  // at least, of a test that holds back the last round
+
 std::uint64_t ns_since(Clock::time_point begin) {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - begin).count());
 }
@@ -157,9 +159,10 @@ class Trainer {
       blocked_ns_ = 0;
       if (stop_signal_.requested()) {
         state = await_answers(StepState::kStopRequested);
-      } else if (held_back(pushed_.next())) {
+      } else if (pushed_.next() == last_ && held_back()) {
         state = hold_back();
       } else {
+        if (2 * pushed_.value > last_.value && held_back()) stop_signal_.sleep(kHeldRound);
         state = train_round(pushed_.next(), begin);
       }
     }
@@ -236,9 +239,7 @@ class Trainer {
     return state;
   }
 
-  bool held_back(Round round) const {
-    return round == last_ && !last_round_after_.empty() && !std::filesystem::exists(last_round_after_);
-  }
+  bool held_back() const { return !last_round_after_.empty() && !std::filesystem::exists(last_round_after_); }
   // Waits a moment in a state in which views end and stops are answered.
   Result<StepState> hold_back() {
     const Result<StepState> state = await_answers(StepState::kContinue);

@@ -23,7 +23,8 @@ struct TrainerOptions {
   Topology topology;
   // For measurements and tests.
   SlowMotionOptions slow_motion = {};
-  std::string last_round_after = {};  // a file: the last round waits until the file is there
+  // A file. Until the file is there, the last round waits, and the rounds of the second half are slow.
+  std::string last_round_after = {};
 };
 
 // Trains until the job's last round, or until it is asked to stop: by a signal, or by the job's coordinator. `test` is

@@ -35,11 +35,10 @@ inline constexpr std::size_t kMaxPathBytes = 4096;
 inline constexpr std::size_t kMaxJobJsonBytes = 1u << 20;
 inline constexpr std::size_t kMaxShapeDims = 64;
 inline constexpr std::size_t kMaxShards = 4096;
-inline constexpr std::size_t kMaxLaneEndpoints = 1024;  // of one server
-inline constexpr std::size_t kMaxJobs = 65536;          // stored on, or reported by, one server
-inline constexpr std::size_t kMaxStoredJobs =
-    4 * kMaxJobs;  // parts of jobs in a store, with copies of other servers' parts
-inline constexpr std::size_t kMaxStoredSnapshots = 65536;  // of one job on one server
+inline constexpr std::size_t kMaxLaneEndpoints = 1024;       // of one server
+inline constexpr std::size_t kMaxJobs = 65536;               // stored on, or reported by, one server
+inline constexpr std::size_t kMaxStoredJobs = 4 * kMaxJobs;  // with copies of other servers' parts
+inline constexpr std::size_t kMaxStoredSnapshots = 65536;    // of one job on one server
 
 // Bound of a text, of bytes or of a list; bounds after a list's are its elements'. what: begins the refusal's sentence.
 struct AtMost {

@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "common/daemon/background_thread.h"
+
 namespace tributary {
 namespace {
 
@@ -11,8 +13,12 @@ tl::unexpected<Error> stopped() {
 
 }  // namespace
 
-OrderThread::OrderThread(std::string name, std::size_t most, ThreadLog log)
-    : most_(most), thread_(start_thread(std::move(name), std::move(log), [this] { run(); })) {}
+OrderThread::OrderThread(std::string name, std::size_t most, ThreadLog log, Priority priority)
+    : most_(most), thread_(start_thread(name, log, [this, name, log, priority] {
+        const bool lowers = priority == Priority::kLow;
+        if (lowers && !become_background(name.c_str()) && log) log("cannot lower the priority of the thread " + name);
+        run();
+      })) {}
 
 OrderThread::~OrderThread() {
   stop();

@@ -23,8 +23,10 @@ class OrderThread {
   using Work = std::function<Status()>;
   using Done = std::function<void(const Status&)>;
 
-  // most: orders that wait.
-  OrderThread(std::string name, std::size_t most, ThreadLog log);
+  enum class Priority { kNormal, kLow };
+
+  // most: orders that wait. kLow: training waits for none of its work; the name then has at most 15 characters.
+  OrderThread(std::string name, std::size_t most, ThreadLog log, Priority priority = Priority::kNormal);
   ~OrderThread();  // stop()
   OrderThread(const OrderThread&) = delete;
   OrderThread& operator=(const OrderThread&) = delete;

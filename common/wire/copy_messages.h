@@ -1,4 +1,4 @@
-// Copies of snapshots on other servers (docs/snapshots.md, "Copies"). A server reads another one's snapshot through that
+// Copies of snapshots on other servers (docs/copies.md). A server reads another one's snapshot through that
 // one's port for copies, a chunk at a time; the coordinator says who reads what.
 #pragma once
 

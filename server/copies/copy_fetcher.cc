@@ -7,7 +7,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/printed.h"
-#include "common/daemon/background_thread.h"
 #include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
 #include "common/wire/zmq_util.h"
@@ -19,7 +18,6 @@ namespace {
 
 constexpr std::uint64_t kTurnNs = 1'000'000;  // between two looks whether a copy may go on
 constexpr long kAnswerPollMs = 100;
-constexpr double kBurstSeconds = 0.05;
 
 // A chunk as it came, and who holds its bytes.
 struct Arrived {
@@ -92,16 +90,9 @@ CopyFetcher::CopyFetcher(Store& store, Options options, Post post, Log log)
       post_(std::move(post)),
       log_(std::move(log)),
       context_(1),
-      disk_(options_.io_bytes_per_s,
-            static_cast<std::uint64_t>(static_cast<double>(options_.io_bytes_per_s) * kBurstSeconds)),
-      beside_("copies", kMaxOrders, log_),
-      awaited_("fills", kMaxOrders, log_) {
-  const auto begin = [this]() -> Status {
-    if (!become_background("copies")) log_("cannot lower the priority of the thread for copies");
-    return {};
-  };
-  (void)beside_.order(begin, [](const Status&) {});  // the first one is always taken
-}
+      disk_(TokenBucket::of_disk(options_.io_bytes_per_s)),
+      beside_("copies", kMaxOrders, log_, OrderThread::Priority::kLow),
+      awaited_("fills", kMaxOrders, log_) {}
 
 void CopyFetcher::stop() {
   beside_.stop();

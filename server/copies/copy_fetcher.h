@@ -1,5 +1,5 @@
 // CopyFetcher: reads parts of snapshots from other servers' ports for copies (copy_port.h) into this server's store. Two
-// threads of low priority: one for copies beside training, within CopyPace and the store's budget, and one for what
+// threads: one of low priority for copies beside training, within CopyPace and the store's budget, and one for what
 // somebody waits for.
 //
 //   WantChunk ---> the other server's CopyPort ---> CopiedChunk, values ---checked---> SnapshotWriter

@@ -1,4 +1,4 @@
-// CopyPort: the port at which other servers read this server's snapshots (docs/snapshots.md, "Copies"), a chunk at a time.
+// CopyPort: the port at which other servers read this server's snapshots (docs/copies.md), a chunk at a time.
 // A thread of its own with low priority answers them.
 //
 // In a cluster with keys, servers that the coordinator names are admitted, and no others. Thread rule: admit() and

@@ -16,14 +16,6 @@ std::string in_words(const CopySnapshot& m) {
 SnapshotFetches::SnapshotFetches(const Store* store, ShardIndex own, Logger logger, Send send, Ended ended)
     : store_(store), own_(own), logger_(std::move(logger)), send_(std::move(send)), ended_(std::move(ended)) {}
 
-bool SnapshotFetches::has(const CopySnapshot& m) const {
-  const ShardIndex copy_of = m.shard == own_ ? kNoShard : m.shard;
-  return std::ranges::any_of(store_->jobs(), [&](const StoredJob& stored) {
-    return stored.job == m.job && stored.copy_of == copy_of &&
-           std::ranges::find(stored.snapshots, m.round) != stored.snapshots.end();
-  });
-}
-
 void SnapshotFetches::reply(const CopySnapshot& m, const Status& status) const {
   SnapshotCopied done{m.job, m.round, m.shard, m.view, status.has_value()};
   if (!status) {
@@ -37,7 +29,7 @@ void SnapshotFetches::on(const CopySnapshot& m) {
   if (!store_ || !orders_) {
     return reply(m, fail(ErrorCode::kStore, "server " + std::to_string(own_.value) + " has no store for copies"));
   }
-  if (has(m)) return reply(m, {});
+  if (store_->has(m.job, m.round, m.shard)) return reply(m, {});
   fetch(m, {});
 }
 
@@ -101,10 +93,6 @@ std::uint64_t SnapshotFetches::bytes(JobId job) const {
     if (it.order.job == job) bytes += it.fetch->bytes.load(std::memory_order_relaxed);
   }
   return bytes;
-}
-
-bool SnapshotFetches::any(JobId job) const {
-  return std::ranges::any_of(under_way_, [&](const auto& entry) { return entry.second.order.job == job; });
 }
 
 }  // namespace tributary

@@ -1,4 +1,4 @@
-// SnapshotFetches: the parts of snapshots that this server reads from other servers (docs/snapshots.md, "Copies"): copies
+// SnapshotFetches: the parts of snapshots that this server reads from other servers (docs/copies.md): copies
 // that it keeps for them, and its own part where its store has lost that. Pure. A part of ControlJobs.
 //
 //   CopySnapshot  FetchOrders reads the part into the store -> SnapshotCopied
@@ -65,7 +65,6 @@ class SnapshotFetches {
   bool give_up(JobId job, Round first);
   bool ending(JobId job) const;          // something that was given up has not ended
   std::uint64_t bytes(JobId job) const;  // that were read for its fetches under way
-  bool any(JobId job) const;
 
  private:
   using Key = std::tuple<JobId, Round, ShardIndex>;
@@ -76,7 +75,6 @@ class SnapshotFetches {
   };
   void fetch(const CopySnapshot& m, Done done);
   void ended(const Key& key, const Status& status);
-  bool has(const CopySnapshot& m) const;
   void reply(const CopySnapshot& m, const Status& status) const;
 
   const Store* const store_;

@@ -8,7 +8,6 @@
 
 #include "common/base/clock.h"
 #include "common/base/printed.h"
-#include "common/daemon/background_thread.h"
 #include "common/files/durable_file.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "server/checkpoint/checkpoint_file.h"
@@ -23,8 +22,6 @@ namespace tributary {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr double kCheckpointBurstSeconds = 0.05;
 
 std::string without_suffix(const std::string& directory) {
   const std::string suffix = kPartialSuffix;
@@ -51,15 +48,8 @@ CheckpointService::CheckpointService(Store& store, Options options, Done done, L
       options_(std::move(options)),
       done_(std::move(done)),
       log_(std::move(log)),
-      bucket_(options_.io_bytes_per_s,
-              static_cast<std::uint64_t>(static_cast<double>(options_.io_bytes_per_s) * kCheckpointBurstSeconds)),
-      orders_("checkpoints", kMaxOrders, log_) {
-  const auto begin = [this]() -> Status {
-    if (!become_background("checkpoints")) log_("cannot lower the checkpoint thread's priority");
-    return {};
-  };
-  (void)orders_.order(begin, [](const Status&) {});  // the first one is always taken
-}
+      bucket_(TokenBucket::of_disk(options_.io_bytes_per_s)),
+      orders_("checkpoints", kMaxOrders, log_, OrderThread::Priority::kLow) {}
 
 void CheckpointService::write(const WriteCheckpoint& order) {
   Result<PinnedSnapshot> snapshot = store_.pin(order.job, order.round, options_.shard);

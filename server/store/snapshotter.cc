@@ -14,12 +14,6 @@
 #include "server/store/token_bucket.h"
 
 namespace tributary {
-namespace {
-
-// After a pause of the writer so much may go at once; small, so that the disk sees a steady stream.
-constexpr double kBurstSeconds = 0.05;
-
-}  // namespace
 
 Snapshotter::Snapshotter(Store& store, Options options, Done done, PartDone part_done, Log log)
     : store_(store),
@@ -137,8 +131,7 @@ Snapshotter::Active* Snapshotter::runnable() {
 
 void Snapshotter::run() {
   if (!become_background("snapshotter")) log_("cannot lower the snapshot thread's priority");
-  const auto burst = static_cast<std::uint64_t>(static_cast<double>(options_.io_bytes_per_s) * kBurstSeconds);
-  TokenBucket bucket(options_.io_bytes_per_s, burst);
+  TokenBucket bucket = TokenBucket::of_disk(options_.io_bytes_per_s);
 
   std::unique_lock lock(mutex_);
   while (true) {

@@ -125,6 +125,10 @@ class RocksStore final : public Store {
   Status open_db(Warn warn);
 
   std::vector<StoredJob> jobs() const override;
+  bool has(JobId job, Round round, ShardIndex shard) const override {
+    const std::lock_guard lock(mutex_);
+    return snapshots_.contains({job, shard, round});
+  }
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
   Status load(const SnapshotInfo& expected, const EachChunk& each) override;
   Result<PinnedSnapshot> pin(JobId job, Round round, ShardIndex shard) override;

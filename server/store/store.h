@@ -8,8 +8,8 @@
 // ranks' states are families as well (server/store/large_part_families.h). Every record has a format number and an
 // XXH3-64 checksum, checked on load.
 //
-// Thread rule: one thread at a time writes a snapshot; small records may be written from another thread. jobs() waits
-// for no disk.
+// Thread rule: one thread at a time writes a snapshot; small records may be written from another thread. jobs() and
+// has() wait for no disk.
 #pragma once
 
 #include <cstdint>
@@ -75,6 +75,7 @@ class Store : public JobRegistry {
 
   // Complete snapshots that are here, by job and shard.
   virtual std::vector<StoredJob> jobs() const = 0;
+  virtual bool has(JobId job, Round round, ShardIndex shard) const = 0;  // that part, complete
   virtual Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) = 0;
   virtual Status load(const SnapshotInfo& expected, const EachChunk& each) = 0;
   // kNotFound: it is not here.

@@ -11,6 +11,8 @@ class TokenBucket {
   // bytes_per_s: the rate, 0 for no limit. burst: bytes that may go at once after a pause.
   TokenBucket(std::uint64_t bytes_per_s, std::uint64_t burst)
       : rate_(static_cast<double>(bytes_per_s)), burst_(static_cast<double>(burst)), tokens_(burst_) {}
+  // For a disk: the burst is small, so that the disk sees a steady stream.
+  static TokenBucket of_disk(std::uint64_t bytes_per_s) { return {bytes_per_s, bytes_per_s / 20}; }
 
   // Takes `bytes` now, going into debt if need be, and returns the nanoseconds until the debt is paid: the caller waits
   // that long before it takes again. So a piece larger than the burst passes too, at the rate. now_ns must not go back.

@@ -80,6 +80,16 @@ inline void write_data_set(const std::string& folder) {
   }
 }
 
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+// All that a daemon has written to its log.
+inline std::string log_of(const Daemon& daemon) {
+  std::ifstream in(daemon.log_file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
 struct Job {
   std::string name = "e2e";
   std::string mode = "sync";
@@ -178,8 +188,8 @@ inline std::string last_round_file(const LocalCluster& cluster) {
   return cluster.options().base_dir + ".last-round";
 }
 
-// Starts them on the job. The last round waits for let_end(), so that a test in the middle of the job stays in the
-// middle, however fast the rounds are.
+// Starts them on the job. The last round waits for let_end(), and the rounds of the second half are slow until then: a
+// test in the middle of the job stays in the middle, and snapshots are in time, however fast the rounds are.
 inline void start_trainers(LocalCluster& cluster, const std::string& job_file,
                            const std::vector<std::string>& overrides = {}) {
   std::filesystem::remove(last_round_file(cluster));

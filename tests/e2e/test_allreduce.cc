@@ -8,10 +8,6 @@ namespace {
 
 constexpr std::uint64_t kRounds = 1200;  // some seconds: long enough to be disturbed in the middle
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::vector<std::string> mode(const std::string& algorithm) {
   return {"job.mode=\"allreduce\"", "allreduce.algorithm=\"" + algorithm + "\""};
 }
@@ -50,11 +46,6 @@ void wait_for_checkpoint(LocalCluster& cluster) {
     }
     return false;
   }));
-}
-
-std::string log_of(const Daemon& daemon) {
-  std::ifstream in(daemon.log_file);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
 TEST_CASE("hierarchical all-reduce over two nodes ends in the bits of the same job on servers, for two optimizers") {

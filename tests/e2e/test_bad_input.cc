@@ -22,10 +22,6 @@
 namespace tributary::e2e::bad_input_test {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::string start_error(const ClusterOptions& options) {
   const auto cluster = LocalCluster::start(options);
   REQUIRE_FALSE(cluster);

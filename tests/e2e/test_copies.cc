@@ -12,15 +12,6 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kRounds = 2000;
 const std::vector<std::string> kTwo = {"snapshot.copies=2"};  // all servers are on this machine
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string log_of(const Daemon& daemon) {
-  std::ifstream in(daemon.log_file);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 ClusterOptions servers_in(const TempDir& dir, std::uint32_t servers) {
   ClusterOptions options = two_by_two(dir);
   options.servers = servers;

@@ -4,10 +4,6 @@
 namespace tributary::e2e::doctor_test {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 struct Outcome {
   int status = -1;
   std::string text;  // standard output and error

@@ -14,10 +14,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::SmallDisk;
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::string all_of(const std::string& file, std::uint64_t from = 0) {
   std::ifstream in(file);
   in.seekg(static_cast<std::streamoff>(from));

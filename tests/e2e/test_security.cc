@@ -22,14 +22,6 @@
 namespace tributary::e2e::security_test {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-std::string log_of(const Daemon& daemon) {
-  return last_lines(daemon.log_file, 1000);
-}
-
 ClusterOptions secure_in(const TempDir& dir) {
   ClusterOptions options = two_by_two(dir);
   options.ranks_per_node = 1;

@@ -9,10 +9,6 @@
 namespace tributary::e2e::starting_test {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 // A small cluster whose parts are started one by one.
 class Parts {
  public:

@@ -6,10 +6,6 @@
 namespace tributary::e2e::why_test {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 std::string why(LocalCluster& cluster) {
   const nlohmann::json jobs = status_of(cluster.coordinator_daemon()).at("coordinator").at("jobs");
   return jobs.empty() ? "" : jobs.at(0).at("why_no_round").get<std::string>();

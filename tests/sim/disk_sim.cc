@@ -210,14 +210,19 @@ Result<std::unique_ptr<SnapshotWriter>> StoreSim::begin(const SnapshotInfo&) {
   return fail(ErrorCode::kInternal, "snapshots are written step by step here");
 }
 
-Result<PinnedSnapshot> StoreSim::pin(JobId job, Round round, ShardIndex shard) {
+const Disk::Snapshot* StoreSim::find(JobId job, Round round, ShardIndex shard) const {
   const auto found = std::ranges::find_if(disk_.snapshots, [&](const auto& entry) {
     return entry.second.recorded && entry.first.first == Disk::Key{job, shard, round};
   });
-  if (found == disk_.snapshots.end()) {
+  return found == disk_.snapshots.end() ? nullptr : &found->second;
+}
+
+Result<PinnedSnapshot> StoreSim::pin(JobId job, Round round, ShardIndex shard) {
+  const Disk::Snapshot* found = find(job, round, shard);
+  if (!found) {
     return fail(ErrorCode::kNotFound, "no snapshot of round " + std::to_string(round.value) + " (any more)");
   }
-  const auto snapshot = std::make_shared<const Disk::Snapshot>(found->second);
+  const auto snapshot = std::make_shared<const Disk::Snapshot>(*found);
   const auto one = [snapshot](std::size_t place, const PinnedSnapshot::Each& each) -> Status {
     const ChunkIndex chunk = snapshot->chunks.at(place);
     const auto piece = snapshot->pieces.find(chunk.value);
@@ -235,24 +240,17 @@ Result<PinnedSnapshot> StoreSim::pin(JobId job, Round round, ShardIndex shard) {
 }
 
 ViewId StoreSim::view_of(JobId job, Round round, ShardIndex shard) const {
-  for (const auto& [handle, snapshot] : disk_.snapshots) {
-    if (snapshot.recorded && handle.first == Disk::Key{job, shard, round}) return snapshot.view;
-  }
-  return {};
+  const Disk::Snapshot* found = find(job, round, shard);
+  return found ? found->view : ViewId();
 }
 
 Status StoreSim::load(const SnapshotInfo& expected, const EachChunk& each) {
-  const auto found = std::ranges::find_if(disk_.snapshots, [&](const auto& entry) {
-    return entry.second.recorded && entry.first.first == Disk::key_of(expected);
-  });
-  if (found == disk_.snapshots.end()) {
-    return fail(ErrorCode::kNotFound, "no snapshot of round " + std::to_string(expected.round.value));
-  }
-  const Disk::Snapshot& snapshot = found->second;
-  if (snapshot.info.layout_hash != expected.layout_hash || snapshot.info.chunks != expected.chunks) {
+  const Disk::Snapshot* found = find(expected.job, expected.round, expected.shard);
+  if (!found) return fail(ErrorCode::kNotFound, "no snapshot of round " + std::to_string(expected.round.value));
+  if (found->info.layout_hash != expected.layout_hash || found->info.chunks != expected.chunks) {
     return fail(ErrorCode::kStore, "the snapshot is of another model");
   }
-  return snapshot.read(each);
+  return found->read(each);
 }
 
 Status StoreSim::drop(JobId job, Round first, Round last) {

@@ -94,6 +94,7 @@ class StoreSim final : public Store {
   StoreSim(Disk& disk, ShardIndex own, bool sync_records, bool drops_fail = true, bool drops_copies = true);
 
   std::vector<StoredJob> jobs() const override;
+  bool has(JobId job, Round round, ShardIndex shard) const override { return find(job, round, shard) != nullptr; }
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override;
   Status load(const SnapshotInfo& expected, const EachChunk& each) override;
   Result<PinnedSnapshot> pin(JobId job, Round round, ShardIndex shard) override;
@@ -118,6 +119,8 @@ class StoreSim final : public Store {
   void discard(const Handle& handle);
 
  private:
+  const Disk::Snapshot* find(JobId job, Round round, ShardIndex shard) const;  // a complete one; null: none
+
   Disk& disk_;
   const ShardIndex own_;
   const bool sync_records_, drops_fail_, drops_copies_;

@@ -254,8 +254,8 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ("kFailedCopy", "  reply(it.order, status);\n", "  reply(it.order, BUG ? Status() : status);\n"),
         (
             "kOwnForCopy",
-            "  const ShardIndex copy_of = m.shard == own_ ?",
-            "  const ShardIndex copy_of = m.shard == own_ || BUG ?",
+            "store_->has(m.job, m.round, m.shard)",
+            "store_->has(m.job, m.round, BUG ? own_ : m.shard)",
         ),
     ],
     "client_core.cc": [

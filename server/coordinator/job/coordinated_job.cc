@@ -280,7 +280,8 @@ void CoordinatedJob::keep_copied(std::uint64_t now_ms) {
   copies_due_ms_ = now_ms + SnapshotCopies::kRepeatMs;
   if (!record().initialised || !ledger_.keeper.told()) return;
   const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
-  ledger_.copies.order(config().snapshot, newest, true, now_ms, true);
+  ledger_.copies.order(config().snapshot, newest, true, now_ms);
+  ledger_.copies.restore(newest, now_ms);
   if (!record().provisional || !ledger_.copies.settled(config().snapshot, newest)) return;
   ledger_.commit(record().committed, record().finished, now_ms);
 }

@@ -55,8 +55,9 @@ void JobLedger::commit(Round round, bool finished, std::uint64_t now_ms) {
 }
 
 bool JobLedger::copied(Round round, bool paced, std::uint64_t now_ms) {
-  copies.order(config().snapshot, snapshot(round), paced, now_ms);
-  return copies.settled(config().snapshot, snapshot(round));
+  const SnapshotCopies::Snapshot parts = snapshot(round);
+  copies.order(config().snapshot, parts, paced, now_ms);
+  return copies.settled(config().snapshot, parts);
 }
 
 void JobLedger::tell_commit(const JobMembers& members, std::uint64_t now_ms) const {

@@ -124,21 +124,18 @@ void RunningView::on(std::uint16_t server, const SnapshotDone& m, std::uint64_t 
 void RunningView::look_for_copies(std::uint64_t now_ms) {
   if (awaited_) return;
   const bool hurries = saves() || node_waits();
-  if (copying_) {
-    if (!ledger_.copied(*copying_, !hurries, now_ms)) {
-    } else if (waits(*copying_, now_ms)) {
-      awaited_.emplace(*copying_, now_ms);
-    } else {
-      commit(*copying_, now_ms);
-    }
-  }
+  if (copying_ && ledger_.copied(*copying_, !hurries, now_ms)) commit_with_state(*copying_, now_ms);
   const auto round = snapshots_.under_way();
   if (!round || to_checkpoint_ || awaited_) return;
   const bool copied = !copying_ && ledger_.copied(*round, !hurries, now_ms);
   if (!snapshots_.written(ledger_.shards())) return;
-  if (!copied) return copy_later(*round, now_ms);
-  if (!waits(*round, now_ms)) return commit(*round, now_ms);
-  awaited_.emplace(*round, now_ms);
+  copied ? commit_with_state(*round, now_ms) : copy_later(*round, now_ms);
+}
+
+// Now, or when what ranks keep of it is there.
+void RunningView::commit_with_state(Round round, std::uint64_t now_ms) {
+  if (!waits(round, now_ms)) return commit(round, now_ms);
+  awaited_.emplace(round, now_ms);
 }
 
 // All servers have written the snapshot under way, and its copies are not there.

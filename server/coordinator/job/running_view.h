@@ -74,6 +74,7 @@ class RunningView {
   bool waits(Round round, std::uint64_t now_ms);
   bool saves() const { return ledger_.context.checkpoints.awaits_snapshot(ledger_.config().name); }
   bool node_waits() const { return joins_after_ && ledger_.record().committed <= *joins_after_; }
+  void commit_with_state(Round round, std::uint64_t now_ms);
   void commit(Round round, std::uint64_t now_ms);
   void copy_later(Round round, std::uint64_t now_ms);
   void copied_next();

@@ -52,18 +52,20 @@ void SnapshotCopies::ask(const Snapshot& snapshot, std::uint16_t shard, std::uin
       CopySnapshot{snapshot.job, snapshot.round, ShardIndex(shard), context_.peers.entry(from), snapshot.view, paced});
 }
 
-void SnapshotCopies::order(const SnapshotConfig& config, const Snapshot& snapshot, bool paced, std::uint64_t now_ms,
-                           bool restores) {
-  const Peers& peers = context_.peers;
+void SnapshotCopies::order(const SnapshotConfig& config, const Snapshot& snapshot, bool paced, std::uint64_t now_ms) {
   for (const std::uint16_t shard : snapshot.shards) {
-    const ShardIndex copy = peers.holder_of_copy(shard, snapshot.job, snapshot.round);
-    if (readable(snapshot, shard)) {
-      const auto holder = holder_for(config, shard);
-      if (holder && copy == kNoShard) ask(snapshot, shard, *holder, shard, paced, now_ms);
-    } else if (const Peers::Server* owner = peers.alive(shard);
-               restores && copy != kNoShard && owner && !owner->hello.copy_endpoint.empty()) {
-      ask(snapshot, shard, shard, copy.value, paced, now_ms);
-    }
+    const auto holder = holder_for(config, shard);
+    if (!holder || !readable(snapshot, shard) || there(snapshot, shard)) continue;
+    ask(snapshot, shard, *holder, shard, paced, now_ms);
+  }
+}
+
+void SnapshotCopies::restore(const Snapshot& snapshot, std::uint64_t now_ms) {
+  for (const std::uint16_t shard : snapshot.shards) {
+    const Peers::Server* owner = context_.peers.alive(shard);
+    const ShardIndex copy = context_.peers.holder_of_copy(shard, snapshot.job, snapshot.round);
+    const bool can = owner && !owner->hello.copy_endpoint.empty() && copy != kNoShard;
+    if (can && !readable(snapshot, shard)) ask(snapshot, shard, shard, copy.value, true, now_ms);
   }
 }
 
@@ -111,20 +113,22 @@ std::uint32_t SnapshotCopies::count(const Snapshot& snapshot) const {
 
 std::string SnapshotCopies::missing(const SnapshotConfig& config, const Snapshot& snapshot) const {
   std::string why;
+  const auto say = [&](const std::string& what) { why += (why.empty() ? "" : "; ") + what; };
   for (const std::uint16_t shard : snapshot.shards) {
     const auto holder = holder_for(config, shard);
-    const bool wanted = holder || config.copies == 2;
-    if (!wanted || (there(snapshot, shard) && readable(snapshot, shard))) continue;
+    const bool wanted = holder || config.copies == 2, copy = there(snapshot, shard);
+    if (!wanted || (copy && readable(snapshot, shard))) continue;
     const auto failing = holder ? failing_.find({*holder, shard}) : failing_.end();
-    if (!why.empty()) why += "; ";
+    const std::string part =
+        "server " + std::to_string(shard) + "'s part of round " + std::to_string(snapshot.round.value);
     if (failing != failing_.end()) {
-      why += failing->second;
+      say(failing->second);
+    } else if (copy) {
+      say(part + " is on the disk of its copy alone");
+    } else if (holder) {
+      say(part + " is on its disk alone, until server " + std::to_string(*holder) + " has a copy");
     } else {
-      why += "server " + std::to_string(shard) + "'s part of round " + std::to_string(snapshot.round.value) +
-             (there(snapshot, shard) ? " is on the disk of its copy alone" : " is on its disk alone") +
-             (there(snapshot, shard) ? std::string()
-              : holder               ? ", until server " + std::to_string(*holder) + " has a copy"
-                                     : std::string(": no other server has a store"));
+      say(part + " is on its disk alone: no other server has a store");
     }
   }
   return why;

@@ -1,5 +1,5 @@
 // SnapshotCopies: which servers keep copies of the parts of a job's snapshots, and which copies are on their way
-// (docs/snapshots.md, "Copies"). The next server on another machine keeps the copy of a server's part. Pure. A part of
+// (docs/copies.md). The next server on another machine keeps the copy of a server's part. Pure. A part of
 // JobLedger.
 #pragma once
 
@@ -32,11 +32,11 @@ class SnapshotCopies {
   // config: the job's, which may differ from view to view.
   explicit SnapshotCopies(CoordinatorContext& context) : context_(context) {}
 
-  // Orders the copies that are missing of the parts that are there. paced: training goes on. restores: also the parts
-  // that servers have lost, where there is a copy.
-  void order(const SnapshotConfig& config, const Snapshot& snapshot, bool paced, std::uint64_t now_ms,
-             bool restores = false);
-  // Is each part copied, or its copy not to be had for now?
+  // Orders the copies that are missing of the parts that are there. paced: training goes on.
+  void order(const SnapshotConfig& config, const Snapshot& snapshot, bool paced, std::uint64_t now_ms);
+  // Orders the parts that servers have lost, where another one has a copy.
+  void restore(const Snapshot& snapshot, std::uint64_t now_ms);
+  // Has each part its copy, or can none be had?
   bool settled(const SnapshotConfig& config, const Snapshot& snapshot) const;
   // This round is committed: orders for older ones are void.
   void committed(Round round);

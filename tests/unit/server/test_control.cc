@@ -61,7 +61,7 @@ struct SmallServer {
           "store", *store, [this](std::function<void()> event) { control->post(std::move(event)); },
           [](const std::string&) {});
     }
-    control->start(pointers, snapshotter.get(), store_thread.get(), record_thread.get());
+    control->start(pointers, {snapshotter.get(), store_thread.get(), record_thread.get()});
   }
   ~SmallServer() {
     control->stop();

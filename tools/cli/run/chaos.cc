@@ -12,7 +12,7 @@ namespace {
 constexpr const char* kChaosFooter = R"(
 Trains the job on a cluster on this machine and kills servers and workers with SIGKILL at random moments, one or several at once, server 0 among them;
 each is started again at once. Then the job is stopped cleanly, and a calm run of as many rounds must end in the same parameters, to the bit.
-With --lose-disks some strikes kill one server and delete its store, once another server has a copy of all that is on it (docs/snapshots.md).
+With --lose-disks some strikes kill one server and delete its store, once another server has a copy of all that is on it (docs/copies.md).
 The job's own length does not matter. The seed decides who is killed and when; what they were doing at that moment it cannot decide.
 
 --json: {kills, lost_disks, strikes [{at_round, killed[], lost_disk, restarted_s, recovered_s, recomputed}], recovered_s {median, max}, rounds, digest, calm_digest, same}

@@ -14,8 +14,8 @@
 
 #include "common/base/printed.h"
 #include "common/config/config_toml.h"
-#include "common/daemon/http_client.h"
 #include "common/math/median.h"
+#include "tools/cli/run/job_watch.h"
 #include "tools/cli/run/run_summary.h"
 #include "tools/cli/run/strike_watch.h"
 #include "tools/cluster/progress_socket.h"
@@ -28,8 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kRunPoll{1};
 constexpr std::chrono::seconds kPatience{90};  // without any report of a rank, or a recovery
-constexpr std::chrono::milliseconds kStatusPatience{2000};
-constexpr std::uint64_t kRoundsBefore = 5;  // complete before the first kill
+constexpr std::uint64_t kRoundsBefore = 5;     // complete before the first kill
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -218,10 +217,7 @@ class Chaos {
 
   // Servers that have each part of the job's newest snapshot; 0: it has none, or nobody answers.
   static std::uint64_t copies(LocalCluster& cluster) {
-    const auto text = http_get(cluster.coordinator_daemon().admin, "/status", kStatusPatience);
-    const Json status = text ? Json::parse(*text, nullptr, false) : Json();
-    if (!status.is_object() || !status.contains("coordinator")) return 0;
-    const Json jobs = status.at("coordinator").value("jobs", Json::array());
+    const Json jobs = cluster_jobs(cluster);
     return jobs.empty() ? 0 : jobs.at(0).value("copies", std::uint64_t{0});
   }
 

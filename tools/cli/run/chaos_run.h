@@ -26,11 +26,11 @@ struct ChaosOptions {
   std::function<void(const std::string&)> tell;  // prints a line
 };
 
-// {job, seed, kills, lost_disks, strikes [{at_round (the newest complete one), killed[], lost_disk, restarted_s (from the kill until all
-// processes were ready again), recovered_s (from then until a rank that had attached again held a round completed
-// since, and had computed the next gradient from it), recomputed (reported complete rounds from before the strike that
-// are after the new view's beginning)}], recovered_s {median, max}, rounds, digest, calm_digest, same}. kTimeout: the
-// calm run stood still. kUnavailable: training did not continue, or a daemon could not be started again.
+// {job, seed, kills, lost_disks, strikes [{at_round (the newest complete one), killed[], lost_disk, restarted_s (from the
+// kill until all processes were ready again), recovered_s (from then until a rank that had attached again held a round
+// completed since, and had computed the next gradient from it), recomputed (reported complete rounds from before the
+// strike that are after the new view's beginning)}], recovered_s {median, max}, rounds, digest, calm_digest, same}.
+// kTimeout: the calm run stood still. kUnavailable: training did not continue, or a daemon could not be started again.
 Result<nlohmann::ordered_json> run_chaos(const ChaosOptions& options);
 
 }  // namespace tributary::cli

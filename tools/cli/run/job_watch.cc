@@ -23,22 +23,22 @@ Json status_of(Daemon& daemon) {
 
 }  // namespace
 
-JobWatch::JobWatch(LocalCluster& cluster) : cluster_(cluster) {
-  for (const Json& job : jobs())
-    before_[job.value("id", "")] = {job.value("view", 0ull), job.value("max_version", 0ull)};
-  asked_ = Clock::now();
-}
-
-Json JobWatch::jobs() {
-  const Json status = status_of(cluster_.coordinator_daemon());
+Json cluster_jobs(LocalCluster& cluster) {
+  const Json status = status_of(cluster.coordinator_daemon());
   if (!status.is_object() || !status.contains("coordinator")) return Json::array();
   return status.at("coordinator").value("jobs", Json::array());
+}
+
+JobWatch::JobWatch(LocalCluster& cluster) : cluster_(cluster) {
+  for (const Json& job : cluster_jobs(cluster_))
+    before_[job.value("id", "")] = {job.value("view", 0ull), job.value("max_version", 0ull)};
+  asked_ = Clock::now();
 }
 
 void JobWatch::ask(bool now) {
   if (!now && Clock::now() - asked_ < kPause) return;
   std::uint64_t rounds = 0;
-  for (const Json& job : jobs()) {
+  for (const Json& job : cluster_jobs(cluster_)) {
     const auto found = before_.find(job.value("id", ""));
     const Known before = found == before_.end() ? Known() : found->second;
     const auto version = job.value("max_version", std::uint64_t{0});

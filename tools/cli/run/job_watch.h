@@ -27,14 +27,15 @@ class JobWatch {
   struct Known {
     std::uint64_t view = 0, version = 0;
   };
-  nlohmann::ordered_json jobs();
-
   LocalCluster& cluster_;
   std::map<std::string, Known> before_;
   std::chrono::steady_clock::time_point asked_;
   std::uint64_t rounds_ = 0;
   nlohmann::ordered_json job_;
 };
+
+// The jobs in the coordinator's /status; empty if nobody answers.
+nlohmann::ordered_json cluster_jobs(LocalCluster& cluster);
 
 // Whether a trainer has attached to its worker and waits for others.
 bool somebody_waits(LocalCluster& cluster);

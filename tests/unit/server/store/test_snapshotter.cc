@@ -78,6 +78,7 @@ class FakeStore final : public Store {
   };
 
   std::vector<StoredJob> jobs() const override { return {}; }
+  bool has(JobId, Round, ShardIndex) const override { return false; }
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo& info) override {
     std::lock_guard lock(mutex_);
     if (fail_begin_) return fail(ErrorCode::kStore, "read-only file system");

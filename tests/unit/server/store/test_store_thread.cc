@@ -37,6 +37,7 @@ class OneSnapshot final : public Store {
     return {};
   }
   std::vector<StoredJob> jobs() const override { return {}; }
+  bool has(JobId, Round, ShardIndex) const override { return false; }
   Result<std::unique_ptr<SnapshotWriter>> begin(const SnapshotInfo&) override { return not_here(); }
   Result<PinnedSnapshot> pin(JobId, Round, ShardIndex) override { return not_here(); }
   Status drop_job(JobId) override { return not_here(); }

@@ -30,7 +30,23 @@ struct Copying : Cluster {
     options.tensors = {{"w", {6'000'000}}};  // all servers have chunks
     run(1, options);
   }
+  // Trains until a snapshot is named; all servers write their parts of it.
+  Round write_snapshot() {
+    sent.clear();
+    for (int i = 0; i < 20 && count<SnapshotAt>() == 0; ++i) {
+      now += 1000;
+      version += 50;
+      for (std::uint16_t server = 0; server < count_of; ++server) beat_server(server, version, version, true);
+      beat_worker(0);
+      tick(now);
+    }
+    const auto at = only<SnapshotAt>(server_peer(0));
+    REQUIRE(at);
+    all_done(at->round.value);
+    return at->round;
+  }
   const std::uint16_t count_of;
+  std::uint64_t version = 0;
 
  private:
   const std::vector<std::string> machines_;
@@ -161,22 +177,7 @@ TEST_CASE("an order for a copy is repeated until it is answered, and after a fai
 TEST_CASE("a snapshot of a running job is committed with its copies; a holder that failed is not waited for again") {
   Copying cluster(2);
   cluster.begin(with_snapshots(10, 0));
-  std::uint64_t version = 0;
-  const auto snapshot = [&] {
-    cluster.sent.clear();
-    for (int i = 0; i < 20 && cluster.count<SnapshotAt>() == 0; ++i) {
-      cluster.now += 1000;
-      version += 50;
-      for (std::uint16_t server = 0; server < 2; ++server) cluster.beat_server(server, version, version, true);
-      cluster.beat_worker(0);
-      cluster.tick(cluster.now);
-    }
-    const auto at = cluster.only<SnapshotAt>(server_peer(0));
-    REQUIRE(at);
-    cluster.all_done(at->round.value);
-    return at->round;
-  };
-  const Round first = snapshot();
+  const Round first = cluster.write_snapshot();
   CHECK(cluster.count<SnapshotCommit>() == 0);
   const auto to_one = cluster.only<CopySnapshot>(server_peer(1));
   const auto to_zero = cluster.only<CopySnapshot>(server_peer(0));
@@ -188,13 +189,13 @@ TEST_CASE("a snapshot of a running job is committed with its copies; a holder th
   cluster.say(server_peer(0), answer(*to_zero, "no room"));
   CHECK(cluster.count<SnapshotCommit>() == 3);
   CHECK(cluster.record().committed == first);
-  const Round second = snapshot();
+  const Round second = cluster.write_snapshot();
   CHECK(cluster.count<SnapshotCommit>() == 0);
   cluster.say(server_peer(1), answer(*cluster.only<CopySnapshot>(server_peer(1))));
   CHECK(cluster.record().committed == second);
   // It can again.
   cluster.say(server_peer(0), answer(*cluster.only<CopySnapshot>(server_peer(0))));
-  snapshot();
+  cluster.write_snapshot();
   cluster.say(server_peer(1), answer(*cluster.only<CopySnapshot>(server_peer(1))));
   CHECK(cluster.count<SnapshotCommit>() == 0);
 }
@@ -202,30 +203,15 @@ TEST_CASE("a snapshot of a running job is committed with its copies; a holder th
 TEST_CASE("the next snapshot does not wait for copies: the newest that is written stays beside the one being copied") {
   Copying cluster(2);
   cluster.begin(with_snapshots(10, 0));
-  std::uint64_t version = 0;
-  const auto write = [&] {
-    cluster.sent.clear();
-    for (int i = 0; i < 20 && cluster.count<SnapshotAt>() == 0; ++i) {
-      cluster.now += 1000;
-      version += 50;
-      for (std::uint16_t server = 0; server < 2; ++server) cluster.beat_server(server, version, version, true);
-      cluster.beat_worker(0);
-      cluster.tick(cluster.now);
-    }
-    const auto at = cluster.only<SnapshotAt>(server_peer(0));
-    REQUIRE(at);
-    cluster.all_done(at->round.value);
-    return at->round;
-  };
   const auto copy = [&](Round round) {
     for (std::uint16_t holder = 0; holder < 2; ++holder) {
       CopySnapshot order{cluster.open().job, round, ShardIndex(1 - holder), {}, cluster.open().view, true};
       cluster.say(server_peer(holder), answer(order));
     }
   };
-  const Round first = write(), second = write();
+  const Round first = cluster.write_snapshot(), second = cluster.write_snapshot();
   CHECK(cluster.count<SnapshotCommit>() == 0);
-  const Round third = write();  // the second one gives way to it
+  const Round third = cluster.write_snapshot();  // the second one gives way to it
   const auto superseded = cluster.only<SnapshotCommit>(server_peer(0));
   REQUIRE(superseded);
   CHECK(superseded->superseded == second);
@@ -248,13 +234,13 @@ TEST_CASE("the next snapshot does not wait for copies: the newest that is writte
     CHECK(cluster.record().provisional);
     cluster.all_ready();
     cluster.sent.clear();
-    cluster.pass(12'000, 1, {}, version);
+    cluster.pass(12'000, 1, {}, cluster.version);
     CHECK(cluster.count<SnapshotCommit>() == 0);
     CHECK(std::ranges::any_of(cluster.to<CopySnapshot>(server_peer(1)),
                               [&](const CopySnapshot& order) { return order.round == third; }));
     cluster.sent.clear();
     copy(third);
-    cluster.pass(11'000, 1, {}, version);
+    cluster.pass(11'000, 1, {}, cluster.version);
     CHECK_FALSE(cluster.record().provisional);
     CHECK(cluster.only<SnapshotCommit>(server_peer(1))->round == third);
   }
