@@ -25,7 +25,7 @@
 #include "common/base/result.h"
 #include "common/daemon/log.h"
 #include "common/wire/zmq_util.h"
-#include "session/futex.h"
+#include "session/shared/futex.h"
 #include "worker/allreduce/allreduce_lane.h"
 
 namespace tributary::bench {

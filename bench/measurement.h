@@ -11,7 +11,7 @@
 
 #include "common/base/command_line.h"
 #include "common/base/result.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 #include "tools/cluster/local_cluster.h"
 
 namespace tributary::bench {

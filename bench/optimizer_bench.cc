@@ -218,16 +218,13 @@ nlohmann::json measure(const OptimizerBenchOptions& options, const kernels::Opti
 
 Result<nlohmann::json> run_optimizer_bench(const OptimizerBenchOptions& options) {
   if (Status status = check(options); !status) return tl::unexpected(status.error());
-  kernels::OptimizerOptions defaults;
-  defaults.weight_decay = 0.01;
-  defaults.momentum = 0.9;
-  const std::unique_ptr<kernels::Optimizer> optimizer = kernels::make_optimizer(options.optimizer, defaults);
-  if (!optimizer) {
+  if (!kernels::optimizer_kind(options.optimizer)) {
     return fail(ErrorCode::kInvalidArgument,
                 "optimizer '" + options.optimizer + "' " + must_be_one_of(kernels::optimizer_names()));
   }
+  const auto values = kernels::options_of(options.optimizer, {{"weight_decay", 0.01}, {"momentum", 0.9}});
   try {
-    return measure(options, *optimizer);
+    return measure(options, *kernels::make_optimizer(options.optimizer, values));
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::kLimit,
                 "no memory for the arrays of " + std::to_string(options.elements) + " parameters; give fewer elements");

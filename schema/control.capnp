@@ -56,6 +56,8 @@ struct ControlMessage {
     snapshotCopied @46 :SnapshotCopied;
     wantChunk @47 :WantChunk;
     copiedChunk @48 :CopiedChunk;
+    copyParts @49 :CopyParts;
+    heldParts @50 :HeldParts;
   }
 }
 
@@ -91,6 +93,7 @@ struct ServerHello {  # server -> coordinator
   plain @12 :Bool;  # in a cluster with keys: its lanes do not encrypt, and take one-time tokens
   copies @13 :List(HeldRecord);  # of job records
   copyEndpoint @14 :Text;  # at which other servers read its snapshots; empty: it has no store
+  parts @15 :List(HeldParts);  # copies of large parts of what ranks keep
 }
 
 struct WorkerHello {  # worker -> coordinator
@@ -275,13 +278,13 @@ struct LargePart {
   low @2 :UInt64;
 }
 
-struct WantPart {  # worker <-> coordinator
+struct WantPart {  # worker or server <-> coordinator
   job @0 :UInt64;
   large @1 :LargePart;
   offset @2 :UInt64;
 }
 
-struct StatePart {  # worker <-> coordinator: the bytes at the offset
+struct StatePart {  # worker or server <-> coordinator: the bytes at the offset
   job @0 :UInt64;
   large @1 :LargePart;
   offset @2 :UInt64;
@@ -447,6 +450,19 @@ struct SnapshotCopied {  # server -> coordinator: the answer
   code @4 :UInt16;  # ErrorCode, if not ok
   message @5 :Text;
   view @6 :UInt32;
+}
+
+struct CopyParts {  # coordinator -> server: of the large parts of what ranks of this job keep, have copies of these alone
+  job @0 :UInt64;
+  parts @1 :List(LargePart);
+  number @2 :UInt32;  # of the order
+}
+
+struct HeldParts {  # server -> coordinator: the copies that it has
+  job @0 :UInt64;
+  parts @1 :List(LargePart);
+  coming @2 :Bool;  # it is fetching others, or is about to
+  number @3 :UInt32;  # of the last order that it has had
 }
 
 struct WantChunk {  # server -> server: of your snapshot of this round, the chunk at this place

@@ -13,6 +13,9 @@ ControlJobs::ControlJobs(ServerConfig config, Store* store, Logger logger, Contr
       logger_(logger),
       output_(output),
       copies_(store, config_.index == 0, logger_, [this](ControlMessage m) { output_.send(std::move(m)); }),
+      part_copies_(
+          store && config_.index != 0 ? &store->large_parts() : nullptr, logger_,
+          [this](ControlMessage m) { output_.send(std::move(m)); }, [this] { return output_.now_ms(); }),
       fetches_(
           store, ShardIndex(config_.index), logger_, [this](ControlMessage m) { output_.send(std::move(m)); },
           [this](JobId job, std::optional<Round> unwanted) {
@@ -29,11 +32,13 @@ void ControlJobs::start(std::vector<LaneCommands*> lanes, const Threads& threads
   snapshotter_ = threads.snapshots;
   orders_ = threads.store;
   copies_.start(threads.records);
+  part_copies_.start(threads.records);
   fetches_.start(threads.fetches);
 }
 
 void ControlJobs::forget(JobId job) {
   copies_.forget(job);
+  part_copies_.forget(job);
   fetches_.give_up(job, Round(0));
 }
 
@@ -45,6 +50,7 @@ void ControlJobs::describe(ServerHello& hello) {
   hello.store = store_ != nullptr;
   hello.stored = stored();
   hello.copies = copies_.held();
+  hello.parts = part_copies_.held();
   for (auto& [id, parked] : parked_) {
     if (parked.never_began()) continue;
     const bool pending = parked.parking != 0;
@@ -432,6 +438,7 @@ void ControlJobs::give_up_parked() {
 
 void ControlJobs::tick() {
   const std::uint64_t now = output_.now_ms();
+  part_copies_.tick();
   repeat_facts(now);
   if (trace_) {
     const Job* traced = find(trace_->order().job, trace_->order().view);

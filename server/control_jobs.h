@@ -10,6 +10,7 @@
 //   CopySnapshot    a part of a snapshot is read from another server into the store (server/copies/snapshot_fetches.h)
 //                   -> SnapshotCopied, when it is durable
 //   JobRecordCopy   a copy of the record is saved (server/record_copies.h): before a view opens, and older snapshots go
+//   CopyParts       large parts of what ranks keep are copied into the store (server/part_copies.h)
 //   RoundDecision   to the lanes; their facts of rounds went the other way
 //   TraceRounds     the lanes record those rounds -> TracePart, when they are over
 //   StopJob         finished, stopped: the lanes' final state becomes a snapshot -> SnapshotDone. (The state also
@@ -51,6 +52,7 @@
 #include "server/job_trace.h"
 #include "server/lane/lane_commands.h"
 #include "server/memory_formula.h"
+#include "server/part_copies.h"
 #include "server/record_copies.h"
 #include "server/store/snapshotter.h"
 #include "server/store/store.h"
@@ -130,11 +132,14 @@ class ControlJobs {
   void on(const CopySnapshot& m) { fetches_.on(m); }
   void on(const JobRecordCopy& m);
   void on(const WantRecord& m);
+  void on(const CopyParts& m) { part_copies_.on(m); }
+  void on(const WantPart& m) { part_copies_.on(m); }
+  void on(const StatePart& m) { part_copies_.on(m); }
   void on(const RoundDecision& m);
   void on(const TraceRounds& m);
   void on(const StopJob& m);
   void on(const WriteCheckpoint& m);  // REQUIRES: m.from_memory(), and there is a store
-  // The job is gone, and so is the copy of its record.
+  // The job is gone, and so are the copies of its record and of what its ranks keep.
   void forget(JobId job);
   // Gives up what is being written for that checkpoint, or of that job; its state stays in memory.
   void give_up(const DropCheckpoint& m);
@@ -273,6 +278,7 @@ class ControlJobs {
   std::map<JobId, Parked> parked_;
   std::map<JobId, NotSaved> not_saved_;
   RecordCopies copies_;
+  PartCopies part_copies_;
   SnapshotFetches fetches_;
   std::optional<JobTrace> trace_;
   std::multiset<std::tuple<JobId, ViewId, Round>> writing_;  // snapshots that were expected and have not ended

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "common/base/patience.h"
-#include "session/attach_socket.h"
 #include "session/session.h"
+#include "session/shared/attach_socket.h"
 #include "session/stop_question.h"
 
 namespace tributary {

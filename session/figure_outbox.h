@@ -8,7 +8,7 @@
 
 #include "common/base/result.h"
 #include "common/math/figures.h"
-#include "session/attach_socket.h"
+#include "session/shared/attach_socket.h"
 
 namespace tributary {
 

@@ -25,9 +25,9 @@
 // tensors do. But ready all tensors of a round before you wait for the first: a chunk, and on devices a group of as
 // many chunks as devices, may hold several. Every rank must call ready exactly once per tensor and round. Memory:
 // parameters(t) must not be read between ready(t) and wait(t) of the same round, gradient(t) must not be touched in
-// that time (session/attach_region.h says why). Thread rule: one thread at a time, except that ready() of different
+// that time (session/shared/attach_region.h says why). Thread rule: one thread at a time, except that ready() of different
 // tensors may be called from different threads, also while one waits for others. A session belongs to the process that
-// attached: forked children have no part in it (session/not_inherited.h), and the rank is gone when that process ends.
+// attached: forked children have no part in it (session/shared/not_inherited.h), and the rank is gone when that process ends.
 #pragma once
 
 #include <chrono>
@@ -47,23 +47,11 @@
 #include "common/wire/messages.h"
 #include "common/wire/value_answers.h"
 #include "session/attach_retries.h"
-#include "session/kept_state.h"
+#include "session/shared/kept_state.h"
+#include "session/shared/topology.h"
 #include "session/trainer_device.h"
 
 namespace tributary {
-
-// The variables of torchrun (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK), or those of `tributary run`,
-// which have TRIBUTARY_ in front and take precedence.
-struct Topology {
-  std::uint32_t rank = 0, world_size = 1, local_rank = 0, local_world_size = 1, node_rank = 0;
-  // Reads the variables; an empty one counts as not set. kTopology names the one that is missing or contradicts the
-  // others.
-  static Result<Topology> from_environment();
-  // kTopology if the numbers contradict each other.
-  Status validate() const;
-  // The variable that has the value of torchrun's variable `torchruns`: "TRIBUTARY_RANK" if that is set, else "RANK".
-  static std::string variable(const std::string& torchruns);
-};
 
 // State that outlives a session: memory of the worker daemon that its next process needs if it is killed
 // (worker/reduce/redo_ring.h). A trainer that gives the same handle to every attach of a job loses no round then.

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "session/rank_region.h"
+#include "session/shared/rank_region.h"
 
 namespace tributary {
 namespace {

@@ -1,4 +1,4 @@
-// SessionMemory: the memory that a session shares with the worker of its node (session/attach_region.h), mapped in this
+// SessionMemory: the memory that a session shares with the worker of its node (session/shared/attach_region.h), mapped in this
 // process: the parameters, this rank's gradients, the words with their progress, and the worker lanes' doorbells.
 // Owner: the session. Pointers into it end with it, except those to parameters that a caller holds.
 //
@@ -16,7 +16,7 @@
 #include "common/base/layout.h"
 #include "common/system/shared_memory.h"
 #include "common/wire/messages.h"
-#include "session/attach_region.h"
+#include "session/shared/attach_region.h"
 #include "session/trainer_device.h"
 
 namespace tributary {

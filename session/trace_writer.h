@@ -6,7 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
-#include "session/trace_window.h"
+#include "session/shared/trace_window.h"
 
 namespace tributary {
 

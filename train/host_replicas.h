@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 #include "train/aligned_floats.h"
 #include "train/mlp_shape.h"
 

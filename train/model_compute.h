@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/base/result.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 #include "train/aligned_floats.h"
 #include "train/dataset.h"
 #include "train/host_replicas.h"

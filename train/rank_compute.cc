@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/base/clock.h"
-#include "common/config/job_optimizer.h"
+#include "common/config/optimizer_config.h"
 #include "common/config/schedule.h"
 
 namespace tributary::train {

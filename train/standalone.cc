@@ -11,7 +11,7 @@
 #include "common/base/assert.h"
 #include "common/base/layout.h"
 #include "common/config/gate_rules.h"
-#include "common/config/job_optimizer.h"
+#include "common/config/optimizer_config.h"
 #include "common/config/schedule.h"
 #include "common/files/digest.h"
 #include "common/math/encoding.h"

@@ -21,7 +21,7 @@
 #include "common/daemon/accept_pause.h"
 #include "common/daemon/command_queue.h"
 #include "common/daemon/log.h"
-#include "session/attach_socket.h"
+#include "session/shared/attach_socket.h"
 #include "worker/control.h"
 #include "worker/node_jobs.h"
 #include "worker/peer_process.h"

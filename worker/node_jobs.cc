@@ -8,7 +8,7 @@
 #include "common/base/utf8.h"
 #include "common/config/job_json.h"
 #include "common/config/step_runs.h"
-#include "session/session.h"
+#include "session/shared/topology.h"
 
 namespace tributary {
 namespace {

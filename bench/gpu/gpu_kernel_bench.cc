@@ -17,10 +17,10 @@
 #include "bench/timing.h"
 #include "kernels/cast.h"
 #include "kernels/cuda_copy.h"
-#include "kernels/cuda_optimizer.h"
 #include "kernels/facts.h"
 #include "kernels/int8.h"
 #include "kernels/onebit.h"
+#include "kernels/step/cuda_optimizer.h"
 #include "kernels/topk.h"
 #include "kernels/tree_sum.h"
 
@@ -158,11 +158,9 @@ std::vector<Case> all_cases(const GpuKernelBenchOptions& options) {
   cases.push_back({"topk decode", 4 + 6 * sent, true, [](const Arrays& a, cudaStream_t s) {
                      cuda::topk_decode(a.counts, a.top_values, a.top_offsets, a.k, a.n, a.out, s);
                    }});
-  kernels::OptimizerOptions defaults;
-  defaults.weight_decay = 0.01;
-  defaults.momentum = 0.9;
   for (const kernels::OptimizerKind& kind : kernels::optimizer_kinds()) {
-    const std::shared_ptr<const kernels::Optimizer> optimizer = kernels::make_optimizer(kind.name, defaults);
+    const std::shared_ptr<const kernels::Optimizer> optimizer =
+        kernels::make_optimizer(kind.name, kernels::options_of(kind.name, {{"weight_decay", 0.01}, {"momentum", 0.9}}));
     // Sums of squares and momenta apart, so that no root of a negative number is taken.
     const std::size_t first_state = kind.name == "adagrad" ? 1 : 0;
     cases.push_back({"step of " + std::string(kind.name), 4.0 * (3 + 2 * optimizer->slots()), true,

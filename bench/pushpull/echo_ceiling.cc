@@ -16,7 +16,7 @@
 #include "common/config/json_text.h"
 #include "common/system/buffer_pool.h"
 #include "common/wire/zmq_util.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 
 namespace tributary::bench {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "common/base/ids.h"
 #include "common/config/choice.h"
+#include "common/config/optimizer_config.h"
 #include "common/system/private_folder.h"
-#include "kernels/optimizer.h"
 
 namespace tributary {
 
@@ -90,10 +90,6 @@ struct WorkerConfig {
   std::uint32_t stop_timeout_s = 30;
   SecurityConfig security;
   LogConfig log;
-};
-
-struct OptimizerConfig : kernels::OptimizerOptions {
-  std::string name = "sgd";  // kernels/optimizers.h has them all
 };
 
 // Each section of a job has, next to its members, the list of its keys, which readers and writers walk

@@ -41,8 +41,8 @@ const std::vector<Applicability>& optimizer_keys() {
       row->owners.push_back(owner);
     };
     for (const kernels::OptimizerKind& kind : kernels::optimizer_kinds()) {
-      for (const std::string_view key : kind.keys) {
-        if (!key.empty()) add(key, kind.name);
+      for (const kernels::OptionKey& key : kind.keys) {
+        if (!key.name.empty()) add(key.name, kind.name);
       }
       if (!kind.steps) continue;
       add("lr", kind.name);
@@ -200,43 +200,44 @@ void check_security(Faults& f, const SecurityConfig& c) {
   f.check(c.keys.empty() || !c.insecure, "security.insecure", "must be false where there are keys", "security.keys");
 }
 
+void check_option(Faults& f, const kernels::OptionKey& option, double value, const std::string& key) {
+  using Kind = kernels::OptionKey::Kind;
+  switch (option.kind) {
+    case Kind::kFlag:
+      return;
+    case Kind::kFraction:
+      return f.check(fraction(value), key, "must be in [0, 1]");
+    case Kind::kFractionBelowOne:
+      return f.check(fraction_below_one(value), key, "must be in [0, 1)");
+    case Kind::kPositive:
+      return f.check(positive(value), key, "must be a finite number above 0");
+    case Kind::kNotNegative:
+      return f.check(not_negative(value), key, "must be 0 or a finite number above 0");
+  }
+}
+
 // section: of the keys, and name_key of the optimizer's name: "optimizer" and "optimizer.name", or "local" and
 // "local.optimizer".
 void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, const std::string& section,
                      const std::string& name_key) {
-  const auto key = [&section](const char* name) { return section + "." + name; };
   f.one_of(o.name, kernels::optimizer_names(), name_key);
-  // A value that the optimizer has no use for is not judged; that it is given at all is another fault.
-  auto has = [&](const char* name) { return !inapplicable(job, key(name)); };
-  if (has("lr")) {
-    f.check(positive(o.lr), key("lr"), "must be a finite number above 0");
-    f.check(not_negative(o.weight_decay), key("weight_decay"), "must be 0 or a finite number above 0");
+  const kernels::OptimizerKind* kind = kernels::optimizer_kind(o.name);
+  // A value that the optimizer or the job has no use for is not judged; that it is given at all is another fault.
+  if (!kind || inapplicable(job, section + ".lr")) return;
+  std::vector<kernels::OptionKey> keys(kind->keys.begin(), kind->keys.end());
+  std::erase_if(keys, [](const kernels::OptionKey& key) { return key.name.empty(); });
+  const auto key = [&section](std::string_view name) { return section + "." + std::string(name); };
+  check_option(f, {"lr", 0.0, kernels::OptionKey::Kind::kPositive}, o.lr, key("lr"));
+  check_option(f, {"weight_decay"}, o.weight_decay, key("weight_decay"));
+  for (const kernels::OptionKey& k : keys) check_option(f, k, o[k.name], key(k.name));
+  if (kind->faults) {
+    for (const kernels::OptionFault& fault : kind->faults(o))
+      f.check(false, key(fault.key), std::string(fault.message), key(fault.other));
   }
-  if (has("momentum")) {
-    f.check(fraction_below_one(o.momentum), key("momentum"), "must be in [0, 1)");
-    f.check(fraction(o.dampening), key("dampening"), "must be in [0, 1]");
-    f.check(!o.nesterov || o.momentum != 0.0, key("nesterov"),
-            "needs momentum: set momentum (0.9 is usual) or nesterov = false", key("momentum"));
-    f.check(!o.nesterov || o.dampening == 0.0, key("nesterov"), "needs dampening = 0", key("dampening"));
-  }
-  if (has("beta1")) {
-    f.check(fraction_below_one(o.beta1), key("beta1"), "must be in [0, 1)");
-    f.check(fraction_below_one(o.beta2), key("beta2"), "must be in [0, 1)");
-  }
-  if (has("eps")) f.check(positive(o.eps), key("eps"), "must be a finite number above 0");
-  if (has("lr_decay")) {
-    f.check(not_negative(o.lr_decay), key("lr_decay"), "must be 0 or a finite number above 0");
-    f.check(not_negative(o.initial_accumulator), key("initial_accumulator"), "must be 0 or a finite number above 0");
-  }
-  for (const auto& [name, value] : {std::pair{"lr", o.lr},
-                                    {"weight_decay", o.weight_decay},
-                                    {"momentum", o.momentum},
-                                    {"beta1", o.beta1},
-                                    {"beta2", o.beta2},
-                                    {"eps", o.eps},
-                                    {"lr_decay", o.lr_decay},
-                                    {"initial_accumulator", o.initial_accumulator}}) {
-    if (has(name)) f.check_in_fp32(value, key(name));
+  f.check_in_fp32(o.lr, key("lr"));
+  f.check_in_fp32(o.weight_decay, key("weight_decay"));
+  for (const kernels::OptionKey& k : keys) {
+    if (k.kind != kernels::OptionKey::Kind::kFlag) f.check_in_fp32(o[k.name], key(k.name));
   }
 }
 
@@ -253,8 +254,12 @@ void check_group_keys(Faults& f, const JobConfig& job) {
     f.check(!first || first->formula() == mine->formula(), section + ".momentum",
             "must be above 0 in all groups or in none, and nesterov the same in all: their state has the same arrays",
             "optimizer.momentum");
-    f.check(!first || job.groups[i].initial_accumulator == o.initial_accumulator, section + ".initial_accumulator",
-            "must be that of all other groups", "optimizer.initial_accumulator");
+    if (!first) continue;
+    for (std::size_t k = 0; k < o.own.size(); ++k) {
+      const kernels::OptionKey& key = first->kind().keys[k];
+      f.check(!key.of_state || job.groups[i].own[k] == o.own[k], section + "." + std::string(key.name),
+              "must be that of all other groups", "optimizer." + std::string(key.name));
+    }
   }
 }
 
@@ -381,11 +386,6 @@ void check_gate(Faults& f, const JobConfig& c) {
 }
 
 }  // namespace
-
-OptimizerConfig default_optimizer(std::string_view name) {
-  const kernels::OptimizerKind* kind = kernels::optimizer_kind(name);
-  return {kind ? kind->defaults : kernels::OptimizerOptions{}, std::string(name)};
-}
 
 OptimizerConfig default_outer_optimizer(Mode mode, std::string_view name) {
   OptimizerConfig o = default_optimizer(name);

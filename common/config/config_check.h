@@ -34,8 +34,6 @@ std::vector<Fault> faults_of(const JobConfig& config);
 std::vector<Fault> faults_of(const ServerConfig& config);
 std::vector<Fault> faults_of(const WorkerConfig& config);
 
-// The defaults of one optimizer (they differ: see OptimizerConfig). An unknown name keeps the struct's own.
-OptimizerConfig default_optimizer(std::string_view name);
 // The defaults of [optimizer]: in mode local_sgd plain sgd averages the replicas (lr 1).
 OptimizerConfig default_outer_optimizer(Mode mode, std::string_view name);
 

@@ -38,17 +38,17 @@ void visit_job_fields(Config& c, Visitor&& visit) {
   keys_of("ssp", c.ssp);
   visit("optimizer", "name", c.optimizer.name);
   if constexpr (kReads) c.optimizer = default_outer_optimizer(c.mode, c.optimizer.name);
-  keys_of("optimizer", c.optimizer);
+  visit_options(c.optimizer.name, c.optimizer, section("optimizer"));
   if constexpr (kReads) c.groups.assign(visit.tables("groups"), c.optimizer);
   for (std::size_t i = 0; i < c.groups.size(); ++i) {
     const std::string section_name = group_section(i);
-    keys_of(section_name, c.groups[i]);
+    visit_options(c.optimizer.name, c.groups[i], section(section_name));
   }
   visit("local", "steps", c.local.steps);
   visit("local", "keep_state", c.local.keep_state);
   visit("local", "optimizer", c.local.optimizer.name);
   if constexpr (kReads) c.local.optimizer = default_optimizer(c.local.optimizer.name);
-  keys_of("local", c.local.optimizer);
+  visit_options(c.local.optimizer.name, c.local.optimizer, section("local"));
   keys_of("schedule", c.schedule);
   keys_of("gate", c.gate);
   keys_of("snapshot", c.snapshot);

@@ -1,6 +1,5 @@
 #include "common/config/job_plan.h"
 
-#include "common/config/job_optimizer.h"
 #include "common/config/schedule.h"
 
 namespace tributary {

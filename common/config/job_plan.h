@@ -12,7 +12,7 @@
 #include "common/base/model_ranks.h"
 #include "common/config/config.h"
 #include "common/math/encoding.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 
 namespace tributary {
 

@@ -11,7 +11,7 @@
 #include "common/base/printed.h"
 #include "common/base/version.h"
 #include "common/config/job_json.h"
-#include "common/config/job_optimizer.h"
+#include "common/config/optimizer_config.h"
 #include "common/config/step_runs.h"
 #include "common/files/durable_file.h"
 

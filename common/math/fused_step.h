@@ -6,7 +6,7 @@
 #include <span>
 
 #include "common/math/encoding.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 
 namespace tributary {
 

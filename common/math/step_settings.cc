@@ -23,8 +23,8 @@ kernels::OptimizerOptions StepSettings::over(const kernels::Optimizer& optimizer
   kernels::OptimizerOptions options = optimizer.options();
   if (said(lr)) options.lr = lr;
   if (said(weight_decay)) options.weight_decay = weight_decay;
-  const kernels::OptimizerOption its_momentum = optimizer.kind().momentum;
-  if (said(momentum) && its_momentum != nullptr) options.*its_momentum = momentum;
+  const std::size_t its_momentum = optimizer.kind().momentum;
+  if (said(momentum) && its_momentum != kernels::OptimizerKind::kNone) options.own[its_momentum] = momentum;
   return options;
 }
 
@@ -41,7 +41,8 @@ bool takes(const kernels::Optimizer& optimizer, const StepSettings& settings) {
   const kernels::OptimizerKind& kind = optimizer.kind();
   if (!settings.sound() || (said(settings.weight_decay) && !kind.steps)) return false;
   if (!said(settings.momentum)) return true;
-  return kind.momentum != nullptr && settings.momentum < 1.0 && optimizer.fits(settings.over(optimizer));
+  return kind.momentum != kernels::OptimizerKind::kNone && settings.momentum < 1.0 &&
+         optimizer.fits(settings.over(optimizer));
 }
 
 }  // namespace tributary

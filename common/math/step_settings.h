@@ -7,7 +7,7 @@
 #include <string>
 
 #include "common/base/message_fields.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 
 namespace tributary {
 

@@ -302,7 +302,7 @@ struct NodeRankState {
     RankState::fields(m.kept, field);
   }
 };
-// Worker <-> coordinator: requests the bytes of a large part at an offset (common/wire/part_fetch.h).
+// Worker or server <-> coordinator: requests the bytes of a large part at an offset (common/wire/part_fetch.h).
 struct WantPart {
   JobId job;
   LargePart large;
@@ -510,7 +510,7 @@ using ControlVariant =
                  DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
                  TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Diagnose, Diagnosed, WantPart, StatePart,
                  RankValues, PeerAddresses, JobRecordCopy, WantRecord, HeldRecord, ServerBook, CopySnapshot,
-                 SnapshotCopied, WantChunk, CopiedChunk>;
+                 SnapshotCopied, WantChunk, CopiedChunk, CopyParts, HeldParts>;
 
 // One control message. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for
 // all alternatives, which every file that has a message would compile.

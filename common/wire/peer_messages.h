@@ -59,6 +59,7 @@ struct ServerHello {
   bool plain = false;              // then: its lanes do not encrypt, and take one-time tokens
   std::vector<HeldRecord> copies;  // of job records
   std::string copy_endpoint;       // at which other servers read its snapshots; empty: it has no store
+  std::vector<HeldParts> parts;    // copies of large parts of what ranks keep
 
   static constexpr auto kWire = TRIB_WIRE(ServerHello);
   static void fields(auto& m, auto&& field) {
@@ -79,6 +80,7 @@ struct ServerHello {
     field(m.plain, TRIB_WIRE(Plain));
     field(m.copies, TRIB_WIRE(Copies), AtMost{kMaxJobs, "the list of copies of records"});
     field(m.copy_endpoint, TRIB_WIRE(CopyEndpoint), AtMost{kMaxNameBytes, "the server's endpoint for copies"});
+    field(m.parts, TRIB_WIRE(Parts), AtMost{kMaxJobs, "the list of jobs with copies of large parts"});
   }
   void check() const { must_be_finite(bandwidth, "the server's bandwidth"); }
 };

@@ -10,8 +10,8 @@
 
 #include "common/base/checksum.h"
 #include "common/config/job_json.h"
-#include "common/config/job_optimizer.h"
 #include "common/config/json_text.h"
+#include "common/config/optimizer_config.h"
 #include "kernels/cast.h"
 #include "server/checkpoint/checkpoint_convert.h"
 #include "server/checkpoint/checkpoint_directory.h"

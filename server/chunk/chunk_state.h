@@ -15,7 +15,7 @@
 #include "common/math/gate_decision.h"
 #include "common/system/buffer_pool.h"
 #include "common/wire/payload.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 
 namespace tributary {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "common/base/ids.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 
 namespace tributary {
 

@@ -95,6 +95,8 @@ void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
     CoordinatedJob* job = job_in_view(m.job, m.view);
     if (worker && job) job->on(*worker, m, now_ms);
   } else if constexpr (std::is_same_v<Message, WantPart>) {
+    if (const Peers::Server* server = peers.server_at(from))
+      return context_.parts.answer(server->hello.incarnation, m, now_ms);
     const Peers::Worker* worker = peers.worker_at(from);
     const CoordinatedJob* job = job_with(m.job);
     if (!worker) return;
@@ -104,6 +106,9 @@ void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
     context_.parts.answer(worker->hello.incarnation, m, now_ms);
   } else if constexpr (std::is_same_v<Message, StatePart>) {
     if (const Peers::Worker* worker = peers.worker_at(from)) context_.parts.take(worker->hello.incarnation, m, now_ms);
+    if (const Peers::Server* server = peers.server_at(from)) context_.parts.take(server->hello.incarnation, m, now_ms);
+  } else if constexpr (std::is_same_v<Message, HeldParts>) {
+    if (const Peers::Server* server = peers.server_at(from)) context_.parts.server_has(server->hello.incarnation, m);
   } else {
     context_.refuse(from, {ErrorCode::kMalformed, "this message is one that only the coordinator sends"});
   }
@@ -129,6 +134,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
     lose_server(m.shard.value, {LossKind::kRestarted, who + " came back as a new process"}, now_ms);
   const Peers::Met met = peers.meet(from, m, now_ms);
   context_.copies.meet(m.shard.value, m.copies);
+  context_.parts.server_here(m.incarnation, m.parts);
   if (!met.known) {
     context_.output.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
     if (!context_.copies.searching() || m.copies.empty()) report_strangers(m.shard.value, m);
@@ -241,7 +247,7 @@ void CoordinatorCore::answer_drains(std::uint64_t now_ms) {
   }
   const auto busy = [&](std::uint64_t incarnation) {
     const bool worker = context_.peers.worker(incarnation) != nullptr;
-    if (context_.parts.takes_from(incarnation)) return true;
+    if (context_.parts.needs(incarnation)) return true;
     return std::ranges::any_of(jobs_, [&](const auto& entry) {
       const CoordinatedJob& job = entry.second;
       // All servers have a part in a view, and in what is kept of it.
@@ -288,7 +294,9 @@ void CoordinatorCore::expel(const std::string& key, const std::string& reason, s
 void CoordinatorCore::lose_server(std::uint16_t index, const Loss& loss, std::uint64_t now_ms) {
   const std::string who = "server " + std::to_string(index);
   ++losses_.servers[static_cast<std::size_t>(loss.kind)];
+  const std::uint64_t incarnation = context_.peers.servers().at(index).hello.incarnation;
   context_.peers.lose_server(index);
+  context_.parts.server_lost(incarnation, now_ms);
   context_.copies.lose(index);
   context_.send_servers(context_.peers.book());
   context_.output.log("lost " + who + ": " + loss.why, LogLevel::kWarning);
@@ -342,7 +350,7 @@ bool CoordinatorCore::idle() const {
     const CoordinatedJob& job = entry.second;
     return job.needs_servers() || job.saves();
   };
-  return context_.removing.empty() && std::ranges::none_of(jobs_, busy);
+  return context_.removing.empty() && !context_.parts.copies() && std::ranges::none_of(jobs_, busy);
 }
 
 void CoordinatorCore::saved(JobId id, const Status& status, std::uint64_t now_ms) {

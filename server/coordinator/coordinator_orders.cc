@@ -286,7 +286,7 @@ void CoordinatorCore::removed(JobId id, const Status& status, std::uint64_t now_
     if (own) found->second.end_removal();
     return answer_drains(now_ms);
   }
-  context_.parts.keep_only(id, {});
+  context_.parts.forget(id);
   context_.peers.forget_job(id);
   context_.copies.forget(id);
   context_.send_servers(DropCheckpoint{id, {}});  // with their copies of the record

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "common/config/job_json.h"
 #include "server/coordinator/coordinator_core.h"
 
 namespace tributary {
@@ -82,8 +83,11 @@ void CoordinatorCore::search(std::uint64_t now_ms) {
     record.edition = std::max(record.edition + kEditionsApart, clock_ms);
     record.view = std::max(record.view.next(), ViewId(static_cast<std::uint32_t>(clock_ms / 1000)));
     // A copy may be older than the newest snapshot. Then the job asks for that, and does not begin anew.
+    // With on_state_lost = "rewind" a snapshot counts with what ranks kept alone, which no record has then.
     const auto newest = newest_committed(record);
-    if (newest && (!has_progress(record) || !context_.peers.stores(id, record.committed))) {
+    const auto config = job_from_json(record.job_json);
+    const bool rewinds = config && config->membership.on_state_lost == OnStateLost::kRewind;
+    if (newest && (has_progress(record) ? !context_.peers.stores(id, record.committed) : !rewinds)) {
       record.initialised = true;
       record.committed = *newest;
     }
@@ -105,6 +109,14 @@ void CoordinatorCore::not_adopted(const Error& error) {
 // To servers that were away, or whose copies were lost on their way; a few at a time.
 void CoordinatorCore::spread_copies(std::uint64_t now_ms) {
   if (context_.copies.searching()) return;
+  context_.parts.keep_known([&](JobId id) {
+    const auto has_copy = [&](const auto& entry) {
+      return std::ranges::find(entry.second.hello.copies, id, &HeldRecord::job) != entry.second.hello.copies.end();
+    };
+    return context_.checkpoints.restores(id) || context_.peers.stores(id) ||
+           std::ranges::any_of(context_.peers.servers(), has_copy) ||
+           std::ranges::any_of(jobs_, [&](const auto& entry) { return entry.second.knows(id); });
+  });
   std::map<std::uint16_t, std::size_t> sent;
   for (const auto& [name, job] : jobs_) {
     const JobRecord* record = job.copied_record();

@@ -26,8 +26,8 @@
 
 #include "common/config/choice.h"
 #include "common/system/shared_memory.h"
-#include "session/attach_region.h"
 #include "session/session.h"
+#include "session/shared/attach_region.h"
 
 namespace tributary::e2e {
 namespace {

@@ -176,7 +176,7 @@ class Soak {
     SessionOptions options;
     options.socket = cluster_.workers()[0].socket;
     options.job.name = job;
-    options.job.optimizer.name = "adamw";
+    options.job.optimizer = default_optimizer("adamw");
     options.job.optimizer.lr = 1e-3;
     options.job.snapshot = {.every_s = 0, .every_rounds = kSnapshotRounds};
     return options;

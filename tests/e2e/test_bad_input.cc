@@ -15,8 +15,8 @@
 #include <zmq.hpp>
 
 #include "common/wire/codec.h"
-#include "session/attach_socket.h"
 #include "session/session.h"
+#include "session/shared/attach_socket.h"
 #include "tests/e2e/e2e.h"
 
 namespace tributary::e2e::bad_input_test {

@@ -9,7 +9,7 @@ std::vector<Bytes> seeds() {
   JobConfig plain, other;
   plain.name = other.name = "mlp";
   other.mode = Mode::kSync;
-  other.optimizer.name = "adamw";
+  other.optimizer = default_optimizer("adamw");
   other.groups.resize(2);
   other.push = *parse_encoding("topk:0.01");
   return {bytes_of(to_canonical_json(plain)), bytes_of(to_canonical_json(other)), bytes_of(std::string_view("{}"))};

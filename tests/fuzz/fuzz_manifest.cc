@@ -26,7 +26,7 @@ Result<Manifest> read(std::string text) {
 std::vector<Bytes> seeds() {
   JobConfig job;
   job.name = "mlp";
-  job.optimizer.name = "adamw";
+  job.optimizer = default_optimizer("adamw");
   Manifest manifest;
   manifest.created = "2030-01-02T03:04:05Z";
   manifest.job_json = to_canonical_json(job);

@@ -3,7 +3,7 @@
 
 #include "common/wire/codec.h"
 #include "common/wire/local_link.h"
-#include "session/attach_socket.h"
+#include "session/shared/attach_socket.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/unit/common/wire/random_message.h"
 

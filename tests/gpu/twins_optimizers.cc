@@ -1,8 +1,8 @@
 // Optimizer steps.
 #include <memory>
 
-#include "kernels/cuda_optimizer.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/cuda_optimizer.h"
+#include "kernels/step/optimizer.h"
 #include "tests/gpu/kernel_twins.h"
 
 namespace tributary::twins {
@@ -19,26 +19,19 @@ struct Variant {
 std::vector<Variant> variants() {
   std::vector<Variant> all;
   for (double decay : {0.0, 0.01}) {
-    OptimizerOptions options;
-    options.weight_decay = decay;
-    all.push_back({"SGD", "sgd", options});
-    all.push_back({"Adam", "adam", options});
-    all.push_back({"AdamW", "adamw", options});
-    all.push_back({"Lion", "lion", options});
-    OptimizerOptions slow = options;
-    slow.beta1 = 0.3;
-    all.push_back({"Adam that moves more than half-way", "adam", slow});
-    OptimizerOptions momentum = options;
-    momentum.momentum = 0.9;
-    momentum.dampening = 0.1;
-    all.push_back({"SGD with momentum", "sgd", momentum});
-    momentum.dampening = 0.0;
-    momentum.nesterov = true;
-    all.push_back({"SGD with Nesterov's momentum", "sgd", momentum});
-    OptimizerOptions adagrad = options;
-    adagrad.lr_decay = 0.001;
-    adagrad.initial_accumulator = 0.1;
-    all.push_back({"Adagrad", "adagrad", adagrad});
+    const auto add = [&](const char* name, const char* optimizer,
+                         std::vector<std::pair<std::string_view, double>> values = {}) {
+      values.emplace_back("weight_decay", decay);
+      all.push_back({name, optimizer, options_of(optimizer, values)});
+    };
+    add("SGD", "sgd");
+    add("Adam", "adam");
+    add("AdamW", "adamw");
+    add("Lion", "lion");
+    add("Adam that moves more than half-way", "adam", {{"beta1", 0.3}});
+    add("SGD with momentum", "sgd", {{"momentum", 0.9}, {"dampening", 0.1}});
+    add("SGD with Nesterov's momentum", "sgd", {{"momentum", 0.9}, {"nesterov", 1.0}});
+    add("Adagrad", "adagrad", {{"lr_decay", 0.001}, {"initial_accumulator", 0.1}});
   }
   return all;
 }

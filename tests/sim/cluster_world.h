@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "common/daemon/log.h"
-#include "tests/sim/checkpoints_sim.h"
 #include "tests/sim/cluster_simulation.h"
-#include "tests/sim/disk_sim.h"
+#include "tests/sim/disk/checkpoints_sim.h"
+#include "tests/sim/disk/disk_sim.h"
 #include "tests/sim/job_world.h"
 #include "tests/sim/random.h"
 #include "tests/sim/server_sim.h"

@@ -39,7 +39,7 @@ JobConfig config_of(const ClusterScenario& scenario) {
   if (scenario.deadline) config.sync.deadline_ms = 100;
   config.optimizer = default_optimizer(scenario.optimizer);
   config.optimizer.lr = 0.05;
-  if (scenario.optimizer == "sgd") config.optimizer.momentum = 0.9;
+  if (scenario.optimizer == "sgd") config.optimizer["momentum"] = 0.9;
   if (scenario.says_settings) {
     config.groups.assign(1, config.optimizer);
     config.groups.front().weight_decay = 0.125;

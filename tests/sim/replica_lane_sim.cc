@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tests/sim/job_world.h"
-#include "tests/sim/reference.h"
+#include "tests/sim/judge/reference.h"
 #include "worker/allreduce/allreduce_lane.h"
 
 namespace tributary::sim {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/sim/replica_disk_sim.h"
+#include "tests/sim/disk/replica_disk_sim.h"
 #include "worker/allreduce/allreduce_lane.h"
 #include "worker/allreduce/replica_checkpoints.h"
 #include "worker/allreduce/replica_state.h"

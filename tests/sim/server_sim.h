@@ -16,11 +16,11 @@
 #include "server/control_jobs.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/lane/queued_lane.h"
-#include "tests/sim/checkpoints_sim.h"
-#include "tests/sim/disk_sim.h"
-#include "tests/sim/fetches_sim.h"
-#include "tests/sim/snapshots_sim.h"
-#include "tests/sim/store_orders_sim.h"
+#include "tests/sim/disk/checkpoints_sim.h"
+#include "tests/sim/disk/disk_sim.h"
+#include "tests/sim/disk/fetches_sim.h"
+#include "tests/sim/disk/snapshots_sim.h"
+#include "tests/sim/disk/store_orders_sim.h"
 #include "tests/sim/wires.h"
 
 namespace tributary::sim {

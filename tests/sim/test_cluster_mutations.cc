@@ -91,7 +91,7 @@ TEST_CASE("a node that has forgotten what it has not said is found") {
 
 TEST_CASE("a push that is made again with another number of samples is found") {
   CHECK(finds(Mutation::kOtherWeight, 22));
-  CHECK(finds(Mutation::kForgottenSettings, 37));
+  CHECK(finds(Mutation::kForgottenSettings, 76));
   CHECK(finds(Mutation::kForgottenCopies, 47));
 }
 
@@ -162,7 +162,7 @@ TEST_CASE("a lane that asks nobody to send again is found") {
 }
 
 TEST_CASE("a node that does not keep what was decided is found") {
-  CHECK(finds(Mutation::kForgottenDecision, 37));
+  CHECK(finds(Mutation::kForgottenDecision, 77));
 }
 
 TEST_CASE("a node that drops the residual that a server restored is found") {
@@ -186,7 +186,7 @@ TEST_CASE("a checkpoint that is finished too early is found") {
 }
 
 TEST_CASE("a restored job whose older record counts is found") {
-  CHECK(finds(Mutation::kOlderRecord, 1442));
+  CHECK(finds(Mutation::kOlderRecord, 1019));
 }
 
 TEST_CASE("an all-reduce job that begins anew because its checkpoints are gone is found") {

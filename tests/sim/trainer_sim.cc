@@ -8,7 +8,7 @@
 
 #include "tests/gradient_place.h"
 #include "tests/sim/cluster_world.h"
-#include "tests/sim/reference.h"
+#include "tests/sim/judge/reference.h"
 
 namespace tributary::sim {
 namespace {

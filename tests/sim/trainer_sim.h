@@ -13,7 +13,7 @@
 #include "common/system/file_descriptor.h"
 #include "common/wire/messages.h"
 #include "session/attach_retries.h"
-#include "session/kept_state.h"
+#include "session/shared/kept_state.h"
 #include "tests/sim/wires.h"
 #include "worker/node_jobs.h"
 

@@ -8,7 +8,7 @@
 
 #include "common/base/checksum.h"
 #include "common/files/durable_file.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 
 namespace tributary {
 namespace {

@@ -13,7 +13,7 @@
 #include "common/devices/cuda_error.h"
 #include "common/math/encoding_frames.h"
 #include "kernels/cast.h"
-#include "kernels/cuda_optimizer.h"
+#include "kernels/step/cuda_optimizer.h"
 #include "worker/device/nccl_collectives.h"
 #include "worker/device/nvtx.h"
 

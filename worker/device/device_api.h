@@ -21,7 +21,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 #include "worker/device/launch_gate.h"
 
 namespace tributary {

@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "common/wire/messages.h"
-#include "session/kept_state.h"
+#include "session/shared/kept_state.h"
 #include "worker/node/job.h"
 
 namespace tributary {

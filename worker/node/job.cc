@@ -4,8 +4,8 @@
 #include <new>
 
 #include "common/base/assert.h"
-#include "session/futex.h"
-#include "session/rank_region.h"
+#include "session/shared/futex.h"
+#include "session/shared/rank_region.h"
 #include "worker/reduce/host_reducer.h"
 
 namespace tributary {

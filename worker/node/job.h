@@ -18,7 +18,7 @@
 #include "common/config/job_plan.h"
 #include "common/system/shared_memory.h"
 #include "common/wire/messages.h"
-#include "session/attach_region.h"
+#include "session/shared/attach_region.h"
 #include "worker/device/allreduce_devices.h"
 #include "worker/device/device_reducer.h"
 #include "worker/node/kept_parameters.h"

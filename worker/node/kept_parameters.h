@@ -10,7 +10,7 @@
 
 #include "common/base/layout.h"
 #include "common/system/shared_memory.h"
-#include "session/attach_region.h"
+#include "session/shared/attach_region.h"
 #include "worker/node/memory_budget.h"
 
 namespace tributary {

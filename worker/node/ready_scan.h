@@ -1,5 +1,5 @@
 // ReadyScan: finds the tensors of a lane that its node's ranks have become ready with since the last scan. Looks at as
-// many words as ranks count and blocks (session/attach_region.h) have changed, not at all tensors of all ranks.
+// many words as ranks count and blocks (session/shared/attach_region.h) have changed, not at all tensors of all ranks.
 // Trainers may have written anything there: a count only shows where to look. Thread rule: the lane's.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
-#include "session/attach_region.h"
+#include "session/shared/attach_region.h"
 
 namespace tributary {
 

@@ -1,4 +1,4 @@
-"""Lion for PyTorch, with the formula that the servers have (``kernels/lion.h``)."""
+"""Lion for PyTorch, with the formula that the servers have (``kernels/step/lion.h``)."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ inline constexpr bool kOneOf = (std::is_same_v<M, Kinds> || ...);
 
 template <class M>
 constexpr bool said_by(Role role) {
-  if (kOneOf<M, Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Diagnosed>)
+  if (kOneOf<M, Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Diagnosed, WantPart,
+             StatePart>)
     return role != Role::kAdmin;
   if (kOneOf<M, ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone, JobRecordCopy, HeldRecord,
-             SnapshotCopied>)
+             SnapshotCopied, HeldParts>)
     return role == Role::kServer;
-  if (kOneOf<M, WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, WantPart, StatePart, RankValues>)
-    return role == Role::kWorker;
+  if (kOneOf<M, WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, RankValues>) return role == Role::kWorker;
   return false;  // only the coordinator sends it
 }
 

@@ -57,6 +57,18 @@ std::string Peers::name_of(std::uint64_t incarnation) const {
   return known ? known->hello.name : "unknown";
 }
 
+std::optional<PeerId> Peers::peer(std::uint64_t incarnation) const {
+  if (const Worker* known = worker(incarnation)) return known->peer;
+  const Server* server = const_cast<Peers*>(this)->server_with(incarnation);
+  return server ? std::optional(server->peer) : std::nullopt;
+}
+
+std::string Peers::daemon_in_words(std::uint64_t incarnation) const {
+  if (const Worker* known = worker(incarnation)) return "worker " + known->hello.name;
+  const Server* server = const_cast<Peers*>(this)->server_with(incarnation);
+  return server ? "server " + std::to_string(server->hello.shard.value) : "a daemon that is gone";
+}
+
 bool Peers::stays(std::uint16_t server) const {
   const Server* there = alive(server);
   return there && !there->leaves;

@@ -61,8 +61,11 @@ class Peers {
   Worker* worker_with(std::uint64_t incarnation);
   const Worker* worker(std::uint64_t incarnation) const;  // nullptr: it is not there
   std::string name_of(std::uint64_t worker) const;        // "unknown" if it is gone
-  bool stays(std::uint16_t server) const;                 // it is alive and not stopping
-  bool all_servers() const;                               // that there are to be
+  // Where a live worker or server is reached, by incarnation; none: it is not there.
+  std::optional<PeerId> peer(std::uint64_t incarnation) const;
+  std::string daemon_in_words(std::uint64_t incarnation) const;  // "worker n", "server 2", "a daemon that is gone"
+  bool stays(std::uint16_t server) const;                        // it is alive and not stopping
+  bool all_servers() const;                                      // that there are to be
   bool all_have_stores() const;
   std::vector<ShardSlots> slots() const;  // where chunks can go, by server
   // How other servers read this one's snapshots; without an endpoint: they cannot.

@@ -277,7 +277,9 @@ void CoordinatedJob::tick(std::uint64_t now_ms) {
 void CoordinatedJob::keep_copied(std::uint64_t now_ms) {
   const bool trains_or_rests = is<RunningView>() || between() != nullptr;
   if (servers() == 0 || restoring() || removing() || !trains_or_rests || now_ms < copies_due_ms_) return;
+  if (record().job.value == 0) return;
   copies_due_ms_ = now_ms + SnapshotCopies::kRepeatMs;
+  ledger_.copy_parts(now_ms);
   if (!record().initialised || !ledger_.keeper.told()) return;
   const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
   ledger_.copies.order(config().snapshot, newest, true, now_ms);

@@ -17,6 +17,7 @@ JobRecordKeeper::JobRecordKeeper(CoordinatorContext& context, const std::string&
     : context_(context), name_(name), record_(std::move(record)), older_(std::move(older)) {
   edition_ = record_.edition;
   began_ = record_.view_nodes;  // or it was given up: who cannot know drops what nodes have kept
+  if (record_.job.value != 0) context_.parts.named(record_.job, large_parts_of(record_.rank_states));
 }
 
 std::set<JobId> JobRecordKeeper::ids() const {
@@ -225,9 +226,15 @@ void JobRecordKeeper::part_is_there() {
 }
 
 bool JobRecordKeeper::fetch(Round round, std::uint64_t now_ms) {
+  LargeParts& parts = context_.parts;
   bool comes = false;
   for (const LargePart& large : rank_states_.large_parts(round)) {
-    comes |= !context_.parts.has(record_.job, large) && context_.parts.want(record_.job, large, now_ms);
+    comes |= !parts.has(record_.job, large) && parts.want(record_.job, large, now_ms);
+  }
+  if (round != record_.committed) return comes;
+  for (const LargePart& large : large_parts_of(record_.rank_states)) {  // that the store has lost, and a server has
+    const bool lost = !parts.has(record_.job, large) && parts.stored(record_.job, large);
+    comes |= lost && parts.want(record_.job, large, now_ms);
   }
   return comes;
 }
@@ -253,7 +260,8 @@ std::vector<std::byte> JobRecordKeeper::whole_state(const ViewStart& start) cons
 
 std::vector<std::byte> JobRecordKeeper::first_whole(Round round) const {
   const bool committed = record_.initialised && round == record_.committed;
-  return rank_states_.first_whole(committed ? &record_.rank_states : nullptr, round, there());
+  const auto stored = [this](const LargePart& large) { return context_.parts.stored(record_.job, large); };
+  return rank_states_.first_whole(committed ? &record_.rank_states : nullptr, round, stored);
 }
 
 void JobRecordKeeper::stop(const std::string& reason) {

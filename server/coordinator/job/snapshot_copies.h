@@ -44,6 +44,8 @@ class SnapshotCopies {
   bool lacks_copy(const SnapshotConfig& config, const Snapshot& snapshot, std::uint16_t shard) const {
     return holder_for(config, shard) && !there(snapshot, shard);
   }
+  // The server that is to keep copies of this shard's parts; none: no copy is wanted, or nobody can.
+  std::optional<std::uint16_t> holder_for(const SnapshotConfig& config, std::uint16_t shard) const;
   // A holder's answer. Returns whether it fails, and did not before.
   bool on(std::uint16_t holder, const SnapshotCopied& m, std::uint64_t now_ms);
   // On how many servers that are there each of its parts is, at least.
@@ -58,8 +60,6 @@ class SnapshotCopies {
     std::uint64_t due_ms = 0;  // when it is sent again
     bool failed = false;       // it cannot be had
   };
-  // The server that is to keep the copy; none: no copy is wanted, or nobody can.
-  std::optional<std::uint16_t> holder_for(const SnapshotConfig& config, std::uint16_t shard) const;
   bool there(const Snapshot& snapshot, std::uint16_t shard) const;  // the copy
   // Is the part itself there, where others can read it?
   bool readable(const Snapshot& snapshot, std::uint16_t shard) const;

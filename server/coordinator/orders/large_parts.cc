@@ -1,6 +1,7 @@
 #include "server/coordinator/orders/large_parts.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -17,9 +18,9 @@ bool LargeParts::has(JobId job, const LargePart& large) const {
 }
 
 bool LargeParts::to_be_had(JobId job, const LargePart& large) const {
-  if (has(job, large)) return true;
+  if (stored(job, large)) return true;
   const auto fetch = fetches_.find({job, large});
-  if (fetch != fetches_.end() && fetch->second.parts.ended()) return true;
+  if (fetch != fetches_.end() && fetch->second.parts->all_taken()) return true;
   const auto announced = announced_.find({job, large});
   return announced != announced_.end() &&
          std::ranges::any_of(announced->second.workers, [&](std::uint64_t w) { return peers_.worker(w) != nullptr; });
@@ -31,16 +32,43 @@ std::vector<JobId> LargeParts::jobs() const {
   return jobs;
 }
 
-bool LargeParts::takes_from(std::uint64_t worker) const {
+bool LargeParts::holds(std::uint64_t server, JobId job, const LargePart& large) const {
+  const auto held = held_.find(server);
+  if (held == held_.end()) return false;
+  const auto of_job = held->second.find(job);
+  return of_job != held->second.end() && of_job->second.contains(large);
+}
+
+std::vector<std::uint64_t> LargeParts::servers_with(const Key& key) const {
+  std::vector<std::uint64_t> servers;
+  if (failed_.contains(key)) return servers;
+  for (const auto& [server, jobs] : held_) {
+    if (holds(server, key.first, key.second)) servers.push_back(server);
+  }
+  return servers;
+}
+
+bool LargeParts::needs(std::uint64_t daemon) const {
   const auto announced_by = [&](const Key& key) {
     const auto announced = announced_.find(key);
     return announced != announced_.end() &&
-           std::ranges::find(announced->second.workers, worker) != announced->second.workers.end();
+           std::ranges::find(announced->second.workers, daemon) != announced->second.workers.end();
   };
   const auto lacks_some = [&](const auto& entry) {
-    return entry.second.worker == worker && !entry.second.parts.ended();
+    return entry.second.source == daemon && !entry.second.parts->all_taken();
   };
-  return std::ranges::any_of(fetches_, lacks_some) || std::ranges::any_of(queue_, announced_by);
+  const auto gets_copies = [&](const auto& entry) {
+    const auto& [job, copies] = entry;
+    if (copies.server != daemon || !peers_.peer(daemon) || !lacks_copies(job, copies)) return false;
+    const bool news = copies.asked != parts_for(daemon, job, copies);  // that it has yet to hear
+    return news || now_ms_ < copies.moved_ms + PartFetch::kPatienceMs;
+  };
+  return std::ranges::any_of(fetches_, lacks_some) || std::ranges::any_of(queue_, announced_by) ||
+         std::ranges::any_of(copies_, gets_copies);
+}
+
+bool LargeParts::copies() const {
+  return std::ranges::any_of(copies_, [&](const auto& entry) { return needs(entry.second.server); });
 }
 
 void LargeParts::restored(JobId job) {
@@ -55,8 +83,8 @@ std::string LargeParts::in_words(const Key& key) const {
          " keep (" + key.second.in_words() + ")";
 }
 
-void LargeParts::send(std::uint64_t worker, const ControlMessage& message) const {
-  if (const Peers::Worker* to = peers_.worker(worker)) output_.send(to->peer, message);
+void LargeParts::send(std::uint64_t daemon, const ControlMessage& message) const {
+  if (const auto to = peers_.peer(daemon)) output_.send(*to, message);
 }
 
 void LargeParts::announce(JobId job, const std::string& job_in_words, const LargePart& large, std::uint64_t worker) {
@@ -99,98 +127,86 @@ void LargeParts::begin_next(std::uint64_t now_ms) {
   }
 }
 
-void LargeParts::begin_fetch(const Key& key, std::uint64_t now_ms) {
-  const auto announced = announced_.find(key);
-  if (announced == announced_.end()) return;
-  std::vector<std::uint64_t>& workers = announced->second.workers;
-  std::erase_if(workers, [&](std::uint64_t worker) { return !peers_.worker(worker); });
-  if (workers.empty()) {
-    announced_.erase(announced);
-    return;
+void LargeParts::begin_fetch(const Key& key, std::uint64_t now_ms, std::uint64_t not_from) {
+  std::vector<std::uint64_t> sources;
+  if (const auto announced = announced_.find(key); announced != announced_.end()) {
+    std::vector<std::uint64_t>& workers = announced->second.workers;
+    std::erase_if(workers, [&](std::uint64_t worker) { return !peers_.worker(worker); });
+    sources = workers;
+    if (workers.empty()) announced_.erase(announced);
   }
-  const auto at = fetches_.emplace(key, Fetch{{key.first, key.second, now_ms}, workers.front(), ++fetched_, 0}).first;
-  order(
-      at, [store = store_, key] { return store->begin(key.first, key.second); }, false, now_ms);
+  std::ranges::copy(servers_with(key), std::back_inserter(sources));
+  std::erase(sources, not_from);
+  if (sources.empty()) return;
+  const std::uint64_t source = sources.front();
+  const auto ended = [this, key](StoredFetch::End end, const Status& status, std::uint64_t now) {
+    fetched(key, end, status, now);
+  };
+  const StoredFetch::Ports ports{[this](StoredFetch::Work work, StoredFetch::Worked worked) {
+                                   output_.on_disk(std::move(work), std::move(worked));
+                                 },
+                                 [this, source](const WantPart& want) { send(source, want); }, ended};
+  auto parts = std::make_unique<StoredFetch>(*store_, key.first, key.second, ports, now_ms);
+  fetches_.emplace(key, Fetch{std::move(parts), source}).first->second.parts->begin(now_ms);
 }
 
-void LargeParts::order(Fetches::iterator at, CoordinatorOutput::Work work, bool last, std::uint64_t now_ms) {
-  ++at->second.orders;
-  const Key key = at->first;
-  at->second.parts.comes(now_ms);
-  output_.on_disk(std::move(work),
-                  [this, key, last, number = at->second.number](const Status& done, std::uint64_t now) {
-                    const auto of = fetches_.find(key);
-                    if (of == fetches_.end() || of->second.number != number) return;  // it is over
-                    Fetch& fetch = of->second;
-                    --fetch.orders;
-                    fetch.parts.comes(now);  // the store's time is not its source's
-                    if (!done) {
-                      leave_out(key, done.error());
-                      return begin_next(now);
-                    }
-                    if (last) {
-                      complete_[key.first].insert(key.second);
-                      fetches_.erase(of);
-                      begin_next(now);
-                      return told_(key.first, now);
-                    }
-                    if (fetch.orders != 0) return;
-                    if (fetch.parts.ended()) return finish(of, now);
-                    for (const WantPart& want : fetch.parts.wants(now)) send(fetch.worker, want);
-                  });
+void LargeParts::fetched(const Key& key, StoredFetch::End end, const Status& status, std::uint64_t now_ms) {
+  const auto at = fetches_.find(key);
+  if (end == StoredFetch::End::kWrongChecksum) return lost(at, "what came has another checksum", now_ms);
+  if (end == StoredFetch::End::kStoreFailed) {
+    leave_out(key, status.error(), now_ms);
+    return begin_next(now_ms);
+  }
+  complete_[key.first].insert(key.second);
+  fetches_.erase(at);
+  begin_next(now_ms);
+  told_(key.first, now_ms);
 }
 
-void LargeParts::leave_out(const Key& key, const Error& error) {
+void LargeParts::leave_out(const Key& key, const Error& error, std::uint64_t now_ms) {
+  failed(key, now_ms);
   output_.log(in_words(key) + " is left out of snapshots: " + error.message, LogLevel::kError);
   fetches_.erase(key);
   announced_.erase(key);  // until a worker announces it again
 }
 
-void LargeParts::forget_source(const Key& key, std::uint64_t worker) {
+void LargeParts::forget_source(const Key& key, std::uint64_t source) {
   const auto announced = announced_.find(key);
-  if (announced != announced_.end()) std::erase(announced->second.workers, worker);
+  if (announced != announced_.end()) std::erase(announced->second.workers, source);
 }
 
 void LargeParts::lost(Fetches::iterator at, const std::string& why, std::uint64_t now_ms) {
   const Key key = at->first;
-  const std::uint64_t worker = at->second.worker;
+  const std::uint64_t source = at->second.source;
   const std::string what = in_words(key);
   fetches_.erase(at);
-  forget_source(key, worker);
-  begin_fetch(key, now_ms);
+  forget_source(key, source);
+  if (!peers_.worker(source)) failed(key, now_ms);
+  begin_fetch(key, now_ms, source);
   if (!fetches_.contains(key)) {
-    output_.log(what + " did not come from worker " + peers_.name_of(worker) + ", and nobody else has it: " + why,
+    output_.log(what + " did not come from " + peers_.daemon_in_words(source) + ", and nobody else has it: " + why,
                 LogLevel::kWarning);
   }
   begin_next(now_ms);
 }
 
-void LargeParts::take(std::uint64_t worker, const StatePart& m, std::uint64_t now_ms) {
+void LargeParts::take(std::uint64_t source, const StatePart& m, std::uint64_t now_ms) {
   const Key key{m.part.job, m.part.large};
   if (m.comes) return;  // a worker that waits for the part itself is no source
-  pass_on(worker, m);
+  pass_on(source, m);
   const auto at = fetches_.find(key);
-  if (at == fetches_.end() || at->second.worker != worker) return;  // of a fetch that is over
-  if (m.data.empty()) return lost(at, "its worker has it no more", now_ms);
-  if (!at->second.parts.take(m, now_ms)) return;
-  taken_ += m.data.size();
-  const auto add = [store = store_, key, offset = m.part.offset, data = m.data] {
-    return store->add(key.first, key.second, offset, data);
-  };
-  order(at, add, false, now_ms);
+  if (at == fetches_.end() || at->second.source != source) return;  // of a fetch that is over
+  if (m.data.empty()) return lost(at, "it has it no more", now_ms);
+  taken_ += at->second.parts->take(m, now_ms);
 }
 
-void LargeParts::finish(Fetches::iterator at, std::uint64_t now_ms) {
-  if (!at->second.parts.right()) return lost(at, "what came has another checksum", now_ms);
-  order(
-      at, [store = store_, key = at->first] { return store->finish(key.first, key.second); }, true, now_ms);
-}
-
-void LargeParts::answer(std::uint64_t worker, const WantPart& m, std::uint64_t now_ms) {
+void LargeParts::answer(std::uint64_t daemon, const WantPart& m, std::uint64_t now_ms) {
   const Key key{m.job, m.large};
+  if (const auto copies = copies_.find(m.job); copies != copies_.end() && copies->second.server == daemon)
+    copies->second.moved_ms = now_ms;
   if (has(m.job, m.large)) {
-    const std::tuple piece{worker, key, m.offset};
-    if (!reading_.insert(piece).second) return send(worker, StatePart{m, {}, true});
+    const std::tuple piece{daemon, key, m.offset};
+    if (!reading_.insert(piece).second) return send(daemon, StatePart{m, {}, true});
     const auto data = std::make_shared<std::vector<std::byte>>();
     const auto read = [store = store_, m, data]() -> Status {
       Result<std::vector<std::byte>> bytes = store->read(m.job, m.large, m.offset);
@@ -198,27 +214,29 @@ void LargeParts::answer(std::uint64_t worker, const WantPart& m, std::uint64_t n
       *data = std::move(*bytes);
       return {};
     };
-    return output_.on_disk(read, [this, key, piece, worker, m, data](const Status& done, std::uint64_t) {
+    return output_.on_disk(read, [this, key, piece, daemon, m, data](const Status& done, std::uint64_t) {
       reading_.erase(piece);
       if (!done && done.error().code == ErrorCode::kLimit) return;  // too much waits: the asker asks again
       if (!done && has(m.job, m.large)) {
         output_.log(in_words(key) + " cannot be read, and counts as lost: " + done.error().message, LogLevel::kError);
         complete_[m.job].erase(m.large);
       }
-      send(worker, StatePart{m, std::move(*data)});
+      send(daemon, StatePart{m, std::move(*data)});
     });
   }
-  if (!to_be_had(m.job, m.large)) return send(worker, StatePart{m, {}});
-  if (!store_) return ask_for_another(m, worker, now_ms);
+  if (!to_be_had(m.job, m.large)) return send(daemon, StatePart{m, {}});
+  if (!store_) return ask_for_another(m, daemon, now_ms);
   const bool comes = want(m.job, m.large, now_ms);
   if (!comes && to_be_had(m.job, m.large)) return;  // too many wait: the asker's patience is the bound
-  send(worker, StatePart{m, {}, comes});
+  send(daemon, StatePart{m, {}, comes});
 }
 
 // Workers that ask while it is under way wait for the same answer. The asker's patience bounds all of it.
 void LargeParts::ask_for_another(const WantPart& m, std::uint64_t asker, std::uint64_t now_ms) {
   const Key key{m.job, m.large};
-  const auto& workers = announced_.at(key).workers;
+  const auto announced = announced_.find(key);
+  if (announced == announced_.end()) return send(asker, StatePart{m, {}});
+  const auto& workers = announced->second.workers;
   const auto from = std::ranges::find_if(workers, [&](std::uint64_t w) { return w != asker && peers_.worker(w); });
   if (from == workers.end()) return send(asker, StatePart{m, {}});
   std::erase_if(passing_, [&](const auto& entry) { return now_ms > entry.second.since_ms + PartFetch::kPatienceMs; });
@@ -248,25 +266,31 @@ void LargeParts::pass_on(std::uint64_t worker, const StatePart& m) {
 
 void LargeParts::worker_lost(std::uint64_t worker, std::uint64_t now_ms) {
   for (auto& [key, announced] : announced_) std::erase(announced.workers, worker);
-  std::vector<Key> broken;
-  for (const auto& [key, fetch] : fetches_) {
-    if (fetch.worker == worker && !fetch.parts.ended()) broken.push_back(key);
-  }
-  for (const Key& key : broken) {
-    if (const auto at = fetches_.find(key); at != fetches_.end()) lost(at, "the worker is lost", now_ms);
-  }
+  source_lost(worker, "the worker is lost", now_ms);
   std::erase_if(announced_, [](const auto& entry) { return entry.second.workers.empty(); });
 }
 
+void LargeParts::server_lost(std::uint64_t server, std::uint64_t now_ms) {
+  held_.erase(server);
+  source_lost(server, "the server is lost", now_ms);
+}
+
+void LargeParts::source_lost(std::uint64_t source, const char* why, std::uint64_t now_ms) {
+  std::vector<Key> broken;
+  for (const auto& [key, fetch] : fetches_) {
+    if (fetch.source == source && !fetch.parts->all_taken()) broken.push_back(key);
+  }
+  for (const Key& key : broken) {
+    if (const auto at = fetches_.find(key); at != fetches_.end()) lost(at, why, now_ms);
+  }
+}
+
 void LargeParts::tick(std::uint64_t now_ms) {
+  now_ms_ = now_ms;
+  std::erase_if(failed_, [&](const auto& entry) { return now_ms >= entry.second; });
   std::vector<Key> silent;
   for (auto& [key, fetch] : fetches_) {
-    if (fetch.orders != 0) continue;  // the store's turn
-    if (fetch.parts.given_up(now_ms)) {
-      silent.push_back(key);
-      continue;
-    }
-    for (const WantPart& want : fetch.parts.wants(now_ms)) send(fetch.worker, want);
+    if (fetch.parts->tick(now_ms)) silent.push_back(key);
   }
   for (const Key& key : silent) {
     const auto at = fetches_.find(key);
@@ -274,9 +298,109 @@ void LargeParts::tick(std::uint64_t now_ms) {
     lost(at, "nothing of it came for " + std::to_string(PartFetch::kPatienceMs / 1000) + " s", now_ms);
   }
   begin_next(now_ms);
+  look_after_copies(now_ms);
+}
+
+// ---- Copies ----
+
+void LargeParts::named(JobId job, const std::set<LargePart>& parts) {
+  wanted_.try_emplace(job, parts);
+}
+
+void LargeParts::forget(JobId job) {
+  keep_only(job, {});
+  wanted_.erase(job);
+  copies_.erase(job);
+}
+
+void LargeParts::copy_to(JobId job, bool wanted, std::optional<std::uint64_t> server, std::uint64_t now_ms) {
+  if (!store_) return;
+  Copies& copies = copies_[job];
+  copies.wanted = wanted;
+  const std::uint64_t to = wanted ? server.value_or(0) : 0;
+  if (to == copies.server) return;
+  copies.server = to;
+  copies.asked.clear();
+  copies.moved_ms = copies.due_ms = now_ms;
+}
+
+void LargeParts::server_here(std::uint64_t server, const std::vector<HeldParts>& all) {
+  held_[server].clear();
+  for (const HeldParts& m : all) server_has(server, m);
+}
+
+void LargeParts::server_has(std::uint64_t server, const HeldParts& m) {
+  std::map<JobId, std::set<LargePart>>& held = held_[server];
+  if (held.size() >= kMaxJobs && !held.contains(m.job)) return;
+  held[m.job] = {m.parts.begin(), m.parts.end()};
+  if (m.parts.empty()) held.erase(m.job);
+  const auto copies = copies_.find(m.job);
+  if (copies == copies_.end() || copies->second.server != server) return;
+  const bool answers = m.number != 0 && m.number == copies->second.number;
+  if (answers && !m.coming && lacks_copies(m.job, copies->second)) copies->second.moved_ms = 0;  // nobody waits for it
+}
+
+void LargeParts::keep_known(const std::function<bool(JobId)>& known) const {
+  for (const auto& [server, jobs] : held_) {
+    const auto unknown = std::ranges::find_if(jobs, [&](const auto& entry) { return !known(entry.first); });
+    if (unknown != jobs.end()) send(server, CopyParts{unknown->first, {}});  // one at a time
+  }
+}
+
+std::set<LargePart> LargeParts::parts_for(std::uint64_t server, JobId job, const Copies& copies) const {
+  std::set<LargePart> parts;
+  const auto wanted = wanted_.find(job);
+  if (wanted == wanted_.end()) return parts;
+  const auto to_have = [&](const LargePart& large) {
+    if (server == copies.server) return has(job, large) || holds(server, job, large);
+    const bool safe = has(job, large) && (!copies.wanted || holds(copies.server, job, large));
+    return holds(server, job, large) && !safe;
+  };
+  for (const LargePart& large : wanted->second) {
+    if (parts.size() < kMaxParts && to_have(large)) parts.insert(large);
+  }
+  return parts;
+}
+
+bool LargeParts::lacks_copies(JobId job, const Copies& copies) const {
+  return !std::ranges::all_of(parts_for(copies.server, job, copies),
+                              [&](const LargePart& large) { return holds(copies.server, job, large); });
+}
+
+void LargeParts::look_after_copies(std::uint64_t now_ms) {
+  for (auto& [job, copies] : copies_) {
+    const auto wanted = wanted_.find(job);
+    if (wanted == wanted_.end()) continue;  // which parts its record names is not known yet
+    const auto order = [&](std::uint64_t server, const std::set<LargePart>& parts) {
+      send(server, CopyParts{job, {parts.begin(), parts.end()}, ++copies.number});
+    };
+    const auto has_all = [&](std::uint64_t server, const std::set<LargePart>& parts) {
+      const auto held = held_.find(server);
+      const bool none = held == held_.end() || !held->second.contains(job);
+      return none ? parts.empty() : held->second.at(job) == parts;
+    };
+    const bool due = now_ms >= copies.due_ms;
+    const std::set<LargePart> parts = parts_for(copies.server, job, copies);
+    if (copies.server != 0 && (copies.asked != parts || (due && !has_all(copies.server, parts)))) {
+      if (copies.asked != parts) copies.moved_ms = now_ms;
+      copies.asked = parts;
+      order(copies.server, parts);
+    }
+    if (!due) continue;
+    copies.due_ms = now_ms + kCopiesEveryMs;
+    for (const LargePart& large : wanted->second) {
+      if (!has(job, large) && !servers_with({job, large}).empty()) want(job, large, now_ms);
+    }
+    for (const auto& [server, jobs] : held_) {
+      if (server == copies.server || !jobs.contains(job)) continue;
+      const std::set<LargePart> stay = parts_for(server, job, copies);
+      if (!has_all(server, stay)) order(server, stay);
+    }
+  }
 }
 
 void LargeParts::keep_only(JobId job, const std::set<LargePart>& wanted) {
+  wanted_[job] = wanted;
   const auto goes = [&](const Key& key) { return key.first == job && !wanted.contains(key.second); };
   const auto entry_goes = [&](const auto& entry) { return goes(entry.first); };
   std::erase_if(announced_, entry_goes);

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 
 namespace tributary::optimizers_test {
 
@@ -76,18 +76,11 @@ struct Training {
   }
 };
 
-OptimizerOptions options_from(const nlohmann::json& json) {
-  OptimizerOptions o;
-  o.weight_decay = json.value("weight_decay", o.weight_decay);
-  o.momentum = json.value("momentum", o.momentum);
-  o.dampening = json.value("dampening", o.dampening);
-  o.nesterov = json.value("nesterov", o.nesterov);
-  o.beta1 = json.value("beta1", o.beta1);
-  o.beta2 = json.value("beta2", o.beta2);
-  o.eps = json.value("eps", o.eps);
-  o.lr_decay = json.value("lr_decay", o.lr_decay);
-  o.initial_accumulator = json.value("initial_accumulator", o.initial_accumulator);
-  return o;
+OptimizerOptions options_from(const std::string& optimizer, const nlohmann::json& json) {
+  std::vector<std::pair<std::string_view, double>> values = {{"weight_decay", 0.0}};
+  for (const auto& [key, value] : json.items())
+    values.emplace_back(key, value.is_boolean() ? (value.get<bool>() ? 1.0 : 0.0) : value.get<double>());
+  return options_of(optimizer, values);
 }
 
 TEST_CASE("every optimizer that PyTorch has follows it to 1e-6 over 100 steps") {
@@ -101,7 +94,7 @@ TEST_CASE("every optimizer that PyTorch has follows it to 1e-6 over 100 steps") 
   for (const nlohmann::json& c : golden["cases"]) {
     const std::string optimizer = c["optimizer"], name = c["name"];
     CAPTURE(name);
-    Training training(optimizer, options_from(c["options"]), initial_parameters(elements));
+    Training training(optimizer, options_from(optimizer, c["options"]), initial_parameters(elements));
     // An error counts relative to the largest value that the parameter has had so far: one that crosses zero keeps the
     // rounding errors of the additions that took it there, in PyTorch as here. Away from such crossings the plain
     // relative error must be as small: at least 95 of 100 values are.
@@ -144,10 +137,8 @@ TEST_CASE("Lion follows its paper's algorithm, computed in double precision, ove
   const std::vector<std::vector<float>> rows = gradients(kElements, kSteps);
   for (double weight_decay : {0.0, 0.25}) {
     // All exact in float, so that nothing but the operations can round.
-    OptimizerOptions options;
-    options.beta1 = 0.875;
-    options.beta2 = 0.984375;
-    options.weight_decay = weight_decay;
+    constexpr double kBeta1 = 0.875, kBeta2 = 0.984375;
+    const auto options = options_of("lion", {{"beta1", kBeta1}, {"beta2", kBeta2}, {"weight_decay", weight_decay}});
     constexpr double kLr = 0.00390625;
     Training training("lion", options, initial_parameters(kElements));
     std::vector<double> theta(training.params.begin(), training.params.end()), momentum(kElements, 0.0);
@@ -157,10 +148,10 @@ TEST_CASE("Lion follows its paper's algorithm, computed in double precision, ove
       for (std::size_t i = 0; i < kElements; ++i) {
         const double g = rows[t - 1][i];
         largest[i] = std::max(largest[i], std::fabs(theta[i]));
-        const double c = options.beta1 * momentum[i] + (1 - options.beta1) * g;
+        const double c = kBeta1 * momentum[i] + (1 - kBeta1) * g;
         const double update = c > 0 ? 1.0 : c < 0 ? -1.0 : 0.0;
         theta[i] -= kLr * (update + weight_decay * theta[i]);
-        momentum[i] = options.beta2 * momentum[i] + (1 - options.beta2) * g;
+        momentum[i] = kBeta2 * momentum[i] + (1 - kBeta2) * g;
         CAPTURE(t);
         CAPTURE(i);
         REQUIRE(std::fabs(training.params[i] - theta[i]) <= 1e-6 * largest[i]);
@@ -174,50 +165,59 @@ TEST_CASE("Lion follows its paper's algorithm, computed in double precision, ove
 using Element = std::vector<float>;  // parameter, then state
 void scalar_step(std::string_view name, const OptimizerOptions& o, std::uint64_t t, double lr, float g, Element& e) {
   float& p = e[0];
+  const auto value = [&](std::string_view key) { return o.own[optimizer_kind(name)->place(key)]; };
   if (name == "sgd") {
     if (o.weight_decay != 0) g = g + float(o.weight_decay) * p;
-    if (o.momentum != 0) {
-      e[1] = t == 1 ? g : float(o.momentum) * e[1] + float(1 - o.dampening) * g;
-      g = o.nesterov ? g + float(o.momentum) * e[1] : e[1];
+    if (value("momentum") != 0) {
+      e[1] = t == 1 ? g : float(value("momentum")) * e[1] + float(1 - value("dampening")) * g;
+      g = value("nesterov") != 0 ? g + float(value("momentum")) * e[1] : e[1];
     }
     p = p - float(lr) * g;
   } else if (name == "adagrad") {
     if (o.weight_decay != 0) g = g + float(o.weight_decay) * p;
     e[1] = e[1] + g * g;
-    p = p - float(lr / (1 + double(t - 1) * o.lr_decay)) * g / (std::sqrt(e[1]) + float(o.eps));
+    p = p - float(lr / (1 + double(t - 1) * value("lr_decay"))) * g / (std::sqrt(e[1]) + float(value("eps")));
   } else if (name == "lion") {
-    const float u = float(o.beta1) * e[1] + float(1 - o.beta1) * g;
+    const float u = float(value("beta1")) * e[1] + float(1 - value("beta1")) * g;
     p = p * float(1 - lr * o.weight_decay) - float(lr) * (u > 0 ? 1.0f : u < 0 ? -1.0f : 0.0f);
-    e[1] = float(o.beta2) * e[1] + float(1 - o.beta2) * g;
+    e[1] = float(value("beta2")) * e[1] + float(1 - value("beta2")) * g;
   } else {
     if (name == "adam" && o.weight_decay != 0) g = g + float(o.weight_decay) * p;
     if (name == "adamw") p = p * float(1 - lr * o.weight_decay);
-    const float weight = float(1 - o.beta1);
+    const float weight = float(1 - value("beta1"));
     e[1] = weight < 0.5f ? e[1] + weight * (g - e[1]) : g - (g - e[1]) * (1 - weight);
-    e[2] = float(o.beta2) * e[2] + float(1 - o.beta2) * g * g;
-    const double correction1 = 1 - std::pow(o.beta1, double(t)), correction2 = 1 - std::pow(o.beta2, double(t));
-    const float denominator = std::sqrt(e[2]) * float(1 / std::sqrt(correction2)) + float(o.eps);
+    e[2] = float(value("beta2")) * e[2] + float(1 - value("beta2")) * g * g;
+    const double correction1 = 1 - std::pow(value("beta1"), double(t)),
+                 correction2 = 1 - std::pow(value("beta2"), double(t));
+    const float denominator = std::sqrt(e[2]) * float(1 / std::sqrt(correction2)) + float(value("eps"));
     p = p - float(lr / correction1) * e[1] / denominator;
   }
 }
 
 std::vector<std::pair<std::string, OptimizerOptions>> variants() {
-  OptimizerOptions plain, decayed, nesterov, dampened, small_beta1;
-  decayed.weight_decay = 0.05;
-  nesterov.momentum = 0.9;
-  nesterov.nesterov = true;
-  nesterov.weight_decay = 0.01;
-  dampened.momentum = 0.8;
-  dampened.dampening = 0.25;
-  small_beta1.beta1 = 0.3;
-  small_beta1.weight_decay = 0.1;
-  OptimizerOptions accumulating = decayed;
-  accumulating.lr_decay = 0.1;
-  accumulating.initial_accumulator = 0.5;
-  return {{"sgd", plain},         {"sgd", decayed},   {"sgd", nesterov},         {"sgd", dampened},
-          {"adam", plain},        {"adam", decayed},  {"adam", small_beta1},     {"adamw", decayed},
-          {"adamw", small_beta1}, {"adagrad", plain}, {"adagrad", accumulating}, {"lion", plain},
-          {"lion", decayed}};
+  using Values = std::vector<std::pair<std::string_view, double>>;
+  const Values plain = {{"weight_decay", 0.0}}, decayed = {{"weight_decay", 0.05}};
+  const Values nesterov = {{"momentum", 0.9}, {"nesterov", 1.0}, {"weight_decay", 0.01}};
+  const Values dampened = {{"momentum", 0.8}, {"dampening", 0.25}};
+  const Values small_beta1 = {{"beta1", 0.3}, {"weight_decay", 0.1}};
+  const Values accumulating = {{"weight_decay", 0.05}, {"lr_decay", 0.1}, {"initial_accumulator", 0.5}};
+  std::vector<std::pair<std::string, OptimizerOptions>> all;
+  for (const auto& [name, values] : {std::pair{"sgd", plain},
+                                     {"sgd", decayed},
+                                     {"sgd", nesterov},
+                                     {"sgd", dampened},
+                                     {"adam", plain},
+                                     {"adam", decayed},
+                                     {"adam", small_beta1},
+                                     {"adamw", decayed},
+                                     {"adamw", small_beta1},
+                                     {"adagrad", plain},
+                                     {"adagrad", accumulating},
+                                     {"lion", plain},
+                                     {"lion", decayed}}) {
+    all.emplace_back(name, options_of(name, values));
+  }
+  return all;
 }
 
 TEST_CASE("the vectorised steps give the bits of the formulae taken one element at a time") {
@@ -313,17 +313,17 @@ TEST_CASE("grad_scale multiplies the gradient before anything else sees it") {
 }
 
 TEST_CASE("optimizers have the state that their formulae need") {
-  OptimizerOptions options;
+  const OptimizerOptions options;
   CHECK(make_optimizer("sgd", options)->slots() == 0);
   CHECK(make_optimizer("adam", options)->slots() == 2);
   CHECK(make_optimizer("adamw", options)->slots() == 2);
   CHECK(make_optimizer("adagrad", options)->slots() == 1);
   CHECK(make_optimizer("lion", options)->slots() == 1);
-  options.momentum = 0.9;
-  options.initial_accumulator = 0.25;
-  CHECK(make_optimizer("sgd", options)->slots() == 1);
-  CHECK(make_optimizer("sgd", options)->initial_state(0) == 0.0f);
-  CHECK(make_optimizer("adagrad", options)->initial_state(0) == 0.25f);
+  const auto with_momentum = make_optimizer("sgd", options_of("sgd", {{"momentum", 0.9}}));
+  CHECK(with_momentum->slots() == 1);
+  CHECK(with_momentum->initial_state(0) == 0.0f);
+  const OptimizerOptions accumulating = options_of("adagrad", {{"initial_accumulator", 0.25}, {"momentum", 0.5}});
+  CHECK(make_optimizer("adagrad", accumulating)->initial_state(0) == 0.25f);
   for (const char* name : {"sgd", "adam", "adamw", "adagrad", "lion"})
     CHECK(make_optimizer(name, options)->name() == name);
   for (const char* name : {"", "SGD", "adafactor", "adam "}) CHECK(make_optimizer(name, options) == nullptr);

@@ -15,7 +15,7 @@
 #include "common/config/job_json.h"
 #include "common/daemon/log.h"
 #include "server/control_jobs.h"
-#include "tests/sim/disk_sim.h"
+#include "tests/sim/disk/disk_sim.h"
 
 namespace tributary::control_jobs_test {
 

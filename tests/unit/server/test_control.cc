@@ -80,7 +80,7 @@ struct SmallServer {
 std::string job_text(const std::string& optimizer = "sgd") {
   JobConfig config;
   config.name = "mnist";
-  config.optimizer.name = optimizer;
+  config.optimizer = default_optimizer(optimizer);
   config.optimizer.lr = 0.5;
   return to_canonical_json(config);
 }

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "session/attach_socket.h"
+#include "session/shared/attach_socket.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::forked_children_test {

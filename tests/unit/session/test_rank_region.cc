@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
-#include "session/attach_region.h"
-#include "session/rank_region.h"
+#include "session/shared/attach_region.h"
+#include "session/shared/rank_region.h"
 
 namespace tributary {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "common/system/shared_memory.h"
-#include "session/futex.h"
+#include "session/shared/futex.h"
 
 namespace tributary::shared_memory_test {
 

@@ -7,7 +7,7 @@
 #include "common/config/schedule.h"
 #include "common/math/encoding.h"
 #include "common/math/fused_step.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 
 namespace tributary {
 
@@ -44,7 +44,8 @@ struct Session::Impl {
       if (what == StepState::kRestart) world.lose_what_is_not_in_the_snapshot();
       return what;
     }
-    const auto optimizer = kernels::make_optimizer("sgd", {.momentum = job.optimizer.momentum});
+    const auto optimizer =
+        kernels::make_optimizer("sgd", kernels::options_of("sgd", {{"momentum", job.optimizer["momentum"]}}));
     const auto scalars =
         optimizer->scalars(round.value, scheduled_lr(server_schedule(job), job.optimizer.lr, round.value));
     for (std::size_t t = 0; t < tensors.size(); ++t) {

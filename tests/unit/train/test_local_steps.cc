@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/config/config_check.h"
-#include "common/config/job_optimizer.h"
+#include "common/config/optimizer_config.h"
 #include "tests/unit/train/synthetic_images.h"
 #include "train/rank_compute.h"
 #include "train/standalone.h"
@@ -142,7 +142,7 @@ TEST_CASE("A replica moves by the steps that its optimizer takes by itself, with
       CAPTURE(keep);
       JobConfig job = small_job(5, name, lr);
       job.local.keep_state = keep;
-      if (job.local.optimizer.name == "sgd") job.local.optimizer.momentum = 0.9;
+      if (job.local.optimizer.name == "sgd") job.local.optimizer["momentum"] = 0.9;
       job.train.accumulation = 2;
       RankCompute compute = compute_for(job, 2);
       Memory memory(compute);
@@ -394,8 +394,8 @@ TEST_CASE("How replicas are grouped on nodes does not change a bit, and rounds a
     JobConfig job = small_job(5, "adamw", 0.01);
     job.local.keep_state = keep;
     job.optimizer.lr = 0.7;
-    job.optimizer.momentum = 0.9;
-    job.optimizer.nesterov = true;
+    job.optimizer["momentum"] = 0.9;
+    job.optimizer["nesterov"] = true;
     const RunSummary summary = train(job, 4);
     CHECK(summary.rounds == 8);
     CHECK(summary.last_round == 8);
@@ -418,8 +418,8 @@ TEST_CASE("Local steps learn, with plain averaging, with an outer momentum, and 
   job.train.epochs = 8;
   CHECK(train(job, 4, 1, &test).test->accuracy() > 0.95);
   job.optimizer.lr = 0.7;
-  job.optimizer.momentum = 0.9;
-  job.optimizer.nesterov = true;
+  job.optimizer["momentum"] = 0.9;
+  job.optimizer["nesterov"] = true;
   CHECK(train(job, 4, 1, &test).test->accuracy() > 0.95);
   job.push = EncodingId::kInt8;
   job.pull = EncodingId::kBf16;
@@ -428,7 +428,7 @@ TEST_CASE("Local steps learn, with plain averaging, with an outer momentum, and 
 
 TEST_CASE("An inner optimizer that nobody knows is refused") {
   JobConfig job = small_job(2);
-  job.local.optimizer.name = "sdg";
+  job.local.optimizer = default_optimizer("sdg");
   const auto refused = RankCompute::make(job, training_set(), 1);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().message.find("local.optimizer = \"sdg\"") != std::string::npos);

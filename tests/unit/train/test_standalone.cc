@@ -19,9 +19,9 @@ namespace {
 StandaloneOptions small_job() {
   StandaloneOptions options;
   options.job.name = "small";
-  options.job.optimizer.name = "sgd";
+  options.job.optimizer = default_optimizer("sgd");
   options.job.optimizer.lr = 0.1;
-  options.job.optimizer.momentum = 0.9;
+  options.job.optimizer["momentum"] = 0.9;
   options.job.train.hidden = {24};
   options.job.train.global_batch = 32;
   options.job.train.epochs = 2;
@@ -53,8 +53,7 @@ TEST_CASE("How ranks are grouped on nodes does not change a bit while pushes are
   for (const char* optimizer : {"sgd", "adamw"}) {
     CAPTURE(optimizer);
     StandaloneOptions options = small_job();
-    options.job.optimizer.name = optimizer;
-    options.job.optimizer.lr = 0.01;
+    options.job.optimizer = {kernels::options_of(optimizer, {{"lr", 0.01}, {"momentum", 0.9}}), optimizer};
     const std::string digest = train(options, training_set()).digest;
     for (const std::uint32_t nodes : {2u, 4u}) {
       options.nodes = nodes;
@@ -98,8 +97,7 @@ TEST_CASE("Training learns, with every optimizer, encoding and accumulation") {
   for (const auto& [name, lr] : optimizers) {
     CAPTURE(name);
     StandaloneOptions options = small_job();
-    options.job.optimizer.name = name;
-    options.job.optimizer.lr = lr;
+    options.job.optimizer = {kernels::options_of(name, {{"lr", lr}, {"momentum", 0.9}}), name};
     options.job.train.epochs = 6;
     CHECK(accuracy(options) > 0.95);
   }
@@ -269,7 +267,7 @@ TEST_CASE("Impossible topologies and optimizers are refused with the value") {
   options.ranks = 1000;
   CHECK(refused(options).find("--ranks 1000") != std::string::npos);
   options = small_job();
-  options.job.optimizer.name = "sdg";
+  options.job.optimizer = default_optimizer("sdg");
   CHECK(refused(options).find("\"sdg\"") != std::string::npos);
 }
 

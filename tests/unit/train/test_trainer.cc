@@ -25,7 +25,7 @@ class Run {
     World::current = &world;
     options_.job.name = "scripted";
     options_.job.optimizer.lr = 0.1;
-    options_.job.optimizer.momentum = 0.9;
+    options_.job.optimizer["momentum"] = 0.9;
     options_.job.train.hidden = {16};
     options_.job.train.global_batch = 32;
     options_.job.train.epochs = 2;

@@ -23,7 +23,7 @@ TEST_CASE(
   CHECK(job->local.optimizer.weight_decay == 0.01);
   CHECK(job->optimizer.name == "sgd");
   CHECK(job->optimizer.lr == 1.0);
-  CHECK(job->optimizer.momentum == 0.0);
+  CHECK(job->optimizer["momentum"] == 0.0);
 }
 
 TEST_CASE("keys of local steps are refused where they have no use or make no sense") {

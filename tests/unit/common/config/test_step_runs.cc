@@ -60,7 +60,7 @@ TEST_CASE("a group has the keys of [optimizer] but for those that it gives, in T
   CHECK(job.groups[0].weight_decay == 0.0);
   CHECK(job.groups[0].lr == 0.5);
   CHECK(job.groups[1].weight_decay == 0.25);
-  CHECK(job.groups[1].beta1 == 0.5);
+  CHECK(job.groups[1].own[kernels::optimizer_kind(job.optimizer.name)->place("beta1")] == 0.5);
   CHECK(job.groups[1].lr == 0.125);
   const std::string json = to_canonical_json(job);
   const auto back = job_from_json(json);
@@ -68,7 +68,7 @@ TEST_CASE("a group has the keys of [optimizer] but for those that it gives, in T
   CHECK(to_canonical_json(*back) == json);
   CHECK(describe_config_difference(job, *back).empty());
   JobConfig other = job;
-  other.groups[1].beta1 = 0.25;
+  other.groups[1].own[kernels::optimizer_kind(job.optimizer.name)->place("beta1")] = 0.25;
   CHECK(contains(describe_config_difference(job, other), "groups[1].beta1 is 0.5 in the job, but 0.25"));
   other.groups.pop_back();
   CHECK(contains(describe_config_difference(job, other), "the job has 2 [[groups]], but your configuration has 1"));

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 Manifest sample() {
   JobConfig job;
   job.name = "mlp";
-  job.optimizer.name = "adamw";
+  job.optimizer = default_optimizer("adamw");
   Manifest manifest;
   manifest.created = "2030-01-02T03:04:05Z";
   manifest.job_json = to_canonical_json(job);
@@ -142,11 +142,11 @@ TEST_CASE("what is no manifest is refused") {
 TEST_CASE("names of state arrays follow the optimizer") {
   OptimizerConfig config;
   CHECK(state_names(config).empty());  // plain SGD
-  config.momentum = 0.9;
+  config["momentum"] = 0.9;
   CHECK(state_names(config) == std::vector<std::string>{"momentum_buffer"});
-  config.name = "adagrad";
+  config = default_optimizer("adagrad");
   CHECK(state_names(config) == std::vector<std::string>{"sum"});
-  config.name = "lion";
+  config = default_optimizer("lion");
   CHECK(state_names(config) == std::vector<std::string>{"exp_avg"});
   CHECK(checkpoint_name("a.b-c_9", Round(7)) == "a.b-c_9-round-7");
   const std::string changed = checkpoint_name("../x", Round(0));

@@ -179,7 +179,7 @@ TEST_CASE("the author's estimate and the receiver's parameters stay the same bit
 
 TEST_CASE("a fused step with a delta encoding gives the bits of step and encoding one after the other") {
   constexpr std::size_t kElements = 1111;
-  const auto optimizer = kernels::make_optimizer("adam", {});
+  const auto optimizer = kernels::make_optimizer("adam", kernels::options_of("adam", {}));
   const auto scalars = optimizer->scalars(1, 0.1);
   const auto pull = make_encoding(EncodingId::kInt8Delta);
   const std::vector<float> gradient = some_values(kElements, 3), start = some_values(kElements, 4);

@@ -53,9 +53,7 @@ void check(const Case& c) {
   CAPTURE(c.offset);
   CAPTURE(c.in_place);
   CAPTURE(c.scale);
-  kernels::OptimizerOptions options;
-  options.weight_decay = 0.01;
-  options.momentum = 0.9;
+  const auto options = kernels::options_of(c.optimizer, {{"weight_decay", 0.01}, {"momentum", 0.9}});
   const std::unique_ptr<kernels::Optimizer> optimizer = kernels::make_optimizer(c.optimizer, options);
   const kernels::StepScalars scalars = optimizer->scalars(3, 0.01);
   const Encoding &push = encoding_for(c.push), &pull = encoding_for(c.pull);

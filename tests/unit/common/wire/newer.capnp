@@ -75,9 +75,11 @@ struct ControlMessage {
     snapshotCopied @46 :AnyPointer;
     wantChunk @47 :AnyPointer;
     copiedChunk @48 :AnyPointer;
-    praise @49 :StopRequest;
+    copyParts @49 :AnyPointer;
+    heldParts @50 :AnyPointer;
+    praise @51 :StopRequest;
   }
-  sent @50 :UInt64;
+  sent @52 :UInt64;
 }
 
 struct AttachMessage {

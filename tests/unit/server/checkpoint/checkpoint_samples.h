@@ -27,7 +27,7 @@ inline float flat_value(int array, std::uint64_t element, int run = 0) {
 inline Manifest sample_manifest(std::uint64_t round = 7) {
   JobConfig job;
   job.name = "mlp";
-  job.optimizer.name = "adamw";
+  job.optimizer = default_optimizer("adamw");
   Manifest manifest;
   manifest.created = "2030-01-02T03:04:05Z";
   manifest.job_json = to_canonical_json(job);

@@ -54,7 +54,7 @@ ImportOptions options_for(const TempDir& dir, const std::string& optimizer = "ad
   ImportOptions options;
   options.job.name = "new";
   options.job.chunk_bytes = 4096;
-  options.job.optimizer.name = optimizer;
+  options.job.optimizer = default_optimizer(optimizer);
   options.directory = dir / "in";
   options.created = "2030-01-02T03:04:05Z";
   return options;
@@ -154,7 +154,7 @@ TEST_CASE("half precision becomes fp32, and adagrad's accumulator its initial va
   const std::string file = dir / "half.safetensors", out = dir / "out.safetensors";
   write_file(file, safetensors_prefix(header) + raw(half) + raw(values) + raw(brain));
   ImportOptions options = options_for(dir, "adagrad");
-  options.job.optimizer.initial_accumulator = 0.5;
+  options.job.optimizer["initial_accumulator"] = 0.5;
   const auto imported = import_safetensors(file, options);
   REQUIRE_MESSAGE(imported, imported.error().message);
   // Names of the built-in trainer: its order.

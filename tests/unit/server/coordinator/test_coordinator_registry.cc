@@ -273,6 +273,20 @@ TEST_CASE("a copy that is older than the job's first snapshot does not let it be
   CHECK(refused[0].message.find("round 8") != std::string::npos);
 }
 
+TEST_CASE("where a snapshot counts only with what ranks kept, one that no record has does not count") {
+  Searching cluster;
+  cluster.server_with(0, {});
+  cluster.server_with(1, {{JobId(30), 1}}, {{JobId(30), "mnist", 1, {Round(8)}}});
+  cluster.server_with(2, {}, {{JobId(30), "mnist", 1, {Round(8)}}});
+  JobRecord record = known(1, 0);
+  JobConfig config = *job_from_json(record.job_json);
+  config.membership.on_state_lost = OnStateLost::kRewind;
+  record.job_json = to_canonical_json(config);
+  cluster.say(server_peer(1), copy_of(record));
+  REQUIRE(cluster.adopted);
+  CHECK_FALSE((*cluster.adopted)[0].initialised);
+}
+
 TEST_CASE("of two records with one name the one with progress counts, whatever the views") {
   JobRecord left = known(9, 0, 30);
   left.view = ViewId(50);

@@ -16,7 +16,7 @@
 #include "common/system/buffer_pool.h"
 #include "common/wire/messages.h"
 #include "common/wire/payload.h"
-#include "kernels/optimizer.h"
+#include "kernels/step/optimizer.h"
 #include "server/shard/chunk_arrays.h"
 #include "server/shard/shard_core.h"
 #include "tests/changed_view.h"
@@ -138,7 +138,7 @@ struct ShardSetup {
   std::uint64_t elements = kChunk;
   std::uint32_t nodes = 1;
   std::string optimizer = "sgd";
-  OptimizerConfig options;  // all but name and lr
+  std::vector<std::pair<std::string_view, double>> options;  // values of the optimizer's, but for lr
   double lr = 1.0;
   EncodingSpec push, pull;
   std::size_t pool_blocks = 0;             // 0: as the shard asks for
@@ -163,8 +163,7 @@ class Shard {
     JobConfig config;
     config.mode = !setup.staleness ? Mode::kSync : *setup.staleness == ShardJob::kUnbounded ? Mode::kAsync : Mode::kSsp;
     config.ssp.staleness = setup.staleness.value_or(0);
-    config.optimizer = setup.options;
-    config.optimizer.name = setup.optimizer;
+    config.optimizer = {kernels::options_of(setup.optimizer, setup.options), setup.optimizer};
     config.optimizer.lr = setup.lr;
     config.push = setup.push;
     config.pull = setup.pull;

@@ -250,7 +250,7 @@ TEST_CASE("a single node with clocks ends in the bits of synchronous rounds, wit
   for (const char* optimizer : {"sgd", "adam", "adamw", "adagrad", "lion"}) {
     for (const EncodingId pull_as : {EncodingId::kFp32, EncodingId::kBf16}) {
       ShardSetup setup{.optimizer = optimizer, .lr = 0.1, .pull = pull_as};
-      setup.options.weight_decay = 0.01;
+      setup.options = {{"weight_decay", 0.01}};
       ShardSetup with_clock = setup;
       with_clock.staleness = 2;
       Shard rounds(setup), clocks(with_clock);
@@ -274,7 +274,7 @@ TEST_CASE("a single node with clocks ends in the bits of synchronous rounds, wit
 TEST_CASE("a push without samples moves its author's clock and nothing else") {
   ShardSetup setup = setup_of(2, 0);
   setup.optimizer = "adamw";
-  setup.options.weight_decay = 0.5;
+  setup.options = {{"weight_decay", 0.5}};
   Shard shard(setup);
   shard.init(4.0f);
   shard.push(0, 1, 0.0f, 0, 0);

@@ -61,7 +61,7 @@ TEST_CASE("sums of any number of samples arrive in 16 bits") {
 
 TEST_CASE("a round without samples changes the version and nothing else") {
   ShardSetup setup{.nodes = 2, .optimizer = "adamw"};
-  setup.options.weight_decay = 0.5;
+  setup.options = {{"weight_decay", 0.5}};
   Shard shard(setup);
   shard.init(4.0f);
   shard.push(0, 1, 0.0f, 0, 0);
@@ -321,7 +321,7 @@ TEST_CASE("initial values count once") {
 
 TEST_CASE("optimizer state starts as the optimizer says") {
   ShardSetup setup{.optimizer = "adagrad"};
-  setup.options.initial_accumulator = 0.25;
+  setup.options = {{"initial_accumulator", 0.25}};
   Shard shard(setup);
   shard.init(1.0f);
   REQUIRE(shard.core.snapshot_at(Round(0)));

@@ -73,9 +73,9 @@ class EngineCluster {
     REQUIRE(made);
     layout = std::make_shared<const Layout>(std::move(*made));
     JobConfig config;
-    config.optimizer.name = setup.optimizer;
+    config.optimizer = default_optimizer(setup.optimizer);
     config.optimizer.lr = 0.01;
-    config.optimizer.momentum = setup.optimizer == "sgd" ? 0.9 : 0.0;
+    if (setup.optimizer == "sgd") config.optimizer["momentum"] = 0.9;
     config.groups.assign(1, config.optimizer);
     config.groups.front().weight_decay = 0.5;
     job = JobPlan::of(config);

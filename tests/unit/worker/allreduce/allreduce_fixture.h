@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/config/job_optimizer.h"
+#include "common/config/optimizer_config.h"
 #include "common/config/schedule.h"
 #include "common/daemon/log.h"
 #include "common/math/fused_step.h"
@@ -66,7 +66,7 @@ inline JobConfig cluster_config(const ClusterOptions& options) {
   config.name = "job";
   config.mode = Mode::kAllreduce;
   config.allreduce.algorithm = choice_of<AllreduceAlgorithm>(options.algorithm).value();
-  config.optimizer.name = options.optimizer;
+  config.optimizer = default_optimizer(options.optimizer);
   config.optimizer.lr = 0.01;
   config.optimizer.weight_decay = 0.02;
   config.schedule.warmup_rounds = options.warmup_rounds;

@@ -23,7 +23,7 @@ JobConfig job_named(const std::string& name) {
   JobConfig job;
   job.name = name;
   job.mode = Mode::kAllreduce;
-  job.optimizer.name = "adamw";
+  job.optimizer = default_optimizer("adamw");
   return job;
 }
 

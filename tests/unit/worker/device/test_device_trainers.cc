@@ -44,12 +44,12 @@ JobConfig job_of(Mode mode) {
   job.train.epochs = 2;
   if (mode == Mode::kLocalSgd) {
     job.local.steps = 3;
-    job.local.optimizer.name = "adam";
+    job.local.optimizer = default_optimizer("adam");
     job.local.optimizer.lr = 0.003;
     job.train.epochs = 4;
   }
   if (mode == Mode::kAllreduce) {
-    job.optimizer.name = "sgd";
+    job.optimizer = default_optimizer("sgd");
     job.optimizer.lr = 0.1;
   }
   return job;

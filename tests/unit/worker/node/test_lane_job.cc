@@ -32,7 +32,7 @@ struct Node {
   Node() {
     JobConfig config;
     config.name = "job";
-    config.optimizer.name = "adamw";
+    config.optimizer = default_optimizer("adamw");
     config.groups.emplace_back();
     config.push = EncodingId::kInt8;
     const ShardSlots slots{1, 1.0};

@@ -145,7 +145,7 @@ TEST_CASE("a round's step decays weights, and has the momentum, as its pushes sa
   push(shard, 0, 2, {});
   CHECK(all_equal(shard.params(), 5.5f));
 
-  Shard heavy({.nodes = 1, .options = {{.momentum = 0.5}}, .lr = 1.0});
+  Shard heavy({.nodes = 1, .options = {{"momentum", 0.5}}, .lr = 1.0});
   heavy.init(8.0f);
   push(heavy, 0, 1, {});
   push(heavy, 0, 2, {{.momentum = 0.75}});
