@@ -131,7 +131,7 @@ class Lanes final : private WorkerLaneListener {
     config.name = "bench";
     config.mode = Mode::kAllreduce;
     config.allreduce.algorithm = choice_of<AllreduceAlgorithm>(options_.algorithm).value();
-    config.optimizer.name = options_.optimizer;
+    config.optimizer = default_optimizer(options_.optimizer);
     config.optimizer.lr = 1e-4;
     config.snapshot = {0, 0};
     const auto view = std::make_shared<const ViewPlan>(ViewPlan{

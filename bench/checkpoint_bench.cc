@@ -86,7 +86,7 @@ class Exchange {
       SessionOptions session;
       session.socket = cluster.workers()[node].socket;
       session.job.name = kJob;
-      session.job.optimizer.name = "adamw";
+      session.job.optimizer = default_optimizer("adamw");
       session.job.optimizer.lr = 1e-3;
       session.job.snapshot = {.every_s = 0, .every_rounds = 0};
       // It names snapshots of its own, as often as nodes' memory for what they pushed asks: no stretch would be quiet.

@@ -46,7 +46,7 @@ Result<std::unique_ptr<GlooBaseline>> GlooBaseline::create(GlooBaselineOptions o
     mine.gradients = std::make_unique<float[]>(parts.options.elements);
     if (parts.options.optimizer.empty()) return;
     JobConfig config;
-    config.optimizer.name = parts.options.optimizer;
+    config.optimizer = default_optimizer(parts.options.optimizer);
     auto layout = Layout::unowned({{"all", {parts.options.elements}}}, 1u << 18);
     if (!layout) throw std::runtime_error(layout.error().message);
     auto shared = std::make_shared<const Layout>(std::move(*layout));

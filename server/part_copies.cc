@@ -49,27 +49,31 @@ void PartCopies::keep_only(JobId job, const std::set<LargePart>& wanted) {
   const bool begun = coming_ && goes(queue_.front());
   if (begun) coming_.reset();
   std::erase_if(queue_, goes);
-  const std::set<LargePart> before = held_[job];
-  std::erase_if(held_[job], [&](const LargePart& large) { return !wanted.contains(large); });
-  const bool fewer = held_[job].size() != before.size();
-  if (held_[job].empty()) held_.erase(job);
-  if (begun || fewer) drop_others(job, before);
+  bool fewer = false;
+  if (const auto held = held_.find(job); held != held_.end()) {
+    fewer = std::erase_if(held->second, [&](const LargePart& large) { return !wanted.contains(large); }) > 0;
+    if (held->second.empty()) held_.erase(held);
+  }
+  if (begun || fewer) drop_others(job);
   begin_next();
 }
 
-// Drops what the store has of the job and nobody wants. before: what was held.
-void PartCopies::drop_others(JobId job, std::set<LargePart> before) {
+// Drops what the store has of the job and nobody wants.
+void PartCopies::drop_others(JobId job) {
   std::set<LargePart> stay;
   if (const auto held = held_.find(job); held != held_.end()) stay = held->second;
   for (const Key& key : queue_) {
     if (key.first == job) stay.insert(key.second);
   }
   orders_->run([store = store_, job, stay] { return store->drop(job, stay); },
-               [this, job, before = std::move(before)](const Status& status) {
+               [this, job](const Status& status) {
                  if (status) return;
                  logger_->warn("copies of large parts of job id {} stay for now: {}", job.value,
                                status.error().message);
-                 if (!before.empty()) held_[job].insert(before.begin(), before.end());
+                 LargePartStore::Complete there = store_->complete();  // some may have gone
+                 held_[job] = std::move(there[job]);
+                 if (held_[job].empty()) held_.erase(job);
+                 report(job);
                });
 }
 
@@ -103,7 +107,7 @@ void PartCopies::leave(bool success) {
   const JobId job = queue_.front().first;
   queue_.pop_front();
   coming_.reset();
-  if (!success) drop_others(job, {});  // what came of it
+  if (!success) drop_others(job);  // what came of it
   if (std::ranges::find(queue_, job, &Key::first) == queue_.end()) report(job);
   begin_next();
 }

@@ -47,7 +47,7 @@ class PartCopies {
   void begin_next();
   void ended(StoredFetch::End end, const Status& status);
   void leave(bool success);
-  void drop_others(JobId job, std::set<LargePart> before);
+  void drop_others(JobId job);
   bool has(const Key& key) const;
   void report(JobId job) const;
 

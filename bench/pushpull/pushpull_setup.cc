@@ -35,7 +35,7 @@ JobConfig pushpull_job(const PushPullOptions& options) {
   job.chunk_bytes = options.chunk_bytes;
   job.push = options.push;
   job.pull = options.pull;
-  job.optimizer.name = options.optimizer;
+  job.optimizer = default_optimizer(options.optimizer);
   job.optimizer.lr = 1e-3;
   job.recovery = options.recovery;
   if (!takes_snapshots(options)) job.snapshot = {.every_s = 0, .every_rounds = 0};

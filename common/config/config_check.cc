@@ -237,7 +237,8 @@ void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, 
   f.check_in_fp32(o.lr, key("lr"));
   f.check_in_fp32(o.weight_decay, key("weight_decay"));
   for (const kernels::OptionKey& k : keys) {
-    if (k.kind != kernels::OptionKey::Kind::kFlag) f.check_in_fp32(o[k.name], key(k.name));
+    using Kind = kernels::OptionKey::Kind;
+    if (k.kind != Kind::kFlag && k.kind != Kind::kFraction) f.check_in_fp32(o[k.name], key(k.name));
   }
 }
 

@@ -44,20 +44,23 @@ void CoordinatorCore::on(PeerId from, const JobRecordCopy& m, std::uint64_t now_
   search(now_ms);
 }
 
-// The newest snapshot that may have been committed, by what stores have: a part that all servers but server 0 were to
-// have before is there, or a copy. Server 0 has lost its part with the registry.
+// The newest snapshot that may have been committed, by what stores have: of each server's part there is the part, or a
+// copy. Server 0 has lost its part with the registry: where no round has a copy of that, the others' parts decide.
 std::optional<Round> CoordinatorCore::newest_committed(const JobRecord& record) const {
   const Peers& peers = context_.peers;
   std::set<std::uint16_t> shards;
   for (const ChunkOwner& owner : record.owners) shards.insert(owner.shard.value);
+  const auto newest_of_all = [&]() -> std::optional<Round> {
+    std::set<Round> common = peers.snapshots_or_copies(*shards.begin(), record.job);
+    for (const std::uint16_t shard : shards) {
+      const std::set<Round> rounds = peers.snapshots_or_copies(shard, record.job);
+      std::erase_if(common, [&](Round round) { return !rounds.contains(round); });
+    }
+    return common.empty() ? std::nullopt : std::optional(*common.rbegin());
+  };
+  if (const auto newest = shards.empty() ? std::nullopt : newest_of_all()) return newest;
   shards.erase(0);
-  if (shards.empty()) return peers.newest_stored(record.job);
-  std::set<Round> common = peers.snapshots_or_copies(*shards.begin(), record.job);
-  for (const std::uint16_t shard : shards) {
-    const std::set<Round> rounds = peers.snapshots_or_copies(shard, record.job);
-    std::erase_if(common, [&](Round round) { return !rounds.contains(round); });
-  }
-  return common.empty() ? std::nullopt : std::optional(*common.rbegin());
+  return shards.empty() ? peers.newest_stored(record.job) : newest_of_all();
 }
 
 // Looks for records that are newer than the registry's, when all servers have said which copies they have.
@@ -83,11 +86,13 @@ void CoordinatorCore::search(std::uint64_t now_ms) {
     record.edition = std::max(record.edition + kEditionsApart, clock_ms);
     record.view = std::max(record.view.next(), ViewId(static_cast<std::uint32_t>(clock_ms / 1000)));
     // A copy may be older than the newest snapshot. Then the job asks for that, and does not begin anew.
-    // With on_state_lost = "rewind" a snapshot counts with what ranks kept alone, which no record has then.
+    // With on_state_lost = "rewind" a snapshot counts with what ranks kept alone, which no record has then: the job goes
+    // back to the record's, or is refused, if that is gone.
     const auto newest = newest_committed(record);
     const auto config = job_from_json(record.job_json);
     const bool rewinds = config && config->membership.on_state_lost == OnStateLost::kRewind;
-    if (newest && (has_progress(record) ? !context_.peers.stores(id, record.committed) : !rewinds)) {
+    if (newest && !rewinds && (!has_progress(record) || !context_.peers.stores(id, record.committed))) {
+      record.rank_states.clear();  // of another round
       record.initialised = true;
       record.committed = *newest;
     }

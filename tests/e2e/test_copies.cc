@@ -39,7 +39,13 @@ void outlives(const TempDir& dir, ClusterOptions options, const std::vector<int>
     fs::remove_all(cluster->store_dir(static_cast<std::size_t>(server)));
     const auto restarted = cluster->restart(daemon);
     REQUIRE_MESSAGE(restarted, restarted.error().message);
-    REQUIRE(eventually([&] { return has(log_of(daemon), "it is read from there"); }));
+    const bool read = eventually([&] { return has(log_of(daemon), "it is read from there"); });
+    for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
+      for (const Daemon& d : *daemons) {
+        if (!read) MESSAGE(d.name << ":\n" << last_lines(d.log_file, 25, d.log_from));
+      }
+    }
+    REQUIRE(read);
   }
   REQUIRE(eventually([&] { return copies(*cluster) == 2; }));
   finish_training(*cluster);

@@ -197,13 +197,13 @@ class CoordinatedJob {
   const JobView* view() const { return const_cast<CoordinatedJob*>(this)->view(); }
 
   // coordinated_job_open.cc: a view begins
-  Result<ViewStart> begin_view(GatheringJob& gathering, JobId fresh_id);
+  Result<ViewStart> begin_view(GatheringJob& gathering, JobId fresh_id, std::uint64_t now_ms);
   void cannot_open(const Error& error, std::uint64_t now_ms);
   void begin_opening(ViewStart start, std::uint64_t now_ms);
   // The state that a view was to begin with changes while its record is being saved: the view is given up, unannounced.
   void reconsider();
   Result<bool> take_newest(const JobMembers& members);
-  Result<ViewStart> start_with_state(const ViewStart& start, const JobMembers& members);
+  Result<ViewStart> start_with_state(const ViewStart& start, const JobMembers& members, std::uint64_t now_ms);
   void run(std::uint64_t now_ms);
 
   // coordinated_job.cc: it ends

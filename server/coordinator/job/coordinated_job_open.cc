@@ -134,7 +134,7 @@ bool CoordinatedJob::complete(std::uint64_t now_ms) const {
 void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {
   GatheringJob& gathering = std::get<GatheringJob>(phase_);
   ledger_.set_config(gathering.members.begin()->second.config);
-  Result<ViewStart> start = begin_view(gathering, fresh_id);
+  Result<ViewStart> start = begin_view(gathering, fresh_id, now_ms);
   if (start) {
     gathering.start = std::move(*start);  // and on in saved()
     return;
@@ -189,7 +189,7 @@ void CoordinatedJob::begin_opening(ViewStart start, std::uint64_t now_ms) {
 }
 
 // The record becomes that of a view of the nodes that have joined. Where it begins.
-Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fresh_id) {
+Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fresh_id, std::uint64_t now_ms) {
   const JobMembers& members = gathering.members;
   const JoinJob& join = members.begin()->second.join;
   if (Status fits = check_model_ranks(members, config()); !fits) {
@@ -211,7 +211,7 @@ Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fres
   ledger_.keeper.begin_view(fresh_id, members);
   const ViewStart newest = choose_start(*resume, record().committed, record(), ledger_.plan(), shards(),
                                         StateInMemory{kept, members, ledger_.reached});
-  const Result<ViewStart> chosen = start_with_state(newest, members);
+  const Result<ViewStart> chosen = start_with_state(newest, members, now_ms);
   if (!chosen) return chosen;
   const ViewStart& start = *chosen;
   if (start.anew()) {
@@ -240,7 +240,8 @@ Result<bool> CoordinatedJob::take_newest(const JobMembers& members) {
 }
 
 // With on_state_lost = "rewind" a view begins where a node has what ranks kept, or at the last snapshot, which has it.
-Result<ViewStart> CoordinatedJob::start_with_state(const ViewStart& start, const JobMembers& members) {
+Result<ViewStart> CoordinatedJob::start_with_state(const ViewStart& start, const JobMembers& members,
+                                                   std::uint64_t now_ms) {
   const auto somebody_has = [&](const ViewStart& at) {
     return !ledger_.keeper.whole_state(at).empty() || one_that_lived(members, record().job) != kNobody ||
            one_that_is_held(members, record().job, at.round) != kNobody;
@@ -254,6 +255,12 @@ Result<ViewStart> CoordinatedJob::start_with_state(const ViewStart& start, const
                                    : "the snapshot of round " + std::to_string(before.round.value)),
                 LogLevel::kWarning);
     return before;
+  }
+  if (const auto copy = ledger_.keeper.copy_of_state()) {
+    ledger_.keeper.fetch(before.round, now_ms);
+    return fail(ErrorCode::kUnavailable, "what ranks of " + in_words() + " kept of round " +
+                                             std::to_string(before.round.value) +
+                                             " is being fetched into server 0's store, from the copy on " + *copy);
   }
   if (record().rank_states.empty()) {  // restored from a checkpoint that has none, or made with "continue"
     ledger_.log(what + std::to_string(before.round.value) + ", as the snapshot never had it: they begin that anew",

@@ -225,6 +225,14 @@ void JobRecordKeeper::part_is_there() {
   if (saving_) changed_ = true;
 }
 
+std::optional<std::string> JobRecordKeeper::copy_of_state() const {
+  for (const LargePart& large : large_parts_of(record_.rank_states)) {
+    if (context_.parts.has(record_.job, large)) continue;
+    if (const auto server = context_.parts.server_with(record_.job, large)) return server;
+  }
+  return std::nullopt;
+}
+
 bool JobRecordKeeper::fetch(Round round, std::uint64_t now_ms) {
   LargeParts& parts = context_.parts;
   bool comes = false;
@@ -260,8 +268,7 @@ std::vector<std::byte> JobRecordKeeper::whole_state(const ViewStart& start) cons
 
 std::vector<std::byte> JobRecordKeeper::first_whole(Round round) const {
   const bool committed = record_.initialised && round == record_.committed;
-  const auto stored = [this](const LargePart& large) { return context_.parts.stored(record_.job, large); };
-  return rank_states_.first_whole(committed ? &record_.rank_states : nullptr, round, stored);
+  return rank_states_.first_whole(committed ? &record_.rank_states : nullptr, round, there());
 }
 
 void JobRecordKeeper::stop(const std::string& reason) {

@@ -81,6 +81,8 @@ class JobRecordKeeper {
   bool has_whole_state(Round round) const { return !first_whole(round).empty(); }
   // Asked when the states that ranks gave for this round are to be there soon: is one of them on its way?
   bool fetch(Round round, std::uint64_t now_ms);
+  // A server that has a copy of what the record names, and server 0's store lacks: "server 1"; none: no server has.
+  std::optional<std::string> copy_of_state() const;
   // Grows while something of that comes.
   std::uint64_t taken() const { return given_ + context_.parts.taken(); }
   // A part that ranks of this view may still lack.

@@ -41,11 +41,16 @@ bool LargeParts::holds(std::uint64_t server, JobId job, const LargePart& large) 
 
 std::vector<std::uint64_t> LargeParts::servers_with(const Key& key) const {
   std::vector<std::uint64_t> servers;
-  if (failed_.contains(key)) return servers;
+  if (failed_.contains({key, 0})) return servers;
   for (const auto& [server, jobs] : held_) {
-    if (holds(server, key.first, key.second)) servers.push_back(server);
+    if (holds(server, key.first, key.second) && !failed_.contains({key, server})) servers.push_back(server);
   }
   return servers;
+}
+
+std::optional<std::string> LargeParts::server_with(JobId job, const LargePart& large) const {
+  const auto found = std::ranges::find_if(held_, [&](const auto& entry) { return holds(entry.first, job, large); });
+  return found == held_.end() ? std::nullopt : std::optional(peers_.daemon_in_words(found->first));
 }
 
 bool LargeParts::needs(std::uint64_t daemon) const {
@@ -127,7 +132,7 @@ void LargeParts::begin_next(std::uint64_t now_ms) {
   }
 }
 
-void LargeParts::begin_fetch(const Key& key, std::uint64_t now_ms, std::uint64_t not_from) {
+void LargeParts::begin_fetch(const Key& key, std::uint64_t now_ms) {
   std::vector<std::uint64_t> sources;
   if (const auto announced = announced_.find(key); announced != announced_.end()) {
     std::vector<std::uint64_t>& workers = announced->second.workers;
@@ -136,7 +141,6 @@ void LargeParts::begin_fetch(const Key& key, std::uint64_t now_ms, std::uint64_t
     if (workers.empty()) announced_.erase(announced);
   }
   std::ranges::copy(servers_with(key), std::back_inserter(sources));
-  std::erase(sources, not_from);
   if (sources.empty()) return;
   const std::uint64_t source = sources.front();
   const auto ended = [this, key](StoredFetch::End end, const Status& status, std::uint64_t now) {
@@ -164,7 +168,7 @@ void LargeParts::fetched(const Key& key, StoredFetch::End end, const Status& sta
 }
 
 void LargeParts::leave_out(const Key& key, const Error& error, std::uint64_t now_ms) {
-  failed(key, now_ms);
+  failed_[{key, 0}] = now_ms + kFailedMs;
   output_.log(in_words(key) + " is left out of snapshots: " + error.message, LogLevel::kError);
   fetches_.erase(key);
   announced_.erase(key);  // until a worker announces it again
@@ -181,8 +185,8 @@ void LargeParts::lost(Fetches::iterator at, const std::string& why, std::uint64_
   const std::string what = in_words(key);
   fetches_.erase(at);
   forget_source(key, source);
-  if (!peers_.worker(source)) failed(key, now_ms);
-  begin_fetch(key, now_ms, source);
+  if (peers_.peer(source) && !peers_.worker(source)) failed_[{key, source}] = now_ms + kFailedMs;
+  begin_fetch(key, now_ms);
   if (!fetches_.contains(key)) {
     output_.log(what + " did not come from " + peers_.daemon_in_words(source) + ", and nobody else has it: " + why,
                 LogLevel::kWarning);
@@ -352,12 +356,12 @@ std::set<LargePart> LargeParts::parts_for(std::uint64_t server, JobId job, const
   const auto wanted = wanted_.find(job);
   if (wanted == wanted_.end()) return parts;
   const auto to_have = [&](const LargePart& large) {
-    if (server == copies.server) return has(job, large) || holds(server, job, large);
+    if (server == copies.server) return has(job, large) || holds(server, job, large) || copies.asked.contains(large);
     const bool safe = has(job, large) && (!copies.wanted || holds(copies.server, job, large));
     return holds(server, job, large) && !safe;
   };
   for (const LargePart& large : wanted->second) {
-    if (parts.size() < kMaxParts && to_have(large)) parts.insert(large);
+    if (to_have(large)) parts.insert(large);
   }
   return parts;
 }
@@ -370,9 +374,10 @@ bool LargeParts::lacks_copies(JobId job, const Copies& copies) const {
 void LargeParts::look_after_copies(std::uint64_t now_ms) {
   for (auto& [job, copies] : copies_) {
     const auto wanted = wanted_.find(job);
-    if (wanted == wanted_.end()) continue;  // which parts its record names is not known yet
-    const auto order = [&](std::uint64_t server, const std::set<LargePart>& parts) {
-      send(server, CopyParts{job, {parts.begin(), parts.end()}, ++copies.number});
+    // Which parts its record names is not known yet, or they are too many for a message.
+    if (wanted == wanted_.end() || wanted->second.size() > kMaxParts) continue;
+    const auto order = [&](std::uint64_t server, const std::set<LargePart>& parts, std::uint32_t number) {
+      send(server, CopyParts{job, {parts.begin(), parts.end()}, number});
     };
     const auto has_all = [&](std::uint64_t server, const std::set<LargePart>& parts) {
       const auto held = held_.find(server);
@@ -384,7 +389,7 @@ void LargeParts::look_after_copies(std::uint64_t now_ms) {
     if (copies.server != 0 && (copies.asked != parts || (due && !has_all(copies.server, parts)))) {
       if (copies.asked != parts) copies.moved_ms = now_ms;
       copies.asked = parts;
-      order(copies.server, parts);
+      order(copies.server, parts, ++copies.number);
     }
     if (!due) continue;
     copies.due_ms = now_ms + kCopiesEveryMs;
@@ -394,7 +399,7 @@ void LargeParts::look_after_copies(std::uint64_t now_ms) {
     for (const auto& [server, jobs] : held_) {
       if (server == copies.server || !jobs.contains(job)) continue;
       const std::set<LargePart> stay = parts_for(server, job, copies);
-      if (!has_all(server, stay)) order(server, stay);
+      if (!has_all(server, stay)) order(server, stay, 0);
     }
   }
 }

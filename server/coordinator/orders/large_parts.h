@@ -53,6 +53,8 @@ class LargeParts {
   bool stored(JobId job, const LargePart& large) const {
     return has(job, large) || !servers_with({job, large}).empty();
   }
+  // A server that has a copy, in words, whether or not fetching it failed a moment ago; none: no server has.
+  std::optional<std::string> server_with(JobId job, const LargePart& large) const;
   // The same, or all of the part has come, or a worker that is there has it.
   bool to_be_had(JobId job, const LargePart& large) const;
   // Pieces still have to come from this daemon, or copies to go to it, and do so.
@@ -121,15 +123,14 @@ class LargeParts {
 
   std::string in_words(const Key& key) const;
   void send(std::uint64_t daemon, const ControlMessage& message) const;
-  std::vector<std::uint64_t> servers_with(const Key& key) const;  // none while fetching it failed a moment ago
+  std::vector<std::uint64_t> servers_with(const Key& key) const;  // but for those where that failed a moment ago
   bool holds(std::uint64_t server, JobId job, const LargePart& large) const;
   // The parts of the job that this server is to have. The one that keeps copies: all that are here, and those that it
   // has. Another one: those that it has, as long as they are not both here and there.
   std::set<LargePart> parts_for(std::uint64_t server, JobId job, const Copies& copies) const;
   bool lacks_copies(JobId job, const Copies& copies) const;
   void look_after_copies(std::uint64_t now_ms);
-  // not_from: a server that could not send it just now.
-  void begin_fetch(const Key& key, std::uint64_t now_ms, std::uint64_t not_from = 0);
+  void begin_fetch(const Key& key, std::uint64_t now_ms);
   void begin_next(std::uint64_t now_ms);
   // Its source has it no more: another one is asked.
   void lost(Fetches::iterator at, const std::string& why, std::uint64_t now_ms);
@@ -137,7 +138,6 @@ class LargeParts {
   void leave_out(const Key& key, const Error& error, std::uint64_t now_ms);
   void fetched(const Key& key, StoredFetch::End end, const Status& status, std::uint64_t now_ms);
   void forget_source(const Key& key, std::uint64_t source);
-  void failed(const Key& key, std::uint64_t now_ms) { failed_[key] = now_ms + kFailedMs; }
   void source_lost(std::uint64_t source, const char* why, std::uint64_t now_ms);
   // Where there is no store.
   void ask_for_another(const WantPart& m, std::uint64_t asker, std::uint64_t now_ms);
@@ -156,8 +156,10 @@ class LargeParts {
   std::map<JobId, std::set<LargePart>> wanted_;  // of jobs whose parts are known: since keep_only()
   std::map<std::uint64_t, std::map<JobId, std::set<LargePart>>> held_;  // by server: copies
   std::map<JobId, Copies> copies_;
-  std::map<Key, std::uint64_t> failed_;  // could not be fetched from a copy: until when that is not tried again
-  std::uint64_t now_ms_ = 0;             // of the last tick
+  // Copies that could not be fetched from a server (0: from none, as the store does not take it): until when that is not
+  // tried again.
+  std::map<std::pair<Key, std::uint64_t>, std::uint64_t> failed_;
+  std::uint64_t now_ms_ = 0;  // of the last tick
   std::uint64_t taken_ = 0;
   bool full_ = false;  // too many are announced, or wait, and that was logged
 };

@@ -273,6 +273,19 @@ TEST_CASE("a copy that is older than the job's first snapshot does not let it be
   CHECK(refused[0].message.find("round 8") != std::string::npos);
 }
 
+TEST_CASE("a copy that is older than the commit takes the newest round of which there is a copy of server 0's part") {
+  const StoredJob own{JobId(30), "mnist", 1, {Round(8), Round(16)}};
+  StoredJob copy{JobId(30), "mnist", 1, {Round(8)}};
+  copy.copy_of = ShardIndex(0);
+  Searching cluster;
+  cluster.server_with(0, {});
+  cluster.server_with(1, {{JobId(30), 1}}, {copy, own});
+  cluster.server_with(2, {}, {own});
+  cluster.say(server_peer(1), copy_of(known(1, 0)));
+  REQUIRE(cluster.adopted);
+  CHECK((*cluster.adopted)[0].committed == Round(8));
+}
+
 TEST_CASE("where a snapshot counts only with what ranks kept, one that no record has does not count") {
   Searching cluster;
   cluster.server_with(0, {});
@@ -285,6 +298,19 @@ TEST_CASE("where a snapshot counts only with what ranks kept, one that no record
   cluster.say(server_peer(1), copy_of(record));
   REQUIRE(cluster.adopted);
   CHECK_FALSE((*cluster.adopted)[0].initialised);
+}
+
+TEST_CASE("a record that gets a newer round than it had gets nothing that ranks kept with the older one") {
+  Searching cluster;
+  JobRecord record = known(1, 4);
+  record.rank_states[RankKey{0, 0}] = {std::byte{7}};
+  cluster.server_with(0, {});
+  cluster.server_with(1, {{JobId(30), 1}}, {{JobId(30), "mnist", 1, {Round(8)}}});
+  cluster.server_with(2, {}, {{JobId(30), "mnist", 1, {Round(8)}}});
+  cluster.say(server_peer(1), copy_of(record));
+  REQUIRE(cluster.adopted);
+  CHECK((*cluster.adopted)[0].committed == Round(8));
+  CHECK((*cluster.adopted)[0].rank_states.empty());
 }
 
 TEST_CASE("of two records with one name the one with progress counts, whatever the views") {

@@ -133,7 +133,7 @@ TEST_CASE("a server that keeps copies no more drops one when the part is in the 
   CHECK(cluster.orders_for(2).back().parts.empty());
 }
 
-TEST_CASE("a part that cannot be fetched from its copy counts as lost for a while") {
+TEST_CASE("a part that the store cannot take from its copy is tried again after a while, and nothing begins without") {
   const LargeState state = large_state('a');
   JobRecord record;
   {
@@ -148,11 +148,11 @@ TEST_CASE("a part that cannot be fetched from its copy counts as lost for a whil
   for (int i = 0; i < 40; ++i) cluster.second();
   CHECK(cluster.errors.size() == 1);
   cluster.join(0, rewinding());
-  CHECK(cluster.only<ControlError>(worker_peer(0)));
+  check_error(cluster, worker_peer(0), ErrorCode::kUnavailable, {"from the copy on server 1"});
   for (const CopyParts& order : cluster.orders_for(1)) CHECK(order.parts == std::vector{state.large});
 }
 
-TEST_CASE("ranks get what they kept from the copy where the store has lost it") {
+TEST_CASE("where a view needs what ranks kept it waits until that has come from the copy") {
   const LargeState state = large_state('a', 2 * kPartBytes);
   Copying before;
   const JobRecord record = trained(before, state);
@@ -160,12 +160,30 @@ TEST_CASE("ranks get what they kept from the copy where the store has lost it") 
   Copying cluster({record}, {}, 8);
   cluster.servers({{record.job, {state.large}, false}}, {snapshot});
   cluster.join(0, rewinding());
+  check_error(cluster, worker_peer(0), ErrorCode::kUnavailable, {"kept of round 40", "from the copy on server 1"});
+  for (const WantPart& want : cluster.to<WantPart>(server_peer(1)))
+    cluster.say(server_peer(1), StatePart{want, state.piece(want.offset)});
+  REQUIRE(cluster.parts.parts.at({record.job, state.large}).complete);
+  cluster.join(0, rewinding());
   cluster.all_ready();
   const auto welcome = cluster.only<JobWelcome>(worker_peer(0));
   REQUIRE(welcome);
   CHECK(welcome->resume_round == Round(40));
   REQUIRE_FALSE(welcome->rank_states.empty());
   CHECK(welcome->rank_states[0] == state.state);
+}
+
+TEST_CASE("a job that goes on without what ranks kept gives them the part as the copy has it") {
+  const LargeState state = large_state('a', 2 * kPartBytes);
+  Copying before;
+  const JobRecord record = trained(before, state);
+  const StoredJob snapshot{record.job, "mnist", 0, {Round(40)}};
+  Copying cluster({record}, {}, 8);
+  cluster.servers({{record.job, {state.large}, false}}, {snapshot});
+  cluster.join(0, {});
+  cluster.all_ready();
+  REQUIRE(cluster.only<JobWelcome>(worker_peer(0)));
+  REQUIRE_FALSE(cluster.only<JobWelcome>(worker_peer(0))->rank_states.empty());
   cluster.say(worker_peer(0), WantPart{record.job, state.large, 0});
   REQUIRE_FALSE(cluster.to<WantPart>(server_peer(1)).empty());
   CHECK(cluster.only<StatePart>(worker_peer(0))->comes);
