@@ -43,7 +43,7 @@ class LostDisk(unittest.TestCase):
         (self.folder / "program.py").write_text(PROGRAM)
 
     def run_in(self, base: str, stop_at: int) -> str:
-        """What rank 0 prints last."""
+        """Returns the digest that rank 0 prints."""
         command = [str(BIN / "tributary"), "run", "--servers", "2", "--nodes", "2", "--base-dir"]
         command += [str(self.folder / base), "--", sys.executable, str(self.folder / "program.py"), str(stop_at)]
         done = subprocess.run(
