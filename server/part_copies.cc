@@ -68,7 +68,7 @@ void PartCopies::drop_others(JobId job) {
   orders_->run([store = store_, job, stay] { return store->drop(job, stay); },
                [this, job](const Status& status) {
                  if (status) return;
-                 logger_->warn("copies of large parts of job id {} stay for now: {}", job.value,
+                 logger_->warn("copies of large parts of job id {} cannot be dropped: {}", job.value,
                                status.error().message);
                  LargePartStore::Complete there = store_->complete();  // some may have gone
                  held_[job] = std::move(there[job]);

@@ -41,9 +41,7 @@ const std::vector<Applicability>& optimizer_keys() {
       row->owners.push_back(owner);
     };
     for (const kernels::OptimizerKind& kind : kernels::optimizer_kinds()) {
-      for (const kernels::OptionKey& key : kind.keys) {
-        if (!key.name.empty()) add(key.name, kind.name);
-      }
+      for (const kernels::OptionKey& key : kind.own_keys()) add(key.name, kind.name);
       if (!kind.steps) continue;
       add("lr", kind.name);
       add("weight_decay", kind.name);
@@ -224,19 +222,17 @@ void check_optimizer(Faults& f, const JobConfig& job, const OptimizerConfig& o, 
   const kernels::OptimizerKind* kind = kernels::optimizer_kind(o.name);
   // A value that the optimizer or the job has no use for is not judged; that it is given at all is another fault.
   if (!kind || inapplicable(job, section + ".lr")) return;
-  std::vector<kernels::OptionKey> keys(kind->keys.begin(), kind->keys.end());
-  std::erase_if(keys, [](const kernels::OptionKey& key) { return key.name.empty(); });
   const auto key = [&section](std::string_view name) { return section + "." + std::string(name); };
   check_option(f, {"lr", 0.0, kernels::OptionKey::Kind::kPositive}, o.lr, key("lr"));
   check_option(f, {"weight_decay"}, o.weight_decay, key("weight_decay"));
-  for (const kernels::OptionKey& k : keys) check_option(f, k, o[k.name], key(k.name));
+  for (const kernels::OptionKey& k : kind->own_keys()) check_option(f, k, o[k.name], key(k.name));
   if (kind->faults) {
     for (const kernels::OptionFault& fault : kind->faults(o))
       f.check(false, key(fault.key), std::string(fault.message), key(fault.other));
   }
   f.check_in_fp32(o.lr, key("lr"));
   f.check_in_fp32(o.weight_decay, key("weight_decay"));
-  for (const kernels::OptionKey& k : keys) {
+  for (const kernels::OptionKey& k : kind->own_keys()) {
     using Kind = kernels::OptionKey::Kind;
     if (k.kind != Kind::kFlag && k.kind != Kind::kFraction) f.check_in_fp32(o[k.name], key(k.name));
   }

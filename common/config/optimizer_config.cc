@@ -7,7 +7,7 @@ double& OptimizerConfig::operator[](std::string_view key) {
 }
 
 double OptimizerConfig::operator[](std::string_view key) const {
-  return OptimizerConfig(*this)[key];
+  return own.at(kernels::optimizer_kind(name)->place(key));
 }
 
 OptimizerConfig default_optimizer(std::string_view name) {

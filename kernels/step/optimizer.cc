@@ -88,6 +88,10 @@ const OptimizerKind* optimizer_kind(std::string_view name) {
   return found == kinds.end() ? nullptr : &*found;
 }
 
+std::span<const OptionKey> OptimizerKind::own_keys() const {
+  return std::span(keys).first(static_cast<std::size_t>(std::ranges::find(keys, "", &OptionKey::name) - keys.begin()));
+}
+
 OptimizerOptions OptimizerKind::standards() const {
   OptimizerOptions options{.lr = lr, .weight_decay = weight_decay};
   for (std::size_t i = 0; i < keys.size(); ++i) options.own[i] = keys[i].standard;
@@ -95,8 +99,9 @@ OptimizerOptions OptimizerKind::standards() const {
 }
 
 std::size_t OptimizerKind::place(std::string_view key) const {
-  const auto found = std::ranges::find(keys, key, &OptionKey::name);
-  return key.empty() || found == keys.end() ? kNone : static_cast<std::size_t>(found - keys.begin());
+  const std::span<const OptionKey> own = own_keys();
+  const auto found = std::ranges::find(own, key, &OptionKey::name);
+  return found == own.end() ? kNone : static_cast<std::size_t>(found - own.begin());
 }
 
 OptimizerOptions options_of(std::string_view optimizer,
@@ -116,8 +121,8 @@ std::span<const OptionKey> option_keys() {
   static const std::vector<OptionKey> all = [] {
     std::vector<OptionKey> keys;
     for (const OptimizerKind& kind : optimizer_kinds()) {
-      for (const OptionKey& key : kind.keys) {
-        if (!key.name.empty() && std::ranges::find(keys, key.name, &OptionKey::name) == keys.end()) keys.push_back(key);
+      for (const OptionKey& key : kind.own_keys()) {
+        if (std::ranges::find(keys, key.name, &OptionKey::name) == keys.end()) keys.push_back(key);
       }
     }
     return keys;

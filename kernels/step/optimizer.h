@@ -88,6 +88,7 @@ struct OptimizerKind {
   std::size_t momentum = kNone;          // place of the key that schedules of the momentum change, if any
   std::vector<OptionFault> (*faults)(const OptimizerOptions&) = nullptr;
 
+  std::span<const OptionKey> own_keys() const;  // those with a name
   OptimizerOptions standards() const;
   std::size_t place(std::string_view key) const;  // in `keys`; kNone: it has no such key
 };

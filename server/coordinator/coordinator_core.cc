@@ -108,7 +108,7 @@ void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
     if (const Peers::Worker* worker = peers.worker_at(from)) context_.parts.take(worker->hello.incarnation, m, now_ms);
     if (const Peers::Server* server = peers.server_at(from)) context_.parts.take(server->hello.incarnation, m, now_ms);
   } else if constexpr (std::is_same_v<Message, HeldParts>) {
-    if (const Peers::Server* server = peers.server_at(from)) context_.parts.server_has(server->hello.incarnation, m);
+    if (const Peers::Server* server = peers.server_at(from)) context_.parts.holders().on(server->hello.incarnation, m);
   } else {
     context_.refuse(from, {ErrorCode::kMalformed, "this message is one that only the coordinator sends"});
   }
@@ -134,7 +134,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
     lose_server(m.shard.value, {LossKind::kRestarted, who + " came back as a new process"}, now_ms);
   const Peers::Met met = peers.meet(from, m, now_ms);
   context_.copies.meet(m.shard.value, m.copies);
-  context_.parts.server_here(m.incarnation, m.parts);
+  context_.parts.holders().here(m.incarnation, m.parts);
   if (!met.known) {
     context_.output.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
     if (!context_.copies.searching() || m.copies.empty()) report_strangers(m.shard.value, m);
@@ -350,7 +350,7 @@ bool CoordinatorCore::idle() const {
     const CoordinatedJob& job = entry.second;
     return job.needs_servers() || job.saves();
   };
-  return context_.removing.empty() && !context_.parts.copies() && std::ranges::none_of(jobs_, busy);
+  return context_.removing.empty() && !context_.parts.holders().copies() && std::ranges::none_of(jobs_, busy);
 }
 
 void CoordinatorCore::saved(JobId id, const Status& status, std::uint64_t now_ms) {

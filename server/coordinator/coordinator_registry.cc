@@ -114,7 +114,7 @@ void CoordinatorCore::not_adopted(const Error& error) {
 // To servers that were away, or whose copies were lost on their way; a few at a time.
 void CoordinatorCore::spread_copies(std::uint64_t now_ms) {
   if (context_.copies.searching()) return;
-  context_.parts.keep_known([&](JobId id) {
+  context_.parts.holders().keep_known([&](JobId id) {
     const auto has_copy = [&](const auto& entry) {
       return std::ranges::find(entry.second.hello.copies, id, &HeldRecord::job) != entry.second.hello.copies.end();
     };

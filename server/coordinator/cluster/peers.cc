@@ -59,13 +59,13 @@ std::string Peers::name_of(std::uint64_t incarnation) const {
 
 std::optional<PeerId> Peers::peer(std::uint64_t incarnation) const {
   if (const Worker* known = worker(incarnation)) return known->peer;
-  const Server* server = const_cast<Peers*>(this)->server_with(incarnation);
+  const Server* server = server_with(incarnation);
   return server ? std::optional(server->peer) : std::nullopt;
 }
 
 std::string Peers::daemon_in_words(std::uint64_t incarnation) const {
   if (const Worker* known = worker(incarnation)) return "worker " + known->hello.name;
-  const Server* server = const_cast<Peers*>(this)->server_with(incarnation);
+  const Server* server = server_with(incarnation);
   return server ? "server " + std::to_string(server->hello.shard.value) : "a daemon that is gone";
 }
 

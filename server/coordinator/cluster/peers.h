@@ -57,6 +57,9 @@ class Peers {
   Server* server_at(PeerId peer);                                              // alive
   Worker* worker_at(PeerId peer);
   Server* server_with(std::uint64_t incarnation);  // alive
+  const Server* server_with(std::uint64_t incarnation) const {
+    return const_cast<Peers*>(this)->server_with(incarnation);
+  }
   const Server* alive(std::uint16_t index) const;  // nullptr: it is not there
   Worker* worker_with(std::uint64_t incarnation);
   const Worker* worker(std::uint64_t incarnation) const;  // nullptr: it is not there

@@ -64,8 +64,8 @@ void JobLedger::copy_parts(std::uint64_t now_ms) {
   if (context.copies.searching()) return;  // the record may be an old one
   const auto holder = copies.holder_for(config().snapshot, 0);
   const Peers::Server* server = holder ? context.peers.alive(*holder) : nullptr;
-  context.parts.copy_to(record().job, config().snapshot.copies != 1,
-                        server ? std::optional(server->hello.incarnation) : std::nullopt, now_ms);
+  context.parts.holders().copy_to(record().job, config().snapshot.copies != 1,
+                                  server ? std::optional(server->hello.incarnation) : std::nullopt, now_ms);
 }
 
 void JobLedger::tell_commit(const JobMembers& members, std::uint64_t now_ms) const {

@@ -17,7 +17,7 @@ JobRecordKeeper::JobRecordKeeper(CoordinatorContext& context, const std::string&
     : context_(context), name_(name), record_(std::move(record)), older_(std::move(older)) {
   edition_ = record_.edition;
   began_ = record_.view_nodes;  // or it was given up: who cannot know drops what nodes have kept
-  if (record_.job.value != 0) context_.parts.named(record_.job, large_parts_of(record_.rank_states));
+  if (record_.job.value != 0) context_.parts.holders().named(record_.job, large_parts_of(record_.rank_states));
 }
 
 std::set<JobId> JobRecordKeeper::ids() const {
@@ -228,7 +228,8 @@ void JobRecordKeeper::part_is_there() {
 std::optional<std::string> JobRecordKeeper::copy_of_state() const {
   for (const LargePart& large : large_parts_of(record_.rank_states)) {
     if (context_.parts.has(record_.job, large)) continue;
-    if (const auto server = context_.parts.server_with(record_.job, large)) return server;
+    const auto server = context_.parts.holders().any_with({record_.job, large});
+    if (server) return context_.peers.daemon_in_words(*server);
   }
   return std::nullopt;
 }

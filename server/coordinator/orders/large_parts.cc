@@ -8,7 +8,13 @@
 namespace tributary {
 
 LargeParts::LargeParts(CoordinatorOutput& output, const Peers& peers, Told told)
-    : output_(output), peers_(peers), told_(std::move(told)), store_(output.large_parts()) {
+    : output_(output),
+      peers_(peers),
+      told_(std::move(told)),
+      store_(output.large_parts()),
+      holders_({store_ != nullptr, [this](JobId job, const LargePart& large) { return has(job, large); },
+                [this](std::uint64_t server) { return peers_.peer(server).has_value(); },
+                [this](std::uint64_t server, CopyParts m) { send(server, std::move(m)); }}) {
   if (store_) complete_ = store_->complete();
 }
 
@@ -32,27 +38,6 @@ std::vector<JobId> LargeParts::jobs() const {
   return jobs;
 }
 
-bool LargeParts::holds(std::uint64_t server, JobId job, const LargePart& large) const {
-  const auto held = held_.find(server);
-  if (held == held_.end()) return false;
-  const auto of_job = held->second.find(job);
-  return of_job != held->second.end() && of_job->second.contains(large);
-}
-
-std::vector<std::uint64_t> LargeParts::servers_with(const Key& key) const {
-  std::vector<std::uint64_t> servers;
-  if (failed_.contains({key, 0})) return servers;
-  for (const auto& [server, jobs] : held_) {
-    if (holds(server, key.first, key.second) && !failed_.contains({key, server})) servers.push_back(server);
-  }
-  return servers;
-}
-
-std::optional<std::string> LargeParts::server_with(JobId job, const LargePart& large) const {
-  const auto found = std::ranges::find_if(held_, [&](const auto& entry) { return holds(entry.first, job, large); });
-  return found == held_.end() ? std::nullopt : std::optional(peers_.daemon_in_words(found->first));
-}
-
 bool LargeParts::needs(std::uint64_t daemon) const {
   const auto announced_by = [&](const Key& key) {
     const auto announced = announced_.find(key);
@@ -62,18 +47,8 @@ bool LargeParts::needs(std::uint64_t daemon) const {
   const auto lacks_some = [&](const auto& entry) {
     return entry.second.source == daemon && !entry.second.parts->all_taken();
   };
-  const auto gets_copies = [&](const auto& entry) {
-    const auto& [job, copies] = entry;
-    if (copies.server != daemon || !peers_.peer(daemon) || !lacks_copies(job, copies)) return false;
-    const bool news = copies.asked != parts_for(daemon, job, copies);  // that it has yet to hear
-    return news || now_ms_ < copies.moved_ms + PartFetch::kPatienceMs;
-  };
   return std::ranges::any_of(fetches_, lacks_some) || std::ranges::any_of(queue_, announced_by) ||
-         std::ranges::any_of(copies_, gets_copies);
-}
-
-bool LargeParts::copies() const {
-  return std::ranges::any_of(copies_, [&](const auto& entry) { return needs(entry.second.server); });
+         holders_.copies(daemon);
 }
 
 void LargeParts::restored(JobId job) {
@@ -140,7 +115,7 @@ void LargeParts::begin_fetch(const Key& key, std::uint64_t now_ms) {
     sources = workers;
     if (workers.empty()) announced_.erase(announced);
   }
-  std::ranges::copy(servers_with(key), std::back_inserter(sources));
+  std::ranges::copy(holders_.sources(key), std::back_inserter(sources));
   if (sources.empty()) return;
   const std::uint64_t source = sources.front();
   const auto ended = [this, key](StoredFetch::End end, const Status& status, std::uint64_t now) {
@@ -168,7 +143,7 @@ void LargeParts::fetched(const Key& key, StoredFetch::End end, const Status& sta
 }
 
 void LargeParts::leave_out(const Key& key, const Error& error, std::uint64_t now_ms) {
-  failed_[{key, 0}] = now_ms + kFailedMs;
+  holders_.failed(key, {}, now_ms);
   output_.log(in_words(key) + " is left out of snapshots: " + error.message, LogLevel::kError);
   fetches_.erase(key);
   announced_.erase(key);  // until a worker announces it again
@@ -185,7 +160,7 @@ void LargeParts::lost(Fetches::iterator at, const std::string& why, std::uint64_
   const std::string what = in_words(key);
   fetches_.erase(at);
   forget_source(key, source);
-  if (peers_.peer(source) && !peers_.worker(source)) failed_[{key, source}] = now_ms + kFailedMs;
+  if (peers_.peer(source) && !peers_.worker(source)) holders_.failed(key, source, now_ms);
   begin_fetch(key, now_ms);
   if (!fetches_.contains(key)) {
     output_.log(what + " did not come from " + peers_.daemon_in_words(source) + ", and nobody else has it: " + why,
@@ -206,8 +181,7 @@ void LargeParts::take(std::uint64_t source, const StatePart& m, std::uint64_t no
 
 void LargeParts::answer(std::uint64_t daemon, const WantPart& m, std::uint64_t now_ms) {
   const Key key{m.job, m.large};
-  if (const auto copies = copies_.find(m.job); copies != copies_.end() && copies->second.server == daemon)
-    copies->second.moved_ms = now_ms;
+  holders_.requests(daemon, m.job, now_ms);
   if (has(m.job, m.large)) {
     const std::tuple piece{daemon, key, m.offset};
     if (!reading_.insert(piece).second) return send(daemon, StatePart{m, {}, true});
@@ -275,7 +249,7 @@ void LargeParts::worker_lost(std::uint64_t worker, std::uint64_t now_ms) {
 }
 
 void LargeParts::server_lost(std::uint64_t server, std::uint64_t now_ms) {
-  held_.erase(server);
+  holders_.lost(server);
   source_lost(server, "the server is lost", now_ms);
 }
 
@@ -290,8 +264,6 @@ void LargeParts::source_lost(std::uint64_t source, const char* why, std::uint64_
 }
 
 void LargeParts::tick(std::uint64_t now_ms) {
-  now_ms_ = now_ms;
-  std::erase_if(failed_, [&](const auto& entry) { return now_ms >= entry.second; });
   std::vector<Key> silent;
   for (auto& [key, fetch] : fetches_) {
     if (fetch.parts->tick(now_ms)) silent.push_back(key);
@@ -302,110 +274,16 @@ void LargeParts::tick(std::uint64_t now_ms) {
     lost(at, "nothing of it came for " + std::to_string(PartFetch::kPatienceMs / 1000) + " s", now_ms);
   }
   begin_next(now_ms);
-  look_after_copies(now_ms);
-}
-
-// ---- Copies ----
-
-void LargeParts::named(JobId job, const std::set<LargePart>& parts) {
-  wanted_.try_emplace(job, parts);
+  for (const Key& key : holders_.tick(now_ms)) want(key.first, key.second, now_ms);
 }
 
 void LargeParts::forget(JobId job) {
   keep_only(job, {});
-  wanted_.erase(job);
-  copies_.erase(job);
-}
-
-void LargeParts::copy_to(JobId job, bool wanted, std::optional<std::uint64_t> server, std::uint64_t now_ms) {
-  if (!store_) return;
-  Copies& copies = copies_[job];
-  copies.wanted = wanted;
-  const std::uint64_t to = wanted ? server.value_or(0) : 0;
-  if (to == copies.server) return;
-  copies.server = to;
-  copies.asked.clear();
-  copies.moved_ms = copies.due_ms = now_ms;
-}
-
-void LargeParts::server_here(std::uint64_t server, const std::vector<HeldParts>& all) {
-  held_[server].clear();
-  for (const HeldParts& m : all) server_has(server, m);
-}
-
-void LargeParts::server_has(std::uint64_t server, const HeldParts& m) {
-  std::map<JobId, std::set<LargePart>>& held = held_[server];
-  if (held.size() >= kMaxJobs && !held.contains(m.job)) return;
-  held[m.job] = {m.parts.begin(), m.parts.end()};
-  if (m.parts.empty()) held.erase(m.job);
-  const auto copies = copies_.find(m.job);
-  if (copies == copies_.end() || copies->second.server != server) return;
-  const bool answers = m.number != 0 && m.number == copies->second.number;
-  if (answers && !m.coming && lacks_copies(m.job, copies->second)) copies->second.moved_ms = 0;  // nobody waits for it
-}
-
-void LargeParts::keep_known(const std::function<bool(JobId)>& known) const {
-  for (const auto& [server, jobs] : held_) {
-    const auto unknown = std::ranges::find_if(jobs, [&](const auto& entry) { return !known(entry.first); });
-    if (unknown != jobs.end()) send(server, CopyParts{unknown->first, {}});  // one at a time
-  }
-}
-
-std::set<LargePart> LargeParts::parts_for(std::uint64_t server, JobId job, const Copies& copies) const {
-  std::set<LargePart> parts;
-  const auto wanted = wanted_.find(job);
-  if (wanted == wanted_.end()) return parts;
-  const auto to_have = [&](const LargePart& large) {
-    if (server == copies.server) return has(job, large) || holds(server, job, large) || copies.asked.contains(large);
-    const bool safe = has(job, large) && (!copies.wanted || holds(copies.server, job, large));
-    return holds(server, job, large) && !safe;
-  };
-  for (const LargePart& large : wanted->second) {
-    if (to_have(large)) parts.insert(large);
-  }
-  return parts;
-}
-
-bool LargeParts::lacks_copies(JobId job, const Copies& copies) const {
-  return !std::ranges::all_of(parts_for(copies.server, job, copies),
-                              [&](const LargePart& large) { return holds(copies.server, job, large); });
-}
-
-void LargeParts::look_after_copies(std::uint64_t now_ms) {
-  for (auto& [job, copies] : copies_) {
-    const auto wanted = wanted_.find(job);
-    // Which parts its record names is not known yet, or they are too many for a message.
-    if (wanted == wanted_.end() || wanted->second.size() > kMaxParts) continue;
-    const auto order = [&](std::uint64_t server, const std::set<LargePart>& parts, std::uint32_t number) {
-      send(server, CopyParts{job, {parts.begin(), parts.end()}, number});
-    };
-    const auto has_all = [&](std::uint64_t server, const std::set<LargePart>& parts) {
-      const auto held = held_.find(server);
-      const bool none = held == held_.end() || !held->second.contains(job);
-      return none ? parts.empty() : held->second.at(job) == parts;
-    };
-    const bool due = now_ms >= copies.due_ms;
-    const std::set<LargePart> parts = parts_for(copies.server, job, copies);
-    if (copies.server != 0 && (copies.asked != parts || (due && !has_all(copies.server, parts)))) {
-      if (copies.asked != parts) copies.moved_ms = now_ms;
-      copies.asked = parts;
-      order(copies.server, parts, ++copies.number);
-    }
-    if (!due) continue;
-    copies.due_ms = now_ms + kCopiesEveryMs;
-    for (const LargePart& large : wanted->second) {
-      if (!has(job, large) && !servers_with({job, large}).empty()) want(job, large, now_ms);
-    }
-    for (const auto& [server, jobs] : held_) {
-      if (server == copies.server || !jobs.contains(job)) continue;
-      const std::set<LargePart> stay = parts_for(server, job, copies);
-      if (!has_all(server, stay)) order(server, stay, 0);
-    }
-  }
+  holders_.forget(job);
 }
 
 void LargeParts::keep_only(JobId job, const std::set<LargePart>& wanted) {
-  wanted_[job] = wanted;
+  holders_.want(job, wanted);
   const auto goes = [&](const Key& key) { return key.first == job && !wanted.contains(key.second); };
   const auto entry_goes = [&](const auto& entry) { return goes(entry.first); };
   std::erase_if(announced_, entry_goes);

@@ -8,8 +8,8 @@
 // A large part is known by its size and checksum: ranks that keep equal parts share one. If a worker is lost or has
 // dropped the part, another worker is asked. Without a store, parts are passed on from worker to worker.
 //
-// A server on another machine keeps copies of the store's parts (server/part_copies.h). The coordinator fetches a part
-// back from there if the store has lost it.
+// Servers have copies of the store's parts (server/coordinator/orders/part_holders.h). The coordinator fetches a part back
+// from there if the store has lost it.
 //
 // Invariants: a complete part has had the right checksum; at most kFetches parts are on their way, kQueued wait.
 #pragma once
@@ -20,7 +20,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -31,17 +30,16 @@
 #include "server/coordinator/cluster/large_part_store.h"
 #include "server/coordinator/cluster/peers.h"
 #include "server/coordinator/cluster/stored_fetch.h"
+#include "server/coordinator/orders/part_holders.h"
 
 namespace tributary {
 
 class LargeParts {
  public:
-  static constexpr std::size_t kFetches = 4;               // at a time
-  static constexpr std::size_t kQueued = 1024;             // that wait
-  static constexpr std::size_t kAnnounced = 8192;          // that workers have
-  static constexpr std::size_t kPassedOn = 1024;           // pieces that are under way from worker to worker
-  static constexpr std::uint64_t kCopiesEveryMs = 10'000;  // orders for copies that are missing are repeated
-  static constexpr std::uint64_t kFailedMs = 60'000;       // a copy that could not be fetched is fetched again
+  static constexpr std::size_t kFetches = 4;       // at a time
+  static constexpr std::size_t kQueued = 1024;     // that wait
+  static constexpr std::size_t kAnnounced = 8192;  // that workers have
+  static constexpr std::size_t kPassedOn = 1024;   // pieces that are under way from worker to worker
 
   // told: hears of each that is complete.
   using Told = std::function<void(JobId job, std::uint64_t now_ms)>;
@@ -51,16 +49,14 @@ class LargeParts {
   bool has(JobId job, const LargePart& large) const;
   // The same, or a server has a copy.
   bool stored(JobId job, const LargePart& large) const {
-    return has(job, large) || !servers_with({job, large}).empty();
+    return has(job, large) || !holders_.sources({job, large}).empty();
   }
-  // A server that has a copy, in words, whether or not fetching it failed a moment ago; none: no server has.
-  std::optional<std::string> server_with(JobId job, const LargePart& large) const;
   // The same, or all of the part has come, or a worker that is there has it.
   bool to_be_had(JobId job, const LargePart& large) const;
   // Pieces still have to come from this daemon, or copies to go to it, and do so.
   bool needs(std::uint64_t daemon) const;
-  // Copies are being made.
-  bool copies() const;
+  PartHolders& holders() { return holders_; }
+  const PartHolders& holders() const { return holders_; }
   std::vector<JobId> jobs() const;
   // Looks for the parts of a restored job, which came into the store past this.
   void restored(JobId job);
@@ -73,20 +69,8 @@ class LargeParts {
   bool want(JobId job, const LargePart& large, std::uint64_t now_ms);
   // Drops the job's other parts, which are not needed any more.
   void keep_only(JobId job, const std::set<LargePart>& wanted);
-  // The saved record of the job names these parts, until keep_only() says more.
-  void named(JobId job, const std::set<LargePart>& parts);
   // The job is gone, with its parts.
   void forget(JobId job);
-  // Servers drop their copies of parts of jobs that nobody knows.
-  void keep_known(const std::function<bool(JobId)>& known) const;
-  // Whether the job's parts are to have copies, and the server that keeps them; none: it is not there.
-  void copy_to(JobId job, bool wanted, std::optional<std::uint64_t> server, std::uint64_t now_ms);
-
-  // ---- What servers say ----
-  // It is there, and these are all its copies; and of one job's parts.
-  void server_here(std::uint64_t server, const std::vector<HeldParts>& all);
-  void server_has(std::uint64_t server, const HeldParts& m);
-  void server_lost(std::uint64_t server, std::uint64_t now_ms);
 
   // ---- What workers say ----
   // Sends a daemon the piece that it lacks, or an empty answer if nobody has it. While the piece is on its way, the
@@ -95,6 +79,7 @@ class LargeParts {
   // Takes a piece from a worker, or from a server's copy.
   void take(std::uint64_t source, const StatePart& m, std::uint64_t now_ms);
   void worker_lost(std::uint64_t worker, std::uint64_t now_ms);
+  void server_lost(std::uint64_t server, std::uint64_t now_ms);
   void tick(std::uint64_t now_ms);
 
  private:
@@ -107,14 +92,6 @@ class LargeParts {
     std::unique_ptr<StoredFetch> parts;
     std::uint64_t source = 0;  // a worker, or a server
   };
-  struct Copies {  // of a job's parts
-    bool wanted = true;
-    std::uint64_t server = 0;    // 0: it is not there
-    std::uint64_t due_ms = 0;    // the order is repeated
-    std::uint64_t moved_ms = 0;  // the server requested a piece, or was ordered something new
-    std::set<LargePart> asked;   // the last order to that server
-    std::uint32_t number = 0;    // of the order
-  };
   struct Passing {  // a piece to those that have asked for it
     std::set<std::uint64_t> to;
     std::uint64_t from = 0, since_ms = 0;
@@ -123,13 +100,6 @@ class LargeParts {
 
   std::string in_words(const Key& key) const;
   void send(std::uint64_t daemon, const ControlMessage& message) const;
-  std::vector<std::uint64_t> servers_with(const Key& key) const;  // but for those where that failed a moment ago
-  bool holds(std::uint64_t server, JobId job, const LargePart& large) const;
-  // The parts of the job that this server is to have. The one that keeps copies: all that are here, and those that it
-  // has. Another one: those that it has, as long as they are not both here and there.
-  std::set<LargePart> parts_for(std::uint64_t server, JobId job, const Copies& copies) const;
-  bool lacks_copies(JobId job, const Copies& copies) const;
-  void look_after_copies(std::uint64_t now_ms);
   void begin_fetch(const Key& key, std::uint64_t now_ms);
   void begin_next(std::uint64_t now_ms);
   // Its source has it no more: another one is asked.
@@ -148,18 +118,12 @@ class LargeParts {
   const Told told_;
   LargePartStore* const store_;  // null: there is none; what it does, it does on_disk()
   LargePartStore::Complete complete_;
+  PartHolders holders_;
   std::map<Key, Announced> announced_;
   std::deque<Key> queue_;
   Fetches fetches_;
   std::set<std::tuple<std::uint64_t, Key, std::uint64_t>> reading_;  // worker, part, offset: the store's answer comes
   std::map<std::pair<Key, std::uint64_t>, Passing> passing_;
-  std::map<JobId, std::set<LargePart>> wanted_;  // of jobs whose parts are known: since keep_only()
-  std::map<std::uint64_t, std::map<JobId, std::set<LargePart>>> held_;  // by server: copies
-  std::map<JobId, Copies> copies_;
-  // Copies that could not be fetched from a server (0: from none, as the store does not take it): until when that is not
-  // tried again.
-  std::map<std::pair<Key, std::uint64_t>, std::uint64_t> failed_;
-  std::uint64_t now_ms_ = 0;  // of the last tick
   std::uint64_t taken_ = 0;
   bool full_ = false;  // too many are announced, or wait, and that was logged
 };

@@ -26,6 +26,10 @@ struct Copying : Cluster {
     }
     worker(0);
   }
+  // After the loss of server 0's store: the last server has the only copy of the state's part.
+  void servers_with_copy(const JobRecord& record, const LargeState& state) {
+    servers({{record.job, {state.large}, false}}, {{record.job, "mnist", 0, {Round(40)}}});
+  }
   void second() {
     now += 1000;
     for (std::uint16_t i = 0; i < count_; ++i) beat_server(i);
@@ -59,6 +63,12 @@ JobRecord trained(Copying& cluster, const LargeState& state) {
   return record;
 }
 
+// The record of such a job, whose coordinator is gone.
+JobRecord trained(const LargeState& state) {
+  Copying before;
+  return trained(before, state);
+}
+
 }  // namespace
 
 TEST_CASE("a server on another machine gets the large parts that a record names, and only it") {
@@ -89,14 +99,9 @@ TEST_CASE("an order for copies is repeated until the server has them, and no lon
 
 TEST_CASE("a store that has lost a large part gets the copy back, which nobody drops") {
   const LargeState state = large_state('a', 2 * kPartBytes);
-  JobRecord record;
-  {
-    Copying before;
-    record = trained(before, state);
-  }
-  const StoredJob snapshot{record.job, "mnist", 0, {Round(40)}};
+  const JobRecord record = trained(state);
   Copying cluster({record}, {}, 8);
-  cluster.servers({{record.job, {state.large}, false}}, {snapshot});
+  cluster.servers_with_copy(record, state);
   for (int i = 0; i < 12; ++i) {
     cluster.second();
     for (const WantPart& want : cluster.to<WantPart>(server_peer(1)))
@@ -108,14 +113,9 @@ TEST_CASE("a store that has lost a large part gets the copy back, which nobody d
 
 TEST_CASE("a server that keeps copies no more drops one when the part is in the store and on the other server") {
   const LargeState state = large_state('a', 2 * kPartBytes);
-  JobRecord record;
-  {
-    Copying before;
-    record = trained(before, state);
-  }
-  const StoredJob snapshot{record.job, "mnist", 0, {Round(40)}};
+  const JobRecord record = trained(state);
   Copying cluster({record}, {}, 8, 3);  // server 1 keeps copies, and server 2 has the only one
-  cluster.servers({{record.job, {state.large}, false}}, {snapshot});
+  cluster.servers_with_copy(record, state);
   for (int i = 0; i < 12; ++i) cluster.second();
   CHECK(cluster.orders_for(2).empty());
   for (int i = 0; i < 3; ++i) {
@@ -135,16 +135,11 @@ TEST_CASE("a server that keeps copies no more drops one when the part is in the 
 
 TEST_CASE("a part that the store cannot take from its copy is tried again after a while, and nothing begins without") {
   const LargeState state = large_state('a');
-  JobRecord record;
-  {
-    Copying before;
-    record = trained(before, state);
-  }
-  const StoredJob snapshot{record.job, "mnist", 0, {Round(40)}};
+  const JobRecord record = trained(state);
   PartsInMemory full;
   full.full = true;
   Copying cluster({record}, std::move(full), 8);
-  cluster.servers({{record.job, {state.large}, false}}, {snapshot});
+  cluster.servers_with_copy(record, state);
   for (int i = 0; i < 40; ++i) cluster.second();
   CHECK(cluster.errors.size() == 1);
   cluster.join(0, rewinding());
@@ -154,11 +149,9 @@ TEST_CASE("a part that the store cannot take from its copy is tried again after 
 
 TEST_CASE("where a view needs what ranks kept it waits until that has come from the copy") {
   const LargeState state = large_state('a', 2 * kPartBytes);
-  Copying before;
-  const JobRecord record = trained(before, state);
-  const StoredJob snapshot{record.job, "mnist", 0, {Round(40)}};
+  const JobRecord record = trained(state);
   Copying cluster({record}, {}, 8);
-  cluster.servers({{record.job, {state.large}, false}}, {snapshot});
+  cluster.servers_with_copy(record, state);
   cluster.join(0, rewinding());
   check_error(cluster, worker_peer(0), ErrorCode::kUnavailable, {"kept of round 40", "from the copy on server 1"});
   for (const WantPart& want : cluster.to<WantPart>(server_peer(1)))
@@ -175,11 +168,9 @@ TEST_CASE("where a view needs what ranks kept it waits until that has come from 
 
 TEST_CASE("a job that goes on without what ranks kept gives them the part as the copy has it") {
   const LargeState state = large_state('a', 2 * kPartBytes);
-  Copying before;
-  const JobRecord record = trained(before, state);
-  const StoredJob snapshot{record.job, "mnist", 0, {Round(40)}};
+  const JobRecord record = trained(state);
   Copying cluster({record}, {}, 8);
-  cluster.servers({{record.job, {state.large}, false}}, {snapshot});
+  cluster.servers_with_copy(record, state);
   cluster.join(0, {});
   cluster.all_ready();
   REQUIRE(cluster.only<JobWelcome>(worker_peer(0)));
