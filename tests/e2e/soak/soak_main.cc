@@ -2,7 +2,7 @@
 #include <cstdio>
 
 #include "common/base/command_line.h"
-#include "tests/e2e/soak.h"
+#include "tests/e2e/soak/soak.h"
 
 int main(int argc, char** argv) {
   using namespace tributary;
@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   CommandLine app("Whether daemons stay as they are over thousands of snapshots, views and jobs.");
   app.footer(
       "\nPrints a JSON object for every phase and daemon: whether nothing grew by more than is allowed. "
-      "tests/e2e/soak.h says what is in it.");
+      "tests/e2e/soak/soak.h says what is in it.");
   app.add_option("--snapshots", options.snapshots, "of one job, every four rounds")->capture_default_str();
   app.add_option("--views", options.views, "stops of one job, which is then gone on with")->capture_default_str();
   app.add_option("--jobs", options.jobs, "of a name each, which finish")->capture_default_str();

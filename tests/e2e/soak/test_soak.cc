@@ -1,7 +1,7 @@
 // Long-lived daemons do not grow: a short soak.
 #include "bench/pushpull/pushpull.h"
 #include "tests/e2e/e2e.h"
-#include "tests/e2e/soak.h"
+#include "tests/e2e/soak/soak.h"
 
 namespace tributary::e2e::soak_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/e2e/soak.h"
+#include "tests/e2e/soak/soak.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
