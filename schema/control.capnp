@@ -58,6 +58,7 @@ struct ControlMessage {
     copiedChunk @48 :CopiedChunk;
     copyParts @49 :CopyParts;
     heldParts @50 :HeldParts;
+    seatReport @51 :SeatReport;
   }
 }
 
@@ -94,6 +95,7 @@ struct ServerHello {  # server -> coordinator
   copies @13 :List(HeldRecord);  # of job records
   copyEndpoint @14 :Text;  # at which other servers read its snapshots; empty: it has no store
   parts @15 :List(HeldParts);  # copies of large parts of what ranks keep
+  promised @16 :UInt64;  # the highest term of a coordinator that it has obeyed
 }
 
 struct WorkerHello {  # worker -> coordinator
@@ -107,6 +109,15 @@ struct WorkerHello {  # worker -> coordinator
 
 struct HelloReply {
   coordinatorIncarnation @0 :UInt64;
+  term @1 :UInt64;  # of the coordinator (docs/failover.md); 0: it is the only one
+}
+
+struct SeatReport {  # between servers that may have the coordinator; and to a daemon, from one that has not
+  place @0 :UInt16;  # the sender's server index
+  term @1 :UInt64;  # the highest that it knows
+  holder @2 :UInt16 = 0xffff;  # the server that has the coordinator in this term; 0xffff: nobody is known to
+  silentMs @3 :UInt64;  # since the sender last heard the holder; 0: it is the holder
+  admin @4 :Text;  # from the holder: its admin address
 }
 
 struct JobProgress {
@@ -509,6 +520,7 @@ struct LoadCheckpoint {  # coordinator -> server: the chunks that you own become
   manifest @3 :Text;  # checksum of the manifest that the coordinator saw
   directory @4 :Text;
   owners @5 :Records.Layout;  # without tensors: they are in the manifest
+  parts @6 :Bool;  # and the large parts of what ranks keep
 }
 
 struct DropCheckpoint {  # coordinator -> servers: these are no longer needed

@@ -21,10 +21,12 @@ struct Layout {
   ownerLanes @3 :List(UInt16);
 }
 
-# The server that owns this store. Written once.
+# The server that owns this store, and what it has promised.
 struct StoreIdentity {
   format @0 :UInt32;
   serverIndex @1 :UInt16;
+  promised @2 :UInt64;  # terms of coordinators (docs/failover.md)
+  owned @3 :UInt64;
 }
 
 # A job as the coordinator's registry keeps it (server/coordinator/cluster/job_record.h).

@@ -19,26 +19,36 @@ constexpr std::uint32_t kControlNoiseLines = 5;
 }  // namespace
 
 Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, const Credentials& credentials,
-                                                 std::string coordinator, Store* store, Logger logger) {
+                                                 const std::string& own_coordinator, Store* store, Logger logger) {
   Result<EventFd> wake = EventFd::create();
   if (!wake) return tl::unexpected(wake.error());
-  std::unique_ptr<Control> control(new Control(config, credentials.own, store, logger, std::move(*wake)));
+  Term promised;
+  if (store) {
+    const Result<SeatTerms> terms = store->terms();
+    if (!terms) return tl::unexpected(terms.error());
+    promised = terms->promised;
+  }
+  std::vector<std::string> coordinators = config.coordinators;
+  if (!own_coordinator.empty()) coordinators[config.index] = own_coordinator;
+  std::unique_ptr<Control> control(
+      new Control(config, credentials.own, !own_coordinator.empty(), store, logger, std::move(*wake)));
   auto link = CoordinatorLink::open({.section = "[server]",
-                                     .coordinator = std::move(coordinator),
+                                     .coordinators = std::move(coordinators),
+                                     .coordinator_keys = credentials.coordinator_keys,
+                                     .promised = promised,
                                      .silence = "still trying",
                                      .incarnation = control->incarnation_,
                                      .heartbeat_ms = config.heartbeat_ms,
                                      .peer_timeout_ms = config.peer_timeout_ms,
-                                     .own = credentials.own,
-                                     .coordinator_key = credentials.coordinator_key},
+                                     .own = credentials.own},
                                     *control, std::move(logger));
   if (!link) return tl::unexpected(link.error());
   control->link_ = std::move(*link);
   return control;
 }
 
-Control::Control(const ServerConfig& config, std::shared_ptr<const KeyPair> own, Store* store, Logger logger,
-                 EventFd wake)
+Control::Control(const ServerConfig& config, std::shared_ptr<const KeyPair> own, bool coordinates, Store* store,
+                 Logger logger, EventFd wake)
     : config_(config),
       key_(own ? own->identity.key : std::string()),
       store_(store),
@@ -49,6 +59,7 @@ Control::Control(const ServerConfig& config, std::shared_ptr<const KeyPair> own,
       roots_(config.checkpoint_roots, !key_.empty()),
       events_(std::move(wake)),
       jobs_(config_, store, logger_, static_cast<ControlJobsOutput&>(*this)),
+      coordinates_(coordinates),
       self_diagnosis_([config](const Diagnose& order,
                                const std::atomic<bool>& stopping) { return diagnose(config, order, stopping); },
                       [this](const Diagnosed& found) { link_->send(found); }, logger_) {}
@@ -97,6 +108,15 @@ void Control::on_met(bool another) {
   if (another) jobs_.park_all("the coordinator came back as a new process");
   admitted_.measure_no_more();
   if (draining_.load(std::memory_order_acquire)) send(DrainRequest{incarnation_});
+}
+
+// Before anything that the coordinator orders is on the disk: records are saved by the same thread, in order.
+void Control::on_term(Term term) {
+  if (!store_ || !parts_.records) return;
+  parts_.records->run([store = store_, term] { return store->promise(term); },
+                      [this](const Status& promised) {
+                        if (!promised) logger_->error("cannot keep the term: {}", promised.error().message);
+                      });
 }
 
 void Control::on_forgotten() {
@@ -157,6 +177,8 @@ ControlMessage Control::hello_message() {
   hello.key = key_;
   if (parts_.copy_port) hello.copy_endpoint = parts_.copy_port->endpoint();
   hello.plain = config_.security.payload == PayloadSecurity::kPlain;
+  hello.promised = link_->promised();
+  jobs_.coordinator_is_here(coordinates_ && link_->place() == config_.index);
   jobs_.describe(hello);
   return hello;
 }

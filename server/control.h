@@ -54,9 +54,10 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   // anyway.
   static constexpr std::uint64_t kDrainAloneMs = 1000;
 
-  // coordinator: endpoint to connect to. store may be null; it must outlive this object.
+  // own_coordinator: the endpoint of the coordinator in this process; "": there is none. store may be null; it must
+  // outlive this object.
   static Result<std::unique_ptr<Control>> create(const ServerConfig& config, const Credentials& credentials,
-                                                 std::string coordinator, Store* store, Logger logger);
+                                                 const std::string& own_coordinator, Store* store, Logger logger);
   ~Control() override;
   Control(const Control&) = delete;
   Control& operator=(const Control&) = delete;
@@ -100,7 +101,8 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   void checkpoint_finished(const CheckpointDone& done);
 
  private:
-  Control(const ServerConfig& config, std::shared_ptr<const KeyPair> own, Store* store, Logger logger, EventFd wake);
+  Control(const ServerConfig& config, std::shared_ptr<const KeyPair> own, bool coordinates, Store* store, Logger logger,
+          EventFd wake);
 
   void run();
   void check_drain(std::uint64_t now_ms);
@@ -111,6 +113,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   ControlMessage hello_message() override;
   Heartbeat heartbeat_message() override;
   void on_met(bool another) override;
+  void on_term(Term term) override;
   void on_forgotten() override;
   void on_control(ControlMessage message) override;
 
@@ -153,6 +156,7 @@ class Control final : public LaneListener, private ControlJobsOutput, private Co
   std::unique_ptr<CoordinatorLink> link_;
   ControlJobs jobs_;
   std::uint64_t drain_ms_ = 0;
+  const bool coordinates_;  // a coordinator may be in this process
 
   mutable std::mutex status_mutex_;  // guards published_
   ControlStatus published_;

@@ -12,10 +12,10 @@ ControlJobs::ControlJobs(ServerConfig config, Store* store, Logger logger, Contr
       store_(store),
       logger_(logger),
       output_(output),
-      copies_(store, config_.index == 0, logger_, [this](ControlMessage m) { output_.send(std::move(m)); }),
+      copies_(store, logger_, [this](ControlMessage m) { output_.send(std::move(m)); }),
       part_copies_(
-          store && config_.index != 0 ? &store->large_parts() : nullptr, logger_,
-          [this](ControlMessage m) { output_.send(std::move(m)); }, [this] { return output_.now_ms(); }),
+          store ? &store->large_parts() : nullptr, logger_, [this](ControlMessage m) { output_.send(std::move(m)); },
+          [this] { return output_.now_ms(); }),
       fetches_(
           store, ShardIndex(config_.index), logger_, [this](ControlMessage m) { output_.send(std::move(m)); },
           [this](JobId job, std::optional<Round> unwanted) {
@@ -34,6 +34,11 @@ void ControlJobs::start(std::vector<LaneCommands*> lanes, const Threads& threads
   copies_.start(threads.records);
   part_copies_.start(threads.records);
   fetches_.start(threads.fetches);
+}
+
+void ControlJobs::coordinator_is_here(bool here) {
+  copies_.registry_is_here(here);
+  part_copies_.registry_is_here(here);
 }
 
 void ControlJobs::forget(JobId job) {

@@ -145,6 +145,9 @@ class ControlJobs {
   void give_up(const DropCheckpoint& m);
   // Ends all views, because the coordinator knows none of the jobs; states stay in memory for the next views.
   void park_all(const std::string& why);
+  // The coordinator that is about to know this server is in this process, and the store has its registry: then records
+  // and large parts there are no copies.
+  void coordinator_is_here(bool here);
   // Contents of a hello and of a heartbeat.
   void describe(ServerHello& hello);
   std::vector<JobProgress> progress() const;

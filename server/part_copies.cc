@@ -9,6 +9,14 @@ PartCopies::PartCopies(LargePartStore* store, Logger logger, Send send, Now now_
   if (store_) held_ = store_->complete();
 }
 
+void PartCopies::registry_is_here(bool here) {
+  if (here == here_) return;
+  here_ = here;
+  queue_.clear();
+  coming_.reset();
+  held_ = here || !store_ ? LargePartStore::Complete() : store_->complete();
+}
+
 std::vector<HeldParts> PartCopies::held() const {
   std::vector<HeldParts> held;
   for (const auto& [job, parts] : held_) {
@@ -23,6 +31,7 @@ bool PartCopies::has(const Key& key) const {
 }
 
 void PartCopies::report(JobId job) const {
+  if (here_) return;
   const auto found = held_.find(job);
   HeldParts held{job, {}};
   if (found != held_.end()) held.parts.assign(found->second.begin(), found->second.end());
@@ -32,7 +41,7 @@ void PartCopies::report(JobId job) const {
 }
 
 void PartCopies::on(const CopyParts& m) {
-  if (!store_ || !orders_) return;
+  if (!store_ || !orders_ || here_) return;
   numbers_[m.job] = m.number;
   keep_only(m.job, {m.parts.begin(), m.parts.end()});
   const std::set<Key> queued(queue_.begin(), queue_.end());
@@ -44,7 +53,7 @@ void PartCopies::on(const CopyParts& m) {
 }
 
 void PartCopies::keep_only(JobId job, const std::set<LargePart>& wanted) {
-  if (!store_ || !orders_) return;
+  if (!store_ || !orders_ || here_) return;
   const auto goes = [&](const Key& key) { return key.first == job && !wanted.contains(key.second); };
   const bool begun = coming_ && goes(queue_.front());
   if (begun) coming_.reset();
@@ -95,8 +104,9 @@ void PartCopies::ended(StoredFetch::End end, const Status& status) {
   const bool complete = end == StoredFetch::End::kComplete;
   if (complete) held_[key.first].insert(key.second);
   if (!complete && !failing_) {
-    logger_->error("cannot keep a copy of a large part of what ranks of job id {} keep: {}; server 0's store has it",
-                   key.first.value, status ? "what came has another checksum" : status.error().message);
+    logger_->error(
+        "cannot keep a copy of a large part of what ranks of job id {} keep: {}; the coordinator's server has it",
+        key.first.value, status ? "what came has another checksum" : status.error().message);
   }
   failing_ = !complete;
   leave(complete);

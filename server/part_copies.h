@@ -1,5 +1,5 @@
-// PartCopies: a server's copies of the large parts of what ranks keep (docs/copies.md), in its own store. Server 0's
-// store has the parts themselves, which the coordinator takes care of. Pure. A part of ControlJobs.
+// PartCopies: a server's copies of the large parts of what ranks keep (docs/copies.md), in its own store. The store of the
+// coordinator's server has the parts themselves, which the coordinator takes care of. Pure. A part of ControlJobs.
 //
 //   CopyParts  missing parts are fetched from the coordinator, one after the other; all others of the job go -> HeldParts
 //   WantPart   the store's thread reads a piece -> StatePart
@@ -30,9 +30,10 @@ class PartCopies {
 
   using Send = std::function<void(ControlMessage)>;
   using Now = std::function<std::uint64_t()>;
-  // store: null if there is none, or it is server 0's; then copies are not kept.
+  // store: null if there is none; then copies are not kept.
   PartCopies(LargePartStore* store, Logger logger, Send send, Now now_ms);
   void start(StoreOrders* orders) { orders_ = orders; }  // null without a store
+  void registry_is_here(bool here);                      // as RecordCopies
 
   std::vector<HeldParts> held() const;
   void on(const CopyParts& m);
@@ -57,6 +58,7 @@ class PartCopies {
   const Now now_ms_;
   StoreOrders* orders_ = nullptr;
   LargePartStore::Complete held_;
+  bool here_ = false;                       // the registry
   std::map<JobId, std::uint32_t> numbers_;  // of the last orders
   std::deque<Key> queue_;                   // its first is being fetched
   std::unique_ptr<StoredFetch> coming_;     // null: none is

@@ -7,8 +7,19 @@
 
 namespace tributary {
 
-RecordCopies::RecordCopies(Store* store, bool registry, Logger logger, Send send)
-    : store_(registry ? nullptr : store), logger_(std::move(logger)), send_(std::move(send)) {
+RecordCopies::RecordCopies(Store* store, Logger logger, Send send)
+    : store_(store), logger_(std::move(logger)), send_(std::move(send)) {
+  list();
+}
+
+void RecordCopies::registry_is_here(bool here) {
+  if (here == here_) return;
+  here_ = here;
+  held_.clear();
+  if (!here) list();
+}
+
+void RecordCopies::list() {
   const Result<std::vector<JobId>> jobs = store_ ? store_->recorded() : std::vector<JobId>();
   if (!jobs) {
     logger_->error("copies of job records cannot be listed: {}", jobs.error().message);
@@ -33,7 +44,7 @@ std::vector<HeldRecord> RecordCopies::held() const {
 }
 
 void RecordCopies::save(const JobRecordCopy& copy) {
-  if (!store_ || !orders_) return;
+  if (!store_ || !orders_ || here_) return;
   Result<JobRecord> record = records::record_in(
       copy, "the coordinator's record of job id " + std::to_string(copy.job.value) + ", which it sent,");
   if (!record) return logger_->error("{}", record.error().message);
@@ -48,11 +59,11 @@ void RecordCopies::save(const JobRecordCopy& copy) {
 
 void RecordCopies::ended(const HeldRecord& held, const Status& saved) {
   saving_.erase(saving_.find(held.job));
-  if (saved) {
+  if (saved && !here_) {
     held_[held.job] = held.edition;
     send_(held);
-  } else if (!failing_) {
-    logger_->error("cannot keep a copy of the record of job id {}: {}; server 0's store has it", held.job.value,
+  } else if (!saved && !failing_) {
+    logger_->error("cannot keep a copy of the record of job id {}: {}; the coordinator's server has it", held.job.value,
                    saved.error().message);
   }
   failing_ = !saved;

@@ -22,9 +22,10 @@ namespace tributary {
 class RecordCopies {
  public:
   using Send = std::function<void(ControlMessage)>;
-  // store: null if there is none; then copies are dropped, and there are none. registry: server 0's, which has no copies:
-  // the coordinator takes care of it.
-  RecordCopies(Store* store, bool registry, Logger logger, Send send);
+  // store: null if there is none; then copies are dropped, and there are none.
+  RecordCopies(Store* store, Logger logger, Send send);
+  // Here: the store has the coordinator's registry now, which the coordinator takes care of. At first it has copies.
+  void registry_is_here(bool here);
   void start(StoreOrders* orders) { orders_ = orders; }  // null without a store
 
   std::vector<HeldRecord> held() const;
@@ -37,11 +38,13 @@ class RecordCopies {
 
  private:
   void ended(const HeldRecord& held, const Status& saved);
+  void list();
 
   Store* const store_;
   Logger logger_;
   const Send send_;
   StoreOrders* orders_ = nullptr;
+  bool here_ = false;                    // the registry
   bool failing_ = false;                 // the last one could not be saved, and that was logged
   std::map<JobId, std::uint64_t> held_;  // editions
   std::multiset<JobId> saving_;

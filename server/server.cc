@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/printed.h"
 #include "common/security/exposure.h"
 #include "common/system/machine_memory.h"
 #include "server/coordinator/cluster/lane_address.h"
@@ -42,15 +43,9 @@ Status Server::start_parts() {
     logger_->warn("no store is configured: parameters live as long as this process; set [store] path to keep them");
   }
 
-  std::string coordinator = config_.coordinator;
-  if (config_.index == 0) {
-    Result<std::unique_ptr<Coordinator>> started = Coordinator::start(
-        {config_.coordinator, config_.servers, config_.peer_timeout_ms, *credentials}, store_.get(), logger_);
-    if (!started) return tl::unexpected(started.error());
-    coordinator_ = std::move(*started);
-    coordinator = coordinator_->local_endpoint();
-  }
-  Result<std::unique_ptr<Control>> control = Control::create(config_, *credentials, coordinator, store_.get(), logger_);
+  if (Status started = start_coordinator(*credentials); !started) return started;
+  Result<std::unique_ptr<Control>> control =
+      Control::create(config_, *credentials, coordinator_ ? coordinator_->local_endpoint() : "", store_.get(), logger_);
   if (!control) return tl::unexpected(control.error());
   control_ = std::move(*control);
 
@@ -137,7 +132,29 @@ Status Server::start_parts() {
         std::move(handlers));
     if (!admin) return tl::unexpected(admin.error());
     admin_ = std::move(*admin);
+    if (coordinator_) coordinator_->tell_admin(admin_->address());
   }
+  return {};
+}
+
+Status Server::start_coordinator(const Credentials& credentials) {
+  if (!may_coordinate(config_)) return {};
+  const std::string& address = config_.coordinators[config_.index];
+  Result<std::unique_ptr<Coordinator>> started = Coordinator::start({.address = address,
+                                                                     .servers = config_.servers,
+                                                                     .peer_timeout_ms = config_.peer_timeout_ms,
+                                                                     .credentials = credentials,
+                                                                     .home = ShardIndex(config_.index),
+                                                                     .places = config_.coordinators,
+                                                                     .heartbeat_ms = config_.heartbeat_ms},
+                                                                    store_.get(), logger_);
+  // A server on another machine than the list says, because that one was lost.
+  if (!started && started.error().code == ErrorCode::kNotFound && config_.coordinators.size() > 1) {
+    logger_->warn("{} is no address of this machine: this server cannot have the coordinator", address);
+    return {};
+  }
+  if (!started) return tl::unexpected(started.error());
+  coordinator_ = std::move(*started);
   return {};
 }
 
@@ -190,12 +207,13 @@ std::string Server::ready_line() const {
   ready["lanes"] = nlohmann::ordered_json::array();
   for (const auto& lane : lanes_) ready["lanes"].push_back(lane->endpoint());
   ready["coordinator"] =
-      coordinator_ ? advertised_endpoint(coordinator_->endpoint(), config_.advertise) : config_.coordinator;
+      coordinator_ ? advertised_endpoint(coordinator_->endpoint(), config_.advertise) : config_.coordinators.front();
   return "ready " + ready.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string Server::waits_for() const {
-  return "the coordinator at " + config_.coordinator + " (server 0)";
+  if (config_.coordinators.size() == 1) return "the coordinator at " + config_.coordinators.front() + " (server 0)";
+  return "the coordinator at one of " + listed(config_.coordinators, " and ");
 }
 
 Result<bool> Server::serving() const {

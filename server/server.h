@@ -55,6 +55,7 @@ class Server {
  private:
   Server(ServerConfig config, Logger logger);
   Status start_parts();
+  Status start_coordinator(const Credentials& credentials);
   Status start_copies(const Credentials& credentials, std::uint16_t lanes);
 
   ServerConfig config_;

@@ -44,6 +44,7 @@ class WorkerControl final : public CoordinatorPort, private CoordinatorLinkOwner
   // Returns why it never will be connected, and the cure; only before the first connection.
   std::optional<std::string> refused() const { return link_->refused(); }
   bool connected() const { return link_->connected(); }  // heard within peer_timeout_ms
+  std::string coordinator_address() const { return link_->address(); }
 
  private:
   WorkerControl(WorkerHello hello, WorkerControlListener& listener, SelfDiagnosis::Look look, const Logger& logger);

@@ -146,7 +146,7 @@ JobTotals totals_of(const NodeJob& job) {
 std::string status_json(const WorkerParts& parts) {
   Json jobs = Json::array();
   for (const NodeJobSummary& summary : parts.attach->summaries()) jobs.push_back(job_json(summary));
-  Json coordinator = {{"address", parts.config->coordinator}, {"connected", parts.control->connected()}};
+  Json coordinator = {{"address", parts.control->coordinator_address()}, {"connected", parts.control->connected()}};
   if (parts.coordinator) coordinator.update(coordinator_json(*parts.coordinator));
   const NodeTraffic traffic = parts.attach->traffic();
   const Json status = {{"kind", "worker"},

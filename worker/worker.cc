@@ -61,7 +61,7 @@ Status Worker::start_parts() {
   attach.jobs.peer_timeout_ms = config_.peer_timeout_ms;
   attach.jobs.stop_timeout_ms = config_.stop_timeout_s * 1000ull;
   if (credentials_.own && config_.security.network != "trusted" &&
-      (!stays_on_machine(config_.coordinator) || !stays_on_machine(config_.address))) {
+      (!std::ranges::all_of(config_.coordinators, stays_on_machine) || !stays_on_machine(config_.address))) {
     attach.jobs.no_allreduce =
         "Gloo and NCCL neither encrypt nor know keys, and this cluster has keys. In a network that is private (a "
         "VPN such as WireGuard makes one) say so: [security] network = \"trusted\"";
@@ -79,8 +79,11 @@ Status Worker::start_parts() {
 }
 
 Status Worker::start_coordinator() {
-  auto coordinator =
-      Coordinator::start({config_.coordinator, 0, config_.peer_timeout_ms, credentials_}, nullptr, logger_);
+  auto coordinator = Coordinator::start({.address = config_.coordinators.front(),
+                                         .servers = 0,
+                                         .peer_timeout_ms = config_.peer_timeout_ms,
+                                         .credentials = credentials_},
+                                        nullptr, logger_);
   if (!coordinator) {
     return fail(coordinator.error().code,
                 coordinator.error().message +
@@ -105,7 +108,7 @@ Status Worker::start_lanes() {
   }
   WorkerConfig config = config_;
   if (config.address.empty()) {
-    const Result<std::string> found = local_address_towards(config.coordinator);
+    const Result<std::string> found = local_address_towards(config.coordinators.front());
     config.address = found ? *found : host_name();
     if (!found) {
       logger_->warn(
@@ -131,13 +134,13 @@ Status Worker::start_control(std::uint64_t incarnation) {
   auto control = WorkerControl::start(
       std::move(hello),
       {.section = "[worker]",
-       .coordinator = coordinator_ ? coordinator_->local_endpoint() : config_.coordinator,
+       .coordinators = coordinator_ ? std::vector{coordinator_->local_endpoint()} : config_.coordinators,
+       .coordinator_keys = credentials_.coordinator_keys,
        .silence = "running jobs go on, new ones wait for it",
        .incarnation = incarnation,
        .heartbeat_ms = config_.heartbeat_ms,
        .peer_timeout_ms = config_.peer_timeout_ms,
-       .own = credentials_.own,
-       .coordinator_key = credentials_.coordinator_key},
+       .own = credentials_.own},
       *attach_,
       [self = DiagnosedWorker{config_, configured_, credentials_.own}](
           const Diagnose& order, const std::atomic<bool>& stopping) { return diagnose(self, order, stopping); },
@@ -156,7 +159,7 @@ Status Worker::start_admin() {
   parts.control = control_.get();
   parts.coordinator = coordinator_.get();
   parts.devices = devices_.get();
-  if (const auto own = local_address_towards(config_.coordinator))
+  if (const auto own = local_address_towards(config_.coordinators.front()))
     parts.link_bytes_per_s = stated_bytes_per_s(network_interfaces(), *own).value_or(0.0);
   for (const auto& lane : lanes_) parts.lanes.push_back(lane.get());
   register_metrics(metrics_, parts);
@@ -204,7 +207,7 @@ std::string Worker::ready_line() const {
 }
 
 std::string Worker::waits_for() const {
-  return "the coordinator at " + config_.coordinator +
+  return "the coordinator at " + listed(config_.coordinators, " or ") +
          " (server 0; without servers, a worker with [worker] serve_coordinator)";
 }
 

@@ -23,6 +23,7 @@ using NodeRank = StrongId<struct NodeTag, std::uint32_t>;  // torchrun's group_r
 using Rank = StrongId<struct RankTag, std::uint32_t>;      // global rank: 0 .. world_size-1
 using ShardIndex = StrongId<struct ShardTag, std::uint16_t>;  // which server
 inline constexpr ShardIndex kNoShard{0xffff};                 // none
+using Term = StrongId<struct TermTag, std::uint64_t>;         // of the coordinator: grows when another server takes it
 using LaneIndex = StrongId<struct LaneTag, std::uint16_t>;    // which lane of a server
 using ChunkIndex = StrongId<struct ChunkTag, std::uint32_t>;  // position of a chunk in the flat space
 // Round r (r >= 1) turns a chunk of version r-1 into one of version r. 0 means "before the first round".

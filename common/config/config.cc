@@ -27,8 +27,9 @@ std::string default_coordinator() {
 
 std::string lanes_bind(const ServerConfig& config) {
   if (!config.bind.empty()) return config.bind;
-  if (!ipc_path(config.coordinator)) return "tcp://127.0.0.1:*";
-  return config.coordinator + "-server-" + std::to_string(config.index);
+  const std::string coordinator = config.coordinators.empty() ? std::string() : config.coordinators.front();
+  if (!ipc_path(coordinator)) return "tcp://127.0.0.1:*";
+  return coordinator + "-server-" + std::to_string(config.index);
 }
 
 std::uint16_t default_lanes(unsigned hardware_threads) {

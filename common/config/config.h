@@ -28,8 +28,10 @@ inline bool is_bandwidth(double value) {
 
 // Keys and trust (docs/security.md). The strings are paths of files, unless a comment states otherwise.
 struct SecurityConfig {
-  std::string keys;                      // this daemon's pair; empty: none, and it is reached from this machine only
-  std::string coordinator_key;           // the coordinator's public key; not on the coordinator itself
+  std::string keys;  // this daemon's pair; empty: none, and it is reached from this machine only
+  // The coordinator's public key, or the list of them, in the order of the addresses. A server that is the only one that
+  // may have the coordinator needs none.
+  std::vector<std::string> coordinator_keys;
   std::string authorized;                // on the coordinator: a folder with the public keys of admitted peers
   std::string admin_token;               // of the admin port; empty: none
   std::vector<std::string> admin_hosts;  // further names under which clients reach the admin port
@@ -38,13 +40,17 @@ struct SecurityConfig {
   std::string network;  // "trusted": so that all-reduce jobs may run in a cluster with keys; empty: it is not
 };
 
+// Servers that may have the coordinator, at most.
+inline constexpr std::uint16_t kMaxCoordinators = 16;
+
 // Returns the coordinator's default address: a socket in this user's run folder.
 std::string default_coordinator();
 
 struct ServerConfig {
-  std::uint16_t index = 0;                          // 0 is the coordinator
-  std::uint16_t servers = 1;                        // how many the cluster has; the coordinator waits for all
-  std::string coordinator = default_coordinator();  // server 0 binds here, all others connect
+  std::uint16_t index = 0;    // 0 is the coordinator, or the first that may be
+  std::uint16_t servers = 1;  // how many the cluster has; the coordinator waits for all
+  // Server k binds the k-th, and may have the coordinator (docs/failover.md); all others connect.
+  std::vector<std::string> coordinators{default_coordinator()};
   // Lanes' sockets: "tcp://ADDR:PORT" (lane i takes PORT+i), "tcp://ADDR:*" or "ipc://PREFIX"; empty: lanes_bind().
   std::string bind;
   std::string advertise;    // host that workers reach the lanes at; empty: the address of `bind`, or 127.0.0.1
@@ -64,11 +70,16 @@ struct ServerConfig {
   LogConfig log;
 };
 
+// Returns whether the coordinator may be in this server's process.
+inline bool may_coordinate(const ServerConfig& config) {
+  return config.index < config.coordinators.size();
+}
+
 // Returns the lanes' address: `bind`, or next to the coordinator's socket, or at free ports of loopback.
 std::string lanes_bind(const ServerConfig& config);
 
 struct WorkerConfig {
-  std::string coordinator = default_coordinator();
+  std::vector<std::string> coordinators{default_coordinator()};
   std::string name;                              // in messages and status; empty: the host's name
   std::string socket = default_worker_socket();  // trainers attach here
   std::string admin = "127.0.0.1:0";

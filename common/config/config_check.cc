@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 
 #include "common/base/layout.h"
@@ -136,9 +137,23 @@ bool endpoint_ok(std::string_view endpoint) {
   return host_ok(host) && parse_port(port).value_or(0) != 0;
 }
 
-void check_coordinator(Faults& f, const std::string& endpoint, const std::string& section) {
-  f.check(endpoint_ok(endpoint), section + ".coordinator",
-          "must be \"tcp://HOST:PORT\" with a port from 1 to 65535, or \"ipc://PATH\" (at most 107 characters)");
+// most: that there may be; why: in words.
+void check_coordinators(Faults& f, const std::vector<std::string>& addresses, const SecurityConfig& security,
+                        const std::string& section, std::size_t most, const std::string& why) {
+  const std::string key = section + ".coordinator";
+  f.check(!addresses.empty() && std::ranges::all_of(addresses, endpoint_ok), key,
+          "must be \"tcp://HOST:PORT\" with a port from 1 to 65535, or \"ipc://PATH\" (at most 107 characters), or a "
+          "list of such addresses");
+  f.check(addresses.size() <= most, key, "must have at most " + std::to_string(most) + " addresses: " + why);
+  f.check(std::set(addresses.begin(), addresses.end()).size() == addresses.size(), key,
+          "has an address twice: the k-th is server k's alone");
+  f.check(addresses.size() < 2 || security.keys.empty() || security.coordinator_keys.size() == addresses.size(),
+          "security.coordinator_key",
+          "must have the " + std::to_string(addresses.size()) + " public keys of the servers at the addresses in " +
+              key + ", in their order",
+          key);
+  f.check(security.coordinator_keys.size() < 2 || addresses.size() > 1, "security.coordinator_key",
+          "must be one file, as there is one address in " + key, key);
 }
 
 void check_admin(Faults& f, const std::string& admin, const std::string& section) {
@@ -486,7 +501,10 @@ std::vector<Fault> faults_of(const ServerConfig& c) {
   f.check(c.index < c.servers || c.servers == 0, "server.index",
           "must be below servers (" + std::to_string(c.servers) + "): the servers are numbered from 0",
           "server.servers");
-  check_coordinator(f, c.coordinator, "server");
+  check_coordinators(f, c.coordinators, c.security, "server", std::min<std::size_t>(c.servers, kMaxCoordinators),
+                     "the k-th is server k's, and there are " + std::to_string(c.servers) + " servers");
+  f.check(c.coordinators.size() < 2 || !may_coordinate(c) || !c.store_path.empty(), "store.path",
+          "must be set on servers that may have the coordinator, where there are several", "server.coordinator");
   check_bind(f, c);
   f.check(c.advertise.empty() || host_ok(c.advertise), "server.advertise",
           "must be a host name or IPv4 address alone, without scheme and port");
@@ -502,7 +520,8 @@ std::vector<Fault> faults_of(const ServerConfig& c) {
 
 std::vector<Fault> faults_of(const WorkerConfig& c) {
   Faults f;
-  check_coordinator(f, c.coordinator, "worker");
+  check_coordinators(f, c.coordinators, c.security, "worker", c.serve_coordinator ? 1 : kMaxCoordinators,
+                     c.serve_coordinator ? "it is this worker's own" : "no more servers may have the coordinator");
   f.check(c.name.size() <= kMaxJobName, "worker.name",
           "must have at most " + std::to_string(kMaxJobName) + " characters");
   f.check(!c.socket.empty() && c.socket.size() <= kMaxSocketPath, "worker.socket",
@@ -512,7 +531,9 @@ std::vector<Fault> faults_of(const WorkerConfig& c) {
   check_host(f, c.host, c.bandwidth, "worker");
   f.check(c.address.empty() || host_ok(c.address), "worker.address",
           "must be a host name or IPv4 address alone, without scheme and port");
-  f.check(!c.serve_coordinator || !c.address.empty() || !c.coordinator.starts_with("tcp://0.0.0.0:"), "worker.address",
+  f.check(!c.serve_coordinator || !c.address.empty() || c.coordinators.empty() ||
+              !c.coordinators.front().starts_with("tcp://0.0.0.0:"),
+          "worker.address",
           "must be this machine's address, because coordinator names none to which one could be found out",
           "worker.coordinator");
   f.check(c.collective_timeout_ms >= kMinCollectiveTimeoutMs, "device.collective_timeout_ms",

@@ -12,7 +12,7 @@ void visit_common_fields(auto& c, auto&& key) {
   key("limits", "peer_timeout_ms", c.peer_timeout_ms);
   key("limits", "stop_timeout_s", c.stop_timeout_s);
   key("security", "keys", c.security.keys);
-  key("security", "coordinator_key", c.security.coordinator_key);
+  key("security", "coordinator_key", c.security.coordinator_keys);
   key("security", "authorized", c.security.authorized);
   key("security", "admin_token", c.security.admin_token);
   key("security", "admin_hosts", c.security.admin_hosts);
@@ -26,7 +26,7 @@ void visit_common_fields(auto& c, auto&& key) {
 void visit_server_fields(auto& c, auto&& key) {
   key("server", "index", c.index);
   key("server", "servers", c.servers);
-  key("server", "coordinator", c.coordinator);
+  key("server", "coordinator", c.coordinators);
   key("server", "bind", c.bind);
   key("server", "advertise", c.advertise);
   key("server", "lanes", c.lanes);
@@ -42,7 +42,7 @@ void visit_server_fields(auto& c, auto&& key) {
 }
 
 void visit_worker_fields(auto& c, auto&& key) {
-  key("worker", "coordinator", c.coordinator);
+  key("worker", "coordinator", c.coordinators);
   key("worker", "name", c.name);
   key("worker", "socket", c.socket);
   key("worker", "admin", c.admin);

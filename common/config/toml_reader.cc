@@ -271,6 +271,10 @@ void TomlReader::operator()(std::string_view section, std::string_view key, std:
   const toml::node* node = look_up(section, key);
   if (!node) return;
   std::vector<std::string> values;
+  if (const auto one = node->value_exact<std::string>()) {
+    out = {*one};
+    return;
+  }
   bool ok = node->is_array();
   if (ok) {
     for (const toml::node& element : *node->as_array()) {
@@ -282,7 +286,7 @@ void TomlReader::operator()(std::string_view section, std::string_view key, std:
   if (ok) {
     out = std::move(values);
   } else {
-    unreadable(section, key, "must be an array of strings, as in [\"a\", \"b\"]");
+    unreadable(section, key, "must be a string, or an array of strings, as in [\"a\", \"b\"]");
   }
 }
 

@@ -41,7 +41,7 @@ class TomlReader {
   void operator()(std::string_view section, std::string_view key, std::uint64_t& out);
   void operator()(std::string_view section, std::string_view key, double& out);
   void operator()(std::string_view section, std::string_view key, std::vector<std::uint32_t>& out);
-  void operator()(std::string_view section, std::string_view key, std::vector<std::string>& out);
+  void operator()(std::string_view section, std::string_view key, std::vector<std::string>& out);  // or one string
   void operator()(std::string_view section, std::string_view key, EncodingSpec& out);
   template <IsChoice Choice>
   void operator()(std::string_view section, std::string_view key, Choice& out) {

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t kPollMs = 100;
 constexpr std::uint64_t kBusyPollMs = 20;  // while something waits to be sent
+constexpr const char* kRestarted = "was restarted or had given this daemon up";
 
 }  // namespace
 
@@ -23,16 +24,16 @@ Result<std::unique_ptr<CoordinatorLink>> CoordinatorLink::open(CoordinatorLinkOp
   if (!wake) return tl::unexpected(wake.error());
   std::unique_ptr<CoordinatorLink> link(
       new CoordinatorLink(std::move(options), owner, std::move(logger), std::move(*wake)));
-  try {
-    set_common_options(link->socket_, kMaxControlBytes, kHighWater);
-    link->socket_.set(zmq::sockopt::immediate, true);
-    if (link->options_.own) connect_with(link->socket_, *link->options_.own, link->options_.coordinator_key);
-    link->socket_.connect(link->options_.coordinator);
-  } catch (const zmq::error_t& e) {
-    return fail(ErrorCode::kConfig, link->options_.section + " coordinator = \"" + link->options_.coordinator +
-                                        "\" cannot be used: " + e.what() +
-                                        "; it is the address of server 0, such as tcp://10.0.0.1:7070 or ipc:///PATH");
+  for (const std::string& address : link->options_.coordinators) {
+    try {
+      zmq::socket_t(link->context_, zmq::socket_type::dealer).connect(address);
+    } catch (const zmq::error_t& e) {
+      return fail(ErrorCode::kConfig,
+                  link->options_.section + " coordinator = \"" + address + "\" cannot be used: " + e.what() +
+                      "; it is the address of server 0, such as tcp://10.0.0.1:7070 or ipc:///PATH");
+    }
   }
+  link->connect();
   return link;
 }
 
@@ -44,9 +45,30 @@ CoordinatorLink::CoordinatorLink(CoordinatorLinkOptions options, CoordinatorLink
       noise_(std::move(logger)),
       wake_(std::move(wake)),
       context_(1),
-      socket_(context_, zmq::socket_type::dealer) {
-  refusals_.emplace(context_, socket_);
+      choice_(options_.coordinators.size(), options_.promised) {
   heard(steady_ms());
+}
+
+// A socket of its own for each: nothing of one that the daemon has left is read any more.
+void CoordinatorLink::connect() {
+  place_.store(choice_.at(), std::memory_order_relaxed);
+  refusals_.reset();
+  socket_ = zmq::socket_t(context_, zmq::socket_type::dealer);
+  set_common_options(socket_, kMaxControlBytes, kHighWater);
+  socket_.set(zmq::sockopt::immediate, true);
+  if (options_.own) connect_with(socket_, *options_.own, options_.coordinator_keys.at(choice_.at()));
+  refusals_.emplace(context_, socket_);
+  socket_.connect(address());
+  choice_.begin(steady_ms());
+  again_ms_ = hello_ms_ = 0;
+}
+
+void CoordinatorLink::move() {
+  socket_.set(zmq::sockopt::linger, 0);
+  refusals_.reset();
+  socket_.close();
+  connect();
+  logger_->debug("asking for the coordinator at {}", address());
 }
 
 CoordinatorLink::~CoordinatorLink() {
@@ -110,6 +132,7 @@ void CoordinatorLink::turn() {
 void CoordinatorLink::keep_up() {
   const std::uint64_t now = steady_ms();
   if (!joined()) {
+    if (choice_.tick(now)) move();
     if (now >= hello_ms_ + kHelloMs) say_hello();
   } else if (now >= beat_ms_ + options_.heartbeat_ms) {
     beat();
@@ -163,8 +186,7 @@ void CoordinatorLink::flush() {
     lost.swap(lost_);
   }
   if (lost.empty()) return;
-  noise_.warn("too much waits for the coordinator at " + options_.coordinator + "; it will not hear " + lost,
-              steady_ms());
+  noise_.warn("too much waits for the coordinator at " + address() + "; it will not hear " + lost, steady_ms());
 }
 
 // Logs a refusal when it changes. The library gives up after a refusal; connecting again admits a daemon that is
@@ -178,20 +200,25 @@ void CoordinatorLink::check_refusals() {
     again_ms_ = 0;
   } else if (again_ms_ != 0 && now >= again_ms_) {
     again_ms_ = 0;
-    refusals_->connect_again(options_.coordinator);
+    refusals_->connect_again(address());
   }
   if (!why || *why == refusal_) return;
   refusal_ = *why;
-  logger_->error("the coordinator at {} refuses this daemon: {}", options_.coordinator, *why);
+  logger_->error("the coordinator at {} refuses this daemon: {}", address(), *why);
 }
 
 void CoordinatorLink::check_silence() {
   const bool silent = waking_.at(steady_ms()) > heard_waking_ms_ + options_.peer_timeout_ms;
   if (silent == silent_.load(std::memory_order_relaxed)) return;
+  if (silent && joined() && choice_.several()) {
+    forgotten("has not been heard for " + std::to_string(silent_ms()) + " ms");
+    if (choice_.leave(steady_ms())) move();
+    return;
+  }
   silent_.store(silent, std::memory_order_relaxed);
-  if (!silent) return logger_->info("the coordinator at {} is heard again", options_.coordinator);
+  if (!silent) return logger_->info("the coordinator at {} is heard again", address());
   logger_->warn(
-      "the coordinator at {} has not been heard for {} ms; {}{}", options_.coordinator, silent_ms(), options_.silence,
+      "the coordinator at {} has not been heard for {} ms; {}{}", address(), silent_ms(), options_.silence,
       ever_joined_ ? "" : " (server 0 is the coordinator; without servers, a worker with [worker] serve_coordinator)");
 }
 
@@ -202,7 +229,7 @@ void CoordinatorLink::receive() {
     if (frames == 0) return;
     const std::uint64_t now = steady_ms();
     if (!ever_joined_ && is_lane_reply(bytes_of(body))) {
-      refuse(lane_as_coordinator(options_.section, options_.coordinator));
+      refuse(lane_as_coordinator(options_.section, address()));
       continue;
     }
     heard(now);
@@ -211,7 +238,7 @@ void CoordinatorLink::receive() {
       on(std::move(*message));
       continue;
     }
-    noise_.warn("ignored a message of the coordinator at " + options_.coordinator + ": " +
+    noise_.warn("ignored a message of the coordinator at " + address() + ": " +
                     (message ? "it has " + std::to_string(frames) + " frames" : message.error().message),
                 now);
     // Reports a coordinator of another release to the owner, which would wait for it in vain.
@@ -226,27 +253,38 @@ void CoordinatorLink::on(ControlMessage message) {
   const std::uint64_t known = coordinator();
   if (const auto* reply = std::get_if<HelloReply>(&message)) {
     const std::uint64_t incarnation = reply->coordinator_incarnation;
-    if (incarnation == 0) return forgotten();
+    const Term promised = choice_.promised();
+    if (!choice_.obeys(reply->term)) {
+      if (joined()) forgotten("was replaced by another");
+      if (choice_.leave(steady_ms())) move();
+      return;
+    }
+    if (incarnation == 0) return forgotten(kRestarted);
+    if (choice_.promised() > promised) owner_.on_term(reply->term);
     coordinator_.store(incarnation, std::memory_order_release);
     ever_joined_ = true;
-    if (known != incarnation) logger_->info("joined the coordinator at {}", options_.coordinator);
+    if (known != incarnation) logger_->info("joined the coordinator at {}", address());
     return owner_.on_met(known != 0 && known != incarnation);
   }
   if (const auto* reply = std::get_if<HeartbeatReply>(&message)) {
-    if (reply->coordinator_incarnation != known) forgotten();
+    if (reply->coordinator_incarnation != known) forgotten(kRestarted);
+    return;
+  }
+  if (const auto* report = std::get_if<SeatReport>(&message)) {
+    if (joined()) forgotten("is not there any more");
+    if (choice_.elsewhere(*report, options_.peer_timeout_ms, steady_ms())) move();
     return;
   }
   const auto* error = std::get_if<ControlError>(&message);
   if (error && error->code == ErrorCode::kUnknownKind) {  // it is older than this program, and does without
-    return logger_->warn("the coordinator at {}: {}", options_.coordinator, error->message);
+    return logger_->warn("the coordinator at {}: {}", address(), error->message);
   }
   owner_.on_control(std::move(message));
 }
 
-void CoordinatorLink::forgotten() {
+void CoordinatorLink::forgotten(const std::string& why) {
   if (!joined()) return;
-  logger_->warn("the coordinator at {} was restarted or had given this daemon up; saying hello again",
-                options_.coordinator);
+  logger_->warn("the coordinator at {} {}; saying hello again", address(), why);
   coordinator_.store(0, std::memory_order_release);
   owner_.on_forgotten();
   say_hello();

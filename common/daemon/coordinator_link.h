@@ -1,6 +1,7 @@
 // CoordinatorLink: a daemon's connection to the coordinator, a DEALER. It sends hellos until one is answered, then
 // heartbeats. It keeps messages, in order and bounded (ControlOutbox), until the coordinator listens. It notifies its
-// owner when the coordinator is another process than before or does not know this daemon, and logs its silence.
+// owner when the coordinator is another process than before or does not know this daemon, and logs its silence. Where
+// several servers may have the coordinator, it finds the one that has (CoordinatorChoice).
 //
 // Messages wait until the hello is answered, so that the coordinator knows their sender. A heartbeat goes before them:
 // after a lost connection the coordinator knows a daemon by its incarnation, not by its address. While the coordinator
@@ -15,11 +16,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 #include <zmq.hpp>
 
 #include "common/base/result.h"
 #include "common/base/waking_clock.h"
 #include "common/daemon/control_outbox.h"
+#include "common/daemon/coordinator_choice.h"
 #include "common/daemon/log.h"
 #include "common/daemon/refusal_watch.h"
 #include "common/security/keys.h"
@@ -36,6 +39,8 @@ class CoordinatorLinkOwner {
   virtual Heartbeat heartbeat_message() = 0;  // but for the incarnation
   // The coordinator knows this daemon. another: it is another process than the one that did before.
   virtual void on_met(bool another) = 0;
+  // A server obeys no coordinator of a lower term from now on; on_met() follows.
+  virtual void on_term(Term) {}
   // The coordinator does not know this daemon and its jobs any more. The link sends hello again.
   virtual void on_forgotten() = 0;
   virtual void on_control(ControlMessage message) = 0;
@@ -43,13 +48,14 @@ class CoordinatorLinkOwner {
 
 struct CoordinatorLinkOptions {
   std::string section;  // of the daemon's configuration, in words: "[server]"
-  std::string coordinator;
+  // Of the servers that may have it, and their public keys if there are keys, in the same order.
+  std::vector<std::string> coordinators, coordinator_keys;
+  std::optional<Term> promised = {};  // the highest that this server has obeyed; none: a worker
   std::string silence;  // the meaning of its silence, for the log; follows "has not been heard for N ms; "
   std::uint64_t incarnation = 0;
   std::uint32_t heartbeat_ms = 1000;
   std::uint32_t peer_timeout_ms = 10'000;
   std::shared_ptr<const KeyPair> own;  // null: there are no keys
-  std::string coordinator_key;         // with keys: of the only accepted coordinator
 };
 
 class CoordinatorLink {
@@ -74,10 +80,14 @@ class CoordinatorLink {
   std::uint64_t coordinator() const { return coordinator_.load(std::memory_order_acquire); }  // its incarnation, or 0
   bool connected() const { return joined() && !silent_.load(std::memory_order_relaxed); }
   std::uint64_t silent_ms() const;  // since its last message
+  // With which of several that may have it the daemon speaks.
+  const std::string& address() const { return options_.coordinators[place_.load(std::memory_order_relaxed)]; }
   // The reason why the coordinator will never accept this daemon, and the cure; only before it ever did.
   std::optional<std::string> refused() const;
 
   // ---- The owner's thread ----
+  std::size_t place() const { return choice_.at(); }  // in the list of coordinators: with which it speaks
+  Term promised() const { return choice_.promised(); }
   // Waits until there may be work, here or at `also_fd`.
   void wait(int also_fd = -1);
   // Receives messages, sends a hello or heartbeat if one is due, then the waiting messages.
@@ -98,7 +108,9 @@ class CoordinatorLink {
 
   void receive();
   void on(ControlMessage message);
-  void forgotten();
+  void forgotten(const std::string& why);
+  void connect();
+  void move();
   void keep_up();  // hello or heartbeat, if one is due
   void beat();
   void check_silence();
@@ -113,6 +125,7 @@ class CoordinatorLink {
   EventFd wake_;
   std::atomic<std::uint64_t> coordinator_{0}, heard_ms_{0};
   std::atomic<bool> silent_{false};
+  std::atomic<std::size_t> place_{0};
 
   mutable std::mutex mutex_;  // guards outbox_, lost_ and refused_
   ControlOutbox outbox_;
@@ -123,8 +136,9 @@ class CoordinatorLink {
   zmq::context_t context_;
   zmq::socket_t socket_;
   std::optional<RefusalWatch> refusals_;  // ends before the context
-  std::string refusal_;                   // logged last
-  std::uint64_t again_ms_ = 0;            // connect again then; 0: there is no need
+  CoordinatorChoice choice_;
+  std::string refusal_;         // logged last
+  std::uint64_t again_ms_ = 0;  // connect again then; 0: there is no need
   std::uint64_t hello_ms_ = 0, beat_ms_ = 0;
   WakingClock waking_{kLongestStepMs};  // by which the coordinator is silent or not
   std::uint64_t heard_waking_ms_ = 0;

@@ -59,8 +59,7 @@ class Doctor {
     out_.section("server " + std::to_string(c.index));
     keys(credentials_of(c));
     limits(c.peer_timeout_ms);
-    const bool coordinator = c.index == 0;
-    if (coordinator) listens("[server] coordinator", c.coordinator);
+    if (may_coordinate(c)) listens("[server] coordinator", c.coordinators[c.index]);
     lanes_listen(c);
     listens("[server] admin", c.admin);
     if (!c.advertise.empty()) own_address("[server] advertise", c.advertise);
@@ -87,7 +86,7 @@ class Doctor {
     out_.section("worker" + (c.name.empty() ? std::string() : " " + c.name));
     keys(credentials_of(c));
     limits(c.peer_timeout_ms);
-    if (c.serve_coordinator) listens("[worker] coordinator", c.coordinator);
+    if (c.serve_coordinator) listens("[worker] coordinator", c.coordinators.front());
     listens("[worker] admin", c.admin);
     if (!c.address.empty()) own_address("[worker] address", c.address);
     socket(c.socket);
@@ -159,7 +158,9 @@ class Doctor {
     if (!c.advertise.empty()) return;
     const bool everywhere = is_everywhere(host_port(bind).host);
     if (!everywhere && !stays_on_machine(bind)) return;
-    const bool alone = stays_on_machine(c.coordinator) && !is_everywhere(host_port(c.coordinator).host);
+    const bool alone = std::ranges::all_of(c.coordinators, [](const std::string& address) {
+      return stays_on_machine(address) && !is_everywhere(host_port(address).host);
+    });
     if (alone) return out_.ok("lanes", "reached from this machine only, as the coordinator is");
     const std::string where =
         ipc_path(bind) ? "a Unix socket, which they do not have" : "127.0.0.1, which is themselves";

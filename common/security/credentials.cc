@@ -23,7 +23,7 @@ Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bo
     return fail(ErrorCode::kConfig, std::string("[security] ") + key + " is not set, but keys is: it names " + what);
   };
   if (config.keys.empty()) {
-    if (config.coordinator_key.empty() && config.authorized.empty()) return credentials;
+    if (config.coordinator_keys.empty() && config.authorized.empty()) return credentials;
     return fail(ErrorCode::kConfig,
                 "[security] has coordinator_key or authorized, but no keys: name this daemon's own "
                 ".key file, which `tributary keys new` makes");
@@ -48,13 +48,17 @@ Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bo
     if (credentials.admin_token.empty()) return missing("admin_token", "the file of the admin port's token");
     if (config.authorized.empty()) return missing("authorized", "the folder with the .pub files of who may come in");
     credentials.authorized = config.authorized;
-    credentials.coordinator_key = credentials.own->identity.key;
-    return credentials;
+    if (config.coordinator_keys.empty()) {
+      credentials.coordinator_keys = {credentials.own->identity.key};
+      return credentials;
+    }
   }
-  if (config.coordinator_key.empty()) return missing("coordinator_key", "the coordinator's .pub file");
-  auto coordinators = read_identity(config.coordinator_key);
-  if (!coordinators) return tl::unexpected(coordinators.error());
-  credentials.coordinator_key = std::move(coordinators->key);
+  if (config.coordinator_keys.empty()) return missing("coordinator_key", "the coordinator's .pub file");
+  for (const std::string& path : config.coordinator_keys) {
+    auto identity = read_identity(path);
+    if (!identity) return tl::unexpected(identity.error());
+    credentials.coordinator_keys.push_back(std::move(identity->key));
+  }
   return credentials;
 }
 
@@ -82,25 +86,31 @@ Result<Credentials> if_safe(Result<Credentials> credentials, const std::vector<L
   return credentials;
 }
 
+std::vector<Listening> coordinators(const std::string& key, const std::vector<std::string>& addresses) {
+  std::vector<Listening> listening;
+  for (const std::string& address : addresses) listening.push_back({key, address, default_coordinator()});
+  return listening;
+}
+
 }  // namespace
 
 // Judges the coordinator's address on every server, not only on server 0: the process behind it gives orders.
 Result<Credentials> credentials_of(const ServerConfig& config) {
   // The lanes' place may follow from the coordinator's.
   const Listening admin{"[server] admin", config.admin, "127.0.0.1:0", Audience::kMachine};
-  const std::vector<Listening> listening = {{"[server] coordinator", config.coordinator, default_coordinator()},
-                                            {"[server] bind", lanes_bind(config), lanes_bind({.index = config.index})},
-                                            admin};
-  return if_safe(load_credentials(config.security, Role::kServer, config.index == 0), listening, admin,
+  std::vector<Listening> listening = coordinators("[server] coordinator", config.coordinators);
+  listening.push_back({"[server] bind", lanes_bind(config), lanes_bind({.index = config.index})});
+  listening.push_back(admin);
+  return if_safe(load_credentials(config.security, Role::kServer, may_coordinate(config)), listening, admin,
                  config.security.insecure);
 }
 
 // An address for all-reduce jobs has no keys anyway, and is on the network where the coordinator is.
 Result<Credentials> credentials_of(const WorkerConfig& config) {
   const Listening admin{"[worker] admin", config.admin, "127.0.0.1:0", Audience::kMachine};
-  const std::vector<Listening> listening = {{"[worker] coordinator", config.coordinator, default_coordinator()},
-                                            admin,
-                                            {"[worker] address", config.address, "", Audience::kMachine}};
+  std::vector<Listening> listening = coordinators("[worker] coordinator", config.coordinators);
+  listening.push_back(admin);
+  listening.push_back({"[worker] address", config.address, "", Audience::kMachine});
   return if_safe(load_credentials(config.security, Role::kWorker, config.serve_coordinator), listening, admin,
                  config.security.insecure);
 }

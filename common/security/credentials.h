@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/config/config.h"
 #include "common/security/keys.h"
@@ -10,13 +11,13 @@
 namespace tributary {
 
 struct Credentials {
-  std::shared_ptr<const KeyPair> own;  // null: this daemon has no keys, and neither have its peers
-  std::string coordinator_key;         // public, of the coordinator; "" without keys
-  std::string authorized;              // of the coordinator: the folder of admitted peers' keys
-  std::string admin_token;             // "": none
+  std::shared_ptr<const KeyPair> own;         // null: this daemon has no keys, and neither have its peers
+  std::vector<std::string> coordinator_keys;  // public, of the servers that may have the coordinator; none without keys
+  std::string authorized;                     // of these servers: the folder of admitted peers' keys
+  std::string admin_token;                    // "": none
 };
 
-// coordinator: this daemon is the coordinator itself.
+// coordinator: this daemon may have the coordinator. Then, where it is the only one, it names no coordinator_key.
 // kConfig: a file that cannot be used, or one that is missing while another is given.
 Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bool coordinator);
 

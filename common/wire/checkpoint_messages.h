@@ -61,6 +61,7 @@ struct LoadCheckpoint {
   std::string manifest;  // checksum of the manifest that the coordinator saw
   std::string directory;
   std::vector<ChunkOwner> owners;
+  bool parts = false;  // and the large parts of what ranks keep
 
   static constexpr auto kWire = TRIB_WIRE(LoadCheckpoint);
   static void fields(auto& m, auto&& field) {
@@ -70,6 +71,7 @@ struct LoadCheckpoint {
     field(m.manifest, TRIB_WIRE(Manifest), AtMost{kMaxNameBytes, "the manifest's checksum"});
     field(m.directory, TRIB_WIRE(Directory), AtMost{kMaxPathBytes, "a checkpoint's path"});
     field.inside(TRIB_WIRE(Owners), [&](const auto& layout) { layout.owners(m.owners); });
+    field(m.parts, TRIB_WIRE(Parts));
   }
 };
 // Drops data that is no longer needed: the state of a job that was replaced or never became one (0: none), and the

@@ -60,6 +60,7 @@ struct ServerHello {
   std::vector<HeldRecord> copies;  // of job records
   std::string copy_endpoint;       // at which other servers read its snapshots; empty: it has no store
   std::vector<HeldParts> parts;    // copies of large parts of what ranks keep
+  Term promised;                   // the highest of a coordinator that it has obeyed
 
   static constexpr auto kWire = TRIB_WIRE(ServerHello);
   static void fields(auto& m, auto&& field) {
@@ -81,6 +82,7 @@ struct ServerHello {
     field(m.copies, TRIB_WIRE(Copies), AtMost{kMaxJobs, "the list of copies of records"});
     field(m.copy_endpoint, TRIB_WIRE(CopyEndpoint), AtMost{kMaxNameBytes, "the server's endpoint for copies"});
     field(m.parts, TRIB_WIRE(Parts), AtMost{kMaxJobs, "the list of jobs with copies of large parts"});
+    field(m.promised, TRIB_WIRE(Promised));
   }
   void check() const { must_be_finite(bandwidth, "the server's bandwidth"); }
 };
@@ -105,9 +107,30 @@ struct WorkerHello {
 };
 struct HelloReply {
   std::uint64_t coordinator_incarnation = 0;
+  Term term;  // the coordinator's; 0: it is the only one that there is
 
   static constexpr auto kWire = TRIB_WIRE(HelloReply);
-  static void fields(auto& m, auto&& field) { field(m.coordinator_incarnation, TRIB_WIRE(CoordinatorIncarnation)); }
+  static void fields(auto& m, auto&& field) {
+    field(m.coordinator_incarnation, TRIB_WIRE(CoordinatorIncarnation));
+    field(m.term, TRIB_WIRE(Term));
+  }
+};
+// Between the servers that may have the coordinator (docs/failover.md); and to a daemon, from one that has not.
+struct SeatReport {
+  ShardIndex place;              // the sender
+  Term term;                     // the highest that it knows
+  ShardIndex holder = kNoShard;  // has the coordinator in this term; kNoShard: nobody is known to
+  std::uint64_t silent_ms = 0;   // since the sender last heard the holder; 0: it is the holder
+  std::string admin;             // from the holder: its admin address
+
+  static constexpr auto kWire = TRIB_WIRE(SeatReport);
+  static void fields(auto& m, auto&& field) {
+    field(m.place, TRIB_WIRE(Place));
+    field(m.term, TRIB_WIRE(Term));
+    field(m.holder, TRIB_WIRE(Holder));
+    field(m.silent_ms, TRIB_WIRE(SilentMs));
+    field(m.admin, TRIB_WIRE(Admin), AtMost{kMaxNameBytes, "the coordinator's admin address"});
+  }
 };
 struct JobProgress {
   JobId job;

@@ -35,22 +35,37 @@ Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSetting
                                                         Logger logger) {
   Result<EventFd> wake = EventFd::create(), written = EventFd::create();
   if (!wake || !written) return tl::unexpected((wake ? written : wake).error());
+  const bool alone = settings.places.size() < 2;
   std::vector<JobRecord> records;
+  Term promised;
   if (registry) {
     Result<std::vector<JobRecord>> stored = registry->records();
-    if (!stored) return tl::unexpected(stored.error());
+    const Result<SeatTerms> terms = registry->terms();
+    if (!stored || !terms) return tl::unexpected(stored ? terms.error() : stored.error());
     records = std::move(*stored);
+    promised = terms->promised;
   }
   std::unique_ptr<Coordinator> self(
       new Coordinator(registry, std::move(logger), std::move(*wake), std::move(*written)));
   if (Status bound = self->bind(settings); !bound) return tl::unexpected(bound.error());
   self->options_.servers = settings.servers;
   self->options_.peer_timeout_ms = settings.peer_timeout_ms;
+  self->options_.home = settings.home;
   if (registry) {
     self->records_ = std::make_unique<OrderThread>(
         "registry", kMaxRecords, [logger = self->logger_](const std::string& line) { logger->critical(line); });
   }
-  self->begin(std::move(records));
+  if (alone) {
+    self->begin(std::move(records));
+  } else {
+    auto links = SeatLinks::open(self->context_, settings.places, settings.home, settings.credentials);
+    if (!links) return tl::unexpected(links.error());
+    self->links_ = std::move(*links);
+    self->heartbeat_ms_ = settings.heartbeat_ms;
+    const auto places = static_cast<std::uint16_t>(settings.places.size());
+    self->seat_.emplace(CoordinatorSeat::Options{settings.home, places, settings.peer_timeout_ms}, promised,
+                        self->now_ms());
+  }
   self->thread_ = start_thread("coordinator", self->logger_, [&coordinator = *self] { coordinator.run(); });
   return self;
 }
@@ -66,9 +81,15 @@ Coordinator::Coordinator(JobRegistry* registry, Logger logger, EventFd wake, Eve
 
 // With another incarnation: whoever knows the core before takes this one for a new process, and says hello.
 void Coordinator::begin(std::vector<JobRecord> records) {
-  options_.incarnation = random_incarnation();
+  name_core();
   options_.job_id_seed = random_incarnation();
   core_ = std::make_unique<CoordinatorCore>(options_, std::move(records), static_cast<CoordinatorOutput&>(*this));
+  holds_.store(true, std::memory_order_release);
+}
+
+void Coordinator::name_core() {
+  options_.incarnation = random_incarnation();
+  current_.store(options_.incarnation, std::memory_order_release);
 }
 
 Status Coordinator::bind(const CoordinatorSettings& settings) {
@@ -107,6 +128,7 @@ Coordinator::~Coordinator() {
   }
   records_.reset();
   admission_.reset();
+  links_.reset();
   socket_.close();
   context_.close();
   if (!ipc_path_.empty()) ::unlink(ipc_path_.c_str());
@@ -128,11 +150,12 @@ void Coordinator::run() {
     if (now >= next_tick) {
       const std::lock_guard lock(mutex_);
       refresh_keys(now_ms());
-      core_->tick(now_ms());
+      tick_seat(now_ms());
+      if (core_) core_->tick(now_ms());
       noise_.tick(now);
       if (draining_.load(std::memory_order_acquire)) {
-        core_->drain(now_ms());  // again in every tick: a job may have been opening when the order came
-        drained_.store(core_->idle(), std::memory_order_release);
+        if (core_) core_->drain(now_ms());  // again in every tick: a job may have been opening when the order came
+        drained_.store(!core_ || core_->idle(), std::memory_order_release);
       }
       next_tick = now + kTickMs;
     }
@@ -173,12 +196,12 @@ void Coordinator::receive_batch() {
         message = tl::unexpected(permitted.error());
       }
     }
-    if (message) {
-      core_->on_message(*from, *message, now);
-    } else {
+    if (!message) {
       malformed_.add();
       noise_.warn("refused a control message: " + message.error().message, now);
-      core_->on_bad_message(*from, message.error(), job);
+      send(*from, ControlError{message.error().code, message.error().message, job});
+    } else if (!report_instead(*from, *message, now)) {
+      core_->on_message(*from, *message, now);
     }
   }
 }
@@ -189,6 +212,7 @@ Status Coordinator::permit(PeerId from, const zmq::message_t& frame, const Contr
   const std::string key = key_of(frame);
   const std::optional<Identity> who = authorized_->find(key);
   if (!who) return fail(ErrorCode::kInvalidArgument, "the key " + key + " is no longer authorized");
+  if (!core_) return check_permitted(*who, message, {});
   const std::optional<std::uint64_t> process = process_in(message);
   return check_permitted(*who, message,
                          {core_->key_at(from), process ? core_->key_of(*process) : std::optional<std::string>()});
@@ -200,8 +224,98 @@ void Coordinator::refresh_keys(std::uint64_t now_ms) {
   for (const Identity& gone : authorized_->refresh()) {
     const std::string reason = "the key of " + in_words(gone) + " was revoked";
     logger_->warn("{}", reason);
-    core_->expel(gone.key, reason, now_ms);
+    if (core_) core_->expel(gone.key, reason, now_ms);
   }
+}
+
+// ---- Which server has the coordinator ----
+
+void Coordinator::tick_seat(std::uint64_t now) {
+  if (!seat_) return;
+  for (const SeatReport& m : links_->receive()) hear(m, now);
+  if (now >= report_ms_ + heartbeat_ms_) {
+    report_ms_ = now;
+    links_->send(report(now));
+  }
+  if (draining_.load(std::memory_order_acquire)) return;
+  if (const auto term = seat_->stand(now)) take(*term);
+}
+
+SeatReport Coordinator::report(std::uint64_t now) const {
+  SeatReport report = seat_->report(now);
+  if (seat_->holds()) report.admin = admin_;
+  return report;
+}
+
+void Coordinator::hear(const SeatReport& m, std::uint64_t now) {
+  if (seat_->on(m, now)) links_->send(report(now));
+  if (core_ && !seat_->holds()) leave();
+}
+
+// Another server has taken the coordinator, which this one could not know: orders for the disk that wait are void.
+void Coordinator::leave() {
+  holds_.store(false, std::memory_order_release);
+  name_core();
+  core_.reset();
+  log("another server has, or had, the coordinator in a later term", LogLevel::kWarning);
+}
+
+// Returns whether this server answers by telling who has the coordinator.
+bool Coordinator::report_instead(PeerId from, const ControlMessage& message, std::uint64_t now) {
+  if (const auto* m = std::get_if<SeatReport>(&message)) {
+    if (!seat_) return true;
+    const bool lags = m->term < seat_->term();
+    hear(*m, now);
+    if (lags) send(from, report(now));
+    return true;
+  }
+  if (const auto* hello = std::get_if<ServerHello>(&message); hello && seat_) {
+    seat_->learn(hello->promised);
+    if (core_ && !seat_->holds()) leave();
+  }
+  if (core_) return false;
+  send(from, report(now));
+  return true;
+}
+
+// The registry belongs to this server's next core as it is, unless another server had the coordinator since.
+void Coordinator::take(Term term) {
+  struct Taken {
+    bool moved = false;
+    std::vector<JobRecord> records;
+  };
+  const auto taken = std::make_shared<Taken>();
+  on_disk(
+      [this, term, taken]() -> Status {
+        const Result<SeatTerms> before = registry_->terms();
+        if (!before) return tl::unexpected(before.error());
+        taken->moved = before->owned != before->promised;
+        if (Status promised = registry_->promise(term); !promised) return promised;
+        if (Status owned = taken->moved ? Status() : registry_->own(term); !owned) return owned;
+        return registry_->records().map([&](std::vector<JobRecord> all) { taken->records = std::move(all); });
+      },
+      [this, term, taken](const Status& saved, std::uint64_t now) {
+        if (!saved) {
+          log("this server cannot take the coordinator: " + saved.error().message, LogLevel::kError);
+          return seat_->failed(now);
+        }
+        if (!seat_->took(term)) return;
+        options_.moved = taken->moved;
+        options_.term = term;
+        begin(std::move(taken->records));
+        log("this server has the coordinator now, in term " + std::to_string(term.value), LogLevel::kWarning);
+        report_ms_ = 0;
+      });
+}
+
+std::string Coordinator::holder_in_words() const {
+  const std::lock_guard lock(mutex_);
+  return seat_ ? seat_->holder_in_words() : std::string();
+}
+
+void Coordinator::tell_admin(std::string address) {
+  const std::lock_guard lock(mutex_);
+  admin_ = std::move(address);
 }
 
 void Coordinator::send(PeerId to, const ControlMessage& message) {
@@ -230,26 +344,34 @@ void Coordinator::remove(JobId job) {
 
 void Coordinator::adopt(std::vector<JobRecord> records) {
   const auto all = std::make_shared<std::vector<JobRecord>>(std::move(records));
-  const auto save = [this, all]() -> Status {
+  const auto save = [this, all, term = options_.term]() -> Status {
     if (const Status saved = registry_->save_all(*all); !saved) return saved;
+    if (const Status owned = term == Term() ? Status() : registry_->own(term); !owned) return owned;
     Result<std::vector<JobRecord>> read = registry_->records();
     if (!read) return tl::unexpected(read.error());
     *all = std::move(*read);
     return {};
   };
   on_disk(save, [this, all](const Status& saved, std::uint64_t) {
-    saved ? begin(std::move(*all)) : core_->not_adopted(saved.error());
+    if (!saved) return core_->not_adopted(saved.error());
+    options_.moved = false;
+    begin(std::move(*all));
   });
 }
 
 void Coordinator::on_disk(Work work, Done done) {
-  const auto end = [this, core = options_.incarnation, done = std::move(done)](const Status& status) {
+  const std::uint64_t core = options_.incarnation;
+  const auto begin_it = [this, core, work = std::move(work)]() -> Status {
+    if (core != current_.load(std::memory_order_acquire)) return fail(ErrorCode::kStopped, "its core is gone");
+    return work();
+  };
+  const auto end = [this, core, done = std::move(done)](const Status& status) {
     written_.push([this, core, done, status] {
       const std::lock_guard lock(mutex_);
       if (core == options_.incarnation) done(status, now_ms());  // else the core that ordered it is gone
     });
   };
-  const Status taken = records_ ? records_->order(std::move(work), end) : Status();
+  const Status taken = records_ ? records_->order(begin_it, end) : Status();
   if (!records_ || !taken) end(taken);
 }
 
@@ -270,24 +392,33 @@ bool Coordinator::drained() const {
 
 std::vector<CoordinatorCore::JobStatus> Coordinator::jobs() const {
   const std::lock_guard lock(mutex_);
-  return core_->jobs();
+  return core_ ? core_->jobs() : std::vector<CoordinatorCore::JobStatus>();
 }
 
 std::vector<CoordinatorCore::PeerStatus> Coordinator::peers() const {
   const std::lock_guard lock(mutex_);
-  std::vector<CoordinatorCore::PeerStatus> peers = core_->peers();
+  std::vector<CoordinatorCore::PeerStatus> peers;
+  if (core_) peers = core_->peers();
   for (auto& peer : peers) peer.last_heard_ms += missed_ms_.load(std::memory_order_relaxed);  // for steady_ms()
   return peers;
 }
 
 LossCounts Coordinator::losses() const {
   const std::lock_guard lock(mutex_);
-  return core_->losses();
+  return core_ ? core_->losses() : LossCounts();
 }
 
 std::vector<EventList::Event> Coordinator::events() const {
   const std::lock_guard lock(mutex_);
   return events_.recent(steady_ms());
+}
+
+// With mutex_. REQUIRES: several servers may have the coordinator.
+Result<std::uint64_t> Coordinator::not_here() const {
+  const std::string holder = seat_->holder_in_words();
+  return fail(ErrorCode::kUnavailable,
+              holder.empty() ? "no server has the coordinator now; try again in a moment"
+                             : "this server does not have the coordinator: " + holder + " has it; ask there");
 }
 
 Result<std::uint64_t> Coordinator::give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order) {
@@ -296,7 +427,7 @@ Result<std::uint64_t> Coordinator::give(std::function<Result<std::uint64_t>(std:
   std::future<Result<std::uint64_t>> ready = answer->get_future();
   const bool given = orders_.try_push([this, answer, order = std::move(order)] {
     const std::lock_guard lock(mutex_);
-    answer->set_value(order(now_ms()));
+    answer->set_value(core_ ? order(now_ms()) : not_here());
   });
   if (!given) {
     return fail(ErrorCode::kLimit, std::to_string(kMaxOrders) + " orders wait already; try again in a moment");
@@ -329,7 +460,7 @@ Result<std::uint64_t> Coordinator::remove_job(std::string name) {
 
 std::optional<CheckpointStatus> Coordinator::checkpoint(std::uint64_t id) const {
   const std::lock_guard lock(mutex_);
-  return core_->checkpoint(id);
+  return core_ ? core_->checkpoint(id) : std::nullopt;
 }
 
 Result<std::uint64_t> Coordinator::trace_job(std::string name, std::uint64_t rounds) {
@@ -343,17 +474,17 @@ Result<std::uint64_t> Coordinator::diagnose(DiagnosisOrder order) {
 
 std::optional<DiagnosisStatus> Coordinator::diagnosis(std::uint32_t id) const {
   const std::lock_guard lock(mutex_);
-  return core_->diagnosis(id);
+  return core_ ? core_->diagnosis(id) : std::nullopt;
 }
 
 std::optional<TraceStatus> Coordinator::trace(std::uint64_t id) const {
   const std::lock_guard lock(mutex_);
-  return core_->trace(id);
+  return core_ ? core_->trace(id) : std::nullopt;
 }
 
 std::optional<TracePiece> Coordinator::trace_piece(std::uint64_t id, std::size_t number) const {
   const std::lock_guard lock(mutex_);
-  return core_->trace_piece(id, number);
+  return core_ ? core_->trace_piece(id, number) : std::nullopt;
 }
 
 }  // namespace tributary

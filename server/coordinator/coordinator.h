@@ -1,6 +1,7 @@
 // Coordinator: the shell around CoordinatorCore on server 0, or on the worker of a cluster without servers that serves
-// it. A thread of its own with a ROUTER socket, so that neither a shard that loads for seconds nor a slow disk of the
-// snapshot writer keeps the cluster's heartbeats waiting. The registry is kept in server 0's store; without one it
+// it. Where several servers may have the coordinator (docs/failover.md), each has this shell, and one of them a core: the
+// others' shells tell who has it (CoordinatorSeat). A thread of its own with a ROUTER socket, so that neither a shard that loads for seconds nor a slow disk of the
+// snapshot writer keeps the cluster's heartbeats waiting. The registry is kept in that server's store; without one it
 // lives as long as the process. A second thread writes it, and large parts, in order: a slow disk delays
 // records and parts, and neither messages nor rounds.
 //
@@ -13,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,9 +31,11 @@
 #include "common/security/credentials.h"
 #include "server/coordinator/cluster/admission.h"
 #include "server/coordinator/cluster/control_permits.h"
+#include "server/coordinator/cluster/coordinator_seat.h"
 #include "server/coordinator/cluster/event_list.h"
 #include "server/coordinator/cluster/job_registry.h"
 #include "server/coordinator/coordinator_core.h"
+#include "server/coordinator/seat_links.h"
 
 namespace tributary {
 
@@ -40,6 +44,9 @@ struct CoordinatorSettings {
   std::uint16_t servers = 1;  // of the cluster; 0: it runs all-reduce jobs only
   std::uint32_t peer_timeout_ms = 10'000;
   Credentials credentials = {};
+  ShardIndex home = {};             // the server whose process this is
+  std::vector<std::string> places;  // the addresses of all servers that may have the coordinator; one or none: it has
+  std::uint32_t heartbeat_ms = 1000;
 };
 
 class Coordinator final : private CoordinatorOutput {
@@ -62,7 +69,12 @@ class Coordinator final : private CoordinatorOutput {
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  const std::string& endpoint() const { return endpoint_; }  // as bound
+  const std::string& endpoint() const { return endpoint_; }              // as bound
+  bool holds() const { return holds_.load(std::memory_order_acquire); }  // else another server has it, or nobody
+  // The one that has it, in words; empty: nobody is known to. Any thread.
+  std::string holder_in_words() const;
+  // This server's admin address, for those that ask here while another has the coordinator. Any thread.
+  void tell_admin(std::string address);
   // For this machine's own daemons: reachable also if bound to all interfaces.
   const std::string& local_endpoint() const { return local_endpoint_; }
 
@@ -93,13 +105,22 @@ class Coordinator final : private CoordinatorOutput {
   Status bind(const CoordinatorSettings& settings);
   Status permit(PeerId from, const zmq::message_t& frame, const ControlMessage& message);  // with mutex_
   void refresh_keys(std::uint64_t now_ms);
+  // With mutex_: which server has the coordinator.
+  void tick_seat(std::uint64_t now_ms);
+  void hear(const SeatReport& m, std::uint64_t now_ms);
+  SeatReport report(std::uint64_t now_ms) const;
+  void take(Term term);
+  void leave();
+  bool report_instead(PeerId from, const ControlMessage& message, std::uint64_t now_ms);
   void run();
   void receive_batch();
+  Result<std::uint64_t> not_here() const;
   Result<std::uint64_t> give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order);
   std::uint64_t now_ms();  // on the coordinator's thread
 
   void send(PeerId to, const ControlMessage& message) override;
   void begin(std::vector<JobRecord> records);
+  void name_core();
   void save(const JobRecord& record) override;
   void adopt(std::vector<JobRecord> records) override;
   void remove(JobId job) override;
@@ -120,9 +141,16 @@ class Coordinator final : private CoordinatorOutput {
   WakingClock clock_{kLongestStepMs};        // the thread's: the time that the core gets
   std::atomic<std::uint64_t> missed_ms_{0};  // that clock_ did not count so far
 
-  mutable std::mutex mutex_;  // guards events_ and core_
+  std::atomic<bool> holds_{false};
+  std::atomic<std::uint64_t> current_{0};  // options_.incarnation: work for the disk of earlier cores is void
+
+  mutable std::mutex mutex_;  // guards events_, core_, seat_ and admin_
   EventList events_;
-  std::unique_ptr<CoordinatorCore> core_;
+  std::unique_ptr<CoordinatorCore> core_;  // null: another server has the coordinator, or nobody
+  std::optional<CoordinatorSeat> seat_;    // none: no other server may have it
+  std::string admin_;
+  std::uint32_t heartbeat_ms_ = 0;
+  std::uint64_t report_ms_ = 0;  // the others are told then
 
   // In a cluster with keys.
   std::unique_ptr<AuthorizedKeys> authorized_;
@@ -130,6 +158,7 @@ class Coordinator final : private CoordinatorOutput {
 
   zmq::context_t context_;
   std::unique_ptr<Admission> admission_;
+  std::unique_ptr<SeatLinks> links_;
   zmq::socket_t socket_;                  // the thread's
   std::unique_ptr<OrderThread> records_;  // null: there is no registry
   std::thread thread_;

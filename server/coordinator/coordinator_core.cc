@@ -9,8 +9,7 @@
 namespace tributary {
 CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry,
                                  CoordinatorOutput& output)
-    : context_(options, output, *this), last_id_(options.job_id_seed) {
-  drop_parts_but_of(registry);
+    : context_(options, output, *this), last_id_(options.job_id_seed), moved_(options.moved) {
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
     if (!config || on_servers(*config)) context_.copies.knows(record);
@@ -35,16 +34,21 @@ CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<
     const std::string name = config->name;
     jobs_.try_emplace(name, context_, *config, std::move(record), std::move(older));
   }
+  if (!context_.copies.searching()) drop_unnamed_parts();
 }
 
-// Drops the large parts that an interrupted commit or removal of a job left behind.
-void CoordinatorCore::drop_parts_but_of(const std::vector<JobRecord>& registry) {
+// Drops the large parts that an interrupted commit or removal of a job left behind. REQUIRES: the records are the newest
+// that there are. Parts of jobs that have none are copies, which another server's coordinator had ordered.
+void CoordinatorCore::drop_unnamed_parts() {
   std::map<JobId, std::set<LargePart>> named;
   for (const JobId job : context_.parts.jobs()) named[job];
-  for (const JobRecord& record : registry) {
-    named[record.job].merge(large_parts_of(record.rank_states));
+  for (const auto& [name, job] : jobs_) {
+    for (const JobId id : job.ids()) named.erase(id);
+    if (job.idle() && job.record().job.value != 0) named[job.record().job] = large_parts_of(job.record().rank_states);
   }
-  for (const auto& [job, parts] : named) context_.parts.keep_only(job, parts);
+  for (const auto& [job, parts] : named) {
+    if (!context_.checkpoints.restores(job)) context_.parts.keep_only(job, parts);
+  }
 }
 
 void CoordinatorCore::on_message(PeerId from, const ControlMessage& message, std::uint64_t now_ms) {
@@ -140,7 +144,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
     if (!context_.copies.searching() || m.copies.empty()) report_strangers(m.shard.value, m);
   }
   for (auto& [name, job] : jobs_) job.on(m, met.known, now_ms);
-  context_.output.send(from, HelloReply{context_.options.incarnation});
+  context_.output.send(from, HelloReply{context_.options.incarnation, context_.options.term});
   context_.send_servers(peers.book());
   // A server that missed the reply sends its hello again; then it has missed the messages after the reply, too.
   for (auto& [name, job] : jobs_) {
@@ -165,7 +169,7 @@ void CoordinatorCore::on(PeerId from, const WorkerHello& m, std::uint64_t now_ms
     }
     context_.output.log("worker " + name + " is there");
   }
-  context_.output.send(from, HelloReply{context_.options.incarnation});
+  context_.output.send(from, HelloReply{context_.options.incarnation, context_.options.term});
 }
 
 void CoordinatorCore::on(PeerId from, const Heartbeat& m, std::uint64_t now_ms) {
@@ -341,7 +345,8 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
 
 void CoordinatorCore::drain(std::uint64_t now_ms) {
   context_.draining = true;
-  const std::string who = context_.options.servers == 0 ? "the worker that is the coordinator" : "server 0";
+  const std::string who =
+      context_.options.servers == 0 ? "the worker that is the coordinator" : context_.peers.home_in_words();
   for (auto& [name, job] : jobs_) job.drain(who, now_ms);
 }
 

@@ -109,7 +109,7 @@ class CoordinatorCore : private CheckpointJobs {
   void lose_worker(std::uint64_t incarnation, const Loss& loss, std::uint64_t now_ms);
   void save_scheduled(CoordinatedJob& job, std::uint64_t now_ms);
   Result<std::uint64_t> begin_save(const SaveOrder& order, const CoordinatedJob& job, std::uint64_t now_ms);
-  void drop_parts_but_of(const std::vector<JobRecord>& registry);
+  void drop_unnamed_parts();
   void answer_drains(std::uint64_t now_ms);
   void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);
   void look_at_trace(std::uint64_t now_ms);
@@ -118,6 +118,8 @@ class CoordinatorCore : private CheckpointJobs {
   void on(PeerId from, const JobRecordCopy& m, std::uint64_t now_ms);
   void on(PeerId from, const HeldRecord& m, std::uint64_t now_ms);
   void search(std::uint64_t now_ms);
+  void end_search(std::uint64_t now_ms);
+  JobRecord renewed(JobRecord record) const;
   std::optional<Round> newest_committed(const JobRecord& record) const;
   void spread_copies(std::uint64_t now_ms);
   void tick_copies(std::uint64_t now_ms);
@@ -144,6 +146,7 @@ class CoordinatorCore : private CheckpointJobs {
   JobId last_id_;  // given to a job. None comes twice: servers may have yet to drop what an earlier job had
   Diagnoses diagnoses_{context_};
   bool adopting_ = false;            // ordered
+  bool moved_;                       // CoordinatorOptions::moved, until the records are its own
   std::uint64_t copies_due_ms_ = 0;  // what servers lack is sent, and what could not be adopted is tried again
   std::map<std::string, CoordinatedJob> jobs_;  // by name
 };

@@ -45,7 +45,8 @@ void CoordinatorCore::on(PeerId from, const JobRecordCopy& m, std::uint64_t now_
 }
 
 // The newest snapshot that may have been committed, by what stores have: of each server's part there is the part, or a
-// copy. Server 0 has lost its part with the registry: where no round has a copy of that, the others' parts decide.
+// copy. The coordinator's server has lost its part with the registry: where no round has a copy of that, the others'
+// parts decide.
 std::optional<Round> CoordinatorCore::newest_committed(const JobRecord& record) const {
   const Peers& peers = context_.peers;
   std::set<std::uint16_t> shards;
@@ -59,7 +60,7 @@ std::optional<Round> CoordinatorCore::newest_committed(const JobRecord& record) 
     return common.empty() ? std::nullopt : std::optional(*common.rbegin());
   };
   if (const auto newest = shards.empty() ? std::nullopt : newest_of_all()) return newest;
-  shards.erase(0);
+  shards.erase(peers.home().value);
   return shards.empty() ? peers.newest_stored(record.job) : newest_of_all();
 }
 
@@ -71,39 +72,50 @@ void CoordinatorCore::search(std::uint64_t now_ms) {
     return context_.output.send(context_.peers.servers().at(asked->first).peer, asked->second);
   }
   if (!copies.complete()) return;
-  if (copies.found().empty()) {
-    copies.end_search();
-    for (const auto& [index, server] : context_.peers.servers()) {
-      if (!server.hello.copies.empty()) report_strangers(index, server.hello);
+  std::map<JobId, JobRecord> newest = copies.found();
+  if (moved_) {
+    for (const auto& [name, job] : jobs_) {
+      if (on_servers(job.config()) && job.record().job.value != 0) newest.try_emplace(job.record().job, job.record());
     }
-    for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
-    return;
   }
+  if (newest.empty()) return end_search(now_ms);
   std::vector<JobRecord> records;
-  for (const auto& [id, found] : copies.found()) {
-    JobRecord record = found;
-    const std::uint64_t clock_ms = context_.output.wall_ms();
-    record.edition = std::max(record.edition + kEditionsApart, clock_ms);
-    record.view = std::max(record.view.next(), ViewId(static_cast<std::uint32_t>(clock_ms / 1000)));
-    // A copy may be older than the newest snapshot. Then the job asks for that, and does not begin anew.
-    // With on_state_lost = "rewind" a snapshot counts with what ranks kept alone, which no record has then: the job goes
-    // back to the record's, or is refused, if that is gone.
-    const auto newest = newest_committed(record);
-    const auto config = job_from_json(record.job_json);
-    const bool rewinds = config && config->membership.on_state_lost == OnStateLost::kRewind;
-    if (newest && !rewinds && (!has_progress(record) || !context_.peers.stores(id, record.committed))) {
-      record.rank_states.clear();  // of another round
-      record.initialised = true;
-      record.committed = *newest;
-    }
-    records.push_back(std::move(record));
-  }
-  context_.output.log("the registry in server 0's store lacks the records of " + std::to_string(records.size()) +
-                          (records.size() == 1 ? " job" : " jobs") +
-                          ", or has older ones; it gets the copies of other servers",
+  for (const auto& [id, record] : newest) records.push_back(renewed(record));
+  const std::string jobs = std::to_string(records.size()) + (records.size() == 1 ? " job" : " jobs");
+  context_.output.log(moved_ ? "the coordinator has moved here, with the newest records of " + jobs
+                             : "the registry in " + context_.peers.home_in_words() + "'s store lacks the records of " +
+                                   jobs + ", or has older ones; it gets the copies of other servers",
                       LogLevel::kWarning);
   adopting_ = true;
   context_.output.adopt(std::move(records));
+}
+
+void CoordinatorCore::end_search(std::uint64_t now_ms) {
+  context_.copies.end_search();
+  drop_unnamed_parts();
+  for (const auto& [index, server] : context_.peers.servers()) {
+    if (!server.hello.copies.empty()) report_strangers(index, server.hello);
+  }
+  for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
+}
+
+// A record that the registry did not have, or that another coordinator had last.
+JobRecord CoordinatorCore::renewed(JobRecord record) const {
+  const std::uint64_t clock_ms = context_.output.wall_ms();
+  record.edition = std::max(record.edition + kEditionsApart, clock_ms);
+  record.view = std::max(record.view.next(), ViewId(static_cast<std::uint32_t>(clock_ms / 1000)));
+  // A copy may be older than the newest snapshot. Then the job asks for that, and does not begin anew.
+  // With on_state_lost = "rewind" a snapshot counts with what ranks kept alone, which no record has then: the job goes
+  // back to the record's, or is refused, if that is gone.
+  const auto newest = newest_committed(record);
+  const auto config = job_from_json(record.job_json);
+  const bool rewinds = config && config->membership.on_state_lost == OnStateLost::kRewind;
+  if (newest && !rewinds && (!has_progress(record) || !context_.peers.stores(record.job, record.committed))) {
+    record.rank_states.clear();  // of another round
+    record.initialised = true;
+    record.committed = *newest;
+  }
+  return record;
 }
 
 void CoordinatorCore::not_adopted(const Error& error) {

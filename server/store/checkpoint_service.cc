@@ -260,7 +260,7 @@ Status CheckpointService::load_from(const std::string& folder, const LoadCheckpo
   SnapshotInfo info{order.job, order.name,    manifest->round, layout->hash(), job_of(*manifest).optimizer.name,
                     0,         options_.shard};
   for (const ChunkOwner owner : layout->owners()) info.chunks += owner.shard == options_.shard ? 1 : 0;
-  if (options_.shard.value == 0) {
+  if (order.parts) {
     if (Status loaded = load_parts(folder, order, *manifest, done); !loaded) return loaded;
   }
   if (info.chunks == 0) return {};

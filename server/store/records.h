@@ -17,8 +17,13 @@ namespace tributary::records {
 
 struct StoreIdentity {
   std::uint16_t server_index = 0;
+  SeatTerms terms;
 
-  static void fields(auto& m, auto&& field) { field(m.server_index, TRIB_WIRE(ServerIndex)); }
+  static void fields(auto& m, auto&& field) {
+    field(m.server_index, TRIB_WIRE(ServerIndex));
+    field(m.terms.promised, TRIB_WIRE(Promised));
+    field(m.terms.owned, TRIB_WIRE(Owned));
+  }
 };
 
 // info.chunks == chunks.size().

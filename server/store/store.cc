@@ -139,6 +139,9 @@ class RocksStore final : public Store {
   Result<std::vector<JobId>> recorded() const override;
   Result<JobRecord> record(JobId job) const override;
   LargePartStore& large_parts() override { return *large_parts_; }
+  Result<SeatTerms> terms() const override;
+  Status promise(Term term) override;
+  Status own(Term term) override;
   std::string path() const override { return path_; }
   const rocksdb::Options& options() const { return options_; }
   ShardIndex own() const { return own_; }
@@ -173,6 +176,7 @@ class RocksStore final : public Store {
   }
   std::unique_ptr<rocksdb::Iterator> iterate(const Family& family) const;
   Status check_identity();
+  Status put_identity(const SeatTerms& terms);  // with terms_mutex_, but for the first time
   Status find_snapshots(std::map<std::string, Family>& families, bool copies, const Warn& warn);
   void set_aside(std::map<std::string, Family> families, const Warn& warn);
   // Drops families that are set aside. REQUIRES: families_mutex_ held.
@@ -188,6 +192,7 @@ class RocksStore final : public Store {
   std::unique_ptr<rocksdb::DB> db_;
   Family default_;
   std::unique_ptr<LargePartFamilies> large_parts_;
+  std::mutex terms_mutex_;                     // held while terms are read and written
   std::mutex families_mutex_;                  // held while column families are made or dropped, waiting for the disk
   mutable std::mutex mutex_;                   // guards snapshots_ and aside_, for moments
   std::map<SnapshotKey, Snapshot> snapshots_;  // complete ones
@@ -291,9 +296,7 @@ Status RocksStore::check_identity() {
                                          " has records but does not say whose it is; it is damaged or not "
                                          "Tributary's: restore it from a copy or use another [store] path");
     }
-    const auto written = db_->Put(synced(), kIdentityKey, records::seal(records::StoreIdentity{server_index}));
-    if (!written.ok()) return tl::unexpected<Error>(error("write its identity", written));
-    return {};
+    return put_identity({});
   }
   if (!status.ok()) return tl::unexpected<Error>(error("read its identity", status));
   const auto identity = records::unseal_identity(bytes, "store " + path_);
@@ -560,6 +563,36 @@ Status RocksStore::remove(JobId job) {
     return tl::unexpected<Error>(error(doing, status));
   }
   return {};
+}
+
+Status RocksStore::promise(Term term) {
+  const std::lock_guard lock(terms_mutex_);
+  Result<SeatTerms> terms = this->terms();
+  if (!terms) return tl::unexpected(terms.error());
+  if (term <= terms->promised) return {};
+  terms->promised = term;
+  return put_identity(*terms);
+}
+
+Status RocksStore::own(Term term) {
+  const std::lock_guard lock(terms_mutex_);
+  Result<SeatTerms> terms = this->terms();
+  if (!terms) return tl::unexpected(terms.error());
+  terms->owned = std::max(terms->owned, term);
+  return put_identity(*terms);
+}
+
+Status RocksStore::put_identity(const SeatTerms& terms) {
+  const auto written = db_->Put(synced(), kIdentityKey, records::seal(records::StoreIdentity{own_.value, terms}));
+  if (!written.ok()) return tl::unexpected<Error>(error("write its identity", written));
+  return {};
+}
+
+Result<SeatTerms> RocksStore::terms() const {
+  std::string bytes;
+  const auto status = db_->Get(rocksdb::ReadOptions(), default_.get(), kIdentityKey, &bytes);
+  if (!status.ok()) return tl::unexpected<Error>(error("read its identity", status));
+  return records::unseal_identity(bytes, "store " + path_).map([](const auto& identity) { return identity.terms; });
 }
 
 Result<std::vector<JobId>> RocksStore::recorded() const {

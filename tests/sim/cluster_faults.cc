@@ -42,7 +42,8 @@ StoreSim* ClusterWorld::readable_store(std::uint32_t machine, ShardIndex server)
 
 void ClusterWorld::start_server(std::uint32_t index) {
   say("server " + std::to_string(index), "starts");
-  servers_[index].process = std::make_unique<ServerSim>(*this, static_cast<std::uint16_t>(index), disks_[index]);
+  servers_[index].process =
+      std::make_unique<ServerSim>(*this, static_cast<std::uint16_t>(index), disks_[index], servers_[index].moved);
 }
 
 void ClusterWorld::server_died() {
@@ -165,6 +166,7 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
       break;
     case Kind::kPower:
     case Kind::kStore:
+    case Kind::kLost:
       for (const std::uint32_t index : fault.who) {
         kill(index, fault.lasts_ns);
         if (index >= scenario.servers) {  // node 0's, of an all-reduce job
@@ -174,7 +176,8 @@ void ClusterWorld::strike(const ClusterScenario::Fault& fault) {
           continue;
         }
         disks_[index].fail_power(random);
-        if (fault.kind != Kind::kStore) continue;
+        if (fault.kind == Kind::kPower) continue;
+        if (fault.kind == Kind::kLost) servers_[index].moved = true;
         for (const auto& job : jobs_) job->judge.store_lost(static_cast<std::uint16_t>(index));
         disks_[index] = {};
       }
@@ -267,7 +270,7 @@ void ClusterWorld::spoil(const ClusterScenario::Fault& fault, std::optional<JobI
 bool ClusterWorld::dies_before(const SnapshotDone& done) {
   if (!waiting_ || !done.ok) return false;
   const JobWorld* of = job_with(done.job);
-  const JobRecord* known = of ? servers_.front().process->coordinator()->record(of->scenario.job) : nullptr;
+  const JobRecord* known = of && chief() ? chief()->coordinator()->record(of->scenario.job) : nullptr;
   if (!known) return false;
   const JobRecord& record = *known;
   if (!record.initialised || record.committed >= done.round) return false;  // there must be an older one

@@ -138,7 +138,8 @@ void hurt_disks(ClusterScenario& s, std::uint64_t span_ns) {
 bool spoilt(const ClusterScenario& s) {
   return std::ranges::any_of(s.faults, [](const Fault& fault) {
     using Kind = Fault::Kind;
-    return fault.kind == Kind::kStore || fault.kind == Kind::kDamage || fault.kind == Kind::kUnrecord;
+    return fault.kind == Kind::kStore || fault.kind == Kind::kLost || fault.kind == Kind::kDamage ||
+           fault.kind == Kind::kUnrecord;
   });
 }
 
@@ -340,6 +341,20 @@ void keep_large_states(ClusterScenario& s) {
 
 namespace {
 
+// Several servers may have the coordinator. The machine of the one that has it is lost for good, or the network keeps
+// them apart for a while. Drawn apart, as above.
+void move_coordinator(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0x5ea75ull);
+  if (s.servers < 2 || s.gentle || s.calm || s.rare_snapshots || s.mode == Mode::kAllreduce || s.spoils_uncommitted ||
+      s.first_servers != s.servers || s.later_servers != s.servers || !random.chance(0.2)) {
+    return;
+  }
+  s.coordinators = static_cast<std::uint32_t>(random.between(2, std::min<std::uint64_t>(s.servers, 3)));
+  if (random.chance(0.6)) s.faults.push_back({Fault::Kind::kLost, random.below(span_ns), some_time(random), {0}});
+  if (random.chance(0.4)) s.faults.push_back({Fault::Kind::kCut, random.below(span_ns), 4 * some_time(random), {0}});
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
 // A server's disk takes nothing for long while checkpoints are due: they come from memory.
 void break_store(ClusterScenario& s, Random& random) {
   if (s.calm || s.gentle || s.rare_snapshots || !random.chance(0.3)) return;
@@ -464,6 +479,7 @@ ClusterScenario one_job_of(std::uint64_t seed) {
     break_store(s, apart);
   }
   s.one_ends = together && !s.elastic && Random(seed ^ 0xe4d5ull).chance(0.3);
+  move_coordinator(s, span);
   return s;
 }
 

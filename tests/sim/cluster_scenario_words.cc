@@ -5,19 +5,36 @@
 namespace tributary::sim {
 
 const char* ClusterScenario::Fault::name() const {
-  static constexpr const char* kNames[] = {
-      "kill",        "power off",         "machine lost",    "store lost",     "chunk damaged",
-      "record lost", "connections break", "cut off",         "held up",        "disk full",
-      "node joins",  "node leaves",       "machine gone",    "save",           "save of what is committed",
-      "restore",     "ranks dealt anew",  "flows forgotten", "stopped cleanly"};
+  static constexpr const char* kNames[] = {"kill",
+                                           "power off",
+                                           "machine lost",
+                                           "store lost",
+                                           "machine and store lost for good",
+                                           "chunk damaged",
+                                           "record lost",
+                                           "connections break",
+                                           "cut off",
+                                           "held up",
+                                           "disk full",
+                                           "node joins",
+                                           "node leaves",
+                                           "machine gone",
+                                           "save",
+                                           "save of what is committed",
+                                           "restore",
+                                           "ranks dealt anew",
+                                           "flows forgotten",
+                                           "stopped cleanly"};
   return kNames[static_cast<int>(kind)];
 }
 
 std::string ClusterScenario::describe() const {
   std::string text = "seed " + std::to_string(seed) + ": " + std::to_string(servers) + " servers x " +
-                     std::to_string(lanes) + " lanes, " + std::to_string(nodes) + " nodes x " + std::to_string(ranks) +
-                     " ranks, " + std::to_string(parameters) + " parameters, " + std::to_string(rounds) +
-                     " rounds of " + optimizer + ", push " + push + ", pull " + pull + ", mode " + word(mode);
+                     std::to_string(lanes) + " lanes, " +
+                     (coordinators > 1 ? std::to_string(coordinators) + " may have the coordinator, " : std::string()) +
+                     std::to_string(nodes) + " nodes x " + std::to_string(ranks) + " ranks, " +
+                     std::to_string(parameters) + " parameters, " + std::to_string(rounds) + " rounds of " + optimizer +
+                     ", push " + push + ", pull " + pull + ", mode " + word(mode);
   if (first_servers != servers || later_servers != servers) {
     text += ", on " + std::to_string(first_servers) + " servers, later " + std::to_string(later_servers);
   }

@@ -42,6 +42,7 @@ namespace tributary::sim {
 // The part of a scenario that all jobs of the cluster share.
 struct ServersScenario {
   std::uint32_t servers = 1, lanes = 1;
+  std::uint32_t coordinators = 1;  // servers that may have the coordinator
   // The numbers of servers before a restore and after it (on empty stores if they differ). `servers` is the maximum.
   std::uint32_t first_servers = 0, later_servers = 0;
   bool spoils_uncommitted = false;  // the snapshot that goes bad is complete everywhere, but not committed
@@ -107,6 +108,7 @@ struct ClusterScenario : ServersScenario {
       kPower,
       kMachine,
       kStore,
+      kLost,      // a server's machine and disk for good; another machine has its index
       kDamage,    // the first of these servers finds a chunk damaged on its disk; all are killed
       kUnrecord,  // the same of the record that makes a snapshot complete: it is gone
       kBreak,
@@ -152,6 +154,7 @@ struct ClusterOutcome {
   bool began_anew = false;                                   // nobody had anything of the job any more
   std::uint64_t joins = 0, leaves = 0;                       // of nodes while the job runs
   std::uint64_t drained = 0, kept_saved = 0, unsaved = 0;    // servers that ended cleanly; what came of kept state
+  std::uint64_t moves = 0;                                   // of the coordinator, to a server that takes it
   std::uint64_t states = 0;                                  // that ranks got back
   std::uint64_t large_parts = 0, first_states = 0;           // of those, and of the first rank, that ranks got
   std::uint64_t memberships = 0;                             // views that begin with other nodes than the one before

@@ -134,6 +134,15 @@ ServerLaneSim* ClusterWorld::lane_at(const std::string& endpoint) const {
   return nullptr;
 }
 
+const ServerSim* ClusterWorld::chief() const {
+  const ServerSim* chief = nullptr;
+  for (const Server& server : servers_) {
+    const ServerSim* process = server.process.get();
+    if (process && process->coordinator() && (!chief || process->term() > chief->term())) chief = process;
+  }
+  return chief;
+}
+
 // ---- Jobs ----
 
 JobWorld* ClusterWorld::job_called(const std::string& name) {
@@ -149,7 +158,7 @@ JobWorld* ClusterWorld::job_of(const std::string& job_json) {
 JobWorld* ClusterWorld::job_with(JobId id) {
   if (jobs_.size() == 1) return jobs_.front().get();
   if (const auto known = ids_.find(id); known != ids_.end()) return known->second;
-  const ServerSim* first = servers_.front().process.get();
+  const ServerSim* first = chief();
   if (!first) return nullptr;
   for (const CoordinatorCore::JobStatus& status : first->coordinator()->jobs()) {
     if (status.record.job != id) continue;

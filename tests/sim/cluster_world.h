@@ -48,6 +48,8 @@ class ClusterWorld {
   const ServerSim* server(std::uint32_t index) const { return servers_[index].process.get(); }
   // A server's store, as a process on that machine reads it through the network; null: it cannot be reached now.
   StoreSim* readable_store(std::uint32_t machine, ShardIndex server);
+  // The server that has the coordinator; of two that do not know of each other the one of the higher term. Null: none has.
+  const ServerSim* chief() const;
   ClusterOutcome& outcome() { return outcome_; }
   std::vector<Disk>& disks() { return disks_; }
 
@@ -77,6 +79,7 @@ class ClusterWorld {
   struct Server {
     std::unique_ptr<ServerSim> process;
     std::uint64_t starts = 0;  // counts what was planned; only the newest plan holds
+    bool moved = false;        // its machine was lost for good: another one has its index
   };
   // A process of a job, as its job counts them.
   struct Member {

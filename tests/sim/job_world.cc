@@ -213,7 +213,7 @@ void JobWorld::plant(ControlMessage& message) const {
     for (std::uint32_t node = 0; node < nodes_.size(); ++node) {
       if (nodes_[node].worker) here.push_back(node);
     }
-    const auto status = status_in(*cluster.server(0)->coordinator());
+    const auto status = cluster.chief() ? status_in(*cluster.chief()->coordinator()) : std::nullopt;
     if (!status) return;  // it has lost its store
     const JobFacts& record = status->record;
     join->redo_members = members_hash(here, record.view_nodes.since);
@@ -281,7 +281,7 @@ bool JobWorld::over() const {
     }
   }
   if (refused()) return true;
-  const ServerSim* first = cluster.server(0);
+  const ServerSim* first = cluster.chief();
   if (!all_done || !first) return false;
   const auto status = status_in(*first->coordinator());
   return status && status->phase == "idle" && status->record.finished && status->recorded;

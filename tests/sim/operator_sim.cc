@@ -41,12 +41,12 @@ void OperatorSim::look() {
 }
 
 CoordinatorCore* OperatorSim::coordinator() const {
-  const ServerSim* server = world_.cluster.server(0);
+  const ServerSim* server = world_.cluster.chief();
   return server ? server->coordinator() : nullptr;
 }
 
 std::uint64_t OperatorSim::coordinator_id() const {
-  return world_.cluster.server(0)->coordinator_id();
+  return world_.cluster.chief()->coordinator_id();
 }
 
 void OperatorSim::check_patience(const Order& order, const std::string& what) const {

@@ -33,7 +33,7 @@ bool begin_alike(const OpenJob& a, const OpenJob& b) {
 
 }  // namespace
 
-ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
+ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk, bool moved)
     : Process(world.clock, ClusterWorld::machine_of_server(index)),
       world_(world),
       index_(index),
@@ -59,7 +59,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
       records_(
           *this, store_, {.drop_ns = world.scenario.disk_step_ns}, [](JobId) { return [] {}; },
           [this](std::function<void()> event) {
-            if (index_ == 0) return after(kMaxSayNs, std::move(event));  // the coordinator's
+            if (coordinator_) return after(kMaxSayNs, std::move(event));  // the coordinator's
             lane_says([event = std::move(event)](ControlJobs&) { event(); });
           }),
       fetches_(
@@ -76,21 +76,9 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk)
     commands.push_back(lanes_.back().get());
   }
   jobs_.start(std::move(commands), {&snapshots_, &orders_, &records_, &fetches_});
-  if (index == 0) {
-    begin_coordinator(*store_.records());
-    coordinator_listener_ = std::make_unique<Listener>(
-        world.wires, *this, "coordinator", Disorder{},
-        [this](PeerId from, Packet& packet) { listen(from, std::get<ControlMessage>(packet.message)); });
-    coordinator_tick_ = [this] {
-      coordinator_->tick(now_ms());
-      if (draining_) coordinator_->drain(now_ms());
-      coordinator_drained_ = draining_ && coordinator_->idle();
-      after(kCoordinatorTickNs, coordinator_tick_);
-    };
-    after(kCoordinatorTickNs, coordinator_tick_);
-  }
-  dealer_ =
-      std::make_unique<Dealer>(world.wires, *this, "coordinator", true, [this](Packet& packet) { receive(packet); });
+  if (index < world.scenario.coordinators && !moved) serve_coordinator();
+  link_ = std::make_unique<ControlLinkSim>(world.wires, *this, world.scenario.coordinators, store_.terms()->promised,
+                                           ClusterWorld::kPeerTimeoutMs, [this](Packet& packet) { receive(packet); });
   control_tick_ = [this] {
     for (const auto& lane : lanes_) lane->turn();
     turn();
@@ -118,6 +106,7 @@ void ServerSim::turn() {
     const auto runs = [of = id](const auto& job) { return job.view->job == of && job.phase == "running"; };
     if (std::ranges::any_of(jobs, runs)) load.loaded_for.reset();
   }
+  if (link_->turn(joined_)) forget("the coordinator has not been heard");
   heartbeat();
   jobs_.tick();
   flush();
@@ -146,6 +135,11 @@ void ServerSim::end_drain() {
 
 void ServerSim::receive(Packet& packet) {
   heard_ms_ = now_ms();
+  const Term promised = link_->promised();
+  if (!link_->hears(std::get<ControlMessage>(packet.message))) return forget("the coordinator is not there any more");
+  if (const Term term = link_->promised(); term > promised) {
+    records_.run([this, term] { return store_.promise(term); }, [](const Status&) {});
+  }
   std::visit(
       [&](const auto& m) {
         using M = std::decay_t<decltype(m)>;
@@ -220,8 +214,12 @@ void ServerSim::meet(std::uint64_t incarnation, bool hello) {
     if (draining_) send(DrainRequest{incarnation_});
     return;
   }
-  if (!joined_ || incarnation == coordinator_incarnation_) return;
-  jobs_.park_all("the coordinator does not know this server any more");
+  if (incarnation != coordinator_incarnation_) forget("the coordinator does not know this server any more");
+}
+
+void ServerSim::forget(const std::string& why) {
+  if (!joined_) return;
+  jobs_.park_all(why);
   outbox_.clear();
   joined_ = false;
   coordinator_incarnation_ = 0;
@@ -229,7 +227,7 @@ void ServerSim::meet(std::uint64_t incarnation, bool hello) {
 }
 
 void ServerSim::say_hello() {
-  if (!dealer_->connected()) return;
+  if (!link_->connected()) return;
   ServerHello hello;
   hello.shard = ShardIndex(index_);
   hello.servers = world_.servers();
@@ -241,6 +239,8 @@ void ServerSim::say_hello() {
   }
   hello.exclusive = "store of " + name_;
   hello.copy_endpoint = "copies of " + name_;
+  hello.promised = link_->promised();
+  jobs_.coordinator_is_here(coordinator_listener_ && link_->place() == index_);
   jobs_.describe(hello);
   send_now(hello);
   hello_ms_ = now_ms();
@@ -260,7 +260,7 @@ void ServerSim::beat() {
 }
 
 bool ServerSim::send_now(const ControlMessage& message) {
-  return dealer_->send(Packet{message, {}, {}});
+  return link_->send(message);
 }
 
 void ServerSim::send(ControlMessage message) {
@@ -281,7 +281,93 @@ void ServerSim::flush() {
 
 // ---- Coordinator ----
 
+void ServerSim::serve_coordinator() {
+  if (world_.scenario.coordinators == 1) {
+    begin_coordinator(*store_.records());
+  } else {
+    seat_.emplace(CoordinatorSeat::Options{ShardIndex(index_), static_cast<std::uint16_t>(world_.scenario.coordinators),
+                                           ClusterWorld::kPeerTimeoutMs},
+                  store_.terms()->promised, now_ms());
+    for (std::uint32_t place = 0; place < world_.scenario.coordinators; ++place) {
+      if (place == index_) continue;
+      seats_.push_back(
+          std::make_unique<Dealer>(world_.wires, *this, coordinator_address(place), true, [this](Packet& packet) {
+            const auto& message = std::get<ControlMessage>(packet.message);
+            if (const auto* m = std::get_if<SeatReport>(&message)) hear(*m);
+          }));
+    }
+  }
+  coordinator_listener_ = std::make_unique<Listener>(
+      world_.wires, *this, coordinator_address(index_), Disorder{},
+      [this](PeerId from, Packet& packet) { listen(from, std::get<ControlMessage>(packet.message)); });
+  coordinator_tick_ = [this] {
+    tick_seat();
+    if (coordinator_) coordinator_->tick(now_ms());
+    if (draining_ && coordinator_) coordinator_->drain(now_ms());
+    coordinator_drained_ = draining_ && (!coordinator_ || coordinator_->idle());
+    after(kCoordinatorTickNs, coordinator_tick_);
+  };
+  after(kCoordinatorTickNs, coordinator_tick_);
+}
+
+// As server/coordinator/coordinator.cc, from here on.
+void ServerSim::tick_seat() {
+  if (!seat_) return;
+  if (now_ms() >= report_ms_ + ClusterWorld::kHeartbeatMs) {
+    report_ms_ = now_ms();
+    for (const auto& other : seats_) other->send(Packet{ControlMessage(seat_->report(now_ms())), {}, {}});
+  }
+  if (draining_) return;
+  if (const auto term = seat_->stand(now_ms())) take(*term);
+}
+
+void ServerSim::hear(const SeatReport& m) {
+  if (const auto answer = seat_->on(m, now_ms())) {
+    for (const auto& other : seats_) other->send(Packet{ControlMessage(*answer), {}, {}});
+  }
+  look_at_seat();
+}
+
+void ServerSim::look_at_seat() {
+  if (!coordinator_ || seat_->holds()) return;
+  world_.say(name_, "does not have the coordinator any more");
+  coordinator_id_ = world_.fresh_incarnation();
+  coordinator_.reset();
+}
+
+void ServerSim::take(Term term) {
+  const auto before = std::make_shared<SeatTerms>();
+  const auto promise = [this, term, before]() -> Status {
+    *before = *store_.terms();
+    if (Status promised = store_.promise(term); !promised) return promised;
+    return before->owned == before->promised ? store_.own(term) : Status();
+  };
+  records_.run(promise, [this, term, before](const Status& saved) {
+    if (!saved) return seat_->failed(now_ms());
+    if (!seat_->took(term)) return;
+    world_.say(name_, "has the coordinator now, in term " + std::to_string(term.value));
+    world_.outcome().moves += term.value / kMaxCoordinators > 1 ? 1 : 0;
+    moved_ = before->owned != before->promised;
+    term_ = term;
+    coordinator_id_ = world_.fresh_incarnation();
+    report_ms_ = 0;
+    begin_coordinator(*store_.records());
+  });
+}
+
 void ServerSim::listen(PeerId from, const ControlMessage& message) {
+  if (const auto* m = std::get_if<SeatReport>(&message)) {
+    hear(*m);
+    return;
+  }
+  if (const auto* hello = std::get_if<ServerHello>(&message); hello && seat_) {
+    seat_->learn(hello->promised);
+    look_at_seat();
+  }
+  if (!coordinator_) {
+    coordinator_listener_->send(from, Packet{ControlMessage(seat_->report(now_ms())), {}, {}});
+    return;
+  }
   if (const auto* hello = std::get_if<ServerHello>(&message)) {
     for (const auto& job : world_.jobs()) {
       std::vector<StoredJob> stored = hello->stored;
@@ -342,13 +428,16 @@ std::optional<std::uint16_t> ServerSim::server_of(PeerId peer) const {
 }
 
 void ServerSim::save(const JobRecord& record) {
-  const auto write = [this, record] {
+  const auto write = [this, record, core = coordinator_id_]() -> Status {
+    if (core != coordinator_id_) return fail(ErrorCode::kStopped, "its core is gone");
     const Status saved = store_.save(record);
     JobWorld* job = world_.job_of(record.job_json);
     if (saved && job) job->judge.recorded(coordinator_id_, record);
     return saved;
   };
-  records_.run(write, [this, job = record.job](const Status& s) { coordinator_->saved(job, s, now_ms()); });
+  records_.run(write, [this, job = record.job, core = coordinator_id_](const Status& s) {
+    if (core == coordinator_id_) coordinator_->saved(job, s, now_ms());
+  });
 }
 
 void ServerSim::begin_coordinator(std::vector<JobRecord> records) {
@@ -357,14 +446,23 @@ void ServerSim::begin_coordinator(std::vector<JobRecord> records) {
   options.incarnation = coordinator_id_;
   options.job_id_seed = world_.fresh_incarnation();
   options.peer_timeout_ms = ClusterWorld::kPeerTimeoutMs;
+  options.home = ShardIndex(index_);
+  options.moved = moved_;
+  options.term = term_;
   options.prepare_from_bytes = world_.scenario.prepares ? 0 : options.prepare_from_bytes;
   coordinator_ = std::make_unique<CoordinatorCore>(options, std::move(records), static_cast<CoordinatorOutput&>(*this));
 }
 
 void ServerSim::adopt(std::vector<JobRecord> records) {
-  const auto save = [this, records = std::move(records)] { return store_.save_all(records); };
-  records_.run(save, [this](const Status& saved) {
+  const auto save = [this, records = std::move(records), core = coordinator_id_]() -> Status {
+    if (core != coordinator_id_) return fail(ErrorCode::kStopped, "its core is gone");
+    if (Status saved = store_.save_all(records); !saved) return saved;
+    return seat_ ? store_.own(term_) : Status();
+  };
+  records_.run(save, [this, core = coordinator_id_](const Status& saved) {
+    if (core != coordinator_id_) return;
     if (!saved) return coordinator_->not_adopted(saved.error());
+    moved_ = false;
     coordinator_id_ = world_.fresh_incarnation();
     begin_coordinator(*store_.records());
   });

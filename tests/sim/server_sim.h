@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "server/control_jobs.h"
+#include "server/coordinator/cluster/coordinator_seat.h"
 #include "server/coordinator/coordinator_core.h"
 #include "server/lane/queued_lane.h"
+#include "tests/sim/control_link_sim.h"
 #include "tests/sim/disk/checkpoints_sim.h"
 #include "tests/sim/disk/disk_sim.h"
 #include "tests/sim/disk/fetches_sim.h"
@@ -94,15 +96,17 @@ class ServerLaneSim final : public QueuedLane, private LaneOutput, private LaneL
 
 class ServerSim final : public Process, private ControlJobsOutput, private CoordinatorOutput {
  public:
-  ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk);
+  // moved: it is on another machine than the list of servers that may have the coordinator says.
+  ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk, bool moved);
   ~ServerSim() override;
 
   std::uint16_t index() const { return index_; }
   std::uint64_t incarnation() const { return incarnation_; }
   const std::string& name() const { return name_; }
-  // Null: this server is not the coordinator's.
+  // Null: this server does not have the coordinator.
   CoordinatorCore* coordinator() const { return coordinator_.get(); }
   std::uint64_t coordinator_id() const { return coordinator_id_; }
+  Term term() const { return seat_ ? seat_->term() : Term(); }
   // Returns the peer's server number at the coordinator; none: the peer is no server.
   std::optional<std::uint16_t> server_of(PeerId peer) const;
   std::string name_of(PeerId peer) const;
@@ -150,12 +154,19 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
 
   // server/coordinator/coordinator.cc
   void send(PeerId to, const ControlMessage& message) override;
+  void serve_coordinator();
   void begin_coordinator(std::vector<JobRecord> records);
+  void tick_seat();
+  void hear(const SeatReport& m);
+  void look_at_seat();
+  void take(Term term);
   void save(const JobRecord& record) override;
   void adopt(std::vector<JobRecord> records) override;
   void remove(JobId job) override {
     records_.run([this, job] { return store_.remove(job); },
-                 [this, job](const Status& s) { coordinator_->removed(job, s, now_ms()); });
+                 [this, job, core = coordinator_id_](const Status& s) {
+                   if (core == coordinator_id_) coordinator_->removed(job, s, now_ms());
+                 });
   }
   LargePartStore* large_parts() override { return &store_.large_parts(); }
   void on_disk(Work work, Done done) override {
@@ -189,7 +200,8 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
     std::optional<OpenJob> loaded_for;  // what was loaded last, or is being, was; and no view has got further with it
   };
   std::map<JobId, Load> loads_;
-  std::unique_ptr<Dealer> dealer_;
+  std::unique_ptr<ControlLinkSim> link_;
+  void forget(const std::string& why);
   void listen(PeerId from, const ControlMessage& message);
   std::uint64_t coordinator_id_;
   std::map<PeerId, std::uint64_t> peers_;           // incarnations
@@ -202,6 +214,11 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   std::map<std::uint64_t, Worker> workers_;    // by incarnation
   std::unique_ptr<CoordinatorCore> coordinator_;
   std::unique_ptr<Listener> coordinator_listener_;
+  std::optional<CoordinatorSeat> seat_;         // none: no other server may have the coordinator, or this one may not
+  std::vector<std::unique_ptr<Dealer>> seats_;  // of the others
+  std::uint64_t report_ms_ = 0;
+  bool moved_ = false;  // another had the coordinator before
+  Term term_;
   std::function<void()> control_tick_, coordinator_tick_;
 };
 

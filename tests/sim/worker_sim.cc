@@ -34,9 +34,10 @@ WorkerSim::WorkerSim(JobWorld& world, std::uint32_t node)
   jobs_ = std::make_unique<NodeJobs>(options_of(world.scenario, incarnation_), static_cast<TrainerPort&>(*this),
                                      static_cast<CoordinatorPort&>(*this), static_cast<LanePort&>(*this),
                                      world.logger(name_));
-  dealer_ =
-      std::make_unique<Dealer>(world.wires, *this, "coordinator", true, [this](Packet& packet) { receive(packet); });
+  link_ = std::make_unique<ControlLinkSim>(world.wires, *this, world.cluster.scenario.coordinators, std::nullopt,
+                                           ClusterWorld::kPeerTimeoutMs, [this](Packet& packet) { receive(packet); });
   beat_ = [this] {
+    if (link_->turn(coordinator_ != 0)) forget();
     beat();
     const std::uint64_t ms =
         coordinator_ == 0 ? std::min<std::uint64_t>(ClusterWorld::kHeartbeatMs, 100) : ClusterWorld::kHeartbeatMs;
@@ -58,7 +59,7 @@ WorkerSim::WorkerSim(JobWorld& world, std::uint32_t node)
 // Nobody hears of its end but through the kernel.
 WorkerSim::~WorkerSim() {
   outbox_.clear();
-  dealer_.reset();
+  link_.reset();
   for (auto& [id, entry] : trainers_) {
     if (entry.trainer) entry.trainer->worker_died(id);
     entry.trainer = nullptr;
@@ -82,11 +83,11 @@ void WorkerSim::drain() {
 // ---- The coordinator ----
 
 bool WorkerSim::transmit(const ControlMessage& message) {
-  return dealer_->send(Packet{message, {}, {}});
+  return link_->send(message);
 }
 
 void WorkerSim::send(const ControlMessage& message) {
-  if (!dealer_) return;  // it is being killed
+  if (!link_) return;  // it is being killed
   const auto* values = std::get_if<RankValues>(&message);
   if (values && values->shared.complete && world_.mutation == Mutation::kForgottenAnswers) return;
   if (const auto* join = std::get_if<JoinJob>(&message); join && join->redo_job != JobId()) has_ring_ = true;
@@ -126,17 +127,22 @@ void WorkerSim::beat() {
   }
 }
 
+void WorkerSim::forget() {
+  if (coordinator_ == 0) return;
+  coordinator_ = 0;
+  transmit(WorkerHello{name_, incarnation_, name_, 1.0, "socket of " + name_});
+  jobs_->coordinator_restarted(now_ms());
+}
+
 void WorkerSim::receive(Packet& packet) {
   const ControlMessage& message = std::get<ControlMessage>(packet.message);
+  if (!link_->hears(message)) return forget();
   if (const auto* reply = std::get_if<HelloReply>(&message)) {
     const bool other = coordinator_ != 0 && coordinator_ != reply->coordinator_incarnation;
     coordinator_ = reply->coordinator_incarnation;
     if (other) jobs_->coordinator_restarted(now_ms());
   } else if (const auto* beat = std::get_if<HeartbeatReply>(&message)) {
-    if (coordinator_ == 0 || beat->coordinator_incarnation == coordinator_) return;
-    coordinator_ = 0;
-    transmit(WorkerHello{name_, incarnation_, name_, 1.0, "socket of " + name_});
-    jobs_->coordinator_restarted(now_ms());
+    if (beat->coordinator_incarnation != coordinator_) forget();
   } else {
     ControlMessage heard = message;
     auto* welcome = std::get_if<JobWelcome>(&heard);
@@ -252,7 +258,7 @@ void WorkerSim::initial_values(const std::shared_ptr<NodeJob>& job) {
 }
 
 void WorkerSim::close(const std::shared_ptr<NodeJob>& job, bool keep) {
-  if (!dealer_) return;  // it is being killed
+  if (!link_) return;  // it is being killed
   world_.wake_trainers(node_);
   command([this, job, keep] {
     for (auto& lane : lanes_) {

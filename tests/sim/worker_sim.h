@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "server/lane/told_places.h"
+#include "tests/sim/control_link_sim.h"
 #include "tests/sim/replica_lane_sim.h"
 #include "tests/sim/wires.h"
 #include "worker/node/lane_job.h"
@@ -98,6 +99,7 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   // worker/control.cc
   void beat();
   Heartbeat heartbeat() const;
+  void forget();
   void receive(Packet& packet);
   void flush();
   bool transmit(const ControlMessage& message);
@@ -133,7 +135,7 @@ class WorkerSim final : public Process, private TrainerPort, private Coordinator
   std::uint64_t commands_until_ns_ = 0;
   bool has_ring_ = false;
   bool rung_ = false;
-  std::unique_ptr<Dealer> dealer_;
+  std::unique_ptr<ControlLinkSim> link_;  // null: it is being killed
   std::unique_ptr<NodeJobs> jobs_;
   std::function<void()> beat_, tick_;
 };

@@ -19,11 +19,11 @@ constexpr std::uint64_t kPatienceMs = 5000;  // once connected
 constexpr long kPollMs = 50;
 
 // Returns the coordinator's answer to one question; an error's message continues "it ...".
-Result<ClusterFacts> answer_of(const std::string& endpoint, const Credentials& credentials) {
+Result<ClusterFacts> answer_of(const std::string& endpoint, const Credentials& credentials, const std::string& key) {
   zmq::context_t context(1);
   zmq::socket_t socket(context, zmq::socket_type::dealer);
   set_common_options(socket, kMaxControlBytes, 1);
-  if (credentials.own) connect_with(socket, *credentials.own, credentials.coordinator_key);
+  if (credentials.own) connect_with(socket, *credentials.own, key);
   RefusalWatch refusals(context, socket);
   socket.connect(endpoint);
   const std::vector<std::byte> question = encode_control(ClusterQuestion{});
@@ -45,6 +45,9 @@ Result<ClusterFacts> answer_of(const std::string& endpoint, const Credentials& c
     Result<ControlMessage> message = decode_control(bytes_of(body));
     if (!message) return fail(message.error().code, "answers what is not understood: " + message.error().message);
     if (auto* facts = std::get_if<ClusterFacts>(&*message)) return std::move(*facts);
+    if (const auto* report = std::get_if<SeatReport>(&*message)) {
+      return fail(ErrorCode::kNotFound, "may have the coordinator, and has not");
+    }
     if (const auto* error = std::get_if<ControlError>(&*message))
       return fail(error->code, "answers: " + error->message);
   }
@@ -54,28 +57,41 @@ Result<ClusterFacts> answer_of(const std::string& endpoint, const Credentials& c
 
 }  // namespace
 
-Asked ask_cluster(const std::string& endpoint, const Credentials& credentials) {
+Asked ask_cluster(const std::vector<std::string>& endpoints, const Credentials& credentials) {
   CheckList out;
   out.section("coordinator");
   const std::atomic<bool> never{false};
-  const Reach way = reach({endpoint}, never).front();
-  if (!way.why_not.empty()) {
-    out.problem("reached", endpoint + ": " + way.why_not, way.cure);
-    return {out.take(), {}};
+  std::optional<ClusterFacts> cluster;
+  for (std::size_t i = 0; i < endpoints.size() && !cluster; ++i) {
+    const std::string& endpoint = endpoints[i];
+    // One that is lost is no problem where another one has the coordinator.
+    const auto tell = [&](const std::string& found, const std::string& cure) {
+      i + 1 == endpoints.size() ? out.problem("reached", found, cure) : out.note("reached", found, cure);
+    };
+    const Reach way = reach({endpoint}, never).front();
+    if (!way.why_not.empty()) {
+      tell(endpoint + ": " + way.why_not, way.cure);
+      continue;
+    }
+    if (!speaks_zmtp(endpoint)) {
+      tell("what is at " + endpoint + " is another program: it does not speak as a coordinator does",
+           "give the address that server " + std::to_string(i) +
+               " has as [server] coordinator, or stop what listens there");
+      continue;
+    }
+    Result<ClusterFacts> facts =
+        answer_of(endpoint, credentials, credentials.own ? credentials.coordinator_keys.at(i) : std::string());
+    if (facts) {
+      out.ok("reached", endpoint + (way.from.empty() ? "" : ", from " + way.from));
+      cluster = std::move(*facts);
+    } else if (facts.error().code == ErrorCode::kNotFound && i + 1 < endpoints.size()) {
+      out.ok("stands by", endpoint);
+    } else {
+      tell("what is at " + endpoint + " " + facts.error().message,
+           "its log, and `tributary doctor --config` on its machine, say more");
+    }
   }
-  if (!speaks_zmtp(endpoint)) {
-    out.problem("reached", "what is at " + endpoint + " is another program: it does not speak as a coordinator does",
-                "give the address that server 0 has as [server] coordinator, or stop what listens there");
-    return {out.take(), {}};
-  }
-  Result<ClusterFacts> facts = answer_of(endpoint, credentials);
-  if (!facts) {
-    out.problem("reached", "what is at " + endpoint + " " + facts.error().message,
-                "its log, and `tributary doctor --config` on its machine, say more");
-    return {out.take(), {}};
-  }
-  out.ok("reached", endpoint + (way.from.empty() ? "" : ", from " + way.from));
-  return {out.take(), std::move(*facts)};
+  return {out.take(), std::move(cluster)};
 }
 
 }  // namespace tributary

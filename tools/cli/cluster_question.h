@@ -14,7 +14,8 @@ struct Asked {
   std::vector<Check> checks;            // the attempt's result, in the section "coordinator"
   std::optional<ClusterFacts> cluster;  // if it has answered
 };
-// endpoint: "tcp://HOST:PORT" or "ipc://PATH". Takes some seconds if it does not answer.
-Asked ask_cluster(const std::string& endpoint, const Credentials& credentials);
+// endpoints: of the servers that may have the coordinator, "tcp://HOST:PORT" or "ipc://PATH". Takes some seconds for
+// each that does not answer.
+Asked ask_cluster(const std::vector<std::string>& endpoints, const Credentials& credentials);
 
 }  // namespace tributary

@@ -66,7 +66,7 @@ Json summary(const std::vector<Check>& checks) {
 }
 
 bool has_coordinator(const ServerConfig& config) {
-  return config.index == 0;
+  return config.coordinators.size() == 1 && config.index == 0;
 }
 bool has_coordinator(const WorkerConfig& config) {
   return config.serve_coordinator;
@@ -77,7 +77,7 @@ template <class Config>
 void look_at_daemon(const Config& config, Around around, std::vector<Check>& checks) {
   const auto credentials = credentials_of(config);
   if (!has_coordinator(config) && credentials) {
-    Asked asked = ask_cluster(config.coordinator, *credentials);
+    Asked asked = ask_cluster(config.coordinators, *credentials);
     append(checks, asked.checks);
     if (asked.cluster) append(checks, checks_of_coordinator(*asked.cluster, wall_ms()));
     around.cluster = std::move(asked.cluster);

@@ -18,7 +18,7 @@ constexpr bool said_by(Role role) {
              StatePart>)
     return role != Role::kAdmin;
   if (kOneOf<M, ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone, JobRecordCopy, HeldRecord,
-             SnapshotCopied, HeldParts>)
+             SnapshotCopied, HeldParts, SeatReport>)
     return role == Role::kServer;
   if (kOneOf<M, WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, RankValues>) return role == Role::kWorker;
   return false;  // only the coordinator sends it
@@ -32,6 +32,11 @@ Status check_joins(const Identity& who, const JoinJob& m) {
   return fail(ErrorCode::kInvalidArgument,
               in_words(who) + " may not be a node of job '" + config->name +
                   "': [key] jobs in its .pub, in the coordinator's folder of authorized keys, names others");
+}
+
+bool is_of_server(const Identity& who, ShardIndex index) {
+  return who.name == "server-" + std::to_string(index.value) ||
+         (index == ShardIndex(0) && who.name == kCoordinatorName);
 }
 
 }  // namespace
@@ -56,9 +61,14 @@ Status check_permitted(const Identity& who, const ControlMessage& message, const
         if constexpr (kOneOf<M, ServerHello, WorkerHello>) {
           if (m.key != who.key) return refused(in_words(who) + " says hello with another key than its connection has");
         }
+        if constexpr (kOneOf<M, SeatReport>) {
+          if (!is_of_server(who, m.place)) {
+            return refused(in_words(who) + " reports as server " + std::to_string(m.place.value));
+          }
+        }
         if constexpr (kOneOf<M, ServerHello>) {
           const std::string index = std::to_string(m.shard.value);
-          if (who.name != "server-" + index && !(m.shard == ShardIndex(0) && who.name == kCoordinatorName)) {
+          if (!is_of_server(who, m.shard)) {
             return refused("server " + index + " shows the key of " + in_words(who) + ": server " + index +
                            "'s key has the name server-" + index + " (server 0's is the coordinator's): make it with " +
                            "`tributary keys new server-" + index + " --role server`");

@@ -12,6 +12,13 @@
 
 namespace tributary {
 
+// Terms of coordinators (docs/failover.md), as a server's store has them.
+struct SeatTerms {
+  Term promised;  // the highest that this server has followed, or taken: no coordinator of a lower one is obeyed
+  Term owned;     // of the coordinator whose registry lies here
+  bool operator==(const SeatTerms&) const = default;
+};
+
 class JobRegistry {
  public:
   virtual ~JobRegistry() = default;
@@ -21,6 +28,10 @@ class JobRegistry {
   virtual Status save_all(std::span<const JobRecord> records) = 0;
   virtual Status remove(JobId job) = 0;  // that record, if there is one
   virtual LargePartStore& large_parts() = 0;
+  virtual Result<SeatTerms> terms() const = 0;
+  // Durable before they return; terms only grow. Any thread.
+  virtual Status promise(Term term) = 0;
+  virtual Status own(Term term) = 0;
 
   Status save(const JobRecord& record) { return save_all(std::span(&record, 1)); }
   Result<std::vector<JobRecord>> records() const {

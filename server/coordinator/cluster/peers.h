@@ -49,7 +49,12 @@ class Peers {
     PeerClock clock;
   };
 
-  Peers(std::uint16_t servers, std::uint64_t timeout_ms) : count_(servers), timeout_ms_(timeout_ms) {}
+  // home: the server whose process has the coordinator, and whose store the registry.
+  Peers(std::uint16_t servers, std::uint64_t timeout_ms, ShardIndex home)
+      : count_(servers), timeout_ms_(timeout_ms), home_(home) {}
+
+  ShardIndex home() const { return home_; }
+  std::string home_in_words() const { return "server " + std::to_string(home_.value); }
 
   // ---- Who is there ----
   const std::map<std::uint16_t, Server>& servers() const { return servers_; }
@@ -139,6 +144,7 @@ class Peers {
 
   std::uint16_t count_;
   std::uint64_t timeout_ms_;
+  ShardIndex home_;
   std::map<std::uint16_t, Server> servers_;
   std::map<std::uint64_t, Worker> workers_;
   std::map<std::uint64_t, PeerId> drains_;

@@ -32,7 +32,8 @@ void RegistryCopies::sent(std::uint16_t server, const JobFacts& record, std::uin
   copy.sent_ms = now_ms;
 }
 
-// The newest copies of jobs whose records are older, or lost. If the registry was empty, those of any job are wanted.
+// The newest copies of jobs whose records are older, or lost. If the registry was empty, or is another server's now,
+// those of any job are wanted.
 const std::map<JobId, RegistryCopies::Wanted>& RegistryCopies::wanted() {
   if (wanted_) return *wanted_;
   wanted_.emplace();
@@ -42,7 +43,7 @@ const std::map<JobId, RegistryCopies::Wanted>& RegistryCopies::wanted() {
       const auto known = known_.find(job);
       const bool newer = found != found_.end()   ? copy.held > found->second.edition
                          : known != known_.end() ? copy.held > known->second
-                                                 : known_.empty();
+                                                 : known_.empty() || moved_;
       if (!copy.held || !newer) continue;
       const auto [best, first] = wanted_->try_emplace(job, Wanted{server, *copy.held});
       if (!first && *copy.held > best->second.edition) best->second = {server, *copy.held};

@@ -21,8 +21,9 @@ class RegistryCopies {
   static constexpr std::uint64_t kRepeatMs = 10'000;  // until it is answered, a question or a copy is sent again
   static constexpr int kTries = 3;                    // at a copy that its server cannot read
 
-  // others: there are servers but server 0.
-  explicit RegistryCopies(bool others) : searching_(others) {}
+  // others: there are servers but the coordinator's own. moved: another server had the coordinator last, so that this
+  // registry may lack jobs.
+  RegistryCopies(bool others, bool moved) : searching_(others), moved_(moved) {}
   // The registry has this record, of a job on servers. Before any server is met.
   void knows(const JobFacts& record) { known_[record.job] = record.edition; }
 
@@ -60,6 +61,7 @@ class RegistryCopies {
   std::map<std::uint16_t, std::map<JobId, Copy>> copies_;  // by server
   std::map<JobId, std::uint64_t> known_;                   // editions in the registry when it was read
   bool searching_;
+  const bool moved_;
   std::optional<std::map<JobId, Wanted>> wanted_;  // none: to be made again
   struct Asked {
     std::uint16_t server;

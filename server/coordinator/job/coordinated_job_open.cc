@@ -259,8 +259,9 @@ Result<ViewStart> CoordinatedJob::start_with_state(const ViewStart& start, const
   if (const auto copy = ledger_.keeper.copy_of_state()) {
     ledger_.keeper.fetch(before.round, now_ms);
     return fail(ErrorCode::kUnavailable, "what ranks of " + in_words() + " kept of round " +
-                                             std::to_string(before.round.value) +
-                                             " is being fetched into server 0's store, from the copy on " + *copy);
+                                             std::to_string(before.round.value) + " is being fetched into " +
+                                             ledger_.context.peers.home_in_words() + "'s store, from the copy on " +
+                                             *copy);
   }
   if (record().rank_states.empty()) {  // restored from a checkpoint that has none, or made with "continue"
     ledger_.log(what + std::to_string(before.round.value) + ", as the snapshot never had it: they begin that anew",
@@ -270,7 +271,9 @@ Result<ViewStart> CoordinatedJob::start_with_state(const ViewStart& start, const
   return fail(ErrorCode::kStore,
               what + std::to_string(before.round.value) +
                   ", the last snapshot, and membership.on_state_lost = \"rewind\" does not let it go on without: "
-                  "start server 0 with the store that it had, or restore a checkpoint (tributary checkpoint restore), "
+                  "start " +
+                  ledger_.context.peers.home_in_words() +
+                  " with the store that it had, or restore a checkpoint (tributary checkpoint restore), "
                   "or start over under another job name (tributary up: --fresh). on_state_lost = \"continue\" goes "
                   "on without it");
 }

@@ -62,7 +62,7 @@ bool JobLedger::copied(Round round, bool paced, std::uint64_t now_ms) {
 
 void JobLedger::copy_parts(std::uint64_t now_ms) {
   if (context.copies.searching()) return;  // the record may be an old one
-  const auto holder = copies.holder_for(config().snapshot, 0);
+  const auto holder = copies.holder_for(config().snapshot, context.peers.home().value);
   const Peers::Server* server = holder ? context.peers.alive(*holder) : nullptr;
   context.parts.holders().copy_to(record().job, config().snapshot.copies != 1,
                                   server ? std::optional(server->hello.incarnation) : std::nullopt, now_ms);

@@ -43,7 +43,8 @@ class JobLedger {
   SnapshotCopies::Snapshot snapshot(Round round) const { return {record().job, record().view, round, shards()}; }
   // Has each part of this snapshot a copy, or can have none now? Orders what is missing.
   bool copied(Round round, bool paced, std::uint64_t now_ms);
-  // Copies of the large parts of what ranks keep are on the server that has the copies of server 0's parts.
+  // Copies of the large parts of what ranks keep are on the server that has the copies of the coordinator's server's
+  // parts of snapshots.
   void copy_parts(std::uint64_t now_ms);
 
   void log(const std::string& line, LogLevel level = LogLevel::kInfo) const { context.output.log(line, level); }

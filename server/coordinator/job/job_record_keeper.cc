@@ -74,9 +74,11 @@ Status JobRecordKeeper::may_begin_anew() const {
       return fail(
           ErrorCode::kStore,
           "server " + std::to_string(index) + "'s store has " + newest_in_words(stored) + " of " + in_words() +
-              " (job id " + std::to_string(stored.job.value) +
-              "), which the registry in server 0's store does not know; it is not begun anew: start all servers with "
-              "the stores that they had (is [store] path of server 0 right?), or restore a checkpoint (tributary "
+              " (job id " + std::to_string(stored.job.value) + "), which the registry in " +
+              context_.peers.home_in_words() +
+              "'s store does not know; it is not begun anew: start all servers with the stores that they had (is " +
+              "[store] path of " + context_.peers.home_in_words() +
+              " right?), or restore a checkpoint (tributary "
               "checkpoint restore --force), or delete what there is of it (tributary job remove " +
               name_ + ")");
     }

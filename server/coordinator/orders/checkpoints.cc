@@ -97,16 +97,16 @@ Result<std::uint64_t> Checkpoints::restore(const RestoreOrder& order, const JobR
   checkpoint.status.round = record.committed;
   checkpoint.status.path = order.directory;
   for (const ChunkOwner owner : record.owners) checkpoint.status.awaited.insert(owner.shard.value);
-  if (!large_parts_of(record.rank_states).empty()) checkpoint.status.awaited.insert(0);
+  if (!large_parts_of(record.rank_states).empty()) checkpoint.status.awaited.insert(peers_.home().value);
   const Result<Checkpoint*> begun = begin(std::move(checkpoint), now_ms);
   if (!begun) return tl::unexpected(begun.error());
   const CheckpointStatus& status = (*begun)->status;
   output_.log("job '" + status.job + "' is being restored from '" + order.directory + "', round " +
               std::to_string(status.round.value));
   for (const std::uint16_t shard : status.awaited) {
-    output_.send(
-        peers_.servers().at(shard).peer,
-        LoadCheckpoint{status.id, record.job, order.name, order.manifest_checksum, order.directory, record.owners});
+    output_.send(peers_.servers().at(shard).peer,
+                 LoadCheckpoint{status.id, record.job, order.name, order.manifest_checksum, order.directory,
+                                record.owners, ShardIndex(shard) == peers_.home()});
   }
   return status.id;
 }
@@ -196,8 +196,8 @@ void Checkpoints::look_for_parts(Checkpoint& checkpoint, std::uint64_t now_ms) {
 
 void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
   CheckpointStatus& status = checkpoint.status;
-  const Peers::Server* sealer = peers_.alive(0);
-  if (!sealer) return end(checkpoint, "server 0, which finishes checkpoints, is not there", now_ms);
+  const Peers::Server* sealer = peers_.alive(peers_.home().value);
+  if (!sealer) return end(checkpoint, peers_.home_in_words() + ", which finishes checkpoints, is not there", now_ms);
   const JobRecord& record = checkpoint.record;
   Manifest manifest;
   manifest.created = checkpoint.save.created;
@@ -219,7 +219,7 @@ void Checkpoints::seal(Checkpoint& checkpoint, std::uint64_t now_ms) {
   std::ranges::sort(checkpoint.shards, {}, &ManifestShard::shard);
   manifest.shards = checkpoint.shards;
   status.step = CheckpointStep::kSealing;
-  status.awaited = {0};
+  status.awaited = {peers_.home().value};
   output_.send(sealer->peer, SealCheckpoint{checkpoint.order, record.job, partial_of(status), status.path,
                                             to_json(manifest), status.lacks.empty() ? checkpoint.save.keep : 0});
 }

@@ -16,8 +16,8 @@ std::optional<JobRecordCopy> copy_of(const JobRecord& record, CoordinatorContext
   if (context.refusals.is_news(PeerId(), ErrorCode::kLimit, "copy " + std::to_string(record.job.value))) {
     context.output.log("the record of job id " + std::to_string(record.job.value) + " has " +
                            bytes_in_words(static_cast<double>(bytes)) + ", over the " +
-                           bytes_in_words(static_cast<double>(kMaxRecordCopy)) +
-                           " of a message: only server 0's store has it",
+                           bytes_in_words(static_cast<double>(kMaxRecordCopy)) + " of a message: only " +
+                           context.peers.home_in_words() + "'s store has it",
                        LogLevel::kWarning);
   }
   return std::nullopt;

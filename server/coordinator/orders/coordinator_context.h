@@ -21,14 +21,18 @@ struct CoordinatorOptions {
   // Shards with as much state, or more, are asked to get memory before a snapshot is named. Less than that is there
   // before the round is.
   std::uint64_t prepare_from_bytes = 16u << 20;
+  ShardIndex home = {};  // the server whose process has the coordinator
+  // Another server had the coordinator since this one's registry was written: its records are copies like any other's.
+  bool moved = false;
+  Term term = {};  // docs/failover.md; 0: only one server may have the coordinator
 };
 
 struct CoordinatorContext {
   CoordinatorContext(const CoordinatorOptions& given, CoordinatorOutput& out, CheckpointJobs& jobs)
       : options(given),
         output(out),
-        peers(given.servers, given.peer_timeout_ms),
-        copies(given.servers > 1),
+        peers(given.servers, given.peer_timeout_ms, given.home),
+        copies(given.servers > 1, given.moved),
         checkpoints(peers, out, jobs),
         parts(out, peers, [&jobs](JobId job, std::uint64_t now_ms) { jobs.part_is_there(job, now_ms); }) {}
   CoordinatorContext(const CoordinatorContext&) = delete;
@@ -42,9 +46,9 @@ struct CoordinatorContext {
   void send_worker(std::uint64_t incarnation, const ControlMessage& message) {
     if (const Peers::Worker* worker = peers.worker(incarnation)) output.send(worker->peer, message);
   }
-  // Whether it has a store. Server 0's has the registry itself.
-  static bool keeps_copies(const Peers::Server& server) {
-    return server.alive && server.hello.store && server.hello.shard != ShardIndex(0);
+  // Whether it has a store. The coordinator's own server's has the registry itself.
+  bool keeps_copies(const Peers::Server& server) const {
+    return server.alive && server.hello.store && server.hello.shard != peers.home();
   }
   // Sends a saved record to a server that keeps copies, before what comes after it; and to all that do.
   void copy_to(const Peers::Server& server, const JobRecord& record, std::uint64_t now_ms);

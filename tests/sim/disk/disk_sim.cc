@@ -292,6 +292,18 @@ Status StoreSim::save_all(std::span<const JobRecord> records) {
   return {};
 }
 
+Status StoreSim::promise(Term term) {
+  if (disk_.full) return tl::unexpected(full());
+  disk_.terms.promised = std::max(disk_.terms.promised, term);
+  return {};
+}
+
+Status StoreSim::own(Term term) {
+  if (disk_.full) return tl::unexpected(full());
+  disk_.terms.owned = std::max(disk_.terms.owned, term);
+  return {};
+}
+
 Status StoreSim::remove(JobId job) {
   if (disk_.full) return tl::unexpected(full());
   disk_.jobs.erase(job);

@@ -53,6 +53,7 @@ struct Disk {
   static Key key_of(const SnapshotInfo& info) { return {info.job, info.shard, info.round}; }
   std::map<std::pair<Key, std::uint32_t>, Snapshot> snapshots;  // by generation
   std::map<JobId, Record> jobs;
+  SeatTerms terms;  // synced
   // Large parts of ranks' states. A complete one is synced; an incomplete one is lost with the process.
   struct LargePieces {
     std::map<std::uint64_t, std::vector<std::byte>> pieces;  // by offset
@@ -105,6 +106,9 @@ class StoreSim final : public Store {
   Status save_all(std::span<const JobRecord> records) override;
   Status remove(JobId job) override;
   LargePartStore& large_parts() override { return large_parts_; }
+  Result<SeatTerms> terms() const override { return disk_.terms; }
+  Status promise(Term term) override;
+  Status own(Term term) override;
   std::string path() const override { return "disk"; }
 
   ViewId view_of(JobId job, Round round, ShardIndex shard) const;  // that made a complete snapshot

@@ -381,7 +381,7 @@ void ClusterJudge::server_ended() {
 void ClusterJudge::store_lost(std::uint16_t shard) {
   server_lost_ = true;
   emptied_.insert(shard);
-  losses_.store_lost(shard, has_part(shard));
+  losses_.store_lost(shard, has_part(shard) || shard < scenario_.coordinators);
 }
 
 void ClusterJudge::ring_lost() {

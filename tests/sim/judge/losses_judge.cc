@@ -20,7 +20,7 @@ std::set<std::uint64_t> numbers_behind(const std::string& text, const std::strin
 }  // namespace
 
 void LossesJudge::store_lost(std::uint16_t shard, bool matters) {
-  if (matters || shard == 0) lost_.push_back(shard);  // server 0's has the registry
+  if (matters) lost_.push_back(shard);
 }
 
 std::optional<std::uint16_t> LossesJudge::has_another(JobId job) const {

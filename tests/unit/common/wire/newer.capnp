@@ -77,7 +77,8 @@ struct ControlMessage {
     copiedChunk @48 :AnyPointer;
     copyParts @49 :AnyPointer;
     heldParts @50 :AnyPointer;
-    praise @51 :StopRequest;
+    seatReport @51 :AnyPointer;
+    praise @52 :StopRequest;
   }
   sent @52 :UInt64;
 }

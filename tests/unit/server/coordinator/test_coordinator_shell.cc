@@ -28,6 +28,9 @@ class SlowRegistry final : public JobRegistry {
   }
   Status remove(JobId) override { return {}; }
   LargePartStore& large_parts() override { return parts_; }
+  Result<SeatTerms> terms() const override { return SeatTerms(); }
+  Status promise(Term) override { return {}; }
+  Status own(Term) override { return {}; }
 
   bool wait_until_asked() {
     std::unique_lock lock(mutex_);

@@ -93,6 +93,9 @@ class FakeStore final : public Store {
   Result<std::vector<JobId>> recorded() const override { return std::vector<JobId>(); }
   Result<JobRecord> record(JobId) const override { return fail(ErrorCode::kNotFound, "none"); }
   LargePartStore& large_parts() override { return large_parts_; }
+  Result<SeatTerms> terms() const override { return SeatTerms(); }
+  Status promise(Term) override { return {}; }
+  Status own(Term) override { return {}; }
   std::string path() const override { return "memory"; }
 
   void fail_begin(bool value) { set(fail_begin_, value); }

@@ -46,6 +46,9 @@ class OneSnapshot final : public Store {
   Result<std::vector<JobId>> recorded() const override { return std::vector<JobId>(); }
   Result<JobRecord> record(JobId) const override { return not_here(); }
   LargePartStore& large_parts() override { return large_parts_; }
+  Result<SeatTerms> terms() const override { return SeatTerms(); }
+  Status promise(Term) override { return {}; }
+  Status own(Term) override { return {}; }
   std::string path() const override { return "memory"; }
 
  private:

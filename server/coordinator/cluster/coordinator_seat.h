@@ -1,0 +1,67 @@
+// CoordinatorSeat: which server has the coordinator, as one of those that may have it knows (docs/failover.md). Pure:
+// reports of the others and ticks in, decisions out. The coordinator's shell owns it, and so does the simulator.
+//
+//   follows ── nobody has the coordinator, and no server before this one in the list is there ──► stands
+//   stands  ── its new term is on the disk ──► has the coordinator
+//   any     ── a higher term is reported ──► follows
+//
+// Terms of different servers are different numbers. Thread rule: one thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "common/config/config.h"
+#include "common/wire/messages.h"
+
+namespace tributary {
+
+class CoordinatorSeat {
+ public:
+  // Servers before this one in the list that are there have so many timeouts to take the coordinator.
+  static constexpr std::uint64_t kTurns = 3;
+
+  struct Options {
+    ShardIndex place;  // this server's index, and its place in the list
+    std::uint16_t places = 1;
+    std::uint64_t timeout_ms = 10'000;  // a server that is silent for so long is lost
+  };
+  // known: the highest term that this server has followed or taken.
+  CoordinatorSeat(const Options& options, Term known, std::uint64_t now_ms);
+
+  bool holds() const { return state_ == State::kHolds; }
+  Term term() const { return term_; }  // the highest that is known
+  // What the others, and daemons that ask here, are to know. The admin address is the caller's to add.
+  SeatReport report(std::uint64_t now_ms) const;
+  // In words, and with its admin address: "server 1 (http://10.0.0.2:8080)"; empty: nobody is known to have it.
+  std::string holder_in_words() const;
+
+  // Somebody has obeyed a coordinator of this term.
+  void learn(Term term);
+  // Another server's report. Returns the answer to one that knows less.
+  std::optional<SeatReport> on(const SeatReport& m, std::uint64_t now_ms);
+  // The term under which this server is to have the coordinator. The caller saves it, and calls took() or failed().
+  std::optional<Term> stand(std::uint64_t now_ms);
+  // The term is on the disk. False: a higher one was reported meanwhile.
+  bool took(Term term);
+  void failed(std::uint64_t now_ms);  // it could not be saved: another attempt follows, after a timeout
+
+ private:
+  enum class State { kFollows, kStands, kHolds };
+  bool there(std::uint16_t place, std::uint64_t now_ms) const;
+  std::uint64_t vacant_since() const;
+  Term next_term() const;
+
+  const Options options_;
+  Term term_;
+  State state_ = State::kFollows;
+  std::uint64_t since_ms_;                        // it knows nothing of before
+  ShardIndex holder_ = kNoShard;                  // of term_; this server itself only while it holds the coordinator
+  std::uint64_t holder_ms_ = 0;                   // when somebody heard it last
+  std::string admin_;                             // the holder's
+  std::map<std::uint16_t, std::uint64_t> heard_;  // reports of the others, last
+};
+
+}  // namespace tributary
