@@ -8,6 +8,5 @@ build=$(realpath "$1")
 here=$(cd "$(dirname "$0")/.." && pwd)
 # torch comes as scripts/torch_environment.sh says.
 programs=$("$here/scripts/python_environment.sh" frameworks torch==2.13.0)
-cd "$here/python/tests"
-export PYTHONPATH=.. OMP_NUM_THREADS=1 TRIBUTARY_BIN_DIR=$build/bin TRIBUTARY_LIBRARY=$build/lib/libtributary.so.1
-exec "$programs/python" -m unittest --buffer test_framework_checks test_frameworks "${@:2}"
+export TRIBUTARY_BIN_DIR=$build/bin TRIBUTARY_LIBRARY=$build/lib/libtributary.so.1
+exec "$here/python/tests/run.sh" "$programs/python" test_framework_checks test_frameworks "${@:2}"

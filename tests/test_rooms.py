@@ -1,10 +1,11 @@
-"""The rooms, and the rooms that each may use; the test reads every include of the product.
+"""The rooms, and the rooms that each may use; the test reads every include of the product, and every import.
 
-A room is a folder. It may use the rooms that ROOMS names for it, and those that these may use. The test fails on an
-include that points another way, a file in a folder that is no room, an include of a missing file, and an unused
-permission, so the table stays true.
+A room is a folder, or a Python module that rooms next to it stand on. It may use the rooms that ROOMS names for it, and
+those that these may use. The test fails on an include that points another way, a file in a folder that is no room, an
+include of a missing file, and an unused permission, so the table stays true.
 """
 
+import ast
 import pathlib
 import re
 import sys
@@ -60,6 +61,18 @@ ROOMS: dict[str, list[str]] = {
     "tools/cli/run": ["session", "tools/cli/parts"],
     "tools/cli/bench": ["bench", "tools/cli/parts"],
     "tools/cli": ["common/doctor", "server/checkpoint", "tools/cli/plan", "tools/trace"],
+    "python/tributary": [],
+    "python/tributary/torch/lion": [],
+    "python/tributary/torch/_base": [],
+    "python/tributary/torch/_model": ["python/tributary", "python/tributary/torch/_base"],
+    "python/tributary/torch/_steps": ["python/tributary/torch/_model", "python/tributary/torch/lion"],
+    "python/tributary/torch/_session": ["python/tributary/torch/_steps"],
+    "python/tributary/torch/_run": ["python/tributary/torch/_session"],
+    "python/tributary/torch/_rounds": ["python/tributary/torch/_run"],
+    "python/tributary/torch/sampler": ["python/tributary/torch/_run"],
+    "python/tributary/torch/optimizer": ["python/tributary/torch/_rounds"],
+    "python/tributary/torch/_loaders": ["python/tributary/torch/optimizer", "python/tributary/torch/sampler"],
+    "python/tributary/torch": ["python/tributary/torch/_loaders"],
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
@@ -77,6 +90,26 @@ def usable(rooms: dict[str, list[str]]) -> dict[str, set[str]]:
     return may
 
 
+def used_by(file: pathlib.Path, root: pathlib.Path) -> list[str]:
+    """Returns the files that a source includes, or that a module imports at its top; indented imports are for types."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix != ".py":
+        return INCLUDE.findall(text)
+    found = []
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "tributary":
+            base = "python/" + str(node.module).replace(".", "/")
+            package = "/__init__" if (root / base).is_dir() else ""
+            modules = [f"{base}/{name.name}" for name in node.names]
+            found += [f"{one if (root / f'{one}.py').is_file() else base + package}.py" for one in modules]
+    return found
+
+
+def room_of(path: pathlib.PurePath, rooms: dict[str, list[str]]) -> str:
+    module = path.with_suffix("").as_posix()
+    return module if path.suffix == ".py" and module in rooms else path.parent.as_posix()
+
+
 def faults(root: pathlib.Path, rooms: dict[str, list[str]]) -> list[str]:
     """Returns the faults of the includes under root, a line each."""
     may = usable(rooms)
@@ -84,14 +117,14 @@ def faults(root: pathlib.Path, rooms: dict[str, list[str]]) -> list[str]:
     used: set[tuple[str, str]] = set()
     tops = sorted({room.split("/")[0] for room in rooms})
     files = [file for top in tops for file in sorted((root / top).rglob("*")) if file.suffix in SOURCES]
-    for file in files:
+    for file in [*files, *sorted((root / "python/tributary").rglob("*.py"))]:
         path = file.relative_to(root)
-        room = path.parent.as_posix()
+        room = room_of(path, rooms)
         if room not in may:
             wrong.append(f"{path}: {room} is no room of the table")
             continue
-        for name in INCLUDE.findall(file.read_text(encoding="utf-8")):
-            other = pathlib.PurePosixPath(name).parent.as_posix()
+        for name in used_by(file, root):
+            other = room_of(pathlib.PurePosixPath(name), rooms)
             if other not in may or not (name.endswith(".capnp.h") or (root / name).is_file()):
                 wrong.append(f"{path} includes {name}, which no room has")
             elif other != room:
@@ -212,6 +245,20 @@ class Rooms(unittest.TestCase):
         ]:
             found = self.faults_of({**files, name: text}, rooms)
             self.assertEqual(len(found), 1 if fault else 0, name)
+            self.assertTrue(not fault or fault in found[0], found)
+
+    def test_imports_are_uses(self) -> None:
+        one, below, above = [f"python/tributary/{name}" for name in ("one", "below", "above")]
+        table = {one: [], below: [], above: [one, below]}
+        for text, fault in [
+            ("if TYPE_CHECKING:\n    from tributary.above import b", ""),
+            ("from tributary.above import b", f"{below} may not use {above}"),
+            ("from tributary.gone import a", "which no room has"),
+        ]:
+            files = {f"{one}.py": "", f"{below}/a.py": text}
+            files[f"{above}/b.py"] = "from tributary.below import a\nfrom tributary.one import ONE"
+            found = self.faults_of(files, table)
+            self.assertEqual(len(found), 1 if fault else 0, found)
             self.assertTrue(not fault or fault in found[0], found)
 
     def test_a_table_with_a_circle_is_refused(self) -> None:

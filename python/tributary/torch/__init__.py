@@ -19,7 +19,7 @@
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
-from tributary.torch import _needs
+from tributary.torch._base import needs as _needs
 
 try:
     import torch as _torch
@@ -29,11 +29,11 @@ except ImportError as error:
 else:
     _needs.check(_torch)
 
-from tributary.torch import _batches as _batches
-from tributary.torch import _log
-from tributary.torch._exceptions import Rewound, Stopped
-from tributary.torch._program import epochs, finish, init, keep, log, rank, rounds, stop, world_size
-from tributary.torch._state import full_state_dict
+from tributary.torch._base import log as _log
+from tributary.torch._base.exceptions import Rewound, Stopped
+from tributary.torch._loaders import batches as _batches  # noqa: F401  from now on DataLoaders count batches
+from tributary.torch._run.program import epochs, finish, init, keep, log, rank, rounds, stop, world_size
+from tributary.torch._steps.optimizer_state import full_state_dict
 from tributary.torch.checkpoints import load_checkpoint, save_checkpoint
 from tributary.torch.collectives import all_reduce, barrier, broadcast, is_main, metric
 from tributary.torch.lion import Lion

@@ -30,7 +30,7 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from accelerate.optimizer import AcceleratedOptimizer
 
-from tributary.torch import _frameworks
+from tributary.torch._loaders import frameworks
 from tributary.torch.optimizer import DistributedOptimizer
 
 SEED = 42  # Accelerate's own default, of data that it shuffles
@@ -52,7 +52,7 @@ class _Optimizer(AcceleratedOptimizer):
     def step(self, closure: Any = None) -> None:
         super().step(closure)
         if self.gradient_state.sync_gradients:
-            self.norm.fill_(_frameworks.norm_of(self.optimizer))
+            self.norm.fill_(frameworks.norm_of(self.optimizer))
 
 
 class Accelerator(accelerate.Accelerator):
@@ -136,7 +136,7 @@ class Accelerator(accelerate.Accelerator):
         if getattr(optimizer, "_is_accelerate_prepared", False):
             return super().prepare_optimizer(optimizer, device_placement)
         if not isinstance(optimizer, DistributedOptimizer):
-            optimizer = _frameworks.distributed(self._model_of(optimizer), optimizer, self._job_options)
+            optimizer = frameworks.distributed(self._model_of(optimizer), optimizer, self._job_options)
         prepared = _Optimizer(optimizer)
         self._jobs.append(prepared)
         self._optimizers.append(prepared)
@@ -144,7 +144,7 @@ class Accelerator(accelerate.Accelerator):
 
     def _model_of(self, optimizer: torch.optim.Optimizer) -> torch.nn.Module:
         for model in self._seen_models:
-            if _frameworks.holds(optimizer, model.parameters()):
+            if frameworks.holds(optimizer, model.parameters()):
                 return model
         raise ValueError(
             f"the parameters of the {type(optimizer).__name__} are of no model that prepare() was given: give it the "
@@ -156,11 +156,11 @@ class Accelerator(accelerate.Accelerator):
     ) -> Any:
         seed = self.dataloader_config.data_seed
         if not getattr(data_loader, "_is_accelerate_prepared", False):
-            data_loader = _frameworks.dealt(data_loader, SEED if seed is None else seed)
-        sampler = _frameworks.sampler_of(data_loader)
+            data_loader = frameworks.dealt(data_loader, SEED if seed is None else seed)
+        sampler = frameworks.sampler_of(data_loader)
         if sampler is None or getattr(data_loader, "_is_accelerate_prepared", False):
             return super().prepare_data_loader(data_loader, device_placement, slice_fn_for_dispatch)
-        _frameworks.counts_itself(sampler)
+        frameworks.counts_itself(sampler)
         prepared = prepare_data_loader(
             data_loader,
             self.device,
@@ -182,7 +182,7 @@ class Accelerator(accelerate.Accelerator):
         """Backward passes inside only add to the round."""
         with contextlib.ExitStack() as held:
             for one in self._jobs:
-                if _frameworks.holds(one, model.parameters()):
+                if frameworks.holds(one, model.parameters()):
                     held.enter_context(one.optimizer.no_sync())
             yield
 
@@ -206,7 +206,7 @@ class Accelerator(accelerate.Accelerator):
             )
         given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
         for one in self._jobs:
-            if _frameworks.holds(one, given):
+            if frameworks.holds(one, given):
                 one.norm = torch.tensor(math.nan)
                 return one.norm
         return torch.tensor(math.nan)

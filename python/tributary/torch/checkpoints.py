@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tributary import _tool
 from tributary._errors import Error
-from tributary.torch._program import program, rank
+from tributary.torch._run.program import program, rank
 
 # Named by `tributary run`: the folder of its cluster. Elsewhere: the admin port of server 0, as HOST:PORT.
 BASE_DIR, ADMIN = "TRIBUTARY_BASE_DIR", "TRIBUTARY_ADMIN"

@@ -6,7 +6,7 @@ from typing import Any, Callable
 
 import torch
 
-from tributary.torch._program import program, rank
+from tributary.torch._run.program import program, rank
 
 _REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "mean": lambda values: values.mean(0),

@@ -22,9 +22,9 @@ from typing import Any
 from torch.utils.data import RandomSampler, SequentialSampler
 from transformers import Trainer, TrainerCallback
 
-from tributary.torch import _program
-from tributary.torch._exceptions import Rewound
-from tributary.torch._log import logger
+from tributary.torch._base.exceptions import Rewound
+from tributary.torch._base.log import logger
+from tributary.torch._run.program import keep, log, program
 from tributary.torch.accelerate import Accelerator
 from tributary.torch.optimizer import DistributedOptimizer
 from tributary.torch.sampler import DistributedSampler
@@ -197,8 +197,8 @@ class TributaryMixin:
         trainer: Any = self
         trainer.create_optimizer()
         trainer.model_wrapped, trainer.optimizer = trainer.accelerator.prepare(trainer.model, trainer.optimizer)
-        _program.keep(trainer=self._progress)
-        _program.program.loop.told = True  # it begins in the epoch that is open
+        keep(trainer=self._progress)
+        program.loop.told = True  # it begins in the epoch that is open
         attached: DistributedOptimizer = trainer.optimizer.optimizer
         return attached
 
@@ -234,7 +234,7 @@ class TributaryMixin:
             del logs["grad_norm"]  # a job that does not clip measures none
         super().log(logs, *arguments, **named)  # type: ignore[misc]
         if "loss" in logs:
-            _program.log(loss=logs["loss"])
+            log(loss=logs["loss"])
 
 
 class TributaryTrainer(TributaryMixin, Trainer):

@@ -24,8 +24,11 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch.utils.data import DataLoader, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler as SplitSampler
 
-from tributary.torch import _frameworks, _launch, _plain, _program, collectives
-from tributary.torch._log import logger
+from tributary.torch import collectives
+from tributary.torch._base import launch, plain
+from tributary.torch._base.log import logger
+from tributary.torch._loaders import frameworks
+from tributary.torch._run.program import keep, of_environment, program, rank, world_size
 from tributary.torch.optimizer import DistributedOptimizer
 
 PART = 4096  # elements of a value that goes in one call
@@ -40,19 +43,19 @@ class _Environment(ClusterEnvironment):
 
     @staticmethod
     def detect() -> bool:
-        return _launch.topology_of_environment() is None
+        return launch.topology_of_environment() is None
 
     def world_size(self) -> int:
-        return _program.world_size()
+        return world_size()
 
     def global_rank(self) -> int:
-        return _program.rank()
+        return rank()
 
     def local_rank(self) -> int:
-        return _program._of_environment("LOCAL_RANK", 0)
+        return of_environment("LOCAL_RANK", 0)
 
     def node_rank(self) -> int:
-        return _program._of_environment("GROUP_RANK", 0)
+        return of_environment("GROUP_RANK", 0)
 
     def set_world_size(self, size: int) -> None:
         """The launcher has said it."""
@@ -78,8 +81,8 @@ class _Loops:
         states = {}
         for name, state in call._call_callbacks_state_dict(self._trainer).items():
             try:
-                _plain.encoded(state, f"the state of {name}")
-            except _plain.NotPlain as error:
+                plain.encoded(state, f"the state of {name}")
+            except plain.NotPlain as error:
                 if name not in self._left_out:
                     logger.warning("%s, which cannot be kept: in a process that goes on it begins anew", error)
                 self._left_out.add(name)
@@ -174,22 +177,22 @@ class TributaryStrategy(ParallelStrategy):
         (optimizer,) = self.optimizers
         options = {"max_grad_norm": trainer.gradient_clip_val or None, "on_rewind": "raise", **self._job_options}
         assert self.lightning_module is not None
-        self._job = _frameworks.distributed(self.lightning_module, optimizer, options)
+        self._job = frameworks.distributed(self.lightning_module, optimizer, options)
         self.optimizers = [self._job]
-        _program.program.loop.told = True  # the Trainer begins in the epoch that is open
-        _program.keep(trainer=_Loops(trainer))
+        program.loop.told = True  # the Trainer begins in the epoch that is open
+        keep(trainer=_Loops(trainer))
 
     def process_dataloader(self, dataloader: Any) -> Any:
         assert self.lightning_module is not None
         if self._deals:
-            dataloader = _frameworks.dealt(dataloader, seed=0)
-        if (sampler := _frameworks.sampler_of(dataloader)) is not None:
-            _frameworks.counts_itself(sampler)
+            dataloader = frameworks.dealt(dataloader, seed=0)
+        if (sampler := frameworks.sampler_of(dataloader)) is not None:
+            frameworks.counts_itself(sampler)
             return dataloader
         splits = self._deals and self.lightning_module.trainer.state.fn != TrainerFn.PREDICTING
         if splits and isinstance(dataloader, DataLoader) and type(dataloader.sampler) is SequentialSampler:
             split = SplitSampler(dataloader.dataset, **self.distributed_sampler_kwargs, shuffle=False)
-            return _frameworks.with_sampler(dataloader, split)
+            return frameworks.with_sampler(dataloader, split)
         return dataloader
 
     @contextlib.contextmanager
@@ -213,7 +216,7 @@ class TributaryStrategy(ParallelStrategy):
     def grad_norm(self) -> float:
         """The norm of the newest round's mean gradient before clipping; NaN without ``gradient_clip_val``."""
         assert self._job is not None
-        return _frameworks.norm_of(self._job)
+        return frameworks.norm_of(self._job)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> NoReturn:
         """Raises ValueError: the same command continues where the job is."""
@@ -228,7 +231,7 @@ class TributaryStrategy(ParallelStrategy):
     @property
     def _joined(self) -> bool:
         """Callbacks ask before there is a job; each rank has its own answer then."""
-        return self._job is not None and bool(_program.program.jobs.open)
+        return self._job is not None and bool(program.jobs.open)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Over :func:`tributary.torch.all_reduce`: of tensors a mean, sum, largest or smallest."""
@@ -259,7 +262,7 @@ class TributaryStrategy(ParallelStrategy):
     def _gathered(self, tensor: torch.Tensor, group: Any = None) -> list[torch.Tensor]:
         if not self._joined:
             return [tensor]
-        given = _program.program.values.gather("all_gather()", tensor.detach())
+        given = program.values.gather("all_gather()", tensor.detach())
         return [one.to(tensor.device) for one in given]
 
     def _gather_metrics(self) -> None:

@@ -10,16 +10,18 @@ from typing import Any
 import torch
 
 from tributary._library import CONFIGURED
-from tributary.torch import _complaints, _declare, _job
-from tributary.torch._alike import alike_of
-from tributary.torch._attachment import Attachment
-from tributary.torch._copies import copies_of
-from tributary.torch._formula import Value
-from tributary.torch._link import Link, Model
-from tributary.torch._parallel import Part
-from tributary.torch._place import Place
-from tributary.torch._program import program
-from tributary.torch._schedulers import Schedulers
+from tributary.torch._base import complaints
+from tributary.torch._model import declare
+from tributary.torch._model.copies import copies_of
+from tributary.torch._model.parallel import Part
+from tributary.torch._run.alike import alike_of
+from tributary.torch._run.link import Link, Model
+from tributary.torch._run.place import Place
+from tributary.torch._run.program import program
+from tributary.torch._session.attachment import Attachment
+from tributary.torch._steps import sections
+from tributary.torch._steps.formula import Value
+from tributary.torch._steps.schedulers import Schedulers
 
 _OUTER = ("lr", "momentum", "dampening", "nesterov", "weight_decay")
 
@@ -52,20 +54,20 @@ class DiLoCo:
 
     def __init__(
         self,
-        model: _declare.Parameters,
+        model: declare.Parameters,
         inner_optimizer: torch.optim.Optimizer,
         *,
         sync_every: int = 50,
         outer: Mapping[str, Any] | None = None,
         name: str | None = None,
-        job: _job.JobArgument = None,
+        job: sections.JobArgument = None,
         push: str = "fp32",
         pull: str = "fp32",
         on_rewind: str = "warn",
         rounds: int = 0,
         attach_timeout: float | None = None,
     ) -> None:
-        _complaints.one_of("on_rewind", on_rewind, ("warn", "raise"))
+        complaints.one_of("on_rewind", on_rewind, ("warn", "raise"))
         if sync_every < 1:
             raise ValueError(f"sync_every={sync_every}: must be at least 1")
         unknown = sorted(set(outer or {}) - set(_OUTER))
@@ -76,15 +78,15 @@ class DiLoCo:
         self.inner = inner_optimizer
         self.sync_every = sync_every
         elsewhere = program.jobs.trained
-        self._slots = _declare.slots_of(model, inner_optimizer, elsewhere=elsewhere)
-        self._job = _job.build_local(
-            _job.read(job),
+        self._slots = declare.slots_of(model, inner_optimizer, elsewhere=elsewhere)
+        self._job = sections.build_local(
+            sections.read(job),
             program.free_name(),
             None if outer is None else {key: _number(value) for key, value in outer.items()},
             {
-                "job": {**_job.named(name), "mode": "local_sgd"},
+                "job": {**sections.named(name), "mode": "local_sgd"},
                 "local": {"steps": sync_every},
-                "encoding": _job.encoding(push, pull),
+                "encoding": sections.encoding(push, pull),
             },
         )
         self._steps = 0  # inner ones since the last round
@@ -96,9 +98,9 @@ class DiLoCo:
             Attachment(
                 self._job.name,
                 self._job.text,
-                Part().declare(self._slots, _declare.tensors_of(self._slots, grouped=False)),
+                Part().declare(self._slots, declare.tensors_of(self._slots, grouped=False)),
                 initial=lambda index, memory: self._slots[index].give(memory),
-                computes_with=_declare.computes_with(self._slots),
+                computes_with=declare.computes_with(self._slots),
                 copies=copies_of(self._slots),
                 rounds=rounds,
                 attach_timeout=attach_timeout,
@@ -108,7 +110,7 @@ class DiLoCo:
             Place(
                 program.loop,
                 Schedulers(inner_optimizer),
-                _declare.buffers_of(model),
+                declare.buffers_of(model),
                 inner_optimizer,
                 alike=alike_of(model, self._slots, None, is_part=False, elsewhere=elsewhere),
             ),

@@ -13,23 +13,26 @@ from typing import Any, Callable
 import torch
 
 from tributary._library import CONFIGURED
-from tributary.torch import _complaints, _declare, _formula, _job, _state
-from tributary.torch._alike import alike_of
-from tributary.torch._attachment import Attachment
-from tributary.torch._checks import Checks, who_steps
-from tributary.torch._copies import copies_of
-from tributary.torch._link import Link, Model
-from tributary.torch._log import listed, logger
-from tributary.torch._parallel import part_of
-from tributary.torch._place import Place
-from tributary.torch._program import program, replica
-from tributary.torch._round import OpenRound
-from tributary.torch._same_data import WARNING as SAME_DATA
-from tributary.torch._same_data import SameData
-from tributary.torch._schedulers import Schedulers
-from tributary.torch._seed import seed_round
-from tributary.torch._settings import Settings, Values, all_values_of, given, said_of
-from tributary.torch._slots import SharedSlot, Slot, times
+from tributary.torch._base import complaints
+from tributary.torch._base.log import listed, logger
+from tributary.torch._base.seed import seed_round
+from tributary.torch._model import declare
+from tributary.torch._model.copies import copies_of
+from tributary.torch._model.parallel import part_of
+from tributary.torch._model.slots import SharedSlot, Slot, times
+from tributary.torch._rounds.checks import Checks, who_steps
+from tributary.torch._rounds.round import OpenRound
+from tributary.torch._rounds.same_data import WARNING as SAME_DATA
+from tributary.torch._rounds.same_data import SameData
+from tributary.torch._run.alike import alike_of
+from tributary.torch._run.link import Link, Model
+from tributary.torch._run.place import Place
+from tributary.torch._run.program import program, replica
+from tributary.torch._session.attachment import Attachment
+from tributary.torch._steps import optimizer_state, sections
+from tributary.torch._steps.formula import MEAN, formula_of
+from tributary.torch._steps.schedulers import Schedulers
+from tributary.torch._steps.settings import Settings, Values, all_values_of, given, said_of
 
 # In which rounds of a process values are compared, to see writes that raise no version.
 WATCHED = 10  # the first ones
@@ -84,11 +87,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def __init__(
         self,
-        model_or_params: _declare.Parameters,
+        model_or_params: declare.Parameters,
         optimizer: torch.optim.Optimizer,
         *,
         name: str | None = None,
-        job: _job.JobArgument = None,
+        job: sections.JobArgument = None,
         max_grad_norm: float | None = None,
         loss_scale: str | float | None = None,
         push: str = "fp32",
@@ -105,10 +108,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         mesh: Any = None,
         replicate: str | None = None,
     ) -> None:
-        _complaints.one_of("overlap", overlap, ("backward", "step"))
-        _complaints.one_of("on_rewind", on_rewind, ("warn", "raise"))
-        _complaints.one_of("step_on", step_on, ("auto", "trainers"))
-        _complaints.one_of("parameters", parameters, ("copy", "shared"))
+        complaints.one_of("overlap", overlap, ("backward", "step"))
+        complaints.one_of("on_rewind", on_rewind, ("warn", "raise"))
+        complaints.one_of("step_on", step_on, ("auto", "trainers"))
+        complaints.one_of("parameters", parameters, ("copy", "shared"))
         if accumulate < 1:
             raise ValueError(f"accumulate={accumulate}: must be at least 1")
         if isinstance(optimizer, DistributedOptimizer):
@@ -123,18 +126,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.state = optimizer.state
 
         self._began = all_values_of(optimizer.param_groups)  # servers have them
-        formula = _formula.formula_of(optimizer, on_servers=step_on == "auto")
+        formula = formula_of(optimizer, on_servers=step_on == "auto")
         elsewhere = program.jobs.trained
-        self._slots = _declare.slots_of(model_or_params, optimizer, share=parameters == "shared", elsewhere=elsewhere)
-        options: _job.Sections = {
-            "job": _job.named(name),
-            "gate": _job.gate(max_grad_norm, loss_scale),
-            "encoding": _job.encoding(push, pull),
+        self._slots = declare.slots_of(model_or_params, optimizer, share=parameters == "shared", elsewhere=elsewhere)
+        options: sections.Sections = {
+            "job": sections.named(name),
+            "gate": sections.gate(max_grad_norm, loss_scale),
+            "encoding": sections.encoding(push, pull),
         }
-        self._job = _job.build(_job.read(job), program.free_name(), formula, options)
-        self._steps_here = self._job.optimizer == _formula.MEAN
+        self._job = sections.build(sections.read(job), program.free_name(), formula, options)
+        self._steps_here = self._job.optimizer == MEAN
         if self._steps_here and parameters == "shared":
-            raise ValueError(_complaints.SHARED_STEPS_HERE)
+            raise ValueError(complaints.SHARED_STEPS_HERE)
         who_steps(model_or_params, optimizer, formula, self._steps_here)
 
         self._accumulate = accumulate
@@ -151,9 +154,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._same_data = SameData(mean=self._steps_here, norm=norm)
 
         part = part_of(mesh, replicate, model_or_params)
-        tensors = part.declare(self._slots, _declare.tensors_of(self._slots, grouped=not self._steps_here))
+        tensors = part.declare(self._slots, declare.tensors_of(self._slots, grouped=not self._steps_here))
         self._slot_of = {slot.index: slot for slot in self._slots}
-        buffers = _declare.buffers_of(model_or_params)
+        buffers = declare.buffers_of(model_or_params)
         state_of = optimizer if self._steps_here else None
         self._link = Link(
             Attachment(
@@ -161,7 +164,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 self._job.text,
                 tensors,
                 initial=lambda index, memory: self._slot_of[index].give(memory),
-                computes_with=_declare.computes_with(self._slots),
+                computes_with=declare.computes_with(self._slots),
                 rounds=rounds,
                 model_rank=part.model_rank,
                 held=list(self._slot_of),
@@ -241,7 +244,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._link.closed:  # training has ended at the round's beginning
             return
         if slot.sent:
-            raise RuntimeError(_complaints.gradient_came_twice(slot.name, self._link.round + 1, self._accumulate))
+            raise RuntimeError(complaints.gradient_came_twice(slot.name, self._link.round + 1, self._accumulate))
         self._open.backward()
         slot.passes += 1
         if self._overlap == "step":
@@ -349,7 +352,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         self._link.leaving.check_open()
         if hasattr(self, "grad_scale") or hasattr(self, "found_inf"):  # what torch's GradScaler hands over
-            raise RuntimeError(_complaints.TORCHS_SCALER)
+            raise RuntimeError(complaints.TORCHS_SCALER)
         self._begin_round()
         self._link.leaving.check_open()
         if self._link.skips:
@@ -414,7 +417,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 slot.set_gradient(torch.empty_like(slot.local()).copy_(mean))
             else:
                 grad.copy_(mean)
-        _declare.complete_gradients(self.param_groups)
+        declare.complete_gradients(self.param_groups)
         self.wrapped.step()
         self._link.place.stepped = self._link.round
 
@@ -480,7 +483,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only while the optimizer is made: the tensors of a job are fixed."""
         if getattr(self, "_built", False):
-            raise RuntimeError(_complaints.LAYOUT_IS_FIXED.format(what="add_param_group() was called"))
+            raise RuntimeError(complaints.LAYOUT_IS_FIXED.format(what="add_param_group() was called"))
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
@@ -490,7 +493,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         none, as a warning says once.
         """
         if not self._steps_here and self._link.round:
-            self._checks.warn_once("state", _complaints.state_is_elsewhere(self._job.name))
+            self._checks.warn_once("state", complaints.state_is_elsewhere(self._job.name))
         state = dict(self.wrapped.state_dict())
         state["tributary"] = {"job": self._job.name, "round": self._link.round}
         return state
@@ -509,7 +512,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 "the state has optimizer state of parameters, which the servers of this job hold: start the job from a "
                 "checkpoint of theirs (tributary checkpoint restore), or pass step_on='trainers'"
             )
-        _state.load(self.wrapped, self.param_groups, given)
+        optimizer_state.load(self.wrapped, self.param_groups, given)
         self.state = self.wrapped.state
 
     def full_state_dict(self, exported: str | os.PathLike[str]) -> dict[str, Any]:
@@ -518,7 +521,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Without a job, :func:`tributary.torch.full_state_dict` returns the same.
         """
         parameters = {self._link.attachment.tensors[slot.index].name: slot.parameter for slot in self._slots}
-        return _state.of_file(parameters, self.wrapped, exported)
+        return optimizer_state.of_file(parameters, self.wrapped, exported)
 
     def finish(self) -> None:
         """Training is complete: leaves the job, and waits until its state is saved. At the program's end it is done by

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
-from tributary.torch._log import logger
-from tributary.torch._program import program, replica, replicas
+from tributary.torch._base.log import logger
+from tributary.torch._run.program import program, replica, replicas
 
 
 class Turn:

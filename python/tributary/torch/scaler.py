@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tributary._errors import Error
-from tributary.torch._program import program
+from tributary.torch._run.program import program
 
 
 class GradScaler:

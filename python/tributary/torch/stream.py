@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from tributary.torch import _complaints
-from tributary.torch._batches import sampler_of
-from tributary.torch._exceptions import Rewound
-from tributary.torch._log import logger
-from tributary.torch._program import program, rank
-from tributary.torch._seed import generators, set_generators
+from tributary.torch._base import complaints
+from tributary.torch._base.exceptions import Rewound
+from tributary.torch._base.log import logger
+from tributary.torch._base.seed import generators, set_generators
+from tributary.torch._loaders.batches import sampler_of
+from tributary.torch._run.program import program, rank
 from tributary.torch.sampler import DistributedSampler
 
 _NONE = object()
@@ -268,7 +268,7 @@ def batches(loader: Iterable[Any], *, until: str = "all", name: str = "batches")
         RuntimeError: while iterated: this rank has never had a batch.
         tributary.Error, Stopped: while iterated: as :func:`all_reduce`.
     """
-    _complaints.one_of("until", until, ("all", "first", "own"))
+    complaints.one_of("until", until, ("all", "first", "own"))
     if isinstance(sampler_of(loader), DistributedSampler):
         raise ValueError("batches(): the loader has a DistributedSampler, which knows its place: iterate the loader")
     before = program.loop.streams.get(name)

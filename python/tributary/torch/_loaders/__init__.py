@@ -1,0 +1,1 @@
+"""DataLoaders: batches that a DistributedSampler deals out, and loaders of frameworks."""
