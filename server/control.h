@@ -44,7 +44,7 @@ struct ControlStatus {
   std::optional<std::string> refused;  // it never will: why, and what to change. Only before it first knew us
   std::uint64_t coordinator_incarnation = 0;
   std::uint64_t silent_ms = 0;  // since the coordinator's last word
-  std::vector<ControlJobStatus> jobs;
+  std::vector<ServerJobStatus> jobs;
   std::vector<NotSaved> not_saved;  // jobs whose newest wanted snapshot could not be written
 };
 

@@ -11,7 +11,7 @@ void Control::order_checkpoint(const Order& order, Give give) {
   if constexpr (requires { order.target; }) {
     if (fits) fits = roots_.check(order.target);
   }
-  if (fits && !parts_.checkpoints) fits = fail(ErrorCode::kStore, jobs_.no_store());
+  if (fits && !parts_.checkpoints) fits = fail(ErrorCode::kStore, no_store(ShardIndex(config_.index)));
   if (fits) return give();
   CheckpointDone refused;
   refused.operation = order.operation;

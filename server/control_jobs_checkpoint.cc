@@ -7,7 +7,7 @@
 namespace tributary {
 
 void ControlJobs::on(const WriteCheckpoint& m) {
-  Job* job = find(m.job, m.view);
+  ServerJob* job = find(m.job, m.view);
   if (job && job->status.phase == "running") return capture(*job, m.round, m);
   job = take_back(m.job, m.view, m.round);
   if (!job) {
@@ -19,15 +19,15 @@ void ControlJobs::on(const WriteCheckpoint& m) {
   job->ending = true;
   job->status.phase = "stopping";
   expect_snapshot(*job, m.round, false, m);
-  stop_lanes(*job, true, m.round, park_last(*job, m.round));
+  stop_lanes(*job, true, m.round, kept_.keep_last(*job, m.round, output_.now_ms()));
 }
 
 void ControlJobs::give_up(const DropCheckpoint& m) {
   for (auto at = jobs_.begin(); at != jobs_.end();) {
     const auto entry = at++;
-    const Job& job = entry->second;
+    const ServerJob& job = entry->second;
     if (!job.checkpoint || (entry->first != m.job && job.checkpoint->directory != m.directory)) continue;
-    snapshotter_->abandon(entry->first, job.checkpoint->round, "the checkpoint is given up");
+    writes_.abandon(entry->first, job.checkpoint->round, "the checkpoint is given up");
     if (job.ending) jobs_.erase(entry);  // lanes keep the state
   }
 }
@@ -35,7 +35,7 @@ void ControlJobs::give_up(const DropCheckpoint& m) {
 void ControlJobs::checkpoint_written(const WriteCheckpoint& order, const CheckpointDone& done) {
   output_.send(done);
   if (write_ended(order.job, order.view, order.round)) return;
-  Job* job = find(order.job, order.view);
+  ServerJob* job = find(order.job, order.view);
   if (!job || !job->checkpoint || job->checkpoint->operation != order.operation) return;
   job->checkpoint.reset();
   job->status.snapshot_pending.reset();

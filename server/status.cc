@@ -19,7 +19,7 @@ Json lane_json(const Lane& lane) {
   return json;
 }
 
-Json job_status_json(const ControlJobStatus& job) {
+Json job_status_json(const ServerJobStatus& job) {
   Json snapshot = {{"bytes", job.snapshot_bytes}, {"error", job.snapshot_error}};
   snapshot["pending"] = job.snapshot_pending ? Json(job.snapshot_pending->value) : Json(nullptr);
   snapshot["durable"] = job.snapshot_durable ? Json(job.snapshot_durable->value) : Json(nullptr);
@@ -55,7 +55,7 @@ Json job_status_json(const ControlJobStatus& job) {
 MemoryTerms total_memory(const ServerParts& parts, const ControlStatus& status) {
   MemoryTerms total;
   total.process = process_formula(parts.lanes.size());
-  for (const ControlJobStatus& job : status.jobs) total += job.memory_terms();
+  for (const ServerJobStatus& job : status.jobs) total += job.memory_terms();
   return total;
 }
 
@@ -82,7 +82,7 @@ std::string status_json(const ServerParts& parts) {
   Json lanes = Json::array();
   for (const Lane* lane : parts.lanes) lanes.push_back(lane_json(*lane));
   Json jobs = Json::array();
-  for (const ControlJobStatus& job : control.jobs) jobs.push_back(job_status_json(job));
+  for (const ServerJobStatus& job : control.jobs) jobs.push_back(job_status_json(job));
   Json not_saved = Json::array();
   for (const NotSaved& lost : control.not_saved) {
     not_saved.push_back({{"job", lost.job}, {"round", lost.round.value}, {"reason", lost.reason}});
@@ -128,25 +128,25 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
                 [parts] { return static_cast<double>(total_memory(parts, parts.control->status()).total()); });
   metrics.gauge("tributary_server_joined", "1 if the coordinator knows this server.", {},
                 [control] { return control->status().joined ? 1.0 : 0.0; });
-  const auto per_job = [&](const char* name, const char* help, double (*read)(const ControlJobStatus&)) {
+  const auto per_job = [&](const char* name, const char* help, double (*read)(const ServerJobStatus&)) {
     metrics.gauges(name, help, [control, read] {
       std::vector<Metrics::Sample> samples;
-      for (const ControlJobStatus& job : control->status().jobs)
+      for (const ServerJobStatus& job : control->status().jobs)
         samples.push_back({{{"job", job.view->name()}}, read(job)});
       return samples;
     });
   };
   per_job("tributary_server_job_min_version", "Rounds that every chunk of this shard has seen.",
-          [](const ControlJobStatus& job) { return static_cast<double>(job.min_version().value); });
+          [](const ServerJobStatus& job) { return static_cast<double>(job.min_version().value); });
   per_job("tributary_server_job_max_version", "Rounds that the furthest chunk of this shard has seen.",
-          [](const ControlJobStatus& job) { return static_cast<double>(job.max_version().value); });
-  per_job("tributary_server_job_durable_round", "Newest round that is durable here.", [](const ControlJobStatus& job) {
+          [](const ServerJobStatus& job) { return static_cast<double>(job.max_version().value); });
+  per_job("tributary_server_job_durable_round", "Newest round that is durable here.", [](const ServerJobStatus& job) {
     return job.snapshot_durable ? static_cast<double>(job.snapshot_durable->value) : 0.0;
   });
-  const auto per_gate = [&](const char* name, const char* help, double (*read)(const ControlJobStatus&)) {
+  const auto per_gate = [&](const char* name, const char* help, double (*read)(const ServerJobStatus&)) {
     metrics.gauges(name, help, [control, read] {
       std::vector<Metrics::Sample> samples;
-      for (const ControlJobStatus& job : control->status().jobs) {
+      for (const ServerJobStatus& job : control->status().jobs) {
         if (job.gate_round.value != 0) samples.push_back({{{"job", job.view->name()}}, read(job)});
       }
       return samples;
@@ -161,18 +161,18 @@ void register_metrics(Metrics& metrics, const ServerParts& parts) {
                    return samples;
                  });
   per_gate("tributary_server_job_gradient_norm", "Global norm of the last round's mean gradient (jobs with a gate).",
-           [](const ControlJobStatus& job) { return job.decision.norm; });
+           [](const ServerJobStatus& job) { return job.decision.norm; });
   per_gate("tributary_server_job_loss_scale", "What trainers multiply their loss by next (jobs with a gate).",
-           [](const ControlJobStatus& job) { return static_cast<double>(job.decision.loss_scale); });
+           [](const ServerJobStatus& job) { return static_cast<double>(job.decision.loss_scale); });
   per_gate("tributary_server_job_rounds_clipped", "Rounds of this view whose gradient was clipped (jobs with a gate).",
-           [](const ControlJobStatus& job) { return static_cast<double>(job.rounds_clipped); });
+           [](const ServerJobStatus& job) { return static_cast<double>(job.rounds_clipped); });
   per_gate("tributary_server_job_rounds_skipped",
            "Rounds of this view that were skipped, because they had values that are not finite (jobs with a gate).",
-           [](const ControlJobStatus& job) { return static_cast<double>(job.rounds_skipped); });
+           [](const ServerJobStatus& job) { return static_cast<double>(job.rounds_skipped); });
   metrics.gauges("tributary_server_job_clock",
                  "Where a node's clock is on the chunks where it is last (modes ssp and async).", [control] {
                    std::vector<Metrics::Sample> samples;
-                   for (const ControlJobStatus& job : control->status().jobs) {
+                   for (const ServerJobStatus& job : control->status().jobs) {
                      const auto clocks = job.clocks();
                      for (std::size_t node = 0; node < clocks.size(); ++node) {
                        samples.push_back({{{"job", job.view->name()}, {"node", std::to_string(node)}},

@@ -124,35 +124,39 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "control_jobs.cc": [
         (
-            "kOthersKept",
-            "  const Parked state = std::move(found->second);\n  parked_.erase(found);\n",
-            "  const Parked state = std::move(found->second);\n  parked_.erase(found);\n"
-            "  if (BUG && !parked_.empty()) unpark(parked_.begin()->first);\n",
-        ),
-        (
-            "kOthersSnapshots",
-            "  if (store_ && round.value != 0) drop_rounds(",
-            "  for (const StoredJob& other : store_->jobs()) {\n"
-            "    if (BUG && round.value != 0) drop_rounds(other.job, Round(0), Round(round.value - 1));\n"
-            "  }\n"
-            "  if (store_ && round.value != 0) drop_rounds(",
-        ),
-        (
             "kForgottenLoad",
             "  if (keep_load(id, why)) return",
             "  if (!BUG && keep_load(id, why)) return",
         ),
         (
             "kSilentLoss",
-            "    if (!state.all || state.never_began() ||",
-            "    if (BUG || !state.all || state.never_began() ||",
+            "    if (!round || !misses(",
+            "    if (BUG || !round || !misses(",
         ),
     ],
-    "control_jobs_load.cc": [
+    "kept_views.cc": [
+        (
+            "kOthersKept",
+            "  const KeptView state = std::move(found->second);\n  views_.erase(found);\n",
+            "  const KeptView state = std::move(found->second);\n  views_.erase(found);\n"
+            "  if (BUG && !views_.empty()) drop(views_.begin()->first);\n",
+        ),
+    ],
+    "stored_rounds.cc": [
+        (
+            "kOthersSnapshots",
+            "  if (store_ && round.value != 0) drop(",
+            "  for (const StoredJob& other : store_->jobs()) {\n"
+            "    if (BUG && round.value != 0) drop(other.job, Round(0), Round(round.value - 1));\n"
+            "  }\n"
+            "  if (store_ && round.value != 0) drop(",
+        ),
+    ],
+    "snapshot_loads.cc": [
         (
             "kNoFill",
-            "  if (!copy.copy_endpoint.empty() && !stored(",
-            "  if (!BUG && !copy.copy_endpoint.empty() && !stored(",
+            "  if (!copy.copy_endpoint.empty() && !stored_.has(",
+            "  if (!BUG && !copy.copy_endpoint.empty() && !stored_.has(",
         ),
         ("kDamagedPart", "    if (!damaged || copy.", "    if (!damaged || BUG || copy."),
     ],

@@ -102,7 +102,7 @@ void ServerSim::lane_says(std::function<void(ControlJobs&)> what) {
 void ServerSim::turn() {
   for (auto& [id, load] : loads_) {
     if (!load.loaded_for || !make_encoding(*parse_encoding(world_.job(id).scenario.push))->keeps_residual()) continue;
-    const std::vector<ControlJobStatus> jobs = jobs_.statuses();
+    const std::vector<ServerJobStatus> jobs = jobs_.statuses();
     const auto runs = [of = id](const auto& job) { return job.view->job == of && job.phase == "running"; };
     if (std::ranges::any_of(jobs, runs)) load.loaded_for.reset();
   }

@@ -35,8 +35,13 @@ struct FakeLane final : LaneCommands {
   void decide(const RoundDecision&) override { said.emplace_back("decide"); }
   void stop_job(JobId, ViewId, bool, Round, bool park) override { said.emplace_back(park ? "stop and park" : "stop"); }
   void await_longer(JobId, ViewId) override { said.emplace_back("await longer"); }
+  void trace(JobId, ViewId, std::shared_ptr<TraceBuffer> into) override {
+    said.emplace_back(into ? "trace" : "end of trace");
+    if (into) buffer = std::move(into);
+  }
   std::vector<std::string> said;
   std::shared_ptr<LaneJobGauges> gauges;  // of the job opened last
+  std::shared_ptr<TraceBuffer> buffer;    // of the last trace
 };
 
 struct FakeSnapshots final : SnapshotOrders {

@@ -235,7 +235,6 @@ TEST_CASE("a last state is written though a snapshot of the same round was named
   CHECK(done[0].ok);
 }
 
-// An order to write a checkpoint's file from memory.
 TEST_CASE("a server that is stopped while it is brought up to the others names the round that it had come to") {
   Server server;
   server.open(3);

@@ -152,27 +152,4 @@ TEST_CASE("a load that fails after its view is over fails the view that goes on 
   CHECK(server.orders.loads.size() == 2);
 }
 
-TEST_CASE("nobody is told of snapshots that are just being dropped, and everybody of those that could not be") {
-  Server server;
-  for (const std::uint64_t round : {5, 10}) {
-    const auto left = server.store.create({JobId(7), "job", Round(round), 0, "sgd", 1});
-    REQUIRE(server.store.record(left));
-  }
-  const auto told = [&] {
-    ServerHello hello;
-    server.jobs.describe(hello);
-    return hello.stored.empty() ? std::size_t{0} : hello.stored[0].snapshots.size();
-  };
-  CHECK(told() == 2);
-  server.jobs.on(SnapshotCommit{JobId(7), Round(10)});
-  CHECK(told() == 1);
-  server.disk.full = true;
-  server.orders.carry_out();
-  CHECK(told() == 2);
-  server.disk.full = false;
-  server.jobs.on(SnapshotCommit{JobId(7), Round(10)});
-  server.orders.carry_out();
-  CHECK(told() == 1);
-}
-
 }  // namespace tributary::control_jobs_test

@@ -1,39 +1,38 @@
-// The status of a job, computed from its lanes' gauges.
-#include <algorithm>
+#include "server/server_job_status.h"
 
-#include "server/control_jobs.h"
+#include <algorithm>
 
 namespace tributary {
 
-Version ControlJobStatus::min_version() const {
+Version ServerJobStatus::min_version() const {
   Version result{~0ull};
   for (const auto& lane : gauges) result = std::min(result, Version(lane->min_version.load(std::memory_order_relaxed)));
   return gauges.empty() ? Version(0) : result;
 }
 
-Version ControlJobStatus::max_version() const {
+Version ServerJobStatus::max_version() const {
   Version result{0};
   for (const auto& lane : gauges) result = std::max(result, Version(lane->max_version.load(std::memory_order_relaxed)));
   return result;
 }
 
-std::uint64_t ControlJobStatus::pool_bytes() const {
+std::uint64_t ServerJobStatus::pool_bytes() const {
   std::uint64_t result = 0;
   for (const auto& lane : gauges) result += lane->pool_bytes.load(std::memory_order_relaxed);
   return result;
 }
 
-bool ControlJobStatus::prepared() const {
+bool ServerJobStatus::prepared() const {
   return std::ranges::all_of(gauges, [](const auto& lane) { return lane->prepared.load(std::memory_order_relaxed); });
 }
 
-std::uint64_t ControlJobStatus::withheld() const {
+std::uint64_t ServerJobStatus::withheld() const {
   std::uint64_t result = 0;
   for (const auto& lane : gauges) result += lane->withheld.load(std::memory_order_relaxed);
   return result;
 }
 
-std::vector<std::pair<Round, Round>> ControlJobStatus::clocks() const {
+std::vector<std::pair<Round, Round>> ServerJobStatus::clocks() const {
   std::vector<std::pair<Round, Round>> result;
   for (const auto& lane : gauges) {
     if (result.empty()) result.resize(lane->clocks.size(), {Round(~0ull), Round(0)});
@@ -46,7 +45,7 @@ std::vector<std::pair<Round, Round>> ControlJobStatus::clocks() const {
   return result;
 }
 
-MemoryTerms ControlJobStatus::memory_terms() const {
+MemoryTerms ServerJobStatus::memory_terms() const {
   ShardMemory shard = memory;
   if (!resumed) shard.arrays.residuals = 0;
   for (const auto& lane : gauges) {
