@@ -112,7 +112,10 @@ std::string status_json(const ServerParts& parts) {
                    {"snapshot_bytes", memory.snapshot},
                    {"process_bytes", memory.process},
                    {"mapped_bytes", over_lanes(parts.lanes, &LaneCounters::mapped_bytes)}}}};
-  if (parts.coordinator) status["coordinator"] = coordinator_json(*parts.coordinator);
+  if (parts.coordinator && parts.coordinator->holds()) status["coordinator"] = coordinator_json(*parts.coordinator);
+  if (parts.coordinator && !parts.coordinator->holds()) {
+    status["coordinator_elsewhere"] = parts.coordinator->holder_in_words();
+  }
   return status.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

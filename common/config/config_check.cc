@@ -501,7 +501,7 @@ std::vector<Fault> faults_of(const ServerConfig& c) {
   f.check(c.index < c.servers || c.servers == 0, "server.index",
           "must be below servers (" + std::to_string(c.servers) + "): the servers are numbered from 0",
           "server.servers");
-  check_coordinators(f, c.coordinators, c.security, "server", std::min<std::size_t>(c.servers, kMaxCoordinators),
+  check_coordinators(f, c.coordinators, c.security, "server", std::clamp<std::size_t>(c.servers, 1, kMaxCoordinators),
                      "the k-th is server k's, and there are " + std::to_string(c.servers) + " servers");
   f.check(c.coordinators.size() < 2 || !may_coordinate(c) || !c.store_path.empty(), "store.path",
           "must be set on servers that may have the coordinator, where there are several", "server.coordinator");

@@ -73,7 +73,7 @@ void CoordinatorLink::move() {
 
 CoordinatorLink::~CoordinatorLink() {
   refusals_.reset();
-  socket_.set(zmq::sockopt::linger, kLingerMs);
+  if (socket_) socket_.set(zmq::sockopt::linger, kLingerMs);
   socket_.close();
   context_.close();
 }

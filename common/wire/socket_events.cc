@@ -1,5 +1,6 @@
 #include "common/wire/socket_events.h"
 
+#include <atomic>
 #include <cstring>
 
 #include "common/wire/zmq_util.h"
@@ -8,7 +9,9 @@ namespace tributary {
 
 SocketEvents::SocketEvents(zmq::context_t& context, zmq::socket_t& socket, const std::string& name, int kinds)
     : watched_(socket.handle()), events_(context, zmq::socket_type::pair) {
-  const std::string endpoint = "inproc://" + name;
+  // ZeroMQ may still have the name of a monitor that has just ended.
+  static std::atomic<std::uint64_t> last{0};
+  const std::string endpoint = "inproc://" + name + "-" + std::to_string(++last);
   if (zmq_socket_monitor(watched_, endpoint.c_str(), kinds) != 0) throw zmq::error_t();
   events_.set(zmq::sockopt::linger, 0);
   events_.connect(endpoint);

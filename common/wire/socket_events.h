@@ -14,8 +14,7 @@ class SocketEvents {
  public:
   static constexpr int kBatch = 64;  // that a caller looks at a turn
 
-  // Before the socket connects. name: one a socket of the context. kinds: ZMQ_EVENT_... that are of interest.
-  // zmq::error_t: the name is taken.
+  // Before the socket connects. name: what it is for. kinds: ZMQ_EVENT_... that are of interest.
   SocketEvents(zmq::context_t& context, zmq::socket_t& socket, const std::string& name, int kinds);
   ~SocketEvents();  // REQUIRES: the socket is still there
   SocketEvents(SocketEvents&& other) noexcept

@@ -52,7 +52,7 @@ class FakeCoordinator {
       if (server) last_hello = *server;
       if (server || std::holds_alternative<WorkerHello>(*message)) {
         ++hellos;
-        send(HelloReply{incarnation});
+        send(HelloReply{incarnation, term});
       }
       if (const auto* beat = std::get_if<Heartbeat>(&*message)) {
         last_beat = *beat;
@@ -64,6 +64,7 @@ class FakeCoordinator {
   }
 
   std::uint64_t incarnation = 77;
+  Term term;
   ServerHello last_hello;
   Heartbeat last_beat;
   int hellos = 0;

@@ -45,7 +45,7 @@ Result<ClusterFacts> answer_of(const std::string& endpoint, const Credentials& c
     Result<ControlMessage> message = decode_control(bytes_of(body));
     if (!message) return fail(message.error().code, "answers what is not understood: " + message.error().message);
     if (auto* facts = std::get_if<ClusterFacts>(&*message)) return std::move(*facts);
-    if (const auto* report = std::get_if<SeatReport>(&*message)) {
+    if (std::holds_alternative<SeatReport>(*message)) {
       return fail(ErrorCode::kNotFound, "may have the coordinator, and has not");
     }
     if (const auto* error = std::get_if<ControlError>(&*message))

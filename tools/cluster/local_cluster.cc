@@ -38,7 +38,7 @@ constexpr std::uint32_t kMaxRanksPerNode = 64;
 constexpr std::uint16_t kMaxServers = 64;
 // A Unix socket's path must fit 107 characters, and ZeroMQ adds lane numbers to ours.
 constexpr std::size_t kMaxSocketDir = 70;
-constexpr milliseconds kReadyPoll{5};
+constexpr milliseconds kReadyPoll{5}, kStatusTimeout{2000};
 constexpr int kCoordinatorPort = 7070;  // on a host of its own
 // Beyond what a daemon allows itself (stop_timeout_s) before it is killed.
 constexpr std::chrono::seconds kExtraGrace{5};
@@ -108,6 +108,9 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::start(ClusterOptions options
   if (auto ok = in_range("servers", options.servers, kMaxServers, 0); !ok) return tl::unexpected(ok.error());
   if (auto ok = in_range("nodes", options.nodes, kMaxNodes); !ok) return tl::unexpected(ok.error());
   if (auto ok = in_range("ranks per node", options.ranks_per_node, kMaxRanksPerNode); !ok)
+    return tl::unexpected(ok.error());
+  const std::uint16_t places = std::max<std::uint16_t>(options.servers, 1);
+  if (auto ok = in_range("servers that may have the coordinator", options.coordinators, places); !ok)
     return tl::unexpected(ok.error());
   if (options.base_dir.empty()) return fail(ErrorCode::kInvalidArgument, "no base folder given");
   const auto fits = [](const std::vector<DaemonSite>& sites, std::size_t daemons) {
@@ -200,11 +203,15 @@ std::string LocalCluster::security(const std::string& name, bool coordinator) co
   if (coordinator) text += "admin_token = " + toml_string(options_.base_dir + "/" + kAdminTokenFile) + "\n";
   if (!options_.secure) return text + (uses_ipc() ? "" : "insecure = true\n");
   const KeyFolder keys{options_.base_dir + "/" + kKeysFolder};
-  text += "keys = " + toml_string(keys.pair(coordinator ? kCoordinatorName : name)) + "\n";
-  return text +
-         (coordinator ? "authorized = " + toml_string(keys.authorized())
-                      : "coordinator_key = " + toml_string(keys.coordinator())) +
-         "\n";
+  const bool first = coordinator && (name == "server-0" || options_.servers == 0);
+  text += "keys = " + toml_string(keys.pair(first ? kCoordinatorName : name)) + "\n";
+  if (coordinator) text += "authorized = " + toml_string(keys.authorized()) + "\n";
+  if (coordinator && coordinators_.size() == 1) return text;
+  std::string all = toml_string(keys.coordinator());
+  for (std::size_t i = 1; i < coordinators_.size(); ++i) {
+    all += ", " + toml_string(keys.authorized() + "/server-" + std::to_string(i) + ".pub");
+  }
+  return text + "coordinator_key = [" + all + "]\n";
 }
 
 // Ports of loopback are every local user's; sockets in the base folder are this user's alone.
@@ -242,17 +249,23 @@ Status LocalCluster::write_configs() {
     return index < hosts.size() && !hosts[index].empty() ? "host = " + toml_string(hosts[index]) + "\n" : std::string();
   };
   const bool ipc = uses_ipc();
-  if (ipc) {
-    coordinator_ = "ipc://" + socket_dir_ + "/coordinator";
-  } else if (!options_.worker_sites.empty()) {
-    // A host of its own: no other process has taken the port.
-    const DaemonSite& site = options_.servers == 0 ? options_.worker_sites[0] : options_.server_sites[0];
-    coordinator_ = "tcp://" + site.address + ":" + std::to_string(kCoordinatorPort);
-  } else {
-    const auto port = free_port();
-    if (!port) return tl::unexpected(port.error());
-    coordinator_ = "tcp://127.0.0.1:" + std::to_string(*port);
+  for (std::uint16_t i = 0; i < options_.coordinators; ++i) {
+    if (ipc) {
+      coordinators_.push_back("ipc://" + socket_dir_ + "/coordinator" + (i == 0 ? "" : "-" + std::to_string(i)));
+    } else if (!options_.worker_sites.empty()) {
+      // A host of its own: no other process has taken the port.
+      const DaemonSite& site = options_.servers == 0 ? options_.worker_sites[0] : options_.server_sites[i];
+      coordinators_.push_back("tcp://" + site.address + ":" + std::to_string(kCoordinatorPort));
+    } else {
+      const auto port = free_port();
+      if (!port) return tl::unexpected(port.error());
+      coordinators_.push_back("tcp://127.0.0.1:" + std::to_string(*port));
+    }
   }
+  std::string coordinators;
+  for (const std::string& address : coordinators_)
+    coordinators += (coordinators.empty() ? "" : ", ") + toml_string(address);
+  if (coordinators_.size() > 1) coordinators = "[" + coordinators + "]";
   const std::string limits = "heartbeat_ms = " + std::to_string(options_.heartbeat_ms) +
                              "\npeer_timeout_ms = " + std::to_string(options_.peer_timeout_ms) +
                              "\nstop_timeout_s = " + std::to_string(options_.stop_timeout_s) + "\n";
@@ -263,7 +276,7 @@ Status LocalCluster::write_configs() {
     const DaemonSite site = options_.server_sites.empty() ? DaemonSite{} : options_.server_sites[i];
     std::string text =
         "# Written by tributary for a cluster on one machine.\n[server]\nindex = " + number +
-        "\nservers = " + std::to_string(options_.servers) + "\ncoordinator = " + toml_string(coordinator_) +
+        "\nservers = " + std::to_string(options_.servers) + "\ncoordinator = " + coordinators +
         "\nbind = " + toml_string(ipc ? "ipc://" + socket_dir_ + "/server-" + number : "tcp://" + site.address + ":*") +
         "\n" + lanes + host(options_.server_hosts, i) +
         "admin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n";
@@ -272,7 +285,7 @@ Status LocalCluster::write_configs() {
               "\nio_mb_per_s = " + std::to_string(options_.store_io_mb_per_s) + "\n";
       if (options_.secure) text += "checkpoint_roots = [" + toml_string(options_.base_dir) + "]\n";
     }
-    text += "\n[limits]\n" + limits + security("server-" + number, i == 0) +
+    text += "\n[limits]\n" + limits + security("server-" + number, i < options_.coordinators) +
             (options_.secure ? "payload = " + toml_string(word(*options_.secure)) + "\n" : "") + log;
     if (i == 0) text += options_.extra_server_toml;
     const std::string config = options_.base_dir + "/server-" + number + ".toml";
@@ -292,13 +305,13 @@ Status LocalCluster::write_configs() {
     daemon.socket = socket_dir_ + "/worker-" + number + ".sock";
     const std::string config = options_.base_dir + "/worker-" + number + ".toml";
     const bool shares = options_.transport == Transport::kShm;
-    std::string text =
-        "# Written by tributary for a cluster on one machine.\n[worker]\ncoordinator = " + toml_string(coordinator_) +
-        "\nname = \"" + (options_.secure && options_.servers == 0 && i == 0 ? kCoordinatorName : "node-" + number) +
-        "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes + host(options_.worker_hosts, i) +
-        "local_transport = " + (shares ? "\"auto\"" : "\"socket\"") +
-        "\nadmin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n" +
-        (options_.servers == 0 && i == 0 ? "serve_coordinator = true\n" : "");
+    std::string text = "# Written by tributary for a cluster on one machine.\n[worker]\ncoordinator = " + coordinators +
+                       "\nname = \"" +
+                       (options_.secure && options_.servers == 0 && i == 0 ? kCoordinatorName : "node-" + number) +
+                       "\"\nsocket = " + toml_string(daemon.socket) + "\n" + lanes + host(options_.worker_hosts, i) +
+                       "local_transport = " + (shares ? "\"auto\"" : "\"socket\"") +
+                       "\nadmin = \"127.0.0.1:0\"\nbandwidth = " + std::to_string(site.bandwidth) + "\n" +
+                       (options_.servers == 0 && i == 0 ? "serve_coordinator = true\n" : "");
     if (!options_.worker_sites.empty()) text += "address = " + toml_string(site.address) + "\n";
     if (options_.store)
       text += "\n[store]\npath = " + toml_string(options_.base_dir + "/store-worker-" + number) + "\n";
@@ -371,8 +384,20 @@ Status LocalCluster::write_cluster_file() {
         {{"name", d.name}, {"pid", d.process.pid()}, {"admin", d.admin}, {"socket", d.socket}, {"log", d.log_file}});
   }
   const nlohmann::json all = {
-      {"pid", ::getpid()}, {"coordinator", coordinator_}, {"servers", servers}, {"workers", workers}};
+      {"pid", ::getpid()}, {"coordinator", coordinator()}, {"servers", servers}, {"workers", workers}};
   return write_file(options_.base_dir + "/cluster.json", all.dump(2) + "\n");
+}
+
+Daemon& LocalCluster::coordinator_daemon() {
+  if (servers_.empty()) return workers_.front();
+  for (Daemon& server : servers_) {
+    if (coordinators_.size() == 1) break;
+    if (!server.process || !server.process.running()) continue;
+    const auto status = http_get(server.admin, "/status", kStatusTimeout);
+    const auto json = nlohmann::json::parse(status ? *status : std::string(), nullptr, false);
+    if (json.is_object() && json.contains("coordinator")) return server;
+  }
+  return servers_.front();
 }
 
 std::optional<std::string> LocalCluster::failure() {
@@ -393,24 +418,31 @@ milliseconds LocalCluster::grace() const {
 }
 
 // Signals all daemons before it waits for the first. Only a daemon that does not answer any more is killed.
-void LocalCluster::end(std::span<Daemon> daemons, std::vector<std::string>& killed) {
-  for (Daemon& d : daemons) d.process.send_signal(SIGTERM);
+void LocalCluster::end(const std::vector<Daemon*>& daemons, std::vector<std::string>& killed) {
+  for (Daemon* d : daemons) d->process.send_signal(SIGTERM);
   StopWait wait(grace());
-  for (Daemon& d : daemons) {
-    if (!d.process || !d.process.running()) continue;
-    const auto answers = [&](milliseconds within) { return http_get(d.admin, "/status", within).has_value(); };
-    if (wait.ended(d.process, answers)) continue;
-    d.process.terminate(milliseconds(0));
-    killed.push_back(d.name);
+  for (Daemon* d : daemons) {
+    if (!d->process || !d->process.running()) continue;
+    const auto answers = [&](milliseconds within) { return http_get(d->admin, "/status", within).has_value(); };
+    if (wait.ended(d->process, answers)) continue;
+    d->process.terminate(milliseconds(0));
+    killed.push_back(d->name);
   }
+}
+
+// Ends all of them, that one last.
+void LocalCluster::end_but(std::vector<Daemon>& daemons, Daemon* last, std::vector<std::string>& killed) {
+  std::vector<Daemon*> first;
+  for (Daemon& d : daemons) {
+    if (&d != last) first.push_back(&d);
+  }
+  end(first, killed);
+  if (last) end({last}, killed);
 }
 
 std::vector<std::string> LocalCluster::stop_training() {
   std::vector<std::string> killed;
-  const std::span<Daemon> workers(workers_);
-  const std::size_t coordinators = servers_.empty() && !workers.empty() ? 1 : 0;
-  end(workers.subspan(coordinators), killed);
-  end(workers.first(coordinators), killed);
+  end_but(workers_, servers_.empty() && !workers_.empty() ? &workers_.front() : nullptr, killed);
   // With their workers gone, trainers leave by themselves.
   wait_for_trainers(options_.trainer_grace);
   for (Trainer& t : trainers_) {
@@ -423,10 +455,7 @@ std::vector<std::string> LocalCluster::stop_training() {
 
 std::vector<std::string> LocalCluster::stop() {
   std::vector<std::string> killed = stop_training();
-  const std::span<Daemon> servers(servers_);
-  const std::size_t coordinators = servers.empty() ? 0 : 1;
-  end(servers.subspan(coordinators), killed);
-  end(servers.first(coordinators), killed);
+  end_but(servers_, servers_.empty() ? nullptr : &coordinator_daemon(), killed);
   std::error_code ignored;
   fs::remove(options_.base_dir + "/cluster.json", ignored);
   fs::remove_all(socket_dir_, ignored);

@@ -44,7 +44,8 @@ struct DaemonSite {
 };
 
 struct ClusterOptions {
-  std::uint16_t servers = 1;  // 0: worker 0 serves the coordinator, for all-reduce jobs
+  std::uint16_t servers = 1;       // 0: worker 0 serves the coordinator, for all-reduce jobs
+  std::uint16_t coordinators = 1;  // servers that may have the coordinator (docs/failover.md)
   std::uint32_t nodes = 1;
   std::uint32_t ranks_per_node = 1;
   std::uint16_t lanes = 0;  // of every daemon; 0: they choose
@@ -158,20 +159,22 @@ class LocalCluster {
   std::vector<Daemon>& servers() { return servers_; }
   std::vector<Daemon>& workers() { return workers_; }
   std::vector<Trainer>& trainers() { return trainers_; }
-  // Server 0, or worker 0 where there are no servers.
-  Daemon& coordinator_daemon() { return servers_.empty() ? workers_.front() : servers_.front(); }
+  // The server that has the coordinator now, or worker 0 where there are no servers. Where several may have it, they are
+  // asked; server 0 if nobody says so.
+  Daemon& coordinator_daemon();
   const std::string& base_dir() const { return options_.base_dir; }  // absolute
   std::string store_dir(std::size_t server) const { return base_dir() + "/store-" + std::to_string(server); }
   const std::string& socket_dir() const { return socket_dir_; }
-  const std::string& coordinator() const { return coordinator_; }
+  const std::string& coordinator() const { return coordinators_.front(); }
   std::string log_dir() const { return options_.base_dir + "/logs"; }
 
  private:
   explicit LocalCluster(ClusterOptions options) : options_(std::move(options)) {}
   Status prepare();
   Status make_keys();
-  std::string security(const std::string& name, bool coordinator) const;  // the section of a daemon's configuration
-  bool uses_ipc() const;                                                  // between workers and servers; else tcp
+  // The section of a daemon's configuration. coordinator: the daemon may have the coordinator.
+  std::string security(const std::string& name, bool coordinator) const;
+  bool uses_ipc() const;  // between workers and servers; else tcp
   Status take_lock();
   Status write_configs();
   Status spawn(Daemon& daemon);
@@ -179,13 +182,14 @@ class LocalCluster {
   Status wait_ready(Daemon& daemon);
   Status write_cluster_file();
   std::chrono::milliseconds grace() const;
-  void end(std::span<Daemon> daemons, std::vector<std::string>& killed);
+  void end(const std::vector<Daemon*>& daemons, std::vector<std::string>& killed);
+  void end_but(std::vector<Daemon>& daemons, Daemon* last, std::vector<std::string>& killed);
 
   ClusterOptions options_;
   std::string admin_token_;
   std::string socket_dir_;
-  bool own_socket_dir_ = false;  // outside base_dir: to be removed
-  std::string coordinator_;
+  bool own_socket_dir_ = false;            // outside base_dir: to be removed
+  std::vector<std::string> coordinators_;  // addresses
   int lock_fd_ = -1;
   // Destroyed in reverse order: trainers, then workers, then servers.
   std::vector<Daemon> servers_;

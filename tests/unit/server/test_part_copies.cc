@@ -115,8 +115,9 @@ TEST_CASE("a copy with another checksum counts for nothing") {
   CHECK(in_hello(server).empty());
 }
 
-TEST_CASE("server 0, whose store has the parts themselves, keeps no copies") {
+TEST_CASE("the coordinator's server, whose store has the parts themselves, keeps no copies") {
   Server server;
+  server.jobs.coordinator_is_here(true);
   const Part a('a');
   server.jobs.on(CopyParts{kJob, {a.large}});
   CHECK(coordinate(server, {a}).empty());

@@ -107,6 +107,7 @@ TEST_CASE("a coordinator hears of copies that are saved, and gets those that it 
   CHECK(held(again) == both);
   // Server 0's are the registry.
   ControlJobs first(ServerConfig(), &server.store, quiet_logger(), static_cast<ControlJobsOutput&>(server));
+  first.coordinator_is_here(true);
   CHECK(held(first).empty());
 }
 
@@ -115,6 +116,7 @@ TEST_CASE("a job that is gone leaves no copy, but server 0's store has the regis
     ServerConfig config = second_server();
     config.index = index;
     Server server(config);
+    server.jobs.coordinator_is_here(index == 0);
     server.disk.jobs[JobId(7)].record = record_of(7, 3);
     server.jobs.on(copy_of(record_of(8, 3)));
     server.records.carry_out();
@@ -144,6 +146,27 @@ TEST_CASE("nonsense in place of a record is not saved") {
   CHECK(server.disk.jobs.empty());
   server.open(1);
   CHECK(server.take<ShardReady>().size() == 1);
+}
+
+TEST_CASE("where the coordinator is in this process, its registry is no copy; when it has gone, the records are") {
+  Server server(second_server());
+  const auto held = [&] {
+    ServerHello hello;
+    server.jobs.describe(hello);
+    return hello.copies;
+  };
+  server.jobs.on(copy_of(record_of(7, 3)));
+  server.records.carry_out();
+  REQUIRE(held().size() == 1);
+  server.jobs.coordinator_is_here(true);
+  CHECK(held().empty());
+  server.jobs.on(copy_of(record_of(8, 3)));  // an old message
+  server.records.carry_out();
+  CHECK(held().empty());
+  CHECK_FALSE(server.disk.jobs.contains(JobId(8)));
+  server.disk.jobs[JobId(9)].record = record_of(9, 5);  // the coordinator's
+  server.jobs.coordinator_is_here(false);
+  CHECK(held() == std::vector<HeldRecord>{{JobId(7), 3}, {JobId(9), 5}});
 }
 
 }  // namespace tributary::control_jobs_test

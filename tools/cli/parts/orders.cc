@@ -30,7 +30,13 @@ Result<AdminPort> coordinator_admin(const Cluster& cluster) {
   }
   const Result<std::vector<std::string>> addresses = admin_addresses(cluster.base_dir);
   if (!addresses) return tl::unexpected(addresses.error());
-  return AdminPort{addresses->front(), std::move(*token)};  // servers come first, in their order
+  // Servers come first, in their order: of several that may have the coordinator one has it.
+  for (const std::string& address : *addresses) {
+    const auto status = http_get(address, "/status", kOrderTimeout);
+    if (!status || !ordered_json_in(*status).contains("coordinator_elsewhere"))
+      return AdminPort{address, std::move(*token)};
+  }
+  return AdminPort{addresses->front(), std::move(*token)};
 }
 
 Result<nlohmann::ordered_json> ask(const AdminPort& port, const std::string& path,

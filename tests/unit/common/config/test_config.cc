@@ -152,7 +152,7 @@ file = "/tmp/x.log"
   REQUIRE_MESSAGE(c, c.error().message);
   CHECK(c->index == 1);
   CHECK(c->servers == 3);
-  CHECK(c->coordinator == "tcp://10.0.0.1:7000");
+  CHECK(c->coordinators == std::vector<std::string>{"tcp://10.0.0.1:7000"});
   CHECK(c->bind == "tcp://10.0.0.2:7100");
   CHECK(c->advertise == "node2.example");
   CHECK(c->lanes == 4);
@@ -178,7 +178,7 @@ log.file = "w.log"
 )",
                                      "worker.toml");
   REQUIRE_MESSAGE(c, c.error().message);
-  CHECK(c->coordinator == "ipc:///tmp/c");
+  CHECK(c->coordinators == std::vector<std::string>{"ipc:///tmp/c"});
   CHECK(c->name == "n1");
   CHECK(c->socket == "/tmp/w");
   CHECK(c->admin == "[::1]:80");
@@ -430,6 +430,13 @@ TEST_CASE("impossible values of the daemons are refused") {
       {"[limits]\npeer_timeout_ms = 1500", "must be at least twice heartbeat_ms (1000)"},
       {"[limits]\nstop_timeout_s = 0", "limits.stop_timeout_s = 0: must be at least 1"},
       {"[log]\nlevel = 'verbose'", "log.level = 'verbose': must be one of trace, debug, info, warn or error"},
+      {"[server]\ncoordinator = ['tcp://a:7070', 'tcp://b:7070']",
+       "must have at most 1 addresses: the k-th is server k's, and there are 1 servers"},
+      {"[store]\npath = ''\n[server]\nservers = 2\ncoordinator = ['tcp://a:7070', 'tcp://b:7070']",
+       "must be set on servers that may have the coordinator, where there are several"},
+      {"[security]\ncoordinator_key = 'one.pub'\nkeys = 'k'\n[store]\npath = '/s'\n[server]\nservers = 2\n"
+       "coordinator = ['tcp://a:7070', 'tcp://b:7070']",
+       "must have the 2 public keys of the servers at the addresses in server.coordinator, in their order"},
   };
   for (const auto& c : server) {
     const std::string text = server_refusal(c[0]);
@@ -442,6 +449,12 @@ TEST_CASE("impossible values of the daemons are refused") {
       {"[worker]\nsocket = '/" + std::string(107, 'x') + "'", "must be a path of 1 to 107 characters"},
       {"[worker]\nlanes = 65", "worker.lanes = 65: must be at most 64"},
       {"[worker]\ncoordinator = ''", "worker.coordinator = '': must be"},
+      {"[worker]\ncoordinator = []", "worker.coordinator = []: must be"},
+      {"[worker]\ncoordinator = ['tcp://a:7070', 'b']", "or a list of such addresses"},
+      {"[worker]\ncoordinator = ['tcp://a:7070', 'tcp://a:7070']",
+       "has an address twice: the k-th is server k's alone"},
+      {"[worker]\ncoordinator = ['tcp://a:7070', 'tcp://b:7070']\nserve_coordinator = true",
+       "must have at most 1 addresses: it is this worker's own"},
       {"[worker]\nnode_reduction = 'gpu'", "worker.node_reduction = 'gpu': must be one of auto, host or device"},
       {"[device]\nnccl = 'never'", "device.nccl = 'never': must be one of auto or always"},
       {"[device]\ncollective_timeout_ms = 99", "device.collective_timeout_ms = 99: must be at least 100"},

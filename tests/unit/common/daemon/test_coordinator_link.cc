@@ -23,8 +23,11 @@ class Daemon final : private CoordinatorLinkOwner {
   static constexpr std::uint64_t kIncarnation = 4711;
 
   explicit Daemon(const std::string& coordinator, std::uint32_t peer_timeout_ms = 10'000)
+      : Daemon(std::vector{coordinator}, peer_timeout_ms) {}
+  Daemon(std::vector<std::string> coordinators, std::uint32_t peer_timeout_ms, std::optional<Term> promised = {})
       : link(std::move(*CoordinatorLink::open({.section = "[worker]",
-                                               .coordinator = coordinator,
+                                               .coordinators = std::move(coordinators),
+                                               .promised = promised,
                                                .silence = "waiting",
                                                .incarnation = kIncarnation,
                                                .heartbeat_ms = 20,
@@ -42,7 +45,7 @@ class Daemon final : private CoordinatorLinkOwner {
     thread_.join();
   }
 
-  std::atomic<int> met{0}, others{0}, forgotten{0}, messages{0};
+  std::atomic<int> met{0}, others{0}, forgotten{0}, messages{0}, terms{0};
   const std::unique_ptr<CoordinatorLink> link;
 
  private:
@@ -52,6 +55,7 @@ class Daemon final : private CoordinatorLinkOwner {
     ++met;
     if (another) ++others;
   }
+  void on_term(Term) override { ++terms; }
   void on_forgotten() override { ++forgotten; }
   void on_control(ControlMessage) override { ++messages; }
 
@@ -128,6 +132,39 @@ TEST_CASE("silence is noticed, and its end") {
   }));
 }
 
+TEST_CASE("where several servers may have the coordinator, a daemon goes on with the one that has it") {
+  auto first = std::make_unique<FakeCoordinator>();
+  FakeCoordinator second;
+  second.incarnation = 88;
+  Daemon daemon(std::vector{first->endpoint(), second.endpoint()}, 300);
+  REQUIRE(first->expect<Heartbeat>());
+  REQUIRE(comes([&] { return daemon.link->joined(); }));
+  CHECK(daemon.link->address() == first->endpoint());
+  first.reset();
+  REQUIRE(second.expect<Heartbeat>());
+  CHECK(comes([&] { return daemon.link->coordinator() == 88; }));
+  CHECK(daemon.link->address() == second.endpoint());
+  CHECK(daemon.forgotten == 1);
+}
+
+TEST_CASE("a server leaves a coordinator of a lower term, and goes where the coordinator is said to be") {
+  FakeCoordinator old, next;
+  old.term = Term(16);
+  next.term = Term(33);
+  next.incarnation = 88;
+  Daemon daemon({old.endpoint(), next.endpoint()}, 10'000, Term(17));
+  REQUIRE(old.expect<WorkerHello>());
+  REQUIRE(next.expect<Heartbeat>());
+  CHECK(comes([&] { return daemon.link->coordinator() == 88; }));
+  CHECK(daemon.terms == 1);
+  next.send(SeatReport{ShardIndex(1), Term(48), ShardIndex(0), 10, {}});
+  old.term = Term(48);
+  REQUIRE(old.expect<Heartbeat>());
+  CHECK(comes([&] { return daemon.link->coordinator() == 77; }));
+  CHECK(daemon.terms == 2);
+  CHECK(daemon.messages == 0);
+}
+
 TEST_CASE("a lane's address given as the coordinator's is named as the cause") {
   FakeCoordinator lane;
   Daemon daemon(lane.endpoint());
@@ -149,7 +186,8 @@ TEST_CASE("an address that cannot be used is an error that names its key") {
     void on_forgotten() override {}
     void on_control(ControlMessage) override {}
   } nobody;
-  const auto opened = CoordinatorLink::open({.section = "[server]", .coordinator = "nonsense"}, nobody, quiet_logger());
+  const auto opened =
+      CoordinatorLink::open({.section = "[server]", .coordinators = {"nonsense"}}, nobody, quiet_logger());
   REQUIRE_FALSE(opened);
   CHECK(opened.error().code == ErrorCode::kConfig);
   CHECK(opened.error().message.find("[server] coordinator = \"nonsense\"") != std::string::npos);

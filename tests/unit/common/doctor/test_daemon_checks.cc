@@ -112,7 +112,7 @@ TEST_CASE("Addresses that are not this machine's, or taken, are named with those
   ServerConfig config;
   config.security.insecure = true;
   config.bind = "tcp://10.0.0.1:7100";
-  config.coordinator = taken.endpoint;
+  config.coordinators = {taken.endpoint};
   const std::vector<Check> checks = checks_of(config, here());
   CHECK(check_of(checks, "[server] bind").level == CheckLevel::kProblem);
   CHECK(has(check_of(checks, "[server] bind").found, "no address of this machine, which has 10.9.8.7 (eth0)"));
@@ -140,13 +140,13 @@ TEST_CASE("Addresses that are not this machine's, or taken, are named with those
 TEST_CASE("Lanes at the loopback, or everywhere without a name, are of no use to workers elsewhere") {
   ServerConfig config;
   config.index = 1;
-  config.coordinator = "tcp://10.9.8.1:7070";
+  config.coordinators = {"tcp://10.9.8.1:7070"};
   for (const std::string bind : {"tcp://127.0.0.1:*", "tcp://0.0.0.0:*", "ipc:///nowhere/lanes", ""}) {
     config.bind = bind;
     config.security.insecure = true;
     CHECK(check_of(checks_of(config, here()), "lanes").level == CheckLevel::kProblem);
   }
-  config.coordinator = "tcp://127.0.0.1:7070";
+  config.coordinators = {"tcp://127.0.0.1:7070"};
   CHECK(check_of(checks_of(config, here()), "lanes").level == CheckLevel::kOk);
 }
 

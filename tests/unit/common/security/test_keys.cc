@@ -401,10 +401,12 @@ TEST_CASE("jobs of a worker stand in its .pub, and go on with its second key") {
     std::ofstream(pub) << text.substr(0, text.find("jobs = ")) << "jobs = " << line << "\n";
     return read_identity(pub);
   };
-  for (const char* bad : {R"([""])", R"(["a*b"])", R"(["*x"])", R"(["a\"b"])", R"("a")"}) {
+  for (const char* bad : {R"([""])", R"(["a*b"])", R"(["*x"])", R"(["a\"b"])", "7"}) {
     CHECK_MESSAGE(has(error_of(says(bad)), "node-0.pub"), bad);
   }
   CHECK((says(R"(["mnist", "alice-*"])")->jobs == std::vector<std::string>{"mnist", "alice-*"}));
+  CHECK((says(R"("a")")->jobs == std::vector<std::string>{"a"}));
+  CHECK(says(R"(["mnist", "alice-*"])"));
   REQUIRE(add_key(folder, "node-0", Role::kWorker, true));
   CHECK((read_identity(folder.authorized() + "/node-0.2.pub")->jobs == std::vector<std::string>{"mnist", "alice-*"}));
   CHECK(read_key_pair(folder.pair("node-0.2"))->identity.jobs.empty());
@@ -449,14 +451,14 @@ TEST_CASE("credentials that do not fit together are refused") {
   REQUIRE(none);
   CHECK_FALSE(none->own);
 
-  config.coordinator_key = folder.coordinator();
+  config.coordinator_keys = {folder.coordinator()};
   CHECK(has(error_of(load_credentials(config, Role::kWorker, false)), "but no keys"));
   config.keys = folder.pair("node-0");
   CHECK(has(error_of(load_credentials(config, Role::kServer, false)),
             "has the key of worker 'node-0', and this is a server"));
   const auto worker = load_credentials(config, Role::kWorker, false);
   REQUIRE_MESSAGE(worker, worker.error().message);
-  config.coordinator_key = "";
+  config.coordinator_keys.clear();
   CHECK(has(error_of(load_credentials(config, Role::kWorker, false)), "coordinator_key is not set"));
   config.keys = folder.pair("coordinator");
   CHECK(has(error_of(load_credentials(config, Role::kServer, true)), "admin_token is not set"));
@@ -465,7 +467,7 @@ TEST_CASE("credentials that do not fit together are refused") {
   config.authorized = folder.authorized();
   const auto server = load_credentials(config, Role::kServer, true);
   REQUIRE_MESSAGE(server, server.error().message);
-  CHECK(server->coordinator_key == worker->coordinator_key);
+  CHECK(server->coordinator_keys == worker->coordinator_keys);
   CHECK(server->admin_token.size() == 64);
   CHECK(worker->admin_token.empty());
 }
@@ -531,7 +533,7 @@ TEST_CASE("no daemon without keys obeys a coordinator elsewhere, whatever its in
     config.servers = 2;
     CHECK(credentials_of(config));  // in the run folder
     for (const char* elsewhere : {"tcp://10.0.0.1:7070", "tcp://127.0.0.1:7070"}) {
-      config.coordinator = elsewhere;
+      config.coordinators = {elsewhere};
       config.security.insecure = false;
       CHECK(has(error_of(credentials_of(config)), std::string("[server] coordinator = \"") + elsewhere + "\""));
       config.security.insecure = true;
@@ -544,9 +546,9 @@ TEST_CASE("where there are keys, an admin port that others reach has a token") {
   const TempDir dir;
   const KeyFolder folder = folder_with_a_node(dir);
   WorkerConfig config;
-  config.coordinator = "tcp://10.0.0.1:7070";
+  config.coordinators = {"tcp://10.0.0.1:7070"};
   config.security.keys = folder.pair("node-0");
-  config.security.coordinator_key = folder.coordinator();
+  config.security.coordinator_keys = {folder.coordinator()};
   CHECK(credentials_of(config));
   config.admin = "0.0.0.0:8080";
   const std::string refused = error_of(credentials_of(config));

@@ -80,7 +80,7 @@ struct ControlMessage {
     seatReport @51 :AnyPointer;
     praise @52 :StopRequest;
   }
-  sent @52 :UInt64;
+  sent @53 :UInt64;
 }
 
 struct AttachMessage {

@@ -71,9 +71,10 @@ class Cluster : public CoordinatorOutput {
   std::uint64_t wall_ms() const override { return clock_ms; }
   explicit Cluster(std::uint16_t servers = 2, std::vector<JobRecord> known = {}, std::uint64_t incarnation = 7,
                    PartsInMemory stored = {})
-      : servers_(servers),
-        parts(std::move(stored)),
-        core(CoordinatorOptions{servers, incarnation, kTimeoutMs, incarnation * 1000}, std::move(known), *this) {}
+      : Cluster(CoordinatorOptions{servers, incarnation, kTimeoutMs, incarnation * 1000}, std::move(known),
+                std::move(stored)) {}
+  Cluster(const CoordinatorOptions& options, std::vector<JobRecord> known, PartsInMemory stored = {})
+      : servers_(options.servers), parts(std::move(stored)), core(options, std::move(known), *this) {}
 
   // ---- What peers say ----
   void say(PeerId from, const ControlMessage& message) {

@@ -1,11 +1,14 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 
 #include "server/coordinator/coordinator.h"
 #include "tests/unit/server/coordinator/coordinator_fixture.h"
 #include "tests/unit/server/lane/lane_fixture.h"
+#include "tests/unit/temp_dir.h"
 
 namespace tributary::coordinator_shell_test {
 namespace {
@@ -48,6 +51,40 @@ class SlowRegistry final : public JobRegistry {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool asked_ = false, let_ = false;
+};
+
+// Terms outlive the process.
+struct TermsInMemory {
+  std::mutex mutex;
+  SeatTerms terms;
+};
+
+class RegistryWithTerms final : public JobRegistry {
+ public:
+  explicit RegistryWithTerms(TermsInMemory& terms) : terms_(terms) {}
+  Result<std::vector<JobId>> recorded() const override { return std::vector<JobId>(); }
+  Result<JobRecord> record(JobId) const override { return fail(ErrorCode::kNotFound, "there is none"); }
+  Status save_all(std::span<const JobRecord>) override { return {}; }
+  Status remove(JobId) override { return {}; }
+  LargePartStore& large_parts() override { return parts_; }
+  Result<SeatTerms> terms() const override {
+    const std::lock_guard lock(terms_.mutex);
+    return terms_.terms;
+  }
+  Status promise(Term term) override {
+    const std::lock_guard lock(terms_.mutex);
+    terms_.terms.promised = std::max(terms_.terms.promised, term);
+    return {};
+  }
+  Status own(Term term) override {
+    const std::lock_guard lock(terms_.mutex);
+    terms_.terms.owned = std::max(terms_.terms.owned, term);
+    return {};
+  }
+
+ private:
+  TermsInMemory& terms_;
+  PartsInMemory parts_;
 };
 
 // A daemon, as far as the coordinator sees one.
@@ -146,6 +183,94 @@ TEST_CASE("the coordinator refuses garbage with words, and keeps serving") {
   const auto events = (*coordinator)->events();
   REQUIRE_FALSE(events.empty());
   CHECK(events.back().words == "worker me is there");
+}
+
+// Of one of two servers that may have the coordinator.
+struct Place {
+  Place(std::uint16_t index, const std::vector<std::string>& places, TermsInMemory& terms) : registry(terms) {
+    CoordinatorSettings settings;
+    settings.address = places[index];
+    settings.servers = 2;
+    settings.peer_timeout_ms = 600;
+    settings.heartbeat_ms = 50;
+    settings.home = ShardIndex(index);
+    settings.places = places;
+    auto started = Coordinator::start(settings, &registry, quiet_logger());
+    REQUIRE_MESSAGE(started, started.error().message);
+    coordinator = std::move(*started);
+    coordinator->tell_admin("admin-of-" + std::to_string(index));
+  }
+  bool takes_it() const {
+    for (int i = 0; i < 1000 && !coordinator->holds(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    return coordinator->holds();
+  }
+  RegistryWithTerms registry;
+  std::unique_ptr<Coordinator> coordinator;
+};
+
+TEST_CASE("of two servers that may have the coordinator the second takes it when the first is gone, and keeps it") {
+  const TempDir dir;
+  const std::vector<std::string> places = {"ipc://" + (dir / "a"), "ipc://" + (dir / "b")};
+  TermsInMemory terms[2];
+  auto first = std::make_unique<Place>(0, places, terms[0]);
+  Place second(1, places, terms[1]);
+  REQUIRE(first->takes_it());
+  CHECK_FALSE(second.coordinator->holds());
+  CHECK(terms[0].terms.owned == terms[0].terms.promised);
+
+  zmq::context_t context(1);
+  Peer worker(context, places[1]);
+  for (SeatReport heard; heard.holder != ShardIndex(0);) {  // until the second has heard the first
+    worker.say(WorkerHello{"host0", worker_incarnation(0)});
+    const auto report = worker.hear<SeatReport>();
+    REQUIRE(report);
+    heard = *report;
+    CHECK(heard.place == ShardIndex(1));
+  }
+  CHECK(second.coordinator->jobs().empty());
+  const auto elsewhere = second.coordinator->stop_job("mnist");
+  REQUIRE_FALSE(elsewhere);
+  CHECK(elsewhere.error().message.find("server 0 (http://admin-of-0) has it") != std::string::npos);
+
+  first.reset();
+  REQUIRE(second.takes_it());
+  worker.say(WorkerHello{"host0", worker_incarnation(0)});
+  const auto reply = worker.hear<HelloReply>();
+  REQUIRE(reply);
+  CHECK(reply->term > terms[0].terms.promised);
+  CHECK(terms[1].terms.promised == reply->term);
+  // The first one is back, and follows.
+  Place again(0, places, terms[0]);
+  for (int i = 0; i < 500 && again.coordinator->holder_in_words().empty(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  CHECK(again.coordinator->holder_in_words() == "server 1 (http://admin-of-1)");
+  CHECK_FALSE(again.coordinator->holds());
+  CHECK(second.coordinator->holds());
+}
+
+TEST_CASE("a coordinator that a server has outlived in a later term gives way, and takes a later one still") {
+  const TempDir dir;
+  const std::vector<std::string> places = {"ipc://" + (dir / "a"), "ipc://" + (dir / "b")};
+  TermsInMemory terms;
+  Place first(0, places, terms);
+  REQUIRE(first.takes_it());
+  zmq::context_t context(1);
+  Peer server(context, places[0]);
+  ServerHello hello = Cluster(2).hello_of(1);
+  hello.promised = Term(177);
+  server.say(hello);
+  REQUIRE(server.hear<SeatReport>());
+  hello.promised = Term(177);
+  std::optional<HelloReply> reply;
+  for (int i = 0; i < 200 && !reply; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (!first.coordinator->holds()) continue;
+    server.say(hello);
+    reply = server.hear<HelloReply>();
+  }
+  REQUIRE(reply);
+  CHECK(reply->term > Term(177));
 }
 
 TEST_CASE("a coordinator's address that is taken is refused by name") {

@@ -39,6 +39,19 @@ TEST_CASE("a snapshot survives closing and opening the store") {
   CHECK_MESSAGE(status.has_value(), status.error().message);
 }
 
+TEST_CASE("terms survive closing and opening the store, and only grow") {
+  const TempDir dir;
+  {
+    const auto store = open_store(dir / "s");
+    CHECK(*store->terms() == SeatTerms{});
+    REQUIRE(store->promise(Term(17)));
+    REQUIRE(store->own(Term(17)));
+    REQUIRE(store->promise(Term(32)));
+    REQUIRE(store->promise(Term(5)));
+  }
+  CHECK(*open_store(dir / "s")->terms() == SeatTerms{Term(32), Term(17)});
+}
+
 TEST_CASE("a store has copies of other servers' parts beside its own, which go with them") {
   TempDir dir;
   BufferPool pool(kElements * sizeof(float), 16);

@@ -104,7 +104,7 @@ TEST_CASE("mistakes in a lab file are named with their line, key and cure") {
       "another variant has this name");
   has(refused(kHead + kHosts + "[[variants]]\nname = \"a\"\nfile = \"b.toml\"\nbaseline = \"gloo\"\n"),
       "a baseline trains no job");
-  has(refused(kHead + kHosts + "[job]\nset = [1]\n"), "must be an array of strings");
+  has(refused(kHead + kHosts + "[job]\nset = [1]\n"), "an array of strings");
 }
 
 TEST_CASE("a burst holds the largest offloaded packet and a millisecond of the rate") {

@@ -33,6 +33,9 @@ TEST_CASE("every kind of message is one role's, both's, or nobody's") {
       if (const auto* hello = std::get_if<ServerHello>(&message)) {
         who.name = "server-" + std::to_string(hello->shard.value), who.key = hello->key;
       }
+      if (const auto* report = std::get_if<SeatReport>(&message)) {
+        who.name = "server-" + std::to_string(report->place.value);
+      }
       return check_permitted(who, message, {}).has_value();
     };
     const bool server = may(kServer1), worker = may(kNode0);
@@ -42,8 +45,8 @@ TEST_CASE("every kind of message is one role's, both's, or nobody's") {
     CHECK_FALSE(may(kAdmin));
   }
   // ServerHello, ShardReady, ShardKept, RoundFacts, CheckpointDone, JobRecordCopy, HeldRecord, SnapshotCopied,
-  // HeldParts
-  CHECK(servers == 9);
+  // HeldParts, SeatReport
+  CHECK(servers == 10);
   CHECK(workers == 6);  // WorkerHello, JoinJob, LeaveJob, PeerAddress, NodeRankState, RankValues
   // Heartbeat, DrainRequest, ControlError, SnapshotDone, TracePart, ClusterQuestion, Diagnosed, WantPart, StatePart
   CHECK(both == 9);

@@ -347,8 +347,10 @@ TEST_CASE("after a restart there is what the record names, and nothing else") {
   records[0].rank_states.erase({0, 1});
   Cluster cluster(2, records, 8, before.parts);
   cluster.write();
-  CHECK(cluster.parts.parts.size() == 1);
+  CHECK(cluster.parts.parts.size() == 2);  // a newer record may name it
   restarted(cluster, {StoredJob{records[0].job, "mnist", 0, {Round(40)}}});
+  cluster.write();
+  CHECK(cluster.parts.parts.size() == 1);
   cluster.run(1);
   cluster.say(worker_peer(0), want(cluster, large));
   CHECK(cluster.only<StatePart>(worker_peer(0))->data == large.bytes);

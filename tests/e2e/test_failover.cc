@@ -1,0 +1,127 @@
+// A coordinator that moves: the server that has it is lost for good, with its store (docs/failover.md).
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tests/e2e/tool_call.h"
+
+namespace tributary::e2e::failover_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kRounds = 2000;
+const std::vector<std::string> kTwo = {"snapshot.copies=2"};  // all servers are on this machine
+
+ClusterOptions moving_in(const TempDir& dir, std::uint16_t servers) {
+  ClusterOptions options = two_by_two(dir);
+  options.servers = servers;
+  options.coordinators = 2;
+  options.heartbeat_ms = 200;
+  options.peer_timeout_ms = 2000;
+  return options;
+}
+
+bool has_coordinator(const Daemon& server) {
+  const auto status = http_get(server.admin, "/status", milliseconds(2000));
+  const auto json = nlohmann::json::parse(status ? *status : std::string(), nullptr, false);
+  return json.is_object() && json.contains("coordinator");
+}
+
+void lose_for_good(LocalCluster& cluster, std::size_t index) {
+  cluster.servers()[index].process.terminate(milliseconds(0));
+  fs::remove_all(cluster.store_dir(index));
+}
+
+void comes_back(LocalCluster& cluster, std::size_t index) {
+  const auto restarted = cluster.restart(cluster.servers()[index]);
+  REQUIRE_MESSAGE(restarted, restarted.error().message);
+}
+
+// The address of the first that may have the coordinator is another machine's, as the server is on another one now.
+void move_away(const LocalCluster& cluster, const std::string& config) {
+  std::ifstream in(config);
+  std::stringstream all;
+  all << in.rdbuf();
+  std::string text = all.str();
+  const std::size_t at = text.find(cluster.coordinator());
+  REQUIRE(at != std::string::npos);
+  text.replace(at, cluster.coordinator().size(), "tcp://192.0.2.1:7070");  // of a network for examples
+  std::ofstream(config) << text;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a job outlives the server that has the coordinator, with its store; the next one goes on, in the same bits") {
+  const TempDir dir;
+  ClusterOptions options = moving_in(dir, 2);
+  SUBCASE("two servers") {}
+  SUBCASE("three with keys, over sockets") {
+    options = moving_in(dir, 3);
+    options.transport = Transport::kTcp;
+    options.secure = PayloadSecurity::kPlain;
+  }
+  const std::string job_file =
+      write_job(dir, {.name = "moves", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 50});
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  const auto cluster = start(options);
+  CHECK(has_coordinator(cluster->servers()[0]));
+  CHECK_FALSE(has_coordinator(cluster->servers()[1]));
+  start_trainers(*cluster, job_file, kTwo);
+  std::size_t holder = 0;
+  for (int moves = 0; moves < 2; ++moves) {
+    REQUIRE(eventually([&] { return job_number(*cluster, "copies") == 2; }));
+    lose_for_good(*cluster, holder);
+    const std::size_t next = 1 - holder;
+    REQUIRE(eventually([&] { return has_coordinator(cluster->servers()[next]); }));
+    if (options.transport == Transport::kTcp && moves == 0) {
+      move_away(*cluster, cluster->base_dir() + "/server-0.toml");
+      comes_back(*cluster, holder);
+      CHECK(has(log_of(cluster->servers()[0]), "tcp://192.0.2.1:7070 is no address of this machine"));
+      break;  // one of two is left
+    }
+    comes_back(*cluster, holder);
+    CHECK_FALSE(has_coordinator(cluster->servers()[holder]));
+    holder = next;
+  }
+  REQUIRE(eventually([&] { return job_number(*cluster, "copies") == 2; }));
+  // Orders find the one that has it.
+  Call save(
+      dir, {"checkpoint", "save", "moves", "--dir", cluster->base_dir() + "/saved", "--base-dir", cluster->base_dir()});
+  CHECK(save.wait() == 0);
+  finish_training(*cluster);
+  CHECK(results(*cluster)[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("a stopped cluster goes on under the server that has the coordinator first again") {
+  const TempDir dir;
+  ClusterOptions options = moving_in(dir, 2);
+  const std::string job_file =
+      write_job(dir, {.name = "again", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 50});
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  std::uint64_t stopped = 0;
+  {
+    const auto cluster = start(options);
+    start_trainers(*cluster, job_file, kTwo);
+    REQUIRE(eventually([&] { return job_number(*cluster, "copies") == 2; }));
+    cluster->servers()[0].process.terminate(milliseconds(0));  // its store stays, and gets old
+    REQUIRE(eventually([&] { return has_coordinator(cluster->servers()[1]); }));
+    comes_back(*cluster, 0);
+    REQUIRE(eventually([&] { return job_number(*cluster, "copies") == 2; }));
+    CHECK(cluster->stop().empty());
+    stopped = results(*cluster)[0].at("rounds");
+  }
+  options.fresh = false;
+  const auto cluster = start(options);
+  CHECK(has_coordinator(cluster->servers()[0]));
+  start_trainers(*cluster, job_file, kTwo);
+  finish_training(*cluster);
+  const auto all = results(*cluster);
+  CHECK(all[0].at("resumed_from") == stopped);
+  CHECK(all[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
+}  // namespace tributary::e2e::failover_test

@@ -1,0 +1,125 @@
+// A coordinator in another server than before (docs/failover.md).
+#include "server/coordinator/cluster/job_record_seal.h"
+#include "tests/unit/server/coordinator/large_states.h"
+
+namespace tributary::coordinator_moved_test {
+namespace {
+
+using namespace testing;
+
+using records::copy_of;
+
+CoordinatorOptions options_of(std::uint16_t servers, bool moved = true) {
+  CoordinatorOptions options{servers, 9, kTimeoutMs, 9000};
+  options.home = ShardIndex(1);
+  options.moved = moved;
+  options.term = Term(17);
+  return options;
+}
+
+// As a job's that has run on so many servers.
+JobRecord known(std::uint16_t servers, std::uint64_t edition, std::uint64_t committed, std::uint64_t job = 30,
+                const std::string& name = "mnist") {
+  Cluster cluster(servers);
+  cluster.everybody(1);
+  JoinOptions options;
+  options.job = name;
+  cluster.run(1, options);
+  JobRecord record = cluster.record(name);
+  record.job = JobId(job);
+  record.view = ViewId(3);
+  record.edition = edition;
+  record.committed = Round(committed);
+  record.initialised = committed != 0;
+  return record;
+}
+
+struct Moved : Cluster {
+  using Cluster::Cluster;
+  void server_with(std::uint16_t index, std::vector<HeldRecord> copies, std::vector<StoredJob> stored = {}) {
+    ServerHello hello = hello_of(index);
+    hello.copies = std::move(copies);
+    hello.stored = std::move(stored);
+    say(server_peer(index), hello);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a coordinator that has moved adopts its records with later editions and views, though none is newer") {
+  Moved cluster(options_of(3), {known(3, 5, 10), known(3, 6, 20, 40, "other")});
+  cluster.clock_ms = 1'800'000'000'000;
+  cluster.server_with(0, {{JobId(30), 5}, {JobId(40), 6}});
+  cluster.server_with(1, {});
+  CHECK_FALSE(cluster.adopted);
+  cluster.server_with(2, {{JobId(30), 5}, {JobId(40), 6}});
+  REQUIRE(cluster.adopted);
+  REQUIRE(cluster.adopted->size() == 2);
+  for (const JobRecord& record : *cluster.adopted) {
+    CHECK(record.edition >= cluster.clock_ms);
+    CHECK(record.view >= ViewId(1'800'000'000));
+  }
+  CHECK((*cluster.adopted)[0].committed == Round(10));
+}
+
+TEST_CASE("a coordinator that has moved takes newer copies, and jobs that its own server has no record of") {
+  Moved cluster(options_of(3), {known(3, 5, 10)});
+  cluster.server_with(0, {{JobId(30), 7}, {JobId(40), 2}});
+  cluster.server_with(1, {});
+  cluster.server_with(2, {{JobId(30), 6}});
+  REQUIRE(cluster.only<WantRecord>(server_peer(0))->job == JobId(30));
+  cluster.sent.clear();
+  cluster.say(server_peer(0), copy_of(known(3, 7, 12)));
+  REQUIRE(cluster.only<WantRecord>(server_peer(0))->job == JobId(40));
+  cluster.say(server_peer(0), copy_of(known(3, 2, 8, 40, "other")));
+  REQUIRE(cluster.adopted);
+  REQUIRE(cluster.adopted->size() == 2);
+  CHECK((*cluster.adopted)[0].committed == Round(12));
+  CHECK((*cluster.adopted)[1].job == JobId(40));
+}
+
+TEST_CASE("a coordinator that has moved and finds no job begins as in a new cluster") {
+  Moved cluster(options_of(2), {});
+  cluster.worker(0);
+  cluster.join(0, {});
+  cluster.server_with(0, {});
+  CHECK(cluster.to<OpenJob>(server_peer(0)).empty());
+  cluster.server_with(1, {});
+  CHECK_FALSE(cluster.adopted);
+  CHECK(cluster.to<OpenJob>(server_peer(0)).size() == 1);
+}
+
+TEST_CASE("records are copied to all servers but the coordinator's own, which the hello's reply names by its term") {
+  Moved cluster(options_of(3, false), {});
+  cluster.everybody(1);
+  CHECK(cluster.to<HelloReply>(server_peer(0)).back().term == Term(17));
+  CHECK(cluster.to<HelloReply>(worker_peer(0)).back().term == Term(17));
+  cluster.join(0, {});
+  CHECK(cluster.to<JobRecordCopy>(server_peer(0)).size() == 1);
+  CHECK(cluster.to<JobRecordCopy>(server_peer(1)).empty());
+  CHECK(cluster.to<JobRecordCopy>(server_peer(2)).size() == 1);
+}
+
+TEST_CASE("large parts that another coordinator had ordered stay until all records are there") {
+  const LargeState state = large_state('a');
+  const LargePart large = state.large;
+  PartsInMemory stored;
+  for (const std::uint64_t job : {30, 99}) stored.parts[{JobId(job), large}].complete = true;
+  Moved cluster(options_of(2), {}, std::move(stored));
+  cluster.server_with(0, {{JobId(30), 7}});
+  cluster.server_with(1, {});
+  CHECK(cluster.parts.complete().size() == 2);
+  // The record comes, and with it another core.
+  JobRecord record = known(2, 7, 12);
+  record.rank_states[{0, 0}] = state.state;
+  cluster.say(server_peer(0), copy_of(record));
+  REQUIRE(cluster.adopted);
+  CHECK(cluster.parts.complete().size() == 2);
+  Moved next(options_of(2, false), *cluster.adopted, std::move(cluster.parts));
+  next.server_with(0, {{JobId(30), 7}});
+  next.server_with(1, {});
+  CHECK(next.parts.complete().size() == 1);
+  CHECK(next.parts.complete().contains(JobId(30)));
+}
+
+}  // namespace tributary::coordinator_moved_test
