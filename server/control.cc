@@ -34,7 +34,7 @@ Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, con
       new Control(config, credentials.own, !own_coordinator.empty(), store, logger, std::move(*wake)));
   auto link = CoordinatorLink::open({.section = "[server]",
                                      .coordinators = std::move(coordinators),
-                                     .coordinator_keys = credentials.coordinator_keys,
+                                     .coordinator_keys = credentials.coordinator_keys(),
                                      .promised = promised,
                                      .silence = "still trying",
                                      .incarnation = control->incarnation_,

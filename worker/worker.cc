@@ -135,7 +135,7 @@ Status Worker::start_control(std::uint64_t incarnation) {
       std::move(hello),
       {.section = "[worker]",
        .coordinators = coordinator_ ? std::vector{coordinator_->local_endpoint()} : config_.coordinators,
-       .coordinator_keys = credentials_.coordinator_keys,
+       .coordinator_keys = credentials_.coordinator_keys(),
        .silence = "running jobs go on, new ones wait for it",
        .incarnation = incarnation,
        .heartbeat_ms = config_.heartbeat_ms,

@@ -48,7 +48,7 @@ class CoordinatorLinkOwner {
 
 struct CoordinatorLinkOptions {
   std::string section;  // of the daemon's configuration, in words: "[server]"
-  // Of the servers that may have it, and their public keys if there are keys, in the same order.
+  // Addresses of the servers that may have it, and, with keys, their public keys in the same order.
   std::vector<std::string> coordinators, coordinator_keys;
   std::optional<Term> promised = {};  // the highest that this server has obeyed; none: a worker
   std::string silence;  // the meaning of its silence, for the log; follows "has not been heard for N ms; "

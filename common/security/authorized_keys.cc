@@ -9,7 +9,7 @@ namespace tributary {
 
 namespace fs = std::filesystem;
 
-Result<std::unique_ptr<AuthorizedKeys>> AuthorizedKeys::open(std::string folder, Identity also,
+Result<std::unique_ptr<AuthorizedKeys>> AuthorizedKeys::open(std::string folder, std::vector<Identity> also,
                                                              std::function<void(const std::string&)> warn) {
   std::unique_ptr<AuthorizedKeys> self(new AuthorizedKeys(std::move(folder), std::move(also), std::move(warn)));
   auto keys = self->read();
@@ -25,9 +25,15 @@ void AuthorizedKeys::tell(const std::string& trouble) {
   if (added) warn_(trouble);
 }
 
+AuthorizedKeys::Keys AuthorizedKeys::always() const {
+  Keys keys;
+  for (const Identity& one : also_) keys.emplace(one.key, one);
+  return keys;
+}
+
 Result<AuthorizedKeys::Keys> AuthorizedKeys::read() {
   for (auto& [trouble, met] : told_) met = false;
-  Keys keys = {{also_.key, also_}};
+  Keys keys = always();
   // After open(): a folder that others may write admits no new peer; admitted peers stay until their file goes.
   const Status closed = check_key_folder(folder_);
   std::error_code error;
@@ -88,7 +94,7 @@ std::vector<Identity> AuthorizedKeys::refresh() {
   if (!keys) {
     tell("the folder of authorized keys " + folder_ + " is gone: nobody is let in");
     files_.clear();
-    keys = Keys{{also_.key, also_}};
+    keys = always();
   }
   std::vector<Identity> gone;
   auto now = std::make_shared<const Keys>(std::move(*keys));

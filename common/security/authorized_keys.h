@@ -18,9 +18,9 @@ class AuthorizedKeys {
  public:
   static constexpr std::size_t kMaxKeys = 65536;
 
-  // also: a peer that is always admitted. warn: a line for the log, once for each trouble.
+  // also: peers that are always admitted. warn: a line for the log, once for each trouble.
   // kConfig: the folder cannot be read, or others may write it.
-  static Result<std::unique_ptr<AuthorizedKeys>> open(std::string folder, Identity also,
+  static Result<std::unique_ptr<AuthorizedKeys>> open(std::string folder, std::vector<Identity> also,
                                                       std::function<void(const std::string&)> warn);
 
   std::optional<Identity> find(const std::string& key) const;
@@ -31,13 +31,14 @@ class AuthorizedKeys {
 
  private:
   using Keys = std::map<std::string, Identity>;  // by public key
-  AuthorizedKeys(std::string folder, Identity also, std::function<void(const std::string&)> warn)
+  AuthorizedKeys(std::string folder, std::vector<Identity> also, std::function<void(const std::string&)> warn)
       : folder_(std::move(folder)), also_(std::move(also)), warn_(std::move(warn)) {}
+  Keys always() const;
   Result<Keys> read();
   void tell(const std::string& trouble);
 
   const std::string folder_;
-  const Identity also_;
+  const std::vector<Identity> also_;
   const std::function<void(const std::string&)> warn_;
   std::map<std::string, bool> told_;       // troubles; false: not met in this reading
   std::map<std::string, Identity> files_;  // as last read

@@ -49,7 +49,7 @@ Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bo
     if (config.authorized.empty()) return missing("authorized", "the folder with the .pub files of who may come in");
     credentials.authorized = config.authorized;
     if (config.coordinator_keys.empty()) {
-      credentials.coordinator_keys = {credentials.own->identity.key};
+      credentials.coordinators = {credentials.own->identity};
       return credentials;
     }
   }
@@ -57,7 +57,7 @@ Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bo
   for (const std::string& path : config.coordinator_keys) {
     auto identity = read_identity(path);
     if (!identity) return tl::unexpected(identity.error());
-    credentials.coordinator_keys.push_back(std::move(identity->key));
+    credentials.coordinators.push_back(std::move(*identity));
   }
   return credentials;
 }

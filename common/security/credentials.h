@@ -11,10 +11,15 @@
 namespace tributary {
 
 struct Credentials {
-  std::shared_ptr<const KeyPair> own;         // null: this daemon has no keys, and neither have its peers
-  std::vector<std::string> coordinator_keys;  // public, of the servers that may have the coordinator; none without keys
-  std::string authorized;                     // of these servers: the folder of admitted peers' keys
-  std::string admin_token;                    // "": none
+  std::shared_ptr<const KeyPair> own;  // null: this daemon has no keys, and neither have its peers
+  std::vector<Identity> coordinators;  // the servers that may have the coordinator; none without keys
+  std::vector<std::string> coordinator_keys() const {
+    std::vector<std::string> keys;
+    for (const Identity& one : coordinators) keys.push_back(one.key);
+    return keys;
+  }
+  std::string authorized;   // of these servers: the folder of admitted peers' keys
+  std::string admin_token;  // "": none
 };
 
 // coordinator: this daemon may have the coordinator. Then, where it is the only one, it names no coordinator_key.

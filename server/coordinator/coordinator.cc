@@ -97,8 +97,10 @@ Status Coordinator::bind(const CoordinatorSettings& settings) {
   if (Status free = check_ipc_free(settings.address); !free) return free;
   set_common_options(socket_, kMaxControlBytes, kHighWater);
   if (credentials.own) {
-    auto keys = AuthorizedKeys::open(credentials.authorized, credentials.own->identity,
-                                     [logger = logger_](const std::string& line) { logger->warn(line); });
+    // The first server's key is the coordinator's by name, and in nobody's folder.
+    auto keys =
+        AuthorizedKeys::open(credentials.authorized, {credentials.own->identity, credentials.coordinators.front()},
+                             [logger = logger_](const std::string& line) { logger->warn(line); });
     if (!keys) return tl::unexpected(keys.error());
     authorized_ = std::move(*keys);
     const auto decide = [this](const Admission::Shown& shown) -> Result<std::string> {

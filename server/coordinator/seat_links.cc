@@ -18,7 +18,7 @@ Result<std::unique_ptr<SeatLinks>> SeatLinks::open(zmq::context_t& context, cons
       zmq::socket_t socket(context, zmq::socket_type::dealer);
       set_common_options(socket, kMaxControlBytes, kHighWater);
       socket.set(zmq::sockopt::immediate, true);
-      if (credentials.own) connect_with(socket, *credentials.own, credentials.coordinator_keys.at(i));
+      if (credentials.own) connect_with(socket, *credentials.own, credentials.coordinators.at(i).key);
       socket.connect(addresses[i]);
       self->links_.push_back({other, std::move(socket)});
     } catch (const zmq::error_t& e) {

@@ -1,5 +1,5 @@
 // ControlLinkSim: a daemon's connection to the coordinator, as CoordinatorLink makes it: to one of the servers that may
-// have it, by CoordinatorChoice. What daemons do with messages is theirs.
+// have it, by CoordinatorChoice. Daemons handle the messages themselves.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class ControlLinkSim {
   Term promised() const { return choice_.promised(); }
   std::uint64_t heard_ms() const { return heard_ms_; }
 
-  // Of each message that comes. False: it is no coordinator's, or one's that is to be left: the owner forgets the
+  // Looks at each message that comes. False: it is no coordinator's, or one's that is to be left: the owner forgets the
   // coordinator that it knew.
   bool hears(const ControlMessage& message) {
     heard_ms_ = now_ms();

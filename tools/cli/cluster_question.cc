@@ -80,7 +80,7 @@ Asked ask_cluster(const std::vector<std::string>& endpoints, const Credentials& 
       continue;
     }
     Result<ClusterFacts> facts =
-        answer_of(endpoint, credentials, credentials.own ? credentials.coordinator_keys.at(i) : std::string());
+        answer_of(endpoint, credentials, credentials.own ? credentials.coordinators.at(i).key : std::string());
     if (facts) {
       out.ok("reached", endpoint + (way.from.empty() ? "" : ", from " + way.from));
       cluster = std::move(*facts);

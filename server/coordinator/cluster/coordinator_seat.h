@@ -33,7 +33,7 @@ class CoordinatorSeat {
 
   bool holds() const { return state_ == State::kHolds; }
   Term term() const { return term_; }  // the highest that is known
-  // What the others, and daemons that ask here, are to know. The admin address is the caller's to add.
+  // The report for the others, and for daemons that ask here. The caller adds the admin address.
   SeatReport report(std::uint64_t now_ms) const;
   // In words, and with its admin address: "server 1 (http://10.0.0.2:8080)"; empty: nobody is known to have it.
   std::string holder_in_words() const;

@@ -30,11 +30,12 @@ Result<AdminPort> coordinator_admin(const Cluster& cluster) {
   }
   const Result<std::vector<std::string>> addresses = admin_addresses(cluster.base_dir);
   if (!addresses) return tl::unexpected(addresses.error());
-  // Servers come first, in their order: of several that may have the coordinator one has it.
+  // The daemon that has the coordinator says so: mostly the first, as servers come first, in their order.
   for (const std::string& address : *addresses) {
-    const auto status = http_get(address, "/status", kOrderTimeout);
-    if (!status || !ordered_json_in(*status).contains("coordinator_elsewhere"))
-      return AdminPort{address, std::move(*token)};
+    const auto answer = http_get(address, "/status", kOrderTimeout);
+    const auto status = answer ? ordered_json_in(*answer) : nlohmann::ordered_json();
+    const bool has_it = status.is_object() && status.contains("coordinator") && status["coordinator"].contains("jobs");
+    if (has_it) return AdminPort{address, std::move(*token)};
   }
   return AdminPort{addresses->front(), std::move(*token)};
 }

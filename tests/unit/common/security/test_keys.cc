@@ -196,9 +196,9 @@ TEST_CASE("into a folder that others may write nobody new comes, and who is in i
   std::vector<std::string> told;
   const auto tell = [&](const std::string& line) { told.push_back(line); };
   ::chmod(folder.authorized().c_str(), 0775);
-  CHECK(has(error_of(AuthorizedKeys::open(folder.authorized(), own, tell)), "may be written by other users"));
+  CHECK(has(error_of(AuthorizedKeys::open(folder.authorized(), {own}, tell)), "may be written by other users"));
   ::chmod(folder.authorized().c_str(), 0755);
-  const auto opened = AuthorizedKeys::open(folder.authorized(), own, tell);
+  const auto opened = AuthorizedKeys::open(folder.authorized(), {own}, tell);
   REQUIRE(opened);
   AuthorizedKeys& keys = **opened;
 
@@ -236,7 +236,7 @@ TEST_CASE("a folder lets in those whose .pub is there, and shuts them out when i
   std::vector<std::string> told;
   const Identity own = read_key_pair(folder.pair("coordinator"))->identity;
   const auto opened =
-      AuthorizedKeys::open(folder.authorized(), own, [&](const std::string& line) { told.push_back(line); });
+      AuthorizedKeys::open(folder.authorized(), {own}, [&](const std::string& line) { told.push_back(line); });
   REQUIRE_MESSAGE(opened, opened.error().message);
   AuthorizedKeys& keys = **opened;
   const Identity first = read_key_pair(folder.pair("node-0"))->identity;
@@ -279,7 +279,7 @@ TEST_CASE("a folder lets in those whose .pub is there, and shuts them out when i
   CHECK_FALSE(keys.find(second.key));
   CHECK(keys.find(own.key));
   CHECK(has(told.back(), "is gone: nobody is let in"));
-  CHECK(has(error_of(AuthorizedKeys::open(dir / "none", own, [](const std::string&) {})), "[security] authorized"));
+  CHECK(has(error_of(AuthorizedKeys::open(dir / "none", {own}, [](const std::string&) {})), "[security] authorized"));
 }
 
 TEST_CASE("lanes admit the nodes of a job's last view") {
@@ -467,7 +467,7 @@ TEST_CASE("credentials that do not fit together are refused") {
   config.authorized = folder.authorized();
   const auto server = load_credentials(config, Role::kServer, true);
   REQUIRE_MESSAGE(server, server.error().message);
-  CHECK(server->coordinator_keys == worker->coordinator_keys);
+  CHECK(server->coordinator_keys() == worker->coordinator_keys());
   CHECK(server->admin_token.size() == 64);
   CHECK(worker->admin_token.empty());
 }

@@ -185,7 +185,7 @@ TEST_CASE("the coordinator refuses garbage with words, and keeps serving") {
   CHECK(events.back().words == "worker me is there");
 }
 
-// Of one of two servers that may have the coordinator.
+// One of two servers that may have the coordinator.
 struct Place {
   Place(std::uint16_t index, const std::vector<std::string>& places, TermsInMemory& terms) : registry(terms) {
     CoordinatorSettings settings;
