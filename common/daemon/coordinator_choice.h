@@ -41,6 +41,7 @@ class CoordinatorChoice {
   bool leave(std::uint64_t now_ms) { return several() && go((at_ + 1) % places_, now_ms); }
   // As long as no hello is answered. Returns as elsewhere().
   bool tick(std::uint64_t now_ms) { return now_ms >= since_ms_ + kTryMs && leave(now_ms); }
+  // A hello is to be answered from now on: the coordinator is new, or does not know this daemon any more.
   void begin(std::uint64_t now_ms) { since_ms_ = now_ms; }
 
  private:

@@ -286,6 +286,7 @@ void CoordinatorLink::forgotten(const std::string& why) {
   if (!joined()) return;
   logger_->warn("the coordinator at {} {}; saying hello again", address(), why);
   coordinator_.store(0, std::memory_order_release);
+  choice_.begin(steady_ms());
   owner_.on_forgotten();
   say_hello();
 }

@@ -147,9 +147,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   context_.output.send(from, HelloReply{context_.options.incarnation, context_.options.term});
   context_.send_servers(peers.book());
   // A server that missed the reply sends its hello again; then it has missed the messages after the reply, too.
-  for (auto& [name, job] : jobs_) {
-    if (met.moved) job.tell_again(*peers.alive(m.shard.value), now_ms);
-  }
+  if (met.moved) moved(*peers.alive(m.shard.value), now_ms);
   search(now_ms);
   for (auto& [name, job] : jobs_) open_if_complete(job, now_ms);
 }
@@ -193,14 +191,20 @@ void CoordinatorCore::beat(Peers::Server& server, PeerId from, const Heartbeat& 
   note_clock(server.clock, "server " + std::to_string(index), m);
   if (Peers::hear(server, from, m, now_ms)) {
     context_.output.send(from, context_.peers.book());
-    for (auto& [name, job] : jobs_) job.tell_again(server, now_ms);
-    context_.checkpoints.server_lost(index, "the connection to server " + std::to_string(index) + " broke", now_ms);
+    moved(server, now_ms);
   }
   context_.checkpoints.heard(index, m.moved);
   for (const JobProgress& progress : m.progress) {
     CoordinatedJob* job = job_in_view(progress.job, progress.view);
     if (job && job->servers() != 0) job->on_progress(index, progress, now_ms);
   }
+}
+
+// Messages may be lost with the server's old connection, in both directions.
+void CoordinatorCore::moved(const Peers::Server& server, std::uint64_t now_ms) {
+  const std::uint16_t index = server.hello.shard.value;
+  for (auto& [name, job] : jobs_) job.tell_again(server, now_ms);
+  context_.checkpoints.server_lost(index, "the connection to server " + std::to_string(index) + " broke", now_ms);
 }
 
 void CoordinatorCore::note_clock(PeerClock& clock, const std::string& whose, const Heartbeat& m) {

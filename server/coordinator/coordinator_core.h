@@ -95,6 +95,7 @@ class CoordinatorCore : private CheckpointJobs {
   void on(PeerId, const ControlError&, std::uint64_t) {}  // an error is never answered with an error
   template <class Other>
   void on(PeerId from, const Other& m, std::uint64_t now_ms);
+  void moved(const Peers::Server& server, std::uint64_t now_ms);
   void note_clock(PeerClock& clock, const std::string& whose, const Heartbeat& m);
   void beat(Peers::Server& server, PeerId from, const Heartbeat& m, std::uint64_t now_ms);
   void beat(Peers::Worker& worker, PeerId from, const Heartbeat& m, std::uint64_t now_ms);

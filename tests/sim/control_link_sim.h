@@ -45,6 +45,8 @@ class ControlLinkSim {
     if (report && choice_.elsewhere(*report, timeout_ms_, now_ms())) move();
     return report == nullptr;
   }
+  // The owner has forgotten the coordinator, and says hello again.
+  void forgotten() { choice_.begin(now_ms()); }
   // Now and then. joined: the coordinator has answered. Returns whether the owner is to forget it.
   bool turn(bool joined) {
     if (!choice_.several()) return false;

@@ -219,6 +219,7 @@ void ServerSim::meet(std::uint64_t incarnation, bool hello) {
 
 void ServerSim::forget(const std::string& why) {
   if (!joined_) return;
+  link_->forgotten();
   jobs_.park_all(why);
   outbox_.clear();
   joined_ = false;

@@ -130,6 +130,7 @@ void WorkerSim::beat() {
 void WorkerSim::forget() {
   if (coordinator_ == 0) return;
   coordinator_ = 0;
+  link_->forgotten();
   transmit(WorkerHello{name_, incarnation_, name_, 1.0, "socket of " + name_});
   jobs_->coordinator_restarted(now_ms());
 }

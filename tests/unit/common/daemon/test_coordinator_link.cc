@@ -147,6 +147,20 @@ TEST_CASE("where several servers may have the coordinator, a daemon goes on with
   CHECK(daemon.forgotten == 1);
 }
 
+TEST_CASE("a coordinator that is new in the same place is not left for another, however long it was known") {
+  FakeCoordinator first, second;
+  Daemon daemon(std::vector{first.endpoint(), second.endpoint()}, 10'000);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(CoordinatorChoice::kTryMs + 200);
+  while (std::chrono::steady_clock::now() < until) REQUIRE(first.expect<Heartbeat>());
+  first.incarnation = 78;
+  REQUIRE(comes([&] {
+    first.expect<Heartbeat>(200);
+    return daemon.link->coordinator() == 78;
+  }));
+  CHECK(daemon.link->address() == first.endpoint());
+  CHECK_FALSE(second.expect<WorkerHello>(100));
+}
+
 TEST_CASE("a server leaves a coordinator of a lower term, and goes where the coordinator is said to be") {
   FakeCoordinator old, next;
   old.term = Term(16);
