@@ -28,6 +28,7 @@ Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, con
     if (!terms) return tl::unexpected(terms.error());
     promised = terms->promised;
   }
+  const bool several = config.coordinators.size() > 1;
   std::vector<std::string> coordinators = config.coordinators;
   if (!own_coordinator.empty()) coordinators[config.index] = own_coordinator;
   std::unique_ptr<Control> control(
@@ -35,7 +36,7 @@ Result<std::unique_ptr<Control>> Control::create(const ServerConfig& config, con
   auto link = CoordinatorLink::open({.section = "[server]",
                                      .coordinators = std::move(coordinators),
                                      .coordinator_keys = credentials.coordinator_keys(),
-                                     .promised = promised,
+                                     .promised = several ? std::optional(promised) : std::nullopt,
                                      .silence = "still trying",
                                      .incarnation = control->incarnation_,
                                      .heartbeat_ms = config.heartbeat_ms,
@@ -110,7 +111,7 @@ void Control::on_met(bool another) {
   if (draining_.load(std::memory_order_acquire)) send(DrainRequest{incarnation_});
 }
 
-// Before anything that the coordinator orders is on the disk: records are saved by the same thread, in order.
+// Ordered before anything of this coordinator is: its records are saved by the same thread, in order.
 void Control::on_term(Term term) {
   if (!store_ || !parts_.records) return;
   parts_.records->run([store = store_, term] { return store->promise(term); },

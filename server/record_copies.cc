@@ -53,8 +53,12 @@ void RecordCopies::save(const JobRecordCopy& copy) {
     return send_(HeldRecord{held.job, newer->second});
   }
   saving_.insert(held.job);
-  orders_->run([store = store_, record = std::move(*record)] { return store->save(record); },
-               [this, held](const Status& saved) { ended(held, saved); });
+  // The coordinator that this process had may have written a newer one.
+  const auto write = [store = store_, record = std::move(*record)]() -> Status {
+    const Result<JobRecord> there = store->record(record.job);
+    return there && there->edition > record.edition ? Status() : store->save(record);
+  };
+  orders_->run(write, [this, held](const Status& saved) { ended(held, saved); });
 }
 
 void RecordCopies::ended(const HeldRecord& held, const Status& saved) {
@@ -87,6 +91,7 @@ void RecordCopies::answer(const WantRecord& question) {
     const Result<JobRecord> record = store->record(found->job);
     if (!record) return tl::unexpected(record.error());
     *found = records::copy_of(*record);
+    if (found->record.size() > kMaxRecordCopy) found->record.clear();  // a message does not take it
     return {};
   };
   orders_->run(read, [this, found](const Status& status) {

@@ -9,12 +9,14 @@
 #include "common/base/clock.h"
 #include "common/base/printed.h"
 #include "common/security/exposure.h"
+#include "common/system/host_port.h"
 #include "common/system/machine_memory.h"
 #include "server/coordinator/cluster/lane_address.h"
 #include "server/coordinator/show/coordinator_page.h"
 #include "server/coordinator/show/coordinator_status.h"
 #include "server/orders/checkpoint_http.h"
 #include "server/orders/diagnosis_http.h"
+#include "server/orders/order_http.h"
 #include "server/orders/trace_http.h"
 #include "server/status.h"
 
@@ -26,7 +28,8 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, Logger logger
   return server;
 }
 
-Server::Server(ServerConfig config, Logger logger) : config_(std::move(config)), logger_(std::move(logger)) {
+Server::Server(ServerConfig config, Logger logger)
+    : config_(std::move(config)), logger_(std::move(logger)), started_ms_(steady_ms()) {
   if (config_.max_memory == 0) config_.max_memory = usable_memory() / 4 * 3;
 }
 
@@ -121,7 +124,8 @@ Status Server::start_parts() {
       handlers.page = [coordinator = coordinator_.get()](const std::string& nonce) {
         return coordinator_page(coordinator_json(*coordinator), nonce);
       };
-      handlers.order = [this](const std::string& path, const std::string* body) {
+      handlers.order = [this](const std::string& path, const std::string* body) -> std::optional<AdminHttp::Answer> {
+        if (!coordinator_->holds()) return refusal(coordinator_->not_here());
         if (auto traced = answer_trace(*coordinator_, path, body)) return traced;
         if (auto diagnosed = answer_diagnosis(*coordinator_, path, body)) return diagnosed;
         return answer_order(*coordinator_, control_->checkpoint_roots(), path, body);
@@ -132,7 +136,10 @@ Status Server::start_parts() {
         std::move(handlers));
     if (!admin) return tl::unexpected(admin.error());
     admin_ = std::move(*admin);
-    if (coordinator_) coordinator_->tell_admin(admin_->address());
+    // Others cannot reach an address of this machine alone, and "everywhere" is none.
+    const std::string at = admin_->address();
+    const bool everywhere = host_port(at).host == "0.0.0.0" || host_port(at).host == "*";
+    if (coordinator_ && !stays_on_machine(at) && !everywhere) coordinator_->tell_admin(at);
   }
   return {};
 }
@@ -140,6 +147,11 @@ Status Server::start_parts() {
 Status Server::start_coordinator(const Credentials& credentials) {
   if (!may_coordinate(config_)) return {};
   const std::string& address = config_.coordinators[config_.index];
+  // A server on another machine than the list says, because that one was lost.
+  if (config_.coordinators.size() > 1 && is_elsewhere(address)) {
+    logger_->warn("{} is no address of this machine: this server cannot have the coordinator", address);
+    return {};
+  }
   Result<std::unique_ptr<Coordinator>> started = Coordinator::start({.address = address,
                                                                      .servers = config_.servers,
                                                                      .peer_timeout_ms = config_.peer_timeout_ms,
@@ -148,11 +160,6 @@ Status Server::start_coordinator(const Credentials& credentials) {
                                                                      .places = config_.coordinators,
                                                                      .heartbeat_ms = config_.heartbeat_ms},
                                                                     store_.get(), logger_);
-  // A server on another machine than the list says, because that one was lost.
-  if (!started && started.error().code == ErrorCode::kNotFound && config_.coordinators.size() > 1) {
-    logger_->warn("{} is no address of this machine: this server cannot have the coordinator", address);
-    return {};
-  }
   if (!started) return tl::unexpected(started.error());
   coordinator_ = std::move(*started);
   return {};
@@ -219,6 +226,13 @@ std::string Server::waits_for() const {
 Result<bool> Server::serving() const {
   const ControlStatus status = control_->status();
   if (status.refused) return fail(ErrorCode::kConfig, *status.refused);
+  // Its address may come late, or be a mistake: then nobody may have the coordinator.
+  const bool aside = !coordinator_ && may_coordinate(config_);
+  if (aside && !status.joined && steady_ms() > started_ms_ + kAsideTimeouts * config_.peer_timeout_ms) {
+    return fail(ErrorCode::kUnavailable, "[server] coordinator = \"" + config_.coordinators[config_.index] +
+                                             "\" is no address of this machine, and no other server of the list has "
+                                             "the coordinator; the list is the same, in the same order, everywhere");
+  }
   return status.joined;
 }
 

@@ -30,6 +30,8 @@ class Server {
   // After everything of this process has stopped, ZeroMQ's remaining replies get this long to leave (server 0's permits
   // for the others to end).
   static constexpr std::uint64_t kDrainGraceMs = 300;
+  // A server whose place in the list of coordinators is another machine's ends when it finds none for so many timeouts.
+  static constexpr std::uint64_t kAsideTimeouts = 4;
 
   // Errors as the parts word them: an address that is taken, a store that belongs to another server, ...
   static Result<std::unique_ptr<Server>> start(ServerConfig config, Logger logger);
@@ -71,6 +73,7 @@ class Server {
   std::unique_ptr<CopyFetcher> copy_fetcher_;
   Metrics metrics_;
   std::unique_ptr<AdminHttp> admin_;
+  const std::uint64_t started_ms_;
   std::uint64_t drained_ms_ = 0;  // when the last part was done; 0: not yet
 };
 

@@ -272,7 +272,7 @@ void TomlReader::operator()(std::string_view section, std::string_view key, std:
   if (!node) return;
   std::vector<std::string> values;
   if (const auto one = node->value_exact<std::string>()) {
-    out = {*one};
+    out = one->empty() ? std::vector<std::string>() : std::vector<std::string>{*one};
     return;
   }
   bool ok = node->is_array();

@@ -6,6 +6,7 @@
 // (No coordinator begins anything without all servers, so workers need not care.)
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -16,10 +17,12 @@ namespace tributary {
 
 class CoordinatorChoice {
  public:
-  static constexpr std::uint64_t kTryMs = 2000;  // at one that does not answer, or has no coordinator
+  static constexpr std::uint64_t kTryMs = 2000;  // at one that does not answer, or has no coordinator, at least
 
-  // places: how many may have it. promised: the highest term that this server has obeyed; none: it is a worker.
-  CoordinatorChoice(std::size_t places, std::optional<Term> promised) : places_(places), promised_(promised) {}
+  // places: how many may have it. timeout_ms: a coordinator that is silent for so long is lost. promised: the highest
+  // term that this server has obeyed; none: it is a worker.
+  CoordinatorChoice(std::size_t places, std::uint64_t timeout_ms, std::optional<Term> promised)
+      : places_(places), timeout_ms_(timeout_ms), promised_(promised) {}
 
   std::size_t at() const { return at_; }
   bool several() const { return places_ > 1; }
@@ -32,15 +35,15 @@ class CoordinatorChoice {
     return true;
   }
   // The one that was asked has no coordinator. Returns whether the daemon is to go to at() now, which is another.
-  bool elsewhere(const SeatReport& m, std::uint64_t fresh_ms, std::uint64_t now_ms) {
-    const bool knows = m.holder.value < places_ && m.holder.value != at_ && m.silent_ms < fresh_ms;
+  bool elsewhere(const SeatReport& m, std::uint64_t now_ms) {
+    const bool knows = m.holder.value < places_ && m.holder.value != at_ && m.silent_ms < timeout_ms_;
     if (!knows || m.term < promised()) return false;
     return go(m.holder.value, now_ms);
   }
   // The coordinator is silent for too long, or is not to be obeyed. Returns as elsewhere().
   bool leave(std::uint64_t now_ms) { return several() && go((at_ + 1) % places_, now_ms); }
   // As long as no hello is answered. Returns as elsewhere().
-  bool tick(std::uint64_t now_ms) { return now_ms >= since_ms_ + kTryMs && leave(now_ms); }
+  bool tick(std::uint64_t now_ms) { return now_ms >= since_ms_ + std::max(kTryMs, timeout_ms_ / 2) && leave(now_ms); }
   // A hello is to be answered from now on: the coordinator is new, or does not know this daemon any more.
   void begin(std::uint64_t now_ms) { since_ms_ = now_ms; }
 
@@ -52,6 +55,7 @@ class CoordinatorChoice {
   }
 
   const std::size_t places_;
+  const std::uint64_t timeout_ms_;
   std::optional<Term> promised_;
   std::size_t at_ = 0;
   std::uint64_t since_ms_ = 0;  // it has been trying this one

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/base/printed.h"
 #include "common/security/socket_keys.h"
 #include "common/wire/codec.h"
 #include "common/wire/lane_reply.h"
@@ -45,7 +46,7 @@ CoordinatorLink::CoordinatorLink(CoordinatorLinkOptions options, CoordinatorLink
       noise_(std::move(logger)),
       wake_(std::move(wake)),
       context_(1),
-      choice_(options_.coordinators.size(), options_.promised) {
+      choice_(options_.coordinators.size(), options_.peer_timeout_ms, options_.promised) {
   heard(steady_ms());
 }
 
@@ -212,13 +213,15 @@ void CoordinatorLink::check_silence() {
   if (silent == silent_.load(std::memory_order_relaxed)) return;
   if (silent && joined() && choice_.several()) {
     forgotten("has not been heard for " + std::to_string(silent_ms()) + " ms");
+    heard(steady_ms());
     if (choice_.leave(steady_ms())) move();
     return;
   }
   silent_.store(silent, std::memory_order_relaxed);
   if (!silent) return logger_->info("the coordinator at {} is heard again", address());
   logger_->warn(
-      "the coordinator at {} has not been heard for {} ms; {}{}", address(), silent_ms(), options_.silence,
+      "the coordinator at {} has not been heard for {} ms; {}{}", listed(options_.coordinators, " or "), silent_ms(),
+      options_.silence,
       ever_joined_ ? "" : " (server 0 is the coordinator; without servers, a worker with [worker] serve_coordinator)");
 }
 
@@ -255,7 +258,9 @@ void CoordinatorLink::on(ControlMessage message) {
     const std::uint64_t incarnation = reply->coordinator_incarnation;
     const Term promised = choice_.promised();
     if (!choice_.obeys(reply->term)) {
-      if (joined()) forgotten("was replaced by another");
+      noise_.warn("the coordinator at " + address() + " was replaced by another, and does not know that yet",
+                  steady_ms());
+      forgotten("was replaced by another");
       if (choice_.leave(steady_ms())) move();
       return;
     }
@@ -272,7 +277,13 @@ void CoordinatorLink::on(ControlMessage message) {
   }
   if (const auto* report = std::get_if<SeatReport>(&message)) {
     if (joined()) forgotten("is not there any more");
-    if (choice_.elsewhere(*report, options_.peer_timeout_ms, steady_ms())) move();
+    if (report->place.value != choice_.at()) {
+      noise_.warn("server " + std::to_string(report->place.value) + " is at " + address() + ", which " +
+                      options_.section + " coordinator lists as server " + std::to_string(choice_.at()) +
+                      "'s: make the lists the same everywhere",
+                  steady_ms());
+    }
+    if (choice_.elsewhere(*report, steady_ms())) move();
     return;
   }
   const auto* error = std::get_if<ControlError>(&message);

@@ -48,7 +48,7 @@ Result<Credentials> load_credentials(const SecurityConfig& config, Role role, bo
     if (credentials.admin_token.empty()) return missing("admin_token", "the file of the admin port's token");
     if (config.authorized.empty()) return missing("authorized", "the folder with the .pub files of who may come in");
     credentials.authorized = config.authorized;
-    if (config.coordinator_keys.empty()) {
+    if (config.coordinator_keys.size() < 2) {  // it is the only one
       credentials.coordinators = {credentials.own->identity};
       return credentials;
     }
@@ -101,8 +101,16 @@ Result<Credentials> credentials_of(const ServerConfig& config) {
   std::vector<Listening> listening = coordinators("[server] coordinator", config.coordinators);
   listening.push_back({"[server] bind", lanes_bind(config), lanes_bind({.index = config.index})});
   listening.push_back(admin);
-  return if_safe(load_credentials(config.security, Role::kServer, may_coordinate(config)), listening, admin,
-                 config.security.insecure);
+  Result<Credentials> credentials = load_credentials(config.security, Role::kServer, may_coordinate(config));
+  if (credentials && credentials->coordinators.size() > 1 && may_coordinate(config) &&
+      credentials->coordinators[config.index].key != credentials->own->identity.key) {
+    return fail(ErrorCode::kConfig,
+                "[security] coordinator_key has " + config.security.coordinator_keys[config.index] +
+                    " in the place of server " + std::to_string(config.index) +
+                    ", which is not the public key of this server's [security] keys: the keys are in "
+                    "the order of the addresses in [server] coordinator");
+  }
+  return if_safe(std::move(credentials), listening, admin, config.security.insecure);
 }
 
 // An address for all-reduce jobs has no keys anyway, and is on the network where the coordinator is.

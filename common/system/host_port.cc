@@ -1,11 +1,15 @@
 #include "common/system/host_port.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <memory>
+
+#include "common/system/file_descriptor.h"
 
 namespace tributary {
 
@@ -18,6 +22,16 @@ Result<in_addr> ipv4_of(const std::string& host) {
     return fail(ErrorCode::kNotFound, "the name " + host + " is not known here (" + ::gai_strerror(error) + ")");
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
   return reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr;
+}
+
+bool is_elsewhere(std::string_view endpoint) {
+  in_addr address{};
+  if (ipc_path(endpoint) || ::inet_pton(AF_INET, std::string(host_port(endpoint).host).c_str(), &address) != 1) {
+    return false;
+  }
+  const sockaddr_in any_port = socket_address(address, "");
+  const FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any_port), sizeof any_port) != 0 && errno == EADDRNOTAVAIL;
 }
 
 sockaddr_in socket_address(in_addr host, std::string_view port) {

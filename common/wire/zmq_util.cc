@@ -117,8 +117,7 @@ Result<std::string> bind_endpoint(zmq::socket_t& socket, const std::string& endp
     socket.bind(endpoint);
     return socket.get(zmq::sockopt::last_endpoint);
   } catch (const zmq::error_t& e) {
-    const bool not_ours = e.num() == EADDRNOTAVAIL || e.num() == ENODEV;
-    return fail(not_ours ? ErrorCode::kNotFound : ErrorCode::kUnavailable,
+    return fail(ErrorCode::kUnavailable,
                 "cannot bind " + endpoint + ": " + e.what() +
                     (e.num() == EADDRINUSE ? "; another process has this port, stop it or choose another address"
                                            : "; check that the address exists on this machine and may be used"));

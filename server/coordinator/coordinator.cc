@@ -29,6 +29,13 @@ std::string job_named_in(const ControlMessage& message) {
   return config ? config->name : "";
 }
 
+Error elsewhere(const CoordinatorSeat& seat) {
+  const std::string holder = seat.holder_in_words();
+  return {ErrorCode::kUnavailable, holder.empty()
+                                       ? "no server has the coordinator now; try again in a moment"
+                                       : "this server does not have the coordinator: " + holder + " has it; ask there"};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSettings& settings, JobRegistry* registry,
@@ -37,13 +44,16 @@ Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSetting
   if (!wake || !written) return tl::unexpected((wake ? written : wake).error());
   const bool alone = settings.places.size() < 2;
   std::vector<JobRecord> records;
-  Term promised;
+  SeatTerms kept;
   if (registry) {
-    Result<std::vector<JobRecord>> stored = registry->records();
     const Result<SeatTerms> terms = registry->terms();
-    if (!stored || !terms) return tl::unexpected(stored ? terms.error() : stored.error());
+    if (!terms) return tl::unexpected(terms.error());
+    kept = *terms;
+  }
+  if (registry && alone) {
+    Result<std::vector<JobRecord>> stored = registry->records();
+    if (!stored) return tl::unexpected(stored.error());
     records = std::move(*stored);
-    promised = terms->promised;
   }
   std::unique_ptr<Coordinator> self(
       new Coordinator(registry, std::move(logger), std::move(*wake), std::move(*written)));
@@ -51,6 +61,9 @@ Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSetting
   self->options_.servers = settings.servers;
   self->options_.peer_timeout_ms = settings.peer_timeout_ms;
   self->options_.home = settings.home;
+  // The list may have had other servers before.
+  self->options_.moved = alone && kept.owned != kept.promised;
+  self->own_term_ = kept.promised;
   if (registry) {
     self->records_ = std::make_unique<OrderThread>(
         "registry", kMaxRecords, [logger = self->logger_](const std::string& line) { logger->critical(line); });
@@ -58,12 +71,12 @@ Result<std::unique_ptr<Coordinator>> Coordinator::start(const CoordinatorSetting
   if (alone) {
     self->begin(std::move(records));
   } else {
-    auto links = SeatLinks::open(self->context_, settings.places, settings.home, settings.credentials);
+    auto links = SeatLinks::open(self->context_, settings.places, settings.home, settings.credentials, self->logger_);
     if (!links) return tl::unexpected(links.error());
     self->links_ = std::move(*links);
     self->heartbeat_ms_ = settings.heartbeat_ms;
     const auto places = static_cast<std::uint16_t>(settings.places.size());
-    self->seat_.emplace(CoordinatorSeat::Options{settings.home, places, settings.peer_timeout_ms}, promised,
+    self->seat_.emplace(CoordinatorSeat::Options{settings.home, places, settings.peer_timeout_ms}, kept.promised,
                         self->now_ms());
   }
   self->thread_ = start_thread("coordinator", self->logger_, [&coordinator = *self] { coordinator.run(); });
@@ -234,6 +247,7 @@ void Coordinator::refresh_keys(std::uint64_t now_ms) {
 
 void Coordinator::tick_seat(std::uint64_t now) {
   if (!seat_) return;
+  links_->tick(now);
   for (const SeatReport& m : links_->receive()) hear(m, now);
   if (now >= report_ms_ + heartbeat_ms_) {
     report_ms_ = now;
@@ -250,28 +264,29 @@ SeatReport Coordinator::report(std::uint64_t now) const {
 }
 
 void Coordinator::hear(const SeatReport& m, std::uint64_t now) {
-  if (seat_->on(m, now)) links_->send(report(now));
+  seat_->on(m, now);
   if (core_ && !seat_->holds()) leave();
 }
 
 // Another server has taken the coordinator, which this one could not know: orders for the disk that wait are void.
 void Coordinator::leave() {
+  failures_ = 0;
   holds_.store(false, std::memory_order_release);
   name_core();
   core_.reset();
-  log("another server has, or had, the coordinator in a later term", LogLevel::kWarning);
+  log("this server does not have the coordinator any more", LogLevel::kWarning);
 }
 
 // Returns whether this server answers by telling who has the coordinator.
 bool Coordinator::report_instead(PeerId from, const ControlMessage& message, std::uint64_t now) {
   if (const auto* m = std::get_if<SeatReport>(&message)) {
     if (!seat_) return true;
-    const bool lags = m->term < seat_->term();
     hear(*m, now);
-    if (lags) send(from, report(now));
+    send(from, report(now));  // this server's own connection to the other one may not be there
     return true;
   }
-  if (const auto* hello = std::get_if<ServerHello>(&message); hello && seat_) {
+  const auto* hello = std::get_if<ServerHello>(&message);
+  if (hello && seat_ && hello->servers == options_.servers && hello->shard.value < options_.servers) {
     seat_->learn(hello->promised);
     if (core_ && !seat_->holds()) leave();
   }
@@ -285,16 +300,29 @@ void Coordinator::take(Term term) {
   struct Taken {
     bool moved = false;
     std::vector<JobRecord> records;
+    std::vector<std::string> unreadable;
   };
   const auto taken = std::make_shared<Taken>();
   on_disk(
-      [this, term, taken]() -> Status {
+      [this, term, taken, known = seat_->term(), home = options_.home]() -> Status {
         const Result<SeatTerms> before = registry_->terms();
         if (!before) return tl::unexpected(before.error());
-        taken->moved = before->owned != before->promised;
+        taken->moved = CoordinatorSeat::moved(*before, known, home);
+        if (before->promised > term) return fail(ErrorCode::kStopped, "this server has obeyed a later one");
         if (Status promised = registry_->promise(term); !promised) return promised;
         if (Status owned = taken->moved ? Status() : registry_->own(term); !owned) return owned;
-        return registry_->records().map([&](std::vector<JobRecord> all) { taken->records = std::move(all); });
+        const Result<std::vector<JobId>> jobs = registry_->recorded();
+        if (!jobs) return tl::unexpected(jobs.error());
+        for (const JobId job : *jobs) {
+          Result<JobRecord> record = registry_->record(job);
+          if (record) {
+            taken->records.push_back(std::move(*record));
+          } else {  // another server may have a copy
+            taken->moved = true;
+            taken->unreadable.push_back(record.error().message);
+          }
+        }
+        return {};
       },
       [this, term, taken](const Status& saved, std::uint64_t now) {
         if (!saved) {
@@ -303,7 +331,8 @@ void Coordinator::take(Term term) {
         }
         if (!seat_->took(term)) return;
         options_.moved = taken->moved;
-        options_.term = term;
+        options_.term = own_term_ = term;
+        for (const std::string& why : taken->unreadable) log("a record is left out: " + why, LogLevel::kWarning);
         begin(std::move(taken->records));
         log("this server has the coordinator now, in term " + std::to_string(term.value), LogLevel::kWarning);
         report_ms_ = 0;
@@ -346,7 +375,7 @@ void Coordinator::remove(JobId job) {
 
 void Coordinator::adopt(std::vector<JobRecord> records) {
   const auto all = std::make_shared<std::vector<JobRecord>>(std::move(records));
-  const auto save = [this, all, term = options_.term]() -> Status {
+  const auto save = [this, all, term = own_term_]() -> Status {
     if (const Status saved = registry_->save_all(*all); !saved) return saved;
     if (const Status owned = term == Term() ? Status() : registry_->own(term); !owned) return owned;
     Result<std::vector<JobRecord>> read = registry_->records();
@@ -354,7 +383,13 @@ void Coordinator::adopt(std::vector<JobRecord> records) {
     *all = std::move(*read);
     return {};
   };
-  on_disk(save, [this, all](const Status& saved, std::uint64_t) {
+  on_disk(save, [this, all](const Status& saved, std::uint64_t now) {
+    if (!saved && seat_ && ++failures_ >= kMaxFailures) {
+      log("cannot save the registry, and leaves the coordinator to another server: " + saved.error().message,
+          LogLevel::kError);
+      seat_->give_up(now);
+      return leave();
+    }
     if (!saved) return core_->not_adopted(saved.error());
     options_.moved = false;
     begin(std::move(*all));
@@ -415,12 +450,9 @@ std::vector<EventList::Event> Coordinator::events() const {
   return events_.recent(steady_ms());
 }
 
-// With mutex_. REQUIRES: several servers may have the coordinator.
-Result<std::uint64_t> Coordinator::not_here() const {
-  const std::string holder = seat_->holder_in_words();
-  return fail(ErrorCode::kUnavailable,
-              holder.empty() ? "no server has the coordinator now; try again in a moment"
-                             : "this server does not have the coordinator: " + holder + " has it; ask there");
+Error Coordinator::not_here() const {
+  const std::lock_guard lock(mutex_);
+  return elsewhere(*seat_);
 }
 
 Result<std::uint64_t> Coordinator::give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order) {
@@ -429,7 +461,7 @@ Result<std::uint64_t> Coordinator::give(std::function<Result<std::uint64_t>(std:
   std::future<Result<std::uint64_t>> ready = answer->get_future();
   const bool given = orders_.try_push([this, answer, order = std::move(order)] {
     const std::lock_guard lock(mutex_);
-    answer->set_value(core_ ? order(now_ms()) : not_here());
+    answer->set_value(core_ ? order(now_ms()) : tl::unexpected(elsewhere(*seat_)));
   });
   if (!given) {
     return fail(ErrorCode::kLimit, std::to_string(kMaxOrders) + " orders wait already; try again in a moment");

@@ -60,6 +60,8 @@ class Coordinator final : private CoordinatorOutput {
   static constexpr std::size_t kMaxOrders = 64;     // that wait
   static constexpr std::size_t kMaxRecords = 4096;  // that wait to be saved or removed; more fail, and are tried again
   static constexpr std::uint64_t kRefreshKeysMs = 1000;
+  // Attempts to save records that a core has found, until another server is to have the coordinator.
+  static constexpr int kMaxFailures = 20;
 
   // Binds the address and starts the thread. registry may be null; it must outlive the coordinator. Errors:
   // kUnavailable if the address is taken, kStore if the registry cannot be read.
@@ -73,6 +75,8 @@ class Coordinator final : private CoordinatorOutput {
   bool holds() const { return holds_.load(std::memory_order_acquire); }  // else another server has it, or nobody
   // The one that has it, in words; empty: nobody is known to. Any thread.
   std::string holder_in_words() const;
+  // Why this server takes no orders. Any thread. REQUIRES: several servers may have the coordinator.
+  Error not_here() const;
   // This server's admin address, for those that ask here while another has the coordinator. Any thread.
   void tell_admin(std::string address);
   // For this machine's own daemons: reachable also if bound to all interfaces.
@@ -114,7 +118,6 @@ class Coordinator final : private CoordinatorOutput {
   bool report_instead(PeerId from, const ControlMessage& message, std::uint64_t now_ms);
   void run();
   void receive_batch();
-  Result<std::uint64_t> not_here() const;
   Result<std::uint64_t> give(std::function<Result<std::uint64_t>(std::uint64_t now_ms)> order);
   std::uint64_t now_ms();  // on the coordinator's thread
 
@@ -134,6 +137,7 @@ class Coordinator final : private CoordinatorOutput {
   Logger logger_;
   RateLimitedLog noise_;
   std::string endpoint_, local_endpoint_, ipc_path_;
+  Term own_term_;  // whose records the registry has when all are adopted
   CommandQueue<std::function<void()>> orders_;
   CommandQueue<std::function<void()>> written_;  // what records_ has done; at most as much as it may have to do
   std::atomic<bool> stopping_{false}, draining_{false}, drained_{false};
@@ -150,6 +154,7 @@ class Coordinator final : private CoordinatorOutput {
   std::optional<CoordinatorSeat> seat_;    // none: no other server may have it
   std::string admin_;
   std::uint32_t heartbeat_ms_ = 0;
+  int failures_ = 0;             // of adopt(), in a row
   std::uint64_t report_ms_ = 0;  // the others are told then
 
   // In a cluster with keys.

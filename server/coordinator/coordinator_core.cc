@@ -12,7 +12,7 @@ CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<
     : context_(options, output, *this), last_id_(options.job_id_seed), moved_(options.moved) {
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
-    if (!config || on_servers(*config)) context_.copies.knows(record);
+    context_.copies.knows(record, !config || on_servers(*config));
     if (!config) {
       output.log("job record " + std::to_string(record.job.value) + " is left aside: " + config.error().message,
                  LogLevel::kError);

@@ -78,9 +78,14 @@ void CoordinatorCore::search(std::uint64_t now_ms) {
       if (on_servers(job.config()) && job.record().job.value != 0) newest.try_emplace(job.record().job, job.record());
     }
   }
-  if (newest.empty()) return end_search(now_ms);
+  if (newest.empty() && !moved_) return end_search(now_ms);
   std::vector<JobRecord> records;
   for (const auto& [id, record] : newest) records.push_back(renewed(record));
+  // Two records of one name keep their order: the one with the later view counts.
+  std::ranges::sort(records, {}, [&](const JobRecord& record) { return newest.at(record.job).view; });
+  for (std::size_t i = 1; i < records.size(); ++i) {
+    records[i].view = std::max(records[i].view, records[i - 1].view.next());
+  }
   const std::string jobs = std::to_string(records.size()) + (records.size() == 1 ? " job" : " jobs");
   context_.output.log(moved_ ? "the coordinator has moved here, with the newest records of " + jobs
                              : "the registry in " + context_.peers.home_in_words() + "'s store lacks the records of " +

@@ -23,7 +23,11 @@ class ControlLinkSim {
   // timeout_ms: a coordinator that is silent for so long is lost.
   ControlLinkSim(Wires& wires, Process& owner, std::size_t places, std::optional<Term> promised,
                  std::uint64_t timeout_ms, Dealer::Receive receive)
-      : wires_(wires), owner_(owner), timeout_ms_(timeout_ms), receive_(std::move(receive)), choice_(places, promised) {
+      : wires_(wires),
+        owner_(owner),
+        timeout_ms_(timeout_ms),
+        receive_(std::move(receive)),
+        choice_(places, timeout_ms, promised) {
     connect();
   }
 
@@ -42,7 +46,7 @@ class ControlLinkSim {
       return false;
     }
     const auto* report = std::get_if<SeatReport>(&message);
-    if (report && choice_.elsewhere(*report, timeout_ms_, now_ms())) move();
+    if (report && choice_.elsewhere(*report, now_ms())) move();
     return report == nullptr;
   }
   // The owner has forgotten the coordinator, and says hello again.

@@ -19,6 +19,7 @@ enum class Mutation {
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
   kWritesAtAck,       // a worker writes over what a server was told, and has still to add
   kNoCopies,          // a server keeps no copies of the coordinator's records
+  kNoPromise,         // a server obeys any coordinator, also one that another has replaced
   // Inside the product's own code (tests/sim/plant.py):
   kUnsharedPrevious,   // encoded parameters of the round before are told without a share in their buffer
   kEmptiedPool,        // a job's pool is given back while workers may still read what they were told of it
@@ -54,6 +55,9 @@ enum class Mutation {
   kUnsyncedCopy,       // a copy counts before it is on the disk
   kCopiesStay,         // snapshots that go leave their copies
   kStatesOfAnother,    // a checkpoint from memory has what ranks kept with the last snapshot
+  kSameEditions,       // records keep their editions and views when the coordinator moves
+  kStubbornHolder,     // a coordinator stays when another one has a later term
+  kSameTerm,           // two servers take the coordinator with one term
   kOlderRecord,        // the record of a job that was restored does not take the place of the one before
   kNodeZeroOnly,       // all-reduce: the coordinator looks at node 0's checkpoints alone
   kForgottenRound,     // all-reduce: the coordinator takes no notice of how far the job was

@@ -186,6 +186,26 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  if (const auto known = jobs_.find(config.name); known != jobs_.end() && !BUG)\n    record.view",
         ),
     ],
+    "coordinator_registry.cc": [
+        (
+            "kSameEditions",
+            "  const std::uint64_t clock_ms = context_.output.wall_ms();\n  record.edition",
+            "  if (BUG && moved_) return record;\n"
+            "  const std::uint64_t clock_ms = context_.output.wall_ms();\n  record.edition",
+        ),
+    ],
+    "coordinator_seat.cc": [
+        (
+            "kStubbornHolder",
+            "  if (term <= term_ || term.value - term_.value > kMostAhead) return;",
+            "  if (term <= term_ || (BUG && holds()) || term.value - term_.value > kMostAhead) return;",
+        ),
+        (
+            "kSameTerm",
+            "kMaxCoordinators + options_.place.value;",
+            "kMaxCoordinators + (BUG ? 0 : options_.place.value);",
+        ),
+    ],
     "registry_copies.cc": [],  # the newest of what stores have corrects an old record: unit tests look
     "coordinator_core.cc": [
         (

@@ -77,7 +77,9 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk, bool 
   }
   jobs_.start(std::move(commands), {&snapshots_, &orders_, &records_, &fetches_});
   if (index < world.scenario.coordinators && !moved) serve_coordinator();
-  link_ = std::make_unique<ControlLinkSim>(world.wires, *this, world.scenario.coordinators, store_.terms()->promised,
+  const bool promises = world.mutation != Mutation::kNoPromise;
+  link_ = std::make_unique<ControlLinkSim>(world.wires, *this, world.scenario.coordinators,
+                                           promises ? std::optional(store_.terms()->promised) : std::nullopt,
                                            ClusterWorld::kPeerTimeoutMs, [this](Packet& packet) { receive(packet); });
   control_tick_ = [this] {
     for (const auto& lane : lanes_) lane->turn();
@@ -323,9 +325,7 @@ void ServerSim::tick_seat() {
 }
 
 void ServerSim::hear(const SeatReport& m) {
-  if (const auto answer = seat_->on(m, now_ms())) {
-    for (const auto& other : seats_) other->send(Packet{ControlMessage(*answer), {}, {}});
-  }
+  seat_->on(m, now_ms());
   look_at_seat();
 }
 
@@ -337,18 +337,20 @@ void ServerSim::look_at_seat() {
 }
 
 void ServerSim::take(Term term) {
-  const auto before = std::make_shared<SeatTerms>();
-  const auto promise = [this, term, before]() -> Status {
-    *before = *store_.terms();
+  const auto moved = std::make_shared<bool>();
+  const auto promise = [this, term, moved, known = seat_->term()]() -> Status {
+    const SeatTerms before = *store_.terms();
+    *moved = CoordinatorSeat::moved(before, known, ShardIndex(index_));
+    if (before.promised > term) return fail(ErrorCode::kStopped, "this server has obeyed a later one");
     if (Status promised = store_.promise(term); !promised) return promised;
-    return before->owned == before->promised ? store_.own(term) : Status();
+    return *moved ? Status() : store_.own(term);
   };
-  records_.run(promise, [this, term, before](const Status& saved) {
+  records_.run(promise, [this, term, moved](const Status& saved) {
     if (!saved) return seat_->failed(now_ms());
     if (!seat_->took(term)) return;
     world_.say(name_, "has the coordinator now, in term " + std::to_string(term.value));
     world_.outcome().moves += term.value / kMaxCoordinators > 1 ? 1 : 0;
-    moved_ = before->owned != before->promised;
+    moved_ = *moved;
     term_ = term;
     coordinator_id_ = world_.fresh_incarnation();
     report_ms_ = 0;
@@ -359,6 +361,7 @@ void ServerSim::take(Term term) {
 void ServerSim::listen(PeerId from, const ControlMessage& message) {
   if (const auto* m = std::get_if<SeatReport>(&message)) {
     hear(*m);
+    coordinator_listener_->send(from, Packet{ControlMessage(seat_->report(now_ms())), {}, {}});
     return;
   }
   if (const auto* hello = std::get_if<ServerHello>(&message); hello && seat_) {

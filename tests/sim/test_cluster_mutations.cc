@@ -275,6 +275,22 @@ TEST_CASE("a server that keeps no copies of the coordinator's records is found")
   CHECK(finds(Mutation::kNoCopies, 1));
 }
 
+TEST_CASE("a coordinator that has moved with the editions and views of before is found") {
+  CHECK(finds(Mutation::kSameEditions, 2762));
+}
+
+TEST_CASE("a coordinator that stays when another has taken its place is found") {
+  CHECK(finds(Mutation::kStubbornHolder, 220));
+}
+
+TEST_CASE("two coordinators of one term are found") {
+  CHECK(finds(Mutation::kSameTerm, 509));
+}
+
+TEST_CASE("a server that obeys a coordinator which another has replaced is found") {
+  CHECK(finds(Mutation::kNoPromise, 2762));
+}
+
 TEST_CASE("a snapshot that is committed before its parts have copies is found") {
   CHECK(finds(Mutation::kCopyUnawaited, 4157));
 }

@@ -41,6 +41,7 @@ void run_seeds(std::uint64_t first) {
     total.values += outcome.values;
     total.values_again += outcome.values_again;
     total.large_parts += outcome.large_parts;
+    total.moves += outcome.moves;
     total.first_states += outcome.first_states;
     total.saved += outcome.saved;
     total.saved_parts += outcome.saved_parts;
@@ -62,6 +63,7 @@ void run_seeds(std::uint64_t first) {
   CHECK(shared > kSeedsPerCase / 10);
   CHECK(total.memberships > 0);
   CHECK(total.large_parts > 0);
+  CHECK(total.moves > 0);
   CHECK(total.first_states > 0);
   CHECK(total.values_again > 0);
   CHECK(total.resends > 0);

@@ -66,7 +66,7 @@ Json summary(const std::vector<Check>& checks) {
 }
 
 bool has_coordinator(const ServerConfig& config) {
-  return config.coordinators.size() == 1 && config.index == 0;
+  return may_coordinate(config);
 }
 bool has_coordinator(const WorkerConfig& config) {
   return config.serve_coordinator;

@@ -35,7 +35,10 @@ Result<Json> jobs_of(const AdminPort& admin) {
   auto status = ask(admin, "/status", std::nullopt);
   if (!status) return status;
   if (!status->contains("coordinator")) {
-    return fail(ErrorCode::kInvalidArgument, admin.address + " is not server 0, which knows the jobs");
+    const std::string holder = status->value("coordinator_elsewhere", "");
+    return fail(ErrorCode::kInvalidArgument, admin.address +
+                                                 " is not the server that has the coordinator, which knows the jobs" +
+                                                 (holder.empty() ? "" : ": " + holder + " has it"));
   }
   return status->at("coordinator").value("jobs", Json::array());
 }

@@ -19,24 +19,23 @@ std::string CoordinatorSeat::holder_in_words() const {
 }
 
 void CoordinatorSeat::learn(Term term) {
-  if (term <= term_) return;
+  if (term <= term_ || term.value - term_.value > kMostAhead) return;
   term_ = term;
   state_ = State::kFollows;
   holder_ = kNoShard;
 }
 
-std::optional<SeatReport> CoordinatorSeat::on(const SeatReport& m, std::uint64_t now_ms) {
-  if (m.place == options_.place) return std::nullopt;
-  if (m.place.value < options_.places) heard_[m.place.value] = now_ms;
-  if (m.term < term_) return report(now_ms);
+void CoordinatorSeat::on(const SeatReport& m, std::uint64_t now_ms) {
+  if (m.place == options_.place || m.place.value >= options_.places) return;
+  heard_[m.place.value] = now_ms;
   learn(m.term);
+  if (m.term != term_) return;  // it lags
   // Others may remember this server's process of before, which is over.
-  if (m.holder.value >= options_.places || m.holder == options_.place) return std::nullopt;
+  if (m.holder.value >= options_.places || m.holder == options_.place) return;
   const std::uint64_t heard_ms = now_ms - std::min(m.silent_ms, now_ms);
   holder_ms_ = holder_ == m.holder ? std::max(holder_ms_, heard_ms) : heard_ms;
   holder_ = m.holder;
   if (m.place == m.holder) admin_ = m.admin;
-  return std::nullopt;
 }
 
 bool CoordinatorSeat::there(std::uint16_t place, std::uint64_t now_ms) const {
@@ -67,8 +66,17 @@ Term CoordinatorSeat::next_term() const {
   return Term(next > term_.value ? next : next + kMaxCoordinators);
 }
 
+bool CoordinatorSeat::moved(const SeatTerms& kept, Term known, ShardIndex place) {
+  const bool never = kept.owned == Term() && place != ShardIndex(0);
+  return never || kept.owned != std::max(kept.promised, known);
+}
+
 bool CoordinatorSeat::took(Term term) {
-  if (state_ != State::kStands || term <= term_) return false;
+  if (state_ != State::kStands || term <= term_) {
+    state_ = State::kFollows;
+    learn(term);  // it is on the disk
+    return false;
+  }
   term_ = term;
   state_ = State::kHolds;
   holder_ = options_.place;
@@ -79,6 +87,12 @@ bool CoordinatorSeat::took(Term term) {
 void CoordinatorSeat::failed(std::uint64_t now_ms) {
   if (state_ == State::kStands) state_ = State::kFollows;
   since_ms_ = now_ms + options_.timeout_ms;
+}
+
+void CoordinatorSeat::give_up(std::uint64_t now_ms) {
+  state_ = State::kFollows;
+  holder_ = kNoShard;
+  since_ms_ = now_ms + 2 * kTurns * options_.timeout_ms;
 }
 
 }  // namespace tributary

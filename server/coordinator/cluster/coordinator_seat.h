@@ -15,6 +15,7 @@
 
 #include "common/config/config.h"
 #include "common/wire/messages.h"
+#include "server/coordinator/cluster/job_registry.h"
 
 namespace tributary {
 
@@ -22,6 +23,7 @@ class CoordinatorSeat {
  public:
   // Servers before this one in the list that are there have so many timeouts to take the coordinator.
   static constexpr std::uint64_t kTurns = 3;
+  static constexpr std::uint64_t kMostAhead = 1ull << 32;  // terms, of one report
 
   struct Options {
     ShardIndex place;  // this server's index, and its place in the list
@@ -38,14 +40,19 @@ class CoordinatorSeat {
   // In words, and with its admin address: "server 1 (http://10.0.0.2:8080)"; empty: nobody is known to have it.
   std::string holder_in_words() const;
 
-  // Somebody has obeyed a coordinator of this term.
+  // Somebody has obeyed, or taken, this term. One that is further ahead than any coordinator has come is not believed.
   void learn(Term term);
-  // Another server's report. Returns the answer to one that knows less.
-  std::optional<SeatReport> on(const SeatReport& m, std::uint64_t now_ms);
+  // Another server's report.
+  void on(const SeatReport& m, std::uint64_t now_ms);
   // The term under which this server is to have the coordinator. The caller saves it, and calls took() or failed().
   std::optional<Term> stand(std::uint64_t now_ms);
+  // Whether another server may have had the coordinator since this server's registry was written. kept: on its disk.
+  // known: the highest term, when it stood. A server but the first that never had it has copies at most.
+  static bool moved(const SeatTerms& kept, Term known, ShardIndex place);
   // The term is on the disk. False: a higher one was reported meanwhile.
   bool took(Term term);
+  // It cannot do what a holder does: the others have several timeouts to take the coordinator.
+  void give_up(std::uint64_t now_ms);
   void failed(std::uint64_t now_ms);  // it could not be saved: another attempt follows, after a timeout
 
  private:

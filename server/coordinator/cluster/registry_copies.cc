@@ -43,7 +43,7 @@ const std::map<JobId, RegistryCopies::Wanted>& RegistryCopies::wanted() {
       const auto known = known_.find(job);
       const bool newer = found != found_.end()   ? copy.held > found->second.edition
                          : known != known_.end() ? copy.held > known->second
-                                                 : known_.empty() || moved_;
+                                                 : none_on_servers_ || moved_;
       if (!copy.held || !newer) continue;
       const auto [best, first] = wanted_->try_emplace(job, Wanted{server, *copy.held});
       if (!first && *copy.held > best->second.edition) best->second = {server, *copy.held};
@@ -54,6 +54,11 @@ const std::map<JobId, RegistryCopies::Wanted>& RegistryCopies::wanted() {
 
 std::optional<std::pair<std::uint16_t, WantRecord>> RegistryCopies::question(std::uint64_t now_ms) {
   if (!searching_ || (asked_ && now_ms < asked_->repeat_ms)) return std::nullopt;
+  if (asked_ && ++asked_->repeats >= kRepeats) {  // it does not come: another server may have one
+    copies_[asked_->server].erase(asked_->job);
+    wanted_.reset();
+    asked_.reset();
+  }
   if (!asked_) {
     if (wanted().empty()) return std::nullopt;
     const auto& [job, best] = *wanted().begin();

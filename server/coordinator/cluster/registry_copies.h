@@ -20,12 +20,16 @@ class RegistryCopies {
  public:
   static constexpr std::uint64_t kRepeatMs = 10'000;  // until it is answered, a question or a copy is sent again
   static constexpr int kTries = 3;                    // at a copy that its server cannot read
+  static constexpr int kRepeats = 6;                  // of a question that is not answered
 
   // others: there are servers but the coordinator's own. moved: another server had the coordinator last, so that this
   // registry may lack jobs.
   RegistryCopies(bool others, bool moved) : searching_(others), moved_(moved) {}
-  // The registry has this record, of a job on servers. Before any server is met.
-  void knows(const JobFacts& record) { known_[record.job] = record.edition; }
+  // The registry has this record, of a job on servers or of an all-reduce job. Before any server is met.
+  void knows(const JobFacts& record, bool on_servers) {
+    known_[record.job] = record.edition;
+    none_on_servers_ = none_on_servers_ && !on_servers;
+  }
 
   // ---- The copies of each server ----
   void meet(std::uint16_t server, const std::vector<HeldRecord>& has);
@@ -61,13 +65,14 @@ class RegistryCopies {
   std::map<std::uint16_t, std::map<JobId, Copy>> copies_;  // by server
   std::map<JobId, std::uint64_t> known_;                   // editions in the registry when it was read
   bool searching_;
+  bool none_on_servers_ = true;
   const bool moved_;
   std::optional<std::map<JobId, Wanted>> wanted_;  // none: to be made again
   struct Asked {
     std::uint16_t server;
     JobId job;
     std::uint64_t repeat_ms = 0;
-    int tries = 0;
+    int tries = 0, repeats = 0;
   };
   std::optional<Asked> asked_;
   std::map<JobId, JobRecord> found_;

@@ -284,7 +284,10 @@ void CoordinatedJob::keep_copied(std::uint64_t now_ms) {
   const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
   ledger_.copies.order(config().snapshot, newest, true, now_ms);
   ledger_.copies.restore(newest, now_ms);
-  if (!record().provisional || !ledger_.copies.settled(config().snapshot, newest)) return;
+  // As long as servers are away nobody knows whether each part is anywhere.
+  const bool all_known = !ledger_.context.copies.searching() && ledger_.context.peers.all_servers();
+  const bool there = all_known && ledger_.copies.count(newest) > 0;
+  if (!record().provisional || !there || !ledger_.copies.settled(config().snapshot, newest)) return;
   ledger_.commit(record().committed, record().finished, now_ms);
 }
 

@@ -91,7 +91,8 @@ StoppingView::Over StoppingView::recorded(std::uint64_t now_ms) {
     return BetweenViews{};
   }
   if (!over) return std::nullopt;
-  ledger_.not_saved = "server 0 cannot record the snapshot, and tries again while it runs";
+  ledger_.not_saved =
+      ledger_.context.peers.home_in_words() + " cannot record the snapshot, and tries again while it runs";
   failed_ = true;
   return end_unsaved();
 }

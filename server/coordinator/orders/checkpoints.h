@@ -54,11 +54,13 @@ class CheckpointJobs {
 class Checkpoints {
  public:
   static constexpr std::size_t kMaxUnderWay = 8;
+  static constexpr std::uint64_t kOrdersOfTerm = 100'000;
   static constexpr std::size_t kMaxScheduled = 4;  // are begun by schedules: people's orders have room
   static constexpr std::size_t kKept = 32;         // that are over and can still be asked for
 
-  Checkpoints(Peers& peers, CoordinatorOutput& output, CheckpointJobs& jobs)
-      : peers_(peers), output_(output), jobs_(jobs) {}
+  // term: of the coordinator, whose numbers of orders are not those of another one.
+  Checkpoints(Peers& peers, CoordinatorOutput& output, CheckpointJobs& jobs, Term term)
+      : peers_(peers), output_(output), jobs_(jobs), last_id_(term.value * kOrdersOfTerm) {}
 
   // Their ids, to ask status() with, or why not. A save waits for its job's next snapshot until write() names it.
   Result<std::uint64_t> save(const SaveOrder& order, std::uint64_t now_ms);
@@ -117,7 +119,7 @@ class Checkpoints {
   CheckpointJobs& jobs_;
   std::map<std::uint64_t, Checkpoint> checkpoints_;  // by id
   std::map<std::uint16_t, std::uint64_t> moved_;     // bytes, by server
-  std::uint64_t last_id_ = 0;
+  std::uint64_t last_id_;
 };
 
 }  // namespace tributary

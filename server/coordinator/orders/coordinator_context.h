@@ -33,7 +33,7 @@ struct CoordinatorContext {
         output(out),
         peers(given.servers, given.peer_timeout_ms, given.home),
         copies(given.servers > 1, given.moved),
-        checkpoints(peers, out, jobs),
+        checkpoints(peers, out, jobs, given.term),
         parts(out, peers, [&jobs](JobId job, std::uint64_t now_ms) { jobs.part_is_there(job, now_ms); }) {}
   CoordinatorContext(const CoordinatorContext&) = delete;
   CoordinatorContext& operator=(const CoordinatorContext&) = delete;

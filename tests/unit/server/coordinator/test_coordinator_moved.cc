@@ -78,15 +78,46 @@ TEST_CASE("a coordinator that has moved takes newer copies, and jobs that its ow
   CHECK((*cluster.adopted)[1].job == JobId(40));
 }
 
-TEST_CASE("a coordinator that has moved and finds no job begins as in a new cluster") {
+TEST_CASE("a coordinator that has moved and finds no job has an empty registry of its own") {
   Moved cluster(options_of(2), {});
   cluster.worker(0);
   cluster.join(0, {});
   cluster.server_with(0, {});
-  CHECK(cluster.to<OpenJob>(server_peer(0)).empty());
-  cluster.server_with(1, {});
   CHECK_FALSE(cluster.adopted);
-  CHECK(cluster.to<OpenJob>(server_peer(0)).size() == 1);
+  cluster.server_with(1, {});
+  REQUIRE(cluster.adopted);
+  CHECK(cluster.adopted->empty());
+  CHECK(cluster.to<OpenJob>(server_peer(0)).empty());  // before that is saved
+}
+
+TEST_CASE("of two records of one name the later one counts also after a move, whatever their ids") {
+  JobRecord old = known(2, 9, 50, 90), later = known(2, 5, 10, 30);
+  later.view = ViewId(old.view.value + 4);
+  Moved cluster(options_of(2), {later});
+  cluster.clock_ms = 1'800'000'000'000;
+  cluster.server_with(0, {{JobId(90), 9}});
+  cluster.server_with(1, {});
+  cluster.say(server_peer(0), copy_of(old));
+  REQUIRE(cluster.adopted);
+  REQUIRE(cluster.adopted->size() == 2);
+  CHECK((*cluster.adopted)[0].job == JobId(90));
+  CHECK((*cluster.adopted)[1].view > (*cluster.adopted)[0].view);
+}
+
+TEST_CASE("a snapshot that a view began with before it had copies does not count while servers are away") {
+  JobRecord record = known(2, 5, 10);
+  record.provisional = true;
+  Moved cluster(options_of(2, false), {record});
+  for (int s = 0; s < 30; ++s) cluster.tick(cluster.now += 1000);
+  CHECK(cluster.registry.empty());  // nothing was saved
+  cluster.server_with(0, {{JobId(30), 5}});
+  cluster.server_with(1, {});
+  for (int s = 0; s < 30; ++s) {
+    cluster.beat_server(0);
+    cluster.beat_server(1);
+    cluster.tick(cluster.now += 1000);
+  }
+  CHECK(cluster.registry.empty());  // nobody has its parts
 }
 
 TEST_CASE("records are copied to all servers but the coordinator's own, which the hello's reply names by its term") {

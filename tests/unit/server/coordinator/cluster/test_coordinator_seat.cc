@@ -22,8 +22,8 @@ Term take(CoordinatorSeat& seat, std::uint64_t now_ms) {
 
 // Each hears of the other.
 void exchange(CoordinatorSeat& a, CoordinatorSeat& b, std::uint64_t now_ms) {
-  if (const auto answer = b.on(a.report(now_ms), now_ms)) a.on(*answer, now_ms);
-  if (const auto answer = a.on(b.report(now_ms), now_ms)) b.on(*answer, now_ms);
+  b.on(a.report(now_ms), now_ms);
+  a.on(b.report(now_ms), now_ms);
 }
 
 }  // namespace
@@ -116,6 +116,18 @@ TEST_CASE("a server that has obeyed a later one ends a coordinator, which takes 
   CHECK(take(first, kTimeout) > Term(177));
 }
 
+TEST_CASE("a registry is a server's own if nobody else can have had the coordinator since it was written") {
+  const auto moved = [](std::uint64_t promised, std::uint64_t owned, std::uint64_t known, std::uint16_t place) {
+    return CoordinatorSeat::moved({Term(promised), Term(owned)}, Term(known), ShardIndex(place));
+  };
+  CHECK_FALSE(moved(0, 0, 0, 0));  // the only one until now
+  CHECK(moved(0, 0, 0, 1));        // it has copies at most
+  CHECK_FALSE(moved(16, 16, 16, 0));
+  CHECK(moved(33, 16, 33, 0));  // it has followed another one
+  CHECK(moved(16, 16, 33, 0));  // it was away meanwhile
+  CHECK(moved(33, 0, 33, 1));   // its records were not adopted
+}
+
 TEST_CASE("a disk that does not take the term is tried again, after a while") {
   CoordinatorSeat first = seat(0);
   REQUIRE(first.stand(kTimeout));
@@ -127,13 +139,44 @@ TEST_CASE("a disk that does not take the term is tried again, after a while") {
 
 TEST_CASE("a report says nothing of itself, and nonsense is not believed") {
   CoordinatorSeat first = seat(0);
-  CHECK_FALSE(first.on({ShardIndex(0), Term(99), ShardIndex(0), 0, {}}, 10));
+  first.on({ShardIndex(0), Term(99), ShardIndex(0), 0, {}}, 10);
   CHECK(first.term() == Term());
-  CHECK_FALSE(first.on({ShardIndex(1), Term(17), ShardIndex(9), 0, {}}, 10));
+  first.on({ShardIndex(5), Term(99), ShardIndex(5), 0, {}}, 10);  // not in the list
+  CHECK(first.term() == Term());
+  first.on({ShardIndex(1), Term(~0ull), ShardIndex(1), 0, {}}, 10);
+  first.learn(Term(~0ull - 16));
+  CHECK(first.term() == Term());
+  first.on({ShardIndex(1), Term(17), ShardIndex(9), 0, {}}, 10);
+  CHECK(first.term() == Term(17));
   CHECK(first.report(10).holder == kNoShard);
   // After a restart the others remember this server's process of before.
-  CHECK_FALSE(first.on({ShardIndex(1), Term(32), ShardIndex(0), 5, {}}, 10));
+  first.on({ShardIndex(1), Term(32), ShardIndex(0), 5, {}}, 10);
   CHECK(*first.stand(10) == Term(48));
+}
+
+TEST_CASE("a term that was written and not taken is known all the same, so that the next one is beyond it") {
+  CoordinatorSeat third = seat(2, 3);
+  const auto term = third.stand(kTimeout);
+  REQUIRE(term == Term(2));
+  third.learn(Term(1));
+  CHECK_FALSE(third.took(*term));
+  CHECK(third.term() == Term(2));
+  CHECK(*third.stand(kTimeout) == Term(18));
+}
+
+TEST_CASE("a holder that cannot work leaves the coordinator to another one") {
+  CoordinatorSeat first = seat(0), second = seat(1);
+  exchange(first, second, 0);
+  take(first, 0);
+  exchange(first, second, 0);
+  first.give_up(100);
+  CHECK_FALSE(first.holds());
+  std::uint64_t now = 100;
+  for (; !second.stand(now); now += 100) {
+    exchange(first, second, now);
+    CHECK_FALSE(first.stand(now));
+    REQUIRE(now < 10 * kTimeout);
+  }
 }
 
 }  // namespace tributary::coordinator_seat_test
