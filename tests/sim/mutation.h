@@ -19,7 +19,6 @@ enum class Mutation {
   kFarSnapshot,       // snapshots are named by rounds alone, whoever else needs one
   kWritesAtAck,       // a worker writes over what a server was told, and has still to add
   kNoCopies,          // a server keeps no copies of the coordinator's records
-  kNoPromise,         // a server obeys any coordinator, also one that another has replaced
   // Inside the product's own code (tests/sim/plant.py):
   kUnsharedPrevious,   // encoded parameters of the round before are told without a share in their buffer
   kEmptiedPool,        // a job's pool is given back while workers may still read what they were told of it

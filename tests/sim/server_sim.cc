@@ -77,9 +77,7 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk, bool 
   }
   jobs_.start(std::move(commands), {&snapshots_, &orders_, &records_, &fetches_});
   if (index < world.scenario.coordinators && !moved) serve_coordinator();
-  const bool promises = world.mutation != Mutation::kNoPromise;
-  link_ = std::make_unique<ControlLinkSim>(world.wires, *this, world.scenario.coordinators,
-                                           promises ? std::optional(store_.terms()->promised) : std::nullopt,
+  link_ = std::make_unique<ControlLinkSim>(world.wires, *this, world.scenario.coordinators, store_.terms()->promised,
                                            ClusterWorld::kPeerTimeoutMs, [this](Packet& packet) { receive(packet); });
   control_tick_ = [this] {
     for (const auto& lane : lanes_) lane->turn();
