@@ -27,7 +27,7 @@ class LaneCounter {
 enum class CountKind : std::uint8_t {
   kTotal,  // only grows; parts add up
   kNow,    // parts add up
-  kMost,   // the highest of the parts
+  kMost,   // the highest of the parts that are open: that of a closed job is forgotten
   kLeast,  // the lowest of those that know it (0: not known)
 };
 
