@@ -308,7 +308,7 @@ TEST_CASE("a peer that says what only newer programs know is told so, on every s
   const auto cluster = start(options_in(dir / "run"));
   const auto attach = of_unknown_kind(encode_attach(InitialValues{}), encode_attach(DetachReply{}));
   for (const Error& error :
-       refusals(*cluster, of_unknown_kind(encode_control(HelloReply{}), encode_control(HeartbeatReply{})),
+       refusals(*cluster, of_unknown_kind(encode_control(HeartbeatReply{}), encode_control(DrainRequest{})),
                 of_unknown_kind(encode_data_as_version(Init{}, kProtocolVersion),
                                 encode_data_as_version(Pull{}, kProtocolVersion)),
                 attach)) {
