@@ -121,6 +121,7 @@ class CoordinatorCore : private CheckpointJobs {
   void search(std::uint64_t now_ms);
   void end_search(std::uint64_t now_ms);
   JobRecord renewed(JobRecord record) const;
+  bool is_whole(const JobRecord& record) const;
   std::optional<Round> newest_committed(const JobRecord& record) const;
   void spread_copies(std::uint64_t now_ms);
   void tick_copies(std::uint64_t now_ms);

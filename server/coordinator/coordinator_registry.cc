@@ -64,6 +64,13 @@ std::optional<Round> CoordinatorCore::newest_committed(const JobRecord& record) 
   return shards.empty() ? peers.newest_stored(record.job) : newest_of_all();
 }
 
+// Is each server's part of the record's snapshot there, or a copy of it?
+bool CoordinatorCore::is_whole(const JobRecord& record) const {
+  return std::ranges::all_of(record.owners, [&](const ChunkOwner& owner) {
+    return context_.peers.snapshots_or_copies(owner.shard.value, record.job).contains(record.committed);
+  });
+}
+
 // Looks for records that are newer than the registry's, when all servers have said which copies they have.
 void CoordinatorCore::search(std::uint64_t now_ms) {
   RegistryCopies& copies = context_.copies;
@@ -115,7 +122,7 @@ JobRecord CoordinatorCore::renewed(JobRecord record) const {
   const auto newest = newest_committed(record);
   const auto config = job_from_json(record.job_json);
   const bool rewinds = config && config->membership.on_state_lost == OnStateLost::kRewind;
-  if (newest && !rewinds && (!has_progress(record) || !context_.peers.stores(record.job, record.committed))) {
+  if (newest && !rewinds && (!has_progress(record) || !is_whole(record))) {
     record.rank_states.clear();  // of another round
     record.initialised = true;
     record.committed = *newest;

@@ -15,7 +15,10 @@ each is started again at once. Then the job is stopped cleanly, and a calm run o
 With --lose-disks some strikes kill one server and delete its store, once another server has a copy of all that is on it (docs/copies.md).
 The job's own length does not matter. The seed decides who is killed and when; what they were doing at that moment it cannot decide.
 
---json: {kills, lost_disks, strikes [{at_round, killed[], lost_disk, restarted_s, recovered_s, recomputed}], recovered_s {median, max}, rounds, digest, calm_digest, same}
+With --lose-coordinators two servers may have the coordinator (docs/failover.md), some strikes kill the one that has it and delete its store,
+and the server comes back when the other one has taken its place.
+
+--json: {kills, lost_disks, lost_coordinators, strikes [{at_round, killed[], lost_disk, lost_coordinator, restarted_s, recovered_s, recomputed}], recovered_s {median, max}, rounds, digest, calm_digest, same}
   at_round: the newest complete round at the kill
   restarted_s: from the kill until all processes were ready again
   recovered_s: from then until a rank that had attached anew held a round completed since, and told it with its next gradient
@@ -67,6 +70,10 @@ void add_chaos(CliCommand app, int& exit_status) {
       ->check(positive())
       ->capture_default_str();
   command->add_option("--lose-disks", o.lose_disks, "strikes, among those, that delete a server's store")
+      ->capture_default_str();
+  command
+      ->add_option("--lose-coordinators", o.lose_coordinators,
+                   "strikes, among those, that lose the server with the coordinator for good, with its store")
       ->capture_default_str();
   command->add_option("--servers", o.cluster.servers, "server daemons")->capture_default_str();
   command->add_option("--nodes", o.cluster.nodes, "worker daemons")->capture_default_str();

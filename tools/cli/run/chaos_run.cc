@@ -29,6 +29,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kRunPoll{1};
 constexpr std::chrono::seconds kPatience{90};  // without any report of a rank, or a recovery
 constexpr std::uint64_t kRoundsBefore = 5;     // complete before the first kill
+constexpr std::uint32_t kLostAfterMs = 2000;   // where the coordinator is to move
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -52,7 +53,7 @@ class Watched {
     overrides.push_back("train.eval_every_epochs=1000000");
     overrides.push_back("train.max_rounds=" + std::to_string(max_rounds));
     // All servers are on this machine.
-    if (options.lose_disks != 0) overrides.push_back("snapshot.copies=2");
+    if (options.lose_disks + options.lose_coordinators != 0) overrides.push_back("snapshot.copies=2");
     if (auto ok = (*cluster)->start_trainers(
             {.command = (*cluster)->train_command(std::filesystem::absolute(options.job_file).string(), overrides,
                                                   {"--json", "--quiet"}),
@@ -151,7 +152,8 @@ class Chaos {
       watched.look();
       std::this_thread::sleep_for(kRunPoll);
     }
-    const bool loses_disk = disk_is_due(killed);
+    const bool loses_coordinator = is_due(killed, lost_coordinators_, options_.lose_coordinators);
+    const bool loses_disk = loses_coordinator || is_due(killed, lost_disks_, options_.lose_disks);
     if (loses_disk) {
       // A disk is lost while another server has a copy of all that is on it.
       if (auto ok = watched.wait_for([&] { return copies(watched.cluster()) >= 2; }, "no snapshot was on two servers",
@@ -159,7 +161,9 @@ class Chaos {
           !ok)
         return ok;
     }
-    const std::vector<Daemon*> victims = loses_disk ? choose_server(watched.cluster()) : choose(watched.cluster());
+    const std::vector<Daemon*> victims = loses_coordinator ? std::vector{&watched.cluster().coordinator_daemon()}
+                                         : loses_disk      ? choose_server(watched.cluster())
+                                                           : choose(watched.cluster());
     watched.look();
     watch.strike();
     const auto dead = Clock::now();
@@ -170,9 +174,17 @@ class Chaos {
       names.push_back(victim->name);
     }
     if (loses_disk) {
-      lost_disks_ += 1;
+      ++(loses_coordinator ? lost_coordinators_ : lost_disks_);
       std::filesystem::remove_all(
           watched.cluster().store_dir(static_cast<std::size_t>(victims.front() - watched.cluster().servers().data())));
+    }
+    // Its machine is lost: another one has its index when the coordinator has moved.
+    if (loses_coordinator) {
+      const auto moved = [&] {
+        return &watched.cluster().coordinator_daemon() != victims.front() && !cluster_jobs(watched.cluster()).empty();
+      };
+      if (auto ok = watched.wait_for(moved, "no other server took the coordinator", options_.interrupted); !ok)
+        return ok;
     }
     // The coordinator first: the others are ready when it knows them.
     std::vector<Daemon*> order = victims;
@@ -192,22 +204,25 @@ class Chaos {
     const std::uint64_t at_round = watch.complete_before(), again = watch.recomputed();
     options_.tell(
         printed("%u of %u: killed %s%s after round %llu; ready again after %.2f s, a round completed %.2f s later%s",
-                killed, options_.kills, names.dump().c_str(), loses_disk ? " and deleted its store" : "",
+                killed, options_.kills, names.dump().c_str(),
+                loses_coordinator ? ", the coordinator, for good, with its store"
+                : loses_disk      ? " and deleted its store"
+                                  : "",
                 static_cast<unsigned long long>(at_round), restarted, recovered,
                 again == 0 ? "" : printed(", %llu again", static_cast<unsigned long long>(again)).c_str()));
     strikes_.push_back({{"at_round", at_round},
                         {"killed", std::move(names)},
                         {"lost_disk", loses_disk},
+                        {"lost_coordinator", loses_coordinator},
                         {"restarted_s", restarted},
                         {"recovered_s", recovered},
                         {"recomputed", again}});
     return {};
   }
 
-  // Strikes that lose a disk are spread among all.
-  bool disk_is_due(std::uint32_t killed) const {
-    return lost_disks_ < options_.lose_disks &&
-           std::uint64_t{killed} * options_.lose_disks >= std::uint64_t{lost_disks_} * options_.kills;
+  // Strikes that lose a disk, or a machine, are spread among all.
+  bool is_due(std::uint32_t killed, std::uint32_t lost, std::uint32_t wanted) const {
+    return lost < wanted && std::uint64_t{killed} * wanted >= std::uint64_t{lost} * options_.kills;
   }
 
   std::vector<Daemon*> choose_server(LocalCluster& cluster) {
@@ -268,6 +283,7 @@ class Chaos {
             {"seed", options_.seed},
             {"kills", killed},
             {"lost_disks", lost_disks_},
+            {"lost_coordinators", lost_coordinators_},
             {"strikes", strikes_},
             {"recovered_s", recovered},
             {"rounds", summary.at("rounds")},
@@ -279,7 +295,7 @@ class Chaos {
   const ChaosOptions& options_;
   std::mt19937_64 random_;
   Json strikes_ = Json::array();
-  std::uint32_t lost_disks_ = 0;
+  std::uint32_t lost_disks_ = 0, lost_coordinators_ = 0;
 };
 
 }  // namespace
@@ -292,15 +308,21 @@ Result<Json> run_chaos(const ChaosOptions& options) {
         ErrorCode::kInvalidArgument,
         "job '" + job->name + "' has a deadline, so that no two runs end in the same bits; set sync.deadline_ms=0");
   }
-  if (options.lose_disks != 0 && options.cluster.servers < 2) {
-    return fail(ErrorCode::kInvalidArgument, "--lose-disks needs two servers or more: the other one has the copies");
+  if (options.lose_disks + options.lose_coordinators != 0 && options.cluster.servers < 2) {
+    return fail(ErrorCode::kInvalidArgument,
+                "--lose-disks and --lose-coordinators need two servers or more: the other one has the copies");
   }
   if (job->mode != Mode::kSync) {
     return fail(ErrorCode::kInvalidArgument,
                 "job '" + job->name + "' has mode \"" + word(job->mode) +
                     "\"; only mode \"sync\" must end in the bits of a calm run (set job.mode=sync)");
   }
-  return Chaos(options).run();
+  ChaosOptions all = options;
+  if (all.lose_coordinators != 0) {
+    all.cluster.coordinators = 2;
+    all.cluster.peer_timeout_ms = kLostAfterMs;
+  }
+  return Chaos(all).run();
 }
 
 }  // namespace tributary::cli

@@ -120,6 +120,17 @@ TEST_CASE("a snapshot that a view began with before it had copies does not count
   CHECK(cluster.registry.empty());  // nobody has its parts
 }
 
+TEST_CASE("a record whose snapshot is not whole any more gets the newest one that is") {
+  Moved cluster(options_of(2), {});
+  const StoredJob own{JobId(30), "mnist", 0, {Round(10), Round(20)}};
+  const StoredJob copy{JobId(30), "mnist", 0, {Round(20)}, ShardIndex(1)};
+  cluster.server_with(0, {{JobId(30), 5}}, {own, copy});  // server 1 has lost its store
+  cluster.server_with(1, {});
+  cluster.say(server_peer(0), copy_of(known(2, 5, 10)));
+  REQUIRE(cluster.adopted);
+  CHECK((*cluster.adopted)[0].committed == Round(20));
+}
+
 TEST_CASE("records are copied to all servers but the coordinator's own, which the hello's reply names by its term") {
   Moved cluster(options_of(3, false), {});
   cluster.everybody(1);
