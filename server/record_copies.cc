@@ -20,19 +20,15 @@ void RecordCopies::registry_is_here(bool here) {
 }
 
 void RecordCopies::list() {
-  const Result<std::vector<JobId>> jobs = store_ ? store_->recorded() : std::vector<JobId>();
-  if (!jobs) {
-    logger_->error("copies of job records cannot be listed: {}", jobs.error().message);
-    return;
-  }
-  for (const JobId job : *jobs) {
-    const auto record = store_->record(job);
+  if (!store_) return;
+  const Status listed = store_->each([&](const Result<JobRecord>& record) {
     if (record) {
-      held_[job] = record->edition;
+      held_[record->job] = record->edition;
     } else {
       logger_->error("a copy of a job's record is of no use: {}", record.error().message);
     }
-  }
+  });
+  if (!listed) logger_->error("copies of job records cannot be listed: {}", listed.error().message);
 }
 
 std::vector<HeldRecord> RecordCopies::held() const {

@@ -105,7 +105,7 @@ Status Server::start_parts() {
   if (!config_.admin.empty()) {
     ServerParts parts;
     parts.config = &config_;
-    parts.started_ms = steady_ms();
+    parts.started_ms = started_ms_;
     parts.lanes.assign(lane_pointers.begin(), lane_pointers.end());
     parts.control = control_.get();
     parts.coordinator = coordinator_.get();
@@ -138,8 +138,7 @@ Status Server::start_parts() {
     admin_ = std::move(*admin);
     // Others cannot reach an address of this machine alone, and "everywhere" is none.
     const std::string at = admin_->address();
-    const bool everywhere = host_port(at).host == "0.0.0.0" || host_port(at).host == "*";
-    if (coordinator_ && !stays_on_machine(at) && !everywhere) coordinator_->tell_admin(at);
+    if (coordinator_ && !stays_on_machine(at) && !is_everywhere(host_port(at).host)) coordinator_->tell_admin(at);
   }
   return {};
 }

@@ -61,7 +61,7 @@ void CoordinatorLink::connect() {
   refusals_.emplace(context_, socket_);
   socket_.connect(address());
   choice_.begin(steady_ms());
-  again_ms_ = hello_ms_ = 0;
+  hello_ms_ = 0;
 }
 
 void CoordinatorLink::move() {
@@ -190,19 +190,10 @@ void CoordinatorLink::flush() {
   noise_.warn("too much waits for the coordinator at " + address() + "; it will not hear " + lost, steady_ms());
 }
 
-// Logs a refusal when it changes. The library gives up after a refusal; connecting again admits a daemon that is
-// authorized later.
+// Logs a refusal when it changes.
 void CoordinatorLink::check_refusals() {
-  const std::optional<std::string> why = refusals_->failed(options_.own != nullptr);
-  const std::uint64_t now = steady_ms();
-  if (why) again_ms_ = now + kHelloMs;
-  if (refusals_->succeeded()) {
-    refusal_.clear();
-    again_ms_ = 0;
-  } else if (again_ms_ != 0 && now >= again_ms_) {
-    again_ms_ = 0;
-    refusals_->connect_again(address());
-  }
+  const std::optional<std::string> why = refusals_->keep_up(address(), options_.own != nullptr, steady_ms());
+  if (refusals_->succeeded()) refusal_.clear();
   if (!why || *why == refusal_) return;
   refusal_ = *why;
   logger_->error("the coordinator at {} refuses this daemon: {}", address(), *why);

@@ -137,8 +137,7 @@ class CoordinatorLink {
   zmq::socket_t socket_;
   std::optional<RefusalWatch> refusals_;  // ends before the context
   CoordinatorChoice choice_;
-  std::string refusal_;         // logged last
-  std::uint64_t again_ms_ = 0;  // connect again then; 0: there is no need
+  std::string refusal_;  // logged last
   std::uint64_t hello_ms_ = 0, beat_ms_ = 0;
   WakingClock waking_{kLongestStepMs};  // by which the coordinator is silent or not
   std::uint64_t heard_waking_ms_ = 0;

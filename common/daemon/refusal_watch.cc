@@ -1,7 +1,5 @@
 #include "common/daemon/refusal_watch.h"
 
-#include <cstdint>
-
 namespace tributary {
 namespace {
 
@@ -33,6 +31,17 @@ std::optional<std::string> RefusalWatch::failed(bool with_keys) {
     } else {
       why = "it wants keys, and this daemon has none: set [security] keys (`tributary keys new` makes them)";
     }
+  }
+  return why;
+}
+
+std::optional<std::string> RefusalWatch::keep_up(const std::string& endpoint, bool with_keys, std::uint64_t now_ms) {
+  std::optional<std::string> why = failed(with_keys);
+  if (why) again_ms_ = now_ms + kAgainMs;
+  if (succeeded_) again_ms_ = 0;
+  if (again_ms_ != 0 && now_ms >= again_ms_) {
+    again_ms_ = 0;
+    connect_again(endpoint);
   }
   return why;
 }

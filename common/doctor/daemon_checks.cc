@@ -33,22 +33,12 @@ namespace fs = std::filesystem;
 
 constexpr std::uint32_t kGoodPeerTimeoutMs = 5000;  // what a machine that is busy or is moved may take
 constexpr std::uint64_t kLeastDisk = 1ull << 30, kGoodDisk = 16ull << 30;
-constexpr std::string_view kEverywhere[] = {"0.0.0.0", "*", "::"};
-
-bool is_everywhere(std::string_view host) {
-  return std::ranges::find(kEverywhere, host) != std::end(kEverywhere);
-}
 
 // Whether a socket could be bound there now: 0, or errno.
 int bind_error(const std::string& endpoint) {
   const HostPort at = host_port(endpoint);
   const Result<in_addr> host = is_everywhere(at.host) ? in_addr{INADDR_ANY} : ipv4_of(std::string(at.host));
-  if (!host) return EADDRNOTAVAIL;
-  const sockaddr_in whole = socket_address(*host, at.port);
-  const FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const int on = 1;
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&whole), sizeof whole) == 0 ? 0 : errno;
+  return host ? tributary::bind_error(*host, at.port) : EADDRNOTAVAIL;
 }
 
 class Doctor {

@@ -24,14 +24,20 @@ Result<in_addr> ipv4_of(const std::string& host) {
   return reinterpret_cast<const sockaddr_in*>(found->ai_addr)->sin_addr;
 }
 
+int bind_error(in_addr host, std::string_view port) {
+  const sockaddr_in whole = socket_address(host, port);
+  const FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&whole), sizeof whole) == 0 ? 0 : errno;
+}
+
 bool is_elsewhere(std::string_view endpoint) {
   in_addr address{};
   if (ipc_path(endpoint) || ::inet_pton(AF_INET, std::string(host_port(endpoint).host).c_str(), &address) != 1) {
     return false;
   }
-  const sockaddr_in any_port = socket_address(address, "");
-  const FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any_port), sizeof any_port) != 0 && errno == EADDRNOTAVAIL;
+  return bind_error(address, "") == EADDRNOTAVAIL;
 }
 
 sockaddr_in socket_address(in_addr host, std::string_view port) {

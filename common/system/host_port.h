@@ -38,6 +38,12 @@ constexpr std::optional<std::string_view> ipc_path(std::string_view address) {
 // Resolves a name, or an address in digits. A resolver that does not answer takes many seconds. kNotFound: with the
 // reason why there is none.
 Result<in_addr> ipv4_of(const std::string& host);
+// Returns whether that host stands for all interfaces.
+constexpr bool is_everywhere(std::string_view host) {
+  return host == "0.0.0.0" || host == "*" || host == "::";
+}
+// Whether a socket could be bound there now: 0, or errno. port: as below.
+int bind_error(in_addr host, std::string_view port);
 // Returns whether the address in digits of "tcp://ADDRESS:PORT" is another machine's.
 bool is_elsewhere(std::string_view endpoint);
 // port: in digits; "" and "*" are 0.

@@ -300,7 +300,7 @@ void Coordinator::take(Term term) {
   struct Taken {
     bool moved = false;
     std::vector<JobRecord> records;
-    std::vector<std::string> unreadable;
+    std::vector<std::string> flaws;
   };
   const auto taken = std::make_shared<Taken>();
   on_disk(
@@ -311,18 +311,14 @@ void Coordinator::take(Term term) {
         if (before->promised > term) return fail(ErrorCode::kStopped, "this server has obeyed a later one");
         if (Status promised = registry_->promise(term); !promised) return promised;
         if (Status owned = taken->moved ? Status() : registry_->own(term); !owned) return owned;
-        const Result<std::vector<JobId>> jobs = registry_->recorded();
-        if (!jobs) return tl::unexpected(jobs.error());
-        for (const JobId job : *jobs) {
-          Result<JobRecord> record = registry_->record(job);
+        return registry_->each([&](Result<JobRecord> record) {
           if (record) {
             taken->records.push_back(std::move(*record));
           } else {  // another server may have a copy
             taken->moved = true;
-            taken->unreadable.push_back(record.error().message);
+            taken->flaws.push_back(record.error().message);
           }
-        }
-        return {};
+        });
       },
       [this, term, taken](const Status& saved, std::uint64_t now) {
         if (!saved) {
@@ -332,7 +328,7 @@ void Coordinator::take(Term term) {
         if (!seat_->took(term)) return;
         options_.moved = taken->moved;
         options_.term = own_term_ = term;
-        for (const std::string& why : taken->unreadable) log("a record is left out: " + why, LogLevel::kWarning);
+        for (const std::string& flaw : taken->flaws) log("a record is left out: " + flaw, LogLevel::kWarning);
         begin(std::move(taken->records));
         log("this server has the coordinator now, in term " + std::to_string(term.value), LogLevel::kWarning);
         report_ms_ = 0;

@@ -9,7 +9,7 @@
 namespace tributary {
 CoordinatorCore::CoordinatorCore(const CoordinatorOptions& options, std::vector<JobRecord> registry,
                                  CoordinatorOutput& output)
-    : context_(options, output, *this), last_id_(options.job_id_seed), moved_(options.moved) {
+    : context_(options, output, *this), last_id_(options.job_id_seed) {
   for (JobRecord& record : registry) {
     Result<JobConfig> config = job_from_json(record.job_json);
     context_.copies.knows(record, !config || on_servers(*config));

@@ -148,7 +148,6 @@ class CoordinatorCore : private CheckpointJobs {
   JobId last_id_;  // given to a job. None comes twice: servers may have yet to drop what an earlier job had
   Diagnoses diagnoses_{context_};
   bool adopting_ = false;            // ordered
-  bool moved_;                       // CoordinatorOptions::moved, until the records are its own
   std::uint64_t copies_due_ms_ = 0;  // what servers lack is sent, and what could not be adopted is tried again
   std::map<std::string, CoordinatedJob> jobs_;  // by name
 };

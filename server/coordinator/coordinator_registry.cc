@@ -80,12 +80,12 @@ void CoordinatorCore::search(std::uint64_t now_ms) {
   }
   if (!copies.complete()) return;
   std::map<JobId, JobRecord> newest = copies.found();
-  if (moved_) {
+  if (context_.options.moved) {
     for (const auto& [name, job] : jobs_) {
       if (on_servers(job.config()) && job.record().job.value != 0) newest.try_emplace(job.record().job, job.record());
     }
   }
-  if (newest.empty() && !moved_) return end_search(now_ms);
+  if (newest.empty() && !context_.options.moved) return end_search(now_ms);
   std::vector<JobRecord> records;
   for (const auto& [id, record] : newest) records.push_back(renewed(record));
   // Two records of one name keep their order: the one with the later view counts.
@@ -94,9 +94,10 @@ void CoordinatorCore::search(std::uint64_t now_ms) {
     records[i].view = std::max(records[i].view, records[i - 1].view.next());
   }
   const std::string jobs = std::to_string(records.size()) + (records.size() == 1 ? " job" : " jobs");
-  context_.output.log(moved_ ? "the coordinator has moved here, with the newest records of " + jobs
-                             : "the registry in " + context_.peers.home_in_words() + "'s store lacks the records of " +
-                                   jobs + ", or has older ones; it gets the copies of other servers",
+  context_.output.log(context_.options.moved
+                          ? "the coordinator has moved here, with the newest records of " + jobs
+                          : "the registry in " + context_.peers.home_in_words() + "'s store lacks the records of " +
+                                jobs + ", or has older ones; it gets the copies of other servers",
                       LogLevel::kWarning);
   adopting_ = true;
   context_.output.adopt(std::move(records));

@@ -68,15 +68,8 @@ std::vector<SeatReport> SeatLinks::receive() {
 
 void SeatLinks::tick(std::uint64_t now_ms) {
   for (const auto& link : links_) {
-    const std::optional<std::string> why = link->refusals->failed(keys_);
-    if (why) link->again_ms = now_ms + kAgainMs;
-    if (link->refusals->succeeded()) {
-      link->refusal.clear();
-      link->again_ms = 0;
-    } else if (link->again_ms != 0 && now_ms >= link->again_ms) {
-      link->again_ms = 0;
-      link->refusals->connect_again(link->address);
-    }
+    const std::optional<std::string> why = link->refusals->keep_up(link->address, keys_, now_ms);
+    if (link->refusals->succeeded()) link->refusal.clear();
     if (!why || *why == link->refusal) continue;
     link->refusal = *why;
     logger_->error("server {}, which may have the coordinator, at {} refuses this one: {}", link->place.value,

@@ -20,9 +20,8 @@ namespace tributary {
 
 class SeatLinks {
  public:
-  static constexpr int kHighWater = 4;             // reports that wait; newer ones are dropped
-  static constexpr int kBatch = 64;                // of a server, a turn
-  static constexpr std::uint64_t kAgainMs = 1000;  // until a refused connection is tried again
+  static constexpr int kHighWater = 4;  // reports that wait; newer ones are dropped
+  static constexpr int kBatch = 64;     // of a server, a turn
 
   // addresses: of all servers that may have the coordinator, place's too. kConfig: one cannot be used.
   static Result<std::unique_ptr<SeatLinks>> open(zmq::context_t& context, const std::vector<std::string>& addresses,
@@ -44,7 +43,6 @@ class SeatLinks {
     zmq::socket_t socket;
     std::optional<RefusalWatch> refusals;  // ends before the socket
     std::string refusal;                   // logged last
-    std::uint64_t again_ms = 0;            // 0: there is no need
     bool misplaced = false;                // it calls itself another server, and that was logged
   };
   const bool keys_;

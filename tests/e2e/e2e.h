@@ -169,6 +169,9 @@ inline ClusterOptions options_in(const std::string& base_dir) {
 }
 
 // Two servers, two nodes with two ranks each.
+// Copies of a job's snapshots: by default there are none where all servers are on one machine.
+inline const std::vector<std::string> kTwoCopies = {"snapshot.copies=2"};
+
 inline ClusterOptions two_by_two(const TempDir& dir) {
   ClusterOptions options = options_in(dir / "run");
   options.servers = 2;

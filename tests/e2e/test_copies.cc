@@ -10,7 +10,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kRounds = 2000;
-const std::vector<std::string> kTwo = {"snapshot.copies=2"};  // all servers are on this machine
 
 ClusterOptions servers_in(const TempDir& dir, std::uint32_t servers) {
   ClusterOptions options = two_by_two(dir);
@@ -31,7 +30,7 @@ void outlives(const TempDir& dir, ClusterOptions options, const std::vector<int>
   const std::string job_file = write_job(dir, job_called("lost"));
   const std::string reference = standalone_digest(dir, job_file, 4);
   const auto cluster = start(options);
-  start_trainers(*cluster, job_file, kTwo);
+  start_trainers(*cluster, job_file, kTwoCopies);
   for (const int server : lost) {
     REQUIRE(eventually([&] { return copies(*cluster) == 2; }));
     Daemon& daemon = cluster->servers()[static_cast<std::size_t>(server)];
@@ -77,7 +76,7 @@ TEST_CASE("a stopped job whose server's disk was lost goes on from where it was;
   std::uint64_t stopped = 0;
   {
     const auto cluster = start(options);
-    start_trainers(*cluster, job_file, kTwo);
+    start_trainers(*cluster, job_file, kTwoCopies);
     wait_for(*cluster, "max_version", 100);
     CHECK(cluster->stop().empty());  // with the copies of its last snapshot
     stopped = results(*cluster)[0].at("rounds");
@@ -87,7 +86,7 @@ TEST_CASE("a stopped job whose server's disk was lost goes on from where it was;
   SUBCASE("one disk") {
     fs::remove_all(base + "/store-1");
     const auto cluster = start(options);
-    start_trainers(*cluster, job_file, kTwo);
+    start_trainers(*cluster, job_file, kTwoCopies);
     finish_training(*cluster);
     const auto all = results(*cluster);
     CHECK(all[0].at("resumed_from") == stopped);
@@ -97,7 +96,7 @@ TEST_CASE("a stopped job whose server's disk was lost goes on from where it was;
   SUBCASE("a server's, and that of the server that had the copy") {
     for (const char* store : {"/store-1", "/store-2"}) fs::remove_all(base + store);
     const auto cluster = start(options);
-    start_trainers(*cluster, job_file, kTwo);
+    start_trainers(*cluster, job_file, kTwoCopies);
     REQUIRE(cluster->wait_for_trainers(kPatience));
     const auto failure = cluster->failure();
     REQUIRE(failure);

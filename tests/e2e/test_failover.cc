@@ -11,7 +11,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kRounds = 2000;
-const std::vector<std::string> kTwo = {"snapshot.copies=2"};  // all servers are on this machine
 
 ClusterOptions moving_in(const TempDir& dir, std::uint16_t servers) {
   ClusterOptions options = two_by_two(dir);
@@ -20,12 +19,6 @@ ClusterOptions moving_in(const TempDir& dir, std::uint16_t servers) {
   options.heartbeat_ms = 200;
   options.peer_timeout_ms = 2000;
   return options;
-}
-
-bool has_coordinator(const Daemon& server) {
-  const auto status = http_get(server.admin, "/status", milliseconds(2000));
-  const auto json = nlohmann::json::parse(status ? *status : std::string(), nullptr, false);
-  return json.is_object() && json.contains("coordinator");
 }
 
 void lose_for_good(LocalCluster& cluster, std::size_t index) {
@@ -66,15 +59,15 @@ TEST_CASE(
       write_job(dir, {.name = "moves", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 50});
   const std::string reference = standalone_digest(dir, job_file, 4);
   const auto cluster = start(options);
-  CHECK(has_coordinator(cluster->servers()[0]));
-  CHECK_FALSE(has_coordinator(cluster->servers()[1]));
-  start_trainers(*cluster, job_file, kTwo);
+  CHECK(LocalCluster::has_coordinator(cluster->servers()[0]));
+  CHECK_FALSE(LocalCluster::has_coordinator(cluster->servers()[1]));
+  start_trainers(*cluster, job_file, kTwoCopies);
   std::size_t holder = 0;
   for (int moves = 0; moves < 2; ++moves) {
     REQUIRE(eventually([&] { return job_number(*cluster, "copies") == 2; }));
     lose_for_good(*cluster, holder);
     const std::size_t next = 1 - holder;
-    REQUIRE(eventually([&] { return has_coordinator(cluster->servers()[next]); }));
+    REQUIRE(eventually([&] { return LocalCluster::has_coordinator(cluster->servers()[next]); }));
     if (options.transport == Transport::kTcp && moves == 0) {
       move_away(*cluster, cluster->base_dir() + "/server-0.toml");
       comes_back(*cluster, holder);
@@ -82,7 +75,7 @@ TEST_CASE(
       break;  // one of two is left
     }
     comes_back(*cluster, holder);
-    CHECK_FALSE(has_coordinator(cluster->servers()[holder]));
+    CHECK_FALSE(LocalCluster::has_coordinator(cluster->servers()[holder]));
     holder = next;
   }
   REQUIRE(eventually([&] { return job_number(*cluster, "copies") == 2; }));
@@ -104,10 +97,10 @@ TEST_CASE("a stopped cluster goes on under the server that has the coordinator f
   std::uint64_t stopped = 0;
   {
     const auto cluster = start(options);
-    start_trainers(*cluster, job_file, kTwo);
+    start_trainers(*cluster, job_file, kTwoCopies);
     REQUIRE(eventually([&] { return job_number(*cluster, "copies") == 2; }));
     cluster->servers()[0].process.terminate(milliseconds(0));  // its store stays, and gets old
-    REQUIRE(eventually([&] { return has_coordinator(cluster->servers()[1]); }));
+    REQUIRE(eventually([&] { return LocalCluster::has_coordinator(cluster->servers()[1]); }));
     comes_back(*cluster, 0);
     const std::uint64_t before = job_number(*cluster, "committed");
     REQUIRE(eventually([&] { return job_number(*cluster, "committed") > before + 50; }));
@@ -116,8 +109,8 @@ TEST_CASE("a stopped cluster goes on under the server that has the coordinator f
   }
   options.fresh = false;
   const auto cluster = start(options);
-  CHECK(has_coordinator(cluster->servers()[0]));
-  start_trainers(*cluster, job_file, kTwo);
+  CHECK(LocalCluster::has_coordinator(cluster->servers()[0]));
+  start_trainers(*cluster, job_file, kTwoCopies);
   finish_training(*cluster);
   const auto all = results(*cluster);
   CHECK(all[0].at("resumed_from") == stopped);

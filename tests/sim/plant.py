@@ -190,7 +190,7 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         (
             "kSameEditions",
             "  const std::uint64_t clock_ms = context_.output.wall_ms();\n  record.edition",
-            "  if (BUG && moved_) return record;\n"
+            "  if (BUG && context_.options.moved) return record;\n"
             "  const std::uint64_t clock_ms = context_.output.wall_ms();\n  record.edition",
         ),
     ],

@@ -124,7 +124,7 @@ void ServerSim::check_drain() {
     drain_ms_ = now_ms();
     send(DrainRequest{incarnation_});
   }
-  const bool heard = joined_ && now_ms() < heard_ms_ + ClusterWorld::kPeerTimeoutMs;
+  const bool heard = joined_ && now_ms() < link_->heard_ms() + ClusterWorld::kPeerTimeoutMs;
   if (jobs_.empty() && !heard && now_ms() >= drain_ms_ + kDrainAloneMs) end_drain();
 }
 
@@ -134,7 +134,6 @@ void ServerSim::end_drain() {
 }
 
 void ServerSim::receive(Packet& packet) {
-  heard_ms_ = now_ms();
   const Term promised = link_->promised();
   if (!link_->hears(std::get<ControlMessage>(packet.message))) return forget("the coordinator is not there any more");
   if (const Term term = link_->promised(); term > promised) {

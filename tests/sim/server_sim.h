@@ -190,7 +190,7 @@ class ServerSim final : public Process, private ControlJobsOutput, private Coord
   ControlJobs jobs_;
   bool joined_ = false;
   std::uint64_t coordinator_incarnation_ = 0;
-  std::uint64_t hello_ms_ = 0, heartbeat_ms_ = 0, heard_ms_ = 0;
+  std::uint64_t hello_ms_ = 0, heartbeat_ms_ = 0;
   bool draining_ = false, drained_ = false, coordinator_drained_ = false;
   std::uint64_t drain_ms_ = 0;
   std::deque<ControlMessage> outbox_;

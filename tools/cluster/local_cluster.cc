@@ -390,14 +390,16 @@ Status LocalCluster::write_cluster_file() {
 
 Daemon& LocalCluster::coordinator_daemon() {
   if (servers_.empty()) return workers_.front();
-  for (Daemon& server : servers_) {
-    if (coordinators_.size() == 1) break;
-    if (!server.process || !server.process.running()) continue;
-    const auto status = http_get(server.admin, "/status", kStatusTimeout);
-    const auto json = nlohmann::json::parse(status ? *status : std::string(), nullptr, false);
-    if (json.is_object() && json.contains("coordinator")) return server;
-  }
-  return servers_.front();
+  if (coordinators_.size() == 1) return servers_.front();
+  const auto holder = std::ranges::find_if(
+      servers_, [](Daemon& server) { return server.process && server.process.running() && has_coordinator(server); });
+  return holder == servers_.end() ? servers_.front() : *holder;
+}
+
+bool LocalCluster::has_coordinator(const Daemon& server) {
+  const auto status = http_get(server.admin, "/status", kStatusTimeout);
+  const auto json = nlohmann::json::parse(status ? *status : std::string(), nullptr, false);
+  return json.is_object() && json.contains("coordinator");
 }
 
 std::optional<std::string> LocalCluster::failure() {

@@ -162,6 +162,7 @@ class LocalCluster {
   // The server that has the coordinator now, or worker 0 where there are no servers. Where several may have it, they are
   // asked; server 0 if nobody says so.
   Daemon& coordinator_daemon();
+  static bool has_coordinator(const Daemon& server);                 // it says so
   const std::string& base_dir() const { return options_.base_dir; }  // absolute
   std::string store_dir(std::size_t server) const { return base_dir() + "/store-" + std::to_string(server); }
   const std::string& socket_dir() const { return socket_dir_; }

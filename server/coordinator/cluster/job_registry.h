@@ -2,6 +2,7 @@
 // the registry; the others have copies of it (docs/recovery.md).
 #pragma once
 
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -34,15 +35,24 @@ class JobRegistry {
   virtual Status own(Term term) = 0;
 
   Status save(const JobRecord& record) { return save_all(std::span(&record, 1)); }
-  Result<std::vector<JobRecord>> records() const {
+  // Visits each record, or why it cannot be read, one at a time. Errors: the jobs cannot be listed.
+  Status each(const std::function<void(Result<JobRecord>)>& visit) const {
     const Result<std::vector<JobId>> jobs = recorded();
     if (!jobs) return tl::unexpected(jobs.error());
+    for (const JobId job : *jobs) visit(record(job));
+    return {};
+  }
+  Result<std::vector<JobRecord>> records() const {  // all of them, or the first flaw
     std::vector<JobRecord> records;
-    for (const JobId job : *jobs) {
-      Result<JobRecord> one = record(job);
-      if (!one) return tl::unexpected(one.error());
-      records.push_back(std::move(*one));
-    }
+    Status flaw;
+    const Status listed = each([&](Result<JobRecord> one) {
+      if (one) {
+        records.push_back(std::move(*one));
+      } else if (flaw) {
+        flaw = tl::unexpected(one.error());
+      }
+    });
+    if (!listed || !flaw) return tl::unexpected((listed ? flaw : listed).error());
     return records;
   }
 };

@@ -181,7 +181,9 @@ class Chaos {
     // Its machine is lost: another one has its index when the coordinator has moved.
     if (loses_coordinator) {
       const auto moved = [&] {
-        return &watched.cluster().coordinator_daemon() != victims.front() && !cluster_jobs(watched.cluster()).empty();
+        return std::ranges::any_of(watched.cluster().servers(), [&](const Daemon& server) {
+          return &server != victims.front() && LocalCluster::has_coordinator(server);
+        });
       };
       if (auto ok = watched.wait_for(moved, "no other server took the coordinator", options_.interrupted); !ok)
         return ok;

@@ -1,5 +1,6 @@
 // A coordinator in another server than before (docs/failover.md).
 #include "server/coordinator/cluster/job_record_seal.h"
+#include "tests/unit/server/coordinator/known_records.h"
 #include "tests/unit/server/coordinator/large_states.h"
 
 namespace tributary::coordinator_moved_test {
@@ -17,37 +18,12 @@ CoordinatorOptions options_of(std::uint16_t servers, bool moved = true) {
   return options;
 }
 
-// As a job's that has run on so many servers.
-JobRecord known(std::uint16_t servers, std::uint64_t edition, std::uint64_t committed, std::uint64_t job = 30,
-                const std::string& name = "mnist") {
-  Cluster cluster(servers);
-  cluster.everybody(1);
-  JoinOptions options;
-  options.job = name;
-  cluster.run(1, options);
-  JobRecord record = cluster.record(name);
-  record.job = JobId(job);
-  record.view = ViewId(3);
-  record.edition = edition;
-  record.committed = Round(committed);
-  record.initialised = committed != 0;
-  return record;
-}
-
-struct Moved : Cluster {
-  using Cluster::Cluster;
-  void server_with(std::uint16_t index, std::vector<HeldRecord> copies, std::vector<StoredJob> stored = {}) {
-    ServerHello hello = hello_of(index);
-    hello.copies = std::move(copies);
-    hello.stored = std::move(stored);
-    say(server_peer(index), hello);
-  }
-};
+using Moved = ClusterWithCopies;
 
 }  // namespace
 
 TEST_CASE("a coordinator that has moved adopts its records with later editions and views, though none is newer") {
-  Moved cluster(options_of(3), {known(3, 5, 10), known(3, 6, 20, 40, "other")});
+  Moved cluster(options_of(3), {known(5, 10, 30, "mnist", 3), known(6, 20, 40, "other", 3)});
   cluster.clock_ms = 1'800'000'000'000;
   cluster.server_with(0, {{JobId(30), 5}, {JobId(40), 6}});
   cluster.server_with(1, {});
@@ -63,15 +39,15 @@ TEST_CASE("a coordinator that has moved adopts its records with later editions a
 }
 
 TEST_CASE("a coordinator that has moved takes newer copies, and jobs that its own server has no record of") {
-  Moved cluster(options_of(3), {known(3, 5, 10)});
+  Moved cluster(options_of(3), {known(5, 10, 30, "mnist", 3)});
   cluster.server_with(0, {{JobId(30), 7}, {JobId(40), 2}});
   cluster.server_with(1, {});
   cluster.server_with(2, {{JobId(30), 6}});
   REQUIRE(cluster.only<WantRecord>(server_peer(0))->job == JobId(30));
   cluster.sent.clear();
-  cluster.say(server_peer(0), copy_of(known(3, 7, 12)));
+  cluster.say(server_peer(0), copy_of(known(7, 12, 30, "mnist", 3)));
   REQUIRE(cluster.only<WantRecord>(server_peer(0))->job == JobId(40));
-  cluster.say(server_peer(0), copy_of(known(3, 2, 8, 40, "other")));
+  cluster.say(server_peer(0), copy_of(known(2, 8, 40, "other", 3)));
   REQUIRE(cluster.adopted);
   REQUIRE(cluster.adopted->size() == 2);
   CHECK((*cluster.adopted)[0].committed == Round(12));
@@ -91,7 +67,7 @@ TEST_CASE("a coordinator that has moved and finds no job has an empty registry o
 }
 
 TEST_CASE("of two records of one name the later one counts also after a move, whatever their ids") {
-  JobRecord old = known(2, 9, 50, 90), later = known(2, 5, 10, 30);
+  JobRecord old = known(9, 50, 90), later = known(5, 10, 30);
   later.view = ViewId(old.view.value + 4);
   Moved cluster(options_of(2), {later});
   cluster.clock_ms = 1'800'000'000'000;
@@ -105,7 +81,7 @@ TEST_CASE("of two records of one name the later one counts also after a move, wh
 }
 
 TEST_CASE("a snapshot that a view began with before it had copies does not count while servers are away") {
-  JobRecord record = known(2, 5, 10);
+  JobRecord record = known(5, 10);
   record.provisional = true;
   Moved cluster(options_of(2, false), {record});
   for (int s = 0; s < 30; ++s) cluster.tick(cluster.now += 1000);
@@ -126,7 +102,7 @@ TEST_CASE("a record whose snapshot is not whole any more gets the newest one tha
   const StoredJob copy{JobId(30), "mnist", 0, {Round(20)}, ShardIndex(1)};
   cluster.server_with(0, {{JobId(30), 5}}, {own, copy});  // server 1 has lost its store
   cluster.server_with(1, {});
-  cluster.say(server_peer(0), copy_of(known(2, 5, 10)));
+  cluster.say(server_peer(0), copy_of(known(5, 10)));
   REQUIRE(cluster.adopted);
   CHECK((*cluster.adopted)[0].committed == Round(20));
 }
@@ -152,7 +128,7 @@ TEST_CASE("large parts that another coordinator had ordered stay until all recor
   cluster.server_with(1, {});
   CHECK(cluster.parts.complete().size() == 2);
   // The record comes, and with it another core.
-  JobRecord record = known(2, 7, 12);
+  JobRecord record = known(7, 12);
   record.rank_states[{0, 0}] = state.state;
   cluster.say(server_peer(0), copy_of(record));
   REQUIRE(cluster.adopted);

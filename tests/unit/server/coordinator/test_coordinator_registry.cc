@@ -1,6 +1,6 @@
 // Copies of the registry on servers, and a coordinator that has lost it (docs/recovery.md, "The registry").
 #include "server/coordinator/cluster/job_record_seal.h"
-#include "tests/unit/server/coordinator/coordinator_fixture.h"
+#include "tests/unit/server/coordinator/known_records.h"
 
 namespace tributary::coordinator_registry_test {
 namespace {
@@ -15,32 +15,9 @@ JobRecord record_in(const JobRecordCopy& copy) {
   return *record;
 }
 
-// As a job's that has run on two servers.
-JobRecord known(std::uint64_t edition, std::uint64_t committed, std::uint64_t job = 30,
-                const std::string& name = "mnist") {
-  Cluster cluster;
-  cluster.everybody(1);
-  JoinOptions options;
-  options.job = name;
-  cluster.run(1, options);
-  JobRecord record = cluster.record(name);
-  record.job = JobId(job);
-  record.view = ViewId(3);
-  record.edition = edition;
-  record.committed = Round(committed);
-  record.initialised = committed != 0;
-  return record;
-}
-
-struct Searching : Cluster {
+struct Searching : ClusterWithCopies {
   explicit Searching(std::uint16_t servers = 3, std::vector<JobRecord> begun = {})
-      : Cluster(servers, std::move(begun)) {}
-  void server_with(std::uint16_t index, std::vector<HeldRecord> copies, std::vector<StoredJob> stored = {}) {
-    ServerHello hello = hello_of(index);
-    hello.copies = std::move(copies);
-    hello.stored = std::move(stored);
-    say(server_peer(index), hello);
-  }
+      : ClusterWithCopies(servers, std::move(begun)) {}
   // The job that the only question is about, and whom it goes to.
   std::pair<std::uint16_t, std::uint64_t> asked() {
     std::vector<std::pair<std::uint16_t, std::uint64_t>> questions;
