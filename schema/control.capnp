@@ -59,6 +59,7 @@ struct ControlMessage {
     copyParts @49 :CopyParts;
     heldParts @50 :HeldParts;
     seatReport @51 :SeatReport;
+    dealChunks @52 :DealChunks;
   }
 }
 
@@ -523,12 +524,29 @@ struct LoadCheckpoint {  # coordinator -> server: the chunks that you own become
   parts @6 :Bool;  # and the large parts of what ranks keep
 }
 
+struct DealtPart {  # a part of a snapshot
+  shard @0 :UInt16;  # whose
+  from @1 :ServerEntry;  # the server that has it, or a copy
+}
+
+struct DealChunks {  # coordinator -> server: the chunks that you own now, out of a snapshot that other servers have parts of
+  operation @0 :UInt64;
+  job @1 :UInt64;  # that they become a snapshot of, in your store
+  name @2 :Text;  # the job's
+  before @3 :UInt64;  # the job that it was until now
+  round @4 :UInt64;
+  ownersBefore @5 :Records.Layout;  # without tensors
+  owners @6 :Records.Layout;  # likewise
+  parts @7 :List(DealtPart);
+  large @8 :List(LargePart);  # of what ranks keep: in your store, and to be there for the new job, too
+}
+
 struct DropCheckpoint {  # coordinator -> servers: these are no longer needed
   job @0 :UInt64;  # 0: none
   directory @1 :Text;  # empty: none
 }
 
-struct CheckpointDone {  # server -> coordinator: reply to the first three
+struct CheckpointDone {  # server -> coordinator: reply to all but the last
   operation @0 :UInt64;
   ok @1 :Bool = true;
   code @2 :UInt16;  # ErrorCode, if not ok

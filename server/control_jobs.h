@@ -90,6 +90,7 @@ class ControlJobs {
   void on(const SnapshotAt& m);
   void on(const SnapshotCommit& m);
   void on(const CopySnapshot& m) { fetches_.on(m); }
+  void on(const DealChunks& m) { fetches_.on(m); }
   void on(const JobRecordCopy& m) { copies_.save(m); }
   void on(const WantRecord& m) { copies_.answer(m); }
   void on(const CopyParts& m) { part_copies_.on(m); }

@@ -34,7 +34,7 @@ class AttachRetries {
 
   // A session is over. cut: its view lost a member. (Called by Session.)
   void ended(bool cut, const MembershipConfig& membership) {
-    cut_in_elastic_ = cut && membership.on_worker_loss == OnWorkerLoss::kContinue;
+    cut_in_elastic_ = cut && membership.on_worker_loss == OnLoss::kContinue;
     rejoin_ = std::chrono::milliseconds(membership.rejoin_ms);
   }
   // Returns the pause before the next attach. round_done: since the last call. Nothing: the rank gives up.

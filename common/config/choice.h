@@ -34,10 +34,10 @@ constexpr std::span<const std::string_view> words_of(AllreduceAlgorithm) {
 }
 
 // wait: always as many nodes as the trainers declare; continue: the nodes that are there
-enum class OnWorkerLoss : std::uint8_t { kWait, kContinue };
-inline constexpr std::string_view kOnWorkerLoss[] = {"wait", "continue"};
-constexpr std::span<const std::string_view> words_of(OnWorkerLoss) {
-  return kOnWorkerLoss;
+enum class OnLoss : std::uint8_t { kWait, kContinue };
+inline constexpr std::string_view kOnLoss[] = {"wait", "continue"};
+constexpr std::span<const std::string_view> words_of(OnLoss) {
+  return kOnLoss;
 }
 
 // For a view's first round of which the ranks' own states are lost. continue: begin without them; rewind: begin at the

@@ -236,15 +236,17 @@ struct RecoveryConfig {
 
 // Membership: the nodes of a view.
 struct MembershipConfig {
-  OnWorkerLoss on_worker_loss = OnWorkerLoss::kWait;
+  OnLoss on_worker_loss = OnLoss::kWait;
+  OnLoss on_server_loss = OnLoss::kWait;
   OnStateLost on_state_lost = OnStateLost::kContinue;
   // With on_worker_loss = "continue": with fewer nodes than this the job waits, too.
   std::uint32_t min_nodes = 1;
-  // Time that a view waits for nodes of the previous view that are not known to be lost.
+  // Time that a view waits for nodes of the previous view that are not known to be lost, and for lost servers.
   std::uint32_t rejoin_ms = 10'000;
 
   static void fields(auto& c, auto&& key) {
     key("on_worker_loss", c.on_worker_loss);
+    key("on_server_loss", c.on_server_loss);
     key("on_state_lost", c.on_state_lost);
     key("min_nodes", c.min_nodes);
     key("rejoin_ms", c.rejoin_ms);
@@ -310,7 +312,7 @@ double initial_loss_scale(const GateConfig& config);
 
 // Returns whether nodes may come and go.
 inline bool is_elastic(const JobConfig& job) {
-  return job.membership.on_worker_loss == OnWorkerLoss::kContinue;
+  return job.membership.on_worker_loss == OnLoss::kContinue;
 }
 
 // Returns a daemon's default number of lanes: a quarter of the cores, 1 to 8. Fewer lanes than cores, because every

@@ -324,6 +324,8 @@ void check_membership(Faults& f, const JobConfig& c) {
   f.check(!is_elastic(c) || on_servers(c), "membership.on_worker_loss",
           "must be \"wait\" with mode \"allreduce\": its state is with the nodes, and only node 0 keeps it",
           "job.mode");
+  f.check(c.membership.on_server_loss == OnLoss::kWait || on_servers(c), "membership.on_server_loss",
+          "must be \"wait\" with mode \"allreduce\", which has no servers", "job.mode");
   f.check(c.membership.on_state_lost == OnStateLost::kContinue || has_rounds(c), "membership.on_state_lost",
           "must be \"continue\" with mode \"" + word(c.mode) +
               "\": only where servers keep rounds that all nodes make together, ranks' states belong to one",

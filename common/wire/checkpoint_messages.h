@@ -9,6 +9,8 @@
 #include "common/base/ids.h"
 #include "common/base/layout.h"
 #include "common/base/message_fields.h"
+#include "common/wire/copy_messages.h"
+#include "common/wire/record_messages.h"
 
 namespace tributary {
 
@@ -72,6 +74,44 @@ struct LoadCheckpoint {
     field(m.directory, TRIB_WIRE(Directory), AtMost{kMaxPathBytes, "a checkpoint's path"});
     field.inside(TRIB_WIRE(Owners), [&](const auto& layout) { layout.owners(m.owners); });
     field(m.parts, TRIB_WIRE(Parts));
+  }
+};
+// A part of a snapshot, and the server that has it, or a copy.
+struct DealtPart {
+  ShardIndex shard;
+  ServerEntry from;
+
+  static void fields(auto& m, auto&& field) {
+    field(m.shard, TRIB_WIRE(Shard));
+    field(m.from, TRIB_WIRE(From));
+  }
+};
+// A job's chunks go to other servers (docs/failover.md): reads those that the receiver owns now out of a snapshot of `before`,
+// and makes them a snapshot of `job` in its store.
+struct DealChunks {
+  std::uint64_t operation = 0;
+  JobId job;
+  std::string name;  // of both
+  JobId before;
+  Round round;
+  std::vector<ChunkOwner> owners_before, owners;  // as many
+  std::vector<DealtPart> parts;                   // by shard, ascending
+  std::vector<LargePart> large;                   // of what ranks keep, which the receiver's store has for `before`
+
+  static constexpr auto kWire = TRIB_WIRE(DealChunks);
+  static void fields(auto& m, auto&& field) {
+    field(m.operation, TRIB_WIRE(Operation));
+    field(m.job, TRIB_WIRE(Job));
+    field(m.name, TRIB_WIRE(Name), AtMost{kMaxNameBytes, "the job's name"});
+    field(m.before, TRIB_WIRE(Before));
+    field(m.round, TRIB_WIRE(Round));
+    field.inside(TRIB_WIRE(OwnersBefore), [&](const auto& layout) { layout.owners(m.owners_before); });
+    field.inside(TRIB_WIRE(Owners), [&](const auto& layout) { layout.owners(m.owners); });
+    field(m.parts, TRIB_WIRE(Parts), AtMost{kMaxShards, "the list of parts"});
+    field(m.large, TRIB_WIRE(Large), AtMost{kMaxParts, "the list of large parts"});
+  }
+  void check() const {
+    if (owners.size() != owners_before.size()) throw Malformed{"the chunks are not as many as before"};
   }
 };
 // Drops data that is no longer needed: the state of a job that was replaced or never became one (0: none), and the

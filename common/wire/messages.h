@@ -510,7 +510,7 @@ using ControlVariant =
                  DropCheckpoint, CheckpointDone, RoundFacts, RoundDecision, NodeRankState, PrepareSnapshot, JobWaits,
                  TraceRounds, TracePart, ClusterQuestion, ClusterFacts, Diagnose, Diagnosed, WantPart, StatePart,
                  RankValues, PeerAddresses, JobRecordCopy, WantRecord, HeldRecord, ServerBook, CopySnapshot,
-                 SnapshotCopied, WantChunk, CopiedChunk, CopyParts, HeldParts, SeatReport>;
+                 SnapshotCopied, WantChunk, CopiedChunk, CopyParts, HeldParts, SeatReport, DealChunks>;
 
 // One control message. A type of its own, whose copies, moves and end are compiled once (messages.cc): each is code for
 // all alternatives, which every file that has a message would compile.

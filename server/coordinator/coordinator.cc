@@ -484,6 +484,12 @@ Result<std::uint64_t> Coordinator::stop_job(std::string name) {
   });
 }
 
+Result<std::uint64_t> Coordinator::deal_job(std::string name, std::set<std::uint16_t> without) {
+  return give([this, name = std::move(name), without = std::move(without)](std::uint64_t) {
+    return core_->deal_job(name, without);
+  });
+}
+
 Result<std::uint64_t> Coordinator::remove_job(std::string name) {
   return give([this, name = std::move(name)](std::uint64_t) { return core_->remove_job(name); });
 }

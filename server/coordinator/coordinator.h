@@ -95,6 +95,7 @@ class Coordinator final : private CoordinatorOutput {
   Result<std::uint64_t> restore_checkpoint(RestoreOrder order);
   std::optional<CheckpointStatus> checkpoint(std::uint64_t id) const;
   Result<std::uint64_t> stop_job(std::string name);
+  Result<std::uint64_t> deal_job(std::string name, std::set<std::uint16_t> without);
   Result<std::uint64_t> remove_job(std::string name);
   Result<std::uint64_t> trace_job(std::string name, std::uint64_t rounds);
   std::optional<TraceStatus> trace(std::uint64_t id) const;

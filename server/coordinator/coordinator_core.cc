@@ -136,6 +136,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   if (const Status status = peers.check(m, now_ms); !status) return context_.refuse(from, status.error());
   if (peers.takes_over(m))
     lose_server(m.shard.value, {LossKind::kRestarted, who + " came back as a new process"}, now_ms);
+  const bool was_there = peers.alive(m.shard.value) != nullptr;
   const Peers::Met met = peers.meet(from, m, now_ms);
   context_.copies.meet(m.shard.value, m.copies);
   context_.parts.holders().here(m.incarnation, m.parts);
@@ -143,7 +144,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
     context_.output.log(who + " is there with " + std::to_string(m.lane_endpoints.size()) + " lanes");
     if (!context_.copies.searching() || m.copies.empty()) report_strangers(m.shard.value, m);
   }
-  for (auto& [name, job] : jobs_) job.on(m, met.known, now_ms);
+  for (auto& [name, job] : jobs_) job.on(m, met.known && was_there, now_ms);
   context_.output.send(from, HelloReply{context_.options.incarnation, context_.options.term});
   context_.send_servers(peers.book());
   // A server that missed the reply sends its hello again; then it has missed the messages after the reply, too.
@@ -251,15 +252,15 @@ void CoordinatorCore::answer_drains(std::uint64_t now_ms) {
   for (const auto& [index, server] : context_.peers.servers()) {
     if (!server.alive || !server.leaves) continue;
     // Again: a view may have begun or ended since it asked.
-    for (auto& [name, job] : jobs_) job.server_stops("server " + std::to_string(index), now_ms);
+    for (auto& [name, job] : jobs_) job.server_stops(index, now_ms);
   }
   const auto busy = [&](std::uint64_t incarnation) {
     const bool worker = context_.peers.worker(incarnation) != nullptr;
+    const Peers::Server* server = context_.peers.server_with(incarnation);
     if (context_.parts.needs(incarnation)) return true;
     return std::ranges::any_of(jobs_, [&](const auto& entry) {
       const CoordinatedJob& job = entry.second;
-      // All servers have a part in a view, and in what is kept of it.
-      if (!worker) return job.servers() != 0 && job.needs_servers();
+      if (!worker) return server && job.needs_server(server->hello.shard.value);
       return member_of(job.members(), incarnation) != job.members().end();
     });
   };
@@ -324,6 +325,7 @@ void CoordinatorCore::lose_worker(std::uint64_t incarnation, const Loss& loss, s
 }
 
 void CoordinatorCore::tick(std::uint64_t now_ms) {
+  if (context_.began_ms == 0) context_.began_ms = now_ms;
   const Peers& peers = context_.peers;
   const std::string unheard = " has not been heard for " + std::to_string(context_.options.peer_timeout_ms) + " ms";
   for (const std::uint16_t index : peers.silent_servers(now_ms)) {
@@ -340,6 +342,7 @@ void CoordinatorCore::tick(std::uint64_t now_ms) {
     if (job.checkpoint_due(now_ms)) save_scheduled(job, now_ms);
     open_if_complete(job, now_ms);  // no longer with whoever is still missing
   }
+  for (auto& [name, job] : jobs_) look_at_servers(job, now_ms);
   std::erase_if(jobs_, [](const auto& entry) { return entry.second.never_opened(); });
   context_.checkpoints.tick(now_ms);
   look_at_trace(now_ms);

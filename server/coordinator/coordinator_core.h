@@ -63,6 +63,8 @@ class CoordinatorCore : private CheckpointJobs {
     return diagnoses_.begin(order, now_ms);
   }
   std::optional<DiagnosisStatus> diagnosis(std::uint32_t id) const { return diagnoses_.status(id); }
+  // The chunks of a job go to the servers that are there, but for these. Returns how many servers that are.
+  Result<std::uint64_t> deal_job(const std::string& name, const std::set<std::uint16_t>& without);
   // Deletes a job that is not in use, with all that anybody has of that name. How many there were.
   Result<std::uint64_t> remove_job(const std::string& name);
 
@@ -112,6 +114,8 @@ class CoordinatorCore : private CheckpointJobs {
   Result<std::uint64_t> begin_save(const SaveOrder& order, const CoordinatedJob& job, std::uint64_t now_ms);
   void drop_unnamed_parts();
   void answer_drains(std::uint64_t now_ms);
+  void look_at_servers(CoordinatedJob& job, std::uint64_t now_ms);
+  Status deal(CoordinatedJob& job, const JobServers::Change& change, std::uint64_t now_ms);
   void send_to_traced(const CoordinatedJob& job, const TraceRounds& order);
   void look_at_trace(std::uint64_t now_ms);
 
@@ -119,6 +123,7 @@ class CoordinatorCore : private CheckpointJobs {
   void on(PeerId from, const JobRecordCopy& m, std::uint64_t now_ms);
   void on(PeerId from, const HeldRecord& m, std::uint64_t now_ms);
   void search(std::uint64_t now_ms);
+  bool enough_to_search(std::uint64_t now_ms) const;
   void end_search(std::uint64_t now_ms);
   JobRecord renewed(JobRecord record) const;
   bool is_whole(const JobRecord& record) const;
@@ -136,8 +141,8 @@ class CoordinatorCore : private CheckpointJobs {
   bool state_comes(const std::string& job, Round round, bool whole, std::uint64_t now_ms) override;
   std::uint64_t state_taken(const std::string& job) const override;
   void part_is_there(JobId job, std::uint64_t now_ms) override;
-  void restored(const std::string& job, const JobRecord& record) override;
-  void not_restored(const std::string& job) override;
+  void loaded(const std::string& job, const JobRecord& record) override;
+  void not_loaded(const std::string& job, std::uint64_t now_ms) override;
   Result<JobRecord> record_to_restore(const Manifest& manifest, const JobConfig& config);
   // Returns the jobs that servers have under this name and that the registry does not know.
   std::set<JobId> strangers(const std::string& name) const;

@@ -129,23 +129,15 @@ Result<std::uint64_t> CoordinatorCore::restore_checkpoint(const RestoreOrder& or
   const Result<std::uint64_t> id = context_.checkpoints.restore(order, *record, now_ms);
   if (!id) return id;
   if (known == jobs_.end()) known = jobs_.try_emplace(order.name, context_, *config).first;
-  known->second.begin_restore(std::move(*config), now_ms);
+  known->second.begin_loading({std::move(*config), "restored"}, now_ms);
   return id;
 }
 
 // Returns the job's record after the restore: a new id, under which no store has anything yet, and its chunks dealt again,
 // for the workers that are connected now.
 Result<JobRecord> CoordinatorCore::record_to_restore(const Manifest& manifest, const JobConfig& config) {
-  std::vector<PlacedDaemon> servers, workers;
-  for (const auto& [incarnation, worker] : context_.peers.workers()) {
-    workers.push_back({"worker " + worker.hello.name, worker.hello.host, worker.hello.bandwidth});
-  }
-  for (const auto& [index, server] : context_.peers.servers()) {
-    servers.push_back({"server " + std::to_string(index), workers.empty() ? std::string() : server.hello.host,
-                       server.hello.bandwidth});
-  }
-  const Result<Layout> layout = deal_chunks(manifest.tensors, manifest.chunk_elements, context_.peers.slots(),
-                                            hosts_of_job(servers, workers), wire_ratio(config.push, config.pull));
+  const Result<Layout> layout =
+      deal_to(context_.peers.those_that_stay(), context_.peers, config, manifest.tensors, manifest.chunk_elements);
   if (!layout) return tl::unexpected(layout.error());
   JobRecord record;
   record.job = fresh_id();
@@ -200,13 +192,13 @@ void CoordinatorCore::part_is_there(JobId id, std::uint64_t now_ms) {
   if (CoordinatedJob* job = job_with(id)) job->part_is_there(now_ms);
 }
 
-void CoordinatorCore::restored(const std::string& name, const JobRecord& record) {
+void CoordinatorCore::loaded(const std::string& name, const JobRecord& record) {
   context_.parts.restored(record.job);
   const auto before = jobs_.find(name);
   std::set<JobId> older = strangers(name);
   older.merge(before->second.ids());
   older.erase(record.job);  // a server that had loaded its part may have said hello since
-  JobConfig config = before->second.end_restore();
+  JobConfig config = before->second.end_loading();
   jobs_.erase(before);
   CoordinatedJob& job = jobs_.try_emplace(name, context_, config, record, std::move(older)).first->second;
   for (const std::uint16_t shard : job.shards()) {
@@ -215,10 +207,74 @@ void CoordinatorCore::restored(const std::string& name, const JobRecord& record)
   job.drop_older();
 }
 
-void CoordinatorCore::not_restored(const std::string& name) {
+void CoordinatorCore::not_loaded(const std::string& name, std::uint64_t now_ms) {
   const auto job = jobs_.find(name);
-  job->second.end_restore();
+  job->second.end_loading();
+  job->second.change_failed(now_ms);
   if (job->second.record().job.value == 0) jobs_.erase(job);
+}
+
+Result<std::uint64_t> CoordinatorCore::deal_job(const std::string& name, const std::set<std::uint16_t>& without) {
+  if (context_.draining) return fail(ErrorCode::kStopped, "the cluster is being stopped; order it when it is back");
+  if (context_.copies.searching()) return searching();
+  const auto known = jobs_.find(name);
+  if (known == jobs_.end()) return fail(ErrorCode::kUnknownJob, "nobody in the cluster has a job '" + name + "'");
+  CoordinatedJob& job = known->second;
+  if (job.servers() == 0) {
+    return fail(ErrorCode::kInvalidArgument, job.in_words() + " trains without servers: it has no chunks on them");
+  }
+  if (job.loading() || job.removing()) {
+    return fail(ErrorCode::kUnavailable, job.in_words() + " is being loaded or removed; order it when that is over");
+  }
+  if (!job.record().initialised && !job.trains()) {
+    return fail(ErrorCode::kNotFound, job.in_words() + " has no snapshot: it begins on the servers that are there");
+  }
+  std::set<std::uint16_t> to = context_.peers.those_that_stay();
+  std::erase_if(to, [&](std::uint16_t index) { return without.contains(index); });
+  if (to.empty()) return fail(ErrorCode::kInvalidArgument, "no server would be left for " + job.in_words());
+  job.order_change(without);
+  return to.size();
+}
+
+// The chunks of a job go to other servers, if that is due.
+void CoordinatorCore::look_at_servers(CoordinatedJob& job, std::uint64_t now_ms) {
+  const auto change = job.change_due(now_ms);
+  if (!change) return;
+  if (const Status begun = deal(job, *change, now_ms); !begun) {
+    job.change_failed(now_ms);
+    context_.output.log("the chunks of " + job.in_words() + " stay on their servers for now: " + begun.error().message,
+                        LogLevel::kWarning);
+  }
+}
+
+Status CoordinatorCore::deal(CoordinatedJob& job, const JobServers::Change& change, std::uint64_t now_ms) {
+  const Peers& peers = context_.peers;
+  if (const Status room = peers.room_for_another_job(); !room) return room;
+  const Result<Layout> layout =
+      deal_to(change.to, peers, job.config(), job.record().tensors, job.record().chunk_elements);
+  if (!layout) return tl::unexpected(layout.error());
+  const auto shard = [](const ChunkOwner& owner) { return owner.shard; };
+  if (std::ranges::equal(layout->owners(), job.record().owners, {}, shard, shard)) {
+    job.change_settled(change);
+    return {};
+  }
+  std::vector<std::string> names;
+  for (const std::uint16_t index : change.to) names.push_back("server " + std::to_string(index));
+  const std::string what = "dealt to " + listed(names) + " (" + change.why + ")";
+  if (const Status left = job.leave_servers(what, now_ms); !left) return left;
+  const JobRecord before = job.record();
+  std::vector<DealtPart> parts;
+  for (const std::uint16_t index : job.shards()) {
+    parts.push_back({ShardIndex(index), peers.reader_of_part(index, before.job, before.committed)});
+    if (!parts.back().from.copy_endpoint.empty()) continue;
+    return fail(ErrorCode::kStore, "nobody can read server " + std::to_string(index) + "'s part of round " +
+                                       std::to_string(before.committed.value) + ", or a copy of it");
+  }
+  const JobRecord record = job.record_on(layout->owners(), fresh_id());
+  context_.output.log(job.in_words() + " is being " + what + ", from round " + std::to_string(record.committed.value));
+  const Status begun = context_.checkpoints.deal(job.config().name, record, before, parts, now_ms);
+  if (begun) job.begin_loading({job.config(), what}, now_ms);
+  return begun;
 }
 
 Result<std::uint64_t> CoordinatorCore::stop_job(const std::string& name, const std::string& reason) {
@@ -245,8 +301,7 @@ Result<std::uint64_t> CoordinatorCore::remove_job(const std::string& name) {
   std::set<JobId> ids = strangers(name);
   if (known != jobs_.end()) {
     const CoordinatedJob& job = known->second;
-    if (!job.idle() || job.restoring() || job.saves() || job.saves_kept() ||
-        context_.checkpoints.awaits_snapshot(name)) {
+    if (!job.idle() || job.loading() || job.saves() || job.saves_kept() || context_.checkpoints.awaits_snapshot(name)) {
       return fail(ErrorCode::kInvalidArgument, job.in_words() + " is in use; stop its trainers first");
     }
     ids.merge(job.ids());

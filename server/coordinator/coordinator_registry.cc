@@ -32,7 +32,9 @@ void CoordinatorCore::report_strangers(std::uint16_t index, const ServerHello& m
 
 void CoordinatorCore::on(PeerId from, const HeldRecord& m, std::uint64_t) {
   const Peers::Server* server = context_.peers.server_at(from);
-  if (server) context_.copies.holds(server->hello.shard.value, m);
+  if (!server) return;
+  context_.copies.holds(server->hello.shard.value, m);
+  if (CoordinatedJob* job = job_with(m.job)) job->drop_older();
 }
 
 void CoordinatorCore::on(PeerId from, const JobRecordCopy& m, std::uint64_t now_ms) {
@@ -71,10 +73,20 @@ bool CoordinatorCore::is_whole(const JobRecord& record) const {
   });
 }
 
+// Without a server that stays away, if some job is to go on without: each view's servers have its record.
+bool CoordinatorCore::enough_to_search(std::uint64_t now_ms) const {
+  if (context_.peers.all_servers()) return true;
+  const bool may = context_.peers.majority() || (context_.options.term == Term() && !context_.options.moved);
+  return may && context_.began_ms != 0 && now_ms >= context_.began_ms + context_.options.peer_timeout_ms &&
+         std::ranges::any_of(jobs_, [](const auto& entry) {
+           return entry.second.config().membership.on_server_loss == OnLoss::kContinue;
+         });
+}
+
 // Looks for records that are newer than the registry's, when all servers have said which copies they have.
 void CoordinatorCore::search(std::uint64_t now_ms) {
   RegistryCopies& copies = context_.copies;
-  if (!copies.searching() || adopting_ || !context_.peers.all_servers()) return;
+  if (!copies.searching() || adopting_ || !enough_to_search(now_ms)) return;
   if (const auto asked = copies.question(now_ms)) {
     return context_.output.send(context_.peers.servers().at(asked->first).peer, asked->second);
   }

@@ -7,80 +7,70 @@
 
 #include "common/base/clock.h"
 #include "common/base/printed.h"
-#include "common/security/socket_keys.h"
-#include "common/wire/codec.h"
-#include "common/wire/zmq_util.h"
 #include "server/chunk/chunk_record.h"
-#include "server/copies/copy_port.h"
+#include "server/copies/chunk_reader.h"
 
 namespace tributary {
 namespace {
 
 constexpr std::uint64_t kTurnNs = 1'000'000;  // between two looks whether a copy may go on
-constexpr long kAnswerPollMs = 100;
 
-// A chunk as it came, and who holds its bytes.
-struct Arrived {
-  CopiedChunk head;
-  std::vector<zmq::message_t> values;
-  StoredChunk chunk;
-};
-
-Error malformed(const Fetch& fetch, const std::string& what) {
-  return {ErrorCode::kMalformed, "server " + std::to_string(fetch.from.shard.value) + " sent " + what};
-}
-
-// Takes one message apart. kUnavailable: none is there.
-Result<Arrived> receive(zmq::socket_t& socket, const Fetch& fetch) {
-  zmq::message_t first;
-  if (!receive_now(socket, first)) return fail(ErrorCode::kUnavailable, "nothing came");
-  std::vector<zmq::message_t> rest;
-  for (bool more = first.more(); more;) {
-    zmq::message_t frame;
-    if (!receive_now(socket, frame)) return tl::unexpected(malformed(fetch, "half a message"));
-    more = frame.more();
-    if (rest.size() < kMaxChunkEntries) rest.push_back(std::move(frame));
-  }
-  Result<ControlMessage> message = decode_control(bytes_of(first));
-  if (!message) return tl::unexpected(message.error());
-  auto* head = std::get_if<CopiedChunk>(&*message);
-  if (!head || head->keys.size() != rest.size()) {
-    return tl::unexpected(malformed(fetch, "something else than a chunk of a snapshot"));
-  }
-  return Arrived{std::move(*head), std::move(rest), {}};
-}
-
-// Checks that it is the chunk that was asked for, intact, and names its entries.
-Status check(Arrived& it, const Fetch& fetch, std::uint32_t place, const std::optional<SnapshotInfo>& info) {
-  const CopiedChunk& head = it.head;
-  if (!(head.want == WantChunk{fetch.job, fetch.round, fetch.shard, place})) {
-    return tl::unexpected(malformed(fetch, "another chunk than the one that was asked for"));
-  }
-  if (!head.ok) return fail(head.code, head.message);
-  const bool same = !info || (info->job_name == head.job_name && info->layout_hash == head.layout_hash &&
-                              info->optimizer == head.optimizer && info->chunks == head.chunks);
-  if (!same || place >= head.chunks || head.chunks > kMaxChunks)
-    return tl::unexpected(malformed(fetch, "chunks of several snapshots"));
-  it.chunk.chunk = head.chunk;
-  for (std::size_t i = 0; i < it.values.size(); ++i) {
-    const auto* text = reinterpret_cast<const char*>(head.keys[i].data());
-    std::string key(text, head.keys[i].size());
-    const bool fits = key.size() >= kMinChunkKey && key.size() <= kMaxChunkKey && chunk_of_key(key) == head.chunk;
-    if (!fits || (part_of_key(key) == kHeaderPart) != (i == 0)) {
-      return tl::unexpected(malformed(fetch, "a chunk with an entry that is not the chunk's"));
+// The chunks that a fetch reads, and where.
+class Wanted {
+ public:
+  explicit Wanted(const Fetch& fetch) : fetch_(fetch) {
+    if (!fetch.deal) return;
+    const DealChunks& deal = *fetch.deal;
+    for (const DealtPart& part : deal.parts) from_[part.shard] = part.from;
+    std::map<ShardIndex, std::uint32_t> places;
+    for (std::uint32_t c = 0; c < deal.owners.size(); ++c) {
+      const ShardIndex shard = deal.owners_before[c].shard;
+      const std::uint32_t place = places[shard]++;
+      if (deal.owners[c].shard == fetch.shard) chunks_.push_back({ChunkIndex(c), shard, place});
     }
-    it.chunk.entries.push_back({std::move(key), {static_cast<const char*>(it.values[i].data()), it.values[i].size()}});
   }
-  if (it.chunk.entries.empty()) return tl::unexpected(malformed(fetch, "a chunk without entries"));
-  const std::string what = "the header of chunk " + std::to_string(head.chunk.value) + " from server " +
-                           std::to_string(fetch.from.shard.value);
-  const auto header = records::unseal_chunk(it.chunk.entries.front().value, what);
-  if (!header) return tl::unexpected(header.error());
-  if (header->job != fetch.job || header->round != fetch.round || header->chunk != head.chunk) {
-    return tl::unexpected(malformed(fetch, "a chunk whose header names another one"));
+
+  // Of a copy: when the first chunk has come.
+  std::optional<std::uint32_t> count() const {
+    return fetch_.deal ? std::optional(static_cast<std::uint32_t>(chunks_.size())) : count_;
   }
-  return records::check_arrays(*header, it.chunk);
-}
+  // Asks for the chunk with this number.
+  Status ask(ChunkReader& reader, std::uint32_t number) const {
+    if (!fetch_.deal) return reader.ask(fetch_.from, {fetch_.job, fetch_.round, fetch_.shard, number});
+    const Chunk& chunk = chunks_[number];
+    const auto from = from_.find(chunk.shard);
+    if (from == from_.end()) {
+      return fail(ErrorCode::kMalformed,
+                  "the coordinator names no server for server " + std::to_string(chunk.shard.value) + "'s part");
+    }
+    return reader.ask(from->second, {fetch_.deal->before, fetch_.deal->round, chunk.shard, chunk.place});
+  }
+  // The snapshot that is made of them, by the first one; and does this one belong to it?
+  SnapshotInfo info(const CopiedChunk& first) {
+    if (!fetch_.deal) count_ = first.chunks;
+    return {fetch_.job,      fetch_.deal ? fetch_.deal->name : first.job_name,
+            fetch_.round,    first.layout_hash,
+            first.optimizer, *count(),
+            fetch_.shard};
+  }
+  Status fits(const CopiedChunk& it, const SnapshotInfo& info, std::uint32_t number) const {
+    const bool same =
+        it.layout_hash == info.layout_hash && it.optimizer == info.optimizer &&
+        (fetch_.deal ? it.chunk == chunks_[number].chunk : it.job_name == info.job_name && it.chunks == info.chunks);
+    return same ? Status() : fail(ErrorCode::kMalformed, "chunks of several snapshots came");
+  }
+
+ private:
+  struct Chunk {
+    ChunkIndex chunk;
+    ShardIndex shard;         // whose part has it,
+    std::uint32_t place = 0;  // at this place
+  };
+  const Fetch& fetch_;
+  std::map<ShardIndex, ServerEntry> from_;
+  std::vector<Chunk> chunks_;
+  std::optional<std::uint32_t> count_;
+};
 
 }  // namespace
 
@@ -154,84 +144,68 @@ void CopyFetcher::took(const Fetch& fetch, std::uint64_t bytes) {
   disk_free_ns_ = now + disk_.take(bytes, now);
 }
 
-Result<zmq::socket_t> CopyFetcher::connect(const Fetch& fetch) {
-  zmq::socket_t socket(context_, zmq::socket_type::dealer);
-  socket.set(zmq::sockopt::linger, 0);
-  try {
-    set_common_options(socket, CopyPort::kMaxFrame, static_cast<int>(2 * kWindow));
-    if (options_.own) connect_with(socket, *options_.own, fetch.from.key);
-    socket.connect(fetch.from.copy_endpoint);
-  } catch (const zmq::error_t& e) {
-    return fail(ErrorCode::kUnavailable, "server " + std::to_string(fetch.from.shard.value) + " cannot be reached at " +
-                                             fetch.from.copy_endpoint + ": " + e.what());
-  }
-  return socket;
-}
-
 Status CopyFetcher::read(Fetch& fetch, OrderThread& thread) {
   const std::uint64_t begun_ns = steady_ns();
-  Result<zmq::socket_t> connected = connect(fetch);
-  if (!connected) return tl::unexpected(connected.error());
-  zmq::socket_t socket = std::move(*connected);
+  ChunkReader reader(context_, options_.own.get());
+  Wanted wanted(fetch);
   std::unique_ptr<SnapshotWriter> writer;
   std::optional<SnapshotInfo> info;
   std::uint32_t asked = 0, written = 0;
-  bool asked_again = false;
-  std::uint64_t heard_ms = steady_ms(), asked_ms = heard_ms;
-  while (!info || written < info->chunks) {
-    while (asked < (info ? std::min(info->chunks, written + kWindow) : 1)) {
-      if (const Status turn = wait_for_turn(fetch, thread); !turn) return turn;
-      const auto bytes = encode_control(WantChunk{fetch.job, fetch.round, fetch.shard, asked});
-      zmq::message_t frame(bytes.data(), bytes.size());
-      if (!send_now(socket, frame, false)) break;  // it is not connected yet, or takes nothing
-      ++asked;
-      asked_ms = steady_ms();
-      if (asked == written + 1 && !std::exchange(asked_again, false))
-        heard_ms = asked_ms;  // nothing was to come before
+  while (wanted.count().value_or(1) > written) {
+    while (asked < std::min(wanted.count().value_or(1), written + kWindow)) {
+      Status status = wait_for_turn(fetch, thread);
+      if (status) status = wanted.ask(reader, asked++);
+      if (!status) return status;
     }
     if (const Status stays = thread.go_on(); !stays) return stays;
     if (!fetch.wanted) return fail(ErrorCode::kStopped, "nobody wants it any more");
-    zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
-    zmq_poll(&item, 1, kAnswerPollMs);
-    if (item.revents == 0) {
-      const std::uint64_t now = steady_ms();
-      if (now >= std::max(heard_ms, asked_ms) + kAgainMs && now < heard_ms + kPatienceMs) {
-        // The question or its answer was lost with a connection, or the port did not know this server yet.
-        Result<zmq::socket_t> again = connect(fetch);
-        if (!again) return tl::unexpected(again.error());
-        socket = std::move(*again);
-        asked = written;
-        asked_again = true;
-      }
-      if (now < heard_ms + kPatienceMs) continue;
-      return fail(ErrorCode::kUnavailable, "server " + std::to_string(fetch.from.shard.value) + " at " +
-                                               fetch.from.copy_endpoint + " has not answered for " +
-                                               std::to_string(kPatienceMs / 1000) +
-                                               " s; is that port open between the servers' machines?");
-    }
-    Result<Arrived> arrived = receive(socket, fetch);
+    Result<std::optional<ChunkReader::Arrived>> arrived = reader.next();
     if (!arrived) return tl::unexpected(arrived.error());
-    heard_ms = steady_ms();
-    if (const Status right = check(*arrived, fetch, written, info); !right) return right;
+    if (!*arrived) continue;
+    StoredChunk& chunk = (*arrived)->chunk;
     if (!info) {
-      const CopiedChunk& head = arrived->head;
-      info = SnapshotInfo{fetch.job,      head.job_name, fetch.round, head.layout_hash,
-                          head.optimizer, head.chunks,   fetch.shard};
+      info = wanted.info((*arrived)->head);
       auto begun = store_.begin(*info);
       if (!begun) return tl::unexpected(begun.error());
       writer = std::move(*begun);
     }
-    if (const Status added = writer->add(arrived->chunk); !added) return added;
+    Status status = wanted.fits((*arrived)->head, *info, written);
+    std::string sealed;
+    if (status && fetch.deal) status = records::rename_job(chunk, fetch.job, sealed);
+    if (status) status = writer->add(chunk);
+    if (!status) return status;
     ++written;
-    const std::uint64_t bytes = bytes_of(arrived->chunk);
+    const std::uint64_t bytes = bytes_of(chunk);
     fetch.bytes.fetch_add(bytes, std::memory_order_relaxed);
     took(fetch, bytes);
   }
-  if (const Status finished = writer->finish(); !finished) return finished;
-  log_("has server " + std::to_string(fetch.shard.value) + "'s part of round " + std::to_string(fetch.round.value) +
-       " of job '" + info->job_name + "' from server " + std::to_string(fetch.from.shard.value) +
-       printed(": %.1f MB in %.2f s", static_cast<double>(writer->bytes()) * 1e-6,
-               static_cast<double>(steady_ns() - begun_ns) * 1e-9));
+  if (writer) {
+    if (const Status finished = writer->finish(); !finished) return finished;
+    log_("has " + (fetch.deal ? "its part" : "server " + std::to_string(fetch.shard.value) + "'s part") + " of round " +
+         std::to_string(fetch.round.value) + " of job '" + info->job_name + "' from " +
+         (fetch.deal ? std::string("the servers that had the chunks")
+                     : "server " + std::to_string(fetch.from.shard.value)) +
+         printed(": %.1f MB in %.2f s", static_cast<double>(writer->bytes()) * 1e-6,
+                 static_cast<double>(steady_ns() - begun_ns) * 1e-9));
+  }
+  return fetch.deal ? take_along(fetch, thread) : Status();
+}
+
+// The large parts of what ranks keep become the new job's as well.
+Status CopyFetcher::take_along(Fetch& fetch, OrderThread& thread) {
+  LargePartStore& parts = store_.large_parts();
+  for (const LargePart& large : fetch.deal->large) {
+    Status status = parts.begin(fetch.job, large);
+    for (std::uint64_t offset = 0; status && offset < large.bytes; offset += kPartBytes) {
+      const auto piece = parts.read(fetch.deal->before, large, offset);
+      status = piece ? parts.add(fetch.job, large, offset, *piece) : tl::unexpected(piece.error());
+      if (status) status = thread.go_on();
+      if (status && !fetch.wanted) status = fail(ErrorCode::kStopped, "nobody wants it any more");
+      if (status) took(fetch, piece->size());
+    }
+    if (status) status = parts.finish(fetch.job, large);
+    if (!status) return status;
+  }
   return {};
 }
 

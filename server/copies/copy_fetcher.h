@@ -1,6 +1,5 @@
-// CopyFetcher: reads parts of snapshots from other servers' ports for copies (copy_port.h) into this server's store. Two
-// threads: one of low priority for copies beside training, within CopyPace and the store's budget, and one for what
-// somebody waits for.
+// CopyFetcher: reads parts of snapshots from other servers (chunk_reader.h) into this server's store. Two threads: one of
+// low priority for copies beside training, within CopyPace and the store's budget, and one for what somebody waits for.
 //
 //   WantChunk ---> the other server's CopyPort ---> CopiedChunk, values ---checked---> SnapshotWriter
 //
@@ -25,10 +24,8 @@ namespace tributary {
 
 class CopyFetcher final : public FetchOrders {
  public:
-  static constexpr std::size_t kMaxOrders = 4096;       // that wait, of a thread; more end with kLimit
-  static constexpr std::uint32_t kWindow = 2;           // chunks that are asked for at a time
-  static constexpr std::uint64_t kPatienceMs = 60'000;  // without an answer
-  static constexpr std::uint64_t kAgainMs = 5'000;      // without one it connects again, and asks again
+  static constexpr std::size_t kMaxOrders = 4096;  // that wait, of a thread; more end with kLimit
+  static constexpr std::uint32_t kWindow = 2;      // chunks that are asked for at a time
 
   struct Options {
     std::shared_ptr<const KeyPair> own;          // null: there are no keys
@@ -47,13 +44,13 @@ class CopyFetcher final : public FetchOrders {
   void hurry(const std::shared_ptr<Fetch>& fetch) override;
   // Gives up what is under way and joins the threads. REQUIRES: the control thread has ended. Idempotent.
   void stop();
-  std::uint64_t moved() const { return moved_.load(std::memory_order_relaxed); }  // bytes so far
+  std::uint64_t moved() const override { return moved_.load(std::memory_order_relaxed); }
 
  private:
   void order(OrderThread& thread, const std::shared_ptr<Fetch>& fetch);
   void end(const std::shared_ptr<Fetch>& fetch, const Status& status);
-  Result<zmq::socket_t> connect(const Fetch& fetch);
   Status read(Fetch& fetch, OrderThread& thread);
+  Status take_along(Fetch& fetch, OrderThread& thread);
   Status wait_for_turn(const Fetch& fetch, OrderThread& thread);
   void took(const Fetch& fetch, std::uint64_t bytes);
 

@@ -42,7 +42,8 @@ void SnapshotFetches::fill(const CopySnapshot& m, Done done) {
 void SnapshotFetches::fetch(const CopySnapshot& m, Done done) {
   // Nobody asks any more for an older round.
   for (const auto& [other, it] : under_way_) {
-    if (it.order.job == m.job && it.order.shard == m.shard && it.order.round < m.round && it.waits.empty()) {
+    if (it.order && it.order->job == m.job && it.order->shard == m.shard && it.order->round < m.round &&
+        it.waits.empty()) {
       it.fetch->wanted = false;
     }
   }
@@ -61,7 +62,35 @@ void SnapshotFetches::fetch(const CopySnapshot& m, Done done) {
   it.fetch->shard = m.shard;
   it.fetch->from = m.from;
   it.fetch->paced = m.paced;
-  orders_->fetch(it.fetch, [this, key](const Status& status) { ended(key, status); });
+  orders_->fetch(it.fetch, ends(key));
+}
+
+void SnapshotFetches::on(const DealChunks& m) {
+  const auto reply = [this, operation = m.operation](const std::shared_ptr<Fetch>& fetch, const Status& status) {
+    CheckpointDone done;
+    done.operation = operation;
+    done.ok = status.has_value();
+    if (fetch) done.bytes = fetch->bytes;
+    if (!status) {
+      done.code = status.error().code;
+      done.message = status.error().message;
+    }
+    send_(std::move(done));
+  };
+  const std::string me = "server " + std::to_string(own_.value);
+  if (!store_ || !orders_) return reply(nullptr, fail(ErrorCode::kStore, me + " has no store"));
+  const Key key{m.job, m.round, own_};
+  const auto [at, begins] = under_way_.try_emplace(key);
+  if (!begins) return reply(nullptr, fail(ErrorCode::kInvalidArgument, me + " reads its part of that job already"));
+  UnderWay& it = at->second;
+  it.fetch = std::make_shared<Fetch>();
+  it.fetch->job = m.job;
+  it.fetch->round = m.round;
+  it.fetch->shard = own_;
+  it.fetch->deal = m;
+  it.fetch->paced = false;
+  it.waits.push_back([reply, fetch = it.fetch](const Status& status) { reply(fetch, status); });
+  orders_->fetch(it.fetch, ends(key));
 }
 
 void SnapshotFetches::ended(const Key& key, const Status& status) {
@@ -69,28 +98,30 @@ void SnapshotFetches::ended(const Key& key, const Status& status) {
   const UnderWay it = std::move(found->second);
   under_way_.erase(found);
   // One that was given up is answered, too: an order for the same may have come since.
-  if (!status && it.fetch->wanted) logger_->warn("cannot read {}: {}", in_words(it.order), status.error().message);
-  reply(it.order, status);
+  if (it.order) {
+    if (!status && it.fetch->wanted) logger_->warn("cannot read {}: {}", in_words(*it.order), status.error().message);
+    reply(*it.order, status);
+  }
   for (const Done& done : it.waits) done(status);
-  ended_(it.order.job, status && !it.fetch->wanted ? std::optional(it.order.round) : std::nullopt);
+  ended_(it.fetch->job, status && !it.fetch->wanted ? std::optional(it.fetch->round) : std::nullopt);
 }
 
 bool SnapshotFetches::give_up(JobId job, Round first) {
   for (const auto& [key, it] : under_way_) {
-    if (it.order.job == job && it.order.round >= first) it.fetch->wanted = false;
+    if (it.fetch->job == job && it.fetch->round >= first) it.fetch->wanted = false;
   }
   return ending(job);
 }
 
 bool SnapshotFetches::ending(JobId job) const {
   return std::ranges::any_of(
-      under_way_, [&](const auto& entry) { return entry.second.order.job == job && !entry.second.fetch->wanted; });
+      under_way_, [&](const auto& entry) { return entry.second.fetch->job == job && !entry.second.fetch->wanted; });
 }
 
 std::uint64_t SnapshotFetches::bytes(JobId job) const {
   std::uint64_t bytes = 0;
   for (const auto& [key, it] : under_way_) {
-    if (it.order.job == job) bytes += it.fetch->bytes.load(std::memory_order_relaxed);
+    if (it.fetch->job == job) bytes += it.fetch->bytes.load(std::memory_order_relaxed);
   }
   return bytes;
 }

@@ -1,8 +1,10 @@
 // SnapshotFetches: the parts of snapshots that this server reads from other servers (docs/copies.md): copies
-// that it keeps for them, and its own part where its store has lost that. Pure. A part of ControlJobs.
+// that it keeps for them, its own part where its store has lost that, and a part that it is to have where a job's chunks
+// go to other servers (docs/failover.md). Pure. A part of ControlJobs.
 //
 //   CopySnapshot  FetchOrders reads the part into the store -> SnapshotCopied
 //   fill()        the same with this server's own part, for a view that opens
+//   DealChunks    the same with the chunks of several servers' parts, as a new job's -> CheckpointDone
 //
 // Thread rule: one thread.
 #pragma once
@@ -27,8 +29,9 @@ namespace tributary {
 struct Fetch {
   JobId job;
   Round round;
-  ShardIndex shard;  // whose part
-  ServerEntry from;
+  ShardIndex shard;                // whose part
+  ServerEntry from;                // the server that has it; or, without one,
+  std::optional<DealChunks> deal;  // it is put together of these
   std::atomic<bool> paced{true};   // training goes on: its messages go first
   std::atomic<bool> wanted{true};  // false: it is to end
   std::atomic<bool> begun{false};  // by a thread
@@ -44,6 +47,7 @@ class FetchOrders {
   virtual void fetch(std::shared_ptr<Fetch> fetch, Done done) = 0;
   // One that is not paced any more goes before those that are.
   virtual void hurry(const std::shared_ptr<Fetch>& fetch) = 0;
+  virtual std::uint64_t moved() const = 0;  // bytes so far
 };
 
 class SnapshotFetches {
@@ -60,6 +64,7 @@ class SnapshotFetches {
   void on(const CopySnapshot& m);
   // Reads this server's own part, and calls `done`.
   void fill(const CopySnapshot& m, Done done);
+  void on(const DealChunks& m);
 
   // Gives up what is read of the job's rounds from `first` on. Returns whether something has yet to end.
   bool give_up(JobId job, Round first);
@@ -70,10 +75,13 @@ class SnapshotFetches {
   using Key = std::tuple<JobId, Round, ShardIndex>;
   struct UnderWay {
     std::shared_ptr<Fetch> fetch;
-    CopySnapshot order;  // the newest
+    std::optional<CopySnapshot> order;  // the newest; none: a deal
     std::vector<Done> waits;
   };
   void fetch(const CopySnapshot& m, Done done);
+  FetchOrders::Done ends(const Key& key) {
+    return [this, key](const Status& status) { ended(key, status); };
+  }
   void ended(const Key& key, const Status& status);
   void reply(const CopySnapshot& m, const Status& status) const;
 

@@ -16,6 +16,7 @@ using Json = nlohmann::ordered_json;
 constexpr char kCheckpointPrefix[] = "/checkpoint/";
 constexpr char kRemoveJob[] = "/job/remove";
 constexpr char kStopJob[] = "/job/stop";
+constexpr char kDealJob[] = "/job/deal";
 
 AdminHttp::Answer save(Coordinator& coordinator, const PathRoots& roots, const std::string& body) {
   Result<SaveOrder> order = save_order_of(body);
@@ -49,7 +50,7 @@ AdminHttp::Answer checkpoint_status(const Coordinator& coordinator, const std::s
   Json awaited = Json::array();
   for (const std::uint16_t server : found->awaited) awaited.push_back(server);
   return {200, text_of({{"id", found->id},
-                        {"order", found->restores ? "restore" : "save"},
+                        {"order", name_of(found->kind)},
                         {"job", found->job},
                         {"step", name_of(found->step)},
                         {"round", found->round.value},
@@ -73,12 +74,21 @@ AdminHttp::Answer job_order(Coordinator& coordinator, Result<std::uint64_t> (Coo
   return {200, text_of({{told, *done}})};
 }
 
+AdminHttp::Answer deal(Coordinator& coordinator, const std::string& body) {
+  Result<DealOrder> order = deal_order_of(body);
+  if (!order) return refusal(order.error());
+  const Result<std::uint64_t> servers = coordinator.deal_job(std::move(order->name), std::move(order->without));
+  if (!servers) return refusal(servers.error());
+  return {200, text_of({{"servers", *servers}})};
+}
+
 }  // namespace
 
 std::optional<AdminHttp::Answer> answer_order(Coordinator& coordinator, const PathRoots& roots, const std::string& path,
                                               const std::string* body) {
   if (path == kRemoveJob && body != nullptr) return job_order(coordinator, &Coordinator::remove_job, "removed", *body);
   if (path == kStopJob && body != nullptr) return job_order(coordinator, &Coordinator::stop_job, "round", *body);
+  if (path == kDealJob && body != nullptr) return deal(coordinator, *body);
   if (!path.starts_with(kCheckpointPrefix)) return std::nullopt;
   const std::string what = path.substr(sizeof kCheckpointPrefix - 1);
   if (body == nullptr) return checkpoint_status(coordinator, what);

@@ -5,6 +5,7 @@
 //   GET  /checkpoint/ID                                                    -> {"id", "job", "step", "round", ...}
 //   POST /job/stop            {"name"}                                     -> {"round"}: the newest; the open one is
 //                                                                             the job's last
+//   POST /job/deal            {"name", "without"}                          -> {"servers"}: how many it goes to
 //   POST /job/remove          {"name"}                                     -> {"removed"}
 //
 // A refusal is {"error", "retry"} with a status of 400 or above; retry: it may be accepted in a moment.

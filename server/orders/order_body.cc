@@ -46,6 +46,18 @@ class Fields {
     }
     return all;
   }
+  // Indices of servers; none if it is not there.
+  std::set<std::uint16_t> servers(const char* key) {
+    std::set<std::uint16_t> all;
+    const Json* found = find(key);
+    if (!found) return all;
+    for (const Json& one : found->is_array() ? *found : Json::array({nullptr})) {
+      const bool fits = one.is_number_unsigned() && one.get<std::uint64_t>() < kMaxShards;
+      if (!fits) complain(key, "must be a list of servers' indices");
+      if (fits) all.insert(one.get<std::uint16_t>());
+    }
+    return all;
+  }
   Status status() const {
     return complaint_.empty() ? Status{} : Status(fail(ErrorCode::kInvalidArgument, complaint_));
   }
@@ -107,6 +119,14 @@ Result<DiagnosisOrder> diagnosis_order_of(const std::string& body) {
   DiagnosisOrder order;
   order.measure = fields.flag("measure");
   order.paths = fields.texts("paths");
+  return if_read(fields, std::move(order));
+}
+
+Result<DealOrder> deal_order_of(const std::string& body) {
+  Fields fields(body);
+  DealOrder order;
+  order.name = fields.text("name");
+  order.without = fields.servers("without");
   return if_read(fields, std::move(order));
 }
 

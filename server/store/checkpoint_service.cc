@@ -98,7 +98,7 @@ void CheckpointService::queue(std::uint64_t operation, Order order) {
       done->message = status.error().message;
       log_("an order for a checkpoint failed: " + done->message);
     }
-    if (done->operation != 0) done_(*done);
+    done_(*done);
   };
   const Status taken = orders_.order([order = std::move(order), done] { return order(*done); }, end);
   if (taken) return;

@@ -7,8 +7,8 @@
 //          server 0 also large parts. Each file is read whole by one of the servers that load.
 //   drop:  what nobody needs any more.
 //
-// Orders are carried out one after the other. Every one but drop() ends in exactly one call of Done, on this thread or
-// the caller's.
+// Orders are carried out one after the other. Every one ends in exactly one call of Done, on this thread or the caller's;
+// that of drop() has no number.
 #pragma once
 
 #include <atomic>

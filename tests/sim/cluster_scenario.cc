@@ -558,7 +558,7 @@ MembershipConfig ClusterScenario::membership() const {
   MembershipConfig config;
   if (rewinds) config.on_state_lost = OnStateLost::kRewind;
   if (!elastic) return config;
-  config.on_worker_loss = OnWorkerLoss::kContinue;
+  config.on_worker_loss = OnLoss::kContinue;
   config.min_nodes = min_nodes;
   config.rejoin_ms = rejoin_ms;
   return config;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "tools/cli/parts/commands.h"
 #include "tools/cli/parts/orders.h"
@@ -64,6 +65,14 @@ int list_jobs(const Cluster& cluster, bool json) {
   return 0;
 }
 
+// A job of the coordinator's status; null: it knows none of that name.
+Result<Json> job_of(const AdminPort& admin, const std::string& name) {
+  const auto jobs = jobs_of(admin);
+  if (!jobs) return tl::unexpected(jobs.error());
+  const auto job = std::ranges::find_if(*jobs, [&](const Json& one) { return one.value("name", "") == name; });
+  return job == jobs->end() ? Json() : *job;
+}
+
 // Waits until it is idle: its last state is saved then.
 int stop(const Cluster& cluster, const std::string& name, bool wait) {
   const Result<AdminPort> admin = coordinator_admin(cluster);
@@ -75,12 +84,34 @@ int stop(const Cluster& cluster, const std::string& name, bool wait) {
     return 0;
   }
   while (true) {
-    const auto jobs = jobs_of(*admin);
-    if (!jobs) return complain("job", jobs.error());
-    const auto job = std::ranges::find_if(*jobs, [&](const Json& one) { return one.value("name", "") == name; });
-    if (job == jobs->end() || job->value("phase", "") == "idle") {
-      const Json round = job == jobs->end() ? Json() : job->value("committed", Json());
+    const auto job = job_of(*admin, name);
+    if (!job) return complain("job", job.error());
+    if (job->is_null() || job->value("phase", "") == "idle") {
+      const Json round = job->is_null() ? Json() : job->value("committed", Json());
       std::printf("stopped job '%s'; saved is round %s\n", name.c_str(), round.is_null() ? "-" : round.dump().c_str());
+      return 0;
+    }
+    std::this_thread::sleep_for(kRemovalPoll);
+  }
+}
+
+// Waits until its chunks are on the other servers.
+int deal(const Cluster& cluster, const std::string& name, const std::vector<std::uint32_t>& without, bool wait) {
+  const Result<AdminPort> admin = coordinator_admin(cluster);
+  if (!admin) return complain("job", admin.error());
+  const Json body{{"name", name}, {"without", without}};
+  const auto answer = ask(*admin, "/job/deal", body.dump(-1, ' ', false, Json::error_handler_t::replace));
+  if (!answer) return complain("job", answer.error());
+  const std::string servers = answer->value("servers", Json()).dump() + " servers";
+  if (!wait) {
+    std::printf("the chunks of job '%s' are dealt to %s after its next snapshot\n", name.c_str(), servers.c_str());
+    return 0;
+  }
+  while (true) {
+    const auto job = job_of(*admin, name);
+    if (!job) return complain("job", job.error());
+    if (job->is_null() || job->value("deal", "").empty()) {
+      std::printf("dealt the chunks of job '%s' to %s\n", name.c_str(), servers.c_str());
       return 0;
     }
     std::this_thread::sleep_for(kRemovalPoll);
@@ -94,6 +125,7 @@ void add_job(CliCommand app, int& exit_status) {
     Cluster cluster;
     std::string name;
     bool json = false, wait = true;
+    std::vector<std::uint32_t> without;
   };
   CliCommand job = app.add_subcommand("job", "orders about a job as a whole");
   job->require_subcommand(1);
@@ -110,6 +142,12 @@ void add_job(CliCommand app, int& exit_status) {
   CliCommand end = add("stop", "let a job's ranks leave after their round, as Ctrl-C does; it can go on later", true);
   end->add_flag("--wait,!--no-wait", options->wait, "until its last state is saved (default)");
   end->callback([options, &exit_status] { exit_status = stop(options->cluster, options->name, options->wait); });
+  CliCommand dealt = add("deal", "let a job's chunks go to the servers that are there now", true);
+  dealt->add_option("--without", options->without, "but not to this server (may be repeated)");
+  dealt->add_flag("--wait,!--no-wait", options->wait, "until they are there (default)");
+  dealt->callback([options, &exit_status] {
+    exit_status = deal(options->cluster, options->name, options->without, options->wait);
+  });
   CliCommand forget = add(
       "remove", "delete a stopped job with all that any server has of that name; the next run begins at round 0", true);
   forget->callback([options, &exit_status] { exit_status = remove(options->cluster, options->name); });

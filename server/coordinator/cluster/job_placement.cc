@@ -38,8 +38,13 @@ const char* name_of(PlacementBasis basis) {
   return "";
 }
 
-JobHosts hosts_of_job(std::span<const PlacedDaemon> servers, std::span<const PlacedDaemon> workers) {
+JobHosts hosts_of_job(std::span<const PlacedDaemon> servers, std::span<const PlacedDaemon> workers,
+                      std::vector<std::uint16_t> numbers) {
   JobHosts result;
+  result.numbers = std::move(numbers);
+  while (result.numbers.size() < servers.size()) {
+    result.numbers.push_back(static_cast<std::uint16_t>(result.numbers.size()));
+  }
   result.workers = static_cast<std::uint32_t>(workers.size());
   for (const PlacedDaemon& server : servers) result.server_bandwidth.push_back(server.bandwidth);
   const auto unknown = [](const PlacedDaemon& daemon) { return daemon.host.empty(); };
@@ -128,7 +133,11 @@ Result<Layout> deal_chunks(const std::vector<TensorSpec>& tensors, std::uint64_t
   const Result<std::vector<double>> weights = server_weights(hosts, ratio);
   if (!weights) return tl::unexpected(weights.error());
   for (std::size_t s = 0; s < slots.size(); ++s) slots[s].weight = (*weights)[s];
-  return place_chunks(tensors, chunk_elements, std::move(slots), hosts);
+  const Result<Layout> placed = place_chunks(tensors, chunk_elements, std::move(slots), hosts);
+  if (!placed) return placed;
+  std::vector<ChunkOwner> owners = placed->owners();
+  for (ChunkOwner& owner : owners) owner.shard = ShardIndex(hosts.numbers[owner.shard.value]);
+  return Layout::with_owners(tensors, placed->chunk_elements(), std::move(owners));
 }
 
 bool JobPlacement::colocated(std::size_t server) const {
@@ -161,7 +170,8 @@ std::string JobPlacement::bottleneck() const {
 std::string JobPlacement::in_words() const {
   std::vector<std::string> shares;
   for (std::size_t s = 0; s < servers.size(); ++s) {
-    std::string text = "server " + std::to_string(s) + " " + printed("%.1f %%", 100.0 * servers[s].share);
+    std::string text =
+        "server " + std::to_string(servers[s].number) + " " + printed("%.1f %%", 100.0 * servers[s].share);
     if (hosts.basis == PlacementBasis::kLinks) text += colocated(s) ? " (colocated)" : " (dedicated)";
     shares.push_back(std::move(text));
   }
@@ -177,10 +187,12 @@ Result<JobPlacement> describe_placement(JobHosts hosts, const WireRatio& ratio, 
   result.hosts = std::move(hosts);
   result.ratio = ratio;
   result.servers.resize(result.hosts.server_bandwidth.size());
+  const std::vector<std::uint16_t>& numbers = result.hosts.numbers;
+  for (std::size_t s = 0; s < numbers.size(); ++s) result.servers[s].number = numbers[s];
   for (std::uint32_t c = 0; c < layout.chunks(); ++c) {
-    const std::size_t shard = layout.owner(ChunkIndex(c)).shard.value;
-    TRIB_ASSERT(shard < result.servers.size());
-    JobPlacement::Server& server = result.servers[shard];
+    const auto place = std::ranges::lower_bound(numbers, layout.owner(ChunkIndex(c)).shard.value);
+    TRIB_ASSERT(place != numbers.end() && *place == layout.owner(ChunkIndex(c)).shard.value);
+    JobPlacement::Server& server = result.servers[static_cast<std::size_t>(place - numbers.begin())];
     ++server.chunks;
     server.bytes += layout.chunk(ChunkIndex(c)).elements * sizeof(float);
   }

@@ -32,7 +32,7 @@ enum class PlacementBasis : std::uint8_t {
 };
 const char* name_of(PlacementBasis basis);
 
-// The hosts of a job. Servers are numbered as given.
+// The hosts of a job. Servers are in the order given; `numbers` has their indices in the cluster, ascending.
 struct JobHosts {
   struct Host {
     std::string identity;
@@ -40,7 +40,8 @@ struct JobHosts {
     PlacementHost link;                // bandwidth as stated
   };
   PlacementBasis basis = PlacementBasis::kUnknownHosts;
-  std::vector<Host> hosts;               // kUnknownHosts: none
+  std::vector<Host> hosts;  // kUnknownHosts: none
+  std::vector<std::uint16_t> numbers;
   std::vector<std::size_t> of_server;    // host of each server; kUnknownHosts: none
   std::vector<double> server_bandwidth;  // as each server states it
   std::uint32_t workers = 0;
@@ -49,7 +50,9 @@ struct JobHosts {
   // B: the slowest link of a host with workers, so that a ring over them takes 2(n-1)/n times M/B.
   double unit_bandwidth = 1.0;
 };
-JobHosts hosts_of_job(std::span<const PlacedDaemon> servers, std::span<const PlacedDaemon> workers);
+// numbers: of the servers; none: they count from 0.
+JobHosts hosts_of_job(std::span<const PlacedDaemon> servers, std::span<const PlacedDaemon> workers,
+                      std::vector<std::uint16_t> numbers = {});
 
 // The weight of each server's share, 0 for those that are better left out. The sum is positive.
 Result<std::vector<double>> server_weights(const JobHosts& hosts, const WireRatio& ratio);
@@ -58,7 +61,7 @@ Result<std::vector<double>> server_weights(const JobHosts& hosts, const WireRati
 Result<Layout> place_chunks(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements,
                             std::vector<ShardSlots> slots, const JobHosts& hosts);
 
-// The layout of a job that has no state anywhere: server_weights(), then place_chunks().
+// The chunks of a job dealt to these servers: server_weights(), then place_chunks(), with the servers' numbers as owners.
 Result<Layout> deal_chunks(const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements,
                            std::vector<ShardSlots> slots, const JobHosts& hosts, const WireRatio& ratio);
 
@@ -66,6 +69,7 @@ Result<Layout> deal_chunks(const std::vector<TensorSpec>& tensors, std::uint64_t
 // other hosts (a resumed job keeps its shards), not of the one that would be best now.
 struct JobPlacement {
   struct Server {
+    std::uint16_t number = 0;
     std::uint32_t chunks = 0;
     std::uint64_t bytes = 0;  // of fp32 parameters
     double share = 0.0;

@@ -82,12 +82,39 @@ bool Peers::all_have_stores() const {
   return std::ranges::all_of(servers_, [](const auto& s) { return s.second.hello.store; });
 }
 
-std::vector<ShardSlots> Peers::slots() const {
-  std::vector<ShardSlots> slots;
+std::set<std::uint16_t> Peers::those_that_stay() const {
+  std::set<std::uint16_t> there;
   for (const auto& [index, server] : servers_) {
-    slots.push_back({static_cast<std::uint16_t>(server.hello.lane_endpoints.size())});
+    if (stays(index)) there.insert(index);
   }
-  return slots;
+  return there;
+}
+
+bool Peers::majority() const {
+  const auto there = std::ranges::count_if(servers_, [](const auto& entry) { return entry.second.alive; });
+  return 2 * there > count_;
+}
+
+ShardSlots Peers::slots(std::uint16_t server) const {
+  return {static_cast<std::uint16_t>(servers_.at(server).hello.lane_endpoints.size())};
+}
+
+PlacedDaemon Peers::placed(std::uint16_t server) const {
+  const ServerHello& hello = servers_.at(server).hello;
+  return {"server " + std::to_string(server), hello.host, hello.bandwidth};
+}
+
+std::uint64_t Peers::since_ms(std::uint16_t index) const {
+  const auto server = servers_.find(index);
+  if (server == servers_.end()) return 0;
+  return server->second.alive ? server->second.since_ms : server->second.heard_ms;
+}
+
+ServerEntry Peers::reader_of_part(std::uint16_t index, JobId job, Round round) const {
+  const Server* owner = alive(index);
+  if (owner && !owner->hello.copy_endpoint.empty() && snapshots(index, job).contains(round)) return entry(index);
+  const ShardIndex holder = holder_of_copy(index, job, round);
+  return holder == kNoShard ? ServerEntry{} : entry(holder.value);
 }
 
 Status Peers::check(const ServerHello& hello, std::uint64_t now_ms) {
@@ -144,7 +171,8 @@ Peers::Met Peers::meet(PeerId from, const ServerHello& hello, std::uint64_t now_
   Server& server = servers_[hello.shard.value];
   const bool known = server.hello.incarnation == hello.incarnation;
   const bool moved = known && server.peer != from;
-  server = Server{from, hello, now_ms, true, known && server.leaves};
+  const std::uint64_t since = known && server.alive ? server.since_ms : now_ms;
+  server = Server{from, hello, now_ms, since, true, known && server.leaves};
   std::ranges::sort(server.hello.stored, {}, place_of);
   return {known, moved};
 }

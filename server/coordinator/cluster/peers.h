@@ -32,6 +32,7 @@ class Peers {
     PeerId peer;
     ServerHello hello;
     std::uint64_t heard_ms = 0;
+    std::uint64_t since_ms = 0;  // its process was met
     bool alive = false;
     bool leaves = false;                        // it is stopping: no view begins with it
     std::uint64_t rival = 0;                    // incarnation of another process with this index; 0: none
@@ -75,9 +76,19 @@ class Peers {
   bool stays(std::uint16_t server) const;                        // it is alive and not stopping
   bool all_servers() const;                                      // that there are to be
   bool all_have_stores() const;
-  std::vector<ShardSlots> slots() const;  // where chunks can go, by server
+  std::set<std::uint16_t> those_that_stay() const;
+  // A server that is there. Where chunks can go on it; as the placement knows it.
+  ShardSlots slots(std::uint16_t server) const;
+  PlacedDaemon placed(std::uint16_t server) const;
+  // When this server was met, or, if it is not there, was last heard; 0: never.
+  std::uint64_t since_ms(std::uint16_t server) const;
+  // More than half of all servers are there: no other coordinator can have as many.
+  bool majority() const;
   // How other servers read this one's snapshots; without an endpoint: they cannot.
   ServerEntry entry(std::uint16_t server) const;
+  // The server that others can read this one's part of a snapshot from: this server, or one that has a copy; without an
+  // endpoint: none.
+  ServerEntry reader_of_part(std::uint16_t server, JobId job, Round round) const;
   ServerBook book() const;  // all that are there, and can be read
   // How long it takes to see which of two processes with one name or index is alive.
   std::uint64_t rivalry_ms() const { return timeout_ms_ / 4; }

@@ -19,6 +19,12 @@ void RegistryCopies::forget(JobId job) {
   for (auto& [server, copies] : copies_) copies.erase(job);
 }
 
+bool RegistryCopies::has(std::uint16_t server, JobId job) const {
+  const auto copies = copies_.find(server);
+  const auto copy = copies == copies_.end() ? std::map<JobId, Copy>::const_iterator() : copies->second.find(job);
+  return copies != copies_.end() && copy != copies->second.end() && copy->second.held.has_value();
+}
+
 bool RegistryCopies::lacks(std::uint16_t server, const JobFacts& record, std::uint64_t now_ms) const {
   const auto copies = copies_.find(server);
   if (copies == copies_.end() || !copies->second.contains(record.job)) return true;

@@ -36,6 +36,7 @@ class RegistryCopies {
   void lose(std::uint16_t server);
   void holds(std::uint16_t server, const HeldRecord& copy) { copies_[server][copy.job].held = copy.edition; }
   void forget(JobId job);
+  bool has(std::uint16_t server, JobId job) const;
   // Whether the server lacks this edition, and it was not sent in the last kRepeatMs.
   bool lacks(std::uint16_t server, const JobFacts& record, std::uint64_t now_ms) const;
   void sent(std::uint16_t server, const JobFacts& record, std::uint64_t now_ms);

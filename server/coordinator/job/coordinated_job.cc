@@ -43,7 +43,7 @@ bool CoordinatedJob::kept_by_servers() const {
 }
 
 bool CoordinatedJob::never_opened() const {
-  return ids().empty() && members().empty() && !kept_by_servers() && !restoring();
+  return ids().empty() && members().empty() && !kept_by_servers() && !loading();
 }
 
 JobStatus CoordinatedJob::status() const {
@@ -69,6 +69,8 @@ JobStatus CoordinatedJob::status() const {
   status.placement = ledger_.placement;
   status.figures = ledger_.figures.together();
   status.waiting_for = waiting_for();
+  if (loading()) status.deal = std::get<IdleJob>(phase_).loading->what;
+  if (!loading() && ledger_.placed.ordered()) status.deal = "ordered; it waits for a snapshot";
   if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
     status.paces = running->paces();
     status.stall = running->stall();
@@ -95,7 +97,8 @@ std::string CoordinatedJob::waiting_for() const {
     missing = missing_in_words(members(), ledger_.awaited, config(), ledger_.nodes);
     for (std::uint16_t index = 0; index < servers(); ++index) {
       const std::string who = "server " + std::to_string(index);
-      if (!ledger_.context.peers.stays(index))
+      const std::set<std::uint16_t> with_state = record().initialised ? shards() : std::set<std::uint16_t>();
+      if (!ledger_.context.peers.stays(index) && ledger_.placed.needs(config().membership, with_state, index))
         add(ledger_.context.peers.alive(index) ? who + ", which is being stopped" : who);
     }
     for (const auto& [node, why] : std::get<GatheringJob>(phase_).refused) {
@@ -107,7 +110,7 @@ std::string CoordinatedJob::waiting_for() const {
     if (missing.empty() && ledger_.keeper.saves()) add("the disk of the coordinator, which records the job");
   } else if (const OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
     for (const auto& [index, server] : ledger_.context.peers.servers()) {
-      if (opening->ready.contains(index)) continue;
+      if (!opening->awaited.contains(index)) continue;
       const auto loaded = opening->loaded.find(index);
       const bool some = loaded != opening->loaded.end() && loaded->second != 0;
       add("server " + std::to_string(index) + ", which loads its part" +
@@ -208,6 +211,7 @@ void CoordinatedJob::on(std::uint16_t server, const SnapshotCopied& m, std::uint
     ledger_.log("a snapshot of " + in_words() + " has fewer copies than it is to have: " + said_by(server, m.message),
                 LogLevel::kWarning);
   }
+  drop_older();
   if (RunningView* running = std::get_if<RunningView>(&phase_)) return running->look_for_copies(now_ms);
   if (StoppingView* stopping = std::get_if<StoppingView>(&phase_)) end_stop(stopping->look_for_copies(now_ms), now_ms);
 }
@@ -228,7 +232,7 @@ void CoordinatedJob::on(const Peers::Worker& worker, const SnapshotDone& m, std:
 // Returns the round that the next checkpoint is made of; kToCome: of one that is yet to be named, as a store is broken. A
 // snapshot counts as committed when the record that says so is saved.
 std::optional<Round> CoordinatedJob::newest_state() const {
-  if (servers() == 0 || restoring() || removing()) return std::nullopt;
+  if (servers() == 0 || loading() || removing()) return std::nullopt;
   if (is<RunningView>() && store_broken()) return CheckpointSchedule::kToCome;
   if (const auto kept = round_in_memory()) return kept;
   return record().initialised && ledger_.keeper.told() ? std::optional(record().committed) : std::nullopt;
@@ -276,7 +280,7 @@ void CoordinatedJob::tick(std::uint64_t now_ms) {
 // The committed snapshot has its copies, and servers their parts, again after a loss, and get them after a restore.
 void CoordinatedJob::keep_copied(std::uint64_t now_ms) {
   const bool trains_or_rests = is<RunningView>() || between() != nullptr;
-  if (servers() == 0 || restoring() || removing() || !trains_or_rests || now_ms < copies_due_ms_) return;
+  if (servers() == 0 || loading() || removing() || !trains_or_rests || now_ms < copies_due_ms_) return;
   if (record().job.value == 0) return;
   copies_due_ms_ = now_ms + SnapshotCopies::kRepeatMs;
   ledger_.copy_parts(now_ms);
@@ -284,6 +288,7 @@ void CoordinatedJob::keep_copied(std::uint64_t now_ms) {
   const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
   ledger_.copies.order(config().snapshot, newest, true, now_ms);
   ledger_.copies.restore(newest, now_ms);
+  drop_older();
   // As long as servers are away nobody knows whether each part is anywhere.
   const bool all_known = !ledger_.context.copies.searching() && ledger_.context.peers.all_servers();
   const bool there = all_known && ledger_.copies.count(newest) > 0;
@@ -432,7 +437,7 @@ void CoordinatedJob::tell_again(const Peers::Server& server, std::uint64_t now_m
   const std::uint16_t shard = server.hello.shard.value;
   const auto tell = [&](const ControlMessage& message) { ledger_.context.output.send(server.peer, message); };
   if (const OpeningView* opening = std::get_if<OpeningView>(&phase_)) {
-    if (opening->ready.contains(shard)) return;
+    if (!opening->awaited.contains(shard)) return;
     ledger_.context.copy_to(server, record(), now_ms);
     tell(open_message(ledger_, opening->view, shard));
   } else if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
@@ -483,12 +488,28 @@ void CoordinatedJob::expel(std::uint64_t worker) {
   if (member != open->members.end()) member->second.left.reset();
 }
 
-void CoordinatedJob::server_stops(const std::string& who, std::uint64_t now_ms) {
+// With membership.on_server_loss = "continue" it goes on with the servers that stay (change_due()).
+bool CoordinatedJob::goes_on_without(std::uint16_t server) const {
+  const bool others = !ledger_.context.peers.those_that_stay().empty() && !ledger_.context.draining;
+  return config().membership.on_server_loss == OnLoss::kContinue && others && !idle() && !stopping() &&
+         ShardIndex(server) != ledger_.context.peers.home();
+}
+
+bool CoordinatedJob::needs_server(std::uint16_t server) const {
+  if (servers() == 0) return false;
+  // What it has of a job whose chunks went to other servers is there until these have copies.
+  if (ledger_.keeper.has_older_on(server)) return true;
+  return goes_on_without(server) ? shards().contains(server) : needs_servers() || loading();
+}
+
+void CoordinatedJob::server_stops(std::uint16_t server, std::uint64_t now_ms) {
   if (servers() == 0) return;
-  request_stop(who + " was told to stop");
+  const std::string who = "server " + std::to_string(server);
+  const bool goes_on = goes_on_without(server);
+  if (!goes_on) request_stop(who + " was told to stop");
   reconsider();
   if (is<OpeningView>()) gather_again(who + " was told to stop", now_ms);
-  save_kept(who, now_ms);
+  if (!goes_on) save_kept(who, now_ms);
 }
 
 void CoordinatedJob::worker_stops(std::uint64_t worker, const std::string& who, std::uint64_t now_ms) {
@@ -501,12 +522,55 @@ void CoordinatedJob::worker_stops(std::uint64_t worker, const std::string& who, 
   running->request_stop_of(node);
 }
 
-void CoordinatedJob::begin_restore(JobConfig config, std::uint64_t now_ms) {
+void CoordinatedJob::begin_loading(LoadingJob loading, std::uint64_t now_ms) {
   if (GatheringJob* gathering = std::get_if<GatheringJob>(&phase_)) {
-    ledger_.refuse(members(), {ErrorCode::kUnavailable, in_words() + " is being restored; attach again in a moment"});
+    ledger_.refuse(members(),
+                   {ErrorCode::kUnavailable, in_words() + " is being " + loading.what + "; attach again in a moment"});
     become_idle(std::move(gathering->between), now_ms);
   }
-  std::get<IdleJob>(phase_).restoring = std::move(config);
+  std::get<IdleJob>(phase_).loading = std::move(loading);
+}
+
+// ---- Its chunks go to other servers ----
+
+std::optional<JobServers::Change> CoordinatedJob::change_due(std::uint64_t now_ms) const {
+  const CoordinatorContext& context = ledger_.context;
+  const bool busy = ledger_.keeper.saves() || loading() || removing() || saves_kept();
+  if (busy || context.draining || context.copies.searching()) return std::nullopt;
+  const auto change = ledger_.change(now_ms);
+  if (!change) return std::nullopt;
+  if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
+    return running->may_change_servers() ? change : std::nullopt;
+  }
+  // Without a snapshot it begins anew, with the servers that are there.
+  const bool now = is<GatheringJob>() ? change->lacks || ledger_.placed.ordered() : idle() && ledger_.placed.ordered();
+  return now && record().initialised ? change : std::nullopt;
+}
+
+Status CoordinatedJob::leave_servers(const std::string& what, std::uint64_t now_ms) {
+  if (is<RunningView>()) restart("it is being " + what, now_ms);
+  const Result<bool> newest = take_newest({});
+  if (!newest) return tl::unexpected(newest.error());
+  return *newest ? Status() : fail(ErrorCode::kStore, "it has no snapshot yet");
+}
+
+JobRecord CoordinatedJob::record_on(std::vector<ChunkOwner> owners, JobId id) const {
+  JobRecord dealt = record();
+  dealt.job = id;
+  dealt.owners = std::move(owners);
+  dealt.edition = 0;
+  dealt.provisional = false;
+  // Of two records of one name the one with the higher view counts: a disk may have one of the view that comes next.
+  dealt.view = record().view.next().next();
+  return dealt;
+}
+
+void CoordinatedJob::drop_older() {
+  if (!ledger_.keeper.has_older()) return;
+  const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
+  const bool safe = ledger_.keeper.saved() && ledger_.copies.settled(config().snapshot, newest) &&
+                    ledger_.context.record_is_copied(record());
+  if (safe || !record().initialised) ledger_.keeper.drop_older();
 }
 
 void CoordinatedJob::drain(const std::string& who, std::uint64_t now_ms) {

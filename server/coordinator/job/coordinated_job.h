@@ -28,6 +28,7 @@ struct JobStatus {
   std::string phase;     // idle, gathering, opening, running, stopping
   std::uint32_t nodes = 0, joined = 0;
   std::string waiting_for;  // before it runs: who is missing, or not ready yet
+  std::string deal;         // its chunks go to other servers: how far that is; empty: they do not
   Version min_version, max_version;
   // How far those are who make its rounds: servers, of all-reduce jobs nodes.
   std::map<std::uint32_t, std::pair<Version, Version>> made;
@@ -79,7 +80,8 @@ class CoordinatedJob {
   bool idle() const { return is<IdleJob>(); }
   bool stopping() const { return is<StoppingView>(); }
   bool trains() const { return is<RunningView>() || stopping(); }
-  bool restoring() const { return idle() && std::get<IdleJob>(phase_).restoring.has_value(); }
+  // Its state is being loaded from a checkpoint, or from other servers.
+  bool loading() const { return idle() && std::get<IdleJob>(phase_).loading.has_value(); }
   bool removing() const { return idle() && std::get<IdleJob>(phase_).removing; }
   bool in_view() const { return view() != nullptr; }
   bool in_view(ViewId id) const { return in_view() && record().view == id; }
@@ -103,6 +105,7 @@ class CoordinatedJob {
   bool saves_kept() const { return between() && !between()->going.empty(); }
   // Servers that are told to stop wait for it.
   bool needs_servers() const { return in_view() || saves_kept() || owes_checkpoint(); }
+  bool needs_server(std::uint16_t server) const;
   // Some nodes wait for others, and nothing of the job is anywhere.
   bool awaited() const { return is<GatheringJob>() && ids().empty() && !kept_by_servers(); }
   // Its nodes left before it had an id: nothing of it is anywhere.
@@ -162,7 +165,7 @@ class CoordinatedJob {
   void expel(std::uint64_t worker);
   // It will not attach again: the others need not wait for it. Did they?
   bool forget_worker(std::uint64_t worker) { return ledger_.awaited.forget_worker(worker); }
-  void server_stops(const std::string& who, std::uint64_t now_ms);
+  void server_stops(std::uint16_t server, std::uint64_t now_ms);
   void worker_stops(std::uint64_t worker, const std::string& who, std::uint64_t now_ms);
   void drain(const std::string& who, std::uint64_t now_ms);
 
@@ -173,11 +176,24 @@ class CoordinatedJob {
   // One is under way, or is to be made now that nobody trains.
   bool owes_checkpoint() const;
 
-  // ---- Restored from a checkpoint ----
-  // Sends away the nodes of a job that is only awaited(): they join again when it is restored.
-  void begin_restore(JobConfig config, std::uint64_t now_ms);
-  JobConfig end_restore() { return *std::exchange(std::get<IdleJob>(phase_).restoring, std::nullopt); }
-  void drop_older() { ledger_.keeper.drop_older(); }
+  // ---- Its state is loaded, from a checkpoint or from other servers ----
+  // Sends away the nodes that have joined: they join again when it is loaded.
+  void begin_loading(LoadingJob loading, std::uint64_t now_ms);
+  JobConfig end_loading() { return std::exchange(std::get<IdleJob>(phase_).loading, std::nullopt)->config; }
+  // Older trainings of its name, and this one on other servers, go when two servers have what counts now.
+  void drop_older();
+
+  // ---- Its chunks go to other servers (docs/failover.md) ----
+  void order_change(std::set<std::uint16_t> without) { ledger_.placed.order(std::move(without)); }
+  // To be begun now.
+  std::optional<JobServers::Change> change_due(std::uint64_t now_ms) const;
+  // It would change nothing; or it failed, and is tried again later.
+  void change_settled(const JobServers::Change& change) { ledger_.placed.settled(change); }
+  void change_failed(std::uint64_t now_ms) { ledger_.placed.failed(now_ms); }
+  // Ends the view. record() is that of the newest state then. Errors: none can be had.
+  Status leave_servers(const std::string& what, std::uint64_t now_ms);
+  // The record of the job with these owners: another id, under which no store has anything.
+  JobRecord record_on(std::vector<ChunkOwner> owners, JobId id) const;
 
   // ---- Removed by order ----
   void begin_removal() { std::get<IdleJob>(phase_).removing = true; }
@@ -193,6 +209,7 @@ class CoordinatedJob {
   BetweenViews* between();
   std::optional<Round> newest_state() const;
   bool stays_stopped() const;
+  bool goes_on_without(std::uint16_t server) const;
   JobView* view();
   const JobView* view() const { return const_cast<CoordinatedJob*>(this)->view(); }
 

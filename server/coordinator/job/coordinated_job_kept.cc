@@ -53,6 +53,13 @@ void CoordinatedJob::on(std::uint16_t server, const ShardKept& m, std::uint64_t 
 
 // It says what it has.
 void CoordinatedJob::on(const ServerHello& hello, bool known, std::uint64_t now_ms) {
+  // A view began without this server. The next one has it: what it has of rounds since is not this job's.
+  if (!known && servers() != 0 && in_view()) {
+    const std::string comes = "server " + std::to_string(hello.shard.value) + " is there";
+    if (is<OpeningView>()) gather_again(comes, now_ms);
+    if (is<RunningView>()) restart(comes, now_ms);
+  }
+  if (known) drop_older();
   BetweenViews* between = this->between();
   if (!between) return;
   reconsider();
@@ -76,7 +83,7 @@ void CoordinatedJob::on(const ServerHello& hello, bool known, std::uint64_t now_
 // Somebody goes who keeps a part of it. When all servers have said what they keep, that becomes a snapshot.
 void CoordinatedJob::save_kept(const std::string& who, std::uint64_t now_ms) {
   BetweenViews* between = this->between();
-  if (!between || servers() == 0 || restoring() || removing()) return;
+  if (!between || servers() == 0 || loading() || removing()) return;
   between->going = who;
   look_at_kept(now_ms);
 }

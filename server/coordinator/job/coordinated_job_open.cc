@@ -43,9 +43,10 @@ Status check_rank(const CoordinatedJob& job, const JoinJob& m, const Peers::Work
 
 Status CoordinatedJob::check(const JoinJob& m) const {
   if (Status possible = check_join(m, in_words()); !possible) return possible;
-  if (!restoring() && !removing()) return {};
-  return fail(ErrorCode::kUnavailable,
-              in_words() + " is being " + (restoring() ? "restored" : "removed") + "; attach again in a moment");
+  if (!loading() && !removing()) return {};
+  return fail(ErrorCode::kUnavailable, in_words() + " is being " +
+                                           (loading() ? std::get<IdleJob>(phase_).loading->what : "removed") +
+                                           "; attach again in a moment");
 }
 
 // A daemon that was restarted is a new worker under the old name. If the old one is not heard beside it, it is gone.
@@ -127,8 +128,10 @@ bool CoordinatedJob::complete(std::uint64_t now_ms) const {
   const CoordinatorContext& context = ledger_.context;
   if (!gathering || context.draining || ledger_.keeper.saves()) return false;
   if (!gathered(gathering->members, ledger_.awaited, config(), ledger_.nodes, now_ms)) return false;
-  return servers() == 0 ||
-         (!context.copies.searching() && context.peers.all_servers() && gathering->between.asked.empty());
+  if (servers() == 0) return true;
+  const std::set<std::uint16_t> with_state = record().initialised ? shards() : std::set<std::uint16_t>();
+  return !context.copies.searching() && ledger_.placed.enough(config().membership, with_state, now_ms) &&
+         gathering->between.asked.empty();
 }
 
 void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {
@@ -183,8 +186,11 @@ void CoordinatedJob::begin_opening(ViewStart start, std::uint64_t now_ms) {
   phase_ = OpeningView{std::move(view), {}};
   if (servers() == 0) return run(now_ms);
   ledger_.context.copy(record(), now_ms);
+  drop_older();
   for (const auto& [index, server] : ledger_.context.peers.servers()) {
-    if (server.alive) ledger_.context.output.send(server.peer, open_message(ledger_, *this->view(), index));
+    if (!server.alive) continue;
+    std::get<OpeningView>(phase_).awaited.insert(index);
+    ledger_.context.output.send(server.peer, open_message(ledger_, *this->view(), index));
   }
 }
 
@@ -287,8 +293,8 @@ void CoordinatedJob::on(std::uint16_t server, const ShardReady& m, std::uint64_t
     opening->view.members.clear();  // they have been told why, and do not wait any more
     return gather_again("server " + std::to_string(server) + " cannot open it: " + m.message, now_ms);
   }
-  opening->ready.insert(server);
-  if (opening->ready.size() == servers()) run(now_ms);
+  opening->awaited.erase(server);
+  if (opening->awaited.empty()) run(now_ms);
 }
 
 void CoordinatedJob::run(std::uint64_t now_ms) {

@@ -10,7 +10,10 @@ std::string said_by(std::uint16_t server, const std::string& message) {
 }
 
 JobLedger::JobLedger(CoordinatorContext& shared, const JobConfig& config, JobRecord record, std::set<JobId> older)
-    : context(shared), keeper(shared, config.name, std::move(record), std::move(older)), copies(shared) {
+    : context(shared),
+      keeper(shared, config.name, std::move(record), std::move(older)),
+      copies(shared),
+      placed(shared) {
   set_config(config);
   last_stop = this->record().last_stop;
 }

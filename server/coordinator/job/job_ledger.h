@@ -11,6 +11,7 @@
 
 #include "common/config/job_plan.h"
 #include "server/coordinator/job/job_record_keeper.h"
+#include "server/coordinator/job/job_servers.h"
 #include "server/coordinator/job/job_values.h"
 #include "server/coordinator/job/job_view.h"
 #include "server/coordinator/job/snapshot_copies.h"
@@ -41,6 +42,10 @@ class JobLedger {
   std::uint16_t servers() const { return home_->servers(); }  // that take part in its views: all or none
   std::set<std::uint16_t> shards() const { return home_->shards(record()); }
   SnapshotCopies::Snapshot snapshot(Round round) const { return {record().job, record().view, round, shards()}; }
+  // The servers that are to have other chunks, by what is known now.
+  std::optional<JobServers::Change> change(std::uint64_t now_ms) const {
+    return servers() == 0 ? std::nullopt : placed.change(config().membership, shards(), now_ms);
+  }
   // Has each part of this snapshot a copy, or can have none now? Orders what is missing.
   bool copied(Round round, bool paced, std::uint64_t now_ms);
   // Copies of the large parts of what ranks keep are on the server that has the copies of the coordinator's server's
@@ -75,6 +80,7 @@ class JobLedger {
   JobRecordKeeper keeper;
   std::uint32_t nodes = 0;  // of the last view, or of the one that is gathered
   SnapshotCopies copies;
+  JobServers placed;     // the servers that it is on
   AwaitedNodes awaited;  // elastic
   Round reached;         // where the last view began
   JobPaces paces;

@@ -17,10 +17,15 @@
 
 namespace tributary {
 
+// The state of a job is being loaded into its servers' stores, from a checkpoint or from other servers. Nobody may join.
+struct LoadingJob {
+  JobConfig config;  // of the job to be
+  std::string what;  // happens to it, in words: "restored"
+};
 struct IdleJob {
   BetweenViews between;
-  std::optional<JobConfig> restoring;  // what it will be: its state is being loaded, and nobody may join
-  bool removing = false;               // its records go, and nobody may join
+  std::optional<LoadingJob> loading;
+  bool removing = false;  // its records go, and nobody may join
 };
 struct GatheringJob {
   BetweenViews between;
@@ -30,7 +35,7 @@ struct GatheringJob {
 };
 struct OpeningView {
   JobView view;
-  std::set<std::uint16_t> ready;                  // servers that have opened it
+  std::set<std::uint16_t> awaited;                // servers that have still to open it
   std::map<std::uint16_t, std::uint64_t> loaded;  // bytes, by server, as they said last
 };
 

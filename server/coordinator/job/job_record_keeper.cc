@@ -117,7 +117,6 @@ void JobRecordKeeper::view_saved(bool saved, bool opens) {
 }
 
 void JobRecordKeeper::view_opens(const ViewStart& start, const JobMembers& members) {
-  drop_older();
   // Later snapshots that only some shards have belong to rounds that this view will go through again.
   context_.peers.forget_snapshots(record_.job, [&](Round r) { return !start.resume || r > start.loaded; });
   std::map<std::uint32_t, PendingRankStates::Holder> holders;
@@ -285,10 +284,15 @@ void JobRecordKeeper::end(Round round, bool finished) {
   save();
 }
 
+bool JobRecordKeeper::has_older_on(std::uint16_t server) const {
+  return std::ranges::any_of(older_, [&](JobId id) { return !context_.peers.snapshots(server, id).empty(); });
+}
+
 void JobRecordKeeper::drop_older() {
   for (const JobId id : older_) {
     if (!context_.peers.stores(id)) {
-      context_.remove(id);
+      // A server that is away may have something of it, too.
+      if (context_.peers.all_servers()) context_.remove(id);
       continue;
     }
     for (const auto& [index, server] : context_.peers.servers()) {

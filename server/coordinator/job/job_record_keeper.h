@@ -94,6 +94,8 @@ class JobRecordKeeper {
 
   // Older trainings' records stay until no server says any more that it has something of them: else that would be a
   // stranger's. (Servers say it when they say hello.)
+  bool has_older() const { return !older_.empty(); }
+  bool has_older_on(std::uint16_t server) const;  // it has their snapshots, and has not dropped them
   void drop_older();
   void removed(JobId older) { older_.erase(older); }
 

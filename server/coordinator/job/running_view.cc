@@ -354,7 +354,13 @@ std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
   if (stop_requested_) return std::nullopt;
   const JobRecord& record = ledger_.record();
   SnapshotSchedule::Wishes wishes;
-  wishes.awaited = (node_waits() || saves()) && !copying_;
+  if (!ledger_.change(now_ms)) {
+    change_after_.reset();
+  } else if (!change_after_) {
+    change_after_ = Round(ledger_.paces.range().second.value);
+  }
+  const bool changes = change_after_ && newest_written() <= *change_after_;
+  wishes.awaited = ((node_waits() || saves()) && !copying_) || changes;
   if (now_ms >= ledger_.redo_due_ms && keeps_redo(ledger_.config(), view.members, ledger_.context.peers)) {
     wishes.redo_from = redo_snapshot_from(view, newest_written(), ledger_.paces);
   }

@@ -60,6 +60,9 @@ class RunningView {
   // The round that a stop is known by, when a node has left after `left` and has all answers of it.
   Round stop_round(Round left) const;
 
+  // The chunks are to go to other servers: has a snapshot been written since that was seen?
+  bool may_change_servers() const { return change_after_ && newest_written() > *change_after_; }
+
   std::optional<Round> snapshot() const { return snapshots_.under_way(); }
   std::vector<std::uint16_t> snapshot_waits() const;  // servers that have still to write it
   std::vector<StragglerWatch::Node> paces() const { return stragglers_.nodes(); }
@@ -102,7 +105,8 @@ class RunningView {
   bool whole_ = true;  // servers have all of one round
   Patience whole_answers_;
   bool stop_requested_ = false;
-  std::optional<Round> joins_after_;  // a node wants to join, after a later snapshot than this
+  std::optional<Round> joins_after_;   // a node wants to join, after a later snapshot than this
+  std::optional<Round> change_after_;  // likewise the chunks are to go to other servers
   // Some nodes have finished. Others not yet, which is logged then; or not, and have begun another round.
   std::optional<std::uint64_t> lagging_told_ms_;
   std::optional<Patience> beyond_;

@@ -12,12 +12,13 @@ std::optional<std::uint16_t> SnapshotCopies::holder_for(const SnapshotConfig& co
   const auto owner = peers.servers().find(shard);
   if (config.copies == 1 || owner == peers.servers().end()) return std::nullopt;
   const auto same_machine = [&](const Peers::Server& server) { return server.hello.host == owner->second.hello.host; };
+  const bool some_stay = std::ranges::any_of(peers.those_that_stay(), [&](std::uint16_t s) { return s != shard; });
   std::vector<std::uint16_t> elsewhere, beside;  // from the owner on
   std::size_t before = 0;                        // on the owner's machine
   for (std::uint16_t ahead = 1; ahead < context_.options.servers; ++ahead) {
     const auto index = static_cast<std::uint16_t>((shard + ahead) % context_.options.servers);
     const Peers::Server* server = peers.alive(index);
-    if (!server || server->hello.copy_endpoint.empty()) continue;
+    if (!server || server->hello.copy_endpoint.empty() || (some_stay && server->leaves)) continue;
     (same_machine(*server) ? beside : elsewhere).push_back(index);
     if (same_machine(*server) && index < shard) ++before;
   }

@@ -1,6 +1,7 @@
 #include "server/coordinator/job/state_home.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -42,7 +43,7 @@ class OnServers final : public StateHome {
   }
 
  private:
-  JobHosts hosts(const JobMembers& members) const;
+  JobHosts hosts(const JobMembers& members, const std::set<std::uint16_t>& on) const;
 
   CoordinatorContext& context_;
 };
@@ -55,12 +56,13 @@ Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRe
   for (const std::uint16_t shard : shards(record)) {
     const std::set<Round> rounds = context_.peers.snapshots_or_copies(shard, record.job);
     if (record.initialised && shard >= servers()) {
-      return fail(ErrorCode::kTopology,
-                  in_words(config) + " has state on server " + std::to_string(shard) + ", but the cluster has " +
-                      std::to_string(servers()) +
-                      " servers; start as many servers as before; to change their number, save a checkpoint while they "
-                      "are there (tributary checkpoint save) and restore it into the new cluster. To start over: "
-                      "another job.name, or with tributary up --fresh or another --base-dir");
+      return fail(
+          ErrorCode::kTopology,
+          in_words(config) + " has state on server " + std::to_string(shard) + ", but the cluster has " +
+              std::to_string(servers()) +
+              " servers; start as many servers as before, then let the job go to fewer of them (tributary job deal) "
+              "or save a checkpoint and restore it into the new cluster. To start over: "
+              "another job.name, or with tributary up --fresh or another --base-dir");
     }
     if (record.initialised && !rounds.contains(record.committed) && lacks.empty()) {
       lacks = "server " + std::to_string(shard) + "'s store lacks the snapshot of round " +
@@ -87,16 +89,14 @@ Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRe
   return Stored{true, newest};
 }
 
-JobHosts OnServers::hosts(const JobMembers& members) const {
+JobHosts OnServers::hosts(const JobMembers& members, const std::set<std::uint16_t>& on) const {
   std::vector<PlacedDaemon> servers, workers;
-  for (const auto& [index, server] : context_.peers.servers()) {
-    servers.push_back({"server " + std::to_string(index), server.hello.host, server.hello.bandwidth});
-  }
+  for (const std::uint16_t index : on) servers.push_back(context_.peers.placed(index));
   for (const auto& [node, member] : members) {
     const WorkerHello& hello = context_.peers.workers().at(member.worker).hello;
     workers.push_back({"worker " + hello.name, hello.host, hello.bandwidth});
   }
-  JobHosts hosts = hosts_of_job(servers, workers);
+  JobHosts hosts = hosts_of_job(servers, workers, {on.begin(), on.end()});
   hosts.on_devices = std::ranges::any_of(members, [](const auto& entry) { return entry.second.join.on_devices; });
   return hosts;
 }
@@ -106,11 +106,14 @@ JobHosts OnServers::hosts(const JobMembers& members) const {
 // lanes that the server has today.
 Result<DealtChunks> OnServers::lay_out(const JobConfig& config, const JobRecord& record, const JobMembers& members,
                                        const ViewStart& start) const {
-  JobHosts hosts = this->hosts(members);
+  // REQUIRES: servers that have chunks are there.
+  const std::set<std::uint16_t> on = context_.peers.those_that_stay();
+  JobHosts hosts = this->hosts(members, on);
   const std::string job = in_words(config);
   for (const std::string& contradiction : hosts.contradictions) context_.output.log(job + ": " + contradiction);
   const WireRatio ratio = wire_ratio(config.push, config.pull);
-  std::vector<ShardSlots> slots = context_.peers.slots();
+  std::vector<ShardSlots> slots;
+  for (const std::uint16_t index : on) slots.push_back(context_.peers.slots(index));
   DealtChunks chunks{record.chunk_elements, record.owners, {}};
   if (start.anew()) {
     const Result<Layout> fresh =
@@ -118,9 +121,10 @@ Result<DealtChunks> OnServers::lay_out(const JobConfig& config, const JobRecord&
     if (!fresh) return tl::unexpected(fresh.error());
     chunks = {fresh->chunk_elements(), fresh->owners(), {}};
   } else {
-    std::vector<std::uint32_t> next(slots.size(), 0);
+    std::map<ShardIndex, std::uint32_t> next;
     for (ChunkOwner& owner : chunks.owners) {
-      owner.lane = LaneIndex(static_cast<std::uint16_t>(next[owner.shard.value]++ % slots[owner.shard.value].lanes));
+      const std::uint16_t lanes = context_.peers.slots(owner.shard.value).lanes;
+      owner.lane = LaneIndex(static_cast<std::uint16_t>(next[owner.shard]++ % lanes));
     }
   }
   const Result<Layout> layout = Layout::with_owners(record.tensors, chunks.elements, chunks.owners);
@@ -201,6 +205,22 @@ Result<StateHome::Stored> OnNodes::newest(const JobConfig& config, const JobReco
 }
 
 }  // namespace
+
+Result<Layout> deal_to(const std::set<std::uint16_t>& on, const Peers& peers, const JobConfig& config,
+                       const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements) {
+  std::vector<PlacedDaemon> servers, workers;
+  std::vector<ShardSlots> slots;
+  for (const auto& [incarnation, worker] : peers.workers()) {
+    workers.push_back({"worker " + worker.hello.name, worker.hello.host, worker.hello.bandwidth});
+  }
+  for (const std::uint16_t index : on) {
+    servers.push_back(peers.placed(index));
+    if (workers.empty()) servers.back().host.clear();
+    slots.push_back(peers.slots(index));
+  }
+  return deal_chunks(tensors, chunk_elements, std::move(slots), hosts_of_job(servers, workers, {on.begin(), on.end()}),
+                     wire_ratio(config.push, config.pull));
+}
 
 std::unique_ptr<StateHome> make_state_home(const JobConfig& config, CoordinatorContext& context) {
   if (on_servers(config)) return std::make_unique<OnServers>(context);

@@ -48,6 +48,10 @@ class StateHome {
   virtual std::string not_saved(const std::string& why, const JobConfig& config, const JobRecord& record) const = 0;
 };
 
+// Deals the chunks of a job that has state to these servers, which are there, for the workers that are connected now.
+Result<Layout> deal_to(const std::set<std::uint16_t>& on, const Peers& peers, const JobConfig& config,
+                       const std::vector<TensorSpec>& tensors, std::uint64_t chunk_elements);
+
 std::unique_ptr<StateHome> make_state_home(const JobConfig& config, CoordinatorContext& context);
 
 }  // namespace tributary

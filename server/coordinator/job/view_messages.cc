@@ -79,11 +79,15 @@ JobWelcome welcome_message(const JobLedger& ledger, const JobView& view, std::ui
     return welcome;
   }
   const std::set<std::uint16_t> owning = ledger.shards();
-  for (const auto& [index, server] : peers.servers()) {
-    welcome.endpoints.push_back(server.hello.lane_endpoints);
-    welcome.locals.push_back(server.hello.lane_locals);
-    if (!server.hello.key.empty()) welcome.server_keys.push_back(server.hello.key);
-    if (server.hello.plain) welcome.plain.emplace_back(index);
+  const bool keys = std::ranges::any_of(owning, [&](std::uint16_t index) { return !peers.entry(index).key.empty(); });
+  static const ServerHello kAway;  // it has no chunks
+  for (std::uint16_t index = 0; index < ledger.servers(); ++index) {
+    const Peers::Server* there = peers.alive(index);
+    const ServerHello& server = there ? there->hello : kAway;
+    welcome.endpoints.push_back(server.lane_endpoints);
+    welcome.locals.push_back(server.lane_locals);
+    if (keys) welcome.server_keys.push_back(server.key);
+    if (server.plain) welcome.plain.emplace_back(index);
     if (start.round == start.loaded) continue;
     const bool has = start.kept.contains(index) || !owning.contains(index);  // those without chunks lack nothing
     const auto behind = start.behind.find(index);

@@ -29,13 +29,20 @@ struct RestoreOrder {
   bool force = false;     // a stopped job of that name, with its state, is replaced
 };
 
+enum class CheckpointKind {
+  kSave,
+  kRestore,
+  kDeal,  // no checkpoint: the chunks of a job go to other servers, out of a snapshot
+};
+
 enum class CheckpointStep { kWaiting, kWriting, kSealing, kLoading, kDone, kFailed };
 const char* name_of(CheckpointStep step);
+const char* name_of(CheckpointKind kind);
 
-// A save or restore, under way or over.
+// A save, a restore or a deal, under way or over.
 struct CheckpointStatus {
   std::uint64_t id = 0;
-  bool restores = false;
+  CheckpointKind kind = CheckpointKind::kSave;
   std::string job;
   CheckpointStep step = CheckpointStep::kWaiting;
   Round round;
@@ -47,6 +54,7 @@ struct CheckpointStatus {
   std::uint64_t begun_ms = 0, ended_ms = 0;
   std::set<std::uint16_t> awaited;  // servers
 
+  bool loads() const { return kind != CheckpointKind::kSave; }
   bool over() const { return step == CheckpointStep::kDone || step == CheckpointStep::kFailed; }
 };
 

@@ -46,6 +46,11 @@ const char* name_of(CheckpointStep step) {
   return kNames[static_cast<int>(step)];
 }
 
+const char* name_of(CheckpointKind kind) {
+  static constexpr const char* kNames[] = {"save", "restore", "deal"};
+  return kNames[static_cast<int>(kind)];
+}
+
 std::optional<CheckpointStatus> Checkpoints::status(std::uint64_t id) const {
   const auto found = checkpoints_.find(id);
   return found == checkpoints_.end() ? std::nullopt : std::optional(found->second.status);
@@ -63,7 +68,9 @@ Result<Checkpoints::Checkpoint*> Checkpoints::begin(Checkpoint checkpoint, std::
     ++under_way;
     if (same) {
       return fail(ErrorCode::kInvalidArgument, "job '" + checkpoint.status.job + "' is being " +
-                                                   (other.status.restores ? "restored" : "saved") +
+                                                   (other.status.kind == CheckpointKind::kSave      ? "saved"
+                                                    : other.status.kind == CheckpointKind::kRestore ? "restored"
+                                                                                                    : "dealt anew") +
                                                    " already; wait for its end");
     }
   }
@@ -91,14 +98,10 @@ Result<std::uint64_t> Checkpoints::save(const SaveOrder& order, std::uint64_t no
 Result<std::uint64_t> Checkpoints::restore(const RestoreOrder& order, const JobRecord& record, std::uint64_t now_ms) {
   Checkpoint checkpoint;
   checkpoint.record = record;
-  checkpoint.status.restores = true;
+  checkpoint.status.kind = CheckpointKind::kRestore;
   checkpoint.status.job = order.name;
-  checkpoint.status.step = CheckpointStep::kLoading;
-  checkpoint.status.round = record.committed;
   checkpoint.status.path = order.directory;
-  for (const ChunkOwner owner : record.owners) checkpoint.status.awaited.insert(owner.shard.value);
-  if (!large_parts_of(record.rank_states).empty()) checkpoint.status.awaited.insert(peers_.home().value);
-  const Result<Checkpoint*> begun = begin(std::move(checkpoint), now_ms);
+  const Result<Checkpoint*> begun = begin_loading(std::move(checkpoint), now_ms);
   if (!begun) return tl::unexpected(begun.error());
   const CheckpointStatus& status = (*begun)->status;
   output_.log("job '" + status.job + "' is being restored from '" + order.directory + "', round " +
@@ -109,6 +112,36 @@ Result<std::uint64_t> Checkpoints::restore(const RestoreOrder& order, const JobR
                                 record.owners, ShardIndex(shard) == peers_.home()});
   }
   return status.id;
+}
+
+// Servers that get chunks load them; the coordinator's has large parts of what ranks keep, too.
+Result<Checkpoints::Checkpoint*> Checkpoints::begin_loading(Checkpoint checkpoint, std::uint64_t now_ms) {
+  CheckpointStatus& status = checkpoint.status;
+  status.step = CheckpointStep::kLoading;
+  status.round = checkpoint.record.committed;
+  for (const ChunkOwner owner : checkpoint.record.owners) status.awaited.insert(owner.shard.value);
+  if (!large_parts_of(checkpoint.record.rank_states).empty()) status.awaited.insert(peers_.home().value);
+  return begin(std::move(checkpoint), now_ms);
+}
+
+Status Checkpoints::deal(const std::string& job, const JobRecord& record, const JobRecord& before,
+                         const std::vector<DealtPart>& parts, std::uint64_t now_ms) {
+  Checkpoint checkpoint;
+  checkpoint.record = record;
+  checkpoint.status.kind = CheckpointKind::kDeal;
+  checkpoint.status.job = job;
+  for (const DealtPart& part : parts) checkpoint.read_from.insert(part.from.shard.value);
+  const Result<Checkpoint*> begun = begin_loading(std::move(checkpoint), now_ms);
+  if (!begun) return tl::unexpected(begun.error());
+  DealChunks order{(*begun)->order, record.job,    job,   before.job, record.committed,
+                   before.owners,   record.owners, parts, {}};
+  const std::set<LargePart> large = large_parts_of(record.rank_states);
+  for (const std::uint16_t shard : (*begun)->status.awaited) {
+    order.large.clear();
+    if (ShardIndex(shard) == peers_.home()) order.large.assign(large.begin(), large.end());
+    output_.send(peers_.servers().at(shard).peer, order);
+  }
+  return {};
 }
 
 bool Checkpoints::awaits_snapshot(const std::string& job) const {
@@ -162,7 +195,7 @@ void Checkpoints::wait_again(Checkpoint& checkpoint) {
 void Checkpoints::drop(const Checkpoint& checkpoint) const {
   const CheckpointStatus& status = checkpoint.status;
   const DropCheckpoint order =
-      status.restores ? DropCheckpoint{checkpoint.record.job, {}} : DropCheckpoint{JobId(0), partial_of(status)};
+      status.loads() ? DropCheckpoint{checkpoint.record.job, {}} : DropCheckpoint{JobId(0), partial_of(status)};
   for (const auto& [index, server] : peers_.servers()) {
     if (server.alive) output_.send(server.peer, order);
   }
@@ -255,7 +288,7 @@ void Checkpoints::saved(JobId job, const Status& status, std::uint64_t now_ms) {
   });
   if (found == checkpoints_.end()) return;  // of a job that is gone
   if (!status) return end(found->second, "cannot record the job: " + status.error().message, now_ms);
-  jobs_.restored(found->second.status.job, found->second.record);
+  jobs_.loaded(found->second.status.job, found->second.record);
   end(found->second, {}, now_ms);
 }
 
@@ -267,11 +300,11 @@ bool Checkpoints::restores(JobId job) const {
 
 void Checkpoints::end(Checkpoint& checkpoint, const std::string& failure, std::uint64_t now_ms) {
   CheckpointStatus& status = checkpoint.status;
-  const std::string what = std::string(status.restores ? "restore" : "save") + " of job '" + status.job + "'";
+  const std::string what = std::string(name_of(status.kind)) + " of job '" + status.job + "'";
   status.ended_ms = now_ms;
   if (failure.empty()) {
     status.step = CheckpointStep::kDone;
-    output_.log("the " + what + " is done: '" + status.path + "'" +
+    output_.log("the " + what + " is done" + (status.path.empty() ? "" : ": '" + status.path + "'") +
                 (status.unchanged ? ", which was there already" : ""));
     return;
   }
@@ -280,7 +313,7 @@ void Checkpoints::end(Checkpoint& checkpoint, const std::string& failure, std::u
   status.message = failure;
   output_.log("the " + what + " failed: " + failure, LogLevel::kError);
   if (begun) drop(checkpoint);
-  if (status.restores) jobs_.not_restored(status.job);
+  if (status.loads()) jobs_.not_loaded(status.job, now_ms);
 }
 
 void Checkpoints::view_over(const std::string& job, const std::string& why, std::uint64_t now_ms) {
@@ -295,7 +328,8 @@ void Checkpoints::view_over(const std::string& job, const std::string& why, std:
 
 void Checkpoints::server_lost(std::uint16_t server, const std::string& why, std::uint64_t now_ms) {
   for (auto& [id, checkpoint] : checkpoints_) {
-    if (!checkpoint.status.over() && checkpoint.status.awaited.contains(server)) end(checkpoint, why, now_ms);
+    const bool needed = checkpoint.status.awaited.contains(server) || checkpoint.read_from.contains(server);
+    if (!checkpoint.status.over() && needed) end(checkpoint, why, now_ms);
   }
 }
 

@@ -1,4 +1,5 @@
-// Checkpoints: saves and restores that people have ordered, under way and over. Pure. Lives in the coordinator.
+// Checkpoints: saves and restores that people have ordered, and deals, under way and over. Pure. Lives in the
+// coordinator.
 //
 // save:     a snapshot is named soon (the job trains on), or the newest committed one is taken; where a store is broken,
 //           what servers have in memory, of a round that is named soon, or of a view that is over
@@ -7,6 +8,7 @@
 // restore:  the chunks are dealt to the servers that there are -> LoadCheckpoint to all of them, which makes a snapshot
 //           of a new job id in their stores, and large parts in server 0's -> the job's record -> done. From then on it
 //           is like any stopped job.
+// deal:     the same out of the servers' stores: DealChunks to the servers that are to have chunks.
 //
 // Whatever fails leaves the jobs as they were; what was written for it is dropped. Invariant: at most one is under way
 // for a job, and kMaxUnderWay in all.
@@ -47,8 +49,8 @@ class CheckpointJobs {
   // A large part has come.
   virtual void part_is_there(JobId job, std::uint64_t now_ms) = 0;
   // All servers have loaded it, and its record is saved.
-  virtual void restored(const std::string& job, const JobRecord& record) = 0;
-  virtual void not_restored(const std::string& job) = 0;
+  virtual void loaded(const std::string& job, const JobRecord& record) = 0;
+  virtual void not_loaded(const std::string& job, std::uint64_t now_ms) = 0;
 };
 
 class Checkpoints {
@@ -66,12 +68,15 @@ class Checkpoints {
   Result<std::uint64_t> save(const SaveOrder& order, std::uint64_t now_ms);
   // record: what the job will be.
   Result<std::uint64_t> restore(const RestoreOrder& order, const JobRecord& record, std::uint64_t now_ms);
+  // record: what the job will be; before: what it is, with the state of the same round. parts: of that, by shard.
+  Status deal(const std::string& job, const JobRecord& record, const JobRecord& before,
+              const std::vector<DealtPart>& parts, std::uint64_t now_ms);
   std::optional<CheckpointStatus> status(std::uint64_t id) const;
 
   void on(ShardIndex server, const CheckpointDone& m, std::uint64_t now_ms);
   // The record of a restored job is saved, or cannot be.
   void saved(JobId job, const Status& status, std::uint64_t now_ms);
-  // Is a job being restored under this id?
+  // Is a job being restored or dealt under this id?
   bool restores(JobId job) const;
   // Does a save wait for the job's next snapshot?
   bool awaits_snapshot(const std::string& job) const;
@@ -100,10 +105,12 @@ class Checkpoints {
     bool from_memory = false;
     std::uint32_t nodes = 0;
     std::vector<ManifestShard> shards;  // save: written
+    std::set<std::uint16_t> read_from;  // deal: servers
     std::optional<Patience> works;      // with servers that read or write
   };
   std::uint64_t progress(const CheckpointStatus& status) const;
   Result<Checkpoint*> begin(Checkpoint checkpoint, std::uint64_t now_ms);
+  Result<Checkpoint*> begin_loading(Checkpoint checkpoint, std::uint64_t now_ms);
   // The round was over on some server before its name arrived: the next one is waited for.
   void wait_again(Checkpoint& checkpoint);
   // Servers give up what they write or load for it, and remove what they have.

@@ -1,5 +1,6 @@
 #include "server/coordinator/orders/coordinator_context.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "common/base/quantity.h"
@@ -24,6 +25,13 @@ std::optional<JobRecordCopy> copy_of(const JobRecord& record, CoordinatorContext
 }
 
 }  // namespace
+
+bool CoordinatorContext::record_is_copied(const JobRecord& record) const {
+  return std::ranges::all_of(peers.servers(), [&](const auto& entry) {
+    return !keeps_copies(entry.second) || copies.has(entry.first, record.job) ||
+           records::copy_of(record).record.size() > kMaxRecordCopy;
+  });
+}
 
 void CoordinatorContext::copy_to(const Peers::Server& server, const JobRecord& record, std::uint64_t now_ms) {
   if (record.job.value == 0 || !keeps_copies(server)) return;

@@ -50,6 +50,8 @@ struct CoordinatorContext {
   bool keeps_copies(const Peers::Server& server) const {
     return server.alive && server.hello.store && server.hello.shard != peers.home();
   }
+  // Every server that is there and keeps copies has one of this job's record, if the record is not too large for that.
+  bool record_is_copied(const JobRecord& record) const;
   // Sends a saved record to a server that keeps copies, before what comes after it; and to all that do.
   void copy_to(const Peers::Server& server, const JobRecord& record, std::uint64_t now_ms);
   void copy(const JobRecord& record, std::uint64_t now_ms);
@@ -72,6 +74,7 @@ struct CoordinatorContext {
   RefusalLog refusals;
   std::set<JobId> removing;  // whose records are being removed
   bool draining = false;
+  std::uint64_t began_ms = 0;  // the first tick
 };
 
 }  // namespace tributary

@@ -74,6 +74,7 @@ Json jobs_json(const std::vector<JobStatus>& jobs) {
                    {"nodes", job.nodes},
                    {"joined", job.joined},
                    {"waiting_for", job.waiting_for},
+                   {"deal", job.deal},
                    {"world_size", job.record.world_size},
                    {"chunks", job.chunks},
                    {"chunk_elements", job.record.chunk_elements},

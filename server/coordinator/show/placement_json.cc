@@ -17,7 +17,7 @@ Json placement_json(const JobPlacement& placement) {
   Json servers = Json::array();
   for (std::size_t s = 0; s < placement.servers.size(); ++s) {
     const JobPlacement::Server& server = placement.servers[s];
-    servers.push_back({{"server", s},
+    servers.push_back({{"server", server.number},
                        {"host", hosts.of_server.empty() ? Json(nullptr) : Json(hosts.of_server[s])},
                        {"colocated", hosts.of_server.empty() ? Json(nullptr) : Json(placement.colocated(s))},
                        {"share", server.share},

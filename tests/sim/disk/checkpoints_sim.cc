@@ -83,7 +83,7 @@ void CheckpointsSim::work() {
       order.done.code = over->error().code;
       order.done.message = over->error().message;
     }
-    if (order.done.operation != 0) done_(order.done);
+    done_(order.done);
     orders_.pop_front();
   }
   if (!orders_.empty()) owner_.after(step_ns_, [this] { work(); });

@@ -1,5 +1,9 @@
 #include "tests/sim/disk/fetches_sim.h"
 
+#include <algorithm>
+
+#include "server/chunk/chunk_record.h"
+
 namespace tributary::sim {
 
 void FetchesSim::fetch(std::shared_ptr<Fetch> fetch, Done done) {
@@ -21,6 +25,42 @@ void FetchesSim::work() {
   if (!orders_.empty()) work_soon();
 }
 
+Status FetchesSim::begin(Order& order) {
+  const Fetch& fetch = *order.fetch;
+  const auto open = [&](ShardIndex server, JobId job, ShardIndex shard) -> Status {
+    StoreSim* source = source_(server);
+    if (!source) return fail(ErrorCode::kUnavailable, "the server cannot be reached");
+    Result<PinnedSnapshot> from = source->pin(job, fetch.round, shard);
+    if (!from) return tl::unexpected(from.error());
+    order.view = source->view_of(job, fetch.round, shard);
+    order.from.emplace(shard, std::move(*from));
+    return {};
+  };
+  if (!fetch.deal) {
+    if (const Status opened = open(fetch.from.shard, fetch.job, fetch.shard); !opened) return opened;
+    const PinnedSnapshot& from = order.from.begin()->second;
+    for (std::size_t place = 0; place < from.chunks.size(); ++place) order.chunks.emplace_back(fetch.shard, place);
+    order.into = store_.create(from.info);
+    return {};
+  }
+  const DealChunks& deal = *fetch.deal;
+  for (const DealtPart& part : deal.parts) {
+    if (const Status opened = open(part.from.shard, deal.before, part.shard); !opened) return opened;
+  }
+  std::map<ShardIndex, std::size_t> places;
+  for (std::size_t c = 0; c < deal.owners.size(); ++c) {
+    const ShardIndex shard = deal.owners_before[c].shard;
+    const std::size_t place = places[shard]++;
+    if (deal.owners[c].shard == fetch.shard) order.chunks.emplace_back(shard, place);
+  }
+  SnapshotInfo info = order.from.begin()->second.info;
+  info.job = deal.job;
+  info.chunks = static_cast<std::uint32_t>(order.chunks.size());
+  info.shard = fetch.shard;
+  order.into = store_.create(info);
+  return {};
+}
+
 bool FetchesSim::step(Order& order, Status& status) {
   const Fetch& fetch = *order.fetch;
   const auto over = [&](Status how) {
@@ -28,22 +68,25 @@ bool FetchesSim::step(Order& order, Status& status) {
     return true;
   };
   if (!fetch.wanted) return over(fail(ErrorCode::kStopped, "nobody wants it any more"));
-  StoreSim* source = source_(fetch.from.shard);
-  if (!source) return over(fail(ErrorCode::kUnavailable, "the server cannot be reached"));
-  if (!order.from) {
-    Result<PinnedSnapshot> from = source->pin(fetch.job, fetch.round, fetch.shard);
-    if (!from) return over(tl::unexpected(from.error()));
-    order.from = std::move(*from);
-    order.view = source->view_of(fetch.job, fetch.round, fetch.shard);
-    order.into = store_.create(order.from->info);
+  if (order.from.empty()) {
+    if (const Status begun = begin(order); !begun) return over(begun);
   }
-  if (order.copied < order.from->chunks.size()) {
-    const Status read = order.from->read_one(order.copied, [&](const StoredChunk& chunk) {
-      return store_.write(*order.into, order.view, chunk.chunk, Disk::Piece::of(chunk));
+  if (order.copied < order.chunks.size()) {
+    const auto [shard, place] = order.chunks[order.copied];
+    const ShardIndex server =
+        fetch.deal ? std::ranges::find(fetch.deal->parts, shard, &DealtPart::shard)->from.shard : fetch.from.shard;
+    if (!source_(server)) return over(fail(ErrorCode::kUnavailable, "the server cannot be reached"));
+    const Status read = order.from.at(shard).read_one(place, [&](const StoredChunk& stored) {
+      StoredChunk chunk = stored;
+      std::string sealed;
+      const Status renamed = fetch.deal ? records::rename_job(chunk, fetch.job, sealed) : Status();
+      return renamed ? store_.write(*order.into, order.view, chunk.chunk, Disk::Piece::of(chunk)) : renamed;
     });
     ++order.copied;
+    ++moved_;
     return read ? false : over(read);
   }
+  if (order.chunks.empty()) return over({});
   if (syncs_) store_.sync(*order.into);
   return over(store_.record(*order.into));
 }

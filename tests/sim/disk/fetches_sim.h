@@ -4,8 +4,10 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "server/copies/snapshot_fetches.h"
 #include "tests/sim/disk/disk_sim.h"
@@ -28,16 +30,20 @@ class FetchesSim final : public FetchOrders {
 
   void fetch(std::shared_ptr<Fetch> fetch, Done done) override;
   void hurry(const std::shared_ptr<Fetch>&) override {}
+  std::uint64_t moved() const override { return moved_; }  // chunks
 
  private:
   struct Order {
     std::shared_ptr<Fetch> fetch;
     Done done;
-    std::optional<PinnedSnapshot> from = {};
+    std::map<ShardIndex, PinnedSnapshot> from = {};  // by whose part
     std::optional<StoreSim::Handle> into = {};
     ViewId view = {};
     std::size_t copied = 0;
+    std::vector<std::pair<ShardIndex, std::size_t>> chunks = {};  // of which part, at which place
   };
+  // Opens the snapshots that it is made of.
+  Status begin(Order& order);
   void work_soon();
   void work();
   // The next chunk; true: it is over, with `status`.
@@ -50,6 +56,7 @@ class FetchesSim final : public FetchOrders {
   const Source source_;
   const Post post_;
   std::deque<Order> orders_;
+  std::uint64_t moved_ = 0;
 };
 
 }  // namespace tributary::sim

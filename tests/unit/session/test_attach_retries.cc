@@ -16,7 +16,7 @@ using Clock = AttachRetries::Clock;
 
 MembershipConfig elastic(std::uint32_t rejoin_ms) {
   MembershipConfig membership;
-  membership.on_worker_loss = OnWorkerLoss::kContinue;
+  membership.on_worker_loss = OnLoss::kContinue;
   membership.rejoin_ms = rejoin_ms;
   return membership;
 }
@@ -44,7 +44,7 @@ TEST_CASE("a rank whose next view waits for it comes within half of that time, a
   retries.ended(false, elastic(400));
   CHECK(retries.next(false, now) == milliseconds(5000));
   MembershipConfig waits = elastic(400);
-  waits.on_worker_loss = OnWorkerLoss::kWait;
+  waits.on_worker_loss = OnLoss::kWait;
   retries.ended(true, waits);
   CHECK(retries.next(false, now) == milliseconds(5000));
 }

@@ -833,7 +833,7 @@ TEST_CASE("ranks of one node must agree on every key, also on those that a resum
   CHECK(error.code == ErrorCode::kConfigMismatch);
   CHECK(contains(error.message, "train.epochs is "));
   SessionOptions elastic = node.session_options(1, 2);
-  elastic.job.membership.on_worker_loss = OnWorkerLoss::kContinue;
+  elastic.job.membership.on_worker_loss = OnLoss::kContinue;
   error = error_of(node.attach(elastic));
   CHECK(error.code == ErrorCode::kConfigMismatch);
   CHECK(contains(error.message, "membership.on_worker_loss is "));

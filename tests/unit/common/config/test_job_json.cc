@@ -104,7 +104,7 @@ TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
       R"("job":{"chunk_bytes":0,"mode":"sync","name":"j"},)"
       R"("local":{"beta1":0.9,"beta2":0.999,"dampening":0.0,"eps":1e-08,"initial_accumulator":0.0,"keep_state":true,)"
       R"("lr":0.01,"lr_decay":0.0,"momentum":0.0,"nesterov":false,"optimizer":"sgd","steps":0,"weight_decay":0.0},)"
-      R"("membership":{"min_nodes":1,"on_state_lost":"continue","on_worker_loss":"wait","rejoin_ms":10000},)"
+      R"("membership":{"min_nodes":1,"on_server_loss":"wait","on_state_lost":"continue","on_worker_loss":"wait","rejoin_ms":10000},)"
       R"("optimizer":{"beta1":0.9,"beta2":0.999,"dampening":0.0,"eps":1e-08,"initial_accumulator":0.0,"lr":0.001,)"
       R"("lr_decay":0.0,"momentum":0.0,"name":"adamw","nesterov":false,"weight_decay":0.01},)"
       R"("recovery":{"redo_mb":256},)"

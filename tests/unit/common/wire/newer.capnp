@@ -78,9 +78,10 @@ struct ControlMessage {
     copyParts @49 :AnyPointer;
     heldParts @50 :AnyPointer;
     seatReport @51 :AnyPointer;
-    praise @52 :StopRequest;
+    dealChunks @52 :AnyPointer;
+    praise @53 :StopRequest;
   }
-  sent @53 :UInt64;
+  sent @54 :UInt64;
 }
 
 struct AttachMessage {

@@ -34,6 +34,7 @@ class Shard {
         service(
             *store, {ShardIndex(index), 0, roots},
             [this](const CheckpointDone& done) {
+              if (done.operation == 0) return;  // a drop
               const std::lock_guard lock(mutex_);
               answers_.push_back(done);
               changed_.notify_all();

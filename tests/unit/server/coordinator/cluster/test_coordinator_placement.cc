@@ -168,7 +168,7 @@ TEST_CASE("state that servers have in memory keeps its chunks, when nodes join b
   arrive(cluster, places("s", 2), places("w", 3));
   JoinOptions options;
   options.tensors = {{"w", {8'000'000}}};  // the size of chunks goes by the number of nodes
-  options.config.membership.on_worker_loss = OnWorkerLoss::kContinue;
+  options.config.membership.on_worker_loss = OnLoss::kContinue;
   cluster.run(2, options);
   const std::vector<ChunkOwner> owners = cluster.record().owners;
   for (std::uint16_t i = 0; i < 2; ++i) cluster.keep(i, 10, 10);

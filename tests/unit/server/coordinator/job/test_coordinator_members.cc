@@ -11,7 +11,7 @@ namespace {
 
 JoinOptions elastic(std::uint32_t min_nodes = 1) {
   JoinOptions options;
-  options.config.membership.on_worker_loss = OnWorkerLoss::kContinue;
+  options.config.membership.on_worker_loss = OnLoss::kContinue;
   options.config.membership.min_nodes = min_nodes;
   options.config.membership.rejoin_ms = 5000;
   return options;
@@ -174,7 +174,7 @@ TEST_CASE("who does not fit the job does not disturb it") {
     join_as(cluster, 2, 3, other);
   }
   SUBCASE("another idea of membership") {
-    other.config.membership.on_worker_loss = OnWorkerLoss::kWait;
+    other.config.membership.on_worker_loss = OnLoss::kWait;
     join_as(cluster, 2, 3, other);
   }
   SUBCASE("a rank that is taken") {

@@ -84,7 +84,7 @@ TEST_CASE("in an elastic job every node holds the whole model") {
   Cluster across, inside;
   JoinOptions first = part({0, 0}), second = part({1, 1}), both = part({0, 1});
   for (JoinOptions* options : {&first, &second, &both}) {
-    options->config.membership.on_worker_loss = OnWorkerLoss::kContinue;
+    options->config.membership.on_worker_loss = OnLoss::kContinue;
   }
   join_both(across, first, second);
   CHECK(contains(refusal(across), "put all ranks of a replica on one node"));

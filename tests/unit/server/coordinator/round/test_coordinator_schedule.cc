@@ -127,7 +127,7 @@ TEST_CASE(
   cluster.everybody(2);
   JoinOptions options = with_snapshots(0, 1000);
   options.config.push = EncodingId::kInt8;  // what nodes have not said yet is theirs
-  options.config.membership.on_worker_loss = OnWorkerLoss::kContinue;
+  options.config.membership.on_worker_loss = OnLoss::kContinue;
   cluster.run(1, options);
   Training training{cluster};
   for (int i = 0; i < 5; ++i) training.second(1);

@@ -1,0 +1,62 @@
+// JobServers: the servers that a view of a job can begin with, and when the job's chunks go to other servers
+// (docs/failover.md, "Servers that come and go"). Pure. A part of JobLedger.
+//
+// A server that is away may be under another coordinator, with other chunks of the job. So a coordinator decides without
+// it only where it has more than half of the servers, or where nobody else may have the coordinator.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "common/config/config.h"
+#include "server/coordinator/orders/coordinator_context.h"
+
+namespace tributary {
+
+class JobServers {
+ public:
+  // After an attempt that failed; twice as long after each one in a row.
+  static constexpr std::uint64_t kAgainMs = 5'000, kAgainMostMs = 600'000;
+
+  explicit JobServers(const CoordinatorContext& context) : context_(context) {}
+
+  // Can a view begin with the servers that are there? shards: that have chunks of its state; empty: it has no state.
+  bool enough(const MembershipConfig& config, const std::set<std::uint16_t>& shards, std::uint64_t now_ms) const;
+  // Is it needed for that?
+  bool needs(const MembershipConfig& config, const std::set<std::uint16_t>& shards, std::uint16_t server) const;
+
+  // A person's order: the chunks go to the servers that are there, but for these.
+  void order(std::set<std::uint16_t> without) {
+    without_ = std::move(without);
+    retry_ms_ = 0;
+  }
+  bool ordered() const { return without_.has_value(); }
+
+  struct Change {
+    std::set<std::uint16_t> to;  // these servers
+    std::string why;
+    bool lacks = false;  // a server that has chunks is away, or is to stop: no view can begin as it is
+  };
+  // Where the chunks are to go now; none: they stay. shards: that have them.
+  std::optional<Change> change(const MembershipConfig& config, const std::set<std::uint16_t>& shards,
+                               std::uint64_t now_ms) const;
+  // It would change nothing.
+  void settled(const Change& change) {
+    settled_ = change.to;
+    without_.reset();
+  }
+  void failed(std::uint64_t now_ms);
+
+ private:
+  bool may_decide() const { return context_.peers.majority() || context_.options.term == Term(); }
+  bool away_long(std::uint16_t server, std::uint32_t wait_ms, std::uint64_t now_ms) const;
+
+  const CoordinatorContext& context_;
+  std::optional<std::set<std::uint16_t>> without_;
+  std::set<std::uint16_t> settled_;
+  std::uint64_t retry_ms_ = 0, pause_ms_ = 0;
+};
+
+}  // namespace tributary

@@ -1,0 +1,122 @@
+// Servers that come and go: a job's chunks go to the servers that are there (docs/failover.md).
+#include <filesystem>
+#include <set>
+
+#include "tests/e2e/tool_call.h"
+
+namespace tributary::e2e::servers_come_and_go_test {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kRounds = 3000;
+
+ClusterOptions three_servers(const TempDir& dir) {
+  ClusterOptions options = two_by_two(dir);
+  options.servers = 3;
+  options.heartbeat_ms = 200;
+  options.peer_timeout_ms = 2000;
+  return options;
+}
+
+std::string job_in(const TempDir& dir) {
+  return write_job(dir, {.name = "moves", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 50});
+}
+
+std::vector<std::string> continuing() {
+  std::vector<std::string> set = kTwoCopies;
+  set.emplace_back("membership.on_server_loss=continue");
+  set.emplace_back("membership.rejoin_ms=500");
+  return set;
+}
+
+// The servers that have chunks of the job.
+std::set<int> servers_of(LocalCluster& cluster) {
+  std::set<int> servers;
+  const nlohmann::json status = status_of(cluster.coordinator_daemon());
+  for (const nlohmann::json& job : status.at("coordinator").at("jobs")) {
+    if (job.at("placement").is_null()) continue;
+    for (const nlohmann::json& server : job.at("placement").at("servers")) {
+      if (server.at("chunks").get<int>() != 0) servers.insert(server.at("server").get<int>());
+    }
+  }
+  return servers;
+}
+
+void wait_until_on(LocalCluster& cluster, const std::set<int>& servers) {
+  REQUIRE(eventually([&] { return servers_of(cluster) == servers && job_number(cluster, "copies") == 2; }));
+}
+
+}  // namespace
+
+TEST_CASE("a job goes on without a server that is lost for good, and goes to it when it is back, in the same bits") {
+  const TempDir dir;
+  ClusterOptions options = three_servers(dir);
+  SUBCASE("shared memory") {}
+  SUBCASE("keys, over sockets") {
+    options.transport = Transport::kTcp;
+    options.secure = PayloadSecurity::kPlain;
+  }
+  const std::string job_file = job_in(dir);
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  const auto cluster = start(options);
+  start_trainers(*cluster, job_file, continuing());
+  wait_until_on(*cluster, {0, 1, 2});
+  cluster->servers()[2].process.terminate(milliseconds(0));
+  fs::remove_all(cluster->store_dir(2));
+  wait_until_on(*cluster, {0, 1});
+  // Another one is lost, with the part that the first left it.
+  cluster->servers()[1].process.terminate(milliseconds(0));
+  fs::remove_all(cluster->store_dir(1));
+  REQUIRE(eventually([&] { return servers_of(*cluster) == std::set<int>{0}; }));
+  for (const std::size_t index : {1, 2}) {
+    const auto restarted = cluster->restart(cluster->servers()[index]);
+    REQUIRE_MESSAGE(restarted, restarted.error().message);
+  }
+  wait_until_on(*cluster, {0, 1, 2});
+  finish_training(*cluster);
+  CHECK(results(*cluster)[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("a server that is told to stop hands its chunks on; when it is started again it gets some") {
+  const TempDir dir;
+  const std::string job_file = job_in(dir);
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  const auto cluster = start(three_servers(dir));
+  start_trainers(*cluster, job_file, continuing());
+  wait_until_on(*cluster, {0, 1, 2});
+  CHECK(cluster->servers()[1].process.terminate(seconds(20)).ok());
+  REQUIRE(eventually([&] { return servers_of(*cluster) == std::set<int>{0, 2}; }));
+  const auto restarted = cluster->restart(cluster->servers()[1]);
+  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  wait_until_on(*cluster, {0, 1, 2});
+  finish_training(*cluster);
+  CHECK(results(*cluster)[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
+TEST_CASE("a job goes to other servers by order, while it trains and when it is stopped") {
+  const TempDir dir;
+  const std::string job_file = job_in(dir);
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  const auto cluster = start(three_servers(dir));
+  const auto deal = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"job", "deal", "moves", "--base-dir", cluster->base_dir()});
+    Call call(dir, more);
+    return call.wait();
+  };
+  start_trainers(*cluster, job_file, kTwoCopies);
+  wait_until_on(*cluster, {0, 1, 2});
+  CHECK(deal({"--without", "1"}) == 0);
+  wait_until_on(*cluster, {0, 2});
+  CHECK(deal({"--without", "0", "--without", "1", "--without", "2"}) != 0);
+  CHECK(deal({}) == 0);
+  wait_until_on(*cluster, {0, 1, 2});
+  finish_training(*cluster);
+  CHECK(results(*cluster)[0].at("digest") == reference);
+  CHECK(deal({"--without", "2"}) == 0);
+  CHECK(cluster->stop().empty());
+}
+
+}  // namespace tributary::e2e::servers_come_and_go_test
