@@ -355,6 +355,27 @@ void move_coordinator(ClusterScenario& s, std::uint64_t span_ns) {
   std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
 }
 
+// Servers are lost with their stores, and others take their place late or never: their chunks go to the servers that are
+// there. Some are told to stop. Drawn apart, as above.
+void let_servers_go(ClusterScenario& s, std::uint64_t span_ns) {
+  Random random(s.seed ^ 0x60e5ull);
+  if (s.servers < 2 || s.gentle || s.calm || s.rare_snapshots || s.mode == Mode::kAllreduce || s.spoils_uncommitted ||
+      s.first_servers != s.servers || s.later_servers != s.servers || !random.chance(0.2)) {
+    return;
+  }
+  s.goes_on = true;
+  if (!s.elastic) s.rejoin_ms = static_cast<std::uint32_t>(random.between(300, 3000));
+  s.rounds = std::max<std::uint64_t>(s.rounds, 30);
+  for (std::uint64_t left = random.between(1, 3); left > 0; --left) {
+    // The first one has the coordinator; where that may move, a majority decides.
+    const auto who = static_cast<std::uint32_t>(random.between(s.coordinators > 1 ? 0 : 1, s.servers - 1));
+    const bool stops = random.chance(0.4);
+    const std::uint64_t away = random.between(100, 8000) * kMs;
+    s.faults.push_back({stops ? Fault::Kind::kDrain : Fault::Kind::kStore, random.below(span_ns), away, {who}});
+  }
+  std::ranges::stable_sort(s.faults, {}, &Fault::at_ns);
+}
+
 // A server's disk takes nothing for long while checkpoints are due: they come from memory.
 void break_store(ClusterScenario& s, Random& random) {
   if (s.calm || s.gentle || s.rare_snapshots || !random.chance(0.3)) return;
@@ -480,6 +501,7 @@ ClusterScenario one_job_of(std::uint64_t seed) {
   }
   s.one_ends = together && !s.elastic && Random(seed ^ 0xe4d5ull).chance(0.3);
   move_coordinator(s, span);
+  let_servers_go(s, span);
   return s;
 }
 
@@ -557,10 +579,11 @@ GateConfig ClusterScenario::gate() const {
 MembershipConfig ClusterScenario::membership() const {
   MembershipConfig config;
   if (rewinds) config.on_state_lost = OnStateLost::kRewind;
+  if (goes_on) config.on_server_loss = OnLoss::kContinue;
+  if (elastic || goes_on) config.rejoin_ms = rejoin_ms;
   if (!elastic) return config;
   config.on_worker_loss = OnLoss::kContinue;
   config.min_nodes = min_nodes;
-  config.rejoin_ms = rejoin_ms;
   return config;
 }
 

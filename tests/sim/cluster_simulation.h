@@ -50,7 +50,8 @@ struct ServersScenario {
   std::uint64_t disk_step_ns = 1'000'000;
   std::uint64_t load_step_ns = 1'000'000;  // for a chunk of the state that a view begins with
   bool fixed_ports = false;
-  Disorder disorder;  // of what lanes and workers send each other
+  bool goes_on = false;  // membership.on_server_loss = "continue": chunks go to the servers that are there
+  Disorder disorder;     // of what lanes and workers send each other
   // Workers learn where answers lie in servers' memory, and read them when their turn comes.
   bool shares_memory = false;
   bool gentle = false;        // faults are such that nothing is lost that anybody has said
@@ -155,6 +156,7 @@ struct ClusterOutcome {
   std::uint64_t joins = 0, leaves = 0;                       // of nodes while the job runs
   std::uint64_t drained = 0, kept_saved = 0, unsaved = 0;    // servers that ended cleanly; what came of kept state
   std::uint64_t moves = 0;                                   // of the coordinator, to a server that takes it
+  std::uint64_t dealt = 0;                                   // views whose chunks have gone to other servers
   std::uint64_t states = 0;                                  // that ranks got back
   std::uint64_t large_parts = 0, first_states = 0;           // of those, and of the first rank, that ranks got
   std::uint64_t memberships = 0;                             // views that begin with other nodes than the one before

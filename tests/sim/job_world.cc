@@ -181,7 +181,13 @@ bool JobWorld::told(const ServerSim& coordinator, PeerId to, const ControlMessag
     judge.opens(coordinator.coordinator_id(), *open, *server, status_in(*coordinator.coordinator())->record.members);
   } else if (const auto* welcome = std::get_if<JobWelcome>(&message)) {
     judge.welcome(*welcome, coordinator.node_of(to));
-    judge.look_at_copies(welcome->job, welcome->view, cluster.servers());
+    std::set<std::uint16_t> there;
+    for (const CoordinatorCore::PeerStatus& peer : coordinator.coordinator()->peers()) {
+      if (peer.kind == "server" && peer.alive) there.insert(static_cast<std::uint16_t>(std::stoul(peer.name)));
+    }
+    judge.look_at_copies(welcome->job, welcome->view, there);
+  } else if (const auto* deal = std::get_if<DealChunks>(&message)) {
+    judge.deals(*deal);
   } else if (std::holds_alternative<StopRequest>(message)) {
     stops();
   } else if (const auto* decision = std::get_if<RoundDecision>(&message)) {

@@ -34,6 +34,7 @@ void run_seeds(std::uint64_t first) {
     total.restored += outcome.restored;
     total.redone += outcome.redone;
     total.memberships += outcome.memberships;
+    total.dealt += outcome.dealt;
     total.inherited += outcome.inherited;
     total.gathered += outcome.gathered;
     total.resends += outcome.resends;
@@ -62,6 +63,7 @@ void run_seeds(std::uint64_t first) {
   CHECK(total.restored > 0);
   CHECK(shared > kSeedsPerCase / 10);
   CHECK(total.memberships > 0);
+  CHECK(total.dealt > 0);
   CHECK(total.large_parts > 0);
   CHECK(total.moves > 0);
   CHECK(total.first_states > 0);

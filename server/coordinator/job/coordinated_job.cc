@@ -509,7 +509,8 @@ void CoordinatedJob::server_stops(std::uint16_t server, std::uint64_t now_ms) {
   if (!goes_on) request_stop(who + " was told to stop");
   reconsider();
   if (is<OpeningView>()) gather_again(who + " was told to stop", now_ms);
-  if (!goes_on) save_kept(who, now_ms);
+  // Without a snapshot it would begin anew.
+  if (!goes_on || !record().initialised) save_kept(who, now_ms);
 }
 
 void CoordinatedJob::worker_stops(std::uint64_t worker, const std::string& who, std::uint64_t now_ms) {

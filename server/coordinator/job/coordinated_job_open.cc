@@ -176,7 +176,10 @@ void CoordinatedJob::saved(const Status& status, std::uint64_t now_ms) {
 void CoordinatedJob::begin_opening(ViewStart start, std::uint64_t now_ms) {
   GatheringJob& gathering = std::get<GatheringJob>(phase_);
   ledger_.keeper.view_opens(start, gathering.members);
-  ledger_.paces.begin_view();
+  std::set<std::uint16_t> gone;  // servers without chunks
+  for (std::uint16_t index = 0; index < servers(); ++index) gone.insert(index);
+  for (const std::uint16_t shard : shards()) gone.erase(shard);
+  ledger_.paces.begin_view(gone);
   ledger_.reached = start.round;
   ledger_.log(in_words() + " opens view " + std::to_string(record().view.value) + " with " +
               std::to_string(ledger_.nodes) + " nodes, " + start.in_words(shards().size()));
@@ -210,6 +213,7 @@ Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fres
     }
   }
   KeptShards& kept = gathering.between.kept;
+  std::erase_if(kept, [&](const auto& entry) { return !ledger_.context.peers.stays(entry.first); });
   if (ledger_.keeper.begin_another_training(join)) kept.clear();
   ledger_.nodes = static_cast<std::uint32_t>(members.size());
   const Result<bool> resume = take_newest(members);
@@ -220,6 +224,12 @@ Result<ViewStart> CoordinatedJob::begin_view(GatheringJob& gathering, JobId fres
   const Result<ViewStart> chosen = start_with_state(newest, members, now_ms);
   if (!chosen) return chosen;
   const ViewStart& start = *chosen;
+  // Stores may have a first snapshot that no record names.
+  for (const std::uint16_t shard : start.anew() ? std::set<std::uint16_t>() : shards()) {
+    if (ledger_.context.peers.stays(shard)) continue;
+    return fail(ErrorCode::kUnavailable, in_words() + " has state on server " + std::to_string(shard) +
+                                             ", which is away; attach again in a moment");
+  }
   if (start.anew()) {
     Status may = ledger_.keeper.may_begin_anew();
     if (may && servers() != 0) may = ledger_.context.peers.room_for_another_job();

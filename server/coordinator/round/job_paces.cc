@@ -9,7 +9,8 @@ constexpr std::uint64_t kMinPaceMs = 200;  // between the two heartbeats that a 
 
 }  // namespace
 
-void JobPaces::begin_view() {
+void JobPaces::begin_view(const std::set<std::uint16_t>& gone) {
+  for (const std::uint16_t maker : gone) paces_.erase(maker);
   for (auto& [maker, pace] : paces_) pace = {.rounds_per_ms = pace.rounds_per_ms, .measured = pace.measured};
 }
 

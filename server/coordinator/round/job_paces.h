@@ -19,8 +19,8 @@ class JobPaces {
   // Signs of life that a heartbeat gives of an awaited snapshot.
   enum class Sign { kHasJob, kWrites };
 
-  // Begins another view: forgets progress, keeps rates.
-  void begin_view();
+  // Begins another view: forgets progress, keeps rates, but for servers that have no chunks in it.
+  void begin_view(const std::set<std::uint16_t>& gone);
   // start: where the view began.
   void note(std::uint32_t maker, Round start, const JobProgress& progress, std::uint64_t now_ms);
 

@@ -61,6 +61,20 @@ Status FetchesSim::begin(Order& order) {
   return {};
 }
 
+Status FetchesSim::take_along(const Fetch& fetch) {
+  LargePartStore& parts = store_.large_parts();
+  for (const LargePart& large : fetch.deal ? fetch.deal->large : std::vector<LargePart>()) {
+    Status status = parts.begin(fetch.job, large);
+    for (std::uint64_t offset = 0; status && offset < large.bytes; offset += kPartBytes) {
+      const auto piece = parts.read(fetch.deal->before, large, offset);
+      status = piece ? parts.add(fetch.job, large, offset, *piece) : tl::unexpected(piece.error());
+    }
+    if (status) status = parts.finish(fetch.job, large);
+    if (!status) return status;
+  }
+  return {};
+}
+
 bool FetchesSim::step(Order& order, Status& status) {
   const Fetch& fetch = *order.fetch;
   const auto over = [&](Status how) {
@@ -86,6 +100,7 @@ bool FetchesSim::step(Order& order, Status& status) {
     ++moved_;
     return read ? false : over(read);
   }
+  if (const Status taken = take_along(fetch); !taken) return over(taken);
   if (order.chunks.empty()) return over({});
   if (syncs_) store_.sync(*order.into);
   return over(store_.record(*order.into));

@@ -60,6 +60,12 @@ void ClusterJudge::opens(std::uint64_t coordinator, const OpenJob& open, std::ui
       broken_("the job begins anew, and " + in_words("server", *stranger) + " has said that it has snapshots of it");
     }
     if (open.resume) check_cut(open.job, open.resume_round, "a view begins at ");
+    if (const auto dealt = dealt_.find(open.job); dealt != dealt_.end()) {
+      if (newest_ && newest_->open.job != open.job) {
+        restored(dealt->second);
+        ++outcome_.dealt;
+      }
+    }
     if (newest_ && newest_->open.job != open.job && !restored_) {
       began_anew_ = true;  // nobody has anything of it, so there is nothing more to be judged
       if (open.resume || open.kept || !(losses_.any() || replaced_))
@@ -244,6 +250,15 @@ void ClusterJudge::check_rings(const View& begun, std::uint64_t name, bool other
   others_recorded_.clear();
 }
 
+void ClusterJudge::deals(const DealChunks& deal) {
+  if (any_commit_ && deal.round < committed_) {
+    broken_("chunks go to other servers with the state of " + in_words("round", deal.round.value) + ", and " +
+            in_words("round", committed_.value) + " is committed");
+  }
+  check_cut(deal.before, deal.round, "chunks go to other servers with ");
+  dealt_[deal.job] = deal.round;
+}
+
 void ClusterJudge::restored(Round round) {
   restored_ = any_commit_ = true;
   committed_ = round;
@@ -262,8 +277,11 @@ void ClusterJudge::restored(Round round) {
 
 std::optional<std::span<const float>> ClusterJudge::right(ViewId view, ChunkIndex chunk, Round version) const {
   const SyncJudge* judge = nullptr;
+  ViewId newest;  // of any job id: views count on when chunks go to other servers
   for (const auto& [id, known] : views_) {
-    if (id.second <= view && known.sync) judge = known.sync;
+    if (id.second > view || id.second < newest || !known.sync) continue;
+    newest = id.second;
+    judge = known.sync;
   }
   return judge ? std::optional(judge->master(chunk, version.value)) : std::nullopt;
 }
@@ -301,8 +319,9 @@ void ClusterJudge::last_state_failed(std::uint16_t shard) {
   if (scenario_.calm && synchronous() && !disturbed_) broken_("a calm stop does not commit its last round");
 }
 
-void ClusterJudge::look_at_copies(JobId job, ViewId view, std::uint16_t servers) const {
-  for (std::uint16_t server = 1; server < servers; ++server) {
+void ClusterJudge::look_at_copies(JobId job, ViewId view, const std::set<std::uint16_t>& servers) const {
+  for (const std::uint16_t server : servers) {
+    if (server == 0) continue;
     const Disk& disk = disks_[server];
     const auto copy = disk.jobs.find(job);
     if (disk.was_full || emptied_.contains(server) || (copy != disk.jobs.end() && copy->second.record.view >= view))

@@ -41,6 +41,8 @@ class ClusterJudge {
   void recorded(std::uint64_t coordinator, const JobRecord& record);
   void opens(std::uint64_t coordinator, const OpenJob& open, std::uint16_t shard,
              const std::vector<std::uint32_t>& nodes);
+  // Chunks go to other servers, as the state of another job id.
+  void deals(const DealChunks& deal);
   void welcome(const JobWelcome& welcome, std::uint32_t node);
   void committed(Round round);
   void decides(const RoundDecision& decision);
@@ -111,8 +113,8 @@ class ClusterJudge {
     replaced_ = true;
   }
   bool disk_hurt() const { return replicas_ ? replicas_->is_lost() : losses_.any(); }
-  // A view begins: all servers but server 0 have copies of its record, or disks that have been full.
-  void look_at_copies(JobId job, ViewId view, std::uint16_t servers) const;
+  // A view begins: all servers that are there, but server 0, have copies of its record, or disks that have been full.
+  void look_at_copies(JobId job, ViewId view, const std::set<std::uint16_t>& servers) const;
   bool may_refuse(const Error& error) const {
     return replicas_ ? replicas_->may_refuse(error)
                      : losses_.may_refuse(error, has_copy(), [this](std::uint16_t shard, Round round) {
@@ -195,6 +197,7 @@ class ClusterJudge {
   bool began_anew_ = false;
   bool replaced_ = false;
   bool restored_ = false;  // no view of the job that was restored has opened yet
+  std::map<JobId, Round> dealt_;
   std::set<std::pair<std::uint32_t, std::uint64_t>> given_, made_up_;                      // ranks' states
   std::set<std::tuple<std::uint32_t, std::uint32_t, std::uint64_t, std::uint64_t>> made_;  // node, chunk, round, hash
   std::set<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> residuals_;  // in snapshots: chunk, version, hash
