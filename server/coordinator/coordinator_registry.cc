@@ -73,13 +73,15 @@ bool CoordinatorCore::is_whole(const JobRecord& record) const {
   });
 }
 
-// Without a server that stays away, if some job is to go on without: each view's servers have its record.
+// Without a server that stays away, if a job of the registry is to go on without: each view's servers have its record. A
+// registry without jobs may be a lost one.
 bool CoordinatorCore::enough_to_search(std::uint64_t now_ms) const {
   if (context_.peers.all_servers()) return true;
   const bool may = context_.peers.majority() || (context_.options.term == Term() && !context_.options.moved);
   return may && context_.began_ms != 0 && now_ms >= context_.began_ms + context_.options.peer_timeout_ms &&
          std::ranges::any_of(jobs_, [](const auto& entry) {
-           return entry.second.config().membership.on_server_loss == OnLoss::kContinue;
+           const CoordinatedJob& job = entry.second;
+           return job.record().job.value != 0 && job.config().membership.on_server_loss == OnLoss::kContinue;
          });
 }
 

@@ -86,7 +86,8 @@ TEST_CASE("a server that is told to stop hands its chunks on; when it is started
   const auto cluster = start(three_servers(dir));
   start_trainers(*cluster, job_file, continuing());
   wait_until_on(*cluster, {0, 1, 2});
-  CHECK(cluster->servers()[1].process.terminate(seconds(20)).ok());
+  const ExitStatus ended = cluster->servers()[1].process.terminate(seconds(20));
+  CHECK_MESSAGE(ended.ok(), ended.describe() << "\n" << log_of(cluster->servers()[1]));
   REQUIRE(eventually([&] { return servers_of(*cluster) == std::set<int>{0, 2}; }));
   const auto restarted = cluster->restart(cluster->servers()[1]);
   REQUIRE_MESSAGE(restarted, restarted.error().message);

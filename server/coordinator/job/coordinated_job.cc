@@ -506,6 +506,7 @@ void CoordinatedJob::server_stops(std::uint16_t server, std::uint64_t now_ms) {
   if (servers() == 0) return;
   const std::string who = "server " + std::to_string(server);
   const bool goes_on = goes_on_without(server);
+  if (goes_on && record().initialised && !shards().contains(server)) return;
   if (!goes_on) request_stop(who + " was told to stop");
   reconsider();
   if (is<OpeningView>()) gather_again(who + " was told to stop", now_ms);
