@@ -260,7 +260,7 @@ Status CoordinatorCore::deal(CoordinatedJob& job, const JobServers::Change& chan
   }
   std::vector<std::string> names;
   for (const std::uint16_t index : change.to) names.push_back("server " + std::to_string(index));
-  const std::string what = "dealt to " + listed(names) + " (" + change.why + ")";
+  const std::string what = "dealt to " + listed(names, " and ") + " (" + change.why + ")";
   if (const Status left = job.leave_servers(what, now_ms); !left) return left;
   const JobRecord before = job.record();
   std::vector<DealtPart> parts;

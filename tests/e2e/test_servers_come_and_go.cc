@@ -79,6 +79,27 @@ TEST_CASE("a job goes on without a server that is lost for good, and goes to it 
   CHECK(cluster->stop().empty());
 }
 
+TEST_CASE("a job outlives the machine of the server that has the coordinator, on the two that are left of three") {
+  const TempDir dir;
+  ClusterOptions options = three_servers(dir);
+  options.coordinators = 3;
+  const std::string job_file = job_in(dir);
+  const std::string reference = standalone_digest(dir, job_file, 4);
+  const auto cluster = start(options);
+  start_trainers(*cluster, job_file, continuing());
+  wait_until_on(*cluster, {0, 1, 2});
+  cluster->servers()[0].process.terminate(milliseconds(0));
+  fs::remove_all(cluster->store_dir(0));
+  REQUIRE(eventually([&] { return LocalCluster::has_coordinator(cluster->servers()[1]); }));
+  wait_until_on(*cluster, {1, 2});
+  const auto restarted = cluster->restart(cluster->servers()[0]);
+  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  wait_until_on(*cluster, {0, 1, 2});
+  finish_training(*cluster);
+  CHECK(results(*cluster)[0].at("digest") == reference);
+  CHECK(cluster->stop().empty());
+}
+
 TEST_CASE("a server that is told to stop hands its chunks on; when it is started again it gets some") {
   const TempDir dir;
   const std::string job_file = job_in(dir);
