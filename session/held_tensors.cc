@@ -1,13 +1,27 @@
 #include "session/held_tensors.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "common/base/assert.h"
+#include "common/base/model_ranks.h"
 
 namespace tributary {
+namespace {
+
+std::vector<std::uint16_t> lanes_of(const Layout& layout, std::uint32_t begin, std::uint32_t end, std::uint16_t lanes) {
+  std::vector<std::uint16_t> found;
+  for (std::uint32_t c = begin; c < end && found.size() < lanes; ++c) {
+    const std::uint16_t lane = layout.owner(ChunkIndex(c)).worker_lane(lanes);
+    if (std::ranges::find(found, lane) == found.end()) found.push_back(lane);
+  }
+  return found;
+}
+
+}  // namespace
 
 Result<HeldTensors> HeldTensors::of(const AttachReply& reply, std::uint32_t nodes, std::uint32_t local_rank,
                                     std::vector<TensorSpec> tensors) {
@@ -20,29 +34,21 @@ Result<HeldTensors> HeldTensors::of(const AttachReply& reply, std::uint32_t node
   auto whole = Layout::with_owners(std::move(tensors), reply.chunk_elements, reply.owners);
   if (!whole) return tl::unexpected(whole.error());
   const NodeRank node(reply.node_rank);
-  std::optional<Layout> layout = whole->part(ranks->of_node(node, nodes));
-  TRIB_ASSERT(layout);  // every model rank holds something
-  HeldTensors held(std::move(*layout), std::move(*ranks), reply.rank, !reply.resume);
-  const std::span<const std::uint32_t> here = held.ranks_.of_node(node, nodes);
-  for (std::size_t t = 0; t < held.layout_.tensors().size(); ++t) {
-    if (held.layout_.tensors()[t].held_at(here, local_rank)) held.mine_.push_back(t);
+  const std::span<const std::uint32_t> here = ranks->of_node(node, nodes);
+  std::optional<Layout> part = whole->part(here);
+  TRIB_ASSERT(part);  // every model rank holds something
+  HeldTensors held(std::move(*part), whole->tensors().size());
+  const Layout& layout = held.layout_;
+  for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
+    const TensorSpec& tensor = layout.tensors()[t];
+    if (!tensor.held_at(here, local_rank)) continue;
+    const auto [begin, end] = layout.chunks_of(t);
+    held.places_[layout.tensor_in_whole(t)] = static_cast<std::uint32_t>(held.mine_.size());
+    held.mine_.push_back({t, layout.tensor_offset(t), tensor.elements(), begin, end,
+                          lanes_of(layout, begin, end, reply.lanes),
+                          !reply.resume && ranks->first_with(tensor) == reply.rank});
   }
   return held;
-}
-
-std::optional<std::size_t> HeldTensors::find(std::size_t declared) const {
-  const std::optional<std::size_t> tensor = layout_.tensor_in_part(declared);
-  return tensor && std::ranges::binary_search(mine_, *tensor) ? tensor : std::nullopt;
-}
-
-std::size_t HeldTensors::at(std::size_t declared) const {
-  const std::optional<std::size_t> tensor = find(declared);
-  TRIB_ASSERT(tensor);
-  return *tensor;
-}
-
-bool HeldTensors::gives_values(std::size_t tensor) const {
-  return fresh_ && ranks_.first_with(layout_.tensors()[tensor]) == rank_;
 }
 
 }  // namespace tributary

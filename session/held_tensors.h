@@ -4,15 +4,25 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
+#include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "common/base/assert.h"
 #include "common/base/layout.h"
-#include "common/base/model_ranks.h"
 #include "common/base/result.h"
 #include "common/wire/attach_messages.h"
 
 namespace tributary {
+
+struct HeldTensor {
+  std::size_t number = 0;                        // in the node's layout
+  std::uint64_t offset = 0, elements = 0;        // of floats, in the node's flat space
+  std::uint32_t first_chunk = 0, end_chunk = 0;  // that overlap it
+  std::vector<std::uint16_t> lanes;              // of the worker, with these chunks
+  bool gives_values = false;                     // in a fresh job: this rank is the first that holds it
+};
 
 class HeldTensors {
  public:
@@ -20,23 +30,26 @@ class HeldTensors {
   static Result<HeldTensors> of(const AttachReply& reply, std::uint32_t nodes, std::uint32_t local_rank,
                                 std::vector<TensorSpec> tensors);
 
-  const Layout& layout() const { return layout_; }                   // of the node
-  const std::vector<std::size_t>& tensors() const { return mine_; }  // that this rank holds, numbered as there
-  // Converts the number that a tensor was declared with; none: this rank does not hold it.
-  std::optional<std::size_t> find(std::size_t declared) const;
-  std::size_t at(std::size_t declared) const;  // REQUIRES: it does
-  // In a fresh job: is this rank the first that holds the tensor? tensor: as in tensors().
-  bool gives_values(std::size_t tensor) const;
+  const Layout& layout() const { return layout_; }  // of the node
+  // This rank's tensors, in the layout's order.
+  std::span<const HeldTensor> all() const { return mine_; }
+  // By the number that a tensor was declared with. Null: this rank does not hold it.
+  const HeldTensor* find(std::size_t declared) const {
+    return declared < places_.size() && places_[declared] != kNone ? &mine_[places_[declared]] : nullptr;
+  }
+  const HeldTensor& at(std::size_t declared) const {  // REQUIRES: it does
+    const HeldTensor* const tensor = find(declared);
+    TRIB_ASSERT(tensor);
+    return *tensor;
+  }
 
  private:
-  HeldTensors(Layout layout, ModelRanks ranks, std::uint32_t rank, bool fresh)
-      : layout_(std::move(layout)), ranks_(std::move(ranks)), rank_(rank), fresh_(fresh) {}
+  static constexpr std::uint32_t kNone = ~0u;
+  HeldTensors(Layout layout, std::size_t declared) : layout_(std::move(layout)), places_(declared, kNone) {}
 
   Layout layout_;
-  ModelRanks ranks_;
-  std::vector<std::size_t> mine_;
-  std::uint32_t rank_;
-  bool fresh_;
+  std::vector<HeldTensor> mine_;
+  std::vector<std::uint32_t> places_;  // by declared number: in mine_
 };
 
 }  // namespace tributary

@@ -4,8 +4,6 @@
 
 #include <utility>
 
-#include "session/shared/rank_region.h"
-
 namespace tributary {
 namespace {
 

@@ -158,11 +158,11 @@ class Loop final : public ClientOutput, public ShardOutput {
     } else {
       being_sent_[header.key.chunk.value].reset();
     }
-    clients_[header.key.node.value]->on_answer(ConnectionIndex(0), header, payload.bytes(), ++now_);
+    clients_[header.key.node.value]->on_answer(header, payload.bytes(), ++now_);
   }
   void residual(PeerId, const Residual&, const BufferRef&) override { ++faults; }
   void ack(PeerId, const Ack& header) override {
-    clients_[header.key.node.value]->on_ack(ConnectionIndex(0), header, ++now_);
+    clients_[header.key.node.value]->on_ack(header, ++now_);
   }
   void resend(PeerId, const Resend&) override { ++faults; }
   void error(PeerId, const ErrorReply&) override { ++faults; }
