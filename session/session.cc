@@ -13,7 +13,6 @@
 #include "common/config/job_json.h"
 #include "session/attach_wait.h"
 #include "session/figure_outbox.h"
-#include "session/held_tensors.h"
 #include "session/session_memory.h"
 #include "session/shared/attach_socket.h"
 #include "session/stop_question.h"
@@ -41,8 +40,6 @@ struct Session::Impl {
   std::string socket_path;
   Topology topology;
   AttachReply reply;
-  std::optional<HeldTensors> held;  // set by attach()
-  const Layout& layout() const { return held->layout(); }
   SessionMemory memory;
   // The worker's messages about the end of the view, read from the socket.
   std::optional<AttachStopped> stopped;
@@ -63,10 +60,6 @@ struct Session::Impl {
   bool told_end = false;  // the worker has said, after the detach, what came of the job's state
 
   KeptState state_at_start() const;
-  // The round of the tensor's last ready(); any thread.
-  Round round_of(const HeldTensor& tensor) const {
-    return Round(memory.word(tensor.number).round.load(std::memory_order_relaxed));
-  }
   RegionState state() const { return static_cast<RegionState>(memory.node().state.load(std::memory_order_acquire)); }
   Status hold(const KeptState& state);
   Status give(const RankState& state);
@@ -252,13 +245,14 @@ Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round 
 
 // Every tensor is at the same round, and its answers are in: a boundary at which a rank may stop.
 bool Session::Impl::all_complete() const {
-  const Round round = round_of(held->all().front());
-  return std::ranges::all_of(held->all(), [&](const HeldTensor& tensor) {
+  const Round round = memory.round_of(memory.held().front());
+  return std::ranges::all_of(memory.held(), [&](const HeldTensor& tensor) {
     const auto answered = [&](const ChunkWord& word) {
       return word.version_plus_one.load(std::memory_order_acquire) > round.value;
     };
     const ChunkWord* words = memory.chunk_words();
-    return round_of(tensor) == round && std::all_of(words + tensor.first_chunk, words + tensor.end_chunk, answered);
+    return memory.round_of(tensor) == round &&
+           std::all_of(words + tensor.first_chunk, words + tensor.end_chunk, answered);
   });
 }
 
@@ -391,14 +385,13 @@ Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& opti
     return fail(ErrorCode::kMalformed,
                 "worker daemon at " + options.socket + " gave this rank an impossible place: " + told.error().message);
   }
-  auto held = HeldTensors::of(impl->reply, impl->topology.world_size / impl->topology.local_world_size,
-                              impl->topology.local_rank, std::move(request.tensors));
+  const std::uint32_t nodes = impl->topology.world_size / impl->topology.local_world_size;
+  Status held = impl->memory.hold(impl->reply, nodes, impl->topology.local_rank, std::move(request.tensors));
   if (!held) {
     return fail(held.error().code, "worker daemon at " + options.socket + " sent an attach reply that cannot be: " +
                                        held.error().message + "; worker and trainer must be of the same release");
   }
-  impl->held = std::move(*held);
-  Status mapped = impl->memory.map(impl->reply, impl->layout(), std::move(got->fds), options.device,
+  Status mapped = impl->memory.map(impl->reply, std::move(got->fds), options.device,
                                    options.recovery ? &options.recovery->memory : nullptr, options.socket);
   if (!mapped) return tl::unexpected(mapped.error());
   const Status device = impl->memory.open_device(impl->reply);
@@ -433,28 +426,29 @@ const Topology& Session::topology() const {
   return impl_->topology;
 }
 const Layout& Session::layout() const {
-  return impl_->layout();
+  return impl_->memory.layout();
 }
 
 bool Session::holds(std::size_t tensor) const {
-  return impl_->held->find(tensor) != nullptr;
+  return impl_->memory.find(tensor) != nullptr;
 }
 bool Session::gives_values(std::size_t tensor) const {
-  const HeldTensor* const mine = impl_->held->find(tensor);
+  const HeldTensor* const mine = impl_->memory.find(tensor);
   return mine && mine->gives_values;
 }
 
 std::span<float> Session::initial(std::size_t declared) {
-  const HeldTensor& tensor = impl_->held->at(declared);
+  const HeldTensor& tensor = impl_->memory.at(declared);
   TRIB_ASSERT(tensor.gives_values);
-  return {impl_->memory.initial(tensor.offset), tensor.elements};
+  return impl_->memory.initial(tensor);
 }
 
 Status Session::start() {
-  if (std::ranges::any_of(impl_->held->all(), &HeldTensor::gives_values)) {
+  if (std::ranges::any_of(impl_->memory.held(), &HeldTensor::gives_values)) {
     if (auto sent = impl_->socket.send(InitialValues{}); !sent) return tl::unexpected(impl_->unavailable());
   }
-  const Status waited = impl_->wait_chunks(0, static_cast<std::uint32_t>(impl_->layout().chunks()), resume_round());
+  const Status waited =
+      impl_->wait_chunks(0, static_cast<std::uint32_t>(impl_->memory.layout().chunks()), resume_round());
   impl_->started = waited.has_value();
   if (waited) return {};
   if (waited.error().code != ErrorCode::kStopped) return tl::unexpected(waited.error());
@@ -471,24 +465,23 @@ bool Session::on_device() const {
 
 float* Session::gradient_device(std::size_t tensor) {
   TRIB_ASSERT(on_device());
-  return impl_->memory.device_gradient(impl_->held->at(tensor).offset);
+  return impl_->memory.device_gradient(impl_->memory.at(tensor));
 }
 
 const float* Session::parameters_device(std::size_t tensor) const {
   TRIB_ASSERT(on_device());
-  return impl_->memory.device_parameters(impl_->held->at(tensor).offset);
+  return impl_->memory.device_parameters(impl_->memory.at(tensor));
 }
 
 std::span<float> Session::gradient(std::size_t declared) {
   TRIB_ASSERT(!on_device());
-  const HeldTensor& tensor = impl_->held->at(declared);
-  return {impl_->memory.gradient(tensor.offset, impl_->round_of(tensor).next()), tensor.elements};
+  const HeldTensor& tensor = impl_->memory.at(declared);
+  return impl_->memory.gradient(tensor, impl_->memory.round_of(tensor).next());
 }
 
 std::span<const float> Session::parameters(std::size_t declared) const {
   TRIB_ASSERT(!on_device());
-  const HeldTensor& tensor = impl_->held->at(declared);
-  return {impl_->memory.parameters(tensor.offset), tensor.elements};
+  return impl_->memory.parameters(impl_->memory.at(declared));
 }
 
 Result<std::shared_ptr<const void>> Session::hold_parameters() {
@@ -498,9 +491,7 @@ Result<std::shared_ptr<const void>> Session::hold_parameters() {
 
 std::vector<std::span<std::byte>> Session::host_memory() const {
   TRIB_ASSERT(!on_device());
-  std::vector<std::size_t> held;
-  for (const HeldTensor& tensor : impl_->held->all()) held.push_back(tensor.number);
-  return impl_->memory.host_memory(impl_->layout(), held);
+  return impl_->memory.host_memory();
 }
 
 // The state's large part, and what it is known by. Bytes that the last state has as well are not copied again.
@@ -591,25 +582,21 @@ void Session::last_round(Round round) {
 }
 
 void Session::ready(std::size_t declared, std::uint64_t weight, const StepSettings& settings) {
-  const HeldTensor& tensor = impl_->held->at(declared);
-  const Round round = impl_->round_of(tensor).next();
-  TensorWord& word = impl_->memory.word(tensor.number);
-  word.weight.store(weight, std::memory_order_relaxed);
-  word.set(settings);
+  const HeldTensor& tensor = impl_->memory.at(declared);
+  const Round round = impl_->memory.round_of(tensor).next();
   impl_->trace.ready(impl_->memory.trace(), round);
-  impl_->memory.say_ready(tensor.number, round);
-  for (const std::uint16_t lane : tensor.lanes) impl_->memory.ring(lane);
+  impl_->memory.ready(tensor, round, weight, settings);
 }
 
 Result<StepState> Session::wait(std::size_t declared) {
-  const HeldTensor& tensor = impl_->held->at(declared);
-  return impl_->after(impl_->wait_chunks(tensor.first_chunk, tensor.end_chunk, impl_->round_of(tensor)));
+  const HeldTensor& tensor = impl_->memory.at(declared);
+  return impl_->after(impl_->wait_chunks(tensor.first_chunk, tensor.end_chunk, impl_->memory.round_of(tensor)));
 }
 
 Result<StepState> Session::wait() {
   Status waited;
-  for (const HeldTensor& tensor : impl_->held->all()) {
-    if (waited) waited = impl_->wait_chunks(tensor.first_chunk, tensor.end_chunk, impl_->round_of(tensor));
+  for (const HeldTensor& tensor : impl_->memory.held()) {
+    if (waited) waited = impl_->wait_chunks(tensor.first_chunk, tensor.end_chunk, impl_->memory.round_of(tensor));
   }
   return impl_->after(waited);
 }
