@@ -25,7 +25,6 @@
 #include "common/base/result.h"
 #include "common/daemon/log.h"
 #include "common/wire/zmq_util.h"
-#include "session/shared/futex.h"
 #include "worker/allreduce/allreduce_lane.h"
 
 namespace tributary::bench {
@@ -196,9 +195,7 @@ class Lanes final : private WorkerLaneListener {
     while (!failed_.load(std::memory_order_relaxed)) {
       const std::uint32_t progress = header.progress.load(std::memory_order_seq_cst);
       if (reached(job, round)) return;
-      header.waiters.fetch_add(1, std::memory_order_seq_cst);
-      futex_wait(header.progress, progress, kBeginPoll);
-      header.waiters.fetch_sub(1, std::memory_order_seq_cst);
+      header.sleep(progress, kBeginPoll);
     }
   }
 

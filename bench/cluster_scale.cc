@@ -230,21 +230,18 @@ class VirtualCluster final : public CoordinatorOutput {
 // Counts the messages of a lane.
 class CountedOutput final : public ShardOutput {
  public:
-  void answer(PeerId, const Answer& header, const BufferRef& payload) override { add(header, payload.size()); }
-  void residual(PeerId, const Residual& header, const BufferRef& values) override { add(header, values.size()); }
-  void ack(PeerId, const Ack& header) override { add(header, 0); }
-  void resend(PeerId, const Resend& header) override { add(header, 0); }
-  void error(PeerId, const ErrorReply&) override { ++errors; }
+  void send(PeerId, const DataMessage& message, const BufferRef& values) override {
+    if (std::holds_alternative<ErrorReply>(message)) {
+      ++errors;
+      return;
+    }
+    alignas(8) std::byte space[kMaxErrorHeader];
+    ++messages;
+    bytes += encode_data(message, space).size() + values.size();
+  }
   void captured(ChunkSnapshot) override {}
 
   std::uint64_t messages = 0, bytes = 0, errors = 0;
-
- private:
-  void add(const DataMessage& message, std::size_t payload) {
-    alignas(8) std::byte space[kMaxErrorHeader];
-    ++messages;
-    bytes += encode_data(message, space).size() + payload;
-  }
 };
 
 // One round of some chunks that all nodes push, in the order of nodes or in any.

@@ -13,12 +13,9 @@
 #include "common/config/job_json.h"
 #include "session/attach_wait.h"
 #include "session/figure_outbox.h"
-#include "session/held_tensors.h"
 #include "session/session_memory.h"
 #include "session/shared/attach_socket.h"
-#include "session/shared/futex.h"
 #include "session/stop_question.h"
-#include "session/trace_writer.h"
 
 namespace tributary {
 namespace {
@@ -43,10 +40,7 @@ struct Session::Impl {
   std::string socket_path;
   Topology topology;
   AttachReply reply;
-  std::optional<HeldTensors> held;  // set by attach()
-  const Layout& layout() const { return held->layout(); }
   SessionMemory memory;
-  std::vector<std::vector<std::uint16_t>> lanes_of;  // per tensor as in the node's layout: which doorbells to ring
   // The worker's messages about the end of the view, read from the socket.
   std::optional<AttachStopped> stopped;
   std::optional<Error> failure;
@@ -65,10 +59,7 @@ struct Session::Impl {
   bool detach_acknowledged = false;
   bool told_end = false;  // the worker has said, after the detach, what came of the job's state
 
-  void find_lanes();
   KeptState state_at_start() const;
-  // The round of the tensor's last ready(); any thread.
-  Round round_of(std::size_t tensor) const { return Round(memory.word(tensor).round.load(std::memory_order_relaxed)); }
   RegionState state() const { return static_cast<RegionState>(memory.node().state.load(std::memory_order_acquire)); }
   Status hold(const KeptState& state);
   Status give(const RankState& state);
@@ -90,18 +81,6 @@ struct Session::Impl {
             "worker daemon at " + socket_path + " is gone; start it again, then start the trainers again"};
   }
 };
-
-void Session::Impl::find_lanes() {
-  const std::size_t lanes = reply.lanes;
-  lanes_of.resize(layout().tensors().size());
-  for (std::size_t t = 0; t < lanes_of.size(); ++t) {
-    const auto [begin, end] = layout().chunks_of(t);
-    for (std::uint32_t c = begin; c < end && lanes_of[t].size() < lanes; ++c) {
-      const std::uint16_t lane = layout().owner(ChunkIndex(c)).worker_lane(lanes);
-      if (std::ranges::find(lanes_of[t], lane) == lanes_of[t].end()) lanes_of[t].push_back(lane);
-    }
-  }
-}
 
 // This rank's state as known when the attach is answered; its large part may be on its way.
 KeptState Session::Impl::state_at_start() const {
@@ -242,9 +221,7 @@ void Session::Impl::sleep_for_words() const {
   ::poll(&item, 1, static_cast<int>(kLivenessInterval.count()));
 }
 
-// Sleeps until some chunk is published, the state changes or the liveness interval is over. The caller looks again.
-// waiters is raised before the word is compared, and the worker raises the word before it looks at waiters, so no
-// wake-up is lost.
+// Returns when these chunks have the round's parameters, or with an error.
 Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round round) {
   for (std::uint32_t c = begin; c < end; ++c) {
     const auto there = [&] {
@@ -254,9 +231,7 @@ Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round 
       const std::uint32_t seen = memory.node().progress.load(std::memory_order_seq_cst);
       if (there()) break;
       if (state() > RegionState::kStopRequested) return fail(ErrorCode::kStopped, {});
-      memory.node().waiters.fetch_add(1, std::memory_order_seq_cst);
-      const bool woken = futex_wait(memory.node().progress, seen, kLivenessInterval);
-      memory.node().waiters.fetch_sub(1, std::memory_order_seq_cst);
+      const bool woken = memory.node().sleep(seen, kLivenessInterval);
       stops.ask();  // the callback may print; the wait for a round continues in any case
       if (woken) continue;
       // A round may wait for the very snapshot that was named meanwhile. (A worker that is gone is found below.)
@@ -270,14 +245,14 @@ Status Session::Impl::wait_chunks(std::uint32_t begin, std::uint32_t end, Round 
 
 // Every tensor is at the same round, and its answers are in: a boundary at which a rank may stop.
 bool Session::Impl::all_complete() const {
-  const Round round = round_of(held->tensors().front());
-  return std::ranges::all_of(held->tensors(), [&](std::size_t t) {
-    const auto [begin, end] = layout().chunks_of(t);
+  const Round round = memory.round_of(memory.held().front());
+  return std::ranges::all_of(memory.held(), [&](const HeldTensor& tensor) {
     const auto answered = [&](const ChunkWord& word) {
       return word.version_plus_one.load(std::memory_order_acquire) > round.value;
     };
     const ChunkWord* words = memory.chunk_words();
-    return round_of(t) == round && std::all_of(words + begin, words + end, answered);
+    return memory.round_of(tensor) == round &&
+           std::all_of(words + tensor.first_chunk, words + tensor.end_chunk, answered);
   });
 }
 
@@ -410,17 +385,15 @@ Result<std::unique_ptr<Session>> Session::attach_once(const SessionOptions& opti
     return fail(ErrorCode::kMalformed,
                 "worker daemon at " + options.socket + " gave this rank an impossible place: " + told.error().message);
   }
-  auto held = HeldTensors::of(impl->reply, impl->topology.world_size / impl->topology.local_world_size,
-                              impl->topology.local_rank, std::move(request.tensors));
+  const std::uint32_t nodes = impl->topology.world_size / impl->topology.local_world_size;
+  Status held = impl->memory.hold(impl->reply, nodes, impl->topology.local_rank, std::move(request.tensors));
   if (!held) {
     return fail(held.error().code, "worker daemon at " + options.socket + " sent an attach reply that cannot be: " +
                                        held.error().message + "; worker and trainer must be of the same release");
   }
-  impl->held = std::move(*held);
-  Status mapped = impl->memory.map(impl->reply, impl->layout(), std::move(got->fds), options.device,
+  Status mapped = impl->memory.map(impl->reply, std::move(got->fds), options.device,
                                    options.recovery ? &options.recovery->memory : nullptr, options.socket);
   if (!mapped) return tl::unexpected(mapped.error());
-  impl->find_lanes();
   const Status device = impl->memory.open_device(impl->reply);
   opened = device.has_value();
   // It is still wanted if the view ends before its first round is complete, or a snapshot is named for where it begins.
@@ -453,30 +426,29 @@ const Topology& Session::topology() const {
   return impl_->topology;
 }
 const Layout& Session::layout() const {
-  return impl_->layout();
+  return impl_->memory.layout();
 }
 
 bool Session::holds(std::size_t tensor) const {
-  return impl_->held->find(tensor).has_value();
+  return impl_->memory.find(tensor) != nullptr;
 }
 bool Session::gives_values(std::size_t tensor) const {
-  const std::optional<std::size_t> mine = impl_->held->find(tensor);
-  return mine && impl_->held->gives_values(*mine);
+  const HeldTensor* const mine = impl_->memory.find(tensor);
+  return mine && mine->gives_values;
 }
 
 std::span<float> Session::initial(std::size_t declared) {
-  const std::size_t tensor = impl_->held->at(declared);
-  TRIB_ASSERT(impl_->held->gives_values(tensor));
-  const Layout& layout = impl_->layout();
-  return {impl_->memory.initial(layout.tensor_offset(tensor)), layout.tensors()[tensor].elements()};
+  const HeldTensor& tensor = impl_->memory.at(declared);
+  TRIB_ASSERT(tensor.gives_values);
+  return impl_->memory.initial(tensor);
 }
 
 Status Session::start() {
-  if (std::ranges::any_of(impl_->held->tensors(),
-                          [this](std::size_t tensor) { return impl_->held->gives_values(tensor); })) {
+  if (std::ranges::any_of(impl_->memory.held(), &HeldTensor::gives_values)) {
     if (auto sent = impl_->socket.send(InitialValues{}); !sent) return tl::unexpected(impl_->unavailable());
   }
-  const Status waited = impl_->wait_chunks(0, static_cast<std::uint32_t>(impl_->layout().chunks()), resume_round());
+  const Status waited =
+      impl_->wait_chunks(0, static_cast<std::uint32_t>(impl_->memory.layout().chunks()), resume_round());
   impl_->started = waited.has_value();
   if (waited) return {};
   if (waited.error().code != ErrorCode::kStopped) return tl::unexpected(waited.error());
@@ -493,27 +465,23 @@ bool Session::on_device() const {
 
 float* Session::gradient_device(std::size_t tensor) {
   TRIB_ASSERT(on_device());
-  return impl_->memory.device_gradient(impl_->layout().tensor_offset(impl_->held->at(tensor)));
+  return impl_->memory.device_gradient(impl_->memory.at(tensor));
 }
 
 const float* Session::parameters_device(std::size_t tensor) const {
   TRIB_ASSERT(on_device());
-  return impl_->memory.device_parameters(impl_->layout().tensor_offset(impl_->held->at(tensor)));
+  return impl_->memory.device_parameters(impl_->memory.at(tensor));
 }
 
 std::span<float> Session::gradient(std::size_t declared) {
   TRIB_ASSERT(!on_device());
-  const std::size_t tensor = impl_->held->at(declared);
-  const Layout& layout = impl_->layout();
-  return {impl_->memory.gradient(layout.tensor_offset(tensor), impl_->round_of(tensor).next()),
-          layout.tensors()[tensor].elements()};
+  const HeldTensor& tensor = impl_->memory.at(declared);
+  return impl_->memory.gradient(tensor, impl_->memory.round_of(tensor).next());
 }
 
 std::span<const float> Session::parameters(std::size_t declared) const {
   TRIB_ASSERT(!on_device());
-  const std::size_t tensor = impl_->held->at(declared);
-  const Layout& layout = impl_->layout();
-  return {impl_->memory.parameters(layout.tensor_offset(tensor)), layout.tensors()[tensor].elements()};
+  return impl_->memory.parameters(impl_->memory.at(declared));
 }
 
 Result<std::shared_ptr<const void>> Session::hold_parameters() {
@@ -523,7 +491,7 @@ Result<std::shared_ptr<const void>> Session::hold_parameters() {
 
 std::vector<std::span<std::byte>> Session::host_memory() const {
   TRIB_ASSERT(!on_device());
-  return impl_->memory.host_memory(impl_->layout(), impl_->held->tensors());
+  return impl_->memory.host_memory();
 }
 
 // The state's large part, and what it is known by. Bytes that the last state has as well are not copied again.
@@ -614,27 +582,21 @@ void Session::last_round(Round round) {
 }
 
 void Session::ready(std::size_t declared, std::uint64_t weight, const StepSettings& settings) {
-  const std::size_t tensor = impl_->held->at(declared);
-  const Round round = impl_->round_of(tensor).next();
-  TensorWord& word = impl_->memory.word(tensor);
-  word.weight.store(weight, std::memory_order_relaxed);
-  word.set(settings);
+  const HeldTensor& tensor = impl_->memory.at(declared);
+  const Round round = impl_->memory.round_of(tensor).next();
   impl_->trace.ready(impl_->memory.trace(), round);
-  impl_->memory.say_ready(tensor, round);
-  for (const std::uint16_t lane : impl_->lanes_of[tensor]) impl_->memory.ring(lane);
+  impl_->memory.ready(tensor, round, weight, settings);
 }
 
 Result<StepState> Session::wait(std::size_t declared) {
-  const std::size_t tensor = impl_->held->at(declared);
-  const auto [begin, end] = impl_->layout().chunks_of(tensor);
-  return impl_->after(impl_->wait_chunks(begin, end, impl_->round_of(tensor)));
+  const HeldTensor& tensor = impl_->memory.at(declared);
+  return impl_->after(impl_->wait_chunks(tensor.first_chunk, tensor.end_chunk, impl_->memory.round_of(tensor)));
 }
 
 Result<StepState> Session::wait() {
   Status waited;
-  for (const std::size_t t : impl_->held->tensors()) {
-    const auto [begin, end] = impl_->layout().chunks_of(t);
-    if (waited) waited = impl_->wait_chunks(begin, end, impl_->round_of(t));
+  for (const HeldTensor& tensor : impl_->memory.held()) {
+    if (waited) waited = impl_->wait_chunks(tensor.first_chunk, tensor.end_chunk, impl_->memory.round_of(tensor));
   }
   return impl_->after(waited);
 }

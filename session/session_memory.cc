@@ -2,14 +2,24 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
-#include "session/shared/rank_region.h"
+#include "common/base/model_ranks.h"
 
 namespace tributary {
 namespace {
 
 constexpr char kSameRelease[] = "; worker and trainer must be of the same release";
+
+std::vector<std::uint16_t> lanes_of(const Layout& layout, std::uint32_t begin, std::uint32_t end, std::uint16_t lanes) {
+  std::vector<std::uint16_t> found;
+  for (std::uint32_t c = begin; c < end && found.size() < lanes; ++c) {
+    const std::uint16_t lane = layout.owner(ChunkIndex(c)).worker_lane(lanes);
+    if (std::ranges::find(found, lane) == found.end()) found.push_back(lane);
+  }
+  return found;
+}
 
 }  // namespace
 
@@ -19,22 +29,49 @@ SessionMemory::~SessionMemory() {
   if (device_parameters_) opener_->close(device_parameters_);
 }
 
-Status SessionMemory::map(const AttachReply& reply, const Layout& layout, std::vector<FileDescriptor> fds,
+Status SessionMemory::hold(const AttachReply& reply, std::uint32_t nodes, std::uint32_t local_rank,
+                           std::vector<TensorSpec> tensors) {
+  auto ranks = ModelRanks::of(reply.model_ranks, nodes, tensors);
+  if (!ranks) return fail(ErrorCode::kMalformed, std::move(ranks.error().message));
+  if (!ranks->whole() && ranks->by_rank().size() != reply.world_size) {
+    return fail(ErrorCode::kMalformed, std::to_string(ranks->by_rank().size()) + " model ranks came for " +
+                                           std::to_string(reply.world_size) + " ranks");
+  }
+  auto whole = Layout::with_owners(std::move(tensors), reply.chunk_elements, reply.owners);
+  if (!whole) return tl::unexpected(whole.error());
+  const std::span<const std::uint32_t> here = ranks->of_node(NodeRank(reply.node_rank), nodes);
+  layout_ = whole->part(here);
+  TRIB_ASSERT(layout_);  // every model rank holds something
+  places_.assign(whole->tensors().size(), kNone);
+  for (std::size_t t = 0; t < layout_->tensors().size(); ++t) {
+    const TensorSpec& tensor = layout_->tensors()[t];
+    if (!tensor.held_at(here, local_rank)) continue;
+    const auto [begin, end] = layout_->chunks_of(t);
+    places_[layout_->tensor_in_whole(t)] = static_cast<std::uint32_t>(held_.size());
+    held_.push_back({t, layout_->tensor_offset(t), tensor.elements(), begin, end,
+                     lanes_of(*layout_, begin, end, reply.lanes),
+                     !reply.resume && ranks->first_with(tensor) == reply.rank});
+  }
+  return {};
+}
+
+Status SessionMemory::map(const AttachReply& reply, std::vector<FileDescriptor> fds,
                           const std::shared_ptr<TrainerDevice>& opener, FileDescriptor* kept,
                           const std::string& worker) {
   const auto bad = [&](const std::string& what) {
     return fail(ErrorCode::kMalformed,
                 "worker daemon at " + worker + " sent an attach reply with " + what + kSameRelease);
   };
+  const Layout& layout = *layout_;
   opener_ = opener;
-  places_ = reply.ring;
+  ring_ = reply.ring;
   const std::size_t lanes = reply.lanes;
   if (lanes == 0 || fds.size() != 2 + lanes + (reply.redo ? 1 : 0))
     return bad(std::to_string(fds.size()) + " descriptors for its lanes");
-  const bool in_ring = places_.slots != 0;
+  const bool in_ring = ring_.slots != 0;
   if (in_ring) {
     if (!reply.redo) return bad("gradients in a ring that it has not sent");
-    if (Status mapped = map_ring(std::move(fds.back()), layout, worker); !mapped) return mapped;
+    if (Status mapped = map_ring(std::move(fds.back()), worker); !mapped) return mapped;
     fds.back() = ring_memory_.take_fd();
   }
   if (kept) *kept = reply.redo ? std::move(fds.back()) : FileDescriptor();
@@ -84,12 +121,12 @@ Result<std::shared_ptr<const void>> SessionMemory::hold_parameters() {
   return parameter_view_;
 }
 
-Status SessionMemory::map_ring(FileDescriptor fd, const Layout& layout, const std::string& worker) {
+Status SessionMemory::map_ring(FileDescriptor fd, const std::string& worker) {
   auto memory = SharedMemory::map_kept(std::move(fd), "this rank's gradients of the last rounds");
   if (!memory) return tl::unexpected(memory.error());
-  const auto& [offset, slot_bytes, slots] = places_;
+  const auto& [offset, slot_bytes, slots] = ring_;
   const std::uint64_t size = memory->size();
-  if (offset > size || slot_bytes < layout.flat_elements() * sizeof(float) || slot_bytes > (size - offset) / slots ||
+  if (offset > size || slot_bytes < layout_->flat_elements() * sizeof(float) || slot_bytes > (size - offset) / slots ||
       offset % alignof(float) != 0 || slot_bytes % alignof(float) != 0) {
     return fail(ErrorCode::kMalformed, "worker daemon at " + worker + " gave this rank " + std::to_string(slots) +
                                            " places of " + std::to_string(slot_bytes) +
@@ -111,34 +148,45 @@ Status SessionMemory::open_device(const AttachReply& reply) {
   return {};
 }
 
-void SessionMemory::ring(std::uint16_t lane) const {
-  const std::uint64_t one = 1;
-  // A full counter (EAGAIN) means that the lane is about to look anyway.
-  [[maybe_unused]] const auto written = ::write(doorbells_[lane].get(), &one, sizeof one);
+void SessionMemory::ready(const HeldTensor& tensor, Round round, std::uint64_t weight,
+                          const StepSettings& settings) const {
+  TensorWord& word = words_.tensors[tensor.number];
+  word.weight.store(weight, std::memory_order_relaxed);
+  word.set(settings);
+  words_.say(tensor.number, round.value);
+  for (const std::uint16_t lane : tensor.lanes) {
+    const std::uint64_t one = 1;
+    // A full counter (EAGAIN) means that the lane is about to look anyway.
+    [[maybe_unused]] const auto written = ::write(doorbells_[lane].get(), &one, sizeof one);
+  }
 }
 
-std::vector<std::span<std::byte>> SessionMemory::host_memory(const Layout& layout,
-                                                             std::span<const std::size_t> held) const {
+std::vector<std::span<std::byte>> SessionMemory::host_memory() const {
   const auto whole_pages = [](std::byte* begin, std::size_t bytes) {
     const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
     const std::size_t before = reinterpret_cast<std::uintptr_t>(begin) % page;
     return std::span<std::byte>(begin - before, (before + bytes + page - 1) / page * page);
   };
   std::vector<std::span<std::byte>> mappings{whole_pages(node_memory_.data(), node_memory_.size())};
-  if (places_.slots == 0) {
-    for (const RegionPart& part : rank_region_parts(layout, held)) {
+  if (ring_.slots == 0) {
+    std::vector<std::size_t> numbers;
+    for (const HeldTensor& tensor : held_) numbers.push_back(tensor.number);
+    for (const RegionPart& part : rank_region_parts(*layout_, numbers)) {
       mappings.push_back(whole_pages(rank_memory_.data() + part.begin, part.bytes()));
     }
   } else {
-    mappings.push_back(whole_pages(ring_memory_.data() + places_.offset, places_.slots * places_.slot_bytes));
+    mappings.push_back(whole_pages(ring_memory_.data() + ring_.offset, ring_.slots * ring_.slot_bytes));
   }
   return mappings;
 }
 
-float* SessionMemory::gradient(std::uint64_t element, Round round) const {
-  if (places_.slots == 0) return gradients_ + element;
-  const std::uint64_t slot = round.value % places_.slots;
-  return reinterpret_cast<float*>(ring_memory_.data() + places_.offset + slot * places_.slot_bytes) + element;
+std::span<float> SessionMemory::gradient(const HeldTensor& tensor, Round round) const {
+  float* all = gradients_;
+  if (ring_.slots != 0) {
+    const std::uint64_t slot = round.value % ring_.slots;
+    all = reinterpret_cast<float*>(ring_memory_.data() + ring_.offset + slot * ring_.slot_bytes);
+  }
+  return {all + tensor.offset, tensor.elements};
 }
 
 }  // namespace tributary

@@ -1,6 +1,10 @@
-// SessionMemory: the memory that a session shares with the worker of its node (session/shared/attach_region.h), mapped in this
-// process: the parameters, this rank's gradients, the words with their progress, and the worker lanes' doorbells.
-// Owner: the session. Pointers into it end with it, except those to parameters that a caller holds.
+// SessionMemory: the tensors that a rank holds, and the memory that its session shares with the worker of the node
+// (session/shared/attach_region.h), mapped in this process: the parameters, this rank's gradients, the words with their
+// progress, and the worker lanes' doorbells. Owner: the session. Pointers into it end with it, except those to
+// parameters that a caller holds.
+//
+// A tensor has the number that all ranks declared it with, and another one in the node's layout (docs/model-parallel.md),
+// by which it lies in memory.
 //
 // Parameters are read where the worker writes them, or, if a caller holds them, in a private view of this process: a
 // write copies the page, and neither the worker nor another rank sees it. (Pinning copies it, too: held parameters must
@@ -9,10 +13,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/base/assert.h"
 #include "common/base/layout.h"
 #include "common/system/shared_memory.h"
 #include "common/wire/messages.h"
@@ -21,6 +27,14 @@
 
 namespace tributary {
 
+struct HeldTensor {
+  std::size_t number = 0;                        // in the node's layout
+  std::uint64_t offset = 0, elements = 0;        // of floats, in the node's flat space
+  std::uint32_t first_chunk = 0, end_chunk = 0;  // that overlap it
+  std::vector<std::uint16_t> lanes;              // of the worker, with these chunks
+  bool gives_values = false;                     // in a fresh job: this rank is the first that holds it
+};
+
 class SessionMemory {
  public:
   SessionMemory() = default;
@@ -28,37 +42,62 @@ class SessionMemory {
   SessionMemory& operator=(const SessionMemory&) = delete;
   ~SessionMemory();
 
+  // Takes the tensors, as declared, and which of them the reply gives to this rank. kMalformed: the reply's model ranks
+  // or layout cannot be.
+  Status hold(const AttachReply& reply, std::uint32_t nodes, std::uint32_t local_rank, std::vector<TensorSpec> tensors);
   // Maps the memory in the reply of the worker at `worker` (its socket), with the descriptors that came with it. kept:
   // receives the descriptor that the trainer is to hold (AttachReply::redo); may be null. kMalformed: sizes that this
   // layout does not have, or memory that is none of ours.
-  Status map(const AttachReply& reply, const Layout& layout, std::vector<FileDescriptor> fds,
-             const std::shared_ptr<TrainerDevice>& opener, FileDescriptor* kept, const std::string& worker);
+  Status map(const AttachReply& reply, std::vector<FileDescriptor> fds, const std::shared_ptr<TrainerDevice>& opener,
+             FileDescriptor* kept, const std::string& worker);
   // Opens the memory lent on the device, if the reply has any. Errors of the opener.
   Status open_device(const AttachReply& reply);
 
+  const Layout& layout() const { return *layout_; }  // of the node
+  // This rank's tensors, in the layout's order.
+  std::span<const HeldTensor> held() const { return held_; }
+  // By the number that a tensor was declared with. Null: this rank does not hold it.
+  const HeldTensor* find(std::size_t declared) const {
+    return declared < places_.size() && places_[declared] != kNone ? &held_[places_[declared]] : nullptr;
+  }
+  const HeldTensor& at(std::size_t declared) const {  // REQUIRES: it does
+    const HeldTensor* const tensor = find(declared);
+    TRIB_ASSERT(tensor);
+    return *tensor;
+  }
+
   NodeHeader& node() const { return *node_; }
   ChunkWord* chunk_words() const { return chunk_words_; }
-  TensorWord& word(std::size_t tensor) const { return words_.tensors[tensor]; }
-  void say_ready(std::size_t tensor, Round round) const { words_.say(tensor, round.value); }
   TraceWindow& trace() const { return words_.header->trace; }
-  void ring(std::uint16_t lane) const;  // the worker lane looks
+  // The round of the tensor's last ready(). Any thread.
+  Round round_of(const HeldTensor& tensor) const {
+    return Round(words_.tensors[tensor.number].round.load(std::memory_order_relaxed));
+  }
+  // The tensor's gradient of this round is final: the worker lanes look.
+  void ready(const HeldTensor& tensor, Round round, std::uint64_t weight, const StepSettings& settings) const;
 
-  // Pointers to elements, as the layout numbers them.
-  float* initial(std::uint64_t element) const { return given_parameters_ + element; }
-  const float* parameters(std::uint64_t element) const { return parameters_ + element; }
+  std::span<float> initial(const HeldTensor& tensor) const {
+    return {given_parameters_ + tensor.offset, tensor.elements};
+  }
+  std::span<const float> parameters(const HeldTensor& tensor) const {
+    return {parameters_ + tensor.offset, tensor.elements};
+  }
   // Moves parameters() to a private view that lives as long as its holder. REQUIRES: no call of parameters() before.
   Result<std::shared_ptr<const void>> hold_parameters();
-  float* gradient(std::uint64_t element, Round round) const;
-  // Returns the memory of parameters and of this rank's gradients, whole pages. held: the tensors of the latter,
-  // ascending.
-  std::vector<std::span<std::byte>> host_memory(const Layout& layout, std::span<const std::size_t> held) const;
+  std::span<float> gradient(const HeldTensor& tensor, Round round) const;
+  // Returns the memory of parameters and of this rank's gradients, whole pages.
+  std::vector<std::span<std::byte>> host_memory() const;
   bool on_device() const { return device_gradients_ != nullptr; }
-  float* device_gradient(std::uint64_t element) const { return device_gradients_ + element; }
-  const float* device_parameters(std::uint64_t element) const { return device_parameters_ + element; }
+  float* device_gradient(const HeldTensor& tensor) const { return device_gradients_ + tensor.offset; }
+  const float* device_parameters(const HeldTensor& tensor) const { return device_parameters_ + tensor.offset; }
 
  private:
-  Status map_ring(FileDescriptor fd, const Layout& layout, const std::string& worker);
+  static constexpr std::uint32_t kNone = ~0u;
+  Status map_ring(FileDescriptor fd, const std::string& worker);
 
+  std::optional<Layout> layout_;
+  std::vector<HeldTensor> held_;
+  std::vector<std::uint32_t> places_;  // by declared number: in held_
   SharedMemory node_memory_, rank_memory_;
   std::shared_ptr<const SharedMemory> parameter_view_;
   SharedMemory ring_memory_;               // of AttachReply::ring
@@ -69,7 +108,7 @@ class SessionMemory {
   const float* parameters_ = nullptr;
   RankWords words_;
   float* gradients_ = nullptr;
-  AttachReply::RingGradients places_;  // of the gradients in ring_memory_; slots 0: they are in rank_memory_
+  AttachReply::RingGradients ring_;  // of the gradients in ring_memory_; slots 0: they are in rank_memory_
   std::shared_ptr<TrainerDevice> opener_;
   float* device_gradients_ = nullptr;  // null: host memory
   float* device_parameters_ = nullptr;

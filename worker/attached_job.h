@@ -19,7 +19,7 @@
 
 #include "worker/attached_job_phases.h"
 #include "worker/local_trainers.h"
-#include "worker/node/lane_listener.h"
+#include "worker/node/job.h"
 #include "worker/node_jobs_context.h"
 #include "worker/node_trace.h"
 

@@ -18,7 +18,7 @@
 namespace tributary {
 
 // The subject of a data message. A push names (job, view, node, round, chunk): receiving it twice changes nothing.
-// Outside the union in the schema, as a gate's decision is: codec_data.cc writes and reads both.
+// Outside the union in the schema, as a gate's decision is: codec.cc writes and reads both.
 struct ChunkKey {
   JobId job;
   ViewId view;

@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "common/base/result.h"
-#include "common/wire/codec_util.h"
+#include "common/wire/codec_fields.h"
 
 namespace tributary::records {
 

@@ -145,13 +145,9 @@ class LaneJobs final : public LaneCommands, private ShardOutput {
   void retire(Job job);
   void retire(Jobs& jobs, JobId job);
   void publish(std::uint64_t now_ms);
-  void send_values(PeerId to, const DataMessage& message, const ChunkKey& key, const BufferRef& values);
 
-  void answer(PeerId to, const Answer& header, const BufferRef& payload) override;
-  void residual(PeerId to, const Residual& header, const BufferRef& values) override;
-  void ack(PeerId to, const Ack& header) override;
-  void resend(PeerId to, const Resend& header) override;
-  void error(PeerId to, const ErrorReply& header) override;
+  // ShardOutput
+  void send(PeerId to, const DataMessage& message, const BufferRef& values) override;
   void captured(ChunkSnapshot snapshot) override;
   void facts(const RoundFacts& facts) override;
 

@@ -71,7 +71,7 @@ ShardChunk* ShardChunks::find(PeerId from, const ChunkKey& key, Round round) {
 
 void ShardChunks::reject(PeerId from, const ChunkKey& key, Round round, ErrorCode code, std::string message) {
   ++stats_.rejected;
-  output_.error(from, ErrorReply{key, round, code, std::move(message)});
+  output_.send(from, ErrorReply{key, round, code, std::move(message)}, {});
 }
 
 bool ShardChunks::sound(PeerId from, const ShardChunk& chunk, const Push& push, const Payload& frame) {
@@ -86,7 +86,7 @@ bool ShardChunks::sound(PeerId from, const ShardChunk& chunk, const Push& push, 
 void ShardChunks::answer(PeerId to, const Answer& header, const BufferRef& payload) {
   ++stats_.answers;
   stats_.answer_bytes += payload.size();
-  output_.answer(to, header, payload);
+  output_.send(to, header, payload);
 }
 
 void ShardChunks::hold(std::size_t bytes) {
@@ -160,9 +160,12 @@ bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
   std::uint64_t shared = 0;
   for (std::size_t i = 0; i <= kEncoded; ++i) {
     if (!*current[i]) continue;
-    const bool held = step.held && current[i] == &state.held_by_nodes();
-    if (!held && !current[i]->unique()) ++shared;
-    if (!(next[i] = held ? step.held : writable(*current[i]))) return false;
+    const bool kept = job_.recovers && current[i] == &state.held_by_nodes();
+    if (!kept && !current[i]->unique()) ++shared;
+    // Readers of the values before the last round had their answer two rounds ago.
+    const bool spare = kept && chunk.previous && chunk.previous.unique();
+    next[i] = spare ? chunk.previous : kept ? acquire(chunk.array_bytes()) : writable(*current[i]);
+    if (!next[i]) return false;
   }
   FusedArgs args;
   args.elements = chunk.elements;
@@ -187,6 +190,7 @@ bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
       runs_.of(job_.plan(), *job_.view->layout, chunk.index, state.step + 1, step.position, step.settings);
   fused_step(optimizer, runs, args);  // from here on nothing throws
   ++state.step;
+  keep_previous(chunk, state.held_by_nodes());
   for (std::size_t i = 0; i <= kEncoded; ++i) {
     if (next[i]) *current[i] = std::move(next[i]);
   }
@@ -197,12 +201,20 @@ bool ShardChunks::step(ShardChunk& chunk, const ShardStep& step) {
 }
 
 bool ShardChunks::leave(ShardChunk& chunk) {
-  if (!pull().is_delta()) return true;
-  BufferRef next = writable(chunk.encoded);
-  if (!next) return false;
-  chunk.encoded = std::move(next);
-  std::ranges::fill(chunk.encoded.bytes(), std::byte{0});  // scales of 0
+  if (pull().is_delta()) {
+    BufferRef next = writable(chunk.encoded);
+    if (!next) return false;
+    chunk.encoded = std::move(next);
+    std::ranges::fill(chunk.encoded.bytes(), std::byte{0});  // scales of 0
+  }
+  keep_previous(chunk, chunk.state.held_by_nodes());
   return true;
+}
+
+void ShardChunks::keep_previous(ShardChunk& chunk, BufferRef before) {
+  if (!job_.recovers) return;
+  chunk.previous = std::move(before);
+  chunk.previous_encoded.reset();
 }
 
 }  // namespace tributary

@@ -25,6 +25,24 @@
 
 namespace tributary {
 
+// A node's push of the open round.
+struct Contribution {
+  Payload frame;
+  PeerId from;
+  std::uint64_t weight = 0;
+  bool present = false;
+  std::uint32_t summed = 0;  // so many nodes' frames are in this one; 0: its own is in another's
+  bool redo = false;
+  GateDecision gate;      // Push::gate
+  HeldSettings settings;  // Push::settings
+};
+
+// The pushes of a chunk that wait for the others.
+struct OpenRound {
+  std::uint32_t arrived = 0;
+  std::vector<Contribution> pushes;  // by node
+};
+
 struct ShardChunk {
   ChunkIndex index;
   std::size_t position = 0;  // by which rules and parts keep their data of it
@@ -36,6 +54,10 @@ struct ShardChunk {
   bool captured = false;  // for the snapshot that is named
   ChunkState state;
   BufferRef encoded;  // payload of answers, where it is not the parameters
+  OpenRound round;    // ShardRounds'
+  // Jobs that recover: what nodes held before the last round (docs/recovery.md), and the same as answers carry it, once
+  // a node was answered so. A view begins where the chunk that is behind is; a node that lost what it had gets these.
+  BufferRef previous, previous_encoded;
 
   const BufferRef& answer() const { return encoded ? encoded : state.params; }
   std::size_t array_bytes() const { return elements * sizeof(float); }
@@ -50,7 +72,6 @@ struct ShardStep {
   SaidSettings settings;               // that the pushes name
   std::optional<float> scale;          // of the sum; none: 1 / weight
   const Encoding* encoding = nullptr;  // of the frames; null: the job's push encoding
-  BufferRef held;                      // where to write the nodes' parameters; empty: as for all other arrays
 };
 
 class ShardChunks {
@@ -100,7 +121,8 @@ class ShardChunks {
   bool initialised() const { return initialised_ == chunks_.size(); }
 
   // Sums and steps. Buffers without other readers are written in place; sent answers and snapshots never change under
-  // their readers. False, or an exception for want of memory: the chunk is unchanged, the pool has no buffer.
+  // their readers. Parameters that nodes hold become ShardChunk::previous, if the job recovers. False, or an exception
+  // for want of memory: the chunk is unchanged, the pool has no buffer.
   bool step(ShardChunk& chunk, const ShardStep& step);
   // A round without a step: answers that carry a change carry none. False as above.
   bool leave(ShardChunk& chunk);
@@ -119,6 +141,7 @@ class ShardChunks {
  private:
   static constexpr std::uint32_t kNotOurs = ~0u;  // in local_
   void begin_view();
+  void keep_previous(ShardChunk& chunk, BufferRef before);
 
   ShardJob job_;
   BufferPool& pool_;

@@ -66,7 +66,7 @@ void ShardClocks::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
   clock.last = push.last;
   clock.withheld = true;
   ++chunks_.stats().withheld;
-  if (chunks_.job().view->nodes > 1) chunks_.output().ack(from, Ack{push.key, push.round});
+  if (chunks_.job().view->nodes > 1) chunks_.output().send(from, Ack{push.key, push.round}, {});
   release_answers(chunk);
   chunks_.reach(Version(clocks.slowest));
 }
@@ -135,13 +135,13 @@ void ShardClocks::initialised(ShardChunk& chunk) {
 void ShardClocks::repeat_answer(ShardChunk& chunk, NodeRank node, Round round) {
   const NodeClock& clock = clock_of(chunk, node);
   if (!clock.withheld) return send_answer(chunk, node);
-  chunks_.output().ack(clock.from, Ack{chunks_.key(chunk, node), round});
+  chunks_.output().send(clock.from, Ack{chunks_.key(chunk, node), round}, {});
 }
 
 void ShardClocks::query(PeerId from, ShardChunk& chunk, const Query& query) {
   NodeClock& clock = clock_of(chunk, query.key.node);
   if (!chunk.initialised || query.round.value > clock.asked) {
-    return chunks_.output().resend(from, Resend{query.key, query.round});
+    return chunks_.output().send(from, Resend{query.key, query.round}, {});
   }
   if (query.round.value < clock.asked) return;  // a late copy
   clock.from = from;

@@ -23,13 +23,13 @@ void ShardGate::restored(ShardChunk& chunk) {
   }
 }
 
-std::optional<GateDecision> ShardGate::pass(ShardChunk& chunk, OpenRound& round, ShardStep& step) {
+std::optional<GateDecision> ShardGate::pass(ShardChunk& chunk, ShardStep& step) {
   const Round open = open_round(chunk);
   Sum& sum = sums_[chunk.position];
-  const GateDecision* known = decision_for(chunk, round);
+  const GateDecision* known = decision_for(chunk);
   // A known decision may be about other nodes' pushes of that round. Whether these are finite is not known yet.
   if ((!known || known->applies()) && sum.of != open) {
-    if (!sum_up(chunk, round, step)) return std::nullopt;
+    if (!sum_up(chunk, step)) return std::nullopt;
     if (!known) {
       if (open > facts_round_) {
         facts_round_ = open;
@@ -51,8 +51,8 @@ std::optional<GateDecision> ShardGate::pass(ShardChunk& chunk, OpenRound& round,
 
 // Returns the decision about the chunk's open round if it is known: from the pushes (a round that this server lost) or
 // from the coordinator or other chunks.
-const GateDecision* ShardGate::decision_for(const ShardChunk& chunk, const OpenRound& round) const {
-  for (const Contribution& push : round.pushes) {
+const GateDecision* ShardGate::decision_for(const ShardChunk& chunk) const {
+  for (const Contribution& push : chunk.round.pushes) {
     if (push.redo && push.gate.known()) return &push.gate;
   }
   return decided_round_ == open_round(chunk) ? &decided_ : nullptr;
@@ -60,7 +60,7 @@ const GateDecision* ShardGate::decision_for(const ShardChunk& chunk, const OpenR
 
 // The frames become one sum, and go, but for residuals behind them. False, and nothing has changed, if the pool has no
 // buffer for it.
-bool ShardGate::sum_up(ShardChunk& chunk, OpenRound& round, const ShardStep& step) {
+bool ShardGate::sum_up(ShardChunk& chunk, const ShardStep& step) {
   Sum& sum = sums_[chunk.position];
   sum.facts = GateFacts{.sum_squares = 0.0, .weight = step.weight, .finite = true};
   if (step.weight != 0) {
@@ -75,7 +75,7 @@ bool ShardGate::sum_up(ShardChunk& chunk, OpenRound& round, const ShardStep& ste
     sum.facts = gate_facts(sum.values.floats(), step.weight);
   }
   const std::size_t frame_bytes = chunks_.push().bytes(chunk.elements);
-  for (Contribution& push : round.pushes) {
+  for (Contribution& push : chunk.round.pushes) {
     if (push.frame.bytes().size() > frame_bytes) {
       chunks_.shorten(push.frame.bytes().size() - chunk.array_bytes());
       push.frame.keep_last(chunk.array_bytes());

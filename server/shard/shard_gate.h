@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "common/math/gate_decision.h"
-#include "server/shard/open_round.h"
 #include "server/shard/shard_chunks.h"
 
 namespace tributary {
@@ -22,7 +21,7 @@ class ShardGate {
 
   // A round of a chunk has all its pushes. Returns the decision about it; none: the round waits (for a decision, or for
   // a buffer of the pool). `step` is that of the pushes and becomes the decided one; weight 0: no step.
-  std::optional<GateDecision> pass(ShardChunk& chunk, OpenRound& round, ShardStep& step);
+  std::optional<GateDecision> pass(ShardChunk& chunk, ShardStep& step);
   // The round was applied with this decision.
   void applied(ShardChunk& chunk, const GateDecision& decision);
   // Returns the decision about the round before the chunk's last.
@@ -41,8 +40,8 @@ class ShardGate {
     GateDecision before;
   };
   static Round open_round(const ShardChunk& chunk) { return Round(chunk.state.version.value + 1); }
-  const GateDecision* decision_for(const ShardChunk& chunk, const OpenRound& round) const;
-  bool sum_up(ShardChunk& chunk, OpenRound& round, const ShardStep& step);
+  const GateDecision* decision_for(const ShardChunk& chunk) const;
+  bool sum_up(ShardChunk& chunk, const ShardStep& step);
   void send_facts();
   void note(Round round, const GateDecision& decision);
 

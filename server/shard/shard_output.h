@@ -11,13 +11,8 @@ namespace tributary {
 class ShardOutput {
  public:
   virtual ~ShardOutput() = default;
-  // `payload` is shared: it stays unchanged while a reference is held.
-  virtual void answer(PeerId to, const Answer& header, const BufferRef& payload) = 0;
-  // `values` likewise.
-  virtual void residual(PeerId to, const Residual& header, const BufferRef& values) = 0;
-  virtual void ack(PeerId to, const Ack& header) = 0;
-  virtual void resend(PeerId to, const Resend& header) = 0;
-  virtual void error(PeerId to, const ErrorReply& header) = 0;
+  // values: an answer's or a residual's payload, which stays unchanged while a reference is held; else empty.
+  virtual void send(PeerId to, const DataMessage& message, const BufferRef& values) = 0;
   virtual void captured(ChunkSnapshot snapshot) = 0;
   // With a gate: every chunk of this core has its facts of a round.
   virtual void facts(const RoundFacts& /*facts*/) {}

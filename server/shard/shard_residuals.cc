@@ -56,7 +56,7 @@ bool ShardResiduals::restore(ShardChunk& chunk, const ChunkState& saved) {
 
 bool ShardResiduals::give_back(PeerId to, const ShardChunk& chunk, NodeRank node) {
   const BufferRef& values = returns_[chunk.position][node.value];
-  if (values) chunks_.output().residual(to, Residual{chunks_.key(chunk, node), chunk.state.version}, values);
+  if (values) chunks_.output().send(to, Residual{chunks_.key(chunk, node), chunk.state.version}, values);
   return static_cast<bool>(values);
 }
 

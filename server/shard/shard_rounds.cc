@@ -23,31 +23,29 @@ std::string in_words(SaidSettings said) {
 
 }  // namespace
 
-ShardRounds::ShardRounds(ShardChunks& chunks)
-    : chunks_(chunks), digests_(chunks), open_(chunks.all().size()), pulls_(chunks.all().size()) {
+ShardRounds::ShardRounds(ShardChunks& chunks) : chunks_(chunks), digests_(chunks), pulls_(chunks.all().size()) {
   if (chunks_.push().keeps_residual()) residuals_.emplace(chunks_);
   begin_view();
 }
 
 void ShardRounds::begin_view() {
   const ShardJob& job = chunks_.job();
-  if (job.recovers && !previous_) previous_.emplace(chunks_);
   if (job.plan().has_gate() && !gate_) gate_.emplace(chunks_);
   if (!job.plan().has_gate()) gate_.reset();
   if (residuals_) residuals_->begin_view();
   digests_.begin_view();
-  for (OpenRound& round : open_) round.pushes.resize(job.view->nodes);
+  for (ShardChunk& chunk : chunks_.all()) chunk.round.pushes.resize(job.view->nodes);
   for (auto& waiting : pulls_) waiting.resize(job.view->nodes);
 }
 
 void ShardRounds::end_view() {
-  for (OpenRound& round : open_) {
-    for (Contribution& push : round.pushes) {
+  for (ShardChunk& chunk : chunks_.all()) {
+    for (Contribution& push : chunk.round.pushes) {
       push.frame.reset();
       push.present = false;
       push.summed = 0;
     }
-    round.arrived = 0;
+    chunk.round.arrived = 0;
   }
   for (auto& waiting : pulls_) std::ranges::fill(waiting, WaitingPull{});
   if (gate_) gate_->end_view();
@@ -59,12 +57,12 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
   if (refuse(from, chunk, push)) return;
   if (push.round.value <= version.value) {
     ++chunks_.stats().duplicates;
-    if (push.redo) return chunks_.output().ack(from, Ack{push.key, push.round, false, true});
+    if (push.redo) return chunks_.output().send(from, Ack{push.key, push.round, false, true}, {});
     // Older than the last round: its sender has long had that answer; a late copy from the network.
     if (push.round.value == version.value) send_answer(from, chunk, push.key.node);
     return;
   }
-  OpenRound& round = open_[chunk.position];
+  OpenRound& round = chunk.round;
   Contribution& mine = round.pushes[push.key.node.value];
   mine.from = from;  // a resend after a reconnection comes from another connection: answer to the newest
   if (mine.present) {
@@ -90,8 +88,8 @@ void ShardRounds::push(PeerId from, ShardChunk& chunk, const Push& push, Payload
 
 // So many frames that are a subtree of the sum become one, in the place of the first, before the round is complete:
 // nodes that wait for a late one do not each cost a frame. Only values in memory that nobody else reads can be added so.
-void ShardRounds::add_siblings(const ShardChunk& chunk, NodeRank newest) {
-  OpenRound& round = open_[chunk.position];
+void ShardRounds::add_siblings(ShardChunk& chunk, NodeRank newest) {
+  OpenRound& round = chunk.round;
   const auto at = static_cast<std::size_t>(std::ranges::lower_bound(chunk.nodes, newest) - chunk.nodes.begin());
   for (std::size_t each = 1;; each *= kSiblings) {  // nodes in each of them
     const std::size_t together = each * kSiblings, first = at / together * together;
@@ -118,7 +116,7 @@ void ShardRounds::add_siblings(const ShardChunk& chunk, NodeRank newest) {
 
 // A push that contradicts what its author was told; false: it does not.
 bool ShardRounds::refuse(PeerId from, const ShardChunk& chunk, const Push& push) {
-  const std::vector<Contribution>& pushes = open_[chunk.position].pushes;
+  const std::vector<Contribution>& pushes = chunk.round.pushes;
   const auto no = [&](ErrorCode code, const std::string& why) {
     chunks_.reject(from, push.key, push.round, code, in_words(push) + why);
     return true;
@@ -146,7 +144,7 @@ bool ShardRounds::refuse(PeerId from, const ShardChunk& chunk, const Push& push)
                                               "; all ranks must set the same values in a round, by figures that they " +
                                               "have alike (tributary_gather(), in PyTorch trib.all_reduce())");
   }
-  const bool last = !pushes[push.key.node.value].present && open_[chunk.position].arrived + 1 == chunk.nodes.size();
+  const bool last = !pushes[push.key.node.value].present && chunk.round.arrived + 1 == chunk.nodes.size();
   if (!last || chunk.copies == 1) return false;
   if (const std::uint64_t samples = weight(chunk) + push.weight; samples % chunk.copies != 0) {
     return no(ErrorCode::kConfigMismatch,
@@ -159,7 +157,7 @@ bool ShardRounds::refuse(PeerId from, const ShardChunk& chunk, const Push& push)
 
 std::uint64_t ShardRounds::weight(const ShardChunk& chunk) const {
   std::uint64_t sum = 0;
-  for (const Contribution& push : open_[chunk.position].pushes) sum += push.present ? push.weight : 0;
+  for (const Contribution& push : chunk.round.pushes) sum += push.present ? push.weight : 0;
   return sum;
 }
 
@@ -172,7 +170,7 @@ void ShardRounds::take_residual(PeerId from, ShardChunk& chunk, const Push& push
                               std::to_string(chunk.state.version.value));
   }
   residuals_->hold(chunk, push.key.node, std::move(values));
-  chunks_.output().ack(from, Ack{push.key, push.round, true});
+  chunks_.output().send(from, Ack{push.key, push.round, true}, {});
 }
 
 // After a push that is held. The sender of the last one missing gets an ack like all others, although its answer
@@ -180,14 +178,14 @@ void ShardRounds::take_residual(PeerId from, ShardChunk& chunk, const Push& push
 // would slow down just the node that is last, and it would stay last (docs/data-path.md).
 void ShardRounds::push_held(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round) {
   const bool alone = chunk.nodes.size() == 1;
-  if (!alone) chunks_.output().ack(from, Ack{key, round});
+  if (!alone) chunks_.output().send(from, Ack{key, round}, {});
   const bool done = all_there(chunk) && complete_round(chunk);
-  if (alone && !done) chunks_.output().ack(from, Ack{key, round});
+  if (alone && !done) chunks_.output().send(from, Ack{key, round}, {});
 }
 
 // False, and the round is as it was, if the pool has no buffer for the new state, or if the gate has not opened.
 bool ShardRounds::complete_round(ShardChunk& chunk) {
-  OpenRound& round = open_[chunk.position];
+  OpenRound& round = chunk.round;
   frames_.clear();
   for (const NodeRank node : chunk.nodes) {
     const Contribution& push = round.pushes[node.value];
@@ -197,28 +195,17 @@ bool ShardRounds::complete_round(ShardChunk& chunk) {
   ShardStep step{frames_, weight(chunk) / chunk.copies, chunk.state.step + 1};
   step.settings = round.pushes[chunk.nodes.front().value].settings;
   std::optional<GateDecision> decision;
-  if (gate_ && !(decision = gate_->pass(chunk, round, step))) return false;
-  if (!apply(chunk, step)) return false;
+  if (gate_ && !(decision = gate_->pass(chunk, step))) return false;
+  // Without samples it changes nothing but the version.
+  if (!(step.weight == 0 ? chunks_.leave(chunk) : chunks_.step(chunk, step))) return false;
   if (gate_) gate_->applied(chunk, *decision);
   finish(chunk);
   return true;
 }
 
-bool ShardRounds::apply(ShardChunk& chunk, ShardStep& step) {
-  BufferRef before = previous_ ? chunk.state.held_by_nodes() : BufferRef();
-  if (step.weight == 0) {  // changes nothing but the version
-    if (!chunks_.leave(chunk)) return false;
-  } else {
-    if (previous_ && !(step.held = previous_->target(chunk))) return false;
-    if (!chunks_.step(chunk, step)) return false;
-  }
-  if (previous_) previous_->keep(chunk, std::move(before));
-  return true;
-}
-
 // The open round has been applied, or changes nothing.
 void ShardRounds::finish(ShardChunk& chunk) {
-  OpenRound& round = open_[chunk.position];
+  OpenRound& round = chunk.round;
   chunk.state.version = chunk.state.version.next();
   chunks_.reach(chunk.state.version);
   round.arrived = 0;
@@ -236,7 +223,7 @@ void ShardRounds::finish(ShardChunk& chunk) {
     push.summed = 0;
     if (push.redo) {
       const Round done(chunk.state.version.value);
-      chunks_.output().ack(push.from, Ack{chunks_.key(chunk, node), done, false, true});
+      chunks_.output().send(push.from, Ack{chunks_.key(chunk, node), done, false, true}, {});
     } else {
       send_answer(push.from, chunk, node);
     }
@@ -271,25 +258,41 @@ void ShardRounds::send_answer(PeerId to, const ShardChunk& chunk, NodeRank node,
 void ShardRounds::pull(PeerId from, ShardChunk& chunk, const Pull& pull) {
   if (!chunk.initialised || pull.version > chunk.state.version) {
     pulls_[chunk.position][pull.key.node.value] = {from, pull};
-  } else if (pull.version < chunk.state.version && previous_ && previous_->has(chunk)) {
-    previous_->answer(from, chunk, pull, gate_ ? gate_->before(chunk) : GateDecision{}, digests_);
+  } else if (pull.version < chunk.state.version && chunk.previous) {
+    answer_previous(chunk, from, pull);
   } else {
     // At a later version only if the answer was lost and others went on: what it is now is as good for who asks.
     send_answer(from, chunk, pull.key.node, &pull);
   }
 }
 
+// A node lost what it had, or is a round behind the others.
+void ShardRounds::answer_previous(ShardChunk& chunk, PeerId to, const Pull& pull) {
+  const Encoding& encoding = chunks_.pull();
+  // To a node that lost what it had a change says nothing.
+  const EncodingId id = encoding.is_delta() ? EncodingId::kFp32 : encoding.id();
+  Answer header{chunks_.key(chunk, pull.key.node), Version(chunk.state.version.value - 1), id};
+  if (gate_) header.gate = gate_->before(chunk);
+  if (id != EncodingId::kFp32 && !chunk.previous_encoded) {  // one for all nodes: their readers may keep it for long
+    chunk.previous_encoded = chunks_.acquire(encoding.bytes(chunk.elements));
+    if (!chunk.previous_encoded) return;  // who asks asks again
+    encoding.encode_update(chunk.previous.floats().data(), chunk.elements, 0, chunk.elements, nullptr,
+                           chunk.previous_encoded.data());
+  }
+  digests_.answer(to, chunk, pull, header, id == EncodingId::kFp32 ? chunk.previous : chunk.previous_encoded);
+}
+
 void ShardRounds::query(PeerId from, ShardChunk& chunk, const Query& query) {
   if (chunk.initialised && query.round.value <= chunk.state.version.value) {
-    if (query.redo) return chunks_.output().ack(from, Ack{query.key, query.round, false, true});
+    if (query.redo) return chunks_.output().send(from, Ack{query.key, query.round, false, true}, {});
     return send_answer(from, chunk, query.key.node);
   }
-  Contribution& mine = open_[chunk.position].pushes[query.key.node.value];
+  Contribution& mine = chunk.round.pushes[query.key.node.value];
   if (mine.present && query.round.value == chunk.state.version.value + 1) {
     mine.from = from;
     push_held(from, chunk, query.key, query.round);
   } else {
-    chunks_.output().resend(from, Resend{query.key, query.round});
+    chunks_.output().send(from, Resend{query.key, query.round}, {});
   }
 }
 

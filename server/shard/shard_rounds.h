@@ -8,11 +8,9 @@
 #include <optional>
 #include <vector>
 
-#include "server/shard/open_round.h"
 #include "server/shard/round_rule.h"
 #include "server/shard/shard_digests.h"
 #include "server/shard/shard_gate.h"
-#include "server/shard/shard_previous.h"
 #include "server/shard/shard_residuals.h"
 
 namespace tributary {
@@ -48,26 +46,24 @@ class ShardRounds final : public RoundRule {
   };
 
   bool refuse(PeerId from, const ShardChunk& chunk, const Push& push);
-  bool all_there(const ShardChunk& chunk) const { return open_[chunk.position].arrived == chunk.nodes.size(); }
+  bool all_there(const ShardChunk& chunk) const { return chunk.round.arrived == chunk.nodes.size(); }
   // The sum over the pushes that are there.
   std::uint64_t weight(const ShardChunk& chunk) const;
   void take_residual(PeerId from, ShardChunk& chunk, const Push& push, Payload values);
   void push_held(PeerId from, ShardChunk& chunk, const ChunkKey& key, Round round);
-  void add_siblings(const ShardChunk& chunk, NodeRank newest);
+  void add_siblings(ShardChunk& chunk, NodeRank newest);
   bool complete_round(ShardChunk& chunk);
-  bool apply(ShardChunk& chunk, ShardStep& step);
   void finish(ShardChunk& chunk);
   void answer_pulls(ShardChunk& chunk);
+  void answer_previous(ShardChunk& chunk, PeerId to, const Pull& pull);
   // whole: what is answered so.
   void send_answer(PeerId to, const ShardChunk& chunk, NodeRank node, const Pull* whole = nullptr);
 
   ShardChunks& chunks_;
   ShardDigests digests_;
   // Present only in jobs that need them:
-  std::optional<ShardPrevious> previous_;
   std::optional<ShardResiduals> residuals_;
   std::optional<ShardGate> gate_;
-  std::vector<OpenRound> open_;                  // by chunk
   std::vector<std::vector<WaitingPull>> pulls_;  // by chunk and node
   std::vector<PushFrame> frames_;                // scratch: one a node that pushes
 };

@@ -24,9 +24,13 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
+#include "common/base/layout.h"
 #include "common/math/gate_word.h"
 #include "common/math/step_settings.h"
 #include "session/shared/trace_window.h"
@@ -70,6 +74,12 @@ struct NodeHeader {
   // Written by the worker: the round of the next snapshot, for which ranks give their kept state. 0: none is named.
   std::atomic<std::uint64_t> snapshot_round{0};
   GateWord gate[kGateWords];  // by round % kGateWords; jobs with a gate
+
+  // Something was published, or the state has changed: wakes the trainers that sleep.
+  void announce();
+  // Sleeps while progress is `seen`, at most `timeout`. May wake without a reason: the caller looks at its condition
+  // again. Returns false only when the time ran out.
+  bool sleep(std::uint32_t seen, std::chrono::nanoseconds timeout);
 };
 struct ChunkWord {
   std::atomic<std::uint64_t> version_plus_one{0};  // 0: no parameters yet
@@ -137,5 +147,17 @@ inline std::size_t node_parameters_offset(std::size_t chunks) {
 inline std::size_t rank_gradients_offset(std::size_t tensors) {
   return region_align(sizeof(RankHeader) + tensors * sizeof(TensorWord) + ready_blocks(tensors) * sizeof(ReadyBlock));
 }
+
+// The used parts of a rank's region: its words, and the gradients of tensors that it holds. The rest is addresses
+// without memory, so that a rank with a part of the model needs memory only for that part.
+struct RegionPart {
+  std::size_t begin = 0, end = 0;  // bytes of the region
+  std::size_t bytes() const { return end - begin; }
+  bool operator==(const RegionPart&) const = default;
+};
+
+// Whole pages but for the region's end, ascending, with a page or more between two. held: numbers of tensors in the
+// node's layout, ascending.
+std::vector<RegionPart> rank_region_parts(const Layout& layout, std::span<const std::size_t> held);
 
 }  // namespace tributary

@@ -73,7 +73,6 @@ class Run final : private ClientOutput {
 
   void move(Move move) {
     const std::uint8_t which = input_.number();
-    const ConnectionIndex from(which & 1u);
     LaneChunk& chunk = (*chunks_)[which % kChunks];
     switch (move) {
       case Move::kReady:
@@ -89,23 +88,23 @@ class Run final : private ClientOutput {
         answer.residual_sent = (more & 8u) != 0;
         if (more & 16u) answer.snapshot_round = Round(answer.version.value + 1);
         const Bytes payload(make_encoding(answer.encoding)->bytes(chunk.range.elements) + (more >= 0xfc ? 1 : 0));
-        return core_->on_answer(from, answer, payload, now_);
+        return core_->on_answer(answer, payload, now_);
       }
       case Move::kAck: {
         const std::uint8_t more = input_.number();
         const Ack ack{key(which), Round(round(which)), (more & 1u) != 0, (more & 2u) != 0};
-        return core_->on_ack(from, ack, now_);
+        return core_->on_ack(ack, now_);
       }
       case Move::kResidual: {
         const Bytes values(chunk.range.elements * sizeof(float) + (which >= 0xf0 ? 4 : 0));
-        return core_->on_residual(from, Residual{key(which), Version(input_.flag() ? kStart : 0)}, values, now_);
+        return core_->on_residual(Residual{key(which), Version(input_.flag() ? kStart : 0)}, values, now_);
       }
       case Move::kResend:
-        return core_->on_resend(from, Resend{key(which), Round(round(which))}, now_);
+        return core_->on_resend(Resend{key(which), Round(round(which))}, now_);
       case Move::kError: {
         const ErrorReply error{which >= 0x80 ? ChunkKey{} : key(which), Round(round(which)),
                                static_cast<ErrorCode>(which % 23), "it"};
-        return core_->on_error(from, error, now_);
+        return core_->on_error(error, now_);
       }
       case Move::kTime:
         now_ += which * 50'000'000ull;

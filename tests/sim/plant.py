@@ -85,8 +85,6 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  try {\n    entry->restored = entry->core->restore(",
             "  if (BUG) state.estimate.reset();\n  try {\n    entry->restored = entry->core->restore(",
         ),
-    ],
-    "lane_jobs_messages.cc": [
         (
             "kBeforeTheGate",
             "  listener_.lane_facts(options_.lane, facts);\n",
@@ -118,8 +116,8 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ("kForgottenQuery", "core.on_query(from, message);", "if (!BUG) core.on_query(from, message);"),
         (
             "kDroppedResend",
-            "  output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error",
-            "  if (!BUG) output_.send(to, header, {}, {});\n}\nvoid LaneJobs::error",
+            "  if (!values) return output_.send(",
+            "  if (BUG && std::holds_alternative<Resend>(message)) return;\n  if (!values) return output_.send(",
         ),
     ],
     "control_jobs.cc": [

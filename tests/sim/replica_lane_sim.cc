@@ -73,7 +73,6 @@ ReplicaViewSim::ReplicaViewSim(JobWorld& world, WorkerSim& worker, std::shared_p
       state_(std::make_unique<ReplicaState>(view_.plan, view_.layout, job_->parameters())),
       chunks_(view_.layout, view_.start),
       gather_(chunks_, job_->spec().ranks),
-      ready_(gather_.tensors(), job_->spec().ranks, view_.start),
       newest_(view_.start),
       last_ns_(worker.now_ns()) {}
 
@@ -172,11 +171,7 @@ void ReplicaViewSim::scan() {
   if (failed_ || closing_ || !begun_) return;
   std::vector<LaneChunk*> newly;
   for (std::uint32_t rank = 0; rank < job_->spec().ranks; ++rank) {
-    const auto take = [&](std::uint32_t tensor, const TensorWord& word, Round round) {
-      const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
-      return gather_.on_tensor(rank, tensor, round, weight, word.settings(), newly);
-    };
-    if (const Status taken = ready_.look(rank, job_->rank_words(rank), take); !taken) {
+    if (const Status taken = gather_.look(rank, job_->rank_words(rank), newly); !taken) {
       return world_.broken(worker_.name() + ": " + taken.error().message);
     }
   }

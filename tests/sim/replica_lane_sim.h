@@ -17,8 +17,6 @@
 #include "worker/allreduce/replica_checkpoints.h"
 #include "worker/allreduce/replica_state.h"
 #include "worker/node/job.h"
-#include "worker/node/lane_listener.h"
-#include "worker/node/ready_scan.h"
 #include "worker/reduce/node_gather.h"
 
 namespace tributary::sim {
@@ -112,7 +110,6 @@ class ReplicaViewSim : public std::enable_shared_from_this<ReplicaViewSim> {
   std::unique_ptr<ReplicaState> state_;
   LaneChunks chunks_;
   NodeGather gather_;
-  ReadyScan ready_;
   std::set<std::uint32_t> published_;
   bool initial_ = false, values_ = false, connected_ = false, begun_ = false;
   bool failed_ = false, closing_ = false, kept_ = false;

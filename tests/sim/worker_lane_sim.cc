@@ -135,22 +135,22 @@ void WorkerLaneSim::receive(ConnectionIndex from, Packet& packet) {
 
 void WorkerLaneSim::read(ConnectionIndex from, const Packet& packet) {
   if (job_->failed()) return;
-  if (packet.place.bytes == 0) return handle(from, packet);
+  if (packet.place.bytes == 0) return handle(packet);
   Link& link = links_[from.value];
   if (packet.place.link != link.number) return world_.broken(worker_.name() + " is told a place of another link");
   if (link.read.over(packet.place.ticket)) return;  // as good as lost
   if (!std::ranges::equal(packet.told, *packet.copied)) {
     return world_.broken(worker_.name() + " reads something else than what was answered, where it was told");
   }
-  handle(from, packet);
+  handle(packet);
   link.read.read(packet.place.ticket);
 }
 
-void WorkerLaneSim::handle(ConnectionIndex from, const Packet& packet) {
+void WorkerLaneSim::handle(const Packet& packet) {
   const DataMessage& message = std::get<DataMessage>(packet.message);
   if (std::holds_alternative<Resend>(message)) ++world_.resends;
   const auto* ack = std::get_if<Ack>(&message);
-  job_->receive(from, message, packet.payload());
+  job_->receive(message, packet.payload());
   if (ack && world_.mutation == Mutation::kWritesAtAck) {
     if (const auto here = memory_->layout().in_part(ack->key.chunk)) write_over(*here);
   }

@@ -14,7 +14,7 @@
 #include "tests/sim/replica_lane_sim.h"
 #include "tests/sim/wires.h"
 #include "worker/node/lane_job.h"
-#include "worker/node/read_places.h"
+#include "worker/node/lane_link.h"
 #include "worker/node_jobs.h"
 
 namespace tributary::sim {
@@ -46,7 +46,7 @@ class WorkerLaneSim final : private WorkerLaneOutput {
   void settle_links(const std::vector<std::string>& endpoints);
   void receive(ConnectionIndex from, Packet& packet);
   void read(ConnectionIndex from, const Packet& packet);
-  void handle(ConnectionIndex from, const Packet& packet);
+  void handle(const Packet& packet);
 
   std::uint64_t now_ns() const override;
   bool send(ConnectionIndex connection, const DataMessage& message, std::span<const std::byte> payload) override;

@@ -8,8 +8,7 @@ NodeBuckets::NodeBuckets(NodeJob& job, std::uint32_t ring_size, ViewProgress& pr
       progress_(progress),
       digests_(job.layout().chunks(), job.view().nodes),
       buckets_(job.view().layout, job.view().start),
-      gather_(buckets_, job.spec().ranks),
-      ready_(gather_.tensors(), job.spec().ranks, job.view().start) {
+      gather_(buckets_, job.spec().ranks) {
   complete_.reserve(job.layout().chunks());
 }
 
@@ -23,7 +22,7 @@ void NodeBuckets::start(BucketExchange& exchange, Checkpointer* checkpointer) {
   }
   progress_.notify();
   for (const LaneChunk& bucket : buckets_) publish(bucket.index, job_.view().start);
-  job_.announce();
+  job_.header().announce();
 }
 
 void NodeBuckets::publish(ChunkIndex chunk, Round round) {
@@ -42,7 +41,7 @@ void NodeBuckets::scan() {
     const auto lock = progress_.lock();
     if (progress_.phase() != ViewProgress::Phase::kTraining) return;
     for (std::uint32_t rank = 0; rank < job_.spec().ranks && status; ++rank) {
-      status = gather(rank);
+      status = gather_.look(rank, job_.rank_words(rank), complete_);
       culprit = rank;
     }
     for (const LaneChunk* bucket : complete_) {
@@ -53,14 +52,6 @@ void NodeBuckets::scan() {
   }
   if (!complete_.empty() || !status) progress_.notify();
   if (!status) progress_.tell({LaneFailure::Kind::kTrainer, culprit, status.error()});
-}
-
-// Collects the tensors that local rank `rank` has become ready with.
-Status NodeBuckets::gather(std::uint32_t rank) {
-  return ready_.look(rank, job_.rank_words(rank), [&](std::uint32_t tensor, const TensorWord& word, Round round) {
-    const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
-    return gather_.on_tensor(rank, tensor, round, weight, word.settings(), complete_);
-  });
 }
 
 // ---- The exchange's threads ----
@@ -96,7 +87,7 @@ void NodeBuckets::stepped(ChunkIndex chunk, Round round) {
     counts.reduce_ns.set(job_.reduce_ns());
   }
   publish(chunk, round);
-  job_.announce();
+  job_.header().announce();
 }
 
 }  // namespace tributary

@@ -14,7 +14,6 @@
 #include "worker/allreduce/checkpointer.h"
 #include "worker/allreduce/replica_digests.h"
 #include "worker/allreduce/view_progress.h"
-#include "worker/node/ready_scan.h"
 #include "worker/reduce/node_gather.h"
 
 namespace tributary {
@@ -40,7 +39,6 @@ class NodeBuckets final : public BucketOutput {
   void exchange_failed(const std::string& doing, const Error& error) override { progress_.failed(doing, error); }
 
  private:
-  Status gather(std::uint32_t rank);
   void publish(ChunkIndex chunk, Round round);
 
   NodeJob& job_;
@@ -55,7 +53,6 @@ class NodeBuckets final : public BucketOutput {
   // without the lock, and its numbers and range never change.
   LaneChunks buckets_;
   NodeGather gather_;
-  ReadyScan ready_;  // the lane's
 };
 
 }  // namespace tributary

@@ -25,8 +25,7 @@ ClientCore::ClientCore(ClientJob job, LaneChunks& chunks, ClientOptions options,
                .peers = static_cast<std::uint16_t>(chunks.servers().size()),
                .over_link = options_.over_link}),
       smoothed_ns_(chunks.servers().size(), 0.0),
-      no_link_(chunks.servers().size(), false),
-      queued_(chunks.size()) {
+      no_link_(chunks.servers().size(), false) {
   TRIB_ASSERT(job_.redo_after.empty() || job_.redo_after.size() == chunks_.size());
   for (LaneChunk& chunk : chunks_) {
     LaneChunk::Flight& flight = chunk.flight;
@@ -60,13 +59,13 @@ ChunkKey ClientCore::key(const LaneChunk& chunk) const {
 
 void ClientCore::enqueue(LaneChunk& chunk) {
   chunk.flight.phase = Phase::kQueued;
-  queued_.add(chunk.place);
+  queued_.push_back(chunk);
 }
 
 // Sends queued chunks while the window has room.
 void ClientCore::pump(std::uint64_t now_ns) {
   while (!queued_.empty()) {
-    LaneChunk& chunk = chunks_[queued_.first()];
+    LaneChunk& chunk = queued_.front();
     const std::uint64_t bytes = payload_bytes(chunk);
     if (!window_.allows(in_flight_, bytes)) return window_.held_back();
     dequeue(chunk);
@@ -187,7 +186,7 @@ void ClientCore::gradient_ready(LaneChunk& chunk, std::uint64_t now_ns, bool las
   pump(now_ns);
 }
 
-void ClientCore::on_ack(ConnectionIndex, const Ack& ack, std::uint64_t now_ns) {
+void ClientCore::on_ack(const Ack& ack, std::uint64_t now_ns) {
   LaneChunk* chunk = hear(ack.key, now_ns);
   if (!chunk) return;
   LaneChunk::Flight& flight = chunk->flight;
@@ -231,8 +230,7 @@ void ClientCore::redo_applied(LaneChunk& chunk, std::uint64_t now_ns) {
   pump(now_ns);
 }
 
-void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<const std::byte> payload,
-                           std::uint64_t now_ns) {
+void ClientCore::on_answer(const Answer& answer, std::span<const std::byte> payload, std::uint64_t now_ns) {
   LaneChunk* chunk = hear(answer.key, now_ns);
   if (!chunk) return;
   LaneChunk::Flight& flight = chunk->flight;
@@ -281,8 +279,7 @@ void ClientCore::on_answer(ConnectionIndex, const Answer& answer, std::span<cons
   pump(now_ns);
 }
 
-void ClientCore::on_residual(ConnectionIndex, const Residual& residual, std::span<const std::byte> values,
-                             std::uint64_t now_ns) {
+void ClientCore::on_residual(const Residual& residual, std::span<const std::byte> values, std::uint64_t now_ns) {
   LaneChunk* chunk = hear(residual.key, now_ns);
   if (!chunk) return;
   if (chunk->flight.delivered || chunk->flight.has_residual || residual.version != job_.start()) {
@@ -315,7 +312,7 @@ void ClientCore::keep_residuals(std::uint64_t now_ns) {
   pump(now_ns);
 }
 
-void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t now_ns) {
+void ClientCore::on_resend(const Resend& resend, std::uint64_t now_ns) {
   LaneChunk* chunk = find(resend.key);
   if (!chunk) return;
   LaneChunk::Flight& flight = chunk->flight;
@@ -333,7 +330,7 @@ void ClientCore::on_resend(ConnectionIndex, const Resend& resend, std::uint64_t 
   pump(now_ns);
 }
 
-void ClientCore::on_error(ConnectionIndex, const ErrorReply& error, std::uint64_t now_ns) {
+void ClientCore::on_error(const ErrorReply& error, std::uint64_t now_ns) {
   // Without a key: the server could not read a message of this job (whose connection it is), and would not read it the
   // next time. One that it had no memory for it may; and one of a kind that it does not know was no more than a try.
   const bool unread =

@@ -46,7 +46,6 @@
 
 #include "common/config/job_plan.h"
 #include "common/wire/messages.h"
-#include "worker/node/arrival_order.h"
 #include "worker/node/lane_counts.h"
 #include "worker/node/link_meter.h"
 #include "worker/node/window.h"
@@ -123,13 +122,12 @@ class ClientCore {
   // REQUIRES: idle, or keep_residuals() was called: then it comes too late. last: Push::last.
   void gradient_ready(LaneChunk& chunk, std::uint64_t now_ns, bool last = false);
 
-  // From connection `from`. Anything that does not fit what is open is counted as stale and dropped.
-  void on_ack(ConnectionIndex from, const Ack& ack, std::uint64_t now_ns);
-  void on_answer(ConnectionIndex from, const Answer& answer, std::span<const std::byte> payload, std::uint64_t now_ns);
-  void on_residual(ConnectionIndex from, const Residual& residual, std::span<const std::byte> values,
-                   std::uint64_t now_ns);
-  void on_resend(ConnectionIndex from, const Resend& resend, std::uint64_t now_ns);
-  void on_error(ConnectionIndex from, const ErrorReply& error, std::uint64_t now_ns);
+  // Anything that does not fit what is open is counted as stale and dropped.
+  void on_ack(const Ack& ack, std::uint64_t now_ns);
+  void on_answer(const Answer& answer, std::span<const std::byte> payload, std::uint64_t now_ns);
+  void on_residual(const Residual& residual, std::span<const std::byte> values, std::uint64_t now_ns);
+  void on_resend(const Resend& resend, std::uint64_t now_ns);
+  void on_error(const ErrorReply& error, std::uint64_t now_ns);
   // Time-outs; call about every scan_interval_ns or more often.
   void tick(std::uint64_t now_ns);
 
@@ -150,11 +148,14 @@ class ClientCore {
 
  private:
   using Phase = LaneChunk::Flight::Phase;
+  using Queue =
+      boost::intrusive::list<LaneChunk, boost::intrusive::member_hook<LaneChunk, LaneChunk::Hook, &LaneChunk::queued>,
+                             boost::intrusive::constant_time_size<false>>;
 
   LaneChunk* find(const ChunkKey& key);
   LaneChunk* hear(const ChunkKey& key, std::uint64_t now_ns);
   void enqueue(LaneChunk& chunk);
-  void dequeue(const LaneChunk& chunk) { queued_.remove(chunk.place); }
+  void dequeue(LaneChunk& chunk) { queued_.erase(queued_.iterator_to(chunk)); }
   void pump(std::uint64_t now_ns);
   void send(LaneChunk& chunk, std::uint64_t now_ns);
   void send_push(const LaneChunk& chunk);
@@ -176,7 +177,7 @@ class ClientCore {
   std::uint64_t in_flight_ = 0, held_ = 0;  // of all chunks
   std::vector<double> smoothed_ns_;         // acknowledgement time by connection
   std::vector<bool> no_link_;               // by connection
-  ArrivalOrder queued_;                     // places in chunks_
+  Queue queued_;                            // first ready first
   std::size_t delivered_chunks_ = 0;
   std::size_t kept_chunks_ = 0;
   std::uint64_t heard_ns_ = 0;  // the last of stats_.heard

@@ -4,8 +4,6 @@
 #include <new>
 
 #include "common/base/assert.h"
-#include "session/shared/futex.h"
-#include "session/shared/rank_region.h"
 #include "worker/reduce/host_reducer.h"
 
 namespace tributary {
@@ -149,12 +147,7 @@ void NodeJob::set_state(RegionState state) const {
       header_->state.store(static_cast<std::uint32_t>(state), std::memory_order_release);
     }
   }
-  announce();
-}
-
-void NodeJob::announce() const {
-  header_->progress.fetch_add(1, std::memory_order_seq_cst);
-  if (header_->waiters.load(std::memory_order_seq_cst) != 0) futex_wake_all(header_->progress);
+  header_->announce();
 }
 
 Version NodeJob::min_version() const {

@@ -110,8 +110,6 @@ class NodeJob {
   // Any thread. Sets the state, unless a later one is set already (states only grow), and wakes the trainers.
   void set_state(RegionState state) const;
   RegionState state() const { return state_.load(std::memory_order_relaxed); }
-  // Any thread. Makes published chunks or a new state known to sleeping trainers.
-  void announce() const;
   // Any thread. Lowest and highest version among all chunks; 0 before the first parameters.
   Version min_version() const;
   Version max_version() const;
@@ -151,6 +149,26 @@ class NodeJob {
   mutable std::atomic<std::uint64_t> reduce_ns_{0};
   float* parameters_ = nullptr;
   std::unique_ptr<std::vector<LaneJobStats>> stats_;
+};
+
+// The reason why a job cannot continue, as a lane sees it.
+struct LaneFailure {
+  enum class Kind {
+    kTrainer,   // `local_rank` broke the rules
+    kRefused,   // a server refused something
+    kViewOver,  // a server does not know this view any more, or the devices here are lost: it continues in another
+  };
+  Kind kind = Kind::kRefused;
+  std::uint32_t local_rank = 0;
+  Error error;
+};
+
+// A lane's reports to the opener of jobs on it.
+class WorkerLaneListener {
+ public:
+  virtual ~WorkerLaneListener() = default;
+  // On the lane's thread, at most once per job and lane.
+  virtual void lane_failed(std::shared_ptr<NodeJob> job, LaneFailure failure) = 0;
 };
 
 }  // namespace tributary

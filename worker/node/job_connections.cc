@@ -158,7 +158,7 @@ bool JobConnections::send(ConnectionIndex connection, const DataMessage& message
   zmq::socket_t& socket = sockets_[connection.value].socket();
   const LaneLink& link = links_[connection.value];
   alignas(8) std::byte space[kMaxErrorHeader];
-  const PayloadPlace place = link.place(payload);
+  const PayloadPlace place = link.shared() ? link.place(payload) : PayloadPlace{};
   const std::span<const std::byte> encoded = encode_data(message, space, place);
   zmq::message_t header(encoded.data(), encoded.size());
   const bool in_frame = !payload.empty() && place.bytes == 0;
@@ -199,7 +199,7 @@ void JobConnections::receive_message(ConnectionIndex from, zmq::message_t& heade
   }
   if (!message) return refused("dropped a message of a server: " + message.error().message);
   (place.bytes == 0 ? counts_.socket_payload_bytes : counts_.shared_payload_bytes).add(payload.size());
-  job_->receive(from, *message, payload);
+  job_->receive(*message, payload);
   // Reducers have copied what they want of it: on devices, too, it waits in memory of ours.
   if (place.bytes != 0) links_[from.value].read(place);
 }

@@ -66,8 +66,7 @@ WorkerLaneJob::WorkerLaneJob(std::shared_ptr<NodeJob> job, const WorkerLaneOptio
       earlier_(job_->take_earlier(options.index)),
       client_(client_job(*job_, chunks_, earlier_ != nullptr), chunks_,
               ClientOptions{.window_cap_bytes = options.window_cap_bytes, .over_link = over_link(*job_, chunks_)},
-              *this),
-      ready_(gather_.tensors(), job_->spec().ranks, job_->view().start) {
+              *this) {
   complete_.reserve(chunks_.size());
 }
 
@@ -96,11 +95,7 @@ void WorkerLaneJob::scan() {
   if (failed_) return;
   complete_.clear();
   for (std::uint32_t rank = 0; rank < job_->spec().ranks; ++rank) {
-    const auto take = [&](std::uint32_t tensor, const TensorWord& word, Round round) {
-      const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
-      return gather_.on_tensor(rank, tensor, round, weight, word.settings(), complete_);
-    };
-    if (Status status = ready_.look(rank, job_->rank_words(rank), take); !status) {
+    if (Status status = gather_.look(rank, job_->rank_words(rank), complete_); !status) {
       return fail_job({LaneFailure::Kind::kTrainer, rank, status.error()});
     }
   }
@@ -159,7 +154,7 @@ Checksum128::Value WorkerLaneJob::have_earlier(const LaneChunk& chunk) {
 
 // ---- From the servers to the trainers ----
 
-void WorkerLaneJob::receive(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload) {
+void WorkerLaneJob::receive(const DataMessage& message, std::span<const std::byte> payload) {
   if (failed_) return;
   const ChunkKey key = std::visit([](const auto& m) { return m.key; }, message);
   const LaneChunk* const chunk = chunks_.find_whole(key.chunk);
@@ -170,16 +165,16 @@ void WorkerLaneJob::receive(ConnectionIndex from, const DataMessage& message, st
   const std::uint64_t now = output_.now_ns();
   if (const auto* answer = std::get_if<Answer>(&message)) {
     if (trace_ && chunk) trace_->arrived(*chunk, now);
-    client_.on_answer(from, *answer, payload, now);
+    client_.on_answer(*answer, payload, now);
   } else if (const auto* ack = std::get_if<Ack>(&message)) {
     if (trace_ && chunk) trace_->acknowledged(*chunk, ack->round, now);
-    client_.on_ack(from, *ack, now);
+    client_.on_ack(*ack, now);
   } else if (const auto* residual = std::get_if<Residual>(&message)) {
-    client_.on_residual(from, *residual, payload, now);
+    client_.on_residual(*residual, payload, now);
   } else if (const auto* resend = std::get_if<Resend>(&message)) {
-    client_.on_resend(from, *resend, now);
+    client_.on_resend(*resend, now);
   } else if (const auto* error = std::get_if<ErrorReply>(&message)) {
-    client_.on_error(from, *error, now);
+    client_.on_error(*error, now);
   } else {
     output_.refused("a server sent a message that only workers send");
   }
@@ -264,7 +259,7 @@ bool WorkerLaneJob::publish() {
   }
   told_ = {reduce, pushed, pulled};
   answered_some_ = false;
-  job_->announce();
+  job_->header().announce();
   return true;
 }
 

@@ -14,10 +14,8 @@
 #include "common/security/keys.h"
 #include "worker/node/client_core.h"
 #include "worker/node/job.h"
-#include "worker/node/lane_listener.h"
 #include "worker/node/lane_trace.h"
 #include "worker/node/pace_meter.h"
-#include "worker/node/ready_scan.h"
 #include "worker/reduce/host_reducer.h"
 #include "worker/reduce/node_gather.h"
 
@@ -64,8 +62,8 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   // The initial values lie in the node's memory. Before or after start().
   void initial_values();
 
-  // From connection `from`; `payload` can be read during the call.
-  void receive(ConnectionIndex from, const DataMessage& message, std::span<const std::byte> payload);
+  // `payload` can be read during the call.
+  void receive(const DataMessage& message, std::span<const std::byte> payload);
   // Handles the reductions that devices have completed since the last call.
   void poll_reducer() { reducer_->poll(); }
   // Looks for tensors that became ready.
@@ -112,7 +110,6 @@ class WorkerLaneJob final : private ClientOutput, private ReduceListener {
   ClientCore client_;
   bool started_ = false;
   bool initial_values_wait_ = false;  // for start()
-  ReadyScan ready_;
   std::vector<LaneChunk*> complete_;  // scratch
   struct Told {
     std::uint64_t reduce_ns = 0, pushed = 0, pulled = 0;

@@ -17,7 +17,6 @@
 #include "common/daemon/log.h"
 #include "common/system/event_fd.h"
 #include "worker/node/job.h"
-#include "worker/node/lane_listener.h"
 
 namespace tributary {
 

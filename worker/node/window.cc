@@ -19,7 +19,6 @@ WindowController::WindowController(Options options)
       window_(floor_) {}
 
 void WindowController::on_acknowledged(std::uint64_t bytes, std::uint64_t sent_ns, std::uint64_t now_ns, bool tells) {
-  bytes_ += bytes;
   if (!tells || now_ns <= sent_ns || bytes == 0) return;
   const std::uint64_t rtt = now_ns - sent_ns;
   if (base_rtt_ == 0 || rtt < base_rtt_) base_rtt_ = rtt;
@@ -36,11 +35,10 @@ void WindowController::end_period(std::uint64_t now_ns) {
     const double law = std::min(static_cast<double>(base_rtt_ + options_.target_queue_ns) / mean, kMost);
     const double next = static_cast<double>(window_) * (1.0 + kGain * (law - 1.0));
     window_ = std::clamp(static_cast<std::uint64_t>(next), floor_, options_.cap_bytes);
-    if (began_ns_ != 0) rate_ = static_cast<double>(bytes_) * 1e9 / static_cast<double>(now_ns - began_ns_);
   }
   held_back_ = false;
   began_ns_ = now_ns;
-  bytes_ = samples_ = rtt_sum_ns_ = 0;
+  samples_ = rtt_sum_ns_ = 0;
 }
 
 }  // namespace tributary

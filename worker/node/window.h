@@ -46,9 +46,6 @@ class WindowController {
   void on_acknowledged(std::uint64_t bytes, std::uint64_t sent_ns, std::uint64_t now_ns, bool tells = true);
 
   std::uint64_t window_bytes() const { return ahead_ ? floor_ : window_; }
-  // Returns the link's rate: acknowledged bytes per second, over the last period in which the window held the sender
-  // back. 0: there was none yet.
-  double rate_bytes_per_s() const { return rate_; }
   std::uint64_t base_rtt_ns() const { return base_rtt_; }  // 0: not known yet
 
  private:
@@ -59,13 +56,12 @@ class WindowController {
   const Options options_;
   const std::uint64_t floor_;
   std::uint64_t window_;
-  double rate_ = 0.0;
   std::uint64_t base_rtt_ = 0;
   bool held_back_ = false;
   bool ahead_ = false;
   // The period under way.
   std::uint64_t began_ns_ = 0;
-  std::uint64_t bytes_ = 0, samples_ = 0, rtt_sum_ns_ = 0;
+  std::uint64_t samples_ = 0, rtt_sum_ns_ = 0;
 };
 
 }  // namespace tributary

@@ -7,6 +7,7 @@
 // LaneChunks: all chunks of one lane in one view. Thread rule: the lane's (all-reduce: NodeBuckets says).
 #pragma once
 
+#include <boost/intrusive/list.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,6 +26,8 @@ namespace tributary {
 using ConnectionIndex = StrongId<struct ConnectionTag, std::uint16_t>;
 
 struct LaneChunk {
+  using Hook = boost::intrusive::list_member_hook<boost::intrusive::link_mode<boost::intrusive::normal_link>>;
+
   // NodeGather's: the round that is being gathered.
   struct Gather {
     bool open = false;
@@ -75,6 +78,7 @@ struct LaneChunk {
   Gather gather;
   Gradient gradient;
   Flight flight;
+  Hook queued;  // ClientCore's, where the phase is kQueued
 };
 
 class LaneChunks {

@@ -1,11 +1,21 @@
 #include "worker/reduce/node_gather.h"
 
 #include <algorithm>
+#include <atomic>
+#include <utility>
 
 #include "common/base/assert.h"
 #include "common/base/weight.h"
 
 namespace tributary {
+namespace {
+
+bool grown(std::uint64_t& seen, const std::atomic<std::uint64_t>& count) {
+  const std::uint64_t now = count.load(std::memory_order_acquire);
+  return std::exchange(seen, now) != now;
+}
+
+}  // namespace
 
 NodeGather::NodeGather(LaneChunks& chunks, std::uint32_t ranks, std::span<const std::uint32_t> model_ranks)
     : chunks_(chunks),
@@ -29,6 +39,29 @@ NodeGather::NodeGather(LaneChunks& chunks, std::uint32_t ranks, std::span<const 
     gather.missing = gather.needed;
     TRIB_ASSERT(gather.needed > 0);
   }
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const std::size_t number = tensors_[i] / kReadyBlock;
+    if (blocks_.empty() || blocks_.back().number != number) blocks_.push_back({number, i});
+    blocks_.back().end = i + 1;
+  }
+  counts_.resize(ranks * (1 + blocks_.size()));
+}
+
+Status NodeGather::look(std::uint32_t rank, const RankWords& words, std::vector<LaneChunk*>& out) {
+  std::uint64_t* seen = counts_.data() + rank * (1 + blocks_.size());
+  if (!grown(*seen, words.header->ready)) return {};
+  std::size_t i = 0;
+  for (const Block& block : blocks_) {
+    if (!grown(*++seen, words.blocks[block.number].ready)) i = block.end;
+    for (; i < block.end; ++i) {
+      const TensorWord& word = words.tensors[tensors_[i]];
+      const Round round(word.round.load(std::memory_order_acquire));
+      if (round == tensor_rounds_[std::size_t{tensors_[i]} * ranks_ + rank]) continue;
+      const std::uint64_t weight = word.weight.load(std::memory_order_relaxed);
+      if (Status taken = on_tensor(rank, tensors_[i], round, weight, word.settings(), out); !taken) return taken;
+    }
+  }
+  return {};
 }
 
 Status NodeGather::mistake(std::uint32_t rank, std::size_t tensor, const std::string& what) const {

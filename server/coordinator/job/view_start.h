@@ -3,7 +3,7 @@
 //
 // A round r can be the beginning if every chunk can be had at r. Servers that lived through a loss have their chunks in
 // memory, each at version r or r+1 for the least r: no node pushes a chunk of round r+2 before it has all of r+1. For
-// chunks at r+1 they have the parameters before the last step, too (server/shard/shard_previous.h), and recognize
+// chunks at r+1 they have the parameters before the last step, too (server/shard/shard_chunks.h), and recognize
 // repeated pushes of round r+1. A server that was lost loads the last committed snapshot, and the nodes push again what
 // they pushed since, if each of them still has it. If any of that cannot be had, the view begins at the snapshot, and
 // the state that servers kept is dropped: the rounds since are computed again.

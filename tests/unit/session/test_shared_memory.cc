@@ -14,7 +14,7 @@
 #include <string>
 
 #include "common/system/shared_memory.h"
-#include "session/shared/futex.h"
+#include "session/shared/attach_region.h"
 
 namespace tributary::shared_memory_test {
 
@@ -210,31 +210,29 @@ TEST_CASE("more memory than the machine has is refused with the number and a cur
   CHECK(memory.error().message.find("smaller model") != std::string::npos);
 }
 
-TEST_CASE("a futex in shared memory wakes another process, and a wait for nothing ends in time") {
+TEST_CASE("an announcement in shared memory wakes another process, and a sleep for nothing ends in time") {
   auto memory = SharedMemory::create(4'096, "a test", SharedMemory::Peers::kWrite);
   REQUIRE(memory);
-  auto* word = new (memory->data()) std::atomic<std::uint32_t>(0);
-  auto* sleepers = new (memory->data() + 64) std::atomic<std::uint32_t>(0);
+  auto* header = new (memory->data()) NodeHeader;
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    sleepers->store(1);
-    while (word->load() == 0) {
-      if (!futex_wait(*word, 0, std::chrono::seconds(20))) _exit(1);
+    while (header->progress.load() == 0) {
+      if (!header->sleep(0, std::chrono::seconds(20))) _exit(1);
     }
     _exit(0);
   }
-  while (sleepers->load() == 0) usleep(100);
+  while (header->waiters.load() == 0) usleep(100);
   usleep(10'000);
-  word->store(1);
-  futex_wake_all(*word);
+  header->announce();
   int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status));
   CHECK(WEXITSTATUS(status) == 0);
 
-  CHECK_FALSE(futex_wait(*word, 1, std::chrono::milliseconds(5)));  // nobody wakes: the time runs out
-  CHECK(futex_wait(*word, 0, std::chrono::seconds(20)));            // the word differs: no sleep
+  CHECK(header->waiters.load() == 0);
+  CHECK_FALSE(header->sleep(1, std::chrono::milliseconds(5)));  // nobody wakes: the time runs out
+  CHECK(header->sleep(0, std::chrono::seconds(20)));            // there is progress already: no sleep
 }
 
 }  // namespace tributary::shared_memory_test

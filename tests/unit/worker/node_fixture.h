@@ -140,7 +140,7 @@ class FakeLanes final : public LanePort {
   }
   static void publish_chunk(const NodeJob& job, std::size_t chunk, Version version) {
     job.publish(ChunkIndex(chunk), version);
-    job.announce();
+    job.header().announce();
   }
 
  private:

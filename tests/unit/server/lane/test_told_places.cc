@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "server/lane/told_places.h"
-#include "worker/node/read_places.h"
+#include "worker/node/lane_link.h"
 
 namespace tributary::told_places_test {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "server/lane/lane_trace.h"
-#include "session/trace_writer.h"
+#include "session/shared/trace_window.h"
 #include "worker/node/lane_trace.h"
 
 namespace tributary::trace_recording_test {

@@ -98,15 +98,20 @@ class ShardRecorder final : public ShardOutput {
     Answer header;
     BufferRef payload;
   };
-  void answer(PeerId to, const Answer& header, const BufferRef& payload) override {
-    answers.push_back({to, header, payload});
+  void send(PeerId to, const DataMessage& message, const BufferRef& values) override {
+    CHECK((values.size() == 0 || std::holds_alternative<Answer>(message) || std::holds_alternative<Residual>(message)));
+    if (const auto* answer = std::get_if<Answer>(&message)) {
+      answers.push_back({to, *answer, values});
+    } else if (const auto* residual = std::get_if<Residual>(&message)) {
+      residuals.push_back({to, *residual, {values.bytes().begin(), values.bytes().end()}});
+    } else if (const auto* ack = std::get_if<Ack>(&message)) {
+      acks.emplace_back(to, *ack);
+    } else if (const auto* resend = std::get_if<Resend>(&message)) {
+      resends.emplace_back(to, *resend);
+    } else {
+      errors.emplace_back(to, std::get<ErrorReply>(message));
+    }
   }
-  void residual(PeerId to, const Residual& header, const BufferRef& values) override {
-    residuals.push_back({to, header, {values.bytes().begin(), values.bytes().end()}});
-  }
-  void ack(PeerId to, const Ack& header) override { acks.emplace_back(to, header); }
-  void resend(PeerId to, const Resend& header) override { resends.emplace_back(to, header); }
-  void error(PeerId to, const ErrorReply& header) override { errors.emplace_back(to, header); }
   void captured(ChunkSnapshot snapshot) override { snapshots.push_back(std::move(snapshot)); }
   void facts(const RoundFacts& facts) override { rounds.push_back(facts); }
 

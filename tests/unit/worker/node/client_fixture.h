@@ -94,23 +94,19 @@ struct Client {
   ChunkKey key(std::uint32_t chunk) const { return {kJob, kView, NodeRank(0), ChunkIndex(chunk)}; }
   void answer(std::uint32_t chunk, std::uint64_t version, std::size_t bytes = kBytes) {
     const std::vector<std::byte> payload(bytes);
-    core.on_answer(ConnectionIndex(0), Answer{key(chunk), Version(version), EncodingId::kFp32}, payload, now);
+    core.on_answer(Answer{key(chunk), Version(version), EncodingId::kFp32}, payload, now);
   }
   void same(std::uint32_t chunk, std::uint64_t version, std::size_t bytes = 0) {
     const std::vector<std::byte> payload(bytes);
     Answer answer{key(chunk), Version(version), EncodingId::kFp32};
     answer.same = true;
-    core.on_answer(ConnectionIndex(0), answer, payload, now);
+    core.on_answer(answer, payload, now);
   }
-  void ack(std::uint32_t chunk, std::uint64_t round) {
-    core.on_ack(ConnectionIndex(0), Ack{key(chunk), Round(round)}, now);
-  }
+  void ack(std::uint32_t chunk, std::uint64_t round) { core.on_ack(Ack{key(chunk), Round(round)}, now); }
   void applied(std::uint32_t chunk, std::uint64_t round) {
-    core.on_ack(ConnectionIndex(0), Ack{key(chunk), Round(round), false, true}, now);
+    core.on_ack(Ack{key(chunk), Round(round), false, true}, now);
   }
-  void resend(std::uint32_t chunk, std::uint64_t round) {
-    core.on_resend(ConnectionIndex(0), Resend{key(chunk), Round(round)}, now);
-  }
+  void resend(std::uint32_t chunk, std::uint64_t round) { core.on_resend(Resend{key(chunk), Round(round)}, now); }
   void ready(std::uint32_t chunk, std::uint64_t round, bool last = false) {
     chunks[chunk].gradient.round = Round(round);
     chunks[chunk].gradient.weight = 1;

@@ -129,19 +129,26 @@ TEST_CASE("two nodes of which one is ahead send the same chunks in the same orde
   CHECK(ahead.out.pushed_chunks() == behind.out.pushed_chunks());
 }
 
-TEST_CASE("arrival order: first come, first out, and any may leave") {
-  ArrivalOrder order(5);
-  CHECK(order.empty());
-  for (const std::uint32_t number : {3u, 0u, 4u, 1u}) order.add(number);
-  order.remove(4);  // from the middle
-  CHECK(order.first() == 3);
-  order.remove(3);
-  order.add(4);
-  order.remove(4);  // the last
-  order.add(2);
-  std::vector<std::uint32_t> left;
-  for (; !order.empty(); order.remove(left.back())) left.push_back(order.first());
-  CHECK(left == std::vector<std::uint32_t>{0, 1, 2});
+TEST_CASE("of what waits for the window any chunk may leave, and the others keep their order") {
+  Client client({.chunks = 5, .window = kBytes});
+  client.begin(5);
+  for (const std::uint32_t chunk : {3u, 0u, 4u, 1u}) {
+    client.ready(chunk, 1);
+    client.ack(chunk, 1);
+  }
+  client.ready(2, 1);  // fills the window
+  for (const std::uint32_t chunk : {3u, 0u, 4u, 1u}) client.resend(chunk, 1);
+  client.answer(4, 1);  // from the middle
+  client.answer(3, 1);  // the first
+  client.ready(4, 2);
+  client.answer(4, 2);  // the last
+  client.ready(3, 2);
+  client.out.clear();
+  client.ack(2, 1);
+  client.ack(0, 1);
+  client.ack(1, 1);
+  client.ack(3, 2);
+  CHECK(client.out.pushed_chunks() == std::vector<std::uint32_t>{0, 1, 3});
 }
 
 TEST_CASE("the window counts what is unacknowledged over all connections, and an ack frees it") {
@@ -231,9 +238,9 @@ TEST_CASE("what belongs to nothing that is open is counted and dropped") {
   const auto foreign = [&](ChunkKey key) {
     const std::uint64_t before = client.core.stats().stale;
     const std::vector<std::byte> payload(kBytes);
-    client.core.on_answer(ConnectionIndex(0), Answer{key, Version(1), EncodingId::kFp32}, payload, client.now);
-    client.core.on_ack(ConnectionIndex(0), Ack{key, Round(1)}, client.now);
-    client.core.on_resend(ConnectionIndex(0), Resend{key, Round(1)}, client.now);
+    client.core.on_answer(Answer{key, Version(1), EncodingId::kFp32}, payload, client.now);
+    client.core.on_ack(Ack{key, Round(1)}, client.now);
+    client.core.on_resend(Resend{key, Round(1)}, client.now);
     CHECK(client.core.stats().stale == before + 3);
   };
   foreign({JobId(1), kView, NodeRank(0), ChunkIndex(0)});
@@ -271,7 +278,7 @@ TEST_CASE("an answer of a wrong length or encoding is refused in words and not d
   CHECK(contains(client.out.refusals[0].message, "4092"));
   CHECK(contains(client.out.refusals[0].message, "4096"));
   const std::vector<std::byte> half(kBytes / 2);
-  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), EncodingId::kBf16}, half, client.now);
+  client.core.on_answer(Answer{client.key(0), Version(1), EncodingId::kBf16}, half, client.now);
   REQUIRE(client.out.refusals.size() == 2);
   CHECK(contains(client.out.refusals[1].message, "bf16"));
   CHECK(client.out.delivered.empty());
@@ -281,12 +288,10 @@ TEST_CASE("an answer of a wrong length or encoding is refused in words and not d
 TEST_CASE("a server's error about this view is passed on, another's is stale") {
   Client client;
   client.begin(1);
-  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(1), ErrorCode::kStaleView, "too old"},
-                       client.now);
+  client.core.on_error(ErrorReply{client.key(0), Round(1), ErrorCode::kStaleView, "too old"}, client.now);
   REQUIRE(client.out.refusals.size() == 1);
   CHECK(client.out.refusals[0].message == "too old");
-  client.core.on_error(ConnectionIndex(0), ErrorReply{{kJob, ViewId(1), {}, {}}, Round(1), ErrorCode::kStaleView, ""},
-                       client.now);
+  client.core.on_error(ErrorReply{{kJob, ViewId(1), {}, {}}, Round(1), ErrorCode::kStaleView, ""}, client.now);
   CHECK(client.out.refusals.size() == 1);
   CHECK(client.core.stats().stale == 1);
 }
@@ -296,11 +301,9 @@ TEST_CASE("an error about a round whose answer has come is of the past: the serv
   client.begin(1);
   client.ready(0, 1);
   client.answer(0, 1);
-  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(1), ErrorCode::kUnknownJob, "closed"},
-                       client.now);
+  client.core.on_error(ErrorReply{client.key(0), Round(1), ErrorCode::kUnknownJob, "closed"}, client.now);
   CHECK(client.out.refusals.empty());
-  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(2), ErrorCode::kUnknownJob, "closed"},
-                       client.now);
+  client.core.on_error(ErrorReply{client.key(0), Round(2), ErrorCode::kUnknownJob, "closed"}, client.now);
   CHECK(client.out.refusals.size() == 1);
 }
 
@@ -308,10 +311,9 @@ TEST_CASE("an error without a key is about a message that the server could not r
   Client client;
   client.begin(1);
   // It had no memory for it: that is tried again.
-  client.core.on_error(ConnectionIndex(0), ErrorReply{{}, {}, ErrorCode::kInternal, "no memory"}, client.now);
+  client.core.on_error(ErrorReply{{}, {}, ErrorCode::kInternal, "no memory"}, client.now);
   CHECK(client.out.refusals.empty());
-  client.core.on_error(ConnectionIndex(0), ErrorReply{{}, {}, ErrorCode::kMalformed, "a verdict that cannot be"},
-                       client.now);
+  client.core.on_error(ErrorReply{{}, {}, ErrorCode::kMalformed, "a verdict that cannot be"}, client.now);
   REQUIRE(client.out.refusals.size() == 1);
   CHECK(client.out.refusals[0].code == ErrorCode::kMalformed);
   CHECK(contains(client.out.refusals[0].message, "a verdict that cannot be"));
@@ -461,11 +463,10 @@ TEST_CASE("two nodes that push in opposite orders do not wait for each other for
     ShardRecorder said;
     std::swap(said, shard.out);
     for (auto& [to, ack] : said.acks) {
-      clients[to.value - peer_of(0).value].core.on_ack(ConnectionIndex(0), ack, client.now);
+      clients[to.value - peer_of(0).value].core.on_ack(ack, client.now);
     }
     for (auto& sent : said.answers) {
-      clients[sent.to.value - peer_of(0).value].core.on_answer(ConnectionIndex(0), sent.header, sent.payload.bytes(),
-                                                               client.now);
+      clients[sent.to.value - peer_of(0).value].core.on_answer(sent.header, sent.payload.bytes(), client.now);
     }
     return moved;
   };

@@ -13,7 +13,7 @@ TEST_CASE("an answer that names the next round's snapshot makes its push bring t
   CHECK(client.out.pushes.back().second.residual == ResidualUse::kNone);
   const std::vector<std::byte> payload(kBytes);
   Answer answer{client.key(0), Version(1), EncodingId::kFp32, Round(2), false};
-  client.core.on_answer(ConnectionIndex(0), answer, payload, client.now);
+  client.core.on_answer(answer, payload, client.now);
   REQUIRE(client.flight(0).wants_residual);
   client.ready(0, 2);
   CHECK(client.out.pushes.back().second.residual == ResidualUse::kBehind);
@@ -29,16 +29,16 @@ TEST_CASE("a resumed chunk begins only with its residual; if that is lost the pu
   client.core.start(client.now);
   const std::vector<std::byte> payload(kBytes);
   const Answer answer{client.key(0), Version(5), EncodingId::kFp32, Round(0), true};
-  client.core.on_answer(ConnectionIndex(0), answer, payload, client.now);
+  client.core.on_answer(answer, payload, client.now);
   CHECK(client.out.delivered.empty());
   client.pass(10'001 * kMs);
   CHECK(client.out.pulls.size() == 2);
-  client.core.on_residual(ConnectionIndex(0), Residual{client.key(0), Version(5)}, payload, client.now);
+  client.core.on_residual(Residual{client.key(0), Version(5)}, payload, client.now);
   CHECK(client.out.restored == std::vector<std::pair<ChunkIndex, std::size_t>>{{ChunkIndex(0), kBytes}});
-  client.core.on_residual(ConnectionIndex(0), Residual{client.key(0), Version(5)}, payload,
+  client.core.on_residual(Residual{client.key(0), Version(5)}, payload,
                           client.now);  // a second copy
   CHECK(client.out.restored.size() == 1);
-  client.core.on_answer(ConnectionIndex(0), answer, payload, client.now);
+  client.core.on_answer(answer, payload, client.now);
   CHECK(client.out.delivered.size() == 1);
   CHECK(client.out.refusals.empty());
 }
@@ -46,8 +46,7 @@ TEST_CASE("a resumed chunk begins only with its residual; if that is lost the pu
 TEST_CASE("a residual that does not fit the chunk is the server's mistake") {
   Client client({.push = EncodingId::kInt8});
   client.core.start(client.now);
-  client.core.on_residual(ConnectionIndex(0), Residual{client.key(0), Version(0)}, std::vector<std::byte>(8),
-                          client.now);
+  client.core.on_residual(Residual{client.key(0), Version(0)}, std::vector<std::byte>(8), client.now);
   REQUIRE(client.out.refusals.size() == 1);
   CHECK(client.out.refusals[0].code == ErrorCode::kWrongLength);
 }
@@ -65,7 +64,7 @@ TEST_CASE("a node that leaves sends every residual within its window until each 
   client.ready(1, 1);  // of devices that were still at it when the view ended
   CHECK(client.out.pushes.size() == 1);
   const auto kept = [&](std::uint32_t chunk) {
-    client.core.on_ack(ConnectionIndex(0), Ack{client.key(chunk), Round(0), true}, client.now);
+    client.core.on_ack(Ack{client.key(chunk), Round(0), true}, client.now);
   };
   client.ack(0, 0);  // of something else
   CHECK(client.out.pushes.size() == 1);
@@ -86,8 +85,7 @@ TEST_CASE("a node that leaves sends every residual within its window until each 
   CHECK_FALSE(client.core.residuals_kept());
   kept(2);
   CHECK(client.core.residuals_kept());
-  client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(0), Round(0), ErrorCode::kUnknownJob, "over"},
-                       client.now);
+  client.core.on_error(ErrorReply{client.key(0), Round(0), ErrorCode::kUnknownJob, "over"}, client.now);
   CHECK(client.out.refusals.empty());
 }
 
@@ -96,7 +94,7 @@ TEST_CASE("a node that leaves sends no residual again to a server that has close
   client.begin(2);
   client.core.keep_residuals(client.now);
   const auto closed = [&](std::uint32_t chunk, ErrorCode code) {
-    client.core.on_error(ConnectionIndex(0), ErrorReply{client.key(chunk), Round(0), code, "over"}, client.now);
+    client.core.on_error(ErrorReply{client.key(chunk), Round(0), code, "over"}, client.now);
   };
   closed(0, ErrorCode::kInternal);  // it may take it the next time
   CHECK(client.core.kept_chunks() == 0);
@@ -117,11 +115,10 @@ TEST_CASE("of a delta encoding the first answer is whole and the others are chan
   CHECK(client.out.whole_[0]);
   client.ready(0, 1);
   const std::vector<std::byte> bf16(kBytes / 2);
-  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), EncodingId::kBf16}, bf16, client.now);
+  client.core.on_answer(Answer{client.key(0), Version(1), EncodingId::kBf16}, bf16, client.now);
   REQUIRE(client.out.refusals.size() == 1);  // not what an answer of this job may be
   const std::vector<std::byte> change(make_encoding(EncodingId::kInt8Delta)->bytes(kChunk));
-  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), EncodingId::kInt8Delta}, change,
-                        client.now);
+  client.core.on_answer(Answer{client.key(0), Version(1), EncodingId::kInt8Delta}, change, client.now);
   REQUIRE(client.out.delivered.size() == 2);
   CHECK_FALSE(client.out.whole_[1]);
 }
@@ -135,7 +132,7 @@ TEST_CASE("a repeated pull that reaches the server late brings the awaited round
   REQUIRE(client.out.delivered.size() == 2);
   CHECK(client.out.whole_[1]);
   const std::vector<std::byte> change(make_encoding(EncodingId::kInt8Delta)->bytes(kChunk));
-  client.core.on_answer(ConnectionIndex(0), Answer{client.key(0), Version(1), EncodingId::kInt8Delta}, change,
+  client.core.on_answer(Answer{client.key(0), Version(1), EncodingId::kInt8Delta}, change,
                         client.now);  // the delta comes after all: it must not be added again
   CHECK(client.out.delivered.size() == 2);
   CHECK(client.out.refusals.empty());

@@ -152,20 +152,16 @@ class Loop final : public ClientOutput, public ShardOutput {
   }
   void refused(const ErrorReply&) override { ++faults; }
 
-  void answer(PeerId, const Answer& header, const BufferRef& payload) override {
-    if (header.version.value % 2 == 0) {
-      being_sent_[header.key.chunk.value] = payload;
+  void send(PeerId, const DataMessage& message, const BufferRef& payload) override {
+    if (const auto* ack = std::get_if<Ack>(&message)) {
+      clients_[ack->key.node.value]->on_ack(*ack, ++now_);
+    } else if (const auto* answer = std::get_if<Answer>(&message)) {
+      being_sent_[answer->key.chunk.value] = answer->version.value % 2 == 0 ? payload : BufferRef();
+      clients_[answer->key.node.value]->on_answer(*answer, payload.bytes(), ++now_);
     } else {
-      being_sent_[header.key.chunk.value].reset();
+      ++faults;
     }
-    clients_[header.key.node.value]->on_answer(ConnectionIndex(0), header, payload.bytes(), ++now_);
   }
-  void residual(PeerId, const Residual&, const BufferRef&) override { ++faults; }
-  void ack(PeerId, const Ack& header) override {
-    clients_[header.key.node.value]->on_ack(ConnectionIndex(0), header, ++now_);
-  }
-  void resend(PeerId, const Resend&) override { ++faults; }
-  void error(PeerId, const ErrorReply&) override { ++faults; }
   void captured(ChunkSnapshot) override { ++faults; }
 
   std::shared_ptr<const Layout> layout_;

@@ -65,8 +65,7 @@ struct Node {
   void answer(std::uint64_t version) {
     const std::vector<float> values(memory->layout().flat_elements(), 1.0f);
     const ChunkKey key{JobId(5), ViewId(2), NodeRank(0), ChunkIndex(0)};
-    job->receive(ConnectionIndex(0), Answer{key, Version(version), EncodingId::kFp32},
-                 std::as_bytes(std::span(values)));
+    job->receive(Answer{key, Version(version), EncodingId::kFp32}, std::as_bytes(std::span(values)));
     job->publish();
   }
 
@@ -95,8 +94,8 @@ TEST_CASE("a residual that is saved at a stop says no settings, whatever the nex
 TEST_CASE("a server's words about a chunk that the lane does not have are refused, and end nothing") {
   Node node;
   const ChunkKey other{JobId(5), ViewId(2), NodeRank(0), ChunkIndex(7)};
-  node.job->receive(ConnectionIndex(0), Ack{other, Round(1)}, {});
-  node.job->receive(ConnectionIndex(0), ErrorReply{other, Round(1), ErrorCode::kWrongRound, "wrong"}, {});
+  node.job->receive(Ack{other, Round(1)}, {});
+  node.job->receive(ErrorReply{other, Round(1), ErrorCode::kWrongRound, "wrong"}, {});
   REQUIRE(node.output.refusals.size() == 2);
   CHECK(node.output.refusals[1] == "a server sent something about chunk 7, which is not this lane's");
   CHECK_FALSE(node.job->failed());

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <random>
 #include <set>
@@ -163,6 +164,90 @@ TEST_CASE("in every order of calls each chunk is complete exactly once a round, 
       g.answered();
     }
   }
+}
+
+namespace {
+
+constexpr std::size_t kTensors = 10'000;
+
+// A lane with every third tensor, of one chunk each, and the words of its ranks, as their regions have them.
+struct Lane {
+  explicit Lane(std::uint32_t ranks, std::uint64_t round)
+      : layout(layout_of(std::vector<std::uint64_t>(kTensors, kChunkElements), 3)),
+        chunks(layout, Round(round), 0, 3),
+        gather(chunks, ranks) {
+    for (LaneChunk& chunk : chunks) NodeGather::answered(chunk);
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) {
+      memory.emplace_back(sizeof(RankHeader) + kTensors * sizeof(TensorWord) +
+                          ready_blocks(kTensors) * sizeof(ReadyBlock));
+      words.push_back(RankWords::behind(new (memory.back().data()) RankHeader, kTensors));
+      new (words.back().tensors) TensorWord[kTensors];
+      new (words.back().blocks) ReadyBlock[ready_blocks(kTensors)];
+      for (std::size_t t = 0; t < kTensors; ++t) words.back().tensors[t].round.store(round);
+    }
+  }
+  Status look(std::uint32_t rank) {
+    done.clear();
+    return gather.look(rank, words[rank], done);
+  }
+  // The chunks, which have their tensors' numbers, that a look completes.
+  std::vector<std::uint32_t> found(std::uint32_t rank) {
+    REQUIRE(look(rank));
+    std::vector<std::uint32_t> numbers;
+    for (const LaneChunk* chunk : done) numbers.push_back(chunk->index.value);
+    return numbers;
+  }
+  std::shared_ptr<const Layout> layout;
+  LaneChunks chunks;
+  NodeGather gather;
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<RankWords> words;
+  std::vector<LaneChunk*> done;
+};
+
+}  // namespace
+
+// One that were found twice would be refused: its round is not due then.
+TEST_CASE("a lane finds the tensors of its own that a rank has become ready with, once") {
+  Lane lane(2, 4);
+  REQUIRE(lane.gather.tensors().size() == (kTensors + 2) / 3);
+  for (std::size_t t = 0; t < kTensors; ++t) lane.words[0].say(t, 5);
+  CHECK(lane.found(1).empty());
+  lane.words[1].say(9'999, 5);
+  lane.words[1].say(9'998, 5);  // not this lane's
+  lane.words[1].say(0, 5);
+  CHECK(lane.found(0).empty());
+  CHECK(lane.found(0).empty());
+  CHECK(lane.found(1) == std::vector<std::uint32_t>{0, 9'999});
+  CHECK(lane.found(1).empty());
+  for (std::size_t t = 0; t < kTensors; ++t) lane.words[1].say(t, 5);
+  std::vector<std::uint32_t> rest;
+  for (std::uint32_t t = 3; t < 9'999; t += 3) rest.push_back(t);
+  CHECK(lane.found(1) == rest);
+}
+
+TEST_CASE("a lane looks at the blocks that have counted, and at no other word") {
+  Lane lane(1, 0);
+  const RankWords& words = lane.words[0];
+  words.tensors[6'000].round.store(1);  // without a count
+  words.say(3, 1);
+  CHECK(lane.found(0) == std::vector<std::uint32_t>{3});
+  // Whatever a trainer writes there, nothing is found that is not there.
+  for (const std::uint64_t nonsense : {std::numeric_limits<std::uint64_t>::max(), std::uint64_t{0}}) {
+    words.header->ready.store(nonsense);
+    for (std::size_t b = 0; b < ready_blocks(kTensors); ++b) words.blocks[b].ready.store(nonsense);
+    CHECK(lane.found(0) == (nonsense == 0 ? std::vector<std::uint32_t>{} : std::vector<std::uint32_t>{6'000}));
+  }
+}
+
+TEST_CASE("a lane hears of the first tensor that cannot be, and looks no further") {
+  Lane lane(1, 0);
+  lane.words[0].say(3, 7);
+  lane.words[0].say(6, 1);
+  const Status looked = lane.look(0);
+  REQUIRE_FALSE(looked);
+  CHECK(contains(looked.error().message, "'t3': ready for round 7 came where round 1 was due"));
+  CHECK(lane.done.empty());
 }
 
 }  // namespace tributary::node_gather_test

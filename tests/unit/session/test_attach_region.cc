@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include "session/shared/attach_region.h"
-#include "session/shared/rank_region.h"
 
 namespace tributary {
 namespace {

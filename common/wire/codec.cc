@@ -1,9 +1,12 @@
+#include "common/wire/codec.h"
+
 #include <cstring>
 #include <iterator>
 
 #include "common/base/assert.h"
-#include "common/wire/codec.h"
 #include "common/wire/codec_fields.h"
+#include "schema/attach.capnp.h"
+#include "schema/control.capnp.h"
 #include "schema/data.capnp.h"
 
 namespace tributary {
@@ -18,6 +21,13 @@ constexpr std::string_view kKind = "data header";
 
 static_assert(static_cast<int>(wire::ResidualUse::BEHIND) == static_cast<int>(ResidualUse::kBehind));
 static_assert(static_cast<int>(wire::ResidualUse::ALONE) == static_cast<int>(ResidualUse::kAlone));
+static_assert(static_cast<int>(wire::LeaveKind::FINISHED) == static_cast<int>(LeaveKind::kFinished));
+static_assert(static_cast<int>(wire::LeaveKind::STOPPED) == static_cast<int>(LeaveKind::kStopped));
+static_assert(static_cast<int>(wire::LeaveKind::FAILED) == static_cast<int>(LeaveKind::kFailed));
+static_assert(static_cast<int>(wire::LeaveKind::FINISHES_ALL) == static_cast<int>(LeaveKind::kFinishesAll));
+static_assert(static_cast<int>(wire::StopKind::FINISHED) == static_cast<int>(StopKind::kFinished));
+static_assert(static_cast<int>(wire::StopKind::STOPPED) == static_cast<int>(StopKind::kStopped));
+static_assert(static_cast<int>(wire::StopKind::RESTART) == static_cast<int>(StopKind::kRestart));
 
 // Fields of the messages with a gate's decision.
 void gate_fields(auto& gate, auto&& field) {
@@ -81,6 +91,8 @@ std::span<const std::byte> encode(const DataMessage& message, const PayloadPlace
 
 }  // namespace
 
+// ---- The data path ----
+
 std::span<const std::byte> encode_data(const DataMessage& message, std::span<std::byte> out,
                                        const PayloadPlace& place) {
   TRIB_ASSERT(out.size() >= kMaxErrorHeader);
@@ -112,6 +124,32 @@ Result<DataMessage> decode_data(std::span<const std::byte> bytes, PayloadPlace* 
         header.which(), [&]<class M>(std::in_place_type_t<M>) -> DataMessage { return read<M>(header); });
   });
   return std::move(decoded).map_error([&](const Malformed& why) { return codec::refused(kKind, bytes.size(), why); });
+}
+
+// ---- Control, and trainers ----
+
+std::vector<std::byte> encode_control_as_version(const ControlMessage& message, std::uint16_t version) {
+  return codec::encode_message<wire::ControlMessage>(message, version);
+}
+
+std::vector<std::byte> encode_control(const ControlMessage& message) {
+  return encode_control_as_version(message, kProtocolVersion);
+}
+
+Result<ControlMessage> decode_control(std::span<const std::byte> bytes) {
+  return codec::decode_message<wire::ControlMessage, ControlMessage>("control message", bytes, kMaxControlBytes);
+}
+
+std::vector<std::byte> encode_attach_as_version(const AttachMessage& message, std::uint16_t version) {
+  return codec::encode_message<wire::AttachMessage>(message, version);
+}
+
+std::vector<std::byte> encode_attach(const AttachMessage& message) {
+  return encode_attach_as_version(message, kProtocolVersion);
+}
+
+Result<AttachMessage> decode_attach(std::span<const std::byte> bytes) {
+  return codec::decode_message<wire::AttachMessage, AttachMessage>("attach message", bytes, kMaxAttachBytes);
 }
 
 }  // namespace tributary

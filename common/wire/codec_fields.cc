@@ -1,4 +1,4 @@
-#include "common/wire/codec_util.h"
+#include "common/wire/codec_fields.h"
 
 #include <cstring>
 
