@@ -1,6 +1,6 @@
 // The interface of `tributary bench`. A measurement is a file in this folder with its options, its code and the meaning
 // of its rows; and a line in bench/measurements.cc. Its caller (tools/cli/bench/bench.cc) prints the rows, as JSON or as
-// tables, and draws.
+// tables.
 #pragma once
 
 #include <functional>
@@ -22,9 +22,7 @@ struct MeasurementRun {
   std::function<bool()> interrupted;                // has the user asked it to end?
   std::function<void(const std::string&)> tell;     // prints its progress, a line
   std::function<void(nlohmann::ordered_json)> row;  // prints a result at once
-  // Draws `page` from `data` (a JSON file) with bench/draw.py; kind: which of its pictures.
-  std::function<Status(const std::string& kind, const std::string& data, const std::string& page)> draw;
-  bool held = true;  // whether the system's promises held; if not, the exit status is 1
+  bool held = true;                                 // whether the system's promises held; if not, the exit status is 1
 };
 
 struct Measurement {

@@ -6,7 +6,6 @@
 
 #include "bench/measurements.h"
 #include "tools/cli/bench/bench_tables.h"
-#include "tools/cli/bench/plot_script.h"
 #include "tools/cli/parts/commands.h"
 #include "tools/cli/parts/stop_signals.h"
 
@@ -33,11 +32,6 @@ void add(CliCommand bench_app, const bench::Measurement& measurement, int& exit_
     around.row = [&](const Json& row) {
       std::printf("%s\n", *json || !listed ? row.dump().c_str() : tables_of(row, measurement.columns).c_str());
       std::fflush(stdout);
-    };
-    around.draw = [](const std::string& kind, const std::string& data, const std::string& page) {
-      Status drawn = draw_plots(kind, data, page);
-      if (drawn) std::fprintf(stderr, "wrote %s\n", page.c_str());
-      return drawn;
     };
     if (const Status done = run(around); !done) {
       std::fprintf(stderr, "tributary bench %s: %s\n", measurement.name, done.error().message.c_str());
