@@ -9,7 +9,6 @@
 #define TRIBUTARY_MEASUREMENTS(each)       \
   each(pushpull)                           \
   each(gpu_pipeline)                       \
-  each(allreduce)                          \
   each(optimizer)                          \
   each(kernels)                            \
   each(gpu_kernels)                        \
