@@ -48,8 +48,8 @@ float value_of(std::uint32_t rank, std::size_t i) {
 // All connected with all, and a call of the ring over the whole buffer. Gloo reports by exception; nothing above this function sees one.
 Json run(const GlooRingOptions& options) {
   gloo::rendezvous::FileStore store(options.store);
-  const auto context = std::make_shared<gloo::rendezvous::Context>(static_cast<int>(options.rank),
-                                                                   static_cast<int>(options.size));
+  const auto context =
+      std::make_shared<gloo::rendezvous::Context>(static_cast<int>(options.rank), static_cast<int>(options.size));
   gloo::transport::tcp::attr address(options.address.c_str());
   auto device = gloo::transport::tcp::CreateDevice(address);
   context->setTimeout(kRingTimeout);

@@ -13,8 +13,6 @@
   each(kernels)                            \
   each(gpu_kernels)                        \
   each(gpu_costs)                          \
-  each(staleness)                          \
-  each(elastic)                            \
   each(compare)                            \
   each(torch)                              \
   each(checkpoint)                         \
@@ -23,7 +21,6 @@
   each(echo_server)                        \
   each(exchange_rank)                      \
   each(gloo_ring_rank)                     \
-  each(staleness_rank)                     \
   each(gpu_peer)
 // clang-format on
 

@@ -9,13 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "bench/bench_rank.h"
 #include "bench/measurements.h"
 #include "bench/sample_model.h"
 #include "bench/timing.h"
 #include "common/base/clock.h"
 #include "common/base/result.h"
-#include "common/config/config.h"
+#include "common/config/config_toml.h"
 #include "common/files/digest.h"
 #include "session/session.h"
 #include "tools/lab/gate.h"
@@ -24,7 +23,9 @@ namespace tributary::bench {
 namespace {
 
 struct ExchangeRankOptions {
-  BenchRank rank;
+  std::string job_file;
+  std::vector<std::string> overrides;
+  std::string socket;  // the worker's
   std::uint64_t model_bytes = 16u << 20;
   std::uint32_t rounds = 10;
   std::uint32_t warmup = 3;
@@ -39,8 +40,9 @@ constexpr float kInitial = 1.0f;
 
 class ExchangeRank {
  public:
-  ExchangeRank(const ExchangeRankOptions& options, std::vector<TensorSpec> tensors, std::unique_ptr<Session> session)
-      : options_(options), tensors_(std::move(tensors)), session_(std::move(session)) {}
+  ExchangeRank(const ExchangeRankOptions& options, std::uint32_t rank, std::vector<TensorSpec> tensors,
+               std::unique_ptr<Session> session)
+      : options_(options), rank_(rank), tensors_(std::move(tensors)), session_(std::move(session)) {}
 
   Result<Json> run() {
     if (auto ok = prepare(); !ok) return tl::unexpected(ok.error());
@@ -54,13 +56,12 @@ class ExchangeRank {
 
  private:
   Status prepare() {
-    const std::uint32_t rank = options_.rank.topology.rank;
-    if (rank == 0 && session_->fresh()) {
+    if (rank_ == 0 && session_->fresh()) {
       for (std::size_t t = 0; t < tensors_.size(); ++t) std::ranges::fill(session_->initial(t), kInitial);
     }
     if (auto ok = session_->start(); !ok) return ok;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
-      float value = 1e-3f * static_cast<float>(rank + 1);
+      float value = 1e-3f * static_cast<float>(rank_ + 1);
       for (float& g : session_->gradient(t)) g = value = -value;
     }
     return {};
@@ -73,14 +74,14 @@ class ExchangeRank {
   }
 
   Status begin_measuring() {
-    if (auto ok = lab::pass_gate(options_.gate, lab::kGateBefore, options_.rank.topology.rank); !ok) return ok;
+    if (auto ok = lab::pass_gate(options_.gate, lab::kGateBefore, rank_); !ok) return ok;
     before_ = session_->stats();
     return {};
   }
 
   Status end_measuring() {
     after_ = session_->stats();
-    return lab::pass_gate(options_.gate, lab::kGateAfter, options_.rank.topology.rank);
+    return lab::pass_gate(options_.gate, lab::kGateAfter, rank_);
   }
 
   Status separate() {
@@ -139,7 +140,7 @@ class ExchangeRank {
       seconds.push_back(1e-9 * static_cast<double>(end_ns_[i] - begin_ns_[i]));
     std::uint64_t model_bytes = 0;
     for (const TensorSpec& t : tensors_) model_bytes += t.elements() * sizeof(float);
-    return {{"rank", options_.rank.topology.rank},
+    return {{"rank", rank_},
             {"rounds", options_.rounds},
             {"model_bytes", model_bytes},
             {"begin_ns", begin_ns_},
@@ -152,6 +153,7 @@ class ExchangeRank {
   }
 
   const ExchangeRankOptions& options_;
+  const std::uint32_t rank_;
   const std::vector<TensorSpec> tensors_;
   const std::unique_ptr<Session> session_;
   SessionStats before_, after_;
@@ -163,18 +165,23 @@ class ExchangeRank {
 // digest}
 Result<Json> run_exchange_rank(const ExchangeRankOptions& options) {
   if (options.rounds == 0) return fail(ErrorCode::kInvalidArgument, "rounds = 0: at least one must be measured");
+  auto job = load_job_config(options.job_file, options.overrides);
+  if (!job) return tl::unexpected(job.error());
+  const auto topology = Topology::from_environment();
+  if (!topology) return tl::unexpected(topology.error());
   std::vector<TensorSpec> tensors = sample_tensors(options.model_bytes);
-  auto session = Session::attach(
-      {.socket = options.rank.socket, .job = options.rank.job, .topology = options.rank.topology}, tensors);
+  auto session = Session::attach({.socket = options.socket, .job = std::move(*job), .topology = *topology}, tensors);
   if (!session) return tl::unexpected(session.error());
-  return ExchangeRank(options, std::move(tensors), std::move(*session)).run();
+  return ExchangeRank(options, topology->rank, std::move(tensors), std::move(*session)).run();
 }
 
 }  // namespace
 
 Measurement exchange_rank() {
   const auto add = [](CliCommand command, ExchangeRankOptions& o) {
-    add_rank(command, o.rank);
+    command.add_option("--job", o.job_file)->required();
+    add_overrides(command, o.overrides);
+    command.add_option("--worker", o.socket)->envname("TRIBUTARY_SOCKET")->required();
     command.add_option("--model-bytes", o.model_bytes);
     command.add_option("--rounds", o.rounds);
     command.add_option("--warmup", o.warmup);
@@ -183,8 +190,7 @@ Measurement exchange_rank() {
   };
   return {.name = "exchange-rank",
           .words = "a rank that computes nothing",
-          .add = measures<ExchangeRankOptions>(add, [](ExchangeRankOptions& options, MeasurementRun& run) -> Status {
-            if (auto ready = options.rank.begin(); !ready) return ready;
+          .add = measures<ExchangeRankOptions>(add, [](ExchangeRankOptions& options, MeasurementRun& run) {
             return yield(run, run_exchange_rank(options));
           })};
 }
