@@ -16,7 +16,6 @@
   each(compare)                            \
   each(torch)                              \
   each(checkpoint)                         \
-  each(cluster_scale)                      \
   /* Processes that some of them start. */ \
   each(echo_server)                        \
   each(exchange_rank)                      \
