@@ -19,8 +19,7 @@
   /* Processes that some of them start. */ \
   each(echo_server)                        \
   each(exchange_rank)                      \
-  each(gloo_ring_rank)                     \
-  each(gpu_peer)
+  each(gloo_ring_rank)
 // clang-format on
 
 namespace tributary::bench {
