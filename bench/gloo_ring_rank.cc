@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "bench/measurements.h"
-#include "bench/timing.h"
 #include "common/base/clock.h"
 #include "common/base/result.h"
 #include "common/files/digest.h"
@@ -65,7 +64,6 @@ Json run(const GlooRingOptions& options) {
   using Sum = void (*)(void*, const void*, const void*, std::size_t);
   call.setReduceFunction(static_cast<Sum>(&gloo::sum<float>));
   std::vector<std::uint64_t> begin_ns, end_ns;
-  std::vector<double> seconds;
   for (std::uint32_t round = 0; round < options.warmup + options.rounds; ++round) {
     if (round == options.warmup) {
       if (auto ok = lab::pass_gate(options.gate, lab::kGateBefore, options.rank); !ok)
@@ -77,7 +75,6 @@ Json run(const GlooRingOptions& options) {
     if (round < options.warmup) continue;
     begin_ns.push_back(begin);
     end_ns.push_back(end);
-    seconds.push_back(1e-9 * static_cast<double>(end - begin));
   }
   if (auto ok = lab::pass_gate(options.gate, lab::kGateAfter, options.rank); !ok)
     throw std::runtime_error(ok.error().message);
@@ -88,9 +85,8 @@ Json run(const GlooRingOptions& options) {
   }
   ParameterDigest digest;
   digest.add({"sum", {elements}}, sum);
-  return {{"rank", options.rank},  {"rounds", options.rounds}, {"model_bytes", elements * sizeof(float)},
-          {"begin_ns", begin_ns},  {"end_ns", end_ns},         {"median_seconds", median(seconds)},
-          {"digest", digest.hex()}};
+  return {{"rank", options.rank}, {"rounds", options.rounds}, {"model_bytes", elements * sizeof(float)},
+          {"begin_ns", begin_ns}, {"end_ns", end_ns},         {"digest", digest.hex()}};
 }
 
 // The fields of run_exchange_rank, but for those of our daemons. The digest is of the sums, which are checked.

@@ -36,7 +36,6 @@ struct ExchangeOptions {
   std::uint64_t model_bytes = 16u << 20;
   std::uint32_t rounds = 10;
   std::uint32_t warmup = 3;
-  bool flowing = false;
   std::string optimizer = "adamw";
 };
 
