@@ -115,9 +115,7 @@ Measurement gloo_ring_rank() {
   };
   return {.name = "gloo-ring-rank",
           .words = "a rank of Gloo's own ring",
-          .add = measures<GlooRingOptions>(add, [](GlooRingOptions& options, MeasurementRun& run) {
-            return yield(run, run_gloo_ring_rank(options));
-          })};
+          .add = measures<GlooRingOptions>(add, run_gloo_ring_rank)};
 }
 
 }  // namespace tributary::bench

@@ -26,7 +26,7 @@ Fields: those of `tributary bench pushpull`, and
   of the worker))",
       .add = measures<GpuPipelineOptions>(add, [](GpuPipelineOptions& options, MeasurementRun& run) {
         begin_exchange(options.exchange, run);
-        return yield(run, run_gpu_pipeline(options));
+        return run_gpu_pipeline(options);
       })};
 }
 
@@ -43,9 +43,7 @@ Measurement gpu_kernels() {
           .summary = "the CUDA kernels beside a copy in device memory",
           .words = "Fields: bench/gpu/gpu_kernel_bench.h",
           .columns = "kernel,gb_per_s,ratio",
-          .add = measures<GpuKernelBenchOptions>(add, [](GpuKernelBenchOptions& options, MeasurementRun& run) {
-            return yield(run, run_gpu_kernel_bench(options));
-          })};
+          .add = measures<GpuKernelBenchOptions>(add, run_gpu_kernel_bench)};
 }
 
 Measurement gpu_costs() {
@@ -63,8 +61,7 @@ Fields: device, repetitions,
     the waiting thread goes on),
   host_function_gap_us (by which a host function behind each copy of 256 KiB delays the next one),
   links [{bytes, memory, direction, callbacks, gb_per_s}] (both: there and back at the same time, the sum))",
-          .add = measures<GpuCostsOptions>(
-              add, [](GpuCostsOptions& options, MeasurementRun& run) { return yield(run, run_gpu_costs(options)); })};
+          .add = measures<GpuCostsOptions>(add, run_gpu_costs)};
 }
 
 }  // namespace tributary::bench

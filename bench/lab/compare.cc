@@ -261,7 +261,7 @@ Result<Json> compare_in(const lab::Lab& lab, const CompareArguments& a, Measurem
   return run_compare(lab, o);
 }
 
-Status measure(CompareArguments& a, MeasurementRun& run) {
+MeasurementResult measure_compare(CompareArguments& a, MeasurementRun& run) {
   return measure_labs(a.labs, run, [&](const lab::Lab& lab) { return compare_in(lab, a, run); });
 }
 
@@ -291,7 +291,7 @@ bytes on each host's wire, too.)",
           "name,exchange.seconds.median,exchange.ratio,exchange.predicted.seconds,exchange.error,exchange.binds,"
           "job.step_seconds.median,job.seconds,job.wire_bytes_per_sample,job.test_accuracy,of,times,over",
       .stops = true,
-      .add = measures<CompareArguments>(add, measure)};
+      .add = measures<CompareArguments>(add, measure_compare)};
 }
 
 }  // namespace tributary::bench

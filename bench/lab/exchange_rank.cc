@@ -102,9 +102,7 @@ Measurement exchange_rank() {
   };
   return {.name = "exchange-rank",
           .words = "a rank that computes nothing",
-          .add = measures<ExchangeRankOptions>(add, [](ExchangeRankOptions& options, MeasurementRun& run) {
-            return yield(run, run_exchange_rank(options));
-          })};
+          .add = measures<ExchangeRankOptions>(add, run_exchange_rank)};
 }
 
 }  // namespace tributary::bench

@@ -99,23 +99,22 @@ Result<Json> measure_lab(const lab::LabConfig& config, bool verify, const Measur
 
 }  // namespace
 
-Status measure_labs(const LabArguments& arguments, MeasurementRun& run,
-                    const std::function<Result<Json>(const lab::Lab&)>& measure) {
+MeasurementResult measure_labs(const LabArguments& arguments, MeasurementRun& run,
+                               const std::function<Result<Json>(const lab::Lab&)>& measure) {
   std::vector<lab::LabConfig> configs;
   for (const std::string& file : arguments.files) {
     auto config = lab::load_lab_config(file);
     if (!config) return tl::unexpected(config.error());
     configs.push_back(std::move(*config));
   }
-  if (auto ok = lab::may_make_namespaces(); !ok) return ok;
+  if (auto ok = lab::may_make_namespaces(); !ok) return tl::unexpected(ok.error());
   Json results = {{"labs", Json::array()}};
   for (const lab::LabConfig& config : configs) {
     auto result = measure_lab(config, !arguments.no_verify, run, measure);
     if (!result) return tl::unexpected(result.error());
     results["labs"].push_back(std::move(*result));
   }
-  run.row(results);
-  return {};
+  return results;
 }
 
 }  // namespace tributary::bench

@@ -42,9 +42,9 @@ struct LabArguments {
 };
 void add_lab_arguments(CliCommand command, LabArguments& arguments);
 
-// Yields {labs [the result of `measure` for each]} as a row. All files are read before the first lab is brought up. A
+// Returns {labs [the result of `measure` for each]}. All files are read before the first lab is brought up. A
 // lab's links are measured unless that was done, and the lab ends with its measurement.
-Status measure_labs(const LabArguments& arguments, MeasurementRun& run,
-                    const std::function<Result<Json>(const lab::Lab&)>& measure);
+MeasurementResult measure_labs(const LabArguments& arguments, MeasurementRun& run,
+                               const std::function<Result<Json>(const lab::Lab&)>& measure);
 
 }  // namespace tributary::bench

@@ -225,7 +225,7 @@ Result<Json> torch_in(const lab::Lab& lab, const TorchOptions& o, MeasurementRun
               {"repetitions", repetitions}, {"variants", std::move(parts)}};
 }
 
-Status measure(TorchOptions& o, MeasurementRun& run) {
+MeasurementResult measure_torch(TorchOptions& o, MeasurementRun& run) {
   if (o.steps == 0) return fail(ErrorCode::kInvalidArgument, "--steps 0: give at least one");
   return measure_labs(o.labs, run, [&](const lab::Lab& lab) { return torch_in(lab, o, run); });
 }
@@ -275,7 +275,7 @@ wire_bytes [{host, sent, received}], processes [{name, seconds (of processors)}]
           "name,words,step_seconds.median,over_ddp,mean_over_ddp,validation_loss,loss_over_ddp,seconds_to_equal_loss,"
           "private_mb,machine_busy",
       .stops = true,
-      .add = measures<TorchOptions>(add, measure)};
+      .add = measures<TorchOptions>(add, measure_torch)};
 }
 
 }  // namespace tributary::bench
