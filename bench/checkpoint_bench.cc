@@ -329,9 +329,7 @@ Measurement checkpoint() {
   quiet, saving    {rounds, median_round_ms, longest_round_ms, median_gap_ms, longest_gap_ms}
   slowest          the longest rounds while saving {round_ms, after_order_ms}
   save_seconds     of each save, from the order to COMPLETE, the snapshot included)",
-          .add = measures<CheckpointBenchOptions>(add, [](CheckpointBenchOptions& options, MeasurementRun& run) {
-            return yield(run, run_checkpoint_bench(options));
-          })};
+          .add = measures<CheckpointBenchOptions>(add, run_checkpoint_bench)};
 }
 
 }  // namespace tributary::bench

@@ -263,9 +263,7 @@ Measurement kernels() {
           .summary = "the CPU kernels on one core beside memcpy",
           .words = "Fields: bench/kernel_bench.h",
           .columns = "kernel,gb_per_s,ratio",
-          .add = measures<KernelBenchOptions>(add, [](KernelBenchOptions& options, MeasurementRun& run) {
-            return yield(run, run_kernel_bench(options));
-          })};
+          .add = measures<KernelBenchOptions>(add, run_kernel_bench)};
 }
 
 }  // namespace bench

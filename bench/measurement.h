@@ -1,12 +1,13 @@
 // The interface of `tributary bench`. A measurement is a file in this folder with its options, its code and the meaning
-// of its rows; and a line in bench/measurements.cc. Its caller (tools/cli/bench/bench.cc) prints the rows, as JSON or as
-// tables, and draws.
+// of its result; and a line in bench/measurements.cc. Its caller (tools/cli/bench/bench.cc) prints the result, as JSON or
+// as tables.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "common/base/command_line.h"
@@ -18,40 +19,41 @@ namespace tributary::bench {
 
 // The environment of a measurement while it runs.
 struct MeasurementRun {
-  std::string program;                              // `tributary`, for processes of its own
-  std::function<bool()> interrupted;                // has the user asked it to end?
-  std::function<void(const std::string&)> tell;     // prints its progress, a line
-  std::function<void(nlohmann::ordered_json)> row;  // prints a result at once
-  // Draws `page` from `data` (a JSON file) with bench/draw.py; kind: which of its pictures.
-  std::function<Status(const std::string& kind, const std::string& data, const std::string& page)> draw;
-  bool held = true;  // whether the system's promises held; if not, the exit status is 1
+  std::string program;                           // `tributary`, for processes of its own
+  std::function<bool()> interrupted;             // has the user asked it to end?
+  std::function<void(const std::string&)> tell;  // prints its progress, a line
 };
+
+using MeasurementResult = Result<nlohmann::ordered_json>;
 
 struct Measurement {
   const char* name;
   const char* summary = "";  // empty: a process that other measurements start; it is not listed
-  const char* words;         // for --help: how it measures, and the fields of its rows
+  const char* words;         // for --help: how it measures, and the fields of its result
   const char* columns = "";  // of tables, as "name,exchange.seconds"; empty: all
   bool stops = false;        // it asks `interrupted`, so that the processes it has started end cleanly
   // Adds its options to `command`, and returns the function that runs it with them.
-  std::function<std::function<Status(MeasurementRun&)>(CliCommand command)> add;
+  std::function<std::function<MeasurementResult(MeasurementRun&)>(CliCommand command)> add;
 };
 
+// run: called with the options, and with the MeasurementRun if it takes one. Returns the result as JSON.
 template <class Options>
-auto measures(void (*add)(CliCommand, Options&), Status (*run)(Options&, MeasurementRun&)) {
-  return [add, run](CliCommand command) -> std::function<Status(MeasurementRun&)> {
+auto measures(void (*add)(CliCommand, Options&), auto run) {
+  return [add, run](CliCommand command) -> std::function<MeasurementResult(MeasurementRun&)> {
     auto options = std::make_shared<Options>();
     add(command, *options);
-    return [options, run](MeasurementRun& around) { return run(*options, around); };
+    return [options, run](MeasurementRun& around) -> MeasurementResult {
+      const auto result = [&] {
+        if constexpr (std::is_invocable_v<decltype(run), Options&>) {
+          return run(*options);
+        } else {
+          return run(*options, around);
+        }
+      }();
+      if (!result) return tl::unexpected(result.error());
+      return nlohmann::ordered_json(*result);
+    };
   };
-}
-
-// Yields the row of a measurement of one row.
-template <class Json>
-Status yield(MeasurementRun& run, const Result<Json>& result) {
-  if (!result) return tl::unexpected(result.error());
-  run.row(nlohmann::ordered_json(*result));
-  return {};
 }
 
 inline CliOption add_bytes(CliCommand command, const std::string& name, auto& bytes, const std::string& what) {

@@ -9,23 +9,17 @@
 #define TRIBUTARY_MEASUREMENTS(each)       \
   each(pushpull)                           \
   each(gpu_pipeline)                       \
-  each(allreduce)                          \
   each(optimizer)                          \
   each(kernels)                            \
   each(gpu_kernels)                        \
   each(gpu_costs)                          \
-  each(staleness)                          \
-  each(elastic)                            \
   each(compare)                            \
   each(torch)                              \
   each(checkpoint)                         \
-  each(cluster_scale)                      \
   /* Processes that some of them start. */ \
   each(echo_server)                        \
   each(exchange_rank)                      \
-  each(gloo_ring_rank)                     \
-  each(staleness_rank)                     \
-  each(gpu_peer)
+  each(gloo_ring_rank)
 // clang-format on
 
 namespace tributary::bench {

@@ -246,9 +246,7 @@ Measurement optimizer() {
           .summary = "the servers' fused sum and step beside the memory's bandwidth",
           .words = "Fields: bench/optimizer_bench.h",
           .columns = "inputs,parameters_per_s,gb_per_s,ratio",
-          .add = measures<OptimizerBenchOptions>(add, [](OptimizerBenchOptions& options, MeasurementRun& run) {
-            return yield(run, run_optimizer_bench(options));
-          })};
+          .add = measures<OptimizerBenchOptions>(add, run_optimizer_bench)};
 }
 
 }  // namespace bench

@@ -2,7 +2,7 @@
 # 2.31 (TRIBUTARY_PORTABLE), or else not older than this machine's.
 #
 #   bin/      the programs             lib/       every shared library that they need, but glibc's and the driver's
-#   configs/  job and daemon files     bench/     gpu_check, draw.py, torch_rank.py
+#   configs/  job and daemon files     bench/     gpu_check, torch_rank.py
 #   include/  tributary.h              examples/  programs that use it
 #   licences/ of the libraries
 #
@@ -65,7 +65,7 @@ function(tributary_install)
 
   install(TARGETS ${programs} RUNTIME DESTINATION bin)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/configs DESTINATION .)
-  install(PROGRAMS ${CMAKE_SOURCE_DIR}/bench/gpu_check ${CMAKE_SOURCE_DIR}/bench/draw.py DESTINATION bench)
+  install(PROGRAMS ${CMAKE_SOURCE_DIR}/bench/gpu_check DESTINATION bench)
   install(DIRECTORY ${CMAKE_SOURCE_DIR}/bench/gpu_ladder DESTINATION bench FILES_MATCHING PATTERN "*.py")
   install(FILES ${CMAKE_SOURCE_DIR}/bench/torch_rank.py DESTINATION bench)
   install(FILES ${CMAKE_SOURCE_DIR}/examples/byte_gpt.py ${CMAKE_SOURCE_DIR}/examples/rank_device.py DESTINATION examples)

@@ -84,7 +84,7 @@ Python take the wheel.")
   set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
   set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS_POLICY ">=")
   set(CPACK_DEBIAN_PACKAGE_DEPENDS "systemd | systemd-standalone-sysusers | systemd-sysusers")
-  set(CPACK_DEBIAN_PACKAGE_SUGGESTS "dataset-fashion-mnist, iperf3, iproute2, python3-matplotlib")
+  set(CPACK_DEBIAN_PACKAGE_SUGGESTS "dataset-fashion-mnist, iperf3, iproute2")
   set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${packaging}/debian/postinst ${packaging}/debian/prerm
     ${packaging}/debian/postrm ${packaging}/debian/triggers)
   set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)

@@ -3,7 +3,7 @@
     python3 tests/test_page.py SOURCE PROGRAMS [--pictures FOLDER]
 
 --pictures: page.png and top.png are made there instead, of the page and of what `tributary top` prints in a terminal.
-The pictures need Pillow; /usr/bin/python3 has it with Debian's python3-matplotlib.
+The pictures need Pillow; /usr/bin/python3 has it with Debian's python3-pil.
 """
 
 import argparse

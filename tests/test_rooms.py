@@ -52,7 +52,7 @@ ROOMS: dict[str, list[str]] = {
     "tools/cluster": ["common/daemon", "common/files"],
     "tools/lab": ["tools/cluster"],
     "tools/trace": ["common/wire"],
-    "bench": ["tools/lab", "train", "worker/allreduce", "server/shard", "server/coordinator"],
+    "bench": ["session", "tools/lab", "server/checkpoint"],
     "bench/pushpull": ["bench"],
     "bench/gpu": ["bench/pushpull"],
     "bench/lab": ["bench"],

@@ -46,7 +46,6 @@ class CounterRng {
 // The purposes of streams; part of their key.
 inline constexpr std::uint64_t kStreamShuffle = 1;
 inline constexpr std::uint64_t kStreamInitialValues = 2;
-inline constexpr std::uint64_t kStreamSlowSteps = 3;
 inline constexpr std::uint64_t kStreamSampleSums = 4;
 
 }  // namespace tributary::train

@@ -30,7 +30,7 @@ struct Options {
   std::uint32_t nodes = 1;
   bool json = false;
   bool quiet = false;
-  SlowMotionOptions slow_motion;
+  double us_per_sample = 0.0;
   std::string last_round_after;
 };
 
@@ -129,7 +129,7 @@ int run_rank(const Options& options, JobConfig job) {
                                .socket = options.socket,
                                .attach_timeout = std::chrono::seconds(options.attach_timeout_s),
                                .topology = topology,
-                               .slow_motion = options.slow_motion,
+                               .us_per_sample = options.us_per_sample,
                                .last_round_after = options.last_round_after};
   const Result<RunSummary> summary =
       train_rank(trainer, *training, test ? &*test : nullptr, bar, sender ? &*sender : nullptr, stop_signal);
@@ -177,11 +177,8 @@ int run(int argc, char** argv) {
   place("--local-world-size", "LOCAL_WORLD_SIZE", options.topology.local_world_size, "number of ranks on the node");
   place("--node-rank", "GROUP_RANK", options.topology.node_rank, "number of the node");
 
-  // Options for measurements and tests: not shown.
-  app.add_option("--slow-us-per-sample", options.slow_motion.us_per_sample)->group("");
-  app.add_option("--slow-factor", options.slow_motion.factor)->group("");
-  app.add_option("--slow-chance", options.slow_motion.chance)->group("");
-  app.add_option("--slow-seed", options.slow_motion.seed)->group("");
+  // Options for tests: not shown.
+  app.add_option("--slow-us-per-sample", options.us_per_sample)->group("");
   app.add_option("--last-round-after", options.last_round_after)->group("");
 
   CliCommand alone = app.add_option_group("The whole job in this process");

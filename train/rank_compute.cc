@@ -1,7 +1,9 @@
 #include "train/rank_compute.h"
 
 #include <algorithm>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -62,14 +64,20 @@ Result<RankCompute> RankCompute::make(const JobConfig& job, const ImageSet& trai
 RankCompute::RankCompute(Sampler sampler, ModelCompute model)
     : sampler_(std::move(sampler)), model_(std::move(model)) {}
 
+void RankCompute::be_slow(std::size_t samples) const {
+  if (us_per_sample_ <= 0.0) return;
+  const double ns = 1e3 * us_per_sample_ * static_cast<double>(samples);
+  std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<std::uint64_t>(ns)));
+}
+
 Share RankCompute::share_of(Round round, Rank rank, std::uint32_t step) {
   Share share;
   share.samples = sampler_.step_share_size(round, step, rank);
   share.micro_batches = sampler_.accumulation();
   share.micro_batch = [=, this](std::uint32_t micro) {
     const std::span<const std::uint32_t> samples = sampler_.micro_batch(round, rank, micro, step);
-    // The first micro-batch's slow motion passes when the parameters are there.
-    if (slow_motion_ && (micro > 0 || step > 0)) slow_motion_->pass(round, step, samples.size());
+    // The first micro-batch is slow when the parameters are there.
+    if (micro > 0 || step > 0) be_slow(samples.size());
     computed_sum_ += samples_sum(samples);
     return samples;
   };
@@ -84,9 +92,7 @@ std::optional<BatchStats> RankCompute::gradient(Round round, Rank rank, const Ne
   const NeedTensor needed = [&](std::size_t tensor) {
     if (need && !need(tensor)) return false;
     if (tensor == 0 && deadline_) deadline_->begin(steady_ns());
-    if (tensor == last_tensor && slow_motion_) {
-      slow_motion_->pass(round, 0, sampler_.micro_batch(round, rank, 0, 0).size());
-    }
+    if (tensor == last_tensor && us_per_sample_ > 0.0) be_slow(sampler_.micro_batch(round, rank, 0, 0).size());
     return true;
   };
   // All that is handed out is in the gradient by the time that its first tensor is ready.

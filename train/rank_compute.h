@@ -21,7 +21,6 @@
 #include "train/model_compute.h"
 #include "train/round_deadline.h"
 #include "train/sampler.h"
-#include "train/slow_motion.h"
 
 namespace tributary::train {
 
@@ -50,7 +49,9 @@ class RankCompute {
   std::uint32_t weight(Round round, Rank rank) const;
   // samples_sum() of all that the last gradient() computed.
   std::uint64_t computed_sum() const { return computed_sum_; }
-  void set_slow_motion(const SlowMotionOptions& options) { slow_motion_.emplace(options); }
+  // As on a slower machine: sleeps for so long per sample. On machines with fewer processors than ranks, sleeping ranks
+  // do not slow down each other.
+  void slow_down(double us_per_sample) { us_per_sample_ = us_per_sample; }
   // Whether the job keeps the inner optimizer's state from round to round, and the state here does not belong to this
   // round, so that it will begin with zeros. (Kept is this round's initial state if it was the last one computed here,
   // or the final state of the round before.)
@@ -74,12 +75,13 @@ class RankCompute {
   std::optional<BatchStats> local_round(Round round, Rank rank, const NeedTensor& need, const TensorReady& ready,
                                         std::uint32_t replica);
   Share share_of(Round round, Rank rank, std::uint32_t step);
+  void be_slow(std::size_t samples) const;
 
   Sampler sampler_;
   ModelCompute model_;
   std::optional<Inner> inner_;  // with local steps
   std::optional<RoundDeadline> deadline_;
-  std::optional<SlowMotion> slow_motion_;
+  double us_per_sample_ = 0.0;  // slow_down()
   std::uint64_t computed_sum_ = 0;
 };
 

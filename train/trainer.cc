@@ -410,7 +410,7 @@ Result<RunSummary> train_rank(const TrainerOptions& options, const ImageSet& tra
                                    : options.topology.world_size;
   Result<RankCompute> compute = RankCompute::make(options.job, training, fewest);
   if (!compute) return tl::unexpected(compute.error());
-  if (options.slow_motion.us_per_sample > 0.0) compute->set_slow_motion(options.slow_motion);
+  compute->slow_down(options.us_per_sample);
   return Trainer(options, std::move(*compute), test, bar, progress, stop_signal).run();
 }
 

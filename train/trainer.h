@@ -11,7 +11,6 @@
 #include "session/session.h"
 #include "train/dataset.h"
 #include "train/report.h"
-#include "train/slow_motion.h"
 #include "train/stop_signal.h"
 
 namespace tributary::train {
@@ -22,7 +21,7 @@ struct TrainerOptions {
   std::chrono::seconds attach_timeout = kAttachTimeout;
   Topology topology;
   // For measurements and tests.
-  SlowMotionOptions slow_motion = {};
+  double us_per_sample = 0.0;  // asleep (RankCompute::slow_down)
   // A file. Until the file is there, the last round waits, and the rounds of the second half are slow.
   std::string last_round_after = {};
 };

@@ -1,5 +1,5 @@
 // `tributary bench gpu-costs`: costs of single operations on a GPU, as the device path uses them: a launch, a copy, an
-// event, a host function; the link at several sizes; and the effects of other processes on the device.
+// event, a host function; the link at several sizes.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct GpuCostsOptions {
   std::size_t link_bytes = 256u << 20;  // copied each way for a figure of the link, at least four times the size
 };
 
-// Measures in this process alone:
+// Measures:
 //   calls_us   launch, copy, record, wait, host_function: the thread's time for one call, of many on a busy stream;
 //              launch_and_wait: one kernel, until a waiting thread continues
 //   host_function_gap_us   by which a host function behind each copy delays the next, on the same stream
@@ -26,22 +26,5 @@ struct GpuCostsOptions {
 //              gb_per_s}; both: the sum of the two
 // Errors: kInvalidArgument, kUnavailable without a device or in a build without CUDA, kLimit without memory.
 Result<nlohmann::ordered_json> run_gpu_costs(const GpuCostsOptions& options);
-
-// The behaviour of another process on the same device, for run_gpu_peers().
-enum class GpuPeer {
-  kBusy,    // computes until it is killed
-  kFault,   // makes a kernel fail, and prints which calls report it, as JSON
-  kImport,  // opens `handle` twice, prints the results, and waits until it is killed
-  kExport,  // prints a handle, and waits until it is killed
-};
-int run_gpu_peer(GpuPeer peer, int device, const std::string& handle);
-
-// Measures with processes that run `program` bench gpu-peer:
-//   time_slicing   launch_and_wait_us alone and next to a process that computes
-//   fault          a peer's kernel reads no memory of its own: error, told_after_ms, host_function_ran, later_calls
-//                  ("cudaMalloc": "...") in that process; here: what a call here says after it
-//   ipc            opened_twice, importer_killed (freed, and memory that came back), exporter_killed (a copy from its
-//                  memory)
-Result<nlohmann::ordered_json> run_gpu_peers(int device, const std::string& program);
 
 }  // namespace tributary::bench

@@ -48,7 +48,7 @@ struct Arrays {
   bench::GpuScope& scope;
   std::size_t n, k;
   std::array<const float*, kInputs> inputs;
-  float *out, *residual, *estimate, *state[2], *scales, *top_values;
+  float *out, *residual, *estimate, *state[kernels::kMaxSlots], *scales, *top_values;
   std::uint16_t *halves, *top_offsets;
   std::int8_t* q;
   std::uint8_t* signs;
@@ -67,7 +67,8 @@ struct Arrays {
   Arrays(bench::GpuScope& around, const GpuKernelBenchOptions& options) : scope(around), n(options.elements) {
     k = std::clamp<std::size_t>(static_cast<std::size_t>(std::ceil(options.top_k * static_cast<double>(n))), 1, n);
     for (const float*& input : inputs) input = array<float>(n);
-    for (float** one : {&out, &residual, &estimate, &state[0], &state[1]}) *one = array<float>(n);
+    for (float** one : {&out, &residual, &estimate}) *one = array<float>(n);
+    for (float*& one : state) one = array<float>(n);
     scales = array<float>(kernels::int8_blocks(n));
     top_values = array<float>(k);
     halves = array<std::uint16_t>(n);
@@ -161,17 +162,14 @@ std::vector<Case> all_cases(const GpuKernelBenchOptions& options) {
   for (const kernels::OptimizerKind& kind : kernels::optimizer_kinds()) {
     const std::shared_ptr<const kernels::Optimizer> optimizer =
         kernels::make_optimizer(kind.name, kernels::options_of(kind.name, {{"weight_decay", 0.01}, {"momentum", 0.9}}));
-    // Sums of squares and momenta apart, so that no root of a negative number is taken.
-    const std::size_t first_state = kind.name == "adagrad" ? 1 : 0;
     cases.push_back({"step of " + std::string(kind.name), 4.0 * (3 + 2 * optimizer->slots()), true,
-                     [optimizer, first_state](const Arrays& a, cudaStream_t s) {
+                     [optimizer](const Arrays& a, cudaStream_t s) {
                        kernels::BlockArgs block;
                        block.count = a.n;
                        block.grad = a.inputs[0];
                        block.param_in = block.param_out = a.out;
                        for (int slot = 0; slot < optimizer->slots(); ++slot) {
-                         block.state_in[slot] = block.state_out[slot] =
-                             a.state[first_state + static_cast<std::size_t>(slot)];
+                         block.state_in[slot] = block.state_out[slot] = a.state[slot];
                        }
                        cuda::optimizer_step(*optimizer, optimizer->scalars(1000, 1e-3), block, s);
                      }});
@@ -205,6 +203,10 @@ Result<nlohmann::json> run_gpu_kernel_bench(const GpuKernelBenchOptions& options
   for (std::size_t i = 0; i < kInputs; ++i)
     fill(scope, const_cast<float*>(arrays.inputs[i]), arrays.n, static_cast<std::uint32_t>(i + 1));
   const auto seconds_of = [&](const Case& one) {
+    // As they begin, whichever optimizer had them: another's momenta are no sums of squares.
+    for (float* state : arrays.state) {
+      if (scope.status()) scope.check(cudaMemsetAsync(state, 0, arrays.n * sizeof(float), stream), "cudaMemsetAsync");
+    }
     if (scope.status()) scope.check(cudaEventRecord(start, stream), "cudaEventRecord");
     if (scope.status()) one.run(arrays, stream);
     scope.check(cudaGetLastError(), one.name.c_str());

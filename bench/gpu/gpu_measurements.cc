@@ -1,32 +1,10 @@
 // The measurements that need a GPU, on the command line of every build.
-#include <map>
-#include <string>
-
 #include "bench/gpu/gpu_costs.h"
 #include "bench/gpu/gpu_kernel_bench.h"
 #include "bench/gpu/gpu_pipeline.h"
 #include "bench/measurements.h"
 
 namespace tributary::bench {
-namespace {
-
-struct PeerOptions {
-  std::string what;
-  int device = 0;
-  std::string handle;
-};
-
-Status measure_costs(GpuCostsOptions& options, MeasurementRun& run) {
-  auto out = run_gpu_costs(options);
-  if (!out) return tl::unexpected(out.error());
-  auto peers = run_gpu_peers(options.device, run.program);
-  if (!peers) return tl::unexpected(peers.error());
-  (*out)["peers"] = std::move(*peers);
-  return yield(run, out);
-}
-
-}  // namespace
-
 Measurement gpu_pipeline() {
   const auto add = [](CliCommand command, GpuPipelineOptions& o) {
     add_exchange_options(command, o.exchange);
@@ -48,7 +26,7 @@ Fields: those of `tributary bench pushpull`, and
   of the worker))",
       .add = measures<GpuPipelineOptions>(add, [](GpuPipelineOptions& options, MeasurementRun& run) {
         begin_exchange(options.exchange, run);
-        return yield(run, run_gpu_pipeline(options));
+        return run_gpu_pipeline(options);
       })};
 }
 
@@ -65,9 +43,7 @@ Measurement gpu_kernels() {
           .summary = "the CUDA kernels beside a copy in device memory",
           .words = "Fields: bench/gpu/gpu_kernel_bench.h",
           .columns = "kernel,gb_per_s,ratio",
-          .add = measures<GpuKernelBenchOptions>(add, [](GpuKernelBenchOptions& options, MeasurementRun& run) {
-            return yield(run, run_gpu_kernel_bench(options));
-          })};
+          .add = measures<GpuKernelBenchOptions>(add, run_gpu_kernel_bench)};
 }
 
 Measurement gpu_costs() {
@@ -84,29 +60,8 @@ Fields: device, repetitions,
   calls_us {launch, copy, record, wait, host_function} (the calling thread's time, of 200 in a row), launch_and_wait (a kernel, until
     the waiting thread goes on),
   host_function_gap_us (by which a host function behind each copy of 256 KiB delays the next one),
-  links [{bytes, memory, direction, callbacks, gb_per_s}] (both: there and back at the same time, the sum),
-  peers {time_slicing {alone_us, beside_another_us} (launch_and_wait beside a process that computes),
-    fault {error, told_after_ms, host_function_ran, later_calls, here} (a kernel of another process fails: what that process is told, and
-    what a call here says after it), ipc {opened_twice, importer_killed, exporter_killed}}; problem where one could not be run)",
-          .add = measures<GpuCostsOptions>(add, measure_costs)};
-}
-
-Measurement gpu_peer() {
-  const auto add = [](CliCommand command, PeerOptions& o) {
-    command.add_option("what", o.what)->required()->check(one_of({"busy", "fault", "import", "export"}));
-    command.add_option("--device", o.device);
-    command.add_option("--handle", o.handle);
-  };
-  return {.name = "gpu-peer",
-          .words = "another process on the GPU, for gpu-costs",
-          .add = measures<PeerOptions>(add, [](PeerOptions& o, MeasurementRun& run) -> Status {
-            const std::map<std::string, GpuPeer> peers = {{"busy", GpuPeer::kBusy},
-                                                          {"fault", GpuPeer::kFault},
-                                                          {"import", GpuPeer::kImport},
-                                                          {"export", GpuPeer::kExport}};
-            run.held = run_gpu_peer(peers.at(o.what), o.device, o.handle) == 0;
-            return {};
-          })};
+  links [{bytes, memory, direction, callbacks, gb_per_s}] (both: there and back at the same time, the sum))",
+          .add = measures<GpuCostsOptions>(add, run_gpu_costs)};
 }
 
 }  // namespace tributary::bench

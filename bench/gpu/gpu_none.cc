@@ -1,6 +1,4 @@
 // The GPU measurements of a build without CUDA.
-#include <cstdio>
-
 #include "bench/gpu/gpu_costs.h"
 #include "bench/gpu/gpu_kernel_bench.h"
 #include "bench/gpu/gpu_pipeline.h"
@@ -21,15 +19,6 @@ namespace bench {
 
 Result<nlohmann::ordered_json> run_gpu_costs(const GpuCostsOptions&) {
   return fail(ErrorCode::kUnavailable, kNone);
-}
-
-Result<nlohmann::ordered_json> run_gpu_peers(int, const std::string&) {
-  return fail(ErrorCode::kUnavailable, kNone);
-}
-
-int run_gpu_peer(GpuPeer, int, const std::string&) {
-  std::fprintf(stderr, "bench gpu-peer: %s\n", kNone);
-  return 1;
 }
 
 Result<nlohmann::ordered_json> run_gpu_pipeline(const GpuPipelineOptions&) {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 ENOUGH = 0.85  # of a copy on the device, for a kernel that reads and writes everything once
@@ -64,8 +63,6 @@ def costs_in_words(figures: dict[str, Any]) -> list[str]:
             lines.append(
                 f"GB/s {direction}, {memory}{', a host function a copy' if callbacks else ''}: " + ", ".join(rates)
             )
-    for what, came in costs.get("peers", {}).items():
-        lines.append(f"{what}: {json.dumps(came)}")
     return lines
 
 

@@ -184,7 +184,6 @@ class Comparison {
       scenario->overlap = lab_.config().compare.overlap;
     }
     add_prediction(part, scenario, true, median(seconds));
-    part["curve"] = one.at("curve");
     return part;
   }
 
@@ -234,7 +233,7 @@ std::vector<lab::LabVariant> variants_of(const lab::LabConfig& config) {
 //   words), predicted {seconds, bottleneck, network_s, latency_s, tail_s, inside_s} or null, predicted_why_not, error
 //   (measured over predicted, less 1)}, job (or null) {step_seconds {...}, step_split, seconds, test_accuracy,
 //   train_loss, digest, rounds, samples, model_bytes, wire_bytes, wire_bytes_per_sample (all links together),
-//   cpu_seconds, machine_busy, drops, retransmits, binds, predicted, error, curve}}],
+//   cpu_seconds, machine_busy, drops, retransmits, binds, predicted, error}}],
 //  speedups [{of, over, times}] (exchange medians; over the last variant)}
 Result<Json> run_compare(const lab::Lab& lab, const CompareOptions& options) {
   if (options.repetitions == 0) return fail(ErrorCode::kInvalidArgument, "repetitions = 0: give at least one");
@@ -262,8 +261,8 @@ Result<Json> compare_in(const lab::Lab& lab, const CompareArguments& a, Measurem
   return run_compare(lab, o);
 }
 
-Status measure(CompareArguments& a, MeasurementRun& run) {
-  return measure_labs("compare", a.labs, run, [&](const lab::Lab& lab) { return compare_in(lab, a, run); });
+MeasurementResult measure_compare(CompareArguments& a, MeasurementRun& run) {
+  return measure_labs(a.labs, run, [&](const lab::Lab& lab) { return compare_in(lab, a, run); });
 }
 
 }  // namespace
@@ -280,20 +279,19 @@ Measurement compare() {
   };
   return {
       .name = "compare",
-      .summary = "modes and encodings in turn on the same lab, with a report",
+      .summary = "modes and encodings in turn on the same lab",
       .words =
           R"(Runs the [[variants]] of a lab file in turn on the same lab, [compare] repetitions times: each variant's exchange alone, and the file's job if it
 has one. Without variants: the servers of the file, the flat ring, and Gloo's own ring. Several files are several labs, one after the other. Needs
 what `tributary lab` needs.
 
---report writes DIR/results.json and DIR/report.html, which needs no network connection to be read: all times beside the cost model's
-predictions; then, for each lab, step time by variant, where a step's time goes, loss against wall time, bytes on each host's wire, and which
-resource binds, in words.)",
+All times stand beside the cost model's predictions, and words say which resource binds. With --json: where a step's time goes, and the
+bytes on each host's wire, too.)",
       .columns =
           "name,exchange.seconds.median,exchange.ratio,exchange.predicted.seconds,exchange.error,exchange.binds,"
           "job.step_seconds.median,job.seconds,job.wire_bytes_per_sample,job.test_accuracy,of,times,over",
       .stops = true,
-      .add = measures<CompareArguments>(add, measure)};
+      .add = measures<CompareArguments>(add, measure_compare)};
 }
 
 }  // namespace tributary::bench

@@ -1,8 +1,6 @@
 #include "bench/lab/repeated_runs.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "common/math/median.h"
@@ -78,7 +76,6 @@ Json described(const lab::Lab& lab) {
 
 void add_lab_arguments(CliCommand command, LabArguments& arguments) {
   command.add_option("labs", arguments.files, "the TOML file of each lab")->required()->type_name("LAB.toml");
-  command.add_option("--report", arguments.report, "write results.json and report.html there")->type_name("DIR");
   command.add_option("--repetitions", arguments.repetitions, "of every variant (default: the file's)");
   command
       .add_option("--base-dir", arguments.base_dir, "folder for files of the runs, with one of the lab's name in it")
@@ -100,36 +97,24 @@ Result<Json> measure_lab(const lab::LabConfig& config, bool verify, const Measur
   return measure(**lab);
 }
 
-Status write_report(const std::string& kind, const std::string& folder, const Json& result, const MeasurementRun& run) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  const std::string data = folder + "/results.json";
-  std::ofstream out(data, std::ios::trunc);
-  out << result.dump(1) << "\n";
-  out.close();
-  if (error || !out) return fail(ErrorCode::kIo, "cannot write " + data + "; is its folder writable?");
-  return run.draw(kind, data, folder + "/report.html");
-}
-
 }  // namespace
 
-Status measure_labs(const std::string& kind, const LabArguments& arguments, MeasurementRun& run,
-                    const std::function<Result<Json>(const lab::Lab&)>& measure) {
+MeasurementResult measure_labs(const LabArguments& arguments, MeasurementRun& run,
+                               const std::function<Result<Json>(const lab::Lab&)>& measure) {
   std::vector<lab::LabConfig> configs;
   for (const std::string& file : arguments.files) {
     auto config = lab::load_lab_config(file);
     if (!config) return tl::unexpected(config.error());
     configs.push_back(std::move(*config));
   }
-  if (auto ok = lab::may_make_namespaces(); !ok) return ok;
+  if (auto ok = lab::may_make_namespaces(); !ok) return tl::unexpected(ok.error());
   Json results = {{"labs", Json::array()}};
   for (const lab::LabConfig& config : configs) {
     auto result = measure_lab(config, !arguments.no_verify, run, measure);
     if (!result) return tl::unexpected(result.error());
     results["labs"].push_back(std::move(*result));
   }
-  run.row(results);
-  return arguments.report.empty() ? Status() : write_report(kind, arguments.report, results, run);
+  return results;
 }
 
 }  // namespace tributary::bench

@@ -1,4 +1,4 @@
-// The common part of measurements on labs: labs that are brought up, runs that are repeated in turn, and a report.
+// The common part of measurements on labs: labs that are brought up, and runs that are repeated in turn.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ Json described(const lab::Lab& lab);
 // Arguments of every measurement on labs.
 struct LabArguments {
   std::vector<std::string> files;
-  std::string report, base_dir = "runs";
+  std::string base_dir = "runs";
   std::uint32_t repetitions = 0;  // 0: as the lab's file says
   bool no_verify = false;
 
@@ -42,10 +42,9 @@ struct LabArguments {
 };
 void add_lab_arguments(CliCommand command, LabArguments& arguments);
 
-// Yields {labs [the result of `measure` for each]} as a row, and with --report writes FOLDER/results.json and
-// FOLDER/report.html, as bench/draw.py draws `kind`. All files are read before the first lab is brought up. A lab's
-// links are measured unless that was done, and the lab ends with its measurement.
-Status measure_labs(const std::string& kind, const LabArguments& arguments, MeasurementRun& run,
-                    const std::function<Result<Json>(const lab::Lab&)>& measure);
+// Returns {labs [the result of `measure` for each]}. All files are read before the first lab is brought up. A
+// lab's links are measured unless that was done, and the lab ends with its measurement.
+MeasurementResult measure_labs(const LabArguments& arguments, MeasurementRun& run,
+                               const std::function<Result<Json>(const lab::Lab&)>& measure);
 
 }  // namespace tributary::bench

@@ -15,7 +15,6 @@
 #include "common/base/printed.h"
 #include "common/math/median.h"
 #include "tools/cluster/process.h"
-#include "tools/cluster/script.h"
 #include "tools/lab/lab_run.h"
 
 namespace tributary::bench {
@@ -73,16 +72,30 @@ Result<std::vector<Variant>> chosen(const TorchOptions& options) {
   return some;
 }
 
+// Next to the build, or in the install.
+Result<std::string> rank_script() {
+  const std::filesystem::path tool = executable_dir();
+  std::string sought;
+  for (const char* relative : {"../bench/torch_rank.py", "../../../bench/torch_rank.py"}) {
+    const std::filesystem::path path = (tool / relative).lexically_normal();
+    std::error_code error;
+    if (std::filesystem::exists(path, error)) return path.string();
+    sought += (sought.empty() ? "" : " nor ") + path.string();
+  }
+  return fail(ErrorCode::kNotFound,
+              "the ranks' script is neither " + sought + "; use the tool from where it was built or installed");
+}
+
 Result<std::vector<std::string>> command_of(const TorchOptions& options, const Variant& variant) {
-  auto script = script_named("torch_rank.py");
-  if (!script) return tl::unexpected(script.error());
+  auto rank = rank_script();
+  if (!rank) return tl::unexpected(rank.error());
   std::vector<std::string> command = {"/usr/bin/env"};
   // Run from a build, the package of this tree has its library there.
   const std::string library = executable_dir() + "/../lib/libtributary.so.1";
   std::error_code error;
   if (std::getenv("TRIBUTARY_LIBRARY") == nullptr && std::filesystem::exists(library, error))
     command.push_back("TRIBUTARY_LIBRARY=" + std::filesystem::path(library).lexically_normal().string());
-  command.insert(command.end(), {options.python, *script, "--how", variant.how});
+  command.insert(command.end(), {options.python, *rank, "--how", variant.how});
   const std::uint32_t steps = options.steps * (options.evaluate_every > 0 ? variant.times : 1);
   const std::vector<std::pair<std::string, std::uint32_t>> numbers = {{"--steps", steps},
                                                                       {"--warmup", options.warmup},
@@ -212,9 +225,9 @@ Result<Json> torch_in(const lab::Lab& lab, const TorchOptions& o, MeasurementRun
               {"repetitions", repetitions}, {"variants", std::move(parts)}};
 }
 
-Status measure(TorchOptions& o, MeasurementRun& run) {
+MeasurementResult measure_torch(TorchOptions& o, MeasurementRun& run) {
   if (o.steps == 0) return fail(ErrorCode::kInvalidArgument, "--steps 0: give at least one");
-  return measure_labs("torch", o.labs, run, [&](const lab::Lab& lab) { return torch_in(lab, o, run); });
+  return measure_labs(o.labs, run, [&](const lab::Lab& lab) { return torch_in(lab, o, run); });
 }
 
 std::vector<std::string> names_of_variants() {
@@ -262,7 +275,7 @@ wire_bytes [{host, sent, received}], processes [{name, seconds (of processors)}]
           "name,words,step_seconds.median,over_ddp,mean_over_ddp,validation_loss,loss_over_ddp,seconds_to_equal_loss,"
           "private_mb,machine_busy",
       .stops = true,
-      .add = measures<TorchOptions>(add, measure)};
+      .add = measures<TorchOptions>(add, measure_torch)};
 }
 
 }  // namespace tributary::bench

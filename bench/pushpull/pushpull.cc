@@ -163,7 +163,7 @@ Fields: gb_per_s_each_way (fp32 gradient bytes of all nodes per second, 1e9 byte
         if (a.security) a.options.secure = PayloadSecurity::kEncrypt;
         begin_exchange(a.options, run);
         a.options.tell = run.tell;
-        return yield(run, a.durability ? run_durability(a.options) : run_pushpull(a.options));
+        return a.durability ? run_durability(a.options) : run_pushpull(a.options);
       })};
 }
 
@@ -178,8 +178,9 @@ Measurement echo_server() {
   };
   return {.name = "echo-server",
           .words = "the other process of pushpull's ceiling",
-          .add = measures<EchoOptions>(add, [](EchoOptions& options, MeasurementRun&) -> Status {
-            return run_echo_server(options) == 0 ? Status() : fail(ErrorCode::kUnavailable, "the echo ended");
+          .add = measures<EchoOptions>(add, [](EchoOptions& options) -> MeasurementResult {
+            if (run_echo_server(options) != 0) return fail(ErrorCode::kUnavailable, "the echo ended");
+            return nullptr;
           })};
 }
 

@@ -1,7 +1,6 @@
 #include "common/math/cost_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -105,7 +104,7 @@ double transfer_of(const Scenario& s, std::uint32_t holders) {
          static_cast<double>(default_chunk_elements(values, shards, s.nodes, s.nodes == 1 && holders == 1));
 }
 
-// Bytes that rings and trees exchange at a time.
+// Bytes that rings exchange at a time.
 double piece_of(const Scenario& s) {
   const double chunk = s.transfer_bytes == kDefaultTransfer ? transfer_of(s, s.nodes) : s.transfer_bytes;
   return std::min(chunk, s.payload_bytes / s.buckets);
@@ -116,7 +115,7 @@ double ring_factor(double n) {
   return 2.0 * (n - 1.0) / n;
 }
 
-// Every node's link carries `bytes` each way; members of a ring or a tree wait for the slowest.
+// Every node's link carries `bytes` each way; members of a ring wait for the slowest.
 void all_nodes_carry(const Scenario& s, double bytes, Prediction& p) {
   for (std::uint32_t i = 0; i < s.nodes; ++i) {
     p.hosts.push_back({.worker = true, .index = i, .share = 0.0, .out_bytes = bytes, .in_bytes = bytes});
@@ -154,18 +153,6 @@ void hierarchical_ring(const Scenario& s, Prediction& p) {
   reduce_in_node(s, s.buckets, piece_of(s), p);
   p.latency_s += s.buckets * 2.0 * (s.nodes - 1.0) * s.network.latency_s;
   all_nodes_carry(s, bytes, p);
-}
-
-void two_trees(const Scenario& s, Prediction& p) {
-  const double factor = s.nodes == 1 ? 0.0 : s.nodes == 2 ? 1.0 : 2.0;
-  const double depth = std::bit_width(s.nodes - 1);  // ⌈log2 n⌉
-  const double rate = slowest_node(s);
-  const double piece = transfer_of(s, s.nodes);
-  p.network_s = factor * s.payload_bytes / rate;
-  reduce_in_node(s, s.buckets, piece_of(s), p);
-  p.latency_s += s.buckets * 2.0 * depth * s.network.latency_s;
-  p.tail_s = 2.0 * depth * piece / rate;
-  all_nodes_carry(s, factor * s.payload_bytes, p);
 }
 
 Status servers(const Scenario& s, Prediction& p) {
@@ -266,8 +253,6 @@ std::string_view to_string(ExchangeMode mode) {
       return "flat-ring";
     case ExchangeMode::kHierarchicalRing:
       return "hierarchical-ring";
-    case ExchangeMode::kTree:
-      return "tree";
     case ExchangeMode::kServersDedicated:
       return "dedicated";
     case ExchangeMode::kServersColocated:
@@ -288,9 +273,6 @@ Result<Prediction> predict(const Scenario& s) {
       break;
     case ExchangeMode::kHierarchicalRing:
       hierarchical_ring(s, p);
-      break;
-    case ExchangeMode::kTree:
-      two_trees(s, p);
       break;
     case ExchangeMode::kServersDedicated:
     case ExchangeMode::kServersColocated:

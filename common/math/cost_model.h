@@ -8,9 +8,6 @@
 //                            waits for the slowest link, so B is the smallest bandwidth and α the largest latency.
 //   hierarchical             ring over the node's g ranks with B' and α' (its reduce-scatter before, its all-gather
 //                            after), ring over n nodes with B and α; chunk by chunk, so that the two overlap (below)
-//   two trees                2 · M/B + 2·⌈log2 n⌉·(α + c/B); M/B for two nodes: every node is a leaf of one tree and
-//                            inside the other, and half of M takes each (Sanders, Speck and Träff, Parallel Computing
-//                            2009), in the node as above. To compare with; not a mode of this system
 //   servers                  T · M/B + 2·α + tail, with T of common/math/placement.h: the shares are by bandwidth if
 //                            servers have machines of their own, optimal if some share a host with a worker; in the
 //                            node as above. tail = (n + 2k)·c/B for k hosts with servers: when the last answers can
@@ -42,12 +39,11 @@ namespace tributary {
 enum class ExchangeMode : std::uint8_t {
   kFlatRing,
   kHierarchicalRing,
-  kTree,
   kServersDedicated,  // on machines of their own
   kServersColocated,  // on the workers' machines
   kServersMixed,      // both
 };
-std::string_view to_string(ExchangeMode mode);  // "flat-ring", "hierarchical-ring", "tree", "dedicated", ...
+std::string_view to_string(ExchangeMode mode);  // "flat-ring", "hierarchical-ring", "dedicated", ...
 constexpr bool uses_servers(ExchangeMode mode) {
   return mode >= ExchangeMode::kServersDedicated;
 }
@@ -81,12 +77,12 @@ struct Scenario {
   // Transfers between workers and servers.
   double transfer_bytes = kDefaultTransfer;  // payload bytes, before encoding; 0: as fine as can be, without a tail
   double transfer_overhead_bytes = 300.0;    // header, frames and acknowledgement of one, in each direction
-  std::uint32_t buckets = 1;                 // rings and trees: collectives one after another, each with its latency
+  std::uint32_t buckets = 1;                 // rings: collectives one after another, each with its latency
 
   double compute_s = 0.0;         // forward and backward pass
   std::uint32_t local_steps = 1;  // so many of them between two exchanges; servers only
   double overlap = 0.0;           // of compute_s, the part behind which an exchange may hide: 0 (none) to 1
-  double update_s = 0.0;          // rings and trees: the optimizer's step, after the exchange; servers step on the way
+  double update_s = 0.0;          // rings: the optimizer's step, after the exchange; servers step on the way
 
   // Hosts that are emulated on one machine share its cores: CPU time for a payload byte from one host to another.
   // 0: they are machines of their own.

@@ -15,23 +15,15 @@ std::uint64_t number(const nlohmann::json& json, const char* key) {
   return json.at(key).get<std::uint64_t>();
 }
 
-void start_trainers_with(LocalCluster& cluster, const std::string& job_file, const std::vector<std::string>& overrides,
-                         std::vector<std::vector<std::string>> rank_arguments,
-                         const std::string& us_per_sample = "300") {
+// us_per_sample: that the nodes' computing takes, asleep.
+void start_nodes(LocalCluster& cluster, const std::string& job_file, const std::vector<std::string>& overrides,
+                 std::vector<std::uint32_t> nodes, const std::string& us_per_sample) {
   const auto started =
       cluster.start_trainers({.command = cluster.train_command(
                                   job_file, overrides, {"--json", "--quiet", "--slow-us-per-sample", us_per_sample}),
                               .progress_socket = {},
-                              .rank_arguments = std::move(rank_arguments)});
+                              .nodes = std::move(nodes)});
   REQUIRE_MESSAGE(started, started.error().message);
-}
-
-// The last rank's computing takes three times as long as the others'.
-void start_with_slow_rank(LocalCluster& cluster, const std::string& job_file, const std::vector<std::string>& overrides,
-                          const std::string& us_per_sample = "300") {
-  std::vector<std::vector<std::string>> slow(3);
-  slow[2] = {"--slow-factor", "3"};
-  start_trainers_with(cluster, job_file, overrides, std::move(slow), us_per_sample);
 }
 
 // The text that names a node in the coordinator's status; empty if none is slow.
@@ -48,9 +40,11 @@ TEST_CASE("with a deadline the slow node does what it manages, is named for it, 
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "deadline", .chunk_bytes = 8192, .rounds = 700});
   const auto cluster = start(three_nodes(dir));
-  // 16 samples take 10 ms asleep, and there are 4 more for all else. 700 rounds are seconds enough to be named in.
-  start_with_slow_rank(*cluster, job_file, {"sync.deadline_ms=14", "train.accumulation=8", "train.global_batch=48"},
-                       "600");
+  // 16 samples take 10 ms asleep, and there are 4 more for all else; the last node takes three times as long. 700 rounds
+  // are seconds enough to be named in.
+  const std::vector<std::string> overrides = {"sync.deadline_ms=14", "train.accumulation=8", "train.global_batch=48"};
+  start_nodes(*cluster, job_file, overrides, {0, 1}, "600");
+  start_nodes(*cluster, job_file, overrides, {2}, "1800");
   std::string text;
   REQUIRE(eventually([&] {
     const auto failure = cluster->failure();

@@ -27,7 +27,6 @@ const std::vector<Rule>& rules() {
       {"torchrun ", Way::kNotRun, "torch, and other machines; python/tests/begin/test_launchers.py"},
       {"for i in 0 1 2 3; do", Way::kNotRun, "other machines; test_starting starts parts by hand"},
       {"NODE=", Way::kNotRun, "other machines"},
-      {"tributary bench elastic", Way::kNotRun, "measures for minutes; test_elastic"},
       {"tributary bench compare", Way::kNotRun, "root, and minutes; test_lab"},
       {"tributary bench torch", Way::kNotRun, "root, torch, and minutes; python/tests/steps/test_bench.py"},
       {"bench/torch_step.py", Way::kNotRun, "torch, and minutes"},

@@ -110,7 +110,6 @@ struct TrainerOptions {
   // For elastic jobs: the nodes of the trainers, and the number of nodes in their environment. Empty and 0: all.
   std::vector<std::uint32_t> nodes;
   std::uint32_t world_nodes = 0;
-  std::vector<std::vector<std::string>> rank_arguments;  // more, by rank; missing or empty: none
 };
 
 class LocalCluster {

@@ -66,9 +66,6 @@ Status LocalCluster::start_trainers(const TrainerOptions& options) {
     const Daemon& worker = workers_[node];
     trainer.network_namespace = worker.network_namespace;
     trainer.argv = options.command;
-    if (rank < options.rank_arguments.size()) {
-      trainer.argv.insert(trainer.argv.end(), options.rank_arguments[rank].begin(), options.rank_arguments[rank].end());
-    }
     trainer.environment = {{"TRIBUTARY_SOCKET", worker.socket},
                            {"TRIBUTARY_PROGRESS", options.progress_socket},
                            {"TRIBUTARY_BASE_DIR", std::filesystem::absolute(options_.base_dir).string()}};

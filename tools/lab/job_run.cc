@@ -2,20 +2,19 @@
 #include <chrono>
 #include <thread>
 
-#include "common/base/clock.h"
 #include "common/config/config_toml.h"
 #include "tools/cluster/progress_socket.h"
 #include "tools/cluster/trainer_result.h"
 #include "tools/lab/hosted_cluster.h"
 #include "tools/lab/lab_run.h"
-#include "tools/lab/training_curve.h"
+#include "tools/lab/step_times.h"
 
 namespace tributary::lab {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Short, so that the times of the curve are right; datagrams queue meanwhile.
+// Datagrams queue meanwhile.
 constexpr std::chrono::milliseconds kJobPoll{2};
 
 Result<Json> result_of(const Lab& lab, LocalCluster& cluster, const std::string& mode) {
@@ -78,8 +77,8 @@ Result<Json> run_job(const Lab& lab, const RunOptions& options) {
     const std::vector<Watched> processes = watched(cluster);
     const auto before = read_now(lab, processes);
     if (!before) return tl::unexpected(before.error());
-    TrainingCurve curve(lab.config().world_size());
-    const auto take = [&](std::string_view datagram) { curve.take(datagram, steady_ns()); };
+    StepTimes times(lab.config().world_size());
+    const auto take = [&](std::string_view datagram) { times.take(datagram); };
     while (cluster.trainers_running()) {
       progress->drain(take);
       if (auto ok = healthy(cluster, options); !ok) return tl::unexpected(ok.error());
@@ -91,7 +90,7 @@ Result<Json> run_job(const Lab& lab, const RunOptions& options) {
     if (!after) return tl::unexpected(after.error());
     auto result = result_of(lab, cluster, word(job->mode));
     if (!result) return result;
-    result->update(curve.result());
+    result->update(times.result());
     result->update(usage_between(lab, processes, *before, *after));
     return result;
   };

@@ -33,11 +33,8 @@ Result<std::string> write_exchange_job(const ExchangeOptions& options) {
 }
 
 std::vector<std::string> exchange_arguments(const ExchangeOptions& options, const std::string& gate) {
-  std::vector<std::string> arguments = {
-      "--model-bytes", std::to_string(options.model_bytes), "--rounds", std::to_string(options.rounds),
-      "--warmup",      std::to_string(options.warmup),      "--gate",   gate};
-  if (options.flowing) arguments.push_back("--flowing");
-  return arguments;
+  return {"--model-bytes", std::to_string(options.model_bytes), "--rounds", std::to_string(options.rounds),
+          "--warmup",      std::to_string(options.warmup),      "--gate",   gate};
 }
 
 Result<Json> exchange_result(const Lab& lab, const std::string& mode, const MeasuredRanks& measured,

@@ -36,7 +36,6 @@ struct ExchangeOptions {
   std::uint64_t model_bytes = 16u << 20;
   std::uint32_t rounds = 10;
   std::uint32_t warmup = 3;
-  bool flowing = false;
   std::string optimizer = "adamw";
 };
 
@@ -67,8 +66,7 @@ Result<nlohmann::ordered_json> run_exchange(const Lab& lab, const ExchangeOption
 // The lab file's job. Also: mode, job, model_bytes, rounds, samples (over all ranks), digest, test_accuracy, test_loss,
 // train_loss, seconds (of training), step_seconds (of a round: the slowest rank's; then the median over rounds after
 // the warm-up), step_split {compute_ms, reduce_ms, wait_ms} (mean over ranks and those rounds; wait: for the exchange,
-// as far as computing did not cover it), curve [{seconds, round, loss, test_accuracy}] (loss: the mean over all samples
-// of the rounds since the point before; test_accuracy where there was an evaluation, else null).
+// as far as computing did not cover it).
 Result<nlohmann::ordered_json> run_job(const Lab& lab, const RunOptions& options);
 
 // A program's ranks. Also: model_bytes, rounds, round_seconds, round_seconds_all[], period_seconds, digest as above;

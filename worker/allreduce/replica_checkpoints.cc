@@ -16,7 +16,6 @@
 #include "server/checkpoint/checkpoint_file.h"
 #include "server/checkpoint/checkpoint_reader.h"
 #include "server/chunk/chunk_record.h"
-#include "worker/allreduce/earlier_checkpoint.h"
 
 namespace tributary {
 namespace {
@@ -100,12 +99,6 @@ std::vector<Round> ReplicaCheckpoints::rounds(const std::string& suffix) const {
 }
 
 Status ReplicaCheckpoints::write(Round round, const ReplicaArrays& state) const {
-  if (Status written = write_as(to_canonical_json(job_), round, state); !written) return written;
-  remove_older(round);
-  return {};
-}
-
-Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, const ReplicaArrays& state) const {
   TRIB_ASSERT(state.steps.size() == layout_.chunks());
   const std::string path = path_of(round), partial = path + kPartialSuffix;
   std::error_code error;
@@ -135,7 +128,7 @@ Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, co
 
   Manifest manifest;
   manifest.created = utc_now();
-  manifest.job_json = job_json;
+  manifest.job_json = to_canonical_json(job_);
   manifest.round = round;
   manifest.tensors = layout_.tensors();
   manifest.chunk_elements = layout_.chunk_elements();
@@ -149,6 +142,7 @@ Status ReplicaCheckpoints::write_as(const std::string& job_json, Round round, co
     sealed = seal_checkpoint(partial, path, to_json(manifest));
   }
   if (!sealed) return give_up(sealed.error());
+  remove_older(round);
   return {};
 }
 
@@ -204,24 +198,8 @@ Status ReplicaCheckpoints::read(Round round, const ReplicaArrays& state) const {
 
 Result<Round> ReplicaCheckpoints::newest() const {
   if (store_path_.empty()) return Round(0);
-  std::vector<Round> there = rounds();
-  if (there.empty()) {
-    Result<std::optional<EarlierCheckpoint>> earlier = newest_earlier(store_path_, job_.name, layout_);
-    if (!earlier) return tl::unexpected(earlier.error());
-    if (!*earlier) return Round(0);
-    EarlierCheckpoint& found = **earlier;
-    std::vector<float*> slots;
-    for (std::size_t i = 1; i < found.arrays.size(); ++i) slots.push_back(found.arrays[i].data());
-    const Result<JobConfig> then = found.job_json.empty() ? job_ : job_from_json(found.job_json);
-    if (!then)
-      return fail(then.error().code,
-                  "the job of an earlier checkpoint in '" + store_path_ + "': " + then.error().message);
-    const std::string json = to_canonical_json(*then);
-    Status written = same_training(found.round, found.path, json, layout_.hash());
-    if (written) written = write_as(json, found.round, {found.arrays[0].data(), slots, found.steps});
-    if (!written) return tl::unexpected(written.error());
-    there = {found.round};
-  }
+  const std::vector<Round> there = rounds();
+  if (there.empty()) return Round(0);
   std::optional<Error> first;
   for (const Round round : there) {
     const std::string path = path_of(round);

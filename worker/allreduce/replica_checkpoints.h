@@ -46,7 +46,7 @@ class ReplicaCheckpoints {
   // Returns the newest round whose checkpoint is complete: it can be read and its checksums hold. Round 0: there is
   // none. If checkpoints exist but none is complete, the error names the newest and its flaw. kConfigMismatch if the
   // newest is another training's under the same name (defined in common/config/job_json.h), or has another layout: a
-  // changed job never restarts from scratch. A checkpoint of an earlier release is converted first.
+  // changed job never restarts from scratch.
   Result<Round> newest() const;
 
   std::string path_of(Round round) const;
@@ -54,7 +54,6 @@ class ReplicaCheckpoints {
  private:
   // Returns the rounds of all directories whose names end with `suffix`, complete or not, newest first.
   std::vector<Round> rounds(const std::string& suffix = {}) const;
-  Status write_as(const std::string& job_json, Round round, const ReplicaArrays& state) const;
   void remove_older(Round newest) const;
   Status same_training(Round round, const std::string& path, const std::string& job_json,
                        std::uint64_t layout_hash) const;

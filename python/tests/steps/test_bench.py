@@ -46,7 +46,7 @@ class BenchTorchTest(unittest.TestCase):
         every = STEPS + WARMUP
         options = {"steps": STEPS, "warmup": WARMUP, "evaluate-every": every, "sync-every": every}
         arguments = [word for key, value in options.items() for word in (f"--{key}", str(value))]
-        ended = self.bench("--variants", ",".join(names), *arguments, "--report", str(self.folder / "report"))
+        ended = self.bench("--variants", ",".join(names), *arguments)
         if "network namespaces" in ended.stderr:
             self.skipTest(ended.stderr)
         self.assertEqual(ended.returncode, 0, ended.stderr)
@@ -62,7 +62,6 @@ class BenchTorchTest(unittest.TestCase):
         for name in ("ddp", "servers"):  # with two hosts each carries one model each way, whatever the exchange
             for host in found[name]["wire_bytes"]:
                 self.assertLess(abs(host["sent"] / lab["model_bytes"] - 1), 0.15, name)
-        self.assertIn("Validation loss", (self.folder / "report" / "report.html").read_text())
 
     def test_what_is_wrong_is_said(self) -> None:
         ended = self.bench("--variants", "ddp,horovod")

@@ -94,7 +94,7 @@ TEST_CASE("With time enough a round has the bits that it has without a deadline"
 
 TEST_CASE("Without time a rank contributes its first micro-batch, all tensors with the weight of its samples") {
   RankCompute late = compute_for(job_with(1));
-  late.set_slow_motion({.us_per_sample = 1000.0});  // 4 ms for the 4 samples of a micro-batch
+  late.slow_down(1000.0);  // 4 ms for the 4 samples of a micro-batch
   const Gradient found = gradient_of(late, Round(3), Rank(0));
   CHECK(found.samples == 4);
   CHECK(found.weights == std::vector<std::uint64_t>(4, 4));
@@ -139,20 +139,6 @@ TEST_CASE("A deadline needs micro-batches, and the standalone reference has none
   const auto whole = train_standalone({.job = job_with(0), .ranks = 2}, training_set(), nullptr, nullptr);
   REQUIRE((hurried && whole));
   CHECK(hurried->digest == whole->digest);
-}
-
-TEST_CASE("A slow rank's steps are slow as often as they are said to be, and the same ones every time") {
-  const SlowMotion always({.us_per_sample = 2.0, .factor = 3.0});
-  CHECK(always.ns(Round(5), 0, 10) == 60'000);
-  const SlowMotion sometimes({.us_per_sample = 2.0, .factor = 5.0, .chance = 0.1, .seed = 4}), again = sometimes;
-  int slow = 0;
-  for (std::uint64_t round = 1; round <= 10'000; ++round) {
-    CHECK(sometimes.slow(Round(round), 0) == again.slow(Round(round), 0));
-    CHECK(sometimes.ns(Round(round), 0, 1) == (sometimes.slow(Round(round), 0) ? 10'000 : 2'000));
-    slow += sometimes.slow(Round(round), 0) ? 1 : 0;
-  }
-  CHECK(slow > 900);
-  CHECK(slow < 1100);
 }
 
 }  // namespace tributary::train::partial_rounds_test

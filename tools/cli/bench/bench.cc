@@ -6,7 +6,6 @@
 
 #include "bench/measurements.h"
 #include "tools/cli/bench/bench_tables.h"
-#include "tools/cli/bench/plot_script.h"
 #include "tools/cli/parts/commands.h"
 #include "tools/cli/parts/stop_signals.h"
 
@@ -22,7 +21,7 @@ void add(CliCommand bench_app, const bench::Measurement& measurement, int& exit_
   if (listed) command->footer(std::string("\n") + measurement.words);
   const auto run = measurement.add(*command);
   const auto json = std::make_shared<bool>(false);
-  command->add_flag("--json", *json, "print a JSON object for each row");
+  command->add_flag("--json", *json, "print one JSON object");
   command->callback([measurement, run, json, listed, &exit_status] {
     std::optional<StopSignals> signals;
     if (measurement.stops) signals.emplace();
@@ -30,20 +29,12 @@ void add(CliCommand bench_app, const bench::Measurement& measurement, int& exit_
     around.program = executable_dir() + "/tributary-bench";
     around.interrupted = [&] { return signals && signals->taken_first(); };
     around.tell = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
-    around.row = [&](const Json& row) {
-      std::printf("%s\n", *json || !listed ? row.dump().c_str() : tables_of(row, measurement.columns).c_str());
-      std::fflush(stdout);
-    };
-    around.draw = [](const std::string& kind, const std::string& data, const std::string& page) {
-      Status drawn = draw_plots(kind, data, page);
-      if (drawn) std::fprintf(stderr, "wrote %s\n", page.c_str());
-      return drawn;
-    };
-    if (const Status done = run(around); !done) {
-      std::fprintf(stderr, "tributary bench %s: %s\n", measurement.name, done.error().message.c_str());
+    const bench::MeasurementResult result = run(around);
+    if (!result) {
+      std::fprintf(stderr, "tributary bench %s: %s\n", measurement.name, result.error().message.c_str());
       exit_status = 1;
-    } else if (!around.held) {
-      exit_status = 1;
+    } else if (!result->is_null()) {  // else it has printed
+      std::printf("%s\n", *json || !listed ? result->dump().c_str() : tables_of(*result, measurement.columns).c_str());
     }
   });
 }

@@ -276,7 +276,6 @@ void add_lab_run(CliCommand lab_app, int& exit_status) {
       ->transform(as_bytes());
   command->add_option("--rounds", a->exchange.rounds, "measured, of an exchange");
   add_secure(command, a->exchange.run.secure);
-  command->add_flag("--flowing", a->exchange.flowing, "a tensor does not wait for the others between rounds");
   command->callback([a, &exit_status] { exit_status = run(*a); });
 }
 

@@ -24,7 +24,7 @@ Examples:
   tributary plan --nodes 8 --ranks-per-node 8 --servers 4 --bandwidth 25Gbit/s --parameters 1e9 --push int8 --pull int8-delta
   tributary plan --measure --base-dir runs/fashion-mnist
 
-Layouts: flat ring and hierarchical ring are mode allreduce; two trees stand there to compare with; servers can stand on machines of
+Layouts: flat ring and hierarchical ring are mode allreduce; servers can stand on machines of
 their own, beside the workers, or on both with the optimal shares. M is the payload, B the payload rate of a host's link.
 Efficiency is compute over step. common/math/cost_model.h has the formulas.
 

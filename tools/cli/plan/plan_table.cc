@@ -41,10 +41,6 @@ std::string traffic_text(const Prediction& p, bool worker) {
   return bytes_in_words(most.out) + " / " + bytes_in_words(most.in);
 }
 
-bool is_mode_of_ours(ExchangeMode mode) {
-  return mode != ExchangeMode::kTree;
-}
-
 // Tributary's modes, the simplest to run first, should two be equally fast.
 constexpr ExchangeMode kPreference[] = {ExchangeMode::kServersColocated, ExchangeMode::kServersDedicated,
                                         ExchangeMode::kServersMixed, ExchangeMode::kHierarchicalRing,
@@ -52,9 +48,7 @@ constexpr ExchangeMode kPreference[] = {ExchangeMode::kServersColocated, Exchang
 
 std::size_t choose(const std::vector<Prediction>& layouts) {
   double best = std::numeric_limits<double>::infinity();
-  for (const Prediction& p : layouts) {
-    if (is_mode_of_ours(p.mode)) best = std::min(best, p.step_s);
-  }
+  for (const Prediction& p : layouts) best = std::min(best, p.step_s);
   for (const ExchangeMode mode : kPreference) {
     for (std::size_t i = 0; i < layouts.size(); ++i) {
       if (layouts[i].mode == mode && layouts[i].step_s <= best * kAsGood) return i;
@@ -170,8 +164,6 @@ std::string mode_in_words(ExchangeMode mode) {
       return "flat ring";
     case ExchangeMode::kHierarchicalRing:
       return "hierarchical ring";
-    case ExchangeMode::kTree:
-      return "two trees";
     case ExchangeMode::kServersDedicated:
       return "servers on machines of their own";
     case ExchangeMode::kServersColocated:
@@ -185,7 +177,6 @@ std::string mode_in_words(ExchangeMode mode) {
 std::vector<ExchangeMode> modes_for(const Scenario& s) {
   std::vector<ExchangeMode> modes = {ExchangeMode::kFlatRing};
   if (s.ranks_per_node > 1 && s.nodes > 1) modes.push_back(ExchangeMode::kHierarchicalRing);
-  if (s.nodes > 1) modes.push_back(ExchangeMode::kTree);
   if (s.servers > 0) modes.push_back(ExchangeMode::kServersDedicated);
   modes.push_back(ExchangeMode::kServersColocated);
   if (s.servers > 0) modes.push_back(ExchangeMode::kServersMixed);

@@ -68,12 +68,33 @@ def _lion(group: dict[str, Any], defaults: dict[str, Any]) -> Keys:
     return {"weight_decay": float(group["weight_decay"]), "beta1": float(beta1), "beta2": float(beta2)}
 
 
-_KEYS: dict[type, tuple[str, Callable[[dict[str, Any], dict[str, Any]], Keys]]] = {
-    torch.optim.SGD: ("sgd", _sgd),
-    torch.optim.Adam: ("adam", _adam),
-    torch.optim.AdamW: ("adamw", _adam),
-    torch.optim.Adagrad: ("adagrad", _adagrad),
-    Lion: ("lion", _lion),
+@dataclass(frozen=True)
+class Kind:
+    """A torch optimizer that the servers have.
+
+    Attributes:
+        name: of ``[optimizer]``; Adam and AdamW are each other's where ``decoupled_weight_decay`` says so.
+        keys: of a group, from the group and the optimizer's defaults.
+        states: torch's names of the arrays that the servers keep of a parameter, in their order (kernels/step: kState).
+        counts: torch's state of a parameter has the number of steps, too.
+    """
+
+    name: str
+    keys: Callable[[dict[str, Any], dict[str, Any]], Keys]
+    states: tuple[str, ...]
+    counts: bool = True
+
+    def states_of(self, optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
+        """The states that there are: SGD without momentum has none."""
+        return self.states if optimizer.param_groups[0].get("momentum", True) else ()
+
+
+KINDS: dict[type, Kind] = {
+    torch.optim.SGD: Kind("sgd", _sgd, ("momentum_buffer",), counts=False),
+    torch.optim.Adam: Kind("adam", _adam, ("exp_avg", "exp_avg_sq")),
+    torch.optim.AdamW: Kind("adamw", _adam, ("exp_avg", "exp_avg_sq")),
+    torch.optim.Adagrad: Kind("adagrad", _adagrad, ("sum",)),
+    Lion: Kind("lion", _lion, ("exp_avg",), counts=False),
 }
 # Flags of torch that the servers' formulas have not.
 _FLAGS = ("amsgrad", "maximize", "differentiable")
@@ -118,9 +139,9 @@ def formula_of(optimizer: torch.optim.Optimizer, *, on_servers: bool = True) -> 
     kind = type(optimizer)
     if not on_servers:
         return Formula(MEAN, why="step_on='trainers'")
-    if kind not in _KEYS:
+    if kind not in KINDS:
         return Formula(MEAN, why=f"the servers have no {kind.__name__}")
-    name, keys_of = _KEYS[kind]
+    name, keys_of = KINDS[kind].name, KINDS[kind].keys
     for number, group in enumerate(optimizer.param_groups):
         for flag in _FLAGS:
             if group.get(flag):

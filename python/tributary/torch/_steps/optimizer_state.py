@@ -12,26 +12,7 @@ from tributary import _tool
 from tributary.torch._base.log import listed
 from tributary.torch._model import declare
 from tributary.torch._model.slots import as_slice, is_split, slice_of
-from tributary.torch.lion import Lion
-
-# Names of state arrays, torch's (kernels/*.h: kState). Optimizers that count steps have the count besides.
-_ARRAYS: dict[type, tuple[str, ...]] = {
-    torch.optim.Adam: ("exp_avg", "exp_avg_sq"),
-    torch.optim.AdamW: ("exp_avg", "exp_avg_sq"),
-    torch.optim.Adagrad: ("sum",),
-    Lion: ("exp_avg",),
-    torch.optim.SGD: ("momentum_buffer",),
-}
-_COUNT_STEPS = (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
-
-
-def _arrays_of(optimizer: torch.optim.Optimizer) -> tuple[str, ...]:
-    """Returns the names of the arrays that the servers keep for each of its parameters."""
-    if type(optimizer) not in _ARRAYS:
-        raise ValueError(f"{type(optimizer).__name__} does not step on the servers, which have no state of it")
-    if isinstance(optimizer, torch.optim.SGD) and not optimizer.param_groups[0]["momentum"]:
-        return ()
-    return _ARRAYS[type(optimizer)]
+from tributary.torch._steps.formula import KINDS
 
 
 def load(wrapped: torch.optim.Optimizer, groups: list[dict[str, Any]], given: dict[str, Any]) -> None:
@@ -91,7 +72,10 @@ def of_file(
     except ImportError as error:
         raise ImportError("reading an exported checkpoint needs the package safetensors: install it") from error
     optimizer = getattr(optimizer, "wrapped", optimizer)  # a DistributedOptimizer's
-    wanted = _arrays_of(optimizer)
+    kind = KINDS.get(type(optimizer))
+    if kind is None:
+        raise ValueError(f"{type(optimizer).__name__} does not step on the servers, which have no state of it")
+    wanted = kind.states_of(optimizer)
     place = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     state: dict[int, dict[str, Any]] = {}
     with safe_open(os.fspath(exported), framework="pt") as file:
@@ -118,7 +102,7 @@ def of_file(
                         f"{tuple(shape)}: it is another model's"
                     )
                 arrays[key] = as_slice(array, parameter) if is_split(parameter) else array
-            if isinstance(optimizer, _COUNT_STEPS):
+            if kind.counts:
                 arrays["step"] = torch.tensor(float(step))
             if arrays:
                 state[place[id(parameter)]] = arrays

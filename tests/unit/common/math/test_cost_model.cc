@@ -63,13 +63,11 @@ TEST_CASE("a flat ring over nodes of several ranks goes round all of them at the
   CHECK(predicted(s).bottleneck == "the links inside the nodes");
 }
 
-TEST_CASE("a slow host slows every ring and tree down, and is named") {
+TEST_CASE("a slow host slows every ring down, and is named") {
   Scenario s = ideal(ExchangeMode::kFlatRing, 4);
   s.node_bandwidths = {1e8, 1e8, 2.5e7, 1e8};
   CHECK(predicted(s).exchange_s == Approx(1.5 * 0.64).epsilon(kTight));
   CHECK(predicted(s).bottleneck == "worker host 2's link, both ways");
-  s.mode = ExchangeMode::kTree;
-  CHECK(predicted(s).exchange_s == Approx(2 * 0.64).epsilon(kTight));
 }
 
 TEST_CASE(
@@ -114,19 +112,6 @@ TEST_CASE("servers: a node of several ranks takes hardly longer than one of one 
   const double alone = predicted(s).exchange_s;
   s.ranks_per_node = 4;
   CHECK(predicted(s).exchange_s == Approx(alone + 1.5 * 16e6 / 1e10 / 16).epsilon(kTight));
-}
-
-TEST_CASE("two trees take 2 M/B and two latencies and pieces for each level, M/B with two nodes") {
-  Scenario s = ideal(ExchangeMode::kTree, 8);
-  s.network.latency_s = 1e-4;
-  s.transfer_bytes = 1e5;
-  CHECK(predicted(s).exchange_s == Approx(2 * 0.16 + 6 * (1e-4 + 1e-3)).epsilon(kTight));
-  s.nodes = 5;
-  CHECK(predicted(s).exchange_s == Approx(2 * 0.16 + 6 * (1e-4 + 1e-3)).epsilon(kTight));
-  s.nodes = 2;
-  CHECK(predicted(s).exchange_s == Approx(0.16 + 2 * (1e-4 + 1e-3)).epsilon(kTight));
-  s.nodes = 1;
-  CHECK(predicted(s).exchange_s == 0.0);
 }
 
 TEST_CASE("servers take the factor of their placement") {

@@ -4,7 +4,7 @@
 
 #include "tools/lab/counters.h"
 #include "tools/lab/link_check.h"
-#include "tools/lab/training_curve.h"
+#include "tools/lab/step_times.h"
 
 namespace tributary::lab::lab_counters_test {
 namespace {
@@ -114,45 +114,27 @@ TEST_CASE("goodput is that of the slowest worker's link, as measured or as its r
   CHECK(goodput_bytes_per_s(config, checks) == doctest::Approx(12.5e6 * kPayloadShare * 0.98));
 }
 
-std::string report(std::uint64_t round, double loss, double compute_ms, double wait_ms, const std::string& more = "") {
+std::string report(std::uint64_t round, double compute_ms, double wait_ms) {
   const auto ns = [](double ms) { return std::to_string(static_cast<std::uint64_t>(ms * 1e6)); };
   return R"({"rank":0,"world_size":2,"restarts":0,"resumed":0,"complete":1,"rounds":9,"samples_sum":1,"correct":1,"round":)" +
-         std::to_string(round) + R"(,"loss_sum":)" + std::to_string(loss) + R"(,"samples":4,"compute_ns":)" +
-         ns(compute_ms) + R"(,"reduce_ns":0,"wait_ns":)" + ns(wait_ms) + more + "}";
+         std::to_string(round) + R"(,"loss_sum":8,"samples":4,"compute_ns":)" + ns(compute_ms) +
+         R"(,"reduce_ns":0,"wait_ns":)" + ns(wait_ms) + "}";
 }
 
 TEST_CASE("a step is as long as its slowest rank's, and the warm-up does not count") {
-  TrainingCurve curve(2);
-  constexpr std::uint64_t ms = 1'000'000;
-  std::uint64_t now = 1000 * ms;
-  const std::uint64_t warm = TrainingCurve::kWarmupRounds;
+  StepTimes times(2);
+  const std::uint64_t warm = StepTimes::kWarmupRounds;
   for (std::uint64_t round = 1; round <= warm + 3; ++round) {
     const double slow = round <= warm ? 500.0 : 20.0;
-    now += 30 * ms;
-    curve.take(report(round, 8.0, 10.0, 5.0), now);
-    curve.take(report(round, 4.0, 10.0, slow), now + ms);
+    times.take(report(round, 10.0, 5.0));
+    times.take(report(round, 10.0, slow));
   }
-  curve.take("not a report", now);
-  curve.take(report(warm + 4, 1.0, 900.0, 900.0), now);  // of one rank only
-  const auto result = curve.result();
+  times.take("not a report");
+  times.take(report(warm + 4, 900.0, 900.0));  // of one rank only
+  const auto result = times.result();
   CHECK(result.at("step_seconds").get<double>() == doctest::Approx(0.030));
   CHECK(result.at("step_split").at("compute_ms").get<double>() == doctest::Approx(10.0));
   CHECK(result.at("step_split").at("wait_ms").get<double>() == doctest::Approx(12.5));
-  CHECK(result.at("curve").size() == warm + 4);
-  CHECK(result.at("curve").at(0).at("loss").get<double>() == doctest::Approx(1.5));
-}
-
-TEST_CASE("a long curve is thinned, and keeps its evaluations and its end") {
-  TrainingCurve curve(1);
-  const std::uint64_t rounds = 3 * TrainingCurve::kMaxPoints + 1;
-  for (std::uint64_t round = 1; round <= rounds; ++round)
-    curve.take(report(round, 4.0, 1.0, 1.0, round == 7 ? R"(,"test_accuracy":0.5)" : ""), round * 1000);
-  const auto points = curve.result().at("curve");
-  CHECK(points.size() <= TrainingCurve::kMaxPoints);
-  CHECK(points.back().at("round").get<std::uint64_t>() == rounds);
-  int evaluations = 0;
-  for (const auto& p : points) evaluations += p.at("test_accuracy").is_number();
-  CHECK(evaluations == 1);
 }
 
 }  // namespace

@@ -5,8 +5,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "common/base/checksum.h"
-#include "common/config/job_json.h"
 #include "server/checkpoint/checkpoint_directory.h"
 #include "tests/unit/temp_dir.h"
 #include "worker/allreduce/replica_checkpoints.h"
@@ -74,48 +72,6 @@ void flip_byte(const fs::path& file, std::uint64_t at) {
 
 bool mentions(const Error& error, const std::string& text) {
   return error.message.find(text) != std::string::npos;
-}
-
-// As releases before this form wrote it.
-std::string write_earlier(const std::string& store, const Sample& sample, std::uint64_t round) {
-  struct {
-    std::uint64_t magic = 0x74706b6354524942ull;
-    std::uint32_t format = 1, slots = 2;
-    std::uint64_t layout_hash = 0, round = 0, chunks = 0, elements = 0, name_bytes = 0, checksum = 0;
-  } header;
-  struct {
-    std::uint64_t chunk = 0, step = 0, elements = 0, checksum = 0;
-  } record;
-  std::string name = sample.job.name + std::string(1, '\0') + to_canonical_json(sample.job);
-  header.layout_hash = sample.layout->hash();
-  header.round = round;
-  header.chunks = sample.layout->chunks();
-  header.elements = sample.layout->flat_elements();
-  header.name_bytes = name.size();
-  header.checksum = Checksum64().add(&header, sizeof header).add(name).value();
-  name.resize((name.size() + 7) / 8 * 8);
-  const fs::path folder = fs::path(store) / "allreduce" / (sample.job.name + "-0123456789abcdef");
-  fs::create_directories(folder);
-  const std::string path = folder / ("round-" + std::to_string(round) + ".ckpt");
-  std::ofstream out(path, std::ios::binary);
-  const auto put = [&](const void* data, std::size_t bytes) {
-    out.write(static_cast<const char*>(data), static_cast<std::streamsize>(bytes));
-  };
-  put(&header, sizeof header);
-  put(name.data(), name.size());
-  for (std::uint32_t c = 0; c < sample.layout->chunks(); ++c) {
-    const ChunkRange range = sample.layout->chunk(ChunkIndex(c));
-    record = {c, sample.steps[c], range.elements, 0};
-    Checksum64 hash;
-    hash.add(&record, sizeof record - sizeof record.checksum);
-    for (const auto* array : {&sample.values, &sample.first, &sample.second})
-      hash.add(array->data() + range.begin, range.elements * sizeof(float));
-    record.checksum = hash.value();
-    put(&record, sizeof record);
-    for (const auto* array : {&sample.values, &sample.first, &sample.second})
-      put(array->data() + range.begin, range.elements * sizeof(float));
-  }
-  return path;
 }
 
 }  // namespace
@@ -303,34 +259,6 @@ TEST_CASE("a checkpoint of other tensors or chunks under the same name is refuse
   CHECK(mentions(refused.error(), sample.of(directory.path()).path_of(Round(5))));
 }
 
-TEST_CASE("a checkpoint of an earlier release is brought into the form of this one") {
-  TempDir directory;
-  Sample sample;
-  write_earlier(directory.path(), sample, 3);
-  write_earlier(directory.path(), sample, 4);
-  Sample another;
-  another.job.name = "another";
-  CHECK(another.newest(directory.path()) == Round(0));
-  CHECK(sample.newest(directory.path()) == Round(4));
-  sample.clear();
-  REQUIRE(sample.read(directory.path(), 4));
-  CHECK(sample == Sample());
-  REQUIRE(sample.write(directory.path(), 9));
-  CHECK(sample.newest(directory.path()) == Round(9));
-}
-
-TEST_CASE("an earlier checkpoint of another training is refused with the first difference") {
-  TempDir directory;
-  Sample sample;
-  write_earlier(directory.path(), sample, 4);
-  sample.job.optimizer.name = "lion";
-  const auto refused = sample.newest(directory.path());
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == ErrorCode::kConfigMismatch);
-  CHECK(mentions(refused.error(), "optimizer.name"));
-  CHECK(mentions(refused.error(), "round-4.ckpt"));
-}
-
 TEST_CASE("what a crash left half written goes with the next checkpoint, and nothing of other jobs does") {
   TempDir directory;
   Sample sample, other;
@@ -340,30 +268,6 @@ TEST_CASE("what a crash left half written goes with the next checkpoint, and not
   REQUIRE(sample.write(directory.path(), 5));
   CHECK_FALSE(fs::exists(sample.of(directory.path()).path_of(Round(3)) + ".partial"));
   CHECK(fs::exists(other.of(directory.path()).path_of(Round(3)) + ".partial"));
-}
-
-TEST_CASE("of earlier checkpoints, a whole one stands in for a damaged one; none that is whole is an error") {
-  TempDir directory;
-  Sample sample;
-  const std::string first = write_earlier(directory.path(), sample, 5);
-  const std::string second = write_earlier(directory.path(), sample, 6);
-  CHECK(Sample(2048).newest(directory.path()).error().code == ErrorCode::kConfigMismatch);
-  const std::uint64_t size = fs::file_size(first);
-  for (const std::uint64_t at : {std::uint64_t{0}, std::uint64_t{40}, std::uint64_t{70}, size / 2, size - 1}) {
-    flip_byte(second, at);
-    const auto older = sample.newest(directory.path());
-    REQUIRE_MESSAGE(older, older.error().message);
-    CHECK(*older == Round(5));
-    fs::remove_all(sample.of(directory.path()).path_of(Round(5)));
-    flip_byte(first, at);
-    const auto none = sample.newest(directory.path());
-    REQUIRE_FALSE(none);
-    CHECK(mentions(none.error(), second));
-    flip_byte(first, at);
-    flip_byte(second, at);
-  }
-  fs::resize_file(second, size - 10);
-  CHECK(sample.newest(directory.path()) == Round(5));
 }
 
 }  // namespace tributary::replica_checkpoints_test

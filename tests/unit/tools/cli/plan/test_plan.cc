@@ -45,9 +45,9 @@ std::string all_advice(const Plan& plan) {
 
 TEST_CASE("a plan lists the layouts that the machines allow") {
   Scenario s = lab();
-  CHECK(planned(s).layouts.size() == 5);
+  CHECK(planned(s).layouts.size() == 4);
   s.servers = 0;
-  CHECK(modes_for(s) == std::vector{ExchangeMode::kFlatRing, ExchangeMode::kTree, ExchangeMode::kServersColocated});
+  CHECK(modes_for(s) == std::vector{ExchangeMode::kFlatRing, ExchangeMode::kServersColocated});
   s.ranks_per_node = 4;
   CHECK(modes_for(s)[1] == ExchangeMode::kHierarchicalRing);
 }
@@ -100,7 +100,7 @@ TEST_CASE("a plan as text and as JSON has every layout") {
   CHECK(json.at("best") == "dedicated");
   CHECK(json.at("layouts")[0].at("layout") == "flat-ring");
   CHECK(json.at("layouts")[0].at("worker_host").at("out_bytes") == Approx(24e6));
-  CHECK(json.at("layouts")[2].at("server_shares") == Json::array({0.25, 0.25, 0.25, 0.25}));
+  CHECK(json.at("layouts")[1].at("server_shares") == Json::array({0.25, 0.25, 0.25, 0.25}));
   Scenario s = lab();
   s.compute_s = 0.0;
   CHECK(plan_json(planned(s)).at("layouts")[0].at("efficiency").is_null());

@@ -1,5 +1,7 @@
-// `tributary bench staleness-rank`: one rank of a job of mode "ssp" or "async" that sees from its parameters alone
-// which pushes they hold, and so counts itself what the servers promise.
+// clock_rank: one rank of a job of mode "ssp" or "async" that sees from its parameters alone which pushes they hold, and
+// so counts itself what the servers promise.
+//
+//   clock_rank --job FILE CLOCKS CHUNKS      the rank's place and the worker's socket: in the environment
 //
 // Plain SGD with learning rate 1. A node's gradient is -1 where the position in the chunk is the node's rank modulo the
 // number of nodes, and 0 elsewhere. So a parameter at a position of node j is the number of j's pushes that were
@@ -8,6 +10,8 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,26 +20,26 @@
 #include <utility>
 #include <vector>
 
-#include "bench/bench_rank.h"
-#include "bench/measurements.h"
 #include "common/base/result.h"
-#include "common/config/config.h"
+#include "common/config/config_toml.h"
 #include "common/files/digest.h"
 #include "session/session.h"
 
-namespace tributary::bench {
+namespace tributary::e2e {
 namespace {
 
-struct StalenessRankOptions {
-  BenchRank rank;
-  std::uint32_t chunks = 32;
-  std::uint64_t clocks = 100;
-  // A node is the slow one in a share of 1 / nodes of its periods of `period` clocks, drawn from the seed; then it
-  // sleeps up to `slow_us` before each chunk's push.
-  std::uint64_t period = 20;
-  std::uint32_t slow_us = 400;
-  std::uint64_t seed = 1;
+struct Options {
+  std::string socket;  // the worker's
+  JobConfig job;
+  Topology topology;
+  std::uint32_t chunks = 0;
+  std::uint64_t clocks = 0;
 };
+
+// A node is the slow one in a share of 1 / nodes of its periods of so many clocks, drawn from the seed; then it sleeps
+// up to kSlowUs before each chunk's push.
+constexpr std::uint64_t kPeriod = 20, kSeed = 1;
+constexpr std::uint32_t kSlowUs = 200;
 
 // After each clock c of each chunk, with value[j] the parameter at positions of node j, s the staleness of the job:
 //   own    value[own node] != c           a push of its own is missing, or was applied twice
@@ -49,15 +53,14 @@ struct StalenessRankOptions {
 // A rank that is asked to stop does; one whose view ends attaches again, at most kMaxAttaches times in all.
 //
 // {rank, node, clock (reached), stopped, attaches, resumed_from (at the first attach), pulls, violations {own, stale,
-// ahead, torn, lost, end}, max_staleness, staleness_sum, told_sum, told_max, histogram (by staleness: c minus the
-// smallest value; the last entry is for all beyond), first_violation, digest} told_*: what the answers themselves said.
-// end: chunks that do not hold exactly all pushes after the last clock.
-inline constexpr std::uint32_t kMaxAttaches = 50;
+// ahead, torn, lost, end}, max_staleness (c minus the smallest value), staleness_sum, told_sum, told_max,
+// first_violation, digest} told_*: what the answers themselves said. end: chunks that do not hold exactly all pushes
+// after the last clock.
+constexpr std::uint32_t kMaxAttaches = 50;
 
 using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kHistogram = 65;
 constexpr int kCountPolls = 2000;
 constexpr milliseconds kAttachPause{200};
 // So often all chunks of a node come together: a node can only stop, and its ranks agree on it, where they do.
@@ -71,14 +74,13 @@ std::uint64_t mixed(std::uint64_t z) {
   return z ^ (z >> 31);
 }
 
-class StalenessRank {
+class ClockRank {
  public:
-  StalenessRank(const StalenessRankOptions& options, std::vector<TensorSpec> tensors)
+  ClockRank(const Options& options, std::vector<TensorSpec> tensors)
       : options_(options),
-        nodes_(options.rank.topology.world_size / options.rank.topology.local_world_size),
-        own_(options.rank.topology.node_rank),
-        tensors_(std::move(tensors)),
-        histogram_(kHistogram) {}
+        nodes_(options.topology.world_size / options.topology.local_world_size),
+        own_(options.topology.node_rank),
+        tensors_(std::move(tensors)) {}
 
   Result<Json> run() {
     for (std::uint32_t attach = 1;; ++attach) {
@@ -103,11 +105,11 @@ class StalenessRank {
  private:
   // From the attach to the last clock (kContinue), a stop, or the view's end.
   Result<StepState> view() {
-    auto attached = Session::attach(
-        {.socket = options_.rank.socket, .job = options_.rank.job, .topology = options_.rank.topology}, tensors_);
+    auto attached =
+        Session::attach({.socket = options_.socket, .job = options_.job, .topology = options_.topology}, tensors_);
     if (!attached) return tl::unexpected(attached.error());
     session_ = std::move(*attached);
-    if (session_->fresh() && options_.rank.topology.rank == 0) {
+    if (session_->fresh() && options_.topology.rank == 0) {
       for (std::size_t t = 0; t < tensors_.size(); ++t) std::ranges::fill(session_->initial(t), 0.0f);
     }
     if (auto ok = session_->start(); !ok) {
@@ -149,10 +151,9 @@ class StalenessRank {
 
   // The slow node changes, so that every node is waited for now and then, and waits.
   void dawdle(std::uint64_t clock, std::size_t tensor) const {
-    if (options_.slow_us == 0) return;
-    if (mixed(options_.seed * 1000003 + clock / options_.period) % nodes_ != own_) return;
-    const std::uint64_t draw = mixed(options_.seed ^ (clock << 20) ^ (tensor << 8) ^ own_);
-    std::this_thread::sleep_for(std::chrono::microseconds(draw % (options_.slow_us + 1)));
+    if (mixed(kSeed * 1000003 + clock / kPeriod) % nodes_ != own_) return;
+    const std::uint64_t draw = mixed(kSeed ^ (clock << 20) ^ (tensor << 8) ^ own_);
+    std::this_thread::sleep_for(std::chrono::microseconds(draw % (kSlowUs + 1)));
   }
 
   // The number of node's pushes in the chunk; nothing if it is none.
@@ -178,8 +179,8 @@ class StalenessRank {
     bool torn = false;
     for (std::size_t e = nodes_; e < values.size(); ++e) torn |= values[e] != values[e - nodes_];
     std::uint64_t slowest = clock;
-    const bool bounded = options_.rank.job.mode == Mode::kSsp;
-    const std::uint64_t s = options_.rank.job.ssp.staleness;
+    const bool bounded = options_.job.mode == Mode::kSsp;
+    const std::uint64_t s = options_.job.ssp.staleness;
     const std::uint64_t own = std::max(clock, first_[tensor][own_]);
     for (std::uint32_t node = 0; node < nodes_; ++node) {
       const auto pushes = applied(tensor, node);
@@ -198,7 +199,6 @@ class StalenessRank {
     const std::uint64_t staleness = clock - slowest;
     staleness_sum_ += staleness;
     max_staleness_ = std::max(max_staleness_, staleness);
-    ++histogram_[std::min<std::uint64_t>(staleness, kHistogram - 1)];
   }
 
   void violated(std::uint64_t& count, std::size_t tensor, std::uint64_t clock, std::uint32_t node) {
@@ -221,7 +221,7 @@ class StalenessRank {
   Json report(const std::string& digest) const {
     const SessionStats said = attaches_ == 1 ? told() : session_->stats();
     return {
-        {"rank", options_.rank.topology.rank},
+        {"rank", options_.topology.rank},
         {"node", own_},
         {"clock", clock_},
         {"stopped", stopped_},
@@ -234,13 +234,12 @@ class StalenessRank {
         {"staleness_sum", staleness_sum_},
         {"told_sum", said.staleness_sum},
         {"told_max", said.staleness_max},
-        {"histogram", histogram_},
         {"first_violation", first_violation_},
         {"digest", digest},
     };
   }
 
-  const StalenessRankOptions& options_;
+  const Options& options_;
   const std::uint32_t nodes_, own_;
   const std::vector<TensorSpec> tensors_;
   std::unique_ptr<Session> session_;
@@ -250,43 +249,38 @@ class StalenessRank {
   bool stopped_ = false;
   std::uint64_t pulls_ = 0, missing_ = 0, stale_ = 0, ahead_ = 0, torn_ = 0, lost_ = 0, end_ = 0;
   std::uint64_t max_staleness_ = 0, staleness_sum_ = 0;
-  std::vector<std::uint64_t> histogram_;
   std::string first_violation_;
 };
 
-Result<Json> run_staleness_rank(const StalenessRankOptions& options) {
-  if (!has_clocks(options.rank.job)) {
-    return fail(ErrorCode::kInvalidArgument,
-                "job.mode = \"" + word(options.rank.job.mode) + "\": must be ssp or async");
+Result<Json> run(const std::vector<std::string>& arguments) {
+  if (arguments.size() != 4 || arguments[0] != "--job") {
+    return fail(ErrorCode::kInvalidArgument, "usage: clock_rank --job FILE CLOCKS CHUNKS");
   }
-  if (options.chunks == 0 || options.clocks == 0 || options.period == 0) {
-    return fail(ErrorCode::kInvalidArgument, "chunks, clocks and period must be at least 1");
-  }
-  if (options.rank.job.chunk_bytes == 0) {
-    return fail(ErrorCode::kInvalidArgument, "job.chunk_bytes = 0: must be given, as every tensor is a chunk");
-  }
+  auto job = load_job_config(arguments[1], {});
+  if (!job) return tl::unexpected(job.error());
+  const auto topology = Topology::from_environment();
+  if (!topology) return tl::unexpected(topology.error());
+  const char* socket = std::getenv("TRIBUTARY_SOCKET");
+  const Options options{.socket = socket == nullptr ? "" : socket,
+                        .job = std::move(*job),
+                        .topology = *topology,
+                        .chunks = static_cast<std::uint32_t>(std::stoul(arguments[3])),
+                        .clocks = std::stoull(arguments[2])};
   std::vector<TensorSpec> tensors;
   for (std::uint32_t t = 0; t < options.chunks; ++t)
-    tensors.push_back({"chunk" + std::to_string(t), {options.rank.job.chunk_bytes / sizeof(float)}});
-  return StalenessRank(options, std::move(tensors)).run();
+    tensors.push_back({"chunk" + std::to_string(t), {options.job.chunk_bytes / sizeof(float)}});
+  return ClockRank(options, std::move(tensors)).run();
 }
 
 }  // namespace
+}  // namespace tributary::e2e
 
-Measurement staleness_rank() {
-  const auto add = [](CliCommand command, StalenessRankOptions& o) {
-    add_rank(command, o.rank);
-    command.add_option("--chunks", o.chunks);
-    command.add_option("--clocks", o.clocks);
-    command.add_option("--slow-us", o.slow_us);
-    command.add_option("--seed", o.seed);
-  };
-  return {.name = "staleness-rank",
-          .words = "a rank that counts pushes",
-          .add = measures<StalenessRankOptions>(add, [](StalenessRankOptions& options, MeasurementRun& run) -> Status {
-            if (auto ready = options.rank.begin(); !ready) return ready;
-            return yield(run, run_staleness_rank(options));
-          })};
+int main(int argc, char** argv) {
+  const auto result = tributary::e2e::run({argv + 1, argv + argc});
+  if (!result) {
+    std::fprintf(stderr, "clock_rank: %s\n", result.error().message.c_str());
+    return 1;
+  }
+  std::printf("%s\n", result->dump().c_str());
+  return 0;
 }
-
-}  // namespace tributary::bench
