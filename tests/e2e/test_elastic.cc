@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/e2e/e2e.h"
+#include "tests/e2e/tool_call.h"
 
 namespace tributary::elastic_test {
 
@@ -26,18 +26,10 @@ void start_nodes(LocalCluster& cluster, const std::string& job_file, std::vector
 }
 
 // Returns the tool's report, with slow rounds: nodes need seconds to join.
-nlohmann::json bench_elastic(const TempDir& dir, const std::string& job_file, const std::string& arguments) {
-  const std::string log = dir / "elastic.log", out = dir / "elastic.json";
-  const std::string command = bin("tributary") + " bench elastic " + job_file + " " + arguments +
-                              " --json --us-per-sample 250 --base-dir " + (dir / "run") + " > " + out;
-  auto process = Process::spawn({.argv = {"/bin/sh", "-c", command}, .log_file = log});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(std::chrono::milliseconds(240'000));
-  INFO(last_lines(log, 40));
-  REQUIRE(status);
-  REQUIRE(status->ok());
-  std::ifstream in(out);
-  return nlohmann::json::parse(in);
+nlohmann::json bench_elastic(const TempDir& dir, const std::string& job_file, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(),
+                   {"bench", "elastic", job_file, "--json", "--us-per-sample", "250", "--base-dir", dir / "run"});
+  return report_of(dir, arguments, seconds(240));
 }
 
 }  // namespace
@@ -45,7 +37,7 @@ nlohmann::json bench_elastic(const TempDir& dir, const std::string& job_file, co
 TEST_CASE("two nodes become four and then three without a stop, and every round has its whole batch") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "elastic", .chunk_bytes = 8192, .rounds = 2400});
-  const auto result = bench_elastic(dir, job_file, "--nodes 2,4,3");
+  const auto result = bench_elastic(dir, job_file, {"--nodes", "2,4,3"});
   CHECK(result.at("rounds") == 2400);
   const auto phases = result.at("phases");
   REQUIRE(phases.size() == 3);
@@ -65,7 +57,7 @@ TEST_CASE("two nodes become four and then three without a stop, and every round 
 TEST_CASE("phases with as many nodes as before change nothing, and a node that left comes back") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "back", .chunk_bytes = 8192, .rounds = 2000});
-  const auto result = bench_elastic(dir, job_file, "--nodes 2,2,1,2 --only");
+  const auto result = bench_elastic(dir, job_file, {"--nodes", "2,2,1,2", "--only"});
   CHECK(result.at("rounds") == 2000);
   REQUIRE(result.at("phases").size() == 4);
   for (std::size_t i = 0; i < 4; ++i) {
@@ -79,10 +71,7 @@ TEST_CASE("a node that is killed is left behind, and comes back in a later view"
   const TempDir dir;
   const std::string job_file =
       write_job(dir, {.name = "spot", .chunk_bytes = 8192, .rounds = 8000, .extra = kContinue});
-  ClusterOptions options = options_in(dir / "run");
-  options.servers = 2;
-  options.nodes = 2;
-  const auto cluster = start(options);
+  const auto cluster = start(spread(dir / "run", {.ranks_per_node = 1}));
   start_nodes(*cluster, job_file, {0, 1});
   wait_for(*cluster, "min_version", 50);
   // Node 0 has the lowest rank: who stays takes its place.
@@ -98,8 +87,7 @@ TEST_CASE("a node that is killed is left behind, and comes back in a later view"
   const auto again = cluster->restart_trainer(0);
   REQUIRE_MESSAGE(again, again.error().message);
   REQUIRE(eventually([&] { return job_number(*cluster, "nodes") == 2; }));
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("rounds") == 8000);
   CHECK(all[0].at("resumed_from").get<std::uint64_t>() >= alone);
   CHECK(all[1].at("resumed_from") == 0);
@@ -110,9 +98,7 @@ TEST_CASE("a node that does not fit is told why, and the others do not notice") 
   const TempDir dir;
   const std::string job_file =
       write_job(dir, {.name = "calm", .chunk_bytes = 8192, .rounds = 5000, .extra = kContinue});
-  ClusterOptions options = options_in(dir / "run");
-  options.nodes = 2;
-  const auto cluster = start(options);
+  const auto cluster = start(spread(dir / "run", {.ranks_per_node = 1, .servers = 1}));
   start_nodes(*cluster, job_file, {0}, 1);
   wait_for(*cluster, "min_version", 20);
   const auto other = cluster->start_trainers(

@@ -111,17 +111,11 @@ TEST_CASE("an exchange in a lab keeps to its links, and leaves nothing behind") 
 TEST_CASE("a comparison measures every variant and writes a page that stands alone") {
   if (skipped()) return;
   const SmallLab lab;
-  std::filesystem::remove(lab.dir / "out.log");
   const std::string folder = lab.dir / "report";
-  auto process =
-      Process::spawn({.argv = {bin("tributary"), "bench", "compare", lab.file, "--repetitions", "2", "--rounds", "3",
-                               "--no-verify", "--report", folder, "--base-dir", lab.dir / "run"},
-                      .log_file = lab.dir / "out.log"});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(kPatience);
-  INFO(lab.output());
-  REQUIRE(status);
-  REQUIRE(status->ok());
+  const Outcome compared = run({bin("tributary"), "bench", "compare", lab.file, "--repetitions", "2", "--rounds", "3",
+                                "--no-verify", "--report", folder, "--base-dir", lab.dir / "run"});
+  INFO(compared.text);
+  REQUIRE(compared.status == 0);
   const auto results = nlohmann::json::parse(std::ifstream(folder + "/results.json"));
   REQUIRE(results.at("labs").size() == 1);
   const auto& result = results.at("labs")[0];
