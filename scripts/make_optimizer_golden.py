@@ -104,10 +104,10 @@ def main():
         }
         for name, cls, lr, options in CASES
     ]
-    golden = {"torch": torch.__version__.split("+")[0], "elements": ELEMENTS, "steps": STEPS, "cases": cases}
-    with open(arguments.output, "w", encoding="ascii") as f:
-        json.dump(golden, f, indent=1)
-        f.write("\n")
+    golden = {"torch": torch.__version__.split("+")[0], "elements": ELEMENTS, "steps": STEPS}
+    with open(arguments.output, "w", encoding="ascii") as f:  # a line a case
+        lines = ",\n".join(json.dumps(case) for case in cases)
+        f.write(f'{json.dumps(golden)[:-1]}, "cases": [\n{lines}\n]}}\n')
 
 
 if __name__ == "__main__":

@@ -84,10 +84,14 @@ inline bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+inline std::string contents(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
 // All that a daemon has written to its log.
 inline std::string log_of(const Daemon& daemon) {
-  std::ifstream in(daemon.log_file);
-  return {std::istreambuf_iterator<char>(in), {}};
+  return contents(daemon.log_file);
 }
 
 struct Job {
@@ -125,6 +129,29 @@ inline std::string bin(const std::string& program) {
   return std::string(TRIBUTARY_BIN_DIR) + "/" + program;
 }
 
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+// The end of a program, and its standard output and error together.
+struct Outcome {
+  int status = -1;
+  std::string text;
+  nlohmann::json json() const { return nlohmann::json::parse(text.substr(0, text.find('\n')), nullptr, false); }
+};
+
+inline Outcome run(const std::vector<std::string>& argv, const Environment& environment = {},
+                   milliseconds patience = kPatience) {
+  const TempDir dir;
+  const std::string log = dir / "log";
+  auto process = Process::spawn({.argv = argv, .log_file = log, .environment = environment});
+  REQUIRE_MESSAGE(process, process.error().message);
+  const auto status = process->wait(patience);
+  const std::string text = contents(log);
+  INFO(text);
+  REQUIRE(status);
+  CHECK(status->signal == 0);
+  return {status->code, text};
+}
+
 // Starts a daemon that must exit by itself with an error. Returns the last lines of its log.
 inline std::string refusal_of(const std::string& daemon, const std::string& config, const std::string& log) {
   auto process = Process::spawn({.argv = {bin(daemon), "--config", config}, .log_file = log});
@@ -160,23 +187,38 @@ inline std::string standalone_digest(const TempDir& dir, const std::string& job_
 }
 
 inline ClusterOptions options_in(const std::string& base_dir) {
-  ClusterOptions options;
-  options.base_dir = base_dir;
-  options.bin_dir = TRIBUTARY_BIN_DIR;
-  options.heartbeat_ms = 100;
+  ClusterOptions options{.base_dir = base_dir, .heartbeat_ms = 100, .bin_dir = TRIBUTARY_BIN_DIR};
   options.peer_timeout_ms = 4000;  // longer than a busy machine keeps a daemon from its heartbeats
   return options;
 }
 
-// Two servers, two nodes with two ranks each.
 // Copies of a job's snapshots: by default there are none where all servers are on one machine.
 inline const std::vector<std::string> kTwoCopies = {"snapshot.copies=2"};
 
+// A way to spread a job over processes.
+struct Spread {
+  std::uint32_t nodes = 2, ranks_per_node = 2;
+  std::uint16_t servers = 2, lanes = ClusterOptions().lanes;
+  std::uint64_t chunk_bytes = 0;
+  Transport transport = ClusterOptions().transport;
+};
+
+inline ClusterOptions spread(const std::string& base_dir, const Spread& s) {
+  ClusterOptions options = options_in(base_dir);
+  options.servers = s.servers;
+  options.lanes = s.lanes;
+  options.nodes = s.nodes;
+  options.ranks_per_node = s.ranks_per_node;
+  options.transport = s.transport;
+  return options;
+}
+
 inline ClusterOptions two_by_two(const TempDir& dir) {
-  ClusterOptions options = options_in(dir / "run");
-  options.servers = 2;
-  options.nodes = 2;
-  options.ranks_per_node = 2;
+  return spread(dir / "run", {});
+}
+
+inline ClusterOptions afresh(ClusterOptions options) {
+  options.fresh = true;
   return options;
 }
 
@@ -201,6 +243,13 @@ inline void start_trainers(LocalCluster& cluster, const std::string& job_file,
                                         {"--json", "--quiet", "--last-round-after", last_round_file(cluster)}),
        .progress_socket = {}});
   REQUIRE_MESSAGE(started, started.error().message);
+}
+
+inline std::unique_ptr<LocalCluster> start(const ClusterOptions& options, const std::string& job_file,
+                                           const std::vector<std::string>& overrides = {}) {
+  auto cluster = start(options);
+  start_trainers(*cluster, job_file, overrides);
+  return cluster;
 }
 
 // Returns the part of the coordinator's status that changes while jobs train; empty if the coordinator does not answer.
@@ -260,6 +309,11 @@ inline std::vector<nlohmann::json> results(LocalCluster& cluster) {
   return all;
 }
 
+inline std::vector<nlohmann::json> finished(LocalCluster& cluster) {
+  finish_training(cluster);
+  return results(cluster);
+}
+
 inline nlohmann::json status_of(const Daemon& daemon) {
   const auto body = http_get(daemon.admin, "/status", milliseconds(5000));
   REQUIRE_MESSAGE(body, body.error().message);
@@ -284,6 +338,18 @@ inline void check_transport(LocalCluster& cluster) {
   const bool shares = cluster.options().transport == Transport::kShm;
   CHECK(payload_bytes(cluster, shares ? Transport::kShm : Transport::kTcp) > 0);
   CHECK(payload_bytes(cluster, shares ? Transport::kTcp : Transport::kShm) == 0);
+}
+
+// Trains a job from its beginning to its end on a cluster of its own.
+inline std::vector<nlohmann::json> trained(const ClusterOptions& options, const std::string& job_file,
+                                           const std::vector<std::string>& overrides = {}) {
+  const auto cluster = start(afresh(options), job_file, overrides);
+  finish_training(*cluster);
+  const bool on_servers =
+      std::ranges::none_of(overrides, [](const std::string& one) { return one == "job.mode=\"allreduce\""; });
+  if (on_servers) check_transport(*cluster);
+  CHECK(cluster->stop().empty());
+  return results(*cluster);
 }
 
 // Kills a daemon in the middle of a job and restarts it: the trainers attach again and end in the reference's bits.
@@ -320,8 +386,7 @@ inline void stop_and_resume(const TempDir& dir, const std::string& job_file, std
                             const std::string& reference) {
   std::uint64_t stopped_at = 0;
   {
-    const auto cluster = start(two_by_two(dir));
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(two_by_two(dir), job_file);
     wait_for(*cluster, "max_version", 100);
     for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
       for (Daemon& d : *daemons) d.process.send_signal(SIGTERM);
@@ -342,11 +407,9 @@ inline void stop_and_resume(const TempDir& dir, const std::string& job_file, std
     CHECK(stopped_at < rounds);
     CHECK(cluster->stop().empty());
   }
-  const auto cluster = start(two_by_two(dir));
-  start_trainers(*cluster, job_file);
-  finish_training(*cluster);
+  const auto cluster = start(two_by_two(dir), job_file);
+  const auto all = finished(*cluster);
   CHECK(cluster->stop().empty());
-  const auto all = results(*cluster);
   CHECK(all[0].at("resumed_from") == stopped_at);
   CHECK(all[0].at("rounds") == rounds);
   CHECK(all[0].at("digest") == reference);

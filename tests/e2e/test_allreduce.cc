@@ -13,23 +13,13 @@ std::vector<std::string> mode(const std::string& algorithm) {
 }
 
 ClusterOptions nodes_in(const std::string& base_dir, std::uint32_t nodes, std::uint32_t ranks_per_node) {
-  ClusterOptions options = options_in(base_dir);
-  options.servers = 0;
-  options.nodes = nodes;
-  options.ranks_per_node = ranks_per_node;
-  return options;
+  return spread(base_dir, {.nodes = nodes, .ranks_per_node = ranks_per_node, .servers = 0});
 }
 
 // Trains a job from its beginning to its end on a cluster of its own; the final digest.
-std::string digest_of(const ClusterOptions& cluster_options, const std::string& job_file,
+std::string digest_of(const ClusterOptions& options, const std::string& job_file,
                       const std::vector<std::string>& overrides) {
-  ClusterOptions options = cluster_options;
-  options.fresh = true;
-  const auto cluster = start(options);
-  start_trainers(*cluster, job_file, overrides);
-  finish_training(*cluster);
-  CHECK(cluster->stop().empty());
-  const auto all = results(*cluster);
+  const auto all = trained(options, job_file, overrides);
   CHECK(all[0].at("stopped") == false);
   return all[0].at("digest");
 }
@@ -92,8 +82,7 @@ TEST_CASE("an all-reduce job runs in a cluster with servers, and goes on when a 
   const std::string reference = standalone_digest(dir, job_file, 2);
   ClusterOptions options = nodes_in(dir / "run", 2, 1);
   options.servers = 2;
-  const auto cluster = start(options);
-  start_trainers(*cluster, job_file, mode("hierarchical"));
+  const auto cluster = start(options, job_file, mode("hierarchical"));
   wait_for(*cluster, "max_version", 10);
   for (const Daemon& worker : cluster->workers()) {
     const nlohmann::json jobs = status_of(worker).at("jobs");
@@ -118,8 +107,7 @@ TEST_CASE(
   const std::string reference = standalone_digest(dir, job_file, 4);
   std::uint64_t stopped_at = 0;
   {
-    const auto cluster = start(nodes_in(dir / "run", 2, 2));
-    start_trainers(*cluster, job_file, mode("hierarchical"));
+    const auto cluster = start(nodes_in(dir / "run", 2, 2), job_file, mode("hierarchical"));
     wait_for(*cluster, "max_version", 100);
     for (Daemon& d : cluster->workers()) d.process.send_signal(SIGTERM);
     for (Daemon& d : cluster->workers()) {
@@ -136,11 +124,9 @@ TEST_CASE(
     CHECK(stopped_at < kRounds);
     CHECK(cluster->stop().empty());
   }
-  const auto cluster = start(nodes_in(dir / "run", 2, 2));
-  start_trainers(*cluster, job_file, mode("hierarchical"));
-  finish_training(*cluster);
+  const auto cluster = start(nodes_in(dir / "run", 2, 2), job_file, mode("hierarchical"));
+  const auto all = finished(*cluster);
   CHECK(cluster->stop().empty());
-  const auto all = results(*cluster);
   CHECK(all[0].at("resumed_from") == stopped_at);
   CHECK(all[0].at("rounds") == kRounds);
   CHECK(all[0].at("digest") == reference);
@@ -151,15 +137,13 @@ TEST_CASE("all-reduce: a killed trainer is named to the others, a new one attach
   const std::string job_file =
       write_job(dir, {.name = "rank", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
   const std::string reference = standalone_digest(dir, job_file, 4);
-  const auto cluster = start(nodes_in(dir / "run", 2, 2));
-  start_trainers(*cluster, job_file, mode("hierarchical"));
+  const auto cluster = start(nodes_in(dir / "run", 2, 2), job_file, mode("hierarchical"));
   wait_for_checkpoint(*cluster);
   const pid_t pid = cluster->trainers()[3].process.pid();
   cluster->trainers()[3].process.terminate(milliseconds(0));
   const auto restarted = cluster->restart_trainer(3);
   REQUIRE_MESSAGE(restarted, restarted.error().message);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("restarts").get<int>() >= 1);
   CHECK(all[3].at("resumed_from").get<std::uint64_t>() >= 40);
   CHECK(all[0].at("digest") == reference);
@@ -169,38 +153,28 @@ TEST_CASE("all-reduce: a killed trainer is named to the others, a new one attach
 }
 
 TEST_CASE(
-    "all-reduce: a killed worker is named to the others, a new one takes its place and all end in the same "
+    "all-reduce: a killed worker, also node 0's with coordinator and checkpoints, is replaced, and all end in the same "
     "bits") {
-  const TempDir dir;
-  const std::string job_file =
-      write_job(dir, {.name = "node", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
-  const std::string reference = standalone_digest(dir, job_file, 4);
-  const auto cluster = start(nodes_in(dir / "run", 2, 2));
-  start_trainers(*cluster, job_file, mode("hierarchical"));
-  wait_for_checkpoint(*cluster);
-  survive_kill_of(*cluster, cluster->workers()[1], reference);
-  CHECK(has(log_of(cluster->workers()[0]), "node-1"));
-  CHECK(has(log_of(cluster->workers()[0]), "node 1"));
-}
-
-TEST_CASE(
-    "all-reduce: node 0, with the coordinator and the checkpoints, is killed, comes back, and all end in the same "
-    "bits") {
-  const TempDir dir;
-  const std::string job_file =
-      write_job(dir, {.name = "head", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
-  const std::string reference = standalone_digest(dir, job_file, 4);
-  const auto cluster = start(nodes_in(dir / "run", 2, 2));
-  start_trainers(*cluster, job_file, mode("hierarchical"));
-  wait_for_checkpoint(*cluster);
-  survive_kill_of(*cluster, cluster->workers()[0], reference);
-  CHECK(has(log_of(cluster->workers()[1]), "(resumed)"));
+  struct Victim {
+    std::size_t node;
+    std::vector<std::string> words;  // of the other node's log
+  };
+  for (const Victim& victim : {Victim{1, {"node-1", "node 1"}}, Victim{0, {"(resumed)"}}}) {
+    CAPTURE(victim.node);
+    const TempDir dir;
+    const std::string job_file =
+        write_job(dir, {.name = "node", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
+    const std::string reference = standalone_digest(dir, job_file, 4);
+    const auto cluster = start(nodes_in(dir / "run", 2, 2), job_file, mode("hierarchical"));
+    wait_for_checkpoint(*cluster);
+    survive_kill_of(*cluster, cluster->workers()[victim.node], reference);
+    for (const std::string& words : victim.words) CHECK(has(log_of(cluster->workers()[1 - victim.node]), words));
+  }
 }
 
 TEST_CASE("a job of mode sync in a cluster without servers is refused with what would help") {
   const TempDir dir;
-  const auto cluster = start(nodes_in(dir / "run", 1, 1));
-  start_trainers(*cluster, write_job(dir, {.name = "sync"}));
+  const auto cluster = start(nodes_in(dir / "run", 1, 1), write_job(dir, {.name = "sync"}));
   REQUIRE(cluster->wait_for_trainers(kPatience));
   const auto failure = cluster->failure();
   REQUIRE(failure);
@@ -215,13 +189,9 @@ TEST_CASE("all-reduce: a typing error in the algorithm, and an encoding, are ref
   const auto said = [&](const std::vector<std::string>& overrides) {
     std::vector<std::string> argv = {bin("tributary"), "up", job_file, "--base-dir", dir / "run"};
     for (const std::string& value : overrides) argv.insert(argv.end(), {"--set", value});
-    std::filesystem::remove(dir / "log");
-    auto process = Process::spawn({.argv = argv, .log_file = dir / "log"});
-    REQUIRE(process);
-    const auto status = process->wait(kPatience);
-    REQUIRE(status);
-    CHECK(status->code == 2);
-    return last_lines(dir / "log", 9);
+    const Outcome up = run(argv);
+    CHECK(up.status == 2);
+    return up.text;
   };
   const std::string typo = said({"job.mode=\"allreduce\"", "allreduce.algorithm=\"hierachical\""});
   CHECK(has(typo, "allreduce.algorithm"));
@@ -268,17 +238,9 @@ TEST_CASE("tributary up trains an all-reduce job without servers, and status sho
                                      "2", "--ranks-per-node", "2", "--base-dir", dir / "run", "--json"},
                             .log_file = dir / "log"});
   REQUIRE(up);
-  const auto status = [&] {
-    const std::string log = dir / "status";
-    std::filesystem::remove(log);
-    auto tool = Process::spawn({.argv = {bin("tributary"), "status", "--base-dir", dir / "run"}, .log_file = log});
-    REQUIRE(tool);
-    REQUIRE(tool->wait(kPatience));
-    return last_lines(log, 30);
-  };
   std::string shown;
   REQUIRE(eventually([&] {
-    shown = status();
+    shown = run({bin("tributary"), "status", "--base-dir", dir / "run"}).text;
     return has(shown, "running") && has(shown, "node-1");
   }));
   CHECK(has(shown, "tool"));
@@ -297,14 +259,10 @@ TEST_CASE("tributary up trains an all-reduce job without servers, and status sho
 
 TEST_CASE("tributary up of a job on servers without any is refused") {
   const TempDir dir;
-  auto up = Process::spawn(
-      {.argv = {bin("tributary"), "up", write_job(dir, {.name = "none"}), "--servers", "0", "--base-dir", dir / "run"},
-       .log_file = dir / "log"});
-  REQUIRE(up);
-  const auto status = up->wait(kPatience);
-  REQUIRE(status);
-  CHECK(status->code == 2);
-  CHECK(has(last_lines(dir / "log", 9), "--servers 0"));
+  const Outcome up =
+      run({bin("tributary"), "up", write_job(dir, {.name = "none"}), "--servers", "0", "--base-dir", dir / "run"});
+  CHECK(up.status == 2);
+  CHECK(has(up.text, "--servers 0"));
 }
 
 }  // namespace

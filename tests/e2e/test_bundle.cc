@@ -4,23 +4,12 @@
 namespace tributary::e2e::bundle_test {
 namespace {
 
-std::string contents(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-std::string run_script(const TempDir& dir, std::vector<std::string> argv) {
-  const std::string log = dir / "log";
-  std::filesystem::remove(log);
+std::string run_script(std::vector<std::string> argv) {
   argv[0] = std::string(TRIBUTARY_SOURCE_DIR) + "/scripts/" + argv[0];
-  auto process = Process::spawn({.argv = argv, .log_file = log});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(2 * kPatience);
-  const std::string output = contents(log);
-  INFO(output);
-  REQUIRE(status);
-  REQUIRE(status->ok());
-  return output;
+  const Outcome script = run(argv, {}, 2 * kPatience);
+  INFO(script.text);
+  REQUIRE(script.status == 0);
+  return script.text;
 }
 
 std::string last_line(std::string text) {
@@ -30,8 +19,8 @@ std::string last_line(std::string text) {
 
 TEST_CASE("the bundle is small enough, holds all it needs, and trains in an empty root") {
   const TempDir dir;
-  const std::string archive = last_line(
-      run_script(dir, {"make_bundle.sh", std::filesystem::path(TRIBUTARY_BIN_DIR).parent_path(), dir / "out"}));
+  const std::string archive =
+      last_line(run_script({"make_bundle.sh", std::filesystem::path(TRIBUTARY_BIN_DIR).parent_path(), dir / "out"}));
   REQUIRE(std::filesystem::is_regular_file(archive));
   const std::filesystem::path folder = archive.substr(0, archive.rfind("-linux-"));
   for (const char* file :
@@ -42,7 +31,7 @@ TEST_CASE("the bundle is small enough, holds all it needs, and trains in an empt
   }
 
   write_data_set(dir / "data");
-  const std::string output = run_script(dir, {"check_bundle.sh", archive, dir / "data"});
+  const std::string output = run_script({"check_bundle.sh", archive, dir / "data"});
   MESSAGE(last_line(output));
 
   // The same job with the libraries of this system: the same bits.

@@ -1,14 +1,14 @@
 // The installed files for trainers in C: examples/session.c is built with them outside the tree, with CMake and with
 // pkg-config, and finds the library.
-#include "tests/e2e/shell.h"
+#include "tests/e2e/e2e.h"
 
 namespace tributary::e2e::c_install_test {
 namespace {
 
 Outcome shell(const TempDir& dir, const std::string& command) {
   // Not those that would be found on this machine already.
-  return run_shell("cd '" + dir.path() + "' && " + command, dir / "log",
-                   {{"TRIBUTARY_RANK", ""}, {"RANK", ""}, {"LD_LIBRARY_PATH", ""}});
+  return run({"/bin/bash", "-c", "cd '" + dir.path() + "' && " + command},
+             {{"TRIBUTARY_RANK", ""}, {"RANK", ""}, {"LD_LIBRARY_PATH", ""}});
 }
 
 void succeeds(const TempDir& dir, const std::string& command) {

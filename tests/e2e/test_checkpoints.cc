@@ -21,30 +21,25 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kRounds = 4000;  // some seconds: long enough to be saved in the middle
 
 ClusterOptions cluster_of(const std::string& base_dir, std::uint16_t servers) {
-  ClusterOptions options = options_in(base_dir);
-  options.servers = servers;
-  options.nodes = 2;
-  options.ranks_per_node = 2;
-  return options;
+  return spread(base_dir, {.servers = servers});
 }
 
-struct Outcome {
-  int status = 0;
-  std::string text;
-  nlohmann::json json() const { return nlohmann::json::parse(text.substr(0, text.find('\n')), nullptr, false); }
-};
-
-// `tributary checkpoint ARGUMENTS`; standard output and error together.
+// `tributary checkpoint ARGUMENTS`.
 Outcome checkpoint(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {bin("tributary"), "checkpoint"});
-  const TempDir dir;
-  const std::string log = dir / "log";
-  auto process = Process::spawn({.argv = arguments, .log_file = log});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(kPatience);
-  REQUIRE(status);
-  std::ifstream in(log);
-  return {status->ok() ? 0 : 1, {std::istreambuf_iterator<char>(in), {}}};
+  return run(arguments);
+}
+
+void restore(LocalCluster& cluster, const std::string& path, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"restore", path, "--base-dir", cluster.options().base_dir};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Outcome restored = checkpoint(arguments);
+  INFO(restored.text);
+  REQUIRE(restored.status == 0);
+}
+
+nlohmann::json only_job(LocalCluster& cluster) {
+  return status_of(cluster.coordinator_daemon()).at("coordinator").at("jobs").at(0);
 }
 
 nlohmann::json save(LocalCluster& cluster, const std::string& job, const std::string& folder,
@@ -128,8 +123,7 @@ void move_job(const Job& job, std::uint16_t servers, bool digest_is_standalone) 
   std::string reference;
   nlohmann::json saved;
   {
-    const auto cluster = start(cluster_of(dir / "from", 2));
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(cluster_of(dir / "from", 2), job_file);
     // (A save is served by a snapshot that is under way, which may be of an earlier round.)
     wait_for(*cluster, "max_version", 100);
     saved = save(*cluster, job.name, folder);
@@ -148,13 +142,10 @@ void move_job(const Job& job, std::uint16_t servers, bool digest_is_standalone) 
   CHECK(fs::exists(path + "/shard-1.bin"));
 
   const auto cluster = start(cluster_of(dir / "to", servers));
-  const Outcome restored = checkpoint({"restore", path, "--base-dir", cluster->options().base_dir});
-  INFO(restored.text);
-  REQUIRE(restored.status == 0);
+  restore(*cluster, path);
   CHECK(job_number(*cluster, "committed") == round);
   start_trainers(*cluster, job_file);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("resumed_from") == round);
   CHECK(all[0].at("rounds") == job.rounds);
   CHECK(all[0].at("digest") == reference);
@@ -175,12 +166,9 @@ TEST_CASE("residuals and estimates move along: int8 pushes and int8-delta pulls 
 std::string train_from(const TempDir& dir, const std::string& path, const std::string& job_file,
                        std::uint16_t servers) {
   const auto cluster = start(cluster_of(dir / ("on-" + std::to_string(servers)), servers));
-  const Outcome restored = checkpoint({"restore", path, "--base-dir", cluster->options().base_dir});
-  INFO(restored.text);
-  REQUIRE(restored.status == 0);
+  restore(*cluster, path);
   start_trainers(*cluster, job_file);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("resumed_from") == 0);
   CHECK(cluster->stop().empty());
   return all[0].at("digest");
@@ -193,8 +181,7 @@ TEST_CASE("parameters that were exported begin another job, the same one on 1 an
       write_job(dir, {.name = "second", .optimizer = kMomentum, .chunk_bytes = 4096, .rounds = 30});
   const std::string file = dir / "model.safetensors";
   {
-    const auto cluster = start(cluster_of(dir / "run", 2));
-    start_trainers(*cluster, first);
+    const auto cluster = start(cluster_of(dir / "run", 2), first);
     finish_training(*cluster);
     REQUIRE(eventually([&] { return job_number(*cluster, "committed") == 50; }));
     const std::string path = save(*cluster, "first", dir / "checkpoints").at("path");
@@ -248,8 +235,7 @@ TEST_CASE("a job whose server 0 has lost its store is known from the copies, and
   ClusterOptions options = cluster_of(base, 2);
   options.secure = PayloadSecurity::kEncrypt;  // copies are servers' words
   {
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(options, job_file);
     wait_for(*cluster, "committed", 50);
     CHECK(cluster->stop().empty());  // the servers wait for the checkpoint
   }
@@ -262,19 +248,15 @@ TEST_CASE("a job whose server 0 has lost its store is known from the copies, and
   }));
   const std::uint64_t stopped = job_number(*cluster, "committed");
   CHECK(stopped >= 50);
-  std::ifstream log(cluster->servers()[0].log_file);
-  const std::string said{std::istreambuf_iterator<char>(log), {}};
+  const std::string said = log_of(cluster->servers()[0]);
   CHECK(contains(said, "the registry in server 0's store lacks the records of 1 job"));
   const std::string path = folder + "/copied-round-" + std::to_string(stopped);
   const Outcome known = checkpoint({"restore", path, "--base-dir", base});
   CHECK(known.status == 1);
   CHECK(contains(known.text, "job 'copied' is there already, at round " + std::to_string(stopped)));
-  const Outcome restored = checkpoint({"restore", path, "--base-dir", base, "--force"});
-  INFO(restored.text);
-  REQUIRE(restored.status == 0);
+  restore(*cluster, path, {"--force"});
   start_trainers(*cluster, job_file);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("resumed_from") == stopped);
   CHECK(all[0].at("digest") == reference);
   CHECK(cluster->stop().empty());
@@ -286,8 +268,7 @@ TEST_CASE("[checkpoint] leaves the newest checkpoints of a job, the last one of 
   Job job{.name = "kept", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 100};
   job.extra = "\n[checkpoint]\ndir = \"" + folder + "\"\nevery_s = 1\nkeep = 2\n";
   {
-    const auto cluster = start(cluster_of(dir / "run", 2));
-    start_trainers(*cluster, write_job(dir, job));
+    const auto cluster = start(cluster_of(dir / "run", 2), write_job(dir, job));
     REQUIRE(eventually([&] { return fs::exists(folder) && !fs::is_empty(folder); }));
     finish_training(*cluster);
     CHECK(cluster->stop().empty());  // the servers wait for the last one
@@ -298,10 +279,7 @@ TEST_CASE("[checkpoint] leaves the newest checkpoints of a job, the last one of 
   CHECK(listed.back().at("round") == kRounds);
   CHECK(findings(folder) == "");
   const auto cluster = start(cluster_of(dir / "to", 3));
-  const Outcome restored = checkpoint(
-      {"restore", folder + "/kept-round-" + std::to_string(kRounds), "--base-dir", cluster->options().base_dir});
-  INFO(restored.text);
-  CHECK(restored.status == 0);
+  restore(*cluster, folder + "/kept-round-" + std::to_string(kRounds));
   CHECK(job_number(*cluster, "committed") == kRounds);
   CHECK(cluster->stop().empty());
 }
@@ -317,18 +295,10 @@ TEST_CASE("a full disk costs no state: checkpoints are written from memory, by o
   const std::string job_file = write_job(dir, job);
   std::uint64_t stopped = 0;
   {
-    const auto cluster = start(cluster_of(dir / "run", 2));
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(cluster_of(dir / "run", 2), job_file);
     wait_for(*cluster, "committed", 100);
     disk->fill();
-    const auto refused = [&] {
-      return status_of(cluster->coordinator_daemon())
-          .at("coordinator")
-          .at("jobs")
-          .at(0)
-          .at("not_saved")
-          .get<std::string>();
-    };
+    const auto refused = [&] { return only_job(*cluster).at("not_saved").get<std::string>(); };
     REQUIRE(eventually([&] { return contains(refused(), "No space left"); }));
     const std::uint64_t committed = job_number(*cluster, "committed");
     const nlohmann::json saved = save(*cluster, job.name, dir / "by-order");
@@ -346,12 +316,9 @@ TEST_CASE("a full disk costs no state: checkpoints are written from memory, by o
   const std::string last = folder + "/kept-round-" + std::to_string(stopped);
   CHECK(findings(last) == "");
   const auto cluster = start(cluster_of(dir / "to", 3));
-  const Outcome restored = checkpoint({"restore", last, "--base-dir", cluster->options().base_dir});
-  INFO(restored.text);
-  REQUIRE(restored.status == 0);
+  restore(*cluster, last);
   start_trainers(*cluster, job_file);
-  finish_training(*cluster);
-  CHECK(results(*cluster)[0].at("resumed_from") == stopped);
+  CHECK(finished(*cluster)[0].at("resumed_from") == stopped);
   CHECK(results(*cluster)[0].at("digest") == standalone_digest(dir, job_file, 4));
   CHECK(cluster->stop().empty());
 }
@@ -391,12 +358,8 @@ TEST_CASE("checkpoints of a stopped job: listed, verified, saved again for nothi
     const Outcome odd = checkpoint({"restore", first.at("path"), "--base-dir", base, "--name", "a/b"});
     CHECK(odd.status == 1);
     CHECK(contains(odd.text, "job.name"));
-    const Outcome forced = checkpoint({"restore", first.at("path"), "--base-dir", base, "--force"});
-    INFO(forced.text);
-    CHECK(forced.status == 0);
-    const Outcome other = checkpoint({"restore", first.at("path"), "--base-dir", base, "--name", "twin"});
-    INFO(other.text);
-    CHECK(other.status == 0);
+    restore(*cluster, first.at("path"), {"--force"});
+    restore(*cluster, first.at("path"), {"--name", "twin"});
     // The replaced job's state is the checkpoint's: to save it again finds the same bytes.
     CHECK(save(*cluster, "still", folder).at("unchanged") == true);
     CHECK(contains(checkpoint({"save", "twin", "--dir", "/proc/no-such-place", "--base-dir", base}).text,

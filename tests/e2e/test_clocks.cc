@@ -59,19 +59,11 @@ TEST_CASE(
     std::vector<std::string> overrides = {"job.mode=\"" + mode + "\""};
     if (mode == "ssp") overrides.push_back("ssp.staleness=2");
     for (const Transport transport : {Transport::kShm, Transport::kTcp}) {
-      ClusterOptions options = two_by_two(dir);
-      options.fresh = true;
-      options.transport = transport;
-      const auto cluster = start(options);
-      start_trainers(*cluster, job_file, overrides);
-      finish_training(*cluster);
-      const auto all = results(*cluster);
+      const auto all = trained(spread(dir / "run", {.transport = transport}), job_file, overrides);
       CHECK(all[0].at("rounds") == 300);
       CHECK_FALSE(all[0].at("digest").get<std::string>().empty());
       CHECK(number(all[0].at("staleness"), "pulls") > 300);
       if (mode == "ssp") CHECK(number(all[0].at("staleness"), "max") <= 2);
-      check_transport(*cluster);
-      CHECK(cluster->stop().empty());
     }
   }
 }
@@ -80,13 +72,8 @@ TEST_CASE("a single node with a clock ends in the bits of synchronous rounds") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "one", .chunk_bytes = 8192});
   const std::string reference = standalone_digest(dir, job_file, 2);
-  ClusterOptions options = two_by_two(dir);
-  options.nodes = 1;
-  const auto cluster = start(options);
-  start_trainers(*cluster, job_file, {"job.mode=\"ssp\"", "ssp.staleness=1"});
-  finish_training(*cluster);
-  CHECK(results(*cluster)[0].at("digest") == reference);
-  CHECK(cluster->stop().empty());
+  const auto all = trained(spread(dir / "run", {.nodes = 1}), job_file, {"job.mode=\"ssp\"", "ssp.staleness=1"});
+  CHECK(all[0].at("digest") == reference);
 }
 
 TEST_CASE("the ranks themselves see that the bound holds and every push is applied once") {

@@ -29,8 +29,7 @@ Job job_called(const std::string& name) {
 void outlives(const TempDir& dir, ClusterOptions options, const std::vector<int>& lost) {
   const std::string job_file = write_job(dir, job_called("lost"));
   const std::string reference = standalone_digest(dir, job_file, 4);
-  const auto cluster = start(options);
-  start_trainers(*cluster, job_file, kTwoCopies);
+  const auto cluster = start(options, job_file, kTwoCopies);
   for (const int server : lost) {
     REQUIRE(eventually([&] { return copies(*cluster) == 2; }));
     Daemon& daemon = cluster->servers()[static_cast<std::size_t>(server)];
@@ -47,8 +46,7 @@ void outlives(const TempDir& dir, ClusterOptions options, const std::vector<int>
     REQUIRE(read);
   }
   REQUIRE(eventually([&] { return copies(*cluster) == 2; }));
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("restarts").get<int>() >= static_cast<int>(lost.size()));
   CHECK(all[0].at("digest") == reference);
   CHECK(cluster->stop().empty());
@@ -75,8 +73,7 @@ TEST_CASE("a stopped job whose server's disk was lost goes on from where it was;
   ClusterOptions options = servers_in(dir, 3);
   std::uint64_t stopped = 0;
   {
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file, kTwoCopies);
+    const auto cluster = start(options, job_file, kTwoCopies);
     wait_for(*cluster, "max_version", 100);
     CHECK(cluster->stop().empty());  // with the copies of its last snapshot
     stopped = results(*cluster)[0].at("rounds");
@@ -85,18 +82,15 @@ TEST_CASE("a stopped job whose server's disk was lost goes on from where it was;
   const std::string base = dir / "run";
   SUBCASE("one disk") {
     fs::remove_all(base + "/store-1");
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file, kTwoCopies);
-    finish_training(*cluster);
-    const auto all = results(*cluster);
+    const auto cluster = start(options, job_file, kTwoCopies);
+    const auto all = finished(*cluster);
     CHECK(all[0].at("resumed_from") == stopped);
     CHECK(all[0].at("digest") == reference);
     CHECK(cluster->stop().empty());
   }
   SUBCASE("a server's, and that of the server that had the copy") {
     for (const char* store : {"/store-1", "/store-2"}) fs::remove_all(base + store);
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file, kTwoCopies);
+    const auto cluster = start(options, job_file, kTwoCopies);
     REQUIRE(cluster->wait_for_trainers(kPatience));
     const auto failure = cluster->failure();
     REQUIRE(failure);
@@ -108,8 +102,7 @@ TEST_CASE("a stopped job whose server's disk was lost goes on from where it was;
 
 TEST_CASE("servers on one machine keep no copies, and status says so") {
   const TempDir dir;
-  const auto cluster = start(servers_in(dir, 2));
-  start_trainers(*cluster, write_job(dir, job_called("alone")));
+  const auto cluster = start(servers_in(dir, 2), write_job(dir, job_called("alone")));
   wait_for(*cluster, "committed", 50);
   CHECK(copies(*cluster) == 1);
   cluster->stop_now();

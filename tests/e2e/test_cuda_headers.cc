@@ -1,23 +1,19 @@
 // A build with nvcc but without NCCL's header succeeds, and reports the missing parts.
 #include <cstdio>
 
-#include "tests/e2e/shell.h"
+#include "tests/e2e/e2e.h"
 
 namespace tributary::e2e::cuda_headers_test {
 namespace {
 
-Outcome shell(const TempDir& dir, const std::string& command) {
-  return run_shell(command, dir / "log", {{"CCACHE_BASEDIR", TRIBUTARY_SOURCE_DIR}, {"CCACHE_NOHASHDIR", "1"}},
-                   4 * kPatience);
-}
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
+Outcome shell(const std::string& command) {
+  return run({"/bin/bash", "-c", command}, {{"CCACHE_BASEDIR", TRIBUTARY_SOURCE_DIR}, {"CCACHE_NOHASHDIR", "1"}},
+             4 * kPatience);
 }
 
 TEST_CASE("with nvcc but without the header of NCCL, configuring names the cure and the build goes through") {
   const TempDir dir;
-  if (shell(dir, "command -v nvcc").status != 0) {
+  if (shell("command -v nvcc").status != 0) {
     std::printf("skipped: no nvcc on PATH\n");
     return;
   }
@@ -26,8 +22,8 @@ TEST_CASE("with nvcc but without the header of NCCL, configuring names the cure 
   std::filesystem::create_directories(there);
   std::ofstream(there + "/nccl.h") << "\n";
   const auto configure = [&](const std::string& nccl) {
-    return shell(dir, "cmake -S '" TRIBUTARY_SOURCE_DIR "' -B '" + build + "' -G Ninja -DTRIBUTARY_CUDA=ON" +
-                          " -DTRIBUTARY_NCCL_INCLUDE='" + nccl + "'");
+    return shell("cmake -S '" TRIBUTARY_SOURCE_DIR "' -B '" + build + "' -G Ninja -DTRIBUTARY_CUDA=ON" +
+                 " -DTRIBUTARY_NCCL_INCLUDE='" + nccl + "'");
   };
 
   const Outcome one = configure(there);
@@ -41,11 +37,11 @@ TEST_CASE("with nvcc but without the header of NCCL, configuring names the cure 
   CHECK(has(none.text, "NCCL: left out, nccl.h was not found. Install libnccl-dev, or nvidia-nccl-cu13 of PyPI"));
 
   // Everything that the header could be missing in.
-  const Outcome built = shell(dir, "cd '" + build +
-                                       "' && objects=$(ninja -t targets all | sed -n "
-                                       "'s#^\\(worker/CMakeFiles/tributary_cuda_device.dir/.*[.]o\\):.*#\\1#p; "
-                                       "s#^\\(common/CMakeFiles/tributary_devices.dir/.*[.]o\\):.*#\\1#p') && "
-                                       "echo \"$objects\" && ninja $objects");
+  const Outcome built = shell("cd '" + build +
+                              "' && objects=$(ninja -t targets all | sed -n "
+                              "'s#^\\(worker/CMakeFiles/tributary_cuda_device.dir/.*[.]o\\):.*#\\1#p; "
+                              "s#^\\(common/CMakeFiles/tributary_devices.dir/.*[.]o\\):.*#\\1#p') && "
+                              "echo \"$objects\" && ninja $objects");
   INFO(built.text);
   CHECK(built.status == 0);
   CHECK(has(built.text, "cuda_device_api"));

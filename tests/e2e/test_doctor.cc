@@ -4,25 +4,8 @@
 namespace tributary::e2e::doctor_test {
 namespace {
 
-struct Outcome {
-  int status = -1;
-  std::string text;  // standard output and error
-};
-
-Outcome call(const TempDir& dir, std::vector<std::string> argv) {
-  const std::string log = dir / "call.log";
-  std::filesystem::remove(log);
-  auto process = Process::spawn({.argv = std::move(argv), .log_file = log});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(kPatience);
-  REQUIRE(status);
-  std::ifstream in(log);
-  return {status->code, {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()}};
-}
-
 TEST_CASE("the doctor's JSON names every check, and its status says whether there is a problem") {
-  const TempDir dir;
-  const Outcome outcome = call(dir, {bin("tributary"), "doctor", "--json"});
+  const Outcome outcome = run({bin("tributary"), "doctor", "--json"});
   const auto json = nlohmann::json::parse(outcome.text, nullptr, false);
   REQUIRE_MESSAGE(json.is_object(), outcome.text);
   CHECK(outcome.status == (json.at("problems") > 0 ? 1 : 0));
@@ -35,7 +18,7 @@ TEST_CASE("the doctor's JSON names every check, and its status says whether ther
   for (const auto& check : checks) {
     CHECK((check.at("level") == "ok") == check.at("advice").get<std::string>().empty());
   }
-  const Outcome text = call(dir, {bin("tributary"), "doctor"});
+  const Outcome text = run({bin("tributary"), "doctor"});
   CHECK(text.status == outcome.status);
   CHECK(has(text.text, "/dev/shm"));
 }

@@ -16,14 +16,6 @@ using testing::SmallDisk;
 
 constexpr std::uint64_t kRounds = 3000;
 
-ClusterOptions two_by_two(const std::string& base_dir) {
-  ClusterOptions options = options_in(base_dir);
-  options.servers = 2;
-  options.nodes = 2;
-  options.ranks_per_node = 2;
-  return options;
-}
-
 void wait_until(LocalCluster& cluster, const std::function<bool()>& condition) {
   REQUIRE(eventually([&] {
     const auto failure = cluster.failure();
@@ -55,13 +47,11 @@ TEST_CASE("all servers and workers killed at once, and trainers not: the nodes h
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "daemons", .chunk_bytes = 8192, .rounds = kRounds});
   const std::string reference = standalone_digest(dir, job_file, 4);
-  const auto cluster = start(two_by_two(dir / "run"));
-  start_trainers(*cluster, job_file);
+  const auto cluster = start(two_by_two(dir), job_file);
   wait_until(*cluster, [&] { return job_number(*cluster, "committed") > 0; });
   for (auto* daemons : {&cluster->servers(), &cluster->workers()}) kill(*daemons);
   for (auto* daemons : {&cluster->servers(), &cluster->workers()}) restart(*cluster, *daemons);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("restarts").get<int>() >= 1);
   CHECK(all[0].at("digest") == reference);
   CHECK(cluster->stop().empty());
@@ -73,17 +63,14 @@ TEST_CASE("everything killed at once, trainers too, twice: a new start goes on a
   const std::string reference = standalone_digest(dir, job_file, 4);
   std::uint64_t committed = 0;
   for (int time = 0; time < 2; ++time) {
-    const auto cluster = start(two_by_two(dir / "run"));
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(two_by_two(dir), job_file);
     const std::uint64_t before = committed;
     wait_until(*cluster, [&] { return (committed = job_number(*cluster, "committed")) > before; });
     for (auto* daemons : {&cluster->servers(), &cluster->workers()}) kill(*daemons);
     for (Trainer& trainer : cluster->trainers()) trainer.process.terminate(milliseconds(0));
   }
-  const auto cluster = start(two_by_two(dir / "run"));
-  start_trainers(*cluster, job_file);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto cluster = start(two_by_two(dir), job_file);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("resumed_from").get<std::uint64_t>() >= committed);
   CHECK(all[0].at("digest") == reference);
   CHECK(cluster->stop().empty());
@@ -97,10 +84,7 @@ TEST_CASE("a full disk of a server: training goes on, and snapshots come again w
   if (!disk) return;
   const std::string job_file =
       write_job(dir, {.name = "on", .chunk_bytes = 8192, .rounds = 0, .snapshot_every_rounds = 50});
-  ClusterOptions options = two_by_two(base);
-  options.fresh = false;
-  const auto cluster = start(options);
-  start_trainers(*cluster, job_file);
+  const auto cluster = start(two_by_two(dir), job_file);
   wait_until(*cluster, [&] { return job_number(*cluster, "committed") > 0; });
   disk->fill();
   wait_until(*cluster, [&] {
@@ -111,15 +95,10 @@ TEST_CASE("a full disk of a server: training goes on, and snapshots come again w
   wait_until(*cluster, [&] { return job_number(*cluster, "max_version") > version + 500; });
   CHECK(job_number(*cluster, "committed") <= committed + 50);
   // A checkpoint of what is committed cannot be written to that disk, and leaves nothing there.
-  const std::string log = dir / "save.log";
-  auto save = Process::spawn({.argv = {bin("tributary"), "checkpoint", "save", "on", "--dir", *disk / "checkpoints",
-                                       "--committed", "--base-dir", base},
-                              .log_file = log});
-  REQUIRE(save);
-  const auto status = save->wait(kPatience);
-  REQUIRE(status);
-  CHECK_FALSE(status->ok());
-  CHECK(last_lines(log, 5).find("No space left") != std::string::npos);
+  const Outcome save = run({bin("tributary"), "checkpoint", "save", "on", "--dir", *disk / "checkpoints", "--committed",
+                            "--base-dir", base});
+  CHECK(save.status != 0);
+  CHECK(has(save.text, "No space left"));
   disk->make_room();
   wait_until(*cluster, [&] { return job_number(*cluster, "committed") > committed + 500; });
   CHECK(job_on(cluster->servers()[1]).at("snapshot").at("error") == "");

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/e2e/e2e.h"
+#include "tests/e2e/tool_call.h"
 #include "tools/cluster/progress_socket.h"
 #include "train/sampler.h"
 
@@ -196,10 +196,7 @@ TEST_CASE("a node that is killed is left behind, and comes back in a later view"
   const TempDir dir;
   const std::string job_file =
       write_job(dir, {.name = "spot", .chunk_bytes = 8192, .rounds = 8000, .extra = kContinue});
-  ClusterOptions options = options_in(dir / "run");
-  options.servers = 2;
-  options.nodes = 2;
-  const auto cluster = start(options);
+  const auto cluster = start(spread(dir / "run", {.ranks_per_node = 1}));
   start_nodes(*cluster, job_file, {0, 1});
   wait_for(*cluster, "min_version", 50);
   // Node 0 has the lowest rank: who stays takes its place.
@@ -215,8 +212,7 @@ TEST_CASE("a node that is killed is left behind, and comes back in a later view"
   const auto again = cluster->restart_trainer(0);
   REQUIRE_MESSAGE(again, again.error().message);
   REQUIRE(eventually([&] { return job_number(*cluster, "nodes") == 2; }));
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("rounds") == 8000);
   CHECK(all[0].at("resumed_from").get<std::uint64_t>() >= alone);
   CHECK(all[1].at("resumed_from") == 0);
@@ -227,9 +223,7 @@ TEST_CASE("a node that does not fit is told why, and the others do not notice") 
   const TempDir dir;
   const std::string job_file =
       write_job(dir, {.name = "calm", .chunk_bytes = 8192, .rounds = 5000, .extra = kContinue});
-  ClusterOptions options = options_in(dir / "run");
-  options.nodes = 2;
-  const auto cluster = start(options);
+  const auto cluster = start(spread(dir / "run", {.ranks_per_node = 1, .servers = 1}));
   start_nodes(*cluster, job_file, {0}, 1);
   wait_for(*cluster, "min_version", 20);
   const auto other = cluster->start_trainers(

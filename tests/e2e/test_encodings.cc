@@ -26,13 +26,8 @@ Job job_with(const Pair& pair, std::string name) {
   return job;
 }
 
-ClusterOptions two_nodes(const TempDir& dir) {
-  ClusterOptions options = options_in(dir / "run");
-  options.servers = 2;
-  options.lanes = 2;
-  options.nodes = 2;
-  options.ranks_per_node = 2;
-  return options;
+ClusterOptions two_nodes(const TempDir& dir, Transport transport = Spread().transport) {
+  return spread(dir / "run", {.lanes = 2, .transport = transport});
 }
 
 TEST_CASE("every encoding ends in the bits of one process, with the documented bytes on the wire") {
@@ -45,18 +40,9 @@ TEST_CASE("every encoding ends in the bits of one process, with the documented b
     CAPTURE(transport_name(transport));
     const Job job = job_with(pair, "bits");
     const std::string job_file = write_job(dir, job);
-    const std::string reference = standalone_digest(dir, job_file, 4, 2);
-    ClusterOptions options = two_nodes(dir);
-    options.fresh = true;
-    options.transport = transport;
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
-    finish_training(*cluster);
-    check_transport(*cluster);
-    const auto all = results(*cluster);
-    CHECK(all[0].at("digest") == reference);
+    const auto all = trained(two_nodes(dir, transport), job_file);
+    CHECK(all[0].at("digest") == standalone_digest(dir, job_file, 4, 2));
     CHECK(all[0].at("rounds") == job.rounds);
-    CHECK(cluster->stop().empty());
   }
 }
 
@@ -71,8 +57,7 @@ TEST_CASE(
     const std::string reference = standalone_digest(dir, job_file, 4, 2);
     std::uint64_t stopped_at = 0;
     {
-      const auto cluster = start(two_nodes(dir));
-      start_trainers(*cluster, job_file);
+      const auto cluster = start(two_nodes(dir), job_file);
       REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 100; }));
       for (Daemon& d : cluster->workers()) d.process.send_signal(SIGTERM);
       REQUIRE(cluster->wait_for_trainers(kPatience));
@@ -83,10 +68,8 @@ TEST_CASE(
       for (Daemon& d : cluster->workers()) REQUIRE(d.process.wait(kPatience));
       CHECK(cluster->stop().empty());
     }
-    const auto cluster = start(two_nodes(dir));
-    start_trainers(*cluster, job_file);
-    finish_training(*cluster);
-    const auto all = results(*cluster);
+    const auto cluster = start(two_nodes(dir), job_file);
+    const auto all = finished(*cluster);
     CHECK(all[0].at("resumed_from") == stopped_at);
     CHECK(all[0].at("digest") == reference);
     check_transport(*cluster);  // the residuals that came back, too
@@ -103,17 +86,12 @@ TEST_CASE(
   const std::string job_file = write_job(dir, job);
   const std::string reference = standalone_digest(dir, job_file, 4, 2);
   for (const Transport transport : {Transport::kShm, Transport::kTcp}) {
-    ClusterOptions options = two_nodes(dir);
-    options.fresh = true;
-    options.transport = transport;
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(afresh(two_nodes(dir, transport)), job_file);
     REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 50; }));
     const bool worker = transport == Transport::kShm;
     survive_kill_of(*cluster, worker ? cluster->workers()[1] : cluster->servers()[1], reference);
     if (!worker) continue;  // whether a server's snapshots could follow is the disk's affair
-    std::ifstream log(cluster->coordinator_daemon().log_file);
-    const std::string text{std::istreambuf_iterator<char>(log), {}};
+    const std::string text = log_of(cluster->coordinator_daemon());
     CHECK(text.find(", as the servers have it") != std::string::npos);
   }
 }

@@ -83,8 +83,7 @@ TEST_CASE(
   Call save(
       dir, {"checkpoint", "save", "moves", "--dir", cluster->base_dir() + "/saved", "--base-dir", cluster->base_dir()});
   CHECK(save.wait() == 0);
-  finish_training(*cluster);
-  CHECK(results(*cluster)[0].at("digest") == reference);
+  CHECK(finished(*cluster)[0].at("digest") == reference);
   CHECK(cluster->stop().empty());
 }
 
@@ -96,8 +95,7 @@ TEST_CASE("a stopped cluster goes on under the server that has the coordinator f
   const std::string reference = standalone_digest(dir, job_file, 4);
   std::uint64_t stopped = 0;
   {
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file, kTwoCopies);
+    const auto cluster = start(options, job_file, kTwoCopies);
     REQUIRE(eventually([&] { return job_number(*cluster, "copies") == 2; }));
     cluster->servers()[0].process.terminate(milliseconds(0));  // its store stays, and gets old
     REQUIRE(eventually([&] { return LocalCluster::has_coordinator(cluster->servers()[1]); }));
@@ -111,8 +109,7 @@ TEST_CASE("a stopped cluster goes on under the server that has the coordinator f
   const auto cluster = start(options);
   CHECK(LocalCluster::has_coordinator(cluster->servers()[0]));
   start_trainers(*cluster, job_file, kTwoCopies);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("resumed_from") == stopped);
   CHECK(all[0].at("digest") == reference);
   CHECK(cluster->stop().empty());

@@ -14,30 +14,12 @@ inline const char* kDynamic =
     "\n[gate]\nclip_norm = 0.7\nloss_scale = \"dynamic\"\ninit_scale = 67108864.0\n"
     "growth_interval = 9\n[encoding]\npush = \"fp16\"\n";
 
-struct Spread {
-  std::uint32_t nodes, ranks_per_node;
-  std::uint16_t servers, lanes;
-  std::uint64_t chunk_bytes;
-  Transport transport;
-};
-
 const std::vector<Spread> kSpreads = {
     {1, 4, 1, 1, 0, Transport::kShm},
     {2, 2, 1, 2, 32768, Transport::kTcp},
     {2, 2, 2, 2, 8192, Transport::kShm},
     {4, 1, 3, 1, 4096, Transport::kTcp},
 };
-
-ClusterOptions options_of(const TempDir& dir, const Spread& s) {
-  ClusterOptions options = options_in(dir / "run");
-  options.fresh = true;
-  options.nodes = s.nodes;
-  options.ranks_per_node = s.ranks_per_node;
-  options.servers = s.servers;
-  options.lanes = s.lanes;
-  options.transport = s.transport;
-  return options;
-}
 
 const nlohmann::json& only_job(const nlohmann::json& status) {
   REQUIRE(status.at("jobs").size() == 1);
@@ -54,13 +36,9 @@ nlohmann::json check_all(const char* optimizer, const std::string& gate) {
     CAPTURE(s.servers);
     CAPTURE(s.chunk_bytes);
     job.chunk_bytes = s.chunk_bytes;
-    const auto cluster = start(options_of(dir, s));
-    start_trainers(*cluster, write_job(dir, job));
-    finish_training(*cluster);
-    const auto all = results(*cluster);
+    const auto all = trained(spread(dir / "run", s), write_job(dir, job));
     CHECK(all[0].at("digest") == reference.at("digest"));
     for (const auto& rank : all) CHECK(rank.at("gate") == reference.at("gate"));
-    CHECK(cluster->stop().empty());
   }
   return reference;
 }
@@ -84,10 +62,8 @@ TEST_CASE("a loss scale that is too large for the wire is halved, rounds are ski
   CHECK(gate.at("skipped") < 40);
   CHECK(gate.at("loss_scale") < 67108864.0);
   for (const Spread& s : {Spread{2, 2, 1, 1, 8192, Transport::kShm}, Spread{2, 2, 2, 2, 8192, Transport::kTcp}}) {
-    const auto cluster = start(options_of(dir, s));
-    start_trainers(*cluster, file);
-    finish_training(*cluster);
-    const auto all = results(*cluster);
+    const auto cluster = start(afresh(spread(dir / "run", s)), file);
+    const auto all = finished(*cluster);
     CHECK(all[0].at("digest") == reference.at("digest"));
     CHECK(all[0].at("gate") == gate);
     CHECK(cluster->stop().empty());
@@ -99,18 +75,15 @@ TEST_CASE("a loss scale alone changes no bit of the result") {
   const std::string plain = standalone_digest(dir, write_job(dir, {.name = "plain"}), 4);
   const Job job{.name = "scaled", .extra = "\n[gate]\nloss_scale = \"1024\"\n"};
   CHECK(standalone_digest(dir, write_job(dir, job), 4) == plain);
-  const auto cluster = start(options_of(dir, kSpreads[1]));
-  start_trainers(*cluster, write_job(dir, job));
-  finish_training(*cluster);
-  CHECK(results(*cluster)[0].at("digest") == plain);
+  const auto cluster = start(afresh(spread(dir / "run", kSpreads[1])), write_job(dir, job));
+  CHECK(finished(*cluster)[0].at("digest") == plain);
   CHECK(cluster->stop().empty());
 }
 
 TEST_CASE("status and metrics tell of the gate") {
   const TempDir dir;
   const Job job{.name = "told", .rounds = 2000, .extra = kClip};
-  const auto cluster = start(options_of(dir, kSpreads[0]));
-  start_trainers(*cluster, write_job(dir, job));
+  const auto cluster = start(afresh(spread(dir / "run", kSpreads[0])), write_job(dir, job));
   REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 50; }));
   const nlohmann::json status = status_of(cluster->servers()[0]);
   const nlohmann::json& gate = only_job(status).at("gate");
@@ -135,8 +108,7 @@ void survives(const char* name, const char* optimizer, const std::string& gate, 
                 .extra = gate};
   const std::string file = write_job(dir, job);
   const nlohmann::json reference = standalone_result(dir, file, 4, 2);
-  const auto cluster = start(options_of(dir, {2, 2, 2, 2, 8192, Transport::kShm}));
-  start_trainers(*cluster, file);
+  const auto cluster = start(afresh(spread(dir / "run", {2, 2, 2, 2, 8192, Transport::kShm})), file);
   // On a busy machine rounds may be so short that a snapshot is beyond what nodes can push again.
   REQUIRE(eventually([&] {
     const std::uint64_t committed = job_number(*cluster, "committed");
@@ -146,8 +118,7 @@ void survives(const char* name, const char* optimizer, const std::string& gate, 
                   reference.at("digest").get<std::string>());
   if (worker) return;
   // Rounds came back with their decisions.
-  std::ifstream log(cluster->coordinator_daemon().log_file);
-  const std::string text{std::istreambuf_iterator<char>(log), {}};
+  const std::string text = log_of(cluster->coordinator_daemon());
   CHECK(text.find("the nodes push again what came after it") != std::string::npos);
 }
 
@@ -167,18 +138,15 @@ TEST_CASE("a job with a gate that is stopped goes on with the loss scale that it
   const TempDir dir;
   const std::string file = write_job(dir, {.name = "stop", .chunk_bytes = 8192, .rounds = 2000, .extra = kDynamic});
   const nlohmann::json reference = standalone_result(dir, file, 4, 2);
-  ClusterOptions options = options_of(dir, {2, 2, 2, 2, 8192, Transport::kShm});
+  ClusterOptions options = afresh(spread(dir / "run", {2, 2, 2, 2, 8192, Transport::kShm}));
   {
-    const auto cluster = start(options);
-    start_trainers(*cluster, file);
+    const auto cluster = start(options, file);
     REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 100; }));
     CHECK(cluster->stop().empty());
   }
   options.fresh = false;
-  const auto cluster = start(options);
-  start_trainers(*cluster, file);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto cluster = start(options, file);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("resumed_from") >= 100);
   CHECK(all[0].at("digest") == reference.at("digest"));
   CHECK(all[0].at("gate").at("loss_scale") == reference.at("gate").at("loss_scale"));

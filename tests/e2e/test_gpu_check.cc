@@ -5,7 +5,6 @@
 #include <cstdlib>
 
 #include "tests/e2e/e2e.h"
-#include "tests/e2e/shell.h"
 
 namespace tributary::e2e::gpu_check_test {
 namespace {
@@ -80,8 +79,7 @@ esac)");
 
   // A file of the results.
   std::string kept(const std::string& name) const {
-    const Outcome got = run_shell("tar xOf '" + out() + "/results.tar' '" + name + ".gz' | gunzip", dir_ / "kept", {});
-    return got.text;
+    return e2e::run({"/bin/bash", "-c", "tar xOf '" + out() + "/results.tar' '" + name + ".gz' | gunzip"}).text;
   }
 
  private:
@@ -207,8 +205,7 @@ TEST_CASE("gpu_check keeps enough of a step that fails, crashes or hangs to mend
   CHECK(step(result, "bench gpu-pipeline, fp32, 1 MiB, ranks 1").at("reason") == "'" + hung + "' failed");
   const std::string threads = fake.kept(folder + "/threads.txt");
   CHECK_MESSAGE(threads.find("tributary-worker") != std::string::npos, threads);
-  const Outcome logs =
-      run_shell("tar tf '" + fake.out() + "/results.tar' | grep '" + folder + "/logs'", fake.dir() / "l", {});
+  const Outcome logs = run({"/bin/bash", "-c", "tar tf '" + fake.out() + "/results.tar' | grep '" + folder + "/logs'"});
   INFO(logs.text);
   std::string worker;
   std::istringstream names(logs.text);

@@ -57,8 +57,7 @@ TEST_CASE("with a deadline the slow node does what it manages, is named for it, 
   Daemon& worker = cluster->workers()[1];
   worker.process.terminate(milliseconds(0));
   REQUIRE(cluster->restart(worker));
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("rounds") == 700);
   CHECK(number(all[2], "samples_left") > 700);
   CHECK(number(all[2], "samples_left") > 2 * number(all[0], "samples_left"));

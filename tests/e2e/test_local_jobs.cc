@@ -8,23 +8,13 @@ namespace {
 
 // The data set has 8 batches an epoch: rounds of 3, 3 and 2 local steps.
 Job local_job(const std::string& name, bool keep_state, const std::string& steps = "3") {
-  Job job;
-  job.name = name;
-  job.mode = "local_sgd";
-  job.optimizer = kOuterMomentum;
-  job.rounds = 24;
+  Job job{.name = name, .mode = "local_sgd", .optimizer = kOuterMomentum, .rounds = 24};
   job.extra = "\n[local]\nsteps = " + steps +
               "\noptimizer = \"adamw\"\nlr = 0.003\nkeep_state = " + (keep_state ? "true" : "false") + "\n";
   return job;
 }
 
 TEST_CASE("local steps end in the same bits on every topology, with any servers, lanes and chunks, and standalone") {
-  struct Spread {
-    std::uint32_t nodes, ranks_per_node;
-    std::uint16_t servers, lanes;
-    std::uint64_t chunk_bytes;
-    Transport transport;
-  };
   const std::vector<Spread> spreads = {{1, 4, 1, 1, 0, Transport::kTcp},
                                        {2, 2, 2, 2, 8192, Transport::kShm},
                                        {2, 2, 1, 2, 4096, Transport::kTcp},
@@ -38,18 +28,7 @@ TEST_CASE("local steps end in the same bits on every topology, with any servers,
       CAPTURE(s.nodes);
       CAPTURE(s.servers);
       job.chunk_bytes = s.chunk_bytes;
-      ClusterOptions options = options_in(dir / "run");
-      options.fresh = true;
-      options.nodes = s.nodes;
-      options.ranks_per_node = s.ranks_per_node;
-      options.servers = s.servers;
-      options.lanes = s.lanes;
-      options.transport = s.transport;
-      const auto cluster = start(options);
-      start_trainers(*cluster, write_job(dir, job));
-      finish_training(*cluster);
-      CHECK(cluster->stop().empty());
-      const auto all = results(*cluster);
+      const auto all = trained(spread(dir / "run", s), write_job(dir, job));
       CHECK(all[0].at("digest") == reference);
       CHECK(all[0].at("rounds") == job.rounds);
       CHECK(all[0].at("samples") == 24 / 3 * 512);
@@ -65,14 +44,8 @@ TEST_CASE("encodings are what they are in other modes: the same bits with daemon
     Job job = local_job("encoded", true);
     job.extra += std::string("\n[encoding]\npush = \"") + push + "\"\npull = \"" + pull + "\"\n";
     const std::string job_file = write_job(dir, job);
-    ClusterOptions options = options_in(dir / "run");
-    options.fresh = true;
-    options.nodes = options.ranks_per_node = 2;
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
-    finish_training(*cluster);
-    CHECK(cluster->stop().empty());
-    CHECK(results(*cluster)[0].at("digest") == standalone_digest(dir, job_file, 4, 2));
+    CHECK(trained(spread(dir / "run", {.servers = 1}), job_file)[0].at("digest") ==
+          standalone_digest(dir, job_file, 4, 2));
   }
 }
 
@@ -83,14 +56,7 @@ TEST_CASE("a round has as many bytes as without local steps, and as many times t
   };
   const auto carried = [&](Job job, std::uint64_t rounds) {
     job.rounds = rounds;
-    ClusterOptions options = options_in(dir / "run");
-    options.fresh = true;
-    options.nodes = 2;
-    const auto cluster = start(options);
-    start_trainers(*cluster, write_job(dir, job));
-    finish_training(*cluster);
-    CHECK(cluster->stop().empty());
-    const auto all = results(*cluster);
+    const auto all = trained(spread(dir / "run", {.ranks_per_node = 1, .servers = 1}), write_job(dir, job));
     return Carried{all[0].at("bytes_pushed").get<std::uint64_t>() + all[0].at("bytes_pulled").get<std::uint64_t>(),
                    all[0].at("samples").get<std::uint64_t>()};
   };
@@ -131,10 +97,7 @@ TEST_CASE("with inner state that begins anew, kill -9 of a server, a worker or a
   const std::string reference = standalone_digest(dir, job_file, 4);
   for (const std::string victim : {"server", "worker", "trainer"}) {
     CAPTURE(victim);
-    ClusterOptions options = two_by_two(dir);
-    options.fresh = true;
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(afresh(two_by_two(dir)), job_file);
     REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
     if (victim != "trainer") {
       survive_kill_of(*cluster, victim == "server" ? cluster->servers()[1] : cluster->workers()[1], reference);
@@ -143,8 +106,7 @@ TEST_CASE("with inner state that begins anew, kill -9 of a server, a worker or a
     cluster->trainers()[3].process.terminate(milliseconds(0));
     const auto restarted = cluster->restart_trainer(3);
     REQUIRE_MESSAGE(restarted, restarted.error().message);
-    finish_training(*cluster);
-    CHECK(results(*cluster)[0].at("digest") == reference);
+    CHECK(finished(*cluster)[0].at("digest") == reference);
     CHECK(cluster->stop().empty());
   }
 }
@@ -157,10 +119,7 @@ TEST_CASE("inner state that is kept outlives daemons: kill -9 of a server or a w
   const std::string reference = standalone_digest(dir, job_file, 4);
   for (const std::string victim : {"server", "worker"}) {
     CAPTURE(victim);
-    ClusterOptions options = two_by_two(dir);
-    options.fresh = true;
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(afresh(two_by_two(dir)), job_file);
     // In the slow half: snapshots follow rounds that are longer than a disk's step.
     REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= kLongRounds / 2 + 40; }));
     survive_kill_of(*cluster, victim == "server" ? cluster->servers()[1] : cluster->workers()[1], reference);

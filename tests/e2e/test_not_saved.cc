@@ -84,8 +84,7 @@ TEST_CASE("a stop on a full disk: every rank says that nothing is saved and fail
   const std::string job_file =
       write_job(dir, {.name = "full", .rounds = 1'000'000, .extra = "[recovery]\nredo_mb = 0\n"});
   {
-    const auto cluster = start(one_server(dir));
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(one_server(dir), job_file);
     REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 20; }));
     disk->fill();
     terminate(*cluster);
@@ -96,8 +95,7 @@ TEST_CASE("a stop on a full disk: every rank says that nothing is saved and fail
     CHECK(has(log, "job 'full': the snapshot of round"));
   }
   disk->make_room();
-  const auto cluster = start(one_server(dir));
-  start_trainers(*cluster, job_file, {"train.max_rounds=10"});
+  const auto cluster = start(one_server(dir), job_file, {"train.max_rounds=10"});
   finish_training(*cluster);
   CHECK(statuses(*cluster) == std::vector<int>{0, 0});
   for (const Trainer& trainer : cluster->trainers()) {
@@ -148,8 +146,7 @@ TEST_CASE("an all-reduce job whose last checkpoint finds no room is not saved, w
   options.servers = 0;
   options.nodes = 2;
   {
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file, {"job.mode=\"allreduce\""});
+    const auto cluster = start(options, job_file, {"job.mode=\"allreduce\""});
     REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 20; }));
     disk->fill();
     terminate(*cluster);
@@ -158,8 +155,7 @@ TEST_CASE("an all-reduce job whose last checkpoint finds no room is not saved, w
     CHECK(has(results(*cluster)[0].at("not_saved"), "this node has no other"));
   }
   disk->make_room();
-  const auto cluster = start(options);
-  start_trainers(*cluster, job_file, {"job.mode=\"allreduce\"", "train.max_rounds=10"});
+  const auto cluster = start(options, job_file, {"job.mode=\"allreduce\"", "train.max_rounds=10"});
   finish_training(*cluster);
   CHECK(statuses(*cluster) == std::vector<int>{0, 0});
   for (const Trainer& trainer : cluster->trainers()) {
@@ -233,8 +229,7 @@ TEST_CASE("who asked for a stop is told by every rank, and after a restart of th
     who = "server 1 was told to stop";
     stop = [](LocalCluster& c) { c.servers()[1].process.send_signal(SIGTERM); };
   }
-  const auto cluster = start(two_by_two(dir));
-  start_trainers(*cluster, job_file);
+  const auto cluster = start(two_by_two(dir), job_file);
   REQUIRE(eventually([&] { return job_number(*cluster, "max_version") >= 20; }));
   stop(*cluster);
   CHECK(statuses(*cluster) == std::vector<int>{75, 75, 75, 75});

@@ -22,17 +22,13 @@ TEST_CASE("a job that leaves one server without chunks trains, is kept, and goes
   const std::string job_file = write_job(dir, job);
   const std::string reference = standalone_digest(dir, job_file, 4, 2);
 
-  ClusterOptions options = options_in(dir / "run");
-  options.servers = 3;
-  options.nodes = 2;
-  options.ranks_per_node = 2;
+  ClusterOptions options = spread(dir / "run", {.servers = 3});
   options.server_hosts = {"server machine", "a", "b"};
   options.worker_hosts = {"a", "b"};
   std::uint64_t stopped_at = 0;
   Json shares;
   {
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(options, job_file);
     REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
     const Json placement = only_job(*cluster).at("placement");
     CHECK(placement.at("basis") == "links");
@@ -53,18 +49,12 @@ TEST_CASE("a job that leaves one server without chunks trains, is kept, and goes
     CHECK(idle.at("jobs").at(0).at("chunks") == 0);
     CHECK(idle.at("memory").at("state_bytes") == 0);
 
-    const std::string table = dir / "table.log";
-    auto process = Process::spawn(
-        {.argv = {bin("tributary"), "status", "--base-dir", options.base_dir}, .log_file = table, .environment = {}});
-    REQUIRE_MESSAGE(process, process.error().message);
-    const auto status = process->wait(kPatience);
-    REQUIRE(status);
-    const std::string text = last_lines(table, 100);
-    INFO(text);
-    CHECK(status->ok());
+    const Outcome table = run({bin("tributary"), "status", "--base-dir", options.base_dir});
+    INFO(table.text);
+    CHECK(table.status == 0);
     for (const char* words : {"on its own", "beside a worker", "1.000 M/B", "BOTTLENECK",
                               "the link of the host of server 1 and worker node-0"}) {
-      CHECK_MESSAGE(text.find(words) != std::string::npos, words);
+      CHECK_MESSAGE(has(table.text, words), words);
     }
 
     CHECK(cluster->stop().empty());
@@ -75,10 +65,8 @@ TEST_CASE("a job that leaves one server without chunks trains, is kept, and goes
   // All on one machine from now on: the shards stay where their state is.
   options.server_hosts.clear();
   options.worker_hosts.clear();
-  const auto cluster = start(options);
-  start_trainers(*cluster, job_file);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto cluster = start(options, job_file);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("resumed_from") == stopped_at);
   CHECK(all[0].at("digest") == reference);
   const Json placement = only_job(*cluster).at("placement");

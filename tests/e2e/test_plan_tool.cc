@@ -1,31 +1,19 @@
 // `tributary plan` as a user calls it. Its arithmetic is tested in test_plan and test_cost_model.
 
-#include "tests/e2e/e2e.h"
+#include "tests/e2e/tool_call.h"
 
 namespace tributary::e2e::plan_tool_test {
 namespace {
 
-std::string contents(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-struct Outcome {
+struct Plan {
   int code = 0;
   std::string out, error;
 };
 
-Outcome plan(const TempDir& dir, const std::vector<std::string>& arguments) {
-  const std::string out = dir / "stdout", error = dir / "stderr";
-  ProcessOptions options;
-  options.argv = {"/bin/sh", "-c", "exec \"$0\" \"$@\" >'" + out + "' 2>'" + error + "'", bin("tributary"), "plan"};
-  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
-  auto process = Process::spawn(options);
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(kPatience);
-  REQUIRE(status);
-  CHECK(status->signal == 0);
-  return {.code = status->code, .out = contents(out), .error = contents(error)};
+Plan plan(const TempDir& dir, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "plan");
+  Call call(dir, arguments);
+  return {.code = call.wait(), .out = call.out(), .error = call.error()};
 }
 
 const std::vector<std::string> kLab = {"--nodes", "4", "--bandwidth", "250Mbit/s", "--payload", "16MB"};
@@ -38,10 +26,10 @@ std::vector<std::string> lab(std::initializer_list<std::string> more) {
 
 TEST_CASE("a plan names the layout to use, as text and as JSON") {
   TempDir dir;
-  const Outcome text = plan(dir, lab({"--servers", "2", "--compute-ms", "200"}));
+  const Plan text = plan(dir, lab({"--servers", "2", "--compute-ms", "200"}));
   CHECK(text.code == 0);
   CHECK(has(text.out, "Use servers on both"));
-  const Outcome json = plan(dir, lab({"--servers", "2", "--push", "int8", "--pull", "int8-delta", "--json"}));
+  const Plan json = plan(dir, lab({"--servers", "2", "--push", "int8", "--pull", "int8-delta", "--json"}));
   CHECK(nlohmann::json::parse(json.out).at("best") == "mixed");
 }
 
@@ -64,7 +52,7 @@ TEST_CASE("bad input of plan is refused, naming the option, the value and the cu
       {{"--measure", "--admin", "127.0.0.1:1"}, {"127.0.0.1:1"}},
   };
   for (const Case& c : cases) {
-    const Outcome outcome = plan(dir, c.arguments);
+    const Plan outcome = plan(dir, c.arguments);
     INFO(outcome.error);
     CHECK(outcome.code != 0);
     CHECK(outcome.out.empty());
@@ -80,16 +68,12 @@ TEST_CASE("plan --measure takes links, model and hosts from the daemons of a run
   Job job;
   job.rounds = 1'000'000;  // until the cluster stops
   const std::string file = write_job(dir, job);
-  ClusterOptions options = options_in(dir / "run");
-  options.servers = 2;
-  options.nodes = 2;
-  options.ranks_per_node = 1;
-  const auto cluster = start(options);
-  start_trainers(*cluster, file);
+  ClusterOptions options = spread(dir / "run", {.nodes = 2, .ranks_per_node = 1, .servers = 2});
+  const auto cluster = start(options, file);
   std::vector<std::string> arguments = {"--measure", "--json"};
   for (const Daemon& daemon : cluster->servers()) arguments.insert(arguments.end(), {"--admin", daemon.admin});
   for (const Daemon& daemon : cluster->workers()) arguments.insert(arguments.end(), {"--admin", daemon.admin});
-  Outcome outcome;
+  Plan outcome;
   // A model this small has no busy stretch that says much of a link; but the daemons must be understood.
   const bool understood = eventually([&] {
     outcome = plan(dir, arguments);

@@ -30,8 +30,7 @@ TEST_CASE("after kill -9 of a server a new start resumes from a snapshot, says i
   const std::string reference = standalone_digest(dir, job_file, 4);
   std::uint64_t committed = 0;
   {
-    const auto cluster = start(two_by_two(dir));
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(two_by_two(dir), job_file);
     REQUIRE(eventually([&] { return (committed = job_number(*cluster, "committed")) >= 40; }));
     cluster->servers()[1].process.send_signal(SIGKILL);
     REQUIRE(cluster->servers()[1].process.wait(kPatience));
@@ -41,10 +40,8 @@ TEST_CASE("after kill -9 of a server a new start resumes from a snapshot, says i
     CHECK(failure->find("killed by signal 9") != std::string::npos);
     cluster->stop_now();
   }
-  const auto cluster = start(two_by_two(dir));
-  start_trainers(*cluster, job_file);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto cluster = start(two_by_two(dir), job_file);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("resumed_from").get<std::uint64_t>() >= committed);
   CHECK(all[0].at("resumed_from").get<std::uint64_t>() % 40 == 0);
   CHECK(all[0].at("rounds") == kRounds);
@@ -52,37 +49,19 @@ TEST_CASE("after kill -9 of a server a new start resumes from a snapshot, says i
   CHECK(cluster->stop().empty());
 }
 
-TEST_CASE(
-    "a server that is killed and started again while the others run: the trainers attach again and end in the same "
-    "bits") {
+TEST_CASE("a server or a worker that is killed and started again: the trainers attach again and end in the same bits") {
   const TempDir dir;
   const std::string job_file =
       write_job(dir, {.name = "again", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
   const std::string reference = standalone_digest(dir, job_file, 4);
-  for (const Transport transport : {Transport::kShm, Transport::kTcp}) {
-    ClusterOptions options = two_by_two(dir);
-    options.fresh = true;
-    options.transport = transport;
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
-    REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
-    survive_kill_of(*cluster, cluster->servers()[1], reference);
-  }
-}
-
-TEST_CASE("a worker daemon that is killed and started again: its trainers attach again and end in the same bits") {
-  const TempDir dir;
-  const std::string job_file =
-      write_job(dir, {.name = "node", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
-  const std::string reference = standalone_digest(dir, job_file, 4);
-  for (const Transport transport : {Transport::kShm, Transport::kTcp}) {
-    ClusterOptions options = two_by_two(dir);
-    options.fresh = true;
-    options.transport = transport;
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
-    REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
-    survive_kill_of(*cluster, cluster->workers()[1], reference);
+  for (const bool worker : {false, true}) {
+    for (const Transport transport : {Transport::kShm, Transport::kTcp}) {
+      CAPTURE(worker);
+      CAPTURE(transport_name(transport));
+      const auto cluster = start(afresh(spread(dir / "run", {.transport = transport})), job_file);
+      REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
+      survive_kill_of(*cluster, (worker ? cluster->workers() : cluster->servers())[1], reference);
+    }
   }
 }
 
@@ -91,14 +70,12 @@ TEST_CASE("a trainer that is killed is noticed, a new one for its rank attaches 
   const std::string job_file =
       write_job(dir, {.name = "rank", .chunk_bytes = 8192, .rounds = kRounds, .snapshot_every_rounds = 40});
   const std::string reference = standalone_digest(dir, job_file, 4);
-  const auto cluster = start(two_by_two(dir));
-  start_trainers(*cluster, job_file);
+  const auto cluster = start(two_by_two(dir), job_file);
   REQUIRE(eventually([&] { return job_number(*cluster, "committed") >= 40; }));
   cluster->trainers()[3].process.terminate(milliseconds(0));
   const auto restarted = cluster->restart_trainer(3);
   REQUIRE_MESSAGE(restarted, restarted.error().message);
-  finish_training(*cluster);
-  const auto all = results(*cluster);
+  const auto all = finished(*cluster);
   CHECK(all[0].at("restarts").get<int>() >= 1);
   CHECK(all[3].at("resumed_from").get<std::uint64_t>() >= 40);
   CHECK(all[0].at("digest") == reference);
@@ -106,8 +83,7 @@ TEST_CASE("a trainer that is killed is noticed, a new one for its rank attaches 
   // all a round further on, had none at that round: but then the other one had.
   std::vector<char> had;
   for (const Daemon& worker : cluster->workers()) {
-    std::ifstream file(worker.log_file);
-    const std::string log(std::istreambuf_iterator<char>(file), {});
+    const std::string log = log_of(worker);
     const std::string words = "all parameters are here: ";
     CHECK(log.find(words + "0 bytes were here before") != std::string::npos);  // in the first view
     const std::size_t last = log.rfind(words);

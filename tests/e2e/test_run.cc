@@ -80,9 +80,7 @@ TEST_CASE("run trains with a command of one's own to the bits of up, and passes 
 TEST_CASE("run without servers trains an all-reduce job") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "ring", .mode = "allreduce"});
-  Call call(dir, run(dir, {"--servers", "0", "--nodes", "2", "--json"}, train(job_file)));
-  REQUIRE(call.wait() == 0);
-  const auto json = nlohmann::json::parse(call.out());
+  const auto json = report_of(dir, run(dir, {"--servers", "0", "--nodes", "2", "--json"}, train(job_file)));
   CHECK(json.at("digest") == standalone_digest(dir, job_file, 2));
   CHECK(json.at("rounds") == 40);
   CHECK(json.at("servers").empty());

@@ -4,13 +4,6 @@
 namespace tributary::e2e::same_bits_test {
 namespace {
 
-struct Spread {
-  std::uint32_t nodes, ranks_per_node;
-  std::uint16_t servers, lanes;
-  std::uint64_t chunk_bytes;
-  Transport transport;
-};
-
 // Four ranks each; together they vary everything that must not matter.
 const std::vector<Spread> kSpreads = {
     {1, 4, 1, 1, 0, Transport::kTcp},     {2, 2, 2, 2, 0, Transport::kTcp},    {4, 1, 3, 1, 4096, Transport::kTcp},
@@ -29,20 +22,7 @@ void check_all(const char* optimizer) {
     CAPTURE(s.lanes);
     CAPTURE(s.chunk_bytes);
     job.chunk_bytes = s.chunk_bytes;
-    const std::string job_file = write_job(dir, job);
-    ClusterOptions options = options_in(dir / "run");
-    options.fresh = true;
-    options.nodes = s.nodes;
-    options.ranks_per_node = s.ranks_per_node;
-    options.servers = s.servers;
-    options.lanes = s.lanes;
-    options.transport = s.transport;
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
-    finish_training(*cluster);
-    check_transport(*cluster);
-    CHECK(cluster->stop().empty());
-    const auto all = results(*cluster);
+    const auto all = trained(spread(dir / "run", s), write_job(dir, job));
     CHECK(all[0].at("digest") == reference);
     CHECK(all[0].at("rounds") == job.rounds);
     CHECK(all[0].at("stopped") == false);

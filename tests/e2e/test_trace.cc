@@ -10,22 +10,9 @@ namespace {
 
 constexpr const char* kTool = "tributary";
 
-// Runs the tool until it ends; its exit status and what it said.
-struct Said {
-  int status = -1;
-  std::string text;
-};
-Said traced(const TempDir& dir, const std::vector<std::string>& arguments) {
-  const std::string log = dir / "trace.log";
-  std::filesystem::remove(log);
-  std::vector<std::string> argv = {bin(kTool), "trace", "--base-dir", dir / "run"};
-  argv.insert(argv.end(), arguments.begin(), arguments.end());
-  auto process = Process::spawn({.argv = argv, .log_file = log, .environment = {}});
-  REQUIRE_MESSAGE(process, process.error().message);
-  const auto status = process->wait(kPatience);
-  REQUIRE(status);
-  std::ifstream in(log);
-  return {status->code, {std::istreambuf_iterator<char>(in), {}}};
+Outcome traced(const TempDir& dir, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {bin(kTool), "trace", "--base-dir", dir / "run"});
+  return run(arguments);
 }
 
 nlohmann::json read_json(const std::string& path) {
@@ -40,19 +27,18 @@ nlohmann::json read_json(const std::string& path) {
 TEST_CASE("a trace of a running job has every rank, lane and chunk, agrees with status, and changes no bit") {
   const TempDir dir;
   const std::string job = write_job(dir, {.chunk_bytes = 4096, .rounds = 1'000'000});
-  const auto cluster = start(two_by_two(dir));
-  start_trainers(*cluster, job);
+  const auto cluster = start(two_by_two(dir), job);
   wait_for(*cluster, "max_version", 20);
-  const Said wrong = traced(dir, {"other", "--out", dir / "no.json"});
+  const Outcome wrong = traced(dir, {"other", "--out", dir / "no.json"});
   CHECK(wrong.status == 1);
   CHECK(wrong.text.find("nobody in the cluster has a job 'other'") != std::string::npos);
-  const Said many = traced(dir, {"e2e", "--rounds", "300", "--out", dir / "no.json"});
+  const Outcome many = traced(dir, {"e2e", "--rounds", "300", "--out", dir / "no.json"});
   CHECK(many.status == 1);
   CHECK(many.text.find("a trace can have 1 to") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(dir / "no.json"));
 
   const std::string path = dir / "trace.json";
-  Said said;
+  Outcome said;
   // On a busy machine the order may reach a lane after the first round; the tool says so.
   CHECK(eventually([&] {
     said = traced(dir, {"e2e", "--rounds", "20", "--out", path});
@@ -96,14 +82,12 @@ TEST_CASE("a trace of a running job has every rank, lane and chunk, agrees with 
   cluster->stop();
   const std::string short_job = write_job(dir, {.name = "short", .chunk_bytes = 4096, .rounds = 400});
   const std::string reference = standalone_digest(dir, short_job, 4);
-  const auto again = start(two_by_two(dir));
-  start_trainers(*again, short_job);
+  const auto again = start(two_by_two(dir), short_job);
   wait_for(*again, "max_version", 5);
-  const Said later = traced(dir, {"short", "--rounds", "10", "--out", path});
+  const Outcome later = traced(dir, {"short", "--rounds", "10", "--out", path});
   CHECK_MESSAGE(later.status <= 1, later.text);  // a quick machine may have ended the job by then
-  finish_training(*again);
-  CHECK(results(*again)[0].at("digest") == reference);
-  const Said over = traced(dir, {"short", "--out", dir / "no.json"});
+  CHECK(finished(*again)[0].at("digest") == reference);
+  const Outcome over = traced(dir, {"short", "--out", dir / "no.json"});
   CHECK(over.status != 0);
   CHECK(over.text.find("does not run") != std::string::npos);
   CHECK(again->stop().empty());
@@ -112,8 +96,7 @@ TEST_CASE("a trace of a running job has every rank, lane and chunk, agrees with 
 TEST_CASE("a job that ends while it is traced: what came is written, with a word why it is short") {
   const TempDir dir;
   const std::string job = write_job(dir, {.chunk_bytes = 4096, .rounds = 1'000'000});
-  const auto cluster = start(two_by_two(dir));
-  start_trainers(*cluster, job);
+  const auto cluster = start(two_by_two(dir), job);
   wait_for(*cluster, "max_version", 20);
   const std::string log = dir / "long.log";
   auto tracing = Process::spawn(
@@ -123,7 +106,7 @@ TEST_CASE("a job that ends while it is traced: what came is written, with a word
   REQUIRE(tracing);
   REQUIRE(eventually([&] { return last_lines(log, 5).find("are recorded") != std::string::npos; }));
   // There is one at a time. (On a quick machine it may be over by now.)
-  const Said second = traced(dir, {"e2e", "--rounds", "5", "--out", dir / "no.json"});
+  const Outcome second = traced(dir, {"e2e", "--rounds", "5", "--out", dir / "no.json"});
   CHECK((second.status == 0 || second.text.find("is being recorded") != std::string::npos));
   for (Daemon& worker : cluster->workers()) worker.process.send_signal(SIGTERM);
   const auto status = tracing->wait(kPatience);

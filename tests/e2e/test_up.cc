@@ -53,9 +53,7 @@ TEST_CASE(
     CHECK(all_gone(pids));
   }
   {
-    Call call(dir, with(up(dir, job_file), {"--json"}));
-    REQUIRE(call.wait() == 0);
-    const auto json = nlohmann::json::parse(call.out());
+    const auto json = report_of(dir, with(up(dir, job_file), {"--json"}));
     CHECK(json.at("resumed_from").get<std::uint64_t>() >= 50);
     CHECK(json.at("digest") == reference);
   }
@@ -68,9 +66,7 @@ TEST_CASE(
   }
   // Fresh: from the first round again, and what is not of the run stays.
   std::ofstream(dir / "run/mine.txt") << "mine";
-  Call call(dir, with(up(dir, job_file), {"--json", "--fresh", "--set", "train.max_rounds=30"}));
-  REQUIRE(call.wait() == 0);
-  const auto json = nlohmann::json::parse(call.out());
+  const auto json = report_of(dir, with(up(dir, job_file), {"--json", "--fresh", "--set", "train.max_rounds=30"}));
   CHECK(json.at("resumed_from") == 0);
   CHECK(json.at("rounds") == 30);
   CHECK(contents(dir / "run/mine.txt") == "mine");
@@ -232,10 +228,8 @@ TEST_CASE("up returns what its trainers said") {
 TEST_CASE("bench pushpull measures, beside a ceiling, and checks that all nodes have the same parameters") {
   for (const std::string transport : {"tcp", "ipc"}) {
     const TempDir dir;
-    Call call(dir, {"bench", "pushpull", "--servers", "2", "--nodes", "2", "--ranks-per-node", "2", "--model-bytes",
-                    "8MiB", "--transport", transport, "--seconds", "0.5", "--json"});
-    REQUIRE_MESSAGE(call.wait() == 0, call.error());
-    const auto json = nlohmann::json::parse(call.out());
+    const auto json = report_of(dir, {"bench", "pushpull", "--servers", "2", "--nodes", "2", "--ranks-per-node", "2",
+                                      "--model-bytes", "8MiB", "--transport", transport, "--seconds", "0.5", "--json"});
     for (const char* field : {"gb_per_s_each_way", "cpu_seconds_per_gb", "ceiling_gb_per_s", "ratio_to_ceiling",
                               "rounds_per_s", "chunk_bytes", "lanes"}) {
       CAPTURE(field);
@@ -260,9 +254,7 @@ TEST_CASE("bench pushpull --durability measures what is kept, and refuses where 
     CHECK(has(call.error(), "fewer than 16 rounds fit --redo-mb 32; give --redo-mb 64, or --model-bytes 2097152"));
   }
   const TempDir dir;
-  Call call(dir, durability("64"));
-  REQUIRE_MESSAGE(call.wait() == 0, call.error());
-  const auto json = nlohmann::json::parse(call.out());
+  const auto json = report_of(dir, durability("64"));
   CHECK(json.at("off").at("kept_rounds") == 0);
   CHECK(json.at("redo").at("kept_rounds") == 16);
   CHECK(json.at("redo").at("newest_snapshot") > 0);

@@ -32,8 +32,7 @@ TEST_CASE(
   ClusterOptions options = two_by_two(dir);
   options.ranks_per_node = 1;
   options.peer_timeout_ms = 20'000;
-  const auto cluster = start(options);
-  start_trainers(*cluster, job_file);
+  const auto cluster = start(options, job_file);
   wait_for(*cluster, "max_version", 20);
   CHECK(why(*cluster).empty());
   const auto names = [&](const Process& process, const std::string& words) {
@@ -90,15 +89,10 @@ TEST_CASE("jobs are listed and stopped by their names, with the token alone") {
   const std::string job_file = write_job(dir, {.name = "named", .rounds = 1'000'000});
   const auto cluster = start(two_by_two(dir));
   const auto tool = [&](const std::vector<std::string>& arguments) {
-    const std::string log = dir / "tool.log";
-    std::filesystem::remove(log);
     std::vector<std::string> argv = {bin("tributary"), "job"};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
-    auto process = Process::spawn({.argv = argv, .log_file = log});
-    REQUIRE_MESSAGE(process, process.error().message);
-    const auto status = process->wait(kPatience);
-    REQUIRE(status);
-    return std::to_string(status->code) + ":" + last_lines(log, 20);
+    const Outcome ended = run(argv);
+    return std::to_string(ended.status) + ":  " + ended.text;
   };
   CHECK(has(tool({"list", "--base-dir", dir / "run"}), "0:  no job is known"));
   start_trainers(*cluster, job_file);

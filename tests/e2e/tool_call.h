@@ -11,11 +11,6 @@
 
 namespace tributary::e2e {
 
-inline std::string contents(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 // A call of `tributary`, its standard output and error apart.
 class Call {
  public:
@@ -27,8 +22,8 @@ class Call {
     REQUIRE_MESSAGE(process, process.error().message);
     process_ = std::move(*process);
   }
-  int wait() {
-    const auto status = process_.wait(kPatience);
+  int wait(milliseconds patience = kPatience) {
+    const auto status = process_.wait(patience);
     INFO(out() << error());
     REQUIRE(status);
     CHECK(status->signal == 0);
@@ -42,6 +37,14 @@ class Call {
   std::string out_, error_;
   Process process_;
 };
+
+// Returns the JSON that a successful call prints.
+inline nlohmann::json report_of(const TempDir& dir, const std::vector<std::string>& arguments,
+                                milliseconds patience = kPatience) {
+  Call call(dir, arguments);
+  REQUIRE_MESSAGE(call.wait(patience) == 0, call.error());
+  return nlohmann::json::parse(call.out());
+}
 
 // Returns the error message of wrong usage: status 2, and nothing on standard output.
 inline std::string usage_error(const TempDir& dir, const std::vector<std::string>& arguments) {

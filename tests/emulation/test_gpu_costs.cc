@@ -12,10 +12,7 @@ namespace tributary::bench {
 namespace {
 
 GpuCostsOptions small() {
-  GpuCostsOptions options;
-  options.repetitions = 2;
-  options.sizes = {4096, 65536};
-  options.link_bytes = 65536;
+  GpuCostsOptions options{.repetitions = 2, .sizes = {4096, 65536}, .link_bytes = 65536};
   return options;
 }
 

@@ -16,10 +16,8 @@ constexpr std::size_t kRecordsKept = 64;  // of an event: more than there are wa
 FakeDeviceApi::FakeDeviceApi(FakeDeviceOptions options)
     : options_(std::move(options)), random_(options_.seed), device_used_(options_.devices) {
   for (std::uint32_t i = 0; i < options_.devices; ++i) {
-    DeviceInfo info;
-    info.name = "fake:" + std::to_string(i);
-    info.uuid = "GPU-fake-" + std::to_string(i);
-    info.memory = options_.device_bytes;
+    DeviceInfo info{
+        .name = "fake:" + std::to_string(i), .uuid = "GPU-fake-" + std::to_string(i), .memory = options_.device_bytes};
     infos_.push_back(std::move(info));
   }
 }
@@ -304,10 +302,7 @@ Status FakeDeviceApi::put(const char* call, StreamId id, Operation operation) {
 Status FakeDeviceApi::record(EventId id, StreamId stream) {
   const Lock lock = enter("record");
   Event& event = events_.at(id);
-  Operation operation;
-  operation.kind = Operation::Kind::kRecord;
-  operation.event = id;
-  operation.record = ++event.recorded;
+  Operation operation{.kind = Operation::Kind::kRecord, .event = id, .record = ++event.recorded};
   return put("record", stream, std::move(operation));
 }
 
@@ -316,10 +311,7 @@ Status FakeDeviceApi::wait(StreamId stream, EventId id) {
   ++waits_;
   const Event& event = events_.at(id);
   if (event.recorded == 0 || event.label == options_.faults.ignored_event) return {};
-  Operation operation;
-  operation.kind = Operation::Kind::kWait;
-  operation.event = id;
-  operation.record = event.recorded;
+  Operation operation{.kind = Operation::Kind::kWait, .event = id, .record = event.recorded};
   return put("wait", stream, std::move(operation));
 }
 

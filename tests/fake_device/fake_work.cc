@@ -273,10 +273,7 @@ Status FakeDeviceApi::collective(CollectiveKind kind, CommId id, StreamId stream
   if (one->kind != kind) violation(std::string(call) + ": another rank calls another collective in its place");
   if (one->count != count) violation(std::string(call) + ": another rank's count differs");
   one->parts.push_back({id, stream, send, receive, false});
-  Operation operation;
-  operation.kind = Operation::Kind::kCollective;
-  operation.what = call;
-  operation.collective = one;
+  Operation operation{.kind = Operation::Kind::kCollective, .what = call, .collective = one};
   ++streams_.at(stream).unsettled;
   party.launches.emplace_back(stream, std::move(operation));
   group.comms.insert(id);

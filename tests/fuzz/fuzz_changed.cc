@@ -55,10 +55,7 @@ void change_some(Choices& input, std::span<std::byte> bytes, int most) {
 void step(const Encoding& encoding, std::span<const PushFrame> frames, std::size_t elements) {
   static const auto optimizer = kernels::make_optimizer("sgd", {});
   std::vector<float> parameters(elements, 1.0f), sum(elements);
-  FusedArgs args;
-  args.elements = elements;
-  args.frames = frames;
-  args.push = &encoding;
+  FusedArgs args{.elements = elements, .frames = frames, .push = &encoding};
   fused_sum(args, sum.data());
   args.param_in = args.param_out = parameters.data();
   fused_step(*optimizer, optimizer->scalars(1, 0.1), args);

@@ -24,16 +24,13 @@ Result<Manifest> read(std::string text) {
 }  // namespace
 
 std::vector<Bytes> seeds() {
-  JobConfig job;
-  job.name = "mlp";
-  job.optimizer = default_optimizer("adamw");
-  Manifest manifest;
-  manifest.created = "2030-01-02T03:04:05Z";
-  manifest.job_json = to_canonical_json(job);
-  manifest.round = Round(40);
-  manifest.tensors = {{"a", {1000}}, {"b", {10, 300}}, {"c", {}}};
-  manifest.chunk_elements = 1024;
-  manifest.chunk_shards = {ShardIndex(0), ShardIndex(2), ShardIndex(0), ShardIndex(2)};
+  JobConfig job{.name = "mlp", .optimizer = default_optimizer("adamw")};
+  Manifest manifest{.created = "2030-01-02T03:04:05Z",
+                    .job_json = to_canonical_json(job),
+                    .round = Round(40),
+                    .tensors = {{"a", {1000}}, {"b", {10, 300}}, {"c", {}}},
+                    .chunk_elements = 1024,
+                    .chunk_shards = {ShardIndex(0), ShardIndex(2), ShardIndex(0), ShardIndex(2)}};
   manifest.shards = {{"shard-0.bin", ShardIndex(0), 2, 123, std::string(32, 'a')},
                      {"shard-2.bin", ShardIndex(2), 2, 456, std::string(32, 'b')}};
   manifest.computed_with = {"A", "B"};

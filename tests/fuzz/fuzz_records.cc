@@ -54,9 +54,8 @@ std::vector<Bytes> seeds() {
   job.members = {0, 3};
   job.rank_states[{3, 1}] = {std::byte{7}, std::byte{0}};
   job.computed_with = {"torch 2.13.0 Zen"};
-  SnapshotRecord snapshot;
-  snapshot.info = {JobId(5), "mlp", Round(7), 0xabcdef, "adamw", 2};
-  snapshot.chunks = {ChunkIndex(1), ChunkIndex(4)};
+  SnapshotRecord snapshot{.info = {JobId(5), "mlp", Round(7), 0xabcdef, "adamw", 2},
+                          .chunks = {ChunkIndex(1), ChunkIndex(4)}};
   return {input_of(0, seal(chunk)), input_of(0, seal(clocked)), input_of(1, seal(job)), input_of(2, seal(snapshot)),
           input_of(3, seal(StoreIdentity{1}))};
 }

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda_copy.h"
 #include "tests/gpu/required_library.h"
+#include "tests/unit/stepping_optimizers.h"
 #include "tests/unit/temp_dir.h"
 #include "tests/unit/worker/allreduce/allreduce_fixture.h"
 #include "worker/allreduce/device_exchange.h"
@@ -43,7 +44,7 @@ TEST_CASE("one rank goes through NCCL to the servers' bits, with every optimizer
   const auto api = device_with_nccl();
   if (!api) return;
   for (const char* algorithm : {"flat", "hierarchical"}) {
-    for (const char* optimizer : {"sgd", "adam", "adamw", "adagrad", "lion"}) {
+    for (const std::string& optimizer : stepping_optimizers()) {
       CAPTURE(optimizer);
       ClusterOptions options = one_rank(api);
       options.algorithm = algorithm;
@@ -60,26 +61,14 @@ TEST_CASE("a job on a device keeps its state and goes on from it") {
   ClusterOptions options = one_rank(api);
   options.store = directory.path();
   options.snapshot = {0, 2};
-  {
-    AllreduceCluster cluster(options);
-    cluster.open();
-    cluster.start();
-    REQUIRE_MESSAGE(cluster.reaches(0), cluster.failures());
-    cluster.train(1, 3);
-    cluster.close(true);
-    REQUIRE(cluster.memory_comes_back());
-  }
+  said_at_the_end(options);
   options.start = Round(3);
-  options.view = 2;
   AllreduceCluster cluster(options);
-  cluster.open();
-  REQUIRE_MESSAGE(cluster.reaches(3), cluster.failures());
-  cluster.train(4, 6);
+  cluster.resume(6);
   ServerReference servers(options);
-  for (std::uint64_t round = 1; round <= 6; ++round) servers.round(round, 1, 1);
+  servers.rounds(6, 1);
   CHECK(same_bits(cluster.parameters(0), servers.parameters()));
-  cluster.close(false);
-  CHECK(cluster.memory_comes_back());
+  cluster.end();
 }
 
 TEST_CASE("a communicator that nobody else joins is given up in time, and the device works on") {

@@ -160,12 +160,11 @@ void reduce_on_device(std::uint32_t ranks, EncodingSpec push, EncodingSpec pull,
   std::vector<ChunkIndex> chunks;
   for (std::uint32_t c = 0; c < layout->chunks(); ++c) chunks.push_back(ChunkIndex(c));
 
-  DevicePlan plan;
-  plan.layout = layout;
-  plan.push = make_encoding(push);
-  plan.pull = make_encoding(pull);
-  plan.always_collectives = always;
-  plan.devices = {DeviceIndex(0)};
+  DevicePlan plan{.layout = layout,
+                  .push = make_encoding(push),
+                  .pull = make_encoding(pull),
+                  .devices = {DeviceIndex(0)},
+                  .always_collectives = always};
   plan.position_of_rank.assign(ranks, 0);
   const auto logger = quiet_logger();
   const auto reduction = need(DeviceReduction::create(api, std::move(plan), {}, logger));

@@ -1,8 +1,10 @@
 // Optimizer steps.
 #include <memory>
+#include <set>
 
 #include "kernels/step/cuda_optimizer.h"
 #include "kernels/step/optimizer.h"
+#include "kernels/step/optimizers.h"
 #include "tests/gpu/kernel_twins.h"
 
 namespace tributary::twins {
@@ -32,6 +34,7 @@ std::vector<Variant> variants() {
     add("SGD with momentum", "sgd", {{"momentum", 0.9}, {"dampening", 0.1}});
     add("SGD with Nesterov's momentum", "sgd", {{"momentum", 0.9}, {"nesterov", 1.0}});
     add("Adagrad", "adagrad", {{"lr_decay", 0.001}, {"initial_accumulator", 0.1}});
+    add("Mean", "mean");
   }
   return all;
 }
@@ -39,12 +42,7 @@ std::vector<Variant> variants() {
 // Parameters and state on one side.
 template <class Array>
 BlockArgs block_of(std::size_t count, Array grad, Array param, Array param_out, Array (&state)[2], int slots) {
-  BlockArgs block;
-  block.count = count;
-  block.grad = grad;
-  block.grad_scale = 1.0f / 96.0f;
-  block.param_in = param;
-  block.param_out = param_out;
+  BlockArgs block{.count = count, .grad = grad, .grad_scale = 1.0f / 96.0f, .param_in = param, .param_out = param_out};
   for (int slot = 0; slot < slots; ++slot) block.state_in[slot] = block.state_out[slot] = state[slot];
   return block;
 }
@@ -77,6 +75,16 @@ void check_steps(const Variant& variant, std::size_t count, Values kind) {
     check_equal("first state", device_state0.read(), state[0]);
     check_equal("second state", device_state1.read(), state[1]);
   }
+}
+
+TEST_CASE("each formula of the list has a variant") {
+  std::set<std::size_t> formulae;
+  for (const Variant& variant : variants()) {
+    formulae.insert(make_optimizer(variant.optimizer, variant.options)->formula());
+  }
+#define TRIBUTARY_COUNT(F) +1
+  CHECK(formulae.size() == 0 TRIBUTARY_OPTIMIZERS(TRIBUTARY_COUNT));
+#undef TRIBUTARY_COUNT
 }
 
 TEST_CASE("CUDA optimizer steps have the bits of the CPU's") {

@@ -145,8 +145,7 @@ class Init(WithFake):
             (lambda: None, (Leave.FINISHED, "")),
             (lambda: 1 / 0, (Leave.FAILED, "ZeroDivisionError: division by zero")),
         ):
-            self._leave()
-            self.library.rounds.clear()
+            self.anew()
             self.train(self.make())
             with contextlib.suppress(SystemExit):
                 try:

@@ -18,6 +18,7 @@ from unittest import mock
 
 import torch
 from torch import nn
+from trainer import OPTIMIZERS
 
 from tributary import Error, _abi, _library
 from tributary.torch._base.names import default_name
@@ -56,6 +57,16 @@ class Formulas(unittest.TestCase):
         adagrad = self.job(torch.optim.Adagrad(parameters(), lr_decay=0.1, initial_accumulator_value=0.2))["optimizer"]
         self.assertEqual((adagrad["lr_decay"], adagrad["initial_accumulator"]), (0.1, 0.2))
         self.assertEqual(self.job(Lion(parameters()))["optimizer"]["name"], "lion")
+
+    def test_each_optimizer_of_the_servers(self) -> None:
+        """Each name in kernels/step/optimizers.h has a torch optimizer, which tests with daemons train."""
+        kernels = Path(__file__).resolve().parents[3] / "kernels"
+        headers = re.findall(r'#include "kernels/(.*)"', (kernels / "step" / "optimizers.h").read_text())
+        named = [re.search(r'kKind = \{\s*\.name = "(\w+)"', (kernels / header).read_text()) for header in headers]
+        names = {found.group(1) for found in named if found} | {"adam"}  # which adamw.h includes
+        self.assertEqual(len(names), len(headers) + 1)
+        made = {self.job(make(parameters()))["optimizer"]["name"] for make in OPTIMIZERS.values()}
+        self.assertEqual(made, names)
 
     def test_further_groups_have_what_differs(self) -> None:
         one, two = parameters()

@@ -41,8 +41,7 @@ class Ends(WithFake):
         evaluation = DataLoader(data, batch_size=8, sampler=trib.DistributedSampler(data, shuffle=False))
         for own_word in (True, False):  # this rank's, or another's
             with self.subTest(own_word=own_word):
-                self._leave()
-                self.library.rounds.clear()
+                self.anew()
                 if not own_word:
                     self.library.events[3] = "trained"
                 opt = self.make()
@@ -76,10 +75,7 @@ class Ends(WithFake):
     def test_a_loop_over_a_stream_ends_when_training_does(self) -> None:
         for own_word in (True, False):
             with self.subTest(own_word=own_word):
-                self._leave()
-                self.library.rounds.clear()
-                self.library.answers.clear()
-                self.library.gathered.clear()
+                self.anew()
                 if not own_word:
                     self.library.gather_events[2] = "trained"  # when it asks for its third batch
                 opt = self.make()
@@ -107,8 +103,7 @@ class Ends(WithFake):
         data = torch.utils.data.TensorDataset(torch.randn(40, 4))
         for sampled in (True, False):
             with self.subTest(sampled=sampled):
-                self._leave()
-                self.library.rounds.clear()
+                self.anew()
                 self.library.events[3] = "trained"
                 inner = torch.optim.SGD(self.net.parameters(), lr=0.1)
                 passes = 0
@@ -229,8 +224,7 @@ class Ends(WithFake):
             (compute, "never", False, 1),
         ):
             with self.subTest(what.__name__, signalled=signalled):
-                self._leave()
-                self.library.rounds.clear()
+                self.anew()
                 program._failure = None
                 program._stopped = False
                 shows = mock.Mock()
@@ -377,23 +371,14 @@ class Stops(WithFake):
     def test_the_last_round_is_in_the_model(self) -> None:
         for what in (torch.optim.SGD, torch.optim.RMSprop):  # which steps here
             with self.subTest(what):
-                self._leave()
-                self.library.rounds.clear()
-                twin = TwoLayers()
-                reference = what(twin.parameters(), lr=0.1)
+                self.anew()
                 self.net = TwoLayers()
                 opt = self.make(what(self.net.parameters(), lr=0.1))
                 self.library.events[2] = "stop"
                 with self.assertRaises(trib.Stopped):
                     self.train(opt, 5)
-                for seed in range(2):
-                    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
-                    twin(x).square().mean().backward()
-                    reference.step()
-                    reference.zero_grad()
                 self.assertEqual(opt.round, 2)
-                for p, q in zip(self.net.parameters(), twin.parameters()):
-                    torch.testing.assert_close(p, q)
+                self.check_as_alone(2, what)
 
     def test_signals_are_given_back(self) -> None:
         before = signal.getsignal(signal.SIGINT)
@@ -428,8 +413,7 @@ class Stops(WithFake):
     def test_signals_stop_at_the_rounds_end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             with self.subTest(number):
-                self._leave()
-                self.library.rounds.clear()
+                self.anew()
                 opt = self.make()
                 session = self.library.session
                 self.backward()

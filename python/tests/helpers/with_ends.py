@@ -104,14 +104,6 @@ class WithEnds(WithFake):
         trib.finish()
         return run
 
-    def anew(self) -> None:
-        """The next process begins another job."""
-        self._leave()
-        for known in (self.library.rounds, self.library.pushes, self.library.gathered):
-            known.clear()
-        self.library.kept.clear()
-        self.library.answers.clear()
-
     def setUp(self) -> None:
         super().setUp()
         self.calm_runs: dict[Callable[[Run], None], Calm] = {}

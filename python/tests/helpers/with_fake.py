@@ -50,6 +50,14 @@ class WithFake(unittest.TestCase):
         program.stop.requested = None
         program.stop.flag.value = 0
 
+    def anew(self) -> None:
+        """The next process begins another job."""
+        self._leave()
+        for known in (self.library.rounds, self.library.pushes, self.library.gathered):
+            known.clear()
+        self.library.kept.clear()
+        self.library.answers.clear()
+
     def make(self, optimizer: Any = None, **options: Any) -> trib.DistributedOptimizer:
         optimizer = optimizer or torch.optim.SGD(self.net.parameters(), lr=0.1)
         return trib.DistributedOptimizer(self.net, optimizer, **options)
@@ -59,6 +67,18 @@ class WithFake(unittest.TestCase):
         loss = self.net(x).square().mean()
         loss.backward()
         return loss
+
+    def check_as_alone(self, rounds: int, kind: Any = torch.optim.SGD, lr: float = 0.1) -> None:
+        """The model is as after so many rounds of train() with a torch optimizer in one process."""
+        twin = TwoLayers()
+        reference = kind(twin.parameters(), lr=lr)
+        for seed in range(rounds):
+            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
+            twin(x).square().mean().backward()
+            reference.step()
+            reference.zero_grad()
+        for p, q in zip(self.net.parameters(), twin.parameters()):
+            torch.testing.assert_close(p, q)
 
     def values(self) -> list[torch.Tensor]:
         return [p.detach().clone() for p in self.net.parameters()]

@@ -297,9 +297,7 @@ class Uneven(WithEnds):
         """3 batches, in rounds of two."""
         for options, weights in (({}, [1, 1]), ({"average": True}, [2, 1]), ({"overlap": "step"}, [1, 1])):
             with self.subTest(**options):
-                self._leave()
-                for kept in (self.library.rounds, self.library.pushes, self.library.kept, self.library.answers):
-                    kept.clear()
+                self.anew()
                 self.library.others = OtherRank(4)
                 torch.manual_seed(1)
                 self.net = torch.nn.Linear(1, 1)

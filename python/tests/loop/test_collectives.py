@@ -119,8 +119,7 @@ class Collectives(WithFake):
         self.assertEqual(trib.all_reduce(1.0), 3.0)
 
     def test_a_loop_that_wants_to_be_told_gets_no_value_of_its_own(self) -> None:
-        self._leave()
-        self.library.rounds.clear()
+        self.anew()
         self.opt = self.make(on_rewind="raise")
         self.train(self.opt, 3)
         self.library.gather_events[0] = "back to 1"

@@ -333,9 +333,7 @@ class Loops(WithEnds):
     def test_a_round_that_is_complete_begins_again_with_its_parameters_of_before(self) -> None:
         calm = self.process(told_epochs)
         for at in (8, 9):  # gradients of round 3 are there, it is complete
-            self._leave()
-            self.library.rounds.clear()
-            self.library.kept.clear()
+            self.anew()
             with self.assertRaises(Killed):
                 self.process(told_epochs, kill, at)
             self._leave()
@@ -369,10 +367,7 @@ class Loops(WithEnds):
         for loop in (epochs_in_a_range, told_epochs, an_average, plateau):
             with self.subTest(loop.__name__):
                 run, rates, values = self.calm(loop)
-                self._leave()
-                self.library.rounds.clear()
-                self.library.pushes.clear()
-                self.library.kept.clear()
+                self.anew()
                 with self.assertRaises(Killed):
                     self.process(loop, kill, 32)
                 self._leave()
@@ -436,15 +431,13 @@ class Keeping(WithFake):
         self.net = net(1.0)
         make()
         given = self.library.kept[0]
-        self._leave()
-        self.library.rounds.clear()
+        self.anew()
         self.library.gives, self.library.kept_by_first = False, {0: given}
         self.net = net(2.0)
         make()
         for values in (self.net[0].weight, self.net[1].running_mean):
             self.assertTrue(torch.equal(values, torch.ones_like(values)))
-        self._leave()
-        self.library.rounds.clear()
+        self.anew()
         self.net = net(2.0)
         with (
             mock.patch.object(alike, "AT_BEGINNING", 8),
@@ -453,9 +446,9 @@ class Keeping(WithFake):
             self.library.kept_by_first = {}
             self.library.gives = True
             make()
-            self._leave()
-            self.library.rounds.clear()
-            self.library.gives, self.library.kept_by_first = False, {0: self.library.kept[0]}
+            given = self.library.kept[0]
+            self.anew()
+            self.library.gives, self.library.kept_by_first = False, {0: given}
             self.net = net(3.0)
             make()
 

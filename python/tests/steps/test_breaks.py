@@ -28,17 +28,9 @@ from tributary.torch._run.program import program
 
 class Steps(WithFake):
     def test_a_step_is_torchs(self) -> None:
-        twin = TwoLayers()
-        reference = torch.optim.SGD(twin.parameters(), lr=0.1)
         opt = self.make()
-        for seed in range(5):
-            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
-            twin(x).square().mean().backward()
-            reference.step()
-            reference.zero_grad()
         self.train(opt, 5)
-        for p, q in zip(self.net.parameters(), twin.parameters()):
-            torch.testing.assert_close(p, q)
+        self.check_as_alone(5)
         self.assertEqual(opt.round, 5)
 
     def test_gradients_leave_during_backward(self) -> None:
@@ -414,9 +406,7 @@ class Rates(WithFake):
             (torch.optim.AdamW(self.net.parameters(), lr=0.1), 0.95),
         ):
             with self.subTest(type(optimizer).__name__):
-                self._leave()
-                self.library.rounds.clear()
-                self.library.pushes.clear()
+                self.anew()
                 opt = self.make(optimizer)
                 scheduler = torch.optim.lr_scheduler.OneCycleLR(opt, max_lr=0.1, total_steps=4)
                 want = []
@@ -440,8 +430,7 @@ class Rates(WithFake):
             (torch.optim.Adam(self.net.parameters()), "eps", 1e-6),
         ):
             with self.subTest(f"{key}={value}"):
-                self._leave()
-                self.library.rounds.clear()
+                self.anew()
                 opt = self.make(optimizer)
                 self.backward()
                 opt.param_groups[0][key] = value
@@ -463,8 +452,6 @@ class Rates(WithFake):
 
 class OnTrainers(WithFake):
     def test_an_optimizer_that_only_torch_has(self) -> None:
-        twin = TwoLayers()
-        reference = torch.optim.RMSprop(twin.parameters(), lr=0.01)
         with self.assertLogs("tributary", "INFO") as logs:
             opt = self.make(torch.optim.RMSprop(self.net.parameters(), lr=0.01))
         lines = [line for line in logs.output if "RMSprop" in line]
@@ -472,14 +459,8 @@ class OnTrainers(WithFake):
         self.assertRegex(
             lines[0], "the servers have no RMSprop: steps on the trainers, with the servers' mean gradient"
         )
-        for seed in range(3):
-            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
-            twin(x).square().mean().backward()
-            reference.step()
-            reference.zero_grad()
         self.train(opt, 3)
-        for p, q in zip(self.net.parameters(), twin.parameters()):
-            torch.testing.assert_close(p, q)
+        self.check_as_alone(3, torch.optim.RMSprop, 0.01)
         self.assertTrue(opt.state_dict()["state"])
 
     def test_flags_that_servers_lack(self) -> None:
@@ -514,15 +495,7 @@ class OnTrainers(WithFake):
         self.library.events[2] = "lost"
         self.train(opt, 3)
         self.assertEqual(opt.round, 3)
-        twin = TwoLayers()
-        reference = torch.optim.SGD(twin.parameters(), lr=0.1)
-        for seed in range(3):
-            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
-            twin(x).square().mean().backward()
-            reference.step()
-            reference.zero_grad()
-        for p, q in zip(self.net.parameters(), twin.parameters()):
-            torch.testing.assert_close(p, q)
+        self.check_as_alone(3)
 
     def test_a_new_process_cannot_go_on(self) -> None:
         opt = self.make(step_on="trainers")
@@ -533,16 +506,6 @@ class OnTrainers(WithFake):
 
 
 class Losses(WithFake):
-    def reference(self, rounds: int) -> list[torch.Tensor]:
-        twin = TwoLayers()
-        opt = torch.optim.SGD(twin.parameters(), lr=0.1)
-        for seed in range(rounds):
-            x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed))
-            twin(x).square().mean().backward()
-            opt.step()
-            opt.zero_grad()
-        return list(twin.parameters())
-
     def test_an_open_round_is_pushed_again(self) -> None:
         for event in ("lost", "late", "gone"):
             with self.subTest(event):
@@ -555,14 +518,12 @@ class Losses(WithFake):
                     self.train(opt, 5)
                 self.assertRegex("\n".join(logs.output), "rank 0: attaching again in 0 ms: ")
                 self.assertEqual(opt.round, 5)
-                for p, q in zip(self.net.parameters(), self.reference(5)):
-                    torch.testing.assert_close(p, q)
+                self.check_as_alone(5)
 
     def test_accumulated_gradients_are_pushed_again(self) -> None:
         for average in (False, True):
             with self.subTest(average=average):
-                self._leave()
-                self.library.rounds.clear()
+                self.anew()
                 opt = self.make(accumulate=2, average=average)
                 self.backward(0)
                 self.backward(1)

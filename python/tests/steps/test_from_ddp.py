@@ -115,8 +115,7 @@ class Passes(WithFake):
         self.net.zero_grad()
         with self.assertRaisesRegex(RuntimeError, r"For SAM pass that and step_on='trainers', and give parameters"):
             self.backward()
-        self._leave()
-        self.library.rounds.clear()
+        self.anew()
         trained = []
         for wrap in (True, False):
             self.net = TwoLayers()

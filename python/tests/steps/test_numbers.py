@@ -62,8 +62,7 @@ class Passes(WithFake):
         for options in ({"accumulate": 4}, {}, {"overlap": "step"}, {"accumulate": 4, "overlap": "step"}):
             for average in (False, True):
                 with self.subTest(options, average=average):
-                    self._leave()
-                    self.library.rounds.clear()
+                    self.anew()
                     self.net, twin = TwoLayers(), TwoLayers()
                     opt = self.make(average=average, **options)
                     for i in range(4):
@@ -79,8 +78,7 @@ class Passes(WithFake):
     def test_the_last_one_may_begin_with_a_head_of_its_own(self) -> None:
         for average in (False, True):
             with self.subTest(average=average):
-                self._leave()
-                self.library.rounds.clear()
+                self.anew()
                 net, twin = Heads(), Heads()
                 self.net = net  # type: ignore[assignment]
                 opt = self.make(average=average)
@@ -96,8 +94,7 @@ class Passes(WithFake):
     def test_all_of_them_inside_no_sync(self) -> None:
         for overlap in ("step", "backward"):
             with self.subTest(overlap):
-                self._leave()
-                self.library.rounds.clear()
+                self.anew()
                 self.net = TwoLayers()
                 opt = self.make(overlap=overlap, average=True)
                 for seed in range(2):
@@ -149,8 +146,7 @@ class Passes(WithFake):
     def test_no_samples_are_no_gradient(self) -> None:
         for passes in (1, 2):
             with self.subTest(passes=passes):
-                self._leave()
-                self.library.rounds.clear()
+                self.anew()
                 self.net = TwoLayers()
                 opt = self.make(accumulate=passes)
                 for count in range(passes):
@@ -346,8 +342,7 @@ class SameData(WithFake):
             return Gate(False, float(torch.cat(gradients).norm()) * self.factor, 1.0, 1.0)
 
         for self.factor, times in ((1.0, 1), (0.7, 0)):
-            self._leave()
-            self.library.rounds.clear()
+            self.anew()
             with mock.patch("fake.FakeSession.gate", gate):
                 self.assertEqual(self.warned(max_grad_norm=1.0), times)
 

@@ -143,8 +143,7 @@ TEST_CASE("a store of another server index is refused with both numbers") {
 TEST_CASE("a missing data set ends the trainers with a message that names the folder and the package") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "nodata"});
-  const auto cluster = start(options_in(dir / "run"));
-  start_trainers(*cluster, job_file, {"train.data_dir=/nowhere/data"});
+  const auto cluster = start(options_in(dir / "run"), job_file, {"train.data_dir=/nowhere/data"});
   REQUIRE(cluster->wait_for_trainers(kPatience));
   const auto failure = cluster->failure();
   REQUIRE(failure);
@@ -156,92 +155,47 @@ TEST_CASE("a missing data set ends the trainers with a message that names the fo
 TEST_CASE("a misspelt key and an impossible value in a job are refused before anything trains") {
   const TempDir dir;
   const std::string job_file = write_job(dir, {.name = "misspelt", .extra = "epoch = 3\n"});
-  auto process =
-      Process::spawn({.argv = {bin("tributary"), "up", job_file, "--base-dir", dir / "run"}, .log_file = dir / "log"});
-  REQUIRE(process);
-  auto status = process->wait(kPatience);
-  REQUIRE(status);
-  CHECK(status->code == 2);
-  CHECK(has(last_lines(dir / "log", 9), "misspelt.toml:"));
-  CHECK(has(last_lines(dir / "log", 9), "did you mean 'epochs'"));
+  const Outcome misspelt = run({bin("tributary"), "up", job_file, "--base-dir", dir / "run"});
+  CHECK(misspelt.status == 2);
+  CHECK(has(misspelt.text, "misspelt.toml:"));
+  CHECK(has(misspelt.text, "did you mean 'epochs'"));
   CHECK_FALSE(std::filesystem::exists(dir / "run"));
-  process = Process::spawn({.argv = {bin("tributary"), "up", write_job(dir, {.name = "value"}), "--base-dir",
-                                     dir / "run", "--set", "optimizer.lr=-1"},
-                            .log_file = dir / "log2"});
-  REQUIRE(process);
-  status = process->wait(kPatience);
-  REQUIRE(status);
-  CHECK(status->code == 2);
-  CHECK(has(last_lines(dir / "log2", 9), "optimizer.lr"));
+  const Outcome value = run({bin("tributary"), "up", write_job(dir, {.name = "value"}), "--base-dir", dir / "run",
+                             "--set", "optimizer.lr=-1"});
+  CHECK(value.status == 2);
+  CHECK(has(value.text, "optimizer.lr"));
 }
 
-TEST_CASE("a rank that attaches twice is refused, and the job goes on with the first") {
-  const TempDir dir;
-  ClusterOptions options = options_in(dir / "run");
-  options.ranks_per_node = 2;
-  const auto cluster = start(options);
-  const std::vector<TensorSpec> tensors = {{"w", {1000}}};
-  auto first =
-      std::async(std::launch::async, [&] { return train(session_options(*cluster, 0, 0, "twice"), tensors, 20); });
-  REQUIRE(eventually([&] { return has(status_of(cluster->workers()[0]).dump(), "\"local_rank\":0"); }));
-  const auto again = train(session_options(*cluster, 0, 0, "twice"), tensors, 1);
-  REQUIRE(again);
-  CHECK(has(again->message, "attached already"));
-  CHECK(has(again->message, std::to_string(::getpid())));
-  SessionOptions wrong = session_options(*cluster, 0, 0, "twice");
-  wrong.topology.local_rank = 7;
-  const auto out_of_range = train(wrong, tensors, 1);
-  REQUIRE(out_of_range);
-  CHECK(has(out_of_range->message, "local_rank 7"));
-  const auto second = train(session_options(*cluster, 0, 1, "twice"), tensors, 20);
-  CHECK_MESSAGE(!second, second->message);
-  const auto outcome = first.get();
-  CHECK_MESSAGE(!outcome, outcome->message);
-}
-
-TEST_CASE(
-    "a node with another layout is refused with the first difference, and the others train when the right one comes") {
-  const TempDir dir;
-  ClusterOptions options = options_in(dir / "run");
-  options.nodes = 2;
-  const auto cluster = start(options);
+TEST_CASE("a node with another layout or optimizer is refused with the first difference, and the right one trains") {
   const std::vector<TensorSpec> tensors = {{"first", {30, 10}}, {"second", {10}}};
-  const std::vector<TensorSpec> other = {{"first", {30, 10}}, {"second", {11}}};
-  auto node0 =
-      std::async(std::launch::async, [&] { return train(session_options(*cluster, 0, 0, "layout"), tensors, 20); });
-  REQUIRE(eventually([&] { return job_number(*cluster, "joined") == 1; }));
-  const auto refused = train(session_options(*cluster, 1, 0, "layout"), other, 1);
-  REQUIRE(refused);
-  CHECK(refused->code == ErrorCode::kLayoutMismatch);
-  CHECK(has(refused->message, "second"));
-  CHECK(has(refused->message, "10"));
-  CHECK(has(refused->message, "11"));
-  const auto node1 = train(session_options(*cluster, 1, 0, "layout"), tensors, 20);
-  CHECK_MESSAGE(!node1, node1->message);
-  const auto outcome = node0.get();
-  CHECK_MESSAGE(!outcome, outcome->message);
-}
-
-TEST_CASE("a node with another optimizer is refused with the key and both values") {
-  const TempDir dir;
-  ClusterOptions options = options_in(dir / "run");
-  options.nodes = 2;
-  const auto cluster = start(options);
-  const std::vector<TensorSpec> tensors = {{"w", {100}}};
-  auto node0 =
-      std::async(std::launch::async, [&] { return train(session_options(*cluster, 0, 0, "config"), tensors, 20); });
-  REQUIRE(eventually([&] { return job_number(*cluster, "joined") == 1; }));
-  SessionOptions different = session_options(*cluster, 1, 0, "config");
-  different.job.optimizer.lr = 0.125;
-  const auto refused = train(different, tensors, 1);
-  REQUIRE(refused);
-  CHECK(refused->code == ErrorCode::kConfigMismatch);
-  CHECK(has(refused->message, "optimizer.lr"));
-  CHECK(has(refused->message, "0.125"));
-  const auto node1 = train(session_options(*cluster, 1, 0, "config"), tensors, 20);
-  CHECK_MESSAGE(!node1, node1->message);
-  const auto outcome = node0.get();
-  CHECK_MESSAGE(!outcome, outcome->message);
+  struct Other {
+    const char* name;
+    std::vector<TensorSpec> tensors;
+    double lr;
+    ErrorCode code;
+    std::vector<const char*> words;
+  };
+  for (const Other& other :
+       {Other{
+            "layout", {{"first", {30, 10}}, {"second", {11}}}, 0.0, ErrorCode::kLayoutMismatch, {"second", "10", "11"}},
+        Other{"config", tensors, 0.125, ErrorCode::kConfigMismatch, {"optimizer.lr", "0.125"}}}) {
+    CAPTURE(other.name);
+    const TempDir dir;
+    const auto cluster = start(spread(dir / "run", {.ranks_per_node = 1, .servers = 1}));
+    const auto options_of = [&](std::uint32_t node) { return session_options(*cluster, node, 0, other.name); };
+    auto node0 = std::async(std::launch::async, [&] { return train(options_of(0), tensors, 20); });
+    REQUIRE(eventually([&] { return job_number(*cluster, "joined") == 1; }));
+    SessionOptions different = options_of(1);
+    if (other.lr > 0.0) different.job.optimizer.lr = other.lr;
+    const auto refused = train(different, other.tensors, 1);
+    REQUIRE(refused);
+    CHECK(refused->code == other.code);
+    for (const char* words : other.words) CHECK(has(refused->message, words));
+    const auto node1 = train(options_of(1), tensors, 20);
+    CHECK_MESSAGE(!node1, node1->message);
+    const auto outcome = node0.get();
+    CHECK_MESSAGE(!outcome, outcome->message);
+  }
 }
 
 // Sends these bytes as a message over a worker's attach socket. The framing is that of a genuine packet, which a socket

@@ -108,10 +108,8 @@ TEST_CASE("with keys a job ends in the same bits, over encrypted sockets and in 
     options.ranks_per_node = 2;
     options.transport = transport;
     options.secure = payload;
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
-    finish_training(*cluster);
-    CHECK(results(*cluster)[0].at("digest") == standalone_digest(dir, job_file, 4));
+    const auto cluster = start(options, job_file);
+    CHECK(finished(*cluster)[0].at("digest") == standalone_digest(dir, job_file, 4));
     check_transport(*cluster);
     CHECK(cluster->stop().empty());
   }
@@ -225,8 +223,7 @@ TEST_CASE("killed daemons of a cluster with keys come back, and the job to the s
   for (const bool server : {true, false}) {
     ClusterOptions options = secure_in(dir);
     options.fresh = true;
-    const auto cluster = start(options);
-    start_trainers(*cluster, job_file);
+    const auto cluster = start(options, job_file);
     wait_for(*cluster, "max_version", 100);
     survive_kill_of(*cluster, server ? cluster->servers()[1] : cluster->workers()[1], reference);
   }
@@ -301,8 +298,7 @@ TEST_CASE("a token that somebody has seen is good for nothing, and neither is on
   const std::string job_file = write_job(dir, {.name = "seen", .chunk_bytes = 4096, .rounds = 100'000});
   ClusterOptions options = secure_in(dir);
   options.secure = PayloadSecurity::kPlain;
-  const auto cluster = start(options);
-  start_trainers(*cluster, job_file);
+  const auto cluster = start(options, job_file);
   wait_for(*cluster, "max_version", 5);
   const KeyPair node = read_key_pair(keys_of(dir).pair("node-1")).value();
   const KeyPair server = read_key_pair(keys_of(dir).pair("server-1")).value();
@@ -361,22 +357,17 @@ TEST_CASE("a key that is revoked in the middle of a job ends its view, and the j
   std::filesystem::rename(dir / "node-1.pub", pub);
   REQUIRE(cluster->restart(cluster->workers()[1]));
   REQUIRE(cluster->restart_trainer(1));
-  finish_training(*cluster);
-  CHECK(results(*cluster)[0].at("digest") == standalone_digest(dir, job_file, 2));
+  CHECK(finished(*cluster)[0].at("digest") == standalone_digest(dir, job_file, 2));
   CHECK(cluster->stop().empty());
 }
 
 TEST_CASE("--check-config says whether a daemon would start, and touches nothing") {
   const TempDir dir;
   const auto check = [&](const std::string& program, const std::string& config) {
-    const std::string file = dir / "checked.toml", log = dir / "checked.log";
-    std::filesystem::remove(log);
+    const std::string file = dir / "checked.toml";
     std::ofstream(file) << config;
-    auto spawned = Process::spawn({.argv = {bin(program), "--config", file, "--check-config"}, .log_file = log});
-    REQUIRE_MESSAGE(spawned, spawned.error().message);
-    const auto status = spawned->wait(kPatience);
-    REQUIRE(status);
-    return std::to_string(status->code) + ":" + last_lines(log, 10);
+    const Outcome checked = run({bin(program), "--config", file, "--check-config"});
+    return std::to_string(checked.status) + ":  " + checked.text;
   };
   CHECK(has(check("tributary-server", "[server]\nindex = 0\n[store]\npath = \"" + (dir / "store") + "\"\n"),
             "0:  " + (dir / "checked.toml") + " is sound"));

@@ -36,6 +36,8 @@ enum class Values {
   kEqual,      // few different magnitudes, many zeros of both signs
   kAnyBits,    // any pattern: NaN, infinities and all
 };
+inline constexpr Values kAllValues[] = {Values::kGradients, Values::kWild,  Values::kTiny,
+                                        Values::kHuge,      Values::kEqual, Values::kAnyBits};
 inline constexpr Values kFiniteValues[] = {Values::kGradients, Values::kWild, Values::kTiny, Values::kHuge,
                                            Values::kEqual};
 
@@ -68,6 +70,19 @@ inline std::vector<float> make_values(Values kind, std::size_t count, std::uint3
     }
   }
   return values;
+}
+
+// kernels/lane_sum.h in so many words.
+template <class Number>
+Number lane_sum(const std::vector<Number>& terms) {
+  std::vector<Number> lanes(1024, Number{0});
+  for (std::size_t i = 0; i < terms.size(); ++i) lanes[i % 1024] += terms[i];
+  while (lanes.size() > 1) {
+    const std::size_t half = lanes.size() / 2;
+    for (std::size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
+    lanes.resize(half);
+  }
+  return lanes[0];
 }
 
 // At, around and far from the widths of vectors and blocks (256, 1024, 4096).

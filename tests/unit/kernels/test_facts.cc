@@ -18,18 +18,6 @@ namespace {
 using namespace testing;
 using kernels::GradientFacts;
 
-// kernels/lane_sum.h in so many words.
-double lane_sum(const std::vector<double>& terms) {
-  std::vector<double> lanes(1024, 0.0);
-  for (std::size_t i = 0; i < terms.size(); ++i) lanes[i % 1024] += terms[i];
-  while (lanes.size() > 1) {
-    const std::size_t half = lanes.size() / 2;
-    for (std::size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
-    lanes.resize(half);
-  }
-  return lanes[0];
-}
-
 GradientFacts reference(const std::vector<float>& values) {
   GradientFacts facts;
   std::vector<double> sums;
@@ -60,8 +48,7 @@ std::vector<std::size_t> fact_sizes() {
 
 TEST_CASE(
     "gradient facts have the bits of the definition, alone and with the casts, for every size and kind of value") {
-  for (Values kind :
-       {Values::kGradients, Values::kWild, Values::kTiny, Values::kHuge, Values::kEqual, Values::kAnyBits}) {
+  for (Values kind : kAllValues) {
     for (std::size_t count : fact_sizes()) {
       CAPTURE(static_cast<int>(kind));
       CAPTURE(count);

@@ -69,8 +69,7 @@ void check_frame(const Frame& frame, const Reference& expected) {
 }
 
 TEST_CASE("int8 encode gives the bits of the definition for every size and kind of value") {
-  for (Values kind :
-       {Values::kGradients, Values::kWild, Values::kTiny, Values::kHuge, Values::kEqual, Values::kAnyBits}) {
+  for (Values kind : kAllValues) {
     for (std::size_t count : sizes()) {
       CAPTURE(static_cast<int>(kind));
       CAPTURE(count);

@@ -27,18 +27,6 @@ struct Frame {
   }
 };
 
-// kernels/lane_sum.h in so many words.
-float lane_sum(const std::vector<float>& terms) {
-  std::vector<float> lanes(1024, 0.0f);
-  for (std::size_t i = 0; i < terms.size(); ++i) lanes[i % 1024] += terms[i];
-  while (lanes.size() > 1) {
-    const std::size_t half = lanes.size() / 2;
-    for (std::size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
-    lanes.resize(half);
-  }
-  return lanes[0];
-}
-
 struct Reference {
   Frame frame;
   std::vector<float> sent, left;
@@ -63,8 +51,7 @@ struct Reference {
 };
 
 TEST_CASE("1-bit encode gives the bits of the definition for every size and kind of value") {
-  for (Values kind :
-       {Values::kGradients, Values::kWild, Values::kTiny, Values::kHuge, Values::kEqual, Values::kAnyBits}) {
+  for (Values kind : kAllValues) {
     for (std::size_t count : sizes()) {
       CAPTURE(static_cast<int>(kind));
       CAPTURE(count);

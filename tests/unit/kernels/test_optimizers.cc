@@ -9,11 +9,14 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "kernels/step/optimizer.h"
+#include "kernels/step/optimizers.h"
+#include "tests/unit/stepping_optimizers.h"
 
 namespace tributary::optimizers_test {
 
@@ -127,8 +130,9 @@ TEST_CASE("every optimizer that PyTorch has follows it to 1e-6 over 100 steps") 
     CHECK(100 * plainly_close >= 95 * steps * elements);
     seen.push_back(optimizer);
   }
-  for (const char* optimizer : {"sgd", "adam", "adamw", "adagrad"}) {
-    CHECK(std::count(seen.begin(), seen.end(), optimizer) >= 1);
+  for (const std::string& optimizer : testing::stepping_optimizers()) {
+    // PyTorch has no Lion.
+    CHECK_MESSAGE((optimizer == "lion" || std::count(seen.begin(), seen.end(), optimizer) >= 1), optimizer);
   }
 }
 
@@ -181,7 +185,10 @@ void scalar_step(std::string_view name, const OptimizerOptions& o, std::uint64_t
     const float u = float(value("beta1")) * e[1] + float(1 - value("beta1")) * g;
     p = p * float(1 - lr * o.weight_decay) - float(lr) * (u > 0 ? 1.0f : u < 0 ? -1.0f : 0.0f);
     e[1] = float(value("beta2")) * e[1] + float(1 - value("beta2")) * g;
+  } else if (name == "mean") {
+    p = g;
   } else {
+    REQUIRE(name.starts_with("adam"));
     if (name == "adam" && o.weight_decay != 0) g = g + float(o.weight_decay) * p;
     if (name == "adamw") p = p * float(1 - lr * o.weight_decay);
     const float weight = float(1 - value("beta1"));
@@ -214,10 +221,23 @@ std::vector<std::pair<std::string, OptimizerOptions>> variants() {
                                      {"adagrad", plain},
                                      {"adagrad", accumulating},
                                      {"lion", plain},
-                                     {"lion", decayed}}) {
+                                     {"lion", decayed},
+                                     {"mean", plain}}) {
     all.emplace_back(name, options_of(name, values));
   }
   return all;
+}
+
+TEST_CASE("each formula of the list has a variant, and each name makes its optimizer") {
+  std::set<std::size_t> formulae;
+  for (const auto& [name, options] : variants()) {
+    const auto optimizer = make_optimizer(name, options);
+    formulae.insert(optimizer->formula());
+    CHECK(optimizer->name() == name);
+  }
+#define TRIBUTARY_COUNT(F) +1
+  CHECK(formulae.size() == 0 TRIBUTARY_OPTIMIZERS(TRIBUTARY_COUNT));
+#undef TRIBUTARY_COUNT
 }
 
 TEST_CASE("the vectorised steps give the bits of the formulae taken one element at a time") {
@@ -267,11 +287,10 @@ TEST_CASE("a step gives the same bits in any split into blocks, at any alignment
         std::vector<std::vector<float>> state(start.state.size(), std::vector<float>(kElements, 0.125f));
         std::vector<std::vector<float>> state_out = state;
         for (std::size_t first = 0; first < kElements; first += piece) {
-          BlockArgs block;
-          block.count = std::min(piece, kElements - first);
-          block.grad = grad.data() + first;
-          block.param_in = (in_place ? params_out : params).data() + first;
-          block.param_out = params_out.data() + first;
+          BlockArgs block{.count = std::min(piece, kElements - first),
+                          .grad = grad.data() + first,
+                          .param_in = (in_place ? params_out : params).data() + first,
+                          .param_out = params_out.data() + first};
           for (std::size_t slot = 0; slot < state.size(); ++slot) {
             block.state_in[slot] = (in_place ? state_out : state)[slot].data() + first;
             block.state_out[slot] = state_out[slot].data() + first;
@@ -324,8 +343,6 @@ TEST_CASE("optimizers have the state that their formulae need") {
   CHECK(with_momentum->initial_state(0) == 0.0f);
   const OptimizerOptions accumulating = options_of("adagrad", {{"initial_accumulator", 0.25}, {"momentum", 0.5}});
   CHECK(make_optimizer("adagrad", accumulating)->initial_state(0) == 0.25f);
-  for (const char* name : {"sgd", "adam", "adamw", "adagrad", "lion"})
-    CHECK(make_optimizer(name, options)->name() == name);
   for (const char* name : {"", "SGD", "adafactor", "adam "}) CHECK(make_optimizer(name, options) == nullptr);
 }
 

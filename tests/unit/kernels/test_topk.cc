@@ -96,8 +96,7 @@ std::vector<std::size_t> some_k(std::size_t elements) {
 
 TEST_CASE(
     "top-k takes what a stable sort by magnitude takes, exactly k, and what is left plus what is sent is the input") {
-  for (Values kind :
-       {Values::kGradients, Values::kWild, Values::kTiny, Values::kHuge, Values::kEqual, Values::kAnyBits}) {
+  for (Values kind : kAllValues) {
     for (std::size_t elements :
          {1u, 2u, 3u, 5u, 63u, 64u, 65u, 255u, 256u, 257u, 1000u, 65535u, 65536u, 65537u, 140001u}) {
       const std::vector<float> x = make_values(kind, elements, static_cast<std::uint32_t>(elements));

@@ -16,11 +16,12 @@ constexpr std::uint64_t array(std::uint64_t chunks, std::uint64_t largest) {
   return chunks * (4 * largest + kBlockSlack);
 }
 
+ShardMemory shard_of(std::uint64_t elements, std::uint32_t chunks, std::uint32_t nodes = ShardMemory().nodes) {
+  return {.elements = elements, .chunks = chunks, .largest_chunk = elements, .nodes = nodes};
+}
+
 TEST_CASE("the formula counts state, one copy of answers, held and arriving frames, and what a snapshot keeps") {
-  ShardMemory shard;
-  shard.elements = 100'000'000;
-  shard.chunks = 400;
-  shard.largest_chunk = 250'000;
+  ShardMemory shard{.elements = 100'000'000, .chunks = 400, .largest_chunk = 250'000};
   shard.arrays.state = 3;
   shard.nodes = 3;
   shard.lanes = 2;
@@ -37,10 +38,7 @@ TEST_CASE("the formula counts state, one copy of answers, held and arriving fram
 }
 
 TEST_CASE("answers in 16 bits are kept in blocks of the same size, and no more arrives than the shard has") {
-  ShardMemory shard;
-  shard.elements = shard.largest_chunk = 1000;
-  shard.chunks = 1;
-  shard.nodes = 2;
+  ShardMemory shard = shard_of(1000, 1, 2);
   shard.push = EncodingId::kFp16;
   shard.arrays.encoded = 1;
   const MemoryTerms terms = memory_formula(shard);
@@ -49,9 +47,7 @@ TEST_CASE("answers in 16 bits are kept in blocks of the same size, and no more a
 }
 
 TEST_CASE("with a delta encoding the server also holds what the workers hold") {
-  ShardMemory shard;
-  shard.elements = shard.largest_chunk = 2560;
-  shard.chunks = 1;
+  ShardMemory shard = shard_of(2560, 1);
   shard.arrays.encoded = shard.arrays.estimate = 1;
   const MemoryTerms terms = memory_formula(shard);
   CHECK(terms.estimate == array(1, 2560));
@@ -59,19 +55,13 @@ TEST_CASE("with a delta encoding the server also holds what the workers hold") {
 }
 
 TEST_CASE("where nodes have clocks, what each was answered is kept for it") {
-  ShardMemory shard;
-  shard.elements = shard.largest_chunk = 1000;
-  shard.chunks = 1;
-  shard.nodes = 3;
+  ShardMemory shard = shard_of(1000, 1, 3);
   shard.arrays.told = 3;
   CHECK(memory_formula(shard).told == 3 * array(1, 1000));
 }
 
 TEST_CASE("rounds that wait for a gate are kept as one sum") {
-  ShardMemory shard;
-  shard.elements = shard.largest_chunk = 1000;
-  shard.chunks = 1;
-  shard.nodes = 3;
+  ShardMemory shard = shard_of(1000, 1, 3);
   const std::uint64_t without = memory_formula(shard).total();
   shard.arrays.sums = 1;
   CHECK(memory_formula(shard).sums == array(1, 1000));
@@ -79,10 +69,7 @@ TEST_CASE("rounds that wait for a gate are kept as one sum") {
 }
 
 TEST_CASE("what nodes have yet to say comes out of a snapshot as one array a node") {
-  ShardMemory shard;
-  shard.elements = shard.largest_chunk = 1000;
-  shard.chunks = 2;
-  shard.nodes = 3;
+  ShardMemory shard = shard_of(1000, 2, 3);
   const std::uint64_t without = memory_at_most(shard, true);
   shard.arrays.residuals = 3;
   CHECK(memory_formula(shard).residuals == 3 * array(2, 1000));
@@ -91,9 +78,8 @@ TEST_CASE("what nodes have yet to say comes out of a snapshot as one array a nod
 
 TEST_CASE("what a job keeps of a chunk follows from its optimizer, its encodings and its mode") {
   const auto job_of = [](const JobConfig& config, bool recovers) {
-    ShardJob job;
-    job.view = std::make_shared<const ViewPlan>(ViewPlan{.plan = JobPlan::of(config), .nodes = 3});
-    job.recovers = recovers;
+    ShardJob job{.view = std::make_shared<const ViewPlan>(ViewPlan{.plan = JobPlan::of(config), .nodes = 3}),
+                 .recovers = recovers};
     return job;
   };
   JobConfig config;
@@ -116,9 +102,7 @@ TEST_CASE("what a job keeps of a chunk follows from its optimizer, its encodings
 }
 
 TEST_CASE("a job may take what the formula says, and a second copy of what snapshots have where there are some") {
-  ShardMemory shard;
-  shard.elements = shard.largest_chunk = 1000;
-  shard.chunks = 1;
+  ShardMemory shard = shard_of(1000, 1);
   shard.arrays.state = 3;
   shard.arrays.previous = 1;
   CHECK(memory_at_most(shard, false) == memory_formula(shard).total());

@@ -15,9 +15,7 @@ using std::chrono::seconds;
 using Clock = AttachRetries::Clock;
 
 MembershipConfig elastic(std::uint32_t rejoin_ms) {
-  MembershipConfig membership;
-  membership.on_worker_loss = OnLoss::kContinue;
-  membership.rejoin_ms = rejoin_ms;
+  MembershipConfig membership{.on_worker_loss = OnLoss::kContinue, .rejoin_ms = rejoin_ms};
   return membership;
 }
 

@@ -113,8 +113,7 @@ struct OneRank {
       const tributary_status status = tributary_attach(&o.options, &session);
       CHECK_MESSAGE(status == TRIBUTARY_OK, tributary_last_error());
     });
-    node.coordinator.await<JoinJob>();
-    node.welcome();
+    node.admit();
     attached.get();
     REQUIRE(session);
     REQUIRE(tributary_start(session) == TRIBUTARY_OK);

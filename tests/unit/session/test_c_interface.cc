@@ -68,8 +68,7 @@ tributary_step wait(const CSession& session) {
 }  // namespace
 
 TEST_CASE("two ranks attach, give initial values, train and finish") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   const auto sessions = attach(node, 2);
   for (std::uint32_t rank = 0; rank < 2; ++rank) {
     const tributary_view view = view_of(sessions[rank]);
@@ -133,8 +132,7 @@ TEST_CASE("two ranks attach, give initial values, train and finish") {
 }
 
 TEST_CASE("a gradient goes with its group's settings, which last until others are said") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   const auto sessions = attach(node);
   tributary_session* s = sessions[0].get();
   CHECK(failed_with(tributary_group_settings(s, 0, 0.5, TRIBUTARY_CONFIGURED), TRIBUTARY_INVALID_ARGUMENT,
@@ -160,8 +158,7 @@ TEST_CASE("a gradient goes with its group's settings, which last until others ar
 }
 
 TEST_CASE("a rank gets the values of all ranks, by rank, or a step") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   const auto sessions = attach(node);
   tributary_session* s = sessions[0].get();
   const tributary_value* values = nullptr;
@@ -209,8 +206,7 @@ TEST_CASE("a rank gets the values of all ranks, by rank, or a step") {
 }
 
 TEST_CASE("calls before the start, or out of order in a round, are refused and change nothing") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   const auto sessions = attach(node);
   tributary_session* s = sessions[0].get();
   tributary_step step;
@@ -258,8 +254,7 @@ TEST_CASE("calls before the start, or out of order in a round, are refused and c
 }
 
 TEST_CASE("structs of callers with older and newer headers are filled as far as both know them") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   const auto sessions = attach(node);
   tributary_view view;
   std::memset(&view, 0x55, sizeof view);
@@ -287,8 +282,7 @@ TEST_CASE("structs of callers with older and newer headers are filled as far as 
 }
 
 TEST_CASE("a resumed job has no initial values, and what was kept comes back") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   tributary_recovery_handle* recovery = tributary_recovery_handle_create();
   const void* state = nullptr;
   std::size_t size = 7;

@@ -47,8 +47,7 @@ RankValues answer(std::uint64_t round, std::uint32_t index, std::uint32_t view =
 }  // namespace
 
 TEST_CASE("ranks give, the node says it to the coordinator, and all get the answer") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(2);
   for (std::uint32_t index = 0; index < 3; ++index) {
     Given first = give(*sessions[0], 0, index, "a"), second = give(*sessions[1], 0, index, "bc");
@@ -67,8 +66,7 @@ TEST_CASE("ranks give, the node says it to the coordinator, and all get the answ
 }
 
 TEST_CASE("what a gather came to in an earlier process is told to those that ask again") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(2);
   CHECK(sessions[0]->gathered(answer(7, 3).shared));
   const RankValues said = node.coordinator.await<RankValues>();
@@ -84,8 +82,7 @@ TEST_CASE("what a gather came to in an earlier process is told to those that ask
 }
 
 TEST_CASE("what cannot be given is refused before anybody hears of it") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   const auto large = sessions[0]->gather(Round(0), 0, std::vector<std::byte>(kMaxValueBytes + 1));
   REQUIRE_FALSE(large);
@@ -101,8 +98,7 @@ TEST_CASE("what cannot be given is refused before anybody hears of it") {
 }
 
 TEST_CASE("a gather ends with its view, as a wait does") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(2);
   Given waits = give(*sessions[0], 0, 0, "a");
   CHECK(waits.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout);
@@ -153,8 +149,7 @@ TEST_CASE("a gather ends with its view, as a wait does") {
 }
 
 TEST_CASE("a stop that is asked for does not end a gather, which others still answer") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   Given given = give(*sessions[0], 0, 0, "a");
   node.coordinator.await<RankValues>();
@@ -167,8 +162,7 @@ TEST_CASE("a stop that is asked for does not end a gather, which others still an
 }
 
 TEST_CASE("what is open is said again, and all that is known when the coordinator says a welcome again") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(2);
   Given first = give(*sessions[0], 0, 0, "a"), second = give(*sessions[1], 0, 0, "bc");
   node.coordinator.await<RankValues>();
@@ -198,10 +192,9 @@ TEST_CASE("answers outlive views in the worker, and workers in the recovery hand
     auto attached = node->attach(options);
     node->coordinator.await<JoinJob>(joins + 1);
     node->welcome(view, Round(round));
-    auto session = attached.get();
-    REQUIRE_MESSAGE(session, session.error().message);
-    REQUIRE((*session)->start());
-    return std::move(*session);
+    auto session = FakeNode::session_of(std::move(attached));
+    REQUIRE(session->start());
+    return session;
   };
   {
     auto session = attach(1, 4);

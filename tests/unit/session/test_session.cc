@@ -14,17 +14,46 @@ StepState state_of(const Result<StepState>& result) {
   return *result;
 }
 
+// All ranks are ready and the round is complete.
+void complete(FakeNode& node, const std::vector<std::unique_ptr<Session>>& sessions, std::uint64_t round) {
+  for (const auto& session : sessions) ready_all(*session);
+  node.lanes.complete(Round(round));
+  for (const auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+}
+
+void name_snapshot(FakeNode& node, std::uint64_t round, std::uint32_t view = 1) {
+  node.server->on_control(SnapshotAt{JobId(99), ViewId(view), Round(round)});
+  REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == round; }));
+}
+
+std::vector<std::byte> many(std::size_t bytes, std::uint64_t value) {
+  return std::vector<std::byte>(bytes, static_cast<std::byte>(value));
+}
+
 std::span<const std::byte> kept(Session& session) {
   const auto kept = session.kept();
   REQUIRE_MESSAGE(kept, kept.error().message);
   return kept->bytes;
 }
 
+// Both ranks of a node, in a view that begins at this round; adjust(): changes the welcome to it.
+std::vector<std::unique_ptr<Session>> welcomed(
+    FakeNode& node, std::uint32_t view, Round round,
+    const std::function<void(JobWelcome&)>& adjust = [](JobWelcome&) {}) {
+  FakeNode::Attached attaching[] = {node.attach(node.session_options(0, 2)), node.attach(node.session_options(1, 2))};
+  node.coordinator.await<JoinJob>(view);
+  JobWelcome welcome = node.welcome_message(view, round);
+  adjust(welcome);
+  node.server->on_control(welcome);
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (auto& one : attaching) sessions.push_back(FakeNode::session_of(std::move(one)));
+  return sessions;
+}
+
 }  // namespace
 
 TEST_CASE("two ranks train through shared memory and see the same parameters") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(2);
   CHECK(sessions[0]->fresh());
   CHECK(sessions[0]->resume_round() == Round(0));
@@ -47,26 +76,18 @@ TEST_CASE("two ranks train through shared memory and see the same parameters") {
 }
 
 TEST_CASE("rank 0 of a fresh job gives the initial values, and nobody starts before") {
-  FakeNode node;
-  node.run();
-  auto first = node.attach(node.session_options(0, 2));
-  auto second = node.attach(node.session_options(1, 2));
-  node.coordinator.await<JoinJob>();
-  node.welcome();
-  auto a = first.get(), b = second.get();
-  REQUIRE(a);
-  REQUIRE(b);
-  auto started = std::async(std::launch::async, [&] { return (*b)->start(); });
+  RunningNode node;
+  auto ranks = welcomed(node, 1, Round());
+  auto started = std::async(std::launch::async, [&] { return ranks[1]->start(); });
   CHECK(started.wait_for(std::chrono::milliseconds(50)) == std::future_status::timeout);
-  for (float& value : (*a)->initial(1)) value = 2.5f;
-  CHECK((*a)->start());
+  for (float& value : ranks[0]->initial(1)) value = 2.5f;
+  CHECK(ranks[0]->start());
   CHECK(started.get());
-  CHECK((*b)->parameters(1)[49] == 2.5f);
+  CHECK(ranks[1]->parameters(1)[49] == 2.5f);
 }
 
 TEST_CASE("who writes parameters has a copy of his own, and who holds their memory can read it after the session") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(2);
   const auto read = [](const auto& values) { return values[0]; };
   const auto own = sessions[0]->hold_parameters(), held = sessions[1]->hold_parameters();
@@ -88,8 +109,7 @@ TEST_CASE("who writes parameters has a copy of his own, and who holds their memo
 }
 
 TEST_CASE("a resumed job begins at its round, for the rounds of every tensor") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1, 4, Round(123));
   CHECK_FALSE(sessions[0]->fresh());
   CHECK(sessions[0]->resume_round() == Round(123));
@@ -101,16 +121,13 @@ TEST_CASE("a resumed job begins at its round, for the rounds of every tensor") {
 }
 
 TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot, and comes back to the rank") {
-  const auto state = [](int value) { return std::vector<std::byte>(3, static_cast<std::byte>(value)); };
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(2);
   CHECK(kept(*sessions[1]).empty());
-  node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(2)});
-  REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == 2; }));
+  name_snapshot(node, 2);
   for (std::uint64_t round = 1; round <= 4; ++round) {
     for (auto& session : sessions) {
-      CHECK(session->keep(Round(round), state(static_cast<int>(round))));
+      CHECK(session->keep(Round(round), many(3, round)));
       ready_all(*session);
     }
     node.lanes.complete(Round(round));
@@ -120,7 +137,7 @@ TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot
   CHECK(sent.job == JobId(99));
   CHECK(sent.view == ViewId(1));
   CHECK(sent.kept.round == Round(2));
-  CHECK(sent.kept.state == state(2));
+  CHECK(sent.kept.state == many(3, 2));
 
   // A stop is after a round that is complete: the worker gets what is newer than it has.
   for (auto& session : sessions) CHECK(session->finish(LeaveKind::kStopped));
@@ -131,65 +148,27 @@ TEST_CASE("what a rank keeps goes to the coordinator for the round of a snapshot
 
   auto again = node.attach(node.session_options());
   node.coordinator.await<JoinJob>(2);
-  node.welcome(2, Round(4), 1024, {state(4)});
-  auto session = again.get();
-  REQUIRE_MESSAGE(session, session.error().message);
-  CHECK(std::ranges::equal(kept(**session), state(4)));
-  CHECK((*session)->keep(Round(5), std::vector<std::byte>(kMaxRankState + 1)).error().code == ErrorCode::kLimit);
+  node.welcome(2, Round(4), 1024, {many(3, 4)});
+  const auto session = FakeNode::session_of(std::move(again));
+  CHECK(std::ranges::equal(kept(*session), many(3, 4)));
+  CHECK(session->keep(Round(5), std::vector<std::byte>(kMaxRankState + 1)).error().code == ErrorCode::kLimit);
 }
 
 TEST_CASE("what a rank keeps is held for the trainer that takes its place, though no snapshot has the round") {
-  const auto state = [](int value) { return std::vector<std::byte>(3, static_cast<std::byte>(value)); };
-  FakeNode node;
-  node.run();
+  RunningNode node;
   {
     auto sessions = node.sessions(2);
     for (std::uint64_t round = 1; round <= 2; ++round) {
-      for (auto& session : sessions) ready_all(*session);
-      node.lanes.complete(Round(round));
-      for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
-      CHECK(sessions[0]->keep(Round(round), state(1)));
-      CHECK(sessions[0]->keep(Round(round), state(10 + static_cast<int>(round))));  // the last one counts
+      complete(node, sessions, round);
+      CHECK(sessions[0]->keep(Round(round), many(3, 1)));
+      CHECK(sessions[0]->keep(Round(round), many(3, 10 + round)));  // the last one counts
     }
   }  // killed: nobody has finished
   node.coordinator.await<LeaveJob>();
-  SessionOptions options[] = {node.session_options(), node.session_options()};
-  options[1].topology.rank = options[1].topology.local_rank = 1;
-  for (SessionOptions& one : options) one.topology.world_size = one.topology.local_world_size = 2;
-  std::future<Result<std::unique_ptr<Session>>> again[] = {node.attach(options[0]), node.attach(options[1])};
-  node.coordinator.await<JoinJob>(2);
-  node.welcome(2, Round(2), 1024);
-  auto first = again[0].get(), second = again[1].get();
-  REQUIRE_MESSAGE(first, first.error().message);
-  REQUIRE_MESSAGE(second, second.error().message);
-  CHECK(std::ranges::equal(kept(**first), state(12)));
-  CHECK(kept(**second).empty());
+  auto again = welcomed(node, 2, Round(2));
+  CHECK(std::ranges::equal(kept(*again[0]), many(3, 12)));
+  CHECK(kept(*again[1]).empty());
 }
-
-namespace {
-
-std::vector<std::byte> many(std::size_t bytes, int value) {
-  return std::vector<std::byte>(bytes, static_cast<std::byte>(value));
-}
-
-// Both ranks of a node, in a view that begins at this round; adjust(): changes the welcome to it.
-std::vector<std::unique_ptr<Session>> welcomed(FakeNode& node, std::uint32_t view, Round round, auto&& adjust) {
-  std::future<Result<std::unique_ptr<Session>>> attaching[] = {node.attach(node.session_options(0, 2)),
-                                                               node.attach(node.session_options(1, 2))};
-  node.coordinator.await<JoinJob>(view);
-  JobWelcome welcome = node.welcome_message(view, round);
-  adjust(welcome);
-  node.server->on_control(welcome);
-  std::vector<std::unique_ptr<Session>> sessions;
-  for (auto& one : attaching) {
-    auto session = one.get();
-    REQUIRE_MESSAGE(session, session.error().message);
-    sessions.push_back(std::move(*session));
-  }
-  return sessions;
-}
-
-}  // namespace
 
 TEST_CASE(
     "a large part is shared with the worker, held for whoever takes the rank's place, and sent when it is asked for") {
@@ -197,16 +176,12 @@ TEST_CASE(
   const std::span<const std::byte> pieces[] = {a, b};
   std::vector<std::byte> all = a;
   all.insert(all.end(), b.begin(), b.end());
-  FakeNode node;
-  node.run();
+  RunningNode node;
   LargePart large;
   {
     auto sessions = node.sessions(2);
     REQUIRE(sessions[1]->keep(Round(1), {many(2, 1), pieces}));
-    ready_all(*sessions[0]);
-    ready_all(*sessions[1]);
-    node.lanes.complete(Round(1));
-    for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+    complete(node, sessions, 1);
     node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(1)});
     REQUIRE(eventually([&] { return sessions[1]->wanted_round() == Round(1); }));
     REQUIRE(sessions[1]->keep(Round(1), {many(2, 2), pieces, false}));
@@ -216,7 +191,7 @@ TEST_CASE(
     CHECK_FALSE(head.whole);
   }
   node.coordinator.await<LeaveJob>();
-  auto sessions = welcomed(node, 2, Round(1), [](JobWelcome&) {});
+  auto sessions = welcomed(node, 2, Round(1));
   CHECK(node.coordinator.await<JoinJob>(2).held_rounds.empty());  // it was not whole
   const auto again = sessions[1]->kept();
   REQUIRE_MESSAGE(again, again.error().message);
@@ -237,8 +212,7 @@ TEST_CASE(
 TEST_CASE("the giver's state comes to the ranks that have nothing, by way of the coordinator") {
   const std::vector<std::byte> values = many(100'000, 3);
   const std::span<const std::byte> pieces[] = {values};
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = welcomed(node, 1, Round(), [](JobWelcome& welcome) { welcome.giver = 0; });
   CHECK(sessions[0]->first_state() == FirstState::kGiven);
   CHECK(sessions[1]->first_state() == FirstState::kComes);
@@ -262,8 +236,7 @@ TEST_CASE("a large part that no rank of the node has comes from the coordinator,
   Checksum128 checksum;
   checksum.add(values.data(), values.size());
   const LargePart large{values.size(), checksum.value().high, checksum.value().low};
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = welcomed(node, 1, Round(6), [&](JobWelcome& welcome) {
     welcome.first_state = StateHead{large, true}.before(many(1, 6));
   });
@@ -305,13 +278,11 @@ TEST_CASE("a large part that no rank of the node has comes from the coordinator,
 }
 
 TEST_CASE("what a rank keeps is given for the round that it stops after, though a later one was given for a snapshot") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto session = std::move(node.sessions(1)[0]);
-  node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(3)});
-  REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == 3; }));
+  name_snapshot(node, 3);
   for (std::uint64_t round = 1; round <= 3; ++round) {
-    REQUIRE(session->keep(Round(round), std::vector<std::byte>(3, static_cast<std::byte>(round))));
+    REQUIRE(session->keep(Round(round), many(3, round)));
     ready_all(*session);
     if (round == 3) break;  // other nodes stop before they get there
     node.lanes.complete(Round(round));
@@ -321,33 +292,27 @@ TEST_CASE("what a rank keeps is given for the round that it stops after, though 
   CHECK(session->finish(LeaveKind::kStopped));
   const NodeRankState sent = node.coordinator.await<NodeRankState>(2);
   CHECK(sent.kept.round == Round(2));
-  CHECK(sent.kept.state == std::vector<std::byte>(3, std::byte{2}));
+  CHECK(sent.kept.state == many(3, 2));
   CHECK(node.coordinator.all<NodeRankState>().size() == 2);
 }
 
 TEST_CASE("what a rank keeps is given for a snapshot that is named late") {
-  const auto state = [](std::uint64_t value) { return std::vector<std::byte>(3, static_cast<std::byte>(value)); };
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto session = std::move(node.sessions(1)[0]);
-  const auto name = [&](std::uint64_t round) {
-    node.server->on_control(SnapshotAt{JobId(99), ViewId(1), Round(round)});
-    REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == round; }));
-  };
   const auto keep_and_ready = [&](std::uint64_t round) {
-    REQUIRE(session->keep(Round(round), state(round)));
+    REQUIRE(session->keep(Round(round), many(3, round)));
     ready_all(*session);
   };
   keep_and_ready(1);
   SUBCASE("before the round is waited for") {
-    name(1);
+    name_snapshot(node, 1);
     node.lanes.complete(Round(1));
     CHECK(state_of(session->wait()) == StepState::kContinue);
   }
   SUBCASE("in the next round") {
     node.lanes.complete(Round(1));
     CHECK(state_of(session->wait()) == StepState::kContinue);
-    name(1);
+    name_snapshot(node, 1);
     keep_and_ready(2);
   }
   SUBCASE("while the next round waits for it") {
@@ -355,20 +320,19 @@ TEST_CASE("what a rank keeps is given for a snapshot that is named late") {
     CHECK(state_of(session->wait()) == StepState::kContinue);
     keep_and_ready(2);
     auto waiting = std::async(std::launch::async, [&] { return session->wait(); });
-    name(1);
+    name_snapshot(node, 1);
     node.coordinator.await<NodeRankState>();
     node.lanes.complete(Round(2));
     CHECK(state_of(waiting.get()) == StepState::kContinue);
   }
   const NodeRankState sent = node.coordinator.await<NodeRankState>();
   CHECK(sent.kept.round == Round(1));
-  CHECK(sent.kept.state == state(1));
+  CHECK(sent.kept.state == many(3, 1));
   CHECK(node.coordinator.all<NodeRankState>().size() == 1);
 }
 
 TEST_CASE("a welcome whose rules of redo do not fit the job is refused in words") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   SessionOptions options = node.session_options();
   std::string words;
   SUBCASE("pushes are to be kept of nodes with clocks of their own") {
@@ -395,21 +359,19 @@ TEST_CASE("a welcome whose rules of redo do not fit the job is refused in words"
 }
 
 TEST_CASE("the next view of a job is joined when the lanes have let go of its redo ring") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto first = node.attach(node.session_options());
   node.coordinator.await<JoinJob>();
   JobWelcome message = node.welcome_message();
   message.redo = true;
   node.server->on_control(message);
-  auto session = first.get();
-  REQUIRE(session);
+  auto session = FakeNode::session_of(std::move(first));
   const std::shared_ptr<RedoRing> ring = node.lanes.job()->spec().redo;
   REQUIRE(ring);
   RedoRing::Use lane = RedoRing::use(ring);  // as a lane would
   node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "somebody is lost"});
   REQUIRE(eventually([&] { return node.lanes.closed() == 1; }));
-  session->reset();
+  session.reset();
   auto second = node.attach(node.session_options());
   REQUIRE(eventually([&] {
     const auto summaries = node.server->summaries();
@@ -423,69 +385,54 @@ TEST_CASE("the next view of a job is joined when the lanes have let go of its re
 }
 
 TEST_CASE("after a lost member a rank finds what it kept itself, for the round that the view begins at") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   SessionOptions options = node.session_options();
   options.recovery = std::make_shared<RecoveryHandle>();
-  auto first = node.attach(options);
-  node.coordinator.await<JoinJob>();
-  node.welcome(1, Round(7));
-  auto session = first.get();
-  REQUIRE(session);
-  REQUIRE((*session)->start());
+  auto session = node.session(options, 1, Round(7));
+  REQUIRE(session->start());
   for (std::uint64_t round = 8; round <= 10; ++round) {
-    REQUIRE((*session)->keep(Round(round), std::vector<std::byte>(1, static_cast<std::byte>(round))));
-    ready_all(**session);
+    REQUIRE(session->keep(Round(round), many(1, round)));
+    ready_all(*session);
     if (round == 10) break;
     node.lanes.complete(Round(round));
-    CHECK(state_of((*session)->wait()) == StepState::kContinue);
+    CHECK(state_of(session->wait()) == StepState::kContinue);
   }
   node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(9), "somebody is lost"});
-  CHECK(state_of((*session)->wait()) == StepState::kRestart);
-  session->reset();
-  auto second = node.attach(options);
-  node.coordinator.await<JoinJob>(2);
-  node.welcome(2, Round(9));
-  session = second.get();
-  REQUIRE(session);
+  CHECK(state_of(session->wait()) == StepState::kRestart);
+  session.reset();
+  session = node.session(options, 2, Round(9));
   SUBCASE("and gives it, as the welcome has none") {
     const NodeRankState sent = node.coordinator.await<NodeRankState>();
     CHECK(sent.view == ViewId(2));
     CHECK(sent.kept.round == Round(9));
-    CHECK(sent.kept.state == std::vector<std::byte>(1, std::byte{9}));
+    CHECK(sent.kept.state == many(1, 9));
   }
   SUBCASE("and again when the next view ends before its first round is complete") {
-    REQUIRE((*session)->start());
-    REQUIRE((*session)->keep(Round(10), std::vector<std::byte>(1, std::byte{110})));
-    ready_all(**session);
+    REQUIRE(session->start());
+    REQUIRE(session->keep(Round(10), many(1, 110)));
+    ready_all(*session);
     node.server->on_control(StopJob{JobId(99), ViewId(2), StopKind::kRestart, Round(9), "somebody is lost again"});
-    CHECK(state_of((*session)->wait()) == StepState::kRestart);
-    session->reset();
-    auto third = node.attach(options);
-    node.coordinator.await<JoinJob>(3);
-    node.welcome(3, Round(9));
-    session = third.get();
-    REQUIRE(session);
+    CHECK(state_of(session->wait()) == StepState::kRestart);
+    session.reset();
+    session = node.session(options, 3, Round(9));
   }
   SUBCASE("and gives it, if a snapshot is named for where the view begins") {
-    REQUIRE((*session)->start());
-    REQUIRE((*session)->keep(Round(10), std::vector<std::byte>(1, std::byte{110})));
-    ready_all(**session);
-    node.server->on_control(SnapshotAt{JobId(99), ViewId(2), Round(9)});
-    REQUIRE(eventually([&] { return node.lanes.job()->header().snapshot_round.load() == 9; }));
+    REQUIRE(session->start());
+    REQUIRE(session->keep(Round(10), many(1, 110)));
+    ready_all(*session);
+    name_snapshot(node, 9, 2);
     node.lanes.complete(Round(10));
-    CHECK(state_of((*session)->wait()) == StepState::kContinue);
-    REQUIRE((*session)->keep(Round(11), std::vector<std::byte>(1, std::byte{111})));
+    CHECK(state_of(session->wait()) == StepState::kContinue);
+    REQUIRE(session->keep(Round(11), many(1, 111)));
     const NodeRankState sent = node.coordinator.await<NodeRankState>();
     CHECK(sent.kept.round == Round(9));
-    CHECK(sent.kept.state == std::vector<std::byte>(1, std::byte{9}));
+    CHECK(sent.kept.state == many(1, 9));
   }
-  CHECK(std::ranges::equal(kept(**session), std::vector<std::byte>(1, std::byte{9})));
+  CHECK(std::ranges::equal(kept(*session), many(1, 9)));
 }
 
 TEST_CASE("ready rings the doorbells of exactly the lanes that own chunks of the tensor") {
-  FakeNode node(2);
-  node.run();
+  RunningNode node(2);
   auto sessions = node.sessions(1);
   const Layout& layout = sessions[0]->layout();
   for (std::size_t t = 0; t < layout.tensors().size(); ++t) {
@@ -499,8 +446,7 @@ TEST_CASE("ready rings the doorbells of exactly the lanes that own chunks of the
 }
 
 TEST_CASE("wait for one tensor returns before the others' answers are in") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   ready_all(*sessions[0]);
   const Layout& layout = sessions[0]->layout();
@@ -516,8 +462,7 @@ TEST_CASE("wait for one tensor returns before the others' answers are in") {
 }
 
 TEST_CASE("a stop request is heard at the end of a complete round, and the last leave carries that round") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(2);
   for (auto& session : sessions) ready_all(*session);
   node.server->on_control(StopRequest{JobId(99), ViewId(1), "maintenance"});
@@ -578,15 +523,9 @@ TEST_CASE("a rank that finishes for all ends the rounds of the node's others") {
 TEST_CASE("a view that ends before it has parameters begins again, unless it ended cleanly") {
   for (const StopKind kind : {StopKind::kRestart, StopKind::kStopped, StopKind::kFinished}) {
     CAPTURE(static_cast<int>(kind));
-    FakeNode node;
-    node.run();
-    std::vector<FakeNode::Attached> attached;
-    for (std::uint32_t rank : {0, 1}) attached.push_back(node.attach(node.session_options(rank, 2)));
-    node.coordinator.await<JoinJob>();
-    node.welcome();
-    auto first = attached[0].get(), second = attached[1].get();
-    REQUIRE((first && second));
-    auto started = std::async(std::launch::async, [&] { return (*second)->start(); });  // waits for the first's values
+    RunningNode node;
+    auto ranks = welcomed(node, 1, Round());
+    auto started = std::async(std::launch::async, [&] { return ranks[1]->start(); });  // waits for the first's values
     node.server->on_control(StopJob{JobId(99), ViewId(1), kind, Round(0), "it is over"});
     const Status status = started.get();
     REQUIRE_FALSE(status);
@@ -597,33 +536,26 @@ TEST_CASE("a view that ends before it has parameters begins again, unless it end
 
 TEST_CASE("all ranks that finish make the node finish, one that stopped instead makes it a stop") {
   for (const LeaveKind second : {LeaveKind::kFinished, LeaveKind::kStopped}) {
-    FakeNode node;
-    node.run();
+    RunningNode node;
     auto sessions = node.sessions(2);
-    for (auto& session : sessions) ready_all(*session);
-    node.lanes.complete(Round(1));
-    for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+    complete(node, sessions, 1);
     CHECK(sessions[0]->finish(LeaveKind::kFinished));
     CHECK(sessions[1]->finish(second));
     CHECK(node.coordinator.await<LeaveJob>().kind == second);
   }
 }
 
-TEST_CASE("a rank that begins a round after another one finished does not wait for ever") {
-  FakeNode node;
-  node.run();
+TEST_CASE("a rank that begins a round after another one finished does not wait forever") {
+  RunningNode node;
   auto sessions = node.sessions(2);
-  for (auto& session : sessions) ready_all(*session);
-  node.lanes.complete(Round(1));
-  for (auto& session : sessions) CHECK(state_of(session->wait()) == StepState::kContinue);
+  complete(node, sessions, 1);
   CHECK(sessions[0]->finish(LeaveKind::kFinished));
   ready_all(*sessions[1]);
   CHECK(state_of(sessions[1]->wait()) == StepState::kStopped);
 }
 
 TEST_CASE("the coordinator's stop reaches a sleeping rank, with kind and reason") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   ready_all(*sessions[0]);
   auto waiting = std::async(std::launch::async, [&] { return sessions[0]->wait(); });
@@ -638,8 +570,7 @@ TEST_CASE("the coordinator's stop reaches a sleeping rank, with kind and reason"
 }
 
 TEST_CASE("a stop at a round lets that round's last answers in first") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   ready_all(*sessions[0]);
   node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kStopped, Round(1), "node 1 was stopped"});
@@ -652,8 +583,7 @@ TEST_CASE("a stop at a round lets that round's last answers in first") {
 }
 
 TEST_CASE("messages of another view stop nothing") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1, 3);
   node.server->on_control(StopJob{JobId(99), ViewId(2), StopKind::kRestart, Round(0), "old"});
   node.server->on_control(StopRequest{JobId(98), ViewId(3), "other job"});
@@ -664,8 +594,7 @@ TEST_CASE("messages of another view stop nothing") {
 }
 
 TEST_CASE("a worker that goes away is noticed by a sleeping rank") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   ready_all(*sessions[0]);
   auto waiting = std::async(std::launch::async, [&] { return sessions[0]->wait(); });
@@ -680,8 +609,7 @@ TEST_CASE("a worker that goes away is noticed by a sleeping rank") {
 }
 
 TEST_CASE("a server's refusal reaches every rank in the server's words") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(2);
   for (auto& session : sessions) ready_all(*session);
   node.server->lane_failed(node.lanes.job(),
@@ -696,8 +624,7 @@ TEST_CASE("a server's refusal reaches every rank in the server's words") {
 }
 
 TEST_CASE("a rank that breaks the rules is told so, the others are asked to attach again") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(2);
   for (auto& session : sessions) ready_all(*session);
   node.server->lane_failed(node.lanes.job(), {LaneFailure::Kind::kTrainer, 1, {ErrorCode::kWrongRound, "ready twice"}});
@@ -722,11 +649,7 @@ TEST_CASE("an attach waits for a worker that is started later, and says so") {
     std::filesystem::create_symlink(worker, options.socket);  // as if it were started now
   };
   node.run();
-  auto attached = node.attach(options);
-  node.coordinator.await<JoinJob>();
-  node.welcome();
-  const auto session = attached.get();
-  REQUIRE_MESSAGE(session, session.error().message);
+  node.session(options);
   REQUIRE(notes.size() >= 1);
   CHECK(contains(notes[0], options.socket));
 }
@@ -749,8 +672,7 @@ TEST_CASE("nobody listens on the socket: the path is named") {
 }
 
 TEST_CASE("members that never come end the attach with a time-out that says what to look at") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   SessionOptions options = node.session_options(0, 2);
   options.attach_timeout = std::chrono::milliseconds(50);
   const Error error = error_of(node.attach(options));
@@ -760,8 +682,7 @@ TEST_CASE("members that never come end the attach with a time-out that says what
 
 TEST_CASE(
     "whoever waits for others hears who they are: ranks of the node from the worker, the rest from the coordinator") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   SessionOptions options = node.session_options(0, 2);
   options.attach_timeout = std::chrono::milliseconds(1500);
   auto alone = node.attach(options);
@@ -786,8 +707,7 @@ TEST_CASE(
 }
 
 TEST_CASE("an attach whose servers get on waits for longer than its time-out, and no longer once they stand still") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   SessionOptions options = node.session_options(0, 1);
   options.attach_timeout = std::chrono::milliseconds(4000);
   const auto began = std::chrono::steady_clock::now();

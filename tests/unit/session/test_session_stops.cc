@@ -31,8 +31,7 @@ TEST_CASE("an attach ends when its rank is to stop, and says what it waited for"
     CHECK(contains(error.message, " s of 20 s"));
     // The worker has let it go: the same rank can come again.
     auto again = node.attach(node.session_options(0, 2)), other = node.attach(node.session_options(1, 2));
-    node.coordinator.await<JoinJob>();
-    node.welcome();
+    node.admit();
     CHECK(again.get());
     CHECK(other.get());
   }
@@ -46,22 +45,17 @@ TEST_CASE("an attach ends when its rank is to stop, and says what it waited for"
 TEST_CASE("who waits for a round, or for the last state, is asked, and waits on") {
   std::atomic<int> asked = 0;
   std::atomic<bool> told = false;
-  FakeNode node;
-  node.run();
+  RunningNode node;
   SessionOptions options = node.session_options();
   options.stops = [&] {
     ++asked;
     return told.load();
   };
-  auto attached = node.attach(options);
-  node.coordinator.await<JoinJob>();
-  node.welcome();
-  auto session = attached.get();
-  REQUIRE_MESSAGE(session, session.error().message);
+  auto session = node.session(options);
   told = true;
-  REQUIRE((*session)->start());
-  ready_all(**session);
-  auto waiting = std::async(std::launch::async, [&] { return (*session)->wait(); });
+  REQUIRE(session->start());
+  ready_all(*session);
+  auto waiting = std::async(std::launch::async, [&] { return session->wait(); });
   const auto is_asked_again = [&, before = asked.load()] { return asked > before + 2; };
   REQUIRE(eventually(is_asked_again));
   CHECK(waiting.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
@@ -70,8 +64,8 @@ TEST_CASE("who waits for a round, or for the last state, is asked, and waits on"
   REQUIRE(state);
   CHECK(*state == StepState::kContinue);
 
-  REQUIRE((*session)->finish(LeaveKind::kFinished));
-  auto saving = std::async(std::launch::async, [&] { return (*session)->saved(); });
+  REQUIRE(session->finish(LeaveKind::kFinished));
+  auto saving = std::async(std::launch::async, [&] { return session->saved(); });
   const auto is_asked_then = [&, before = asked.load()] { return asked > before + 2; };
   REQUIRE(eventually(is_asked_then));
   node.coordinator.await<LeaveJob>();
@@ -82,21 +76,16 @@ TEST_CASE("who waits for a round, or for the last state, is asked, and waits on"
 
 TEST_CASE("a worker that is busy when a rank detaches is waited for") {
   std::atomic<bool> over = false;
-  FakeNode node;
-  node.run();
-  auto attached = node.attach(node.session_options());
-  node.coordinator.await<JoinJob>();
-  node.welcome();
-  auto session = attached.get();
-  REQUIRE_MESSAGE(session, session.error().message);
-  REQUIRE((*session)->start());
+  RunningNode node;
+  auto session = node.session(node.session_options());
+  REQUIRE(session->start());
   SessionOptions others = node.session_options();
   others.job.name = "another";
   others.stops = [&] { return over.load(); };
   auto busy = node.coordinator.hold();
   auto another = node.attach(others);  // the worker is about to join that job
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  auto leaving = std::async(std::launch::async, [&] { return (*session)->finish(LeaveKind::kFinished); });
+  auto leaving = std::async(std::launch::async, [&] { return session->finish(LeaveKind::kFinished); });
   CHECK(leaving.wait_for(std::chrono::milliseconds(10'500)) == std::future_status::timeout);
   busy.unlock();
   const Status left = leaving.get();

@@ -44,6 +44,8 @@ TEST_CASE("a variable with TRIBUTARY_ in front comes before torchrun's own, each
   setenv("TRIBUTARY_RANK", "6", 1);
   setenv("TRIBUTARY_LOCAL_RANK", "2", 1);
   setenv("TRIBUTARY_GROUP_RANK", "", 1);  // as if it were not set
+  CHECK(Topology::variable("RANK") == "TRIBUTARY_RANK");
+  CHECK(Topology::variable("GROUP_RANK") == "GROUP_RANK");
   auto topology = Topology::from_environment();
   REQUIRE(topology);
   CHECK(topology->rank == 6);
@@ -82,25 +84,6 @@ TEST_CASE("numbers that contradict each other are refused with the numbers") {
   CHECK(contains(refusal({2, 4, 2, 2, 0}), "local_rank 2 is not below local_world_size 2"));
   CHECK(contains(refusal({4, 4, 0, 2, 2}), "node_rank 2 is not below the number of nodes 2"));
   CHECK(contains(refusal({1, 4, 0, 2, 1}), "it would be 2"));
-}
-
-TEST_CASE("our own variables come before torchrun's, each for itself") {
-  set_torchrun("5", "8", "1", "4", "1");
-  setenv("TRIBUTARY_RANK", "6", 1);
-  setenv("TRIBUTARY_LOCAL_RANK", "2", 1);
-  setenv("TRIBUTARY_WORLD_SIZE", "", 1);  // as if it were not there
-  const auto topology = Topology::from_environment();
-  CHECK(Topology::variable("RANK") == "TRIBUTARY_RANK");
-  CHECK(Topology::variable("WORLD_SIZE") == "WORLD_SIZE");
-  setenv("TRIBUTARY_RANK", "six", 1);
-  const auto wrong = Topology::from_environment();
-  for (const char* name : {"TRIBUTARY_RANK", "TRIBUTARY_LOCAL_RANK", "TRIBUTARY_WORLD_SIZE"}) unsetenv(name);
-  REQUIRE(topology);
-  CHECK(topology->rank == 6);
-  CHECK(topology->local_rank == 2);
-  CHECK(topology->world_size == 8);
-  REQUIRE_FALSE(wrong);
-  CHECK(contains(wrong.error().message, "TRIBUTARY_RANK='six'"));
 }
 
 }  // namespace tributary::topology_test

@@ -10,10 +10,7 @@ namespace tributary::train {
 
 // Images whose class can be seen: the class's pixel is bright, the others are noise.
 inline ImageSet synthetic(std::uint32_t count, std::uint64_t seed) {
-  ImageSet set;
-  set.count = count;
-  set.rows = 4;
-  set.columns = 5;
+  ImageSet set{.count = count, .rows = 4, .columns = 5};
   for (std::size_t byte = 0; byte < set.scale.size(); ++byte)
     set.scale[byte] = static_cast<float>(byte) / 255.0f - 0.5f;
   const CounterRng rng(seed, 1, 1);

@@ -11,6 +11,7 @@
 
 #include "common/config/config_check.h"
 #include "common/config/optimizer_config.h"
+#include "tests/unit/stepping_optimizers.h"
 #include "tests/unit/train/synthetic_images.h"
 #include "train/rank_compute.h"
 #include "train/standalone.h"
@@ -134,13 +135,11 @@ class ByHand {
 };
 
 TEST_CASE("A replica moves by the steps that its optimizer takes by itself, with every optimizer") {
-  const std::pair<const char*, double> optimizers[] = {
-      {"sgd", 0.1}, {"adam", 0.01}, {"adamw", 0.01}, {"adagrad", 0.05}, {"lion", 0.003}};
-  for (const auto& [name, lr] : optimizers) {
+  for (const std::string& name : testing::stepping_optimizers()) {
     for (const bool keep : {true, false}) {
       CAPTURE(name);
       CAPTURE(keep);
-      JobConfig job = small_job(5, name, lr);
+      JobConfig job = small_job(5, name, 10 * default_optimizer(name).lr);
       job.local.keep_state = keep;
       if (job.local.optimizer.name == "sgd") job.local.optimizer["momentum"] = 0.9;
       job.train.accumulation = 2;

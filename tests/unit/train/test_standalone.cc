@@ -3,10 +3,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tests/unit/stepping_optimizers.h"
 #include "tests/unit/train/synthetic_images.h"
 #include "train/finite.h"
 #include "train/mlp.h"
@@ -92,10 +94,11 @@ TEST_CASE("Training learns, with every optimizer, encoding and accumulation") {
     CHECK(summary.test->samples == 400);
     return summary.test->accuracy();
   };
-  const std::pair<const char*, double> optimizers[] = {
+  const std::map<std::string, double> rates = {
       {"sgd", 0.1}, {"adam", 0.01}, {"adamw", 0.01}, {"adagrad", 0.05}, {"lion", 0.003}};
-  for (const auto& [name, lr] : optimizers) {
+  for (const std::string& name : testing::stepping_optimizers()) {
     CAPTURE(name);
+    const double lr = rates.at(name);
     StandaloneOptions options = small_job();
     options.job.optimizer = {kernels::options_of(name, {{"lr", lr}, {"momentum", 0.9}}), name};
     options.job.train.epochs = 6;

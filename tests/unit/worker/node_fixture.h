@@ -201,19 +201,34 @@ struct FakeNode {
     const ShardSlots slots[] = {{static_cast<std::uint16_t>(lanes.doorbells(false).size()), 1.0}};
     const auto layout = Layout::make(join.tensors, chunk_elements, slots);
     REQUIRE(layout);
-    JobWelcome message;
-    message.name = "a-job";
-    message.job = JobId(99);
-    message.view = ViewId(view);
-    message.chunk_elements = chunk_elements;
-    message.owners = layout->owners();
-    message.endpoints = {{"inproc://nobody"}};
-    message.resume = resume.value != 0;
-    message.resume_round = resume;
-    message.node = join.node;
-    message.nodes = join.nodes;
-    message.rank_states = std::move(rank_states);
+    JobWelcome message{.job = JobId(99),
+                       .view = ViewId(view),
+                       .chunk_elements = chunk_elements,
+                       .owners = layout->owners(),
+                       .endpoints = {{"inproc://nobody"}},
+                       .resume = resume.value != 0,
+                       .resume_round = resume,
+                       .name = "a-job",
+                       .node = join.node,
+                       .nodes = join.nodes,
+                       .rank_states = std::move(rank_states)};
     return message;
+  }
+  // Waits until the node has joined as often as there were views, and welcomes it to this one.
+  void admit(std::uint32_t view = 1, Round resume = Round(0)) {
+    coordinator.await<JoinJob>(view);
+    welcome(view, resume);
+  }
+  static std::unique_ptr<Session> session_of(Attached attached) {
+    auto session = attached.get();
+    REQUIRE_MESSAGE(session, session.error().message);
+    return std::move(*session);
+  }
+  // Attaches the only rank of the node.
+  std::unique_ptr<Session> session(const SessionOptions& options, std::uint32_t view = 1, Round resume = Round(0)) {
+    Attached attached = attach(options);
+    admit(view, resume);
+    return session_of(std::move(attached));
   }
   // Attaches all local ranks and starts them.
   std::vector<std::unique_ptr<Session>> sessions(std::uint32_t ranks, std::uint32_t view = 1, Round resume = Round(0)) {
@@ -223,11 +238,7 @@ struct FakeNode {
     coordinator.await<JoinJob>(joins + 1);
     welcome(view, resume);
     std::vector<std::unique_ptr<Session>> result;
-    for (auto& one : attached) {
-      auto session = one.get();
-      REQUIRE_MESSAGE(session.has_value(), (session ? "" : session.error().message));
-      result.push_back(std::move(*session));
-    }
+    for (auto& one : attached) result.push_back(session_of(std::move(one)));
     for (auto& session : result) REQUIRE(session->start());
     return result;
   }
@@ -237,6 +248,14 @@ struct FakeNode {
   FakeCoordinator coordinator;
   FakeLanes lanes;
   std::unique_ptr<AttachServer> server;  // last: it uses the others
+};
+
+struct RunningNode : FakeNode {
+  explicit RunningNode(std::size_t lane_count = 1, std::uint64_t max_memory = 64u << 20,
+                       std::shared_ptr<NodeDevices> devices = nullptr)
+      : FakeNode(lane_count, max_memory, std::move(devices)) {
+    run();
+  }
 };
 
 inline void ready_all(Session& session, std::uint64_t weight = 1) {

@@ -32,14 +32,13 @@ FileDescriptor raw_connection(const std::string& path) {
 }
 
 AttachRequest request_of(const SessionOptions& options) {
-  AttachRequest request;
-  request.job_json = to_canonical_json(options.job);
-  request.rank = options.topology.rank;
-  request.local_rank = options.topology.local_rank;
-  request.world_size = options.topology.world_size;
-  request.local_world_size = options.topology.local_world_size;
-  request.node_rank = options.topology.node_rank;
-  request.tensors = small_model();
+  AttachRequest request{.job_json = to_canonical_json(options.job),
+                        .rank = options.topology.rank,
+                        .local_rank = options.topology.local_rank,
+                        .world_size = options.topology.world_size,
+                        .local_world_size = options.topology.local_world_size,
+                        .node_rank = options.topology.node_rank,
+                        .tensors = small_model()};
   return request;
 }
 
@@ -73,8 +72,7 @@ AttachError refusal_of(const FakeNode& node, const AttachRequest& request, std::
 }  // namespace
 
 TEST_CASE("the join names what all local ranks agreed on, once all are there") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto first = node.attach(node.session_options(1, 2, 6));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   CHECK(node.coordinator.all<JoinJob>().empty());
@@ -91,8 +89,7 @@ TEST_CASE("the join names what all local ranks agreed on, once all are there") {
 }
 
 TEST_CASE("the join says what the ranks compute with, each kind once") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   std::vector<FakeNode::Attached> ranks;
   for (const char* kind : {"B", "A", "B", ""}) {
     SessionOptions options = node.session_options(static_cast<std::uint32_t>(ranks.size()), 4);
@@ -109,8 +106,7 @@ TEST_CASE("the join says what the ranks compute with, each kind once") {
 }
 
 TEST_CASE("contradicting ranks are refused before anything is opened") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   const AttachError error = refusal_of(node, impossible_request(node));
   CHECK(error.code == ErrorCode::kTopology);
   CHECK(contains(error.message, "local_rank 3 is not below local_world_size 1"));
@@ -118,8 +114,7 @@ TEST_CASE("contradicting ranks are refused before anything is opened") {
 }
 
 TEST_CASE("connections that read nothing do not hold up the others") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   const AttachRequest request = impossible_request(node);
   std::vector<AttachSocket> silent;
   for (int i = 0; i < 5; ++i) {
@@ -136,23 +131,20 @@ TEST_CASE("connections that read nothing do not hold up the others") {
 }
 
 TEST_CASE("a trainer that sends more descriptors than one is refused") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   const std::vector<int> many(100, 0);
   CHECK(contains(refusal_of(node, impossible_request(node), many).message, "a packet with 100 descriptors"));
 }
 
 TEST_CASE("a local rank that is taken is refused with the process that has it, while gathering and while running") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto first = node.attach(node.session_options(0, 2));
   REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
   Error error = error_of(node.attach(node.session_options(0, 2)));
   CHECK(error.code == ErrorCode::kTopology);
   CHECK(contains(error.message, "local_rank 0 of job 'a-job' is attached already, by " + pid_text()));
   auto second = node.attach(node.session_options(1, 2));
-  node.coordinator.await<JoinJob>();
-  node.welcome();
+  node.admit();
   auto a = first.get(), b = second.get();
   REQUIRE(a);
   REQUIRE(b);
@@ -161,9 +153,8 @@ TEST_CASE("a local rank that is taken is refused with the process that has it, w
   CHECK(node.lanes.job());  // the others train on
 }
 
-TEST_CASE("ranks of one node must agree on world, node, tensors and configuration") {
-  FakeNode node;
-  node.run();
+TEST_CASE("ranks of one node must agree on world, node, tensors and every key of the configuration") {
+  RunningNode node;
   auto first = node.attach(node.session_options(0, 2, 4));
   REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
 
@@ -180,24 +171,30 @@ TEST_CASE("ranks of one node must agree on world, node, tensors and configuratio
   CHECK(error.code == ErrorCode::kLayoutMismatch);
   CHECK(contains(error.message, "bias"));
 
-  SessionOptions other_config = node.session_options(1, 2, 4);
-  other_config.job.optimizer.lr = 0.75;
-  error = error_of(node.attach(other_config));
-  CHECK(error.code == ErrorCode::kConfigMismatch);
-  CHECK(contains(error.message, "optimizer.lr"));
-  CHECK(contains(error.message, "0.75"));
+  const auto differs = [&](auto change) {
+    SessionOptions other = node.session_options(1, 2, 4);
+    change(other.job);
+    error = error_of(node.attach(other));
+    CHECK(error.code == ErrorCode::kConfigMismatch);
+    return error.message;
+  };
+  const std::string words = differs([](JobConfig& job) { job.optimizer.lr = 0.75; });
+  CHECK(contains(words, "optimizer.lr"));
+  CHECK(contains(words, "0.75"));
+  // Also on those that a resumed job may change.
+  CHECK(contains(differs([](JobConfig& job) { job.train.epochs += 1; }), "train.epochs is "));
+  CHECK(contains(differs([](JobConfig& job) { job.membership.on_worker_loss = OnLoss::kContinue; }),
+                 "membership.on_worker_loss is "));
 
   // None of them hurt the one that waits.
   auto second = node.attach(node.session_options(1, 2, 4));
-  node.coordinator.await<JoinJob>();
-  node.welcome();
+  node.admit();
   CHECK(first.get());
   CHECK(second.get());
 }
 
 TEST_CASE("impossible declarations are refused in words") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   CHECK(contains(error_of(node.attach(node.session_options(), {})).message, "no tensor"));
   CHECK(contains(error_of(node.attach(node.session_options(), {{"a", {4}}, {"a", {4}}})).message, "a"));
   CHECK(error_of(node.attach(node.session_options(), {{"a", {0}}})).code == ErrorCode::kInvalidArgument);
@@ -209,8 +206,7 @@ TEST_CASE("impossible declarations are refused in words") {
 }
 
 TEST_CASE("a trainer of another protocol version is told both versions") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   const auto bytes = encode_attach_as_version(request_of(node.session_options()), kProtocolVersion + 1);
   const FileDescriptor fd = raw_connection(node.socket());
   const std::uint32_t header[4] = {0x74726174, static_cast<std::uint32_t>(bytes.size()), 0, 0};
@@ -226,26 +222,20 @@ TEST_CASE("a trainer of another protocol version is told both versions") {
 }
 
 TEST_CASE("garbage on the socket is refused and hurts nobody") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   std::vector<FileDescriptor> strangers;
-  for (int kind = 0; kind < 4; ++kind) {
+  const auto words = [](std::vector<std::uint32_t> header) {
+    return std::string(reinterpret_cast<const char*>(header.data()), 4 * header.size());
+  };
+  for (const std::string& packet :
+       {std::string("GET / HTTP/1.1\r\n\r\n") + '\0', words({0x74726174, 0xffffffff, 0, 0, 1}),  // a message of 4 GiB
+        words({0x74726174, 100, 64, 0, 1}),                                                      // begins in the middle
+        words({0x74726174, 16, 0, 0, 0xdeadbeef, 0xdeadbeef, 0xdeadbeef, 0xdeadbeef})}) {
+    CAPTURE(packet);
     strangers.push_back(raw_connection(node.socket()));
     const int fd = strangers.back().get();
-    if (kind == 0) {
-      const char text[] = "GET / HTTP/1.1\r\n\r\n";
-      send(fd, text, sizeof text, MSG_NOSIGNAL);
-    } else if (kind == 1) {
-      const std::uint32_t header[5] = {0x74726174, 0xffffffff, 0, 0, 1};  // a message of 4 GiB
-      send(fd, header, sizeof header, MSG_NOSIGNAL);
-    } else if (kind == 2) {
-      const std::uint32_t header[5] = {0x74726174, 100, 64, 0, 1};  // begins in the middle
-      send(fd, header, sizeof header, MSG_NOSIGNAL);
-    } else {
-      const std::uint32_t header[8] = {0x74726174, 16, 0, 0, 0xdeadbeef, 0xdeadbeef, 0xdeadbeef, 0xdeadbeef};
-      send(fd, header, sizeof header, MSG_NOSIGNAL);
-    }
+    send(fd, packet.data(), packet.size(), MSG_NOSIGNAL);
     auto socket = AttachSocket::adopt(FileDescriptor(dup(fd)));
     CHECK(refusal_on(socket).code == ErrorCode::kMalformed);
     char byte;
@@ -258,8 +248,7 @@ TEST_CASE("garbage on the socket is refused and hurts nobody") {
 }
 
 TEST_CASE("messages that do not fit the state of a trainer are refused or ignored") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto socket = AttachSocket::connect(node.socket());
   REQUIRE(socket);
   CHECK(socket->send(InitialValues{}));  // before any attach: nothing to do
@@ -291,8 +280,7 @@ TEST_CASE("a trainer that is killed is noticed, its memory is reclaimed, and the
   node.run();
   REQUIRE(write(go[1], "x", 1) == 1);
   auto survivor_attached = node.attach(node.session_options(0, 2));
-  node.coordinator.await<JoinJob>();
-  node.welcome();
+  node.admit();
   auto survivor = survivor_attached.get();
   REQUIRE(survivor);
   REQUIRE((*survivor)->start());
@@ -361,8 +349,7 @@ TEST_CASE("a trainer that is killed is noticed at once, whoever still has its co
   // At once is before its successor is heard.
   auto successor = node.attach(node.session_options(0, 2));
   auto other = node.attach(node.session_options(1, 2));
-  node.coordinator.await<JoinJob>();
-  node.welcome();
+  node.admit();
   CHECK(successor.get());
   CHECK(other.get());
   CHECK(kill(trainer.keeper, 0) == 0);  // that has it all the time
@@ -380,14 +367,12 @@ TEST_CASE("a trainer that had ended before it was accepted has no place, and wha
   CHECK(eventually([&] { return node.server->refused() == 1; }));
   CHECK(eventually([&] { return node.server->summaries().empty(); }));
   auto successor = node.attach(node.session_options(0, 1));
-  node.coordinator.await<JoinJob>();
-  node.welcome();
+  node.admit();
   CHECK(successor.get());
 }
 
 TEST_CASE("a trainer that leaves while gathering frees its place, the coordinator hears of it only if it knew") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   {
     auto socket = AttachSocket::connect(node.socket());
     REQUIRE(socket->send(request_of(node.session_options(0, 2))));
@@ -413,8 +398,7 @@ TEST_CASE("a trainer that leaves while gathering frees its place, the coordinato
 }
 
 TEST_CASE("a welcome for a job whose trainer has left meanwhile is answered with a leave") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   {
     auto socket = AttachSocket::connect(node.socket());
     REQUIRE(socket->send(request_of(node.session_options())));
@@ -430,8 +414,7 @@ TEST_CASE("a welcome for a job whose trainer has left meanwhile is answered with
 }
 
 TEST_CASE("the coordinator's refusal reaches all ranks; \"not now\" is tried again") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto first = node.attach(node.session_options(0, 2));
   auto second = node.attach(node.session_options(1, 2));
   node.coordinator.await<JoinJob>();
@@ -448,8 +431,7 @@ TEST_CASE("the coordinator's refusal reaches all ranks; \"not now\" is tried aga
 }
 
 TEST_CASE("what the coordinator answers to trainers that have gone is not for those that came after them") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto gone = node.attach(node.session_options(0, 1, 2));
   const JoinJob first = node.coordinator.await<JoinJob>();
   const JobWelcome late = node.welcome_message();
@@ -467,8 +449,7 @@ TEST_CASE("what the coordinator answers to trainers that have gone is not for th
   welcome.view = ViewId(2);
   welcome.join = second.number;
   node.server->on_control(welcome);
-  const auto session = here.get();
-  CHECK_MESSAGE(session, (session ? "" : session.error().message));
+  FakeNode::session_of(std::move(here));
 }
 
 TEST_CASE("a node joins anew when one of its trainers was replaced, also after a welcome that was late") {
@@ -510,8 +491,7 @@ TEST_CASE("a node joins anew when one of its trainers was replaced, also after a
 }
 
 TEST_CASE("a restarted coordinator ends running views and is joined again by waiting ones") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   sessions[0]->ready(0, 1);
   node.server->on_coordinator_restarted();
@@ -536,9 +516,8 @@ TEST_CASE("a view that is stopped where it began ends at once for a node that ha
   JobWelcome welcome = node.welcome_message(1, Round(5));
   welcome.committed = Round(5);
   node.server->on_control(welcome);
-  auto session = attached.get();
-  REQUIRE_MESSAGE(session, session.error().message);
-  auto starting = std::async(std::launch::async, [&] { return (*session)->start(); });
+  const auto session = FakeNode::session_of(std::move(attached));
+  auto starting = std::async(std::launch::async, [&] { return session->start(); });
   node.server->on_control(StopRequest{JobId(99), ViewId(1), "server 0 was told to stop"});
   node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kStopped, Round(5), "server 0 was told to stop"});
   REQUIRE(starting.wait_for(std::chrono::seconds(10)) == std::future_status::ready);
@@ -551,13 +530,11 @@ TEST_CASE("a view that is stopped where it began ends at once for a node that ha
 TEST_CASE("a job of more than half of the memory waits until what its last view had is free") {
   std::uint64_t bytes = 0;
   {
-    FakeNode probe;
-    probe.run();
+    RunningNode probe;
     const auto sessions = probe.sessions(1);
     bytes = probe.lanes.job()->budget_bytes();
   }
-  FakeNode node(1, bytes * 3 / 2);
-  node.run();
+  RunningNode node(1, bytes * 3 / 2);
   auto sessions = node.sessions(1);
   auto last = node.lanes.job();  // as a lane that has not closed it yet
   node.server->on_coordinator_restarted();
@@ -566,16 +543,13 @@ TEST_CASE("a job of more than half of the memory waits until what its last view 
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   CHECK(node.coordinator.all<JoinJob>().size() == 1);
   last.reset();
-  node.coordinator.await<JoinJob>(2);
-  node.welcome(2);
-  const auto session = waiting.get();
-  CHECK_MESSAGE(session, (session ? "" : session.error().message));
+  node.admit(2);
+  FakeNode::session_of(std::move(waiting));
 }
 
 TEST_CASE(
     "draining asks running ranks to stop, refuses new ones, and is done when the coordinator has ended the view") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   node.server->drain();
   CHECK(node.coordinator.await<DrainRequest>().incarnation == 7);
@@ -612,8 +586,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a drained worker that hears nothing of the coordinator asks its ranks to stop after a whole round") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   node.server->drain();
   node.coordinator.await<DrainRequest>();
@@ -629,8 +602,7 @@ TEST_CASE("a drained worker that hears nothing of the coordinator asks its ranks
 }
 
 TEST_CASE("a rank that has finished hears if what it trained is lost with another, or with the coordinator") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(2);
   CHECK(sessions[0]->finish(LeaveKind::kFinished));
   SUBCASE("another rank fails") {
@@ -653,8 +625,7 @@ TEST_CASE("a rank that has finished hears if what it trained is lost with anothe
 }
 
 TEST_CASE("a drained worker stays for trainers that have not detached from a view that ended cleanly") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   node.server->drain();
   node.coordinator.await<DrainRequest>();
@@ -681,8 +652,7 @@ TEST_CASE("a drained worker stays for trainers that have not detached from a vie
 }
 
 TEST_CASE("a worker that gives up tells the coordinator and its trainers before it goes") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   sessions[0]->ready(0, 1);
   node.server->abandon("the stop took too long");
@@ -697,8 +667,7 @@ TEST_CASE("a worker that gives up tells the coordinator and its trainers before 
 }
 
 TEST_CASE("a socket that a dead worker left is replaced, one in use, or a file, is named") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   AttachServerOptions options;
   options.socket = node.socket();
   options.jobs.max_memory = 1 << 20;
@@ -727,8 +696,7 @@ TEST_CASE("a socket that a dead worker left is replaced, one in use, or a file, 
 }
 
 TEST_CASE("a declaration of many tensors travels in several packets") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   std::vector<TensorSpec> tensors;
   for (int i = 0; i < 20'000; ++i) tensors.push_back({"layer" + std::to_string(i) + ".weight", {4, 4}});
   auto attached = node.attach(node.session_options(), tensors);
@@ -741,14 +709,10 @@ TEST_CASE("a declaration of many tensors travels in several packets") {
 }
 
 TEST_CASE("a welcome that is said again changes nothing, and that of a view which is over here is answered") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   node.welcome();
-  StopJob stop;
-  stop.job = JobId(99);
-  stop.view = ViewId(1);
-  stop.kind = StopKind::kRestart;
+  StopJob stop{.job = JobId(99), .view = ViewId(1), .kind = StopKind::kRestart};
   node.server->on_control(stop);
   REQUIRE(eventually([&] { return node.lanes.closed() == 1; }));
   CHECK(node.lanes.opened() == 1);
@@ -790,8 +754,7 @@ double process_seconds() {
 }  // namespace
 
 TEST_CASE("without descriptors a trainer waits to be accepted, and costs no processor time meanwhile") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   const auto address = unix_address(node.socket());
   AttachSocket client = AttachSocket::adopt(FileDescriptor(socket(AF_UNIX, SOCK_SEQPACKET, 0)));
   {
@@ -809,8 +772,7 @@ TEST_CASE("without descriptors a trainer waits to be accepted, and costs no proc
 #endif
 
 TEST_CASE("a tensor's name that is no UTF-8 is refused, with its number and what to do") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   std::vector<TensorSpec> tensors = small_model();
   tensors[1].name = "b\xff\xfe";
   const Error error = error_of(node.attach(node.session_options(), tensors));
@@ -818,25 +780,6 @@ TEST_CASE("a tensor's name that is no UTF-8 is refused, with its number and what
   CHECK(contains(error.message, "the name of tensor 1, 'b\?\?'"));
   CHECK(contains(error.message, "no UTF-8"));
   CHECK(node.coordinator.all<JoinJob>().empty());
-}
-
-TEST_CASE("ranks of one node must agree on every key, also on those that a resumed job may change") {
-  FakeNode node;
-  node.run();
-  SessionOptions waits = node.session_options(0, 2);
-  waits.attach_timeout = std::chrono::milliseconds(5000);
-  auto first = node.attach(waits);
-  REQUIRE(eventually([&] { return node.server->summaries().size() == 1; }));
-  SessionOptions longer = node.session_options(1, 2);
-  longer.job.train.epochs += 1;
-  Error error = error_of(node.attach(longer));
-  CHECK(error.code == ErrorCode::kConfigMismatch);
-  CHECK(contains(error.message, "train.epochs is "));
-  SessionOptions elastic = node.session_options(1, 2);
-  elastic.job.membership.on_worker_loss = OnLoss::kContinue;
-  error = error_of(node.attach(elastic));
-  CHECK(error.code == ErrorCode::kConfigMismatch);
-  CHECK(contains(error.message, "membership.on_worker_loss is "));
 }
 
 }  // namespace tributary::attach_server_test

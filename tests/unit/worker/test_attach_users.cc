@@ -42,14 +42,11 @@ TEST_CASE("the attach socket is its user's alone, whatever the umask") {
 
 TEST_CASE("a worker turns another user's process away, also where the socket is open to it") {
   if (!can_be_another_user()) return;
-  FakeNode node;
-  node.run();
+  RunningNode node;
   REQUIRE(::chmod(node.directory.path().c_str(), 0755) == 0);
   REQUIRE(::chmod(node.socket().c_str(), 0666) == 0);
   const SessionOptions options = node.session_options();
-  AttachRequest request;
-  request.job_json = to_canonical_json(options.job);
-  request.tensors = small_model();
+  AttachRequest request{.job_json = to_canonical_json(options.job), .tensors = small_model()};
   CHECK(as_another_user([&] {
     auto socket = AttachSocket::connect(node.socket());
     if (!socket || !socket->send(request)) return false;
@@ -61,8 +58,7 @@ TEST_CASE("a worker turns another user's process away, also where the socket is 
   CHECK(node.server->summaries().empty());
   CHECK(node.coordinator.all<JoinJob>().empty());
   auto own = node.attach(options);  // goes on for whom it is
-  node.coordinator.await<JoinJob>();
-  node.welcome();
+  node.admit();
   CHECK(own.get());
 }
 

@@ -7,9 +7,7 @@ namespace tributary::gpu_kernel_bench_test {
 namespace {
 
 TEST_CASE("bench gpu-kernels measures every kernel where there is a device, and says why not where there is none") {
-  GpuKernelBenchOptions options;
-  options.elements = 70001;
-  options.repetitions = 2;
+  GpuKernelBenchOptions options{.elements = 70001, .repetitions = 2};
   const Result<nlohmann::json> result = run_gpu_kernel_bench(options);
   if (!result) {
     CHECK(result.error().code == ErrorCode::kUnavailable);

@@ -93,8 +93,8 @@ const std::vector<Change>& ignorable_changes() {
 
 }  // namespace
 
-TEST_CASE("the canonical JSON of a job is these bytes, for ever") {
-  // Stored with every job: keys may be added with a default; nothing else may change.
+TEST_CASE("a job's canonical JSON has every section and key, sorted, with its value or default, in these bytes") {
+  // Stores keep it: a later release may add keys with defaults, and change nothing else.
   CHECK(
       to_canonical_json(some_job()) ==
       R"({"allreduce":{"algorithm":"hierarchical"},"checkpoint":{"dir":"","every_s":600,"keep":2},)"

@@ -19,11 +19,7 @@ bool close(double a, double b) {
 }
 
 ScheduleConfig schedule(ScheduleKind kind, std::uint64_t warmup = 0, std::uint64_t total = 0, double floor = 0.0) {
-  ScheduleConfig config;
-  config.kind = kind;
-  config.warmup_rounds = warmup;
-  config.total_rounds = total;
-  config.min_lr_ratio = floor;
+  ScheduleConfig config{.kind = kind, .warmup_rounds = warmup, .total_rounds = total, .min_lr_ratio = floor};
   return config;
 }
 

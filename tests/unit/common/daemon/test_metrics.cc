@@ -5,9 +5,7 @@
 #include <thread>
 
 #include "common/daemon/metrics.h"
-#include "server/lane/lane_gauges.h"
 #include "tests/unit/expect.h"
-#include "worker/node/lane_counts.h"
 
 namespace tributary::metrics_test {
 namespace {
@@ -41,22 +39,7 @@ struct Plain {
   bool operator==(const Plain&) const = default;
 };
 
-// Lines in the list of a set.
-template <class Counts>
-std::size_t listed() {
-  Counts counts;
-  std::size_t lines = 0;
-  counts.visit([&](const CountField&, const auto&) { ++lines; }, counts);
-  return lines;
-}
-
 }  // namespace
-
-TEST_CASE("every counter of a set is in its list") {
-  CHECK(listed<ShardStats>() * sizeof(std::uint64_t) == sizeof(ShardStats));
-  CHECK(listed<LaneCounters>() * sizeof(LaneCounter) > sizeof(LaneCounters) - alignof(LaneCounters));
-  CHECK(listed<JobTotals>() * sizeof(std::uint64_t) == sizeof(JobTotals));
-}
 
 TEST_CASE("the counters of a set appear with help, type and labels, at their value of the moment") {
   Metrics metrics;

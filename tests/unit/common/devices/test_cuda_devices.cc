@@ -32,9 +32,7 @@ TEST_CASE("There are CUDA devices, or a reason why there are none that says what
 }
 
 TEST_CASE("A driver that is too old for this build is told with all that helps") {
-  CudaSystem system;
-  system.runtime = "13.0";
-  system.driver = "12.4";
+  CudaSystem system{.runtime = "13.0", .driver = "12.4"};
   const std::string text = driver_too_old(system);
   CHECK(text.find("serves CUDA 12.4, older than this build's 13.0") != std::string::npos);
   CHECK(text.find("cuda-compat-13-0") != std::string::npos);
@@ -94,9 +92,7 @@ TEST_CASE("MPS is where its daemon's pipe is, and nowhere else") {
 }
 
 TEST_CASE("A device is called by its number and name") {
-  CudaDevice device;
-  device.index = 3;
-  device.name = "NVIDIA H200";
+  CudaDevice device{.index = 3, .name = "NVIDIA H200"};
   CHECK(device.describe() == "cuda:3 NVIDIA H200");
 }
 

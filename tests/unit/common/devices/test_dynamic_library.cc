@@ -3,13 +3,12 @@
 #include <string>
 
 #include "common/devices/dynamic_library.h"
+#include "tests/unit/expect.h"
 
 namespace tributary::dynamic_library_test {
 namespace {
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using testing::contains;
 
 TEST_CASE("A library is found by the first candidate that loads, and its functions can be called") {
   const auto library =
@@ -17,7 +16,7 @@ TEST_CASE("A library is found by the first candidate that loads, and its functio
   REQUIRE_MESSAGE(library, library.error().message);
   CHECK(library->name() == "libm.so.6");
   CHECK(library->what() == "the mathematics library");
-  CHECK(has(library->path(), "/libm"));
+  CHECK(contains(library->path(), "/libm"));
   double (*cosine)(double) = nullptr;
   const Status resolved = library->resolve("cos", cosine);
   REQUIRE_MESSAGE(resolved, resolved.error().message);
@@ -29,8 +28,8 @@ TEST_CASE("A library that is nowhere is named with all that was tried and what t
   REQUIRE_FALSE(library);
   CHECK(library.error().code == ErrorCode::kNotFound);
   CHECK(library.error().message.starts_with("NCCL cannot be loaded"));
-  CHECK(has(library.error().message, "libnccl-not-here.so.2: cannot open shared object file"));
-  CHECK(has(library.error().message, "libnccl-not-here.so: cannot open shared object file"));
+  CHECK(contains(library.error().message, "libnccl-not-here.so.2: cannot open shared object file"));
+  CHECK(contains(library.error().message, "libnccl-not-here.so: cannot open shared object file"));
   CHECK(library.error().message.ends_with("; install it"));
 }
 
@@ -41,8 +40,8 @@ TEST_CASE("A function that a library lacks is named with the library's file") {
   const Status resolved = library->resolve("no_such_function", function);
   REQUIRE_FALSE(resolved);
   CHECK(resolved.error().code == ErrorCode::kNotFound);
-  CHECK(has(resolved.error().message, "no_such_function"));
-  CHECK(has(resolved.error().message, library->path()));
+  CHECK(contains(resolved.error().message, "no_such_function"));
+  CHECK(contains(resolved.error().message, library->path()));
   library->resolve_if_there("no_such_function", function);
   CHECK((function == nullptr));
 }

@@ -18,16 +18,15 @@
 #include "common/doctor/disk_rate.h"
 #include "common/doctor/reach.h"
 #include "common/system/file_descriptor.h"
+#include "tests/unit/expect.h"
 #include "tests/unit/temp_dir.h"
 
 namespace tributary::daemon_checks_test {
 namespace {
 
-using testing::TempDir;
+using testing::contains;
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using testing::TempDir;
 
 const Check& check_of(const std::vector<Check>& checks, const std::string& name) {
   const auto found = std::ranges::find(checks, name, &Check::name);
@@ -65,11 +64,10 @@ Around here() {
 }
 
 ClusterFacts cluster_of(const std::string& endpoint, const std::string& host) {
-  ClusterFacts cluster;
-  cluster.servers = 1;
-  cluster.version = kVersion;
-  cluster.clock_ms = wall_ms();
-  cluster.lanes = {{ShardIndex(0), host, {endpoint}, {}, false}};
+  ClusterFacts cluster{.servers = 1,
+                       .version = kVersion,
+                       .clock_ms = wall_ms(),
+                       .lanes = {{ShardIndex(0), host, {endpoint}, {}, false}}};
   return cluster;
 }
 
@@ -83,13 +81,13 @@ TEST_CASE("Endpoints are reached, refused, dropped, or nowhere") {
       {full.endpoint, open.endpoint, "tcp://127.0.0.1:1", "ipc:///nowhere/socket", "tcp://no-such-host.invalid:7070"},
       kNever);
   CHECK(first[0].why_not.empty());
-  CHECK(has(second[0].why_not, "nothing has answered for 3 s"));
-  CHECK(has(second[0].cure, "firewall"));
+  CHECK(contains(second[0].why_not, "nothing has answered for 3 s"));
+  CHECK(contains(second[0].cure, "firewall"));
   CHECK(second[1].why_not.empty());
   CHECK(second[1].from == "127.0.0.1");
   CHECK(second[2].why_not == "nobody listens there");
   CHECK(second[3].why_not == "nobody listens there");
-  CHECK(has(second[4].why_not, "the name no-such-host.invalid is not known here"));
+  CHECK(contains(second[4].why_not, "the name no-such-host.invalid is not known here"));
   CHECK_FALSE(speaks_zmtp(open.endpoint));  // nobody says anything there
   CHECK_FALSE(speaks_zmtp("tcp://127.0.0.1:1"));
 }
@@ -100,11 +98,11 @@ TEST_CASE("A worker's doctor tries every lane, and knows a loopback that is some
   around.cluster = cluster_of(lane.endpoint, "this");
   CHECK(check_of(checks_of(WorkerConfig{}, around), "to server 0").level == CheckLevel::kOk);
   around.cluster = cluster_of("tcp://127.0.0.1:1", "this");
-  CHECK(has(check_of(checks_of(WorkerConfig{}, around), "to server 0").found, "nobody listens there"));
+  CHECK(contains(check_of(checks_of(WorkerConfig{}, around), "to server 0").found, "nobody listens there"));
   around.cluster = cluster_of(lane.endpoint, "another");
   const std::vector<Check> elsewhere = checks_of(WorkerConfig{}, around);
   CHECK(check_of(elsewhere, "to server 0").level == CheckLevel::kProblem);
-  CHECK(has(check_of(elsewhere, "to server 0").advice, "[server] bind (or advertise)"));
+  CHECK(contains(check_of(elsewhere, "to server 0").advice, "[server] bind (or advertise)"));
 }
 
 TEST_CASE("Addresses that are not this machine's, or taken, are named with those that it has") {
@@ -115,8 +113,8 @@ TEST_CASE("Addresses that are not this machine's, or taken, are named with those
   config.coordinators = {taken.endpoint};
   const std::vector<Check> checks = checks_of(config, here());
   CHECK(check_of(checks, "[server] bind").level == CheckLevel::kProblem);
-  CHECK(has(check_of(checks, "[server] bind").found, "no address of this machine, which has 10.9.8.7 (eth0)"));
-  CHECK(has(check_of(checks, "[server] coordinator").found, "in use"));
+  CHECK(contains(check_of(checks, "[server] bind").found, "no address of this machine, which has 10.9.8.7 (eth0)"));
+  CHECK(contains(check_of(checks, "[server] coordinator").found, "in use"));
   config.advertise = "10.0.0.1";
   CHECK(check_of(checks_of(config, here()), "[server] advertise").level == CheckLevel::kNote);
   config.advertise = "10.9.8.7";
@@ -128,7 +126,7 @@ TEST_CASE("Addresses that are not this machine's, or taken, are named with those
   lanes.bind = "tcp://127.0.0.1:" + std::to_string(std::stoi(port) - 2);
   std::size_t in_use = 0;
   for (const Check& check : checks_of(lanes, here()))
-    in_use += check.name == "[server] bind" && has(check.found, "127.0.0.1:" + port + " is in use");
+    in_use += check.name == "[server] bind" && contains(check.found, "127.0.0.1:" + port + " is in use");
   CHECK(in_use == 1);
   // One that runs does not find its own ports taken.
   Around running = here();
@@ -138,9 +136,7 @@ TEST_CASE("Addresses that are not this machine's, or taken, are named with those
 }
 
 TEST_CASE("Lanes at the loopback, or everywhere without a name, are of no use to workers elsewhere") {
-  ServerConfig config;
-  config.index = 1;
-  config.coordinators = {"tcp://10.9.8.1:7070"};
+  ServerConfig config{.index = 1, .coordinators = {"tcp://10.9.8.1:7070"}};
   for (const std::string bind : {"tcp://127.0.0.1:*", "tcp://0.0.0.0:*", "ipc:///nowhere/lanes", ""}) {
     config.bind = bind;
     config.security.insecure = true;
@@ -155,7 +151,7 @@ TEST_CASE("Keys, folders, time-outs and paths") {
   ServerConfig config;
   Around around = here();
   config.bind = "tcp://0.0.0.0:*";
-  CHECK(has(check_of(checks_of(config, around), "keys").advice, "insecure = true"));  // protected mode
+  CHECK(contains(check_of(checks_of(config, around), "keys").advice, "insecure = true"));  // protected mode
   config = {};
   CHECK(check_of(checks_of(config, around), "[store] path").level == CheckLevel::kNote);
   config.store_path = dir.path() + "/store";
@@ -165,9 +161,9 @@ TEST_CASE("Keys, folders, time-outs and paths") {
   CHECK(check_of(checks, "[store] checkpoint_roots").level != CheckLevel::kProblem);
   std::ofstream(dir / "file") << "x";
   config.checkpoint_roots = {dir / "file"};
-  CHECK(has(check_of(checks_of(config, around), "[store] checkpoint_roots").found, "is no folder"));
+  CHECK(contains(check_of(checks_of(config, around), "[store] checkpoint_roots").found, "is no folder"));
   config.checkpoint_roots = {"/proc/nowhere"};
-  CHECK(has(check_of(checks_of(config, around), "[store] checkpoint_roots").found, "/proc cannot be written to") ==
+  CHECK(contains(check_of(checks_of(config, around), "[store] checkpoint_roots").found, "/proc cannot be written to") ==
         (::geteuid() != 0));
   config.peer_timeout_ms = 2000;
   around.paths = {dir.path(), dir.path() + "/data"};
@@ -178,18 +174,18 @@ TEST_CASE("Keys, folders, time-outs and paths") {
   CHECK(checks.back().level == CheckLevel::kProblem);
   around.cluster = cluster_of("tcp://127.0.0.1:1", "this");
   around.cluster->servers = 3;
-  CHECK(has(check_of(checks_of(config, around), "servers").found, "1; the coordinator waits for 3"));
+  CHECK(contains(check_of(checks_of(config, around), "servers").found, "1; the coordinator waits for 3"));
 }
 
 TEST_CASE("A coordinator of another release, with another clock, or without all servers is told apart") {
   ClusterFacts cluster = cluster_of("tcp://10.0.0.1:7100", "h");
   const std::uint64_t now = cluster.clock_ms;
   CHECK_FALSE(has_problem(checks_of_coordinator(cluster, now)));
-  CHECK(has(check_of(checks_of_coordinator(cluster, now - 3'600'000), "clock").found, "3600 s behind"));
+  CHECK(contains(check_of(checks_of_coordinator(cluster, now - 3'600'000), "clock").found, "3600 s behind"));
   cluster.version = "0.0.9";
   CHECK(check_of(checks_of_coordinator(cluster, now), "version").level == CheckLevel::kNote);
   cluster.servers = 3;
-  CHECK(has(check_of(checks_of_coordinator(cluster, now), "daemons").advice, "start server 1, 2"));
+  CHECK(contains(check_of(checks_of_coordinator(cluster, now), "daemons").advice, "start server 1, 2"));
 }
 
 TEST_CASE("A disk's rate is measured without leaving a file, and a folder that cannot be written is an error") {

@@ -21,16 +21,15 @@ constexpr double kTight = 1e-12;
 
 // Links without overheads: what the closed forms are about.
 Scenario ideal(ExchangeMode mode, std::uint32_t nodes, std::uint32_t servers = 0) {
-  Scenario s;
-  s.mode = mode;
-  s.nodes = nodes;
-  s.servers = servers;
-  s.network = {.bandwidth = 1e8, .latency_s = 0.0};
-  s.inside = {.bandwidth = 1e10, .latency_s = 0.0};
-  s.goodput = 1.0;
-  s.payload_bytes = 16e6;
-  s.transfer_bytes = 0.0;
-  s.transfer_overhead_bytes = 0.0;
+  Scenario s{.mode = mode,
+             .nodes = nodes,
+             .servers = servers,
+             .network = {.bandwidth = 1e8, .latency_s = 0.0},
+             .inside = {.bandwidth = 1e10, .latency_s = 0.0},
+             .goodput = 1.0,
+             .payload_bytes = 16e6,
+             .transfer_bytes = 0.0,
+             .transfer_overhead_bytes = 0.0};
   return s;
 }
 
@@ -94,10 +93,7 @@ TEST_CASE(
 
 TEST_CASE("of rings over nodes of several ranks the hierarchical one, which moves fewer bytes, is the faster") {
   for (const std::uint32_t ranks : {2u, 4u, 8u}) {
-    Scenario s;
-    s.nodes = 8;
-    s.ranks_per_node = ranks;
-    s.payload_bytes = 4e9;
+    Scenario s{.nodes = 8, .ranks_per_node = ranks, .payload_bytes = 4e9};
     s.network.bandwidth = 3.125e9;
     s.mode = ExchangeMode::kFlatRing;
     const double flat = predicted(s).exchange_s;
@@ -186,11 +182,10 @@ TEST_CASE("without a size transfers are as large as the coordinator makes them, 
 
 TEST_CASE("the ring that was measured on emulated links is predicted within one per cent") {
   // 4 hosts, links limited to 250 Mbit/s, 16 MB: 0.806 s.
-  Scenario s;
-  s.mode = ExchangeMode::kFlatRing;
-  s.nodes = 4;
-  s.network = {.bandwidth = 31.25e6, .latency_s = 50e-6};
-  s.payload_bytes = 16e6;
+  Scenario s{.mode = ExchangeMode::kFlatRing,
+             .nodes = 4,
+             .network = {.bandwidth = 31.25e6, .latency_s = 50e-6},
+             .payload_bytes = 16e6};
   CHECK(predicted(s).exchange_s == Approx(0.806).epsilon(0.01));
 }
 

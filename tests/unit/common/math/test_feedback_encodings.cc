@@ -186,13 +186,12 @@ TEST_CASE("a fused step with a delta encoding gives the bits of step and encodin
   std::vector<float> m(kElements), v(kElements), params = start, estimate(kElements), seen = some_values(kElements, 5);
   std::vector<std::byte> answer(pull->bytes(kElements));
   const PushFrame pushed{reinterpret_cast<const std::byte*>(gradient.data())};
-  FusedArgs args;
-  args.elements = kElements;
-  args.frames = {&pushed, 1};
-  args.push = &encoding_for(EncodingId::kFp32);
-  args.scale = 0.5f;
-  args.param_in = start.data();
-  args.param_out = params.data();
+  FusedArgs args{.elements = kElements,
+                 .frames = {&pushed, 1},
+                 .push = &encoding_for(EncodingId::kFp32),
+                 .scale = 0.5f,
+                 .param_in = start.data(),
+                 .param_out = params.data()};
   args.state_in[0] = args.state_out[0] = m.data();
   args.state_in[1] = args.state_out[1] = v.data();
   args.pull = pull.get();

@@ -11,6 +11,7 @@
 
 #include "common/math/fused_step.h"
 #include "kernels/tree_sum.h"
+#include "tests/unit/stepping_optimizers.h"
 
 namespace tributary::fused_step_test {
 
@@ -99,13 +100,12 @@ void check(const Case& c) {
     if (!c.in_place) std::fill(array->begin(), array->end(), std::nanf(""));
   }
   out.answer.resize(c.answers ? pull.bytes(c.elements) : 0);
-  FusedArgs args;
-  args.elements = c.elements;
-  args.frames = frames;
-  args.push = &push;
-  args.scale = c.scale;
-  args.param_in = c.in_place ? out.params.data() : in.params.data();
-  args.param_out = out.params.data();
+  FusedArgs args{.elements = c.elements,
+                 .frames = frames,
+                 .push = &push,
+                 .scale = c.scale,
+                 .param_in = c.in_place ? out.params.data() : in.params.data(),
+                 .param_out = out.params.data()};
   for (int slot = 0; slot < optimizer->slots(); ++slot) {
     args.state_in[slot] = c.in_place ? out.state[slot].data() : in.state[slot].data();
     args.state_out[slot] = out.state[slot].data();
@@ -168,10 +168,7 @@ TEST_CASE("a frame may be a subtree's sum, wherever it stands") {
         frames.push_back({reinterpret_cast<const std::byte*>(inputs[first]), 1, static_cast<std::uint32_t>(width)});
         first += width;
       }
-      FusedArgs args;
-      args.elements = kElements;
-      args.frames = frames;
-      args.push = &encoding_for(EncodingId::kFp32);
+      FusedArgs args{.elements = kElements, .frames = frames, .push = &encoding_for(EncodingId::kFp32)};
       fused_sum(args, got.data());
       CHECK(same(got, expected));
     }
@@ -183,7 +180,7 @@ TEST_CASE("fused_step takes the largest number of frames") {
 }
 
 TEST_CASE("fused_step equals its parts for every optimizer") {
-  for (const char* name : {"sgd", "adam", "adamw", "adagrad", "lion"}) {
+  for (const std::string& name : testing::stepping_optimizers()) {
     for (std::size_t frames : {1, 3}) {
       for (bool in_place : {true, false}) {
         check({.optimizer = name, .elements = 1031, .frames = frames, .in_place = in_place});

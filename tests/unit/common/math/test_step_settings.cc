@@ -6,6 +6,7 @@
 
 #include "common/math/step_settings.h"
 #include "kernels/step/optimizer.h"
+#include "tests/unit/stepping_optimizers.h"
 
 namespace tributary::step_settings_test {
 namespace {
@@ -38,7 +39,9 @@ TEST_CASE("settings replace an optimizer's options: momentum is SGD's, and beta1
   CHECK(moved.lr == 0.25);
   CHECK(moved.weight_decay == 0.125);
   CHECK(momentum_of(*sgd, {.momentum = 0.5}) == 0.5);
-  for (const char* name : {"adam", "adamw", "lion"}) {
+  for (const kernels::OptimizerKind& kind : kernels::optimizer_kinds()) {
+    if (kind.place("beta1") == kernels::OptimizerKind::kNone) continue;
+    const std::string_view name = kind.name;
     kernels::OptimizerOptions expected = made(name)->options();
     expected.own[made(name)->kind().place("beta1")] = 0.5;
     CHECK(StepSettings{.momentum = 0.5}.over(*made(name)) == expected);
@@ -46,7 +49,8 @@ TEST_CASE("settings replace an optimizer's options: momentum is SGD's, and beta1
 }
 
 TEST_CASE("an optimizer takes what its formula has, while that stays the same formula") {
-  for (const char* name : {"sgd", "adam", "adamw", "adagrad", "lion"}) {
+  for (const std::string& name : testing::stepping_optimizers()) {
+    CAPTURE(name);
     CHECK(takes(*made(name), {.lr = 0.5, .weight_decay = 0.25}));
     CHECK_FALSE(takes(*made(name), {.lr = -0.5}));
   }

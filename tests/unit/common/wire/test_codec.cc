@@ -188,9 +188,7 @@ TEST_CASE("data headers fit their bounds, and a long error is cut") {
     if (std::holds_alternative<ErrorReply>(message)) continue;
     CHECK(encode_data(message, out).size() <= kMaxDataHeader);
   }
-  ErrorReply error;
-  error.code = ErrorCode::kWrongLength;
-  error.message = std::string(100'001, '.');
+  ErrorReply error{.code = ErrorCode::kWrongLength, .message = std::string(100'001, '.')};
   for (std::size_t i = 1; i + 1 < error.message.size(); i += 2) error.message.replace(i, 2, "\xc3\xa9");
   const auto bytes = encode_data(error, out);
   CHECK(bytes.size() <= kMaxErrorHeader);

@@ -25,16 +25,13 @@ inline float flat_value(int array, std::uint64_t element, int run = 0) {
 }
 
 inline Manifest sample_manifest(std::uint64_t round = 7) {
-  JobConfig job;
-  job.name = "mlp";
-  job.optimizer = default_optimizer("adamw");
-  Manifest manifest;
-  manifest.created = "2030-01-02T03:04:05Z";
-  manifest.job_json = to_canonical_json(job);
-  manifest.round = Round(round);
-  manifest.tensors = {{"a", {1000}}, {"b", {10, 300}}, {"c", {}}};
-  manifest.chunk_elements = 1024;
-  manifest.chunk_shards = {ShardIndex(0), ShardIndex(1), ShardIndex(0), ShardIndex(1)};
+  JobConfig job{.name = "mlp", .optimizer = default_optimizer("adamw")};
+  Manifest manifest{.created = "2030-01-02T03:04:05Z",
+                    .job_json = to_canonical_json(job),
+                    .round = Round(round),
+                    .tensors = {{"a", {1000}}, {"b", {10, 300}}, {"c", {}}},
+                    .chunk_elements = 1024,
+                    .chunk_shards = {ShardIndex(0), ShardIndex(1), ShardIndex(0), ShardIndex(1)}};
   return manifest;
 }
 

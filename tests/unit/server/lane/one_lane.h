@@ -41,6 +41,18 @@ inline void initialise(RawClient& client, std::uint32_t chunks, float value) {
   }
 }
 
+// A lane with a job of one node, whose chunks are initialised, and that node.
+template <std::uint32_t kChunks>
+struct Initialised {
+  Initialised() { initialise(client, kChunks, 10.0f); }
+  static const std::string& opened(OneLane& server) {
+    server.open(1, kChunks);
+    return server.lane->endpoint();
+  }
+  OneLane server;
+  RawClient client{opened(server)};
+};
+
 // Makes one round of chunk 0 by a client that is alone in its job.
 inline void one_round(RawClient& client, std::uint64_t round, float expected) {
   client.push(key_of(0), round, filled(2.0f));

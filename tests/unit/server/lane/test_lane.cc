@@ -72,12 +72,7 @@ TEST_CASE("a push of no job comes back as it came while the lane is measured, an
   CHECK(expect_error(client).code == ErrorCode::kUnknownJob);
 }
 
-TEST_CASE("messages that cannot be accepted are answered with the reason and change nothing") {
-  OneLane server;
-  server.open(1, 2);
-  RawClient client(server.lane->endpoint());
-  initialise(client, 2, 10.0f);
-
+TEST_CASE_FIXTURE(Initialised<2>, "messages that cannot be accepted are answered with the reason and change nothing") {
   SUBCASE("garbage header") {
     const std::vector<float> garbage = filled(1.5f);
     client.send_frames({as_bytes(garbage).subspan(0, 100)});

@@ -9,11 +9,7 @@ namespace {
 
 using namespace testing;
 
-TEST_CASE("a snapshot captures every chunk at its round, and a commit shows in later answers") {
-  OneLane server;
-  server.open(1, 2);
-  RawClient client(server.lane->endpoint());
-  initialise(client, 2, 10.0f);
+TEST_CASE_FIXTURE(Initialised<2>, "a snapshot captures every chunk at its round, and a commit shows in later answers") {
   server.lane->snapshot_at(JobId(7), ViewId(1), Round(1));
   REQUIRE(server.listener.snapshot() == true);
   one_round(client, 1, 9.0f);
@@ -32,11 +28,8 @@ TEST_CASE("a snapshot captures every chunk at its round, and a commit shows in l
   REQUIRE(answer);
 }
 
-TEST_CASE("memory for a snapshot is there before the first step after it, and its lane says so") {
-  OneLane server;
-  server.open(1, 2);
-  RawClient client(server.lane->endpoint());
-  initialise(client, 2, 10.0f);
+TEST_CASE_FIXTURE(Initialised<2>,
+                  "memory for a snapshot is there before the first step after it, and its lane says so") {
   one_round(client, 1, 9.0f);
   const auto bytes = [&] { return server.gauges->pool_bytes.load(); };
   REQUIRE(eventually([&] { return bytes() > 0; }));
@@ -92,11 +85,8 @@ TEST_CASE("the next snapshot soon finds the last one's memory; when none comes i
   }
 }
 
-TEST_CASE("stopping a job captures its final state, and its memory goes when the last reader lets go") {
-  OneLane server;
-  server.open(1, 1);
-  RawClient client(server.lane->endpoint());
-  initialise(client, 1, 10.0f);
+TEST_CASE_FIXTURE(Initialised<1>,
+                  "stopping a job captures its final state, and its memory goes when the last reader lets go") {
   one_round(client, 1, 9.0f);
   server.lane->stop_job(JobId(7), ViewId(1), true, Round(1), false);
   const auto stopped = server.listener.stopped();
@@ -114,11 +104,7 @@ TEST_CASE("stopping a job captures its final state, and its memory goes when the
   CHECK(server.lane->counters().pushes.value() == 1);  // counters outlive the job
 }
 
-TEST_CASE("what a lane keeps of a view that is over is captured by a stop, and kept on") {
-  OneLane server;
-  server.open(1, 1);
-  RawClient client(server.lane->endpoint());
-  initialise(client, 1, 10.0f);
+TEST_CASE_FIXTURE(Initialised<1>, "what a lane keeps of a view that is over is captured by a stop, and kept on") {
   one_round(client, 1, 9.0f);
   server.lane->park(JobId(7), ViewId(1));
   REQUIRE(server.listener.parked());
@@ -173,11 +159,7 @@ TEST_CASE("a stop waits for residuals while somebody says that nodes get on, and
   CHECK(error->code == ErrorCode::kUnknownJob);
 }
 
-TEST_CASE("a job that is not at the named round is stopped without a final state") {
-  OneLane server;
-  server.open(1, 2);
-  RawClient client(server.lane->endpoint());
-  initialise(client, 2, 10.0f);
+TEST_CASE_FIXTURE(Initialised<2>, "a job that is not at the named round is stopped without a final state") {
   one_round(client, 1, 9.0f);  // chunk 1 stays at version 0
   server.lane->stop_job(JobId(7), ViewId(1), true, Round(1), false);
   const auto stopped = server.listener.stopped();

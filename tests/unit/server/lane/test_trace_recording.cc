@@ -1,9 +1,10 @@
-// Events that lanes and trainers record while a job is traced.
+// Events that lanes and trainers record while a job is traced, and lanes' counters.
 #include <doctest/doctest.h>
 
 #include <tuple>
 #include <vector>
 
+#include "server/lane/lane_gauges.h"
 #include "server/lane/lane_trace.h"
 #include "session/shared/trace_window.h"
 #include "worker/node/lane_trace.h"
@@ -25,7 +26,22 @@ std::vector<TraceKind> kinds(const TraceBuffer& buffer) {
   return all;
 }
 
+// Lines in the list of a set.
+template <class Counts>
+std::size_t listed() {
+  Counts counts;
+  std::size_t lines = 0;
+  counts.visit([&](const CountField&, const auto&) { ++lines; }, counts);
+  return lines;
+}
+
 }  // namespace
+
+TEST_CASE("every counter of a set is in its list") {
+  CHECK(listed<ShardStats>() * sizeof(std::uint64_t) == sizeof(ShardStats));
+  CHECK(listed<LaneCounters>() * sizeof(LaneCounter) > sizeof(LaneCounters) - alignof(LaneCounters));
+  CHECK(listed<JobTotals>() * sizeof(std::uint64_t) == sizeof(JobTotals));
+}
 
 TEST_CASE("a buffer takes the rounds it is for, as many as fit, and counts the others") {
   TraceBuffer buffer(Round(5), Round(8), 3);
@@ -53,9 +69,7 @@ TEST_CASE("a buffer is as large as its rounds need, within the bound of a trace"
 TEST_CASE("what was recorded travels in parts of bounded size, and the last one says so") {
   std::vector<TraceEvent> many(kMaxPartEvents * 2 + 1), few(3);
   for (std::size_t i = 0; i < many.size(); ++i) many[i].begin_ns = i;
-  TracePart about;
-  about.job = JobId(7);
-  about.first = Round(5);
+  TracePart about{.job = JobId(7), .first = Round(5)};
   std::vector<TracePart> parts;
   send_trace(
       about,

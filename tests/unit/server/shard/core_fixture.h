@@ -173,9 +173,9 @@ class Shard {
     config.push = setup.push;
     config.pull = setup.pull;
     if (setup.gate) config.gate = *setup.gate;
-    ShardJob job;
-    job.view = view_of(config, layout, {.nodes = setup.nodes, .start = Round(setup.start), .resumes = setup.resumes});
-    job.recovers = setup.recovers;
+    ShardJob job{
+        .view = view_of(config, layout, {.nodes = setup.nodes, .start = Round(setup.start), .resumes = setup.resumes}),
+        .recovers = setup.recovers};
     return job;
   }
   std::size_t blocks(const ShardSetup& setup) const {

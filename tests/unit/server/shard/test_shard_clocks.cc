@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/unit/server/shard/core_fixture.h"
+#include "tests/unit/stepping_optimizers.h"
 
 namespace tributary::shard_clocks_test {
 
@@ -247,7 +248,7 @@ TEST_CASE("one node alone steps in place") {
 }
 
 TEST_CASE("a single node with clocks ends in the bits of synchronous rounds, with every optimizer and schedule") {
-  for (const char* optimizer : {"sgd", "adam", "adamw", "adagrad", "lion"}) {
+  for (const std::string& optimizer : stepping_optimizers()) {
     for (const EncodingId pull_as : {EncodingId::kFp32, EncodingId::kBf16}) {
       ShardSetup setup{.optimizer = optimizer, .lr = 0.1, .pull = pull_as};
       setup.options = {{"weight_decay", 0.01}};

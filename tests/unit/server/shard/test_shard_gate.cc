@@ -14,9 +14,7 @@ using namespace testing;
 namespace {
 
 ShardSetup gated(std::uint32_t nodes = 2, std::uint64_t elements = kChunk) {
-  ShardSetup setup;
-  setup.elements = elements;
-  setup.nodes = nodes;
+  ShardSetup setup{.elements = elements, .nodes = nodes};
   setup.gate.emplace();
   setup.gate->clip_norm = 1.0e9;
   return setup;

@@ -12,9 +12,7 @@ using namespace testing;
 namespace {
 
 ShardSetup recovering(std::uint32_t nodes = 2) {
-  ShardSetup setup;
-  setup.nodes = nodes;
-  setup.recovers = true;
+  ShardSetup setup{.nodes = nodes, .recovers = true};
   return setup;
 }
 
@@ -257,9 +255,7 @@ TEST_CASE("what is another training, or was not kept to go on from, is refused i
 }
 
 TEST_CASE("initial values are refused by a shard that resumes, and the restore that follows is not disturbed") {
-  ShardSetup setup;
-  setup.start = 7;
-  setup.resumes = true;
+  ShardSetup setup{.start = 7, .resumes = true};
   Shard shard(setup);
   shard.init(1.0f);  // between Lane::open and the restores: from a node that is not in this view's picture
   REQUIRE(shard.out.errors.size() == 1);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/unit/server/shard/core_fixture.h"
+#include "tests/unit/stepping_optimizers.h"
 
 namespace tributary::shard_snapshots_test {
 
@@ -297,7 +298,7 @@ TEST_CASE("initial values that find no buffer are taken when they come again") {
 // The protocol lets each node hold the last answer of every chunk (the node pushes again only after it has the answer),
 // and the snapshot writer one snapshot.
 TEST_CASE("the pool's bound is enough for every answer in flight and a snapshot being written") {
-  for (const char* optimizer : {"sgd", "adagrad", "adamw"}) {
+  for (const std::string& optimizer : stepping_optimizers()) {
     for (const EncodingId pull : {EncodingId::kFp32, EncodingId::kBf16}) {
       Shard shard({.elements = 4 * kChunk, .nodes = 2, .optimizer = optimizer, .pull = pull});
       shard.init(1.0f);

@@ -23,11 +23,7 @@ inline SnapshotInfo sample_info(std::uint64_t job, std::uint64_t round, std::uin
 
 inline ChunkSnapshot sample_chunk(BufferPool& pool, JobId job, Round round, ChunkIndex chunk, std::size_t elements,
                                   int slots, ViewId view = ViewId(1)) {
-  ChunkSnapshot out;
-  out.job = job;
-  out.view = view;
-  out.round = round;
-  out.chunk = chunk;
+  ChunkSnapshot out{.job = job, .view = view, .round = round, .chunk = chunk};
   out.state.version = Version(round.value);
   out.state.step = round.value;
   for (int array = 0; array <= slots; ++array) {

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <rocksdb/db.h>
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -80,6 +81,28 @@ inline std::string refusal(const Result<T>& result, ErrorCode code) {
   return result.error().message;
 }
 
+inline std::uint64_t bytes_below(const std::string& folder) {
+  std::uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    std::error_code gone;  // RocksDB deletes in the background
+    const std::uint64_t size = entry.is_regular_file(gone) ? entry.file_size(gone) : 0;
+    if (!gone) bytes += size;
+  }
+  return bytes;
+}
+
+// A folder for a store, and memory for its chunks.
+struct OnDisk {
+  TempDir dir;
+  BufferPool pool{kElements * sizeof(float), 16};
+};
+
+inline std::vector<std::string> families(const std::string& store) {
+  std::vector<std::string> names;
+  REQUIRE(rocksdb::DB::ListColumnFamilies(rocksdb::Options(), store + "/db", &names).ok());
+  return names;
+}
+
 inline std::vector<Round> rounds(const Store& store) {
   const auto jobs = store.jobs();
   return jobs.empty() ? std::vector<Round>{} : jobs[0].snapshots;
@@ -88,10 +111,8 @@ inline std::vector<Round> rounds(const Store& store) {
 // Edits the database behind the store's back, as another version of the program, a bug or a disk may do.
 inline void edit(const std::string& store, const std::function<void(rocksdb::DB&)>& change) {
   rocksdb::Options options;
-  std::vector<std::string> names;
-  REQUIRE(rocksdb::DB::ListColumnFamilies(options, store + "/db", &names).ok());
   std::vector<rocksdb::ColumnFamilyDescriptor> descriptors;
-  for (const auto& name : names) descriptors.emplace_back(name, options);
+  for (const auto& name : families(store)) descriptors.emplace_back(name, options);
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   rocksdb::DB* raw = nullptr;
   REQUIRE(rocksdb::DB::Open(options, store + "/db", descriptors, &handles, &raw).ok());

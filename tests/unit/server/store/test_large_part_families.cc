@@ -61,16 +61,6 @@ bool holds(const LargePartStore& parts, JobId job, const Sample& one) {
   return true;
 }
 
-std::uint64_t bytes_below(const std::string& folder) {
-  std::uint64_t bytes = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    std::error_code gone;  // RocksDB deletes in the background
-    const std::uint64_t size = entry.is_regular_file(gone) ? entry.file_size(gone) : 0;
-    if (!gone) bytes += size;
-  }
-  return bytes;
-}
-
 }  // namespace
 
 TEST_CASE("a large part survives closing and opening the store, one that was not finished does not") {
@@ -128,9 +118,7 @@ TEST_CASE("begun again, it is another one, and takes the place of the first") {
   CHECK(holds(parts, kJob, one));
 }
 
-TEST_CASE("snapshots and large parts do not touch each other") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "snapshots and large parts do not touch each other") {
   const auto info = sample_info(7, 120, 5);
   const Sample one = sample('a', 2 * kPartBytes);
   {

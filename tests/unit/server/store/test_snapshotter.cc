@@ -171,6 +171,9 @@ struct Fixture {
   ChunkSnapshot chunk(std::uint64_t job, std::uint64_t round, std::uint32_t index, std::uint32_t view = 1) {
     return sample_chunk(pool, JobId(job), Round(round), ChunkIndex(index), kElements, 0, ViewId(view));
   }
+  void capture(std::uint64_t job, std::uint64_t round, std::initializer_list<std::uint32_t> indices) {
+    for (const std::uint32_t index : indices) snapshotter.captured(chunk(job, round, index));
+  }
   // Buffers still referenced, counted by how many more the pool of `kBlocks` gives out.
   std::size_t held() {
     std::vector<BufferRef> rest;
@@ -303,8 +306,7 @@ TEST_CASE("several lanes capture at once while another job is written") {
 TEST_CASE("memory is given back chunk by chunk while the snapshot is still being captured") {
   Fixture f;
   f.snapshotter.expect(f.plan(7, 1, 4));
-  f.snapshotter.captured(f.chunk(7, 1, 0));
-  f.snapshotter.captured(f.chunk(7, 1, 2));
+  f.capture(7, 1, {0, 2});
   f.snapshotter.captured(f.chunk(7, 1, 6));  // 4 is missing: this one has to wait
   REQUIRE(f.store.wait_added(2));
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -334,8 +336,7 @@ TEST_CASE("chunks that nobody expects, of another view, and second copies are dr
   f.snapshotter.captured(f.chunk(7, 1, 1));     // not in the plan
   f.snapshotter.captured(f.chunk(7, 1, 0, 2));  // view 2
   CHECK(f.held() == 0);
-  f.snapshotter.captured(f.chunk(7, 1, 0));
-  f.snapshotter.captured(f.chunk(7, 1, 0));
+  f.capture(7, 1, {0, 0});
   CHECK(f.reports.count() == 0);
   f.snapshotter.captured(f.chunk(7, 1, 2));
   CHECK(f.reports.wait(1).ok);
@@ -346,8 +347,7 @@ TEST_CASE("an abandoned snapshot is reported with its reason, frees its buffers 
   Fixture f;
   f.snapshotter.expect(f.plan(7, 1, 4));
   f.snapshotter.expect(f.plan(8, 1, 1));
-  f.snapshotter.captured(f.chunk(7, 1, 0));
-  f.snapshotter.captured(f.chunk(7, 1, 4));
+  f.capture(7, 1, {0, 4});
   REQUIRE(f.store.wait_added(1));
   f.snapshotter.abandon(JobId(7), Round(1), "node 1 is lost");
   const SnapshotDone done = f.reports.wait(1);
@@ -356,8 +356,7 @@ TEST_CASE("an abandoned snapshot is reported with its reason, frees its buffers 
   CHECK(done.job == JobId(7));
   CHECK(done.message == "node 1 is lost");
   CHECK(f.store.writers == 0);
-  f.snapshotter.captured(f.chunk(7, 1, 2));
-  f.snapshotter.captured(f.chunk(7, 1, 6));
+  f.capture(7, 1, {2, 6});
   CHECK(f.held() == 0);
   f.snapshotter.abandon(JobId(7), Round(1), "again");
   f.snapshotter.captured(f.chunk(8, 1, 0));
@@ -393,8 +392,7 @@ TEST_CASE(
   f.snapshotter.expect(f.plan(7, 20, 2));
   f.snapshotter.captured(f.chunk(7, 20, 0));  // one is missing
   f.snapshotter.expect(f.plan(7, 20, 2));     // the last one, when the job is stopped: same round
-  f.snapshotter.captured(f.chunk(7, 20, 0));
-  f.snapshotter.captured(f.chunk(7, 20, 2));
+  f.capture(7, 20, {0, 2});
   f.store.hang(false);
   std::vector<SnapshotDone> reports = {f.reports.wait(1), f.reports.wait(2), f.reports.wait(3)};
   CHECK(std::count_if(reports.begin(), reports.end(), [](const auto& r) { return r.ok; }) == 2);
@@ -410,7 +408,7 @@ TEST_CASE("a failing disk costs the snapshot and not the next one") {
   Fixture f;
   const auto attempt = [&](std::uint64_t round) {
     f.snapshotter.expect(f.plan(7, round, 4));
-    for (const std::uint32_t i : {0u, 2u, 4u, 6u}) f.snapshotter.captured(f.chunk(7, round, i));
+    f.capture(7, round, {0u, 2u, 4u, 6u});
     const SnapshotDone done = f.reports.wait(round);
     CHECK(f.held() == 0);
     CHECK(f.store.writers == 0);

@@ -17,9 +17,7 @@ namespace tributary::store_test {
 namespace fs = std::filesystem;
 using namespace testing;
 
-TEST_CASE("a snapshot survives closing and opening the store") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "a snapshot survives closing and opening the store") {
   const auto info = sample_info(7, 120, 5);
   {
     auto store = open_store(dir / "s");
@@ -52,9 +50,7 @@ TEST_CASE("terms survive closing and opening the store, and only grow") {
   CHECK(*open_store(dir / "s")->terms() == SeatTerms{Term(32), Term(17)});
 }
 
-TEST_CASE("a store has copies of other servers' parts beside its own, which go with them") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "a store has copies of other servers' parts beside its own, which go with them") {
   const auto own = sample_info(7, 120, 5);
   auto copy = own;
   copy.shard = ShardIndex(3);
@@ -91,9 +87,7 @@ TEST_CASE("a store has copies of other servers' parts beside its own, which go w
   CHECK(store->jobs().empty());
 }
 
-TEST_CASE("a copy that has lost its record is dropped at open") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "a copy that has lost its record is dropped at open") {
   auto copy = sample_info(7, 120, 5);
   copy.shard = ShardIndex(3);
   { write_snapshot(*open_store(dir / "s"), pool, copy); }
@@ -104,9 +98,7 @@ TEST_CASE("a copy that has lost its record is dropped at open") {
     REQUIRE(db.Delete(rocksdb::WriteOptions(), it->key()).ok());
   });
   { CHECK(open_store(dir / "s")->jobs().empty()); }
-  std::vector<std::string> families;
-  REQUIRE(rocksdb::DB::ListColumnFamilies(rocksdb::Options(), dir / "s/db", &families).ok());
-  CHECK(families == std::vector<std::string>{"default"});
+  CHECK(families(dir / "s") == std::vector<std::string>{"default"});
 }
 
 TEST_CASE("a snapshot of several files loads in order") {
@@ -135,9 +127,7 @@ TEST_CASE("a shard that owns no chunk has snapshots too") {
   CHECK(load_snapshot(*store, info).has_value());
 }
 
-TEST_CASE("a snapshot that was not finished leaves nothing behind") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "a snapshot that was not finished leaves nothing behind") {
   auto store = open_store(dir / "s");
   const auto info = sample_info(7, 120, 3);
   {
@@ -173,9 +163,7 @@ TEST_CASE("chunks out of order or of another snapshot are refused") {
   CHECK(contains(refusal(add(info.job, Round(119), 7), ErrorCode::kInternal), "round 119"));
 }
 
-TEST_CASE("a snapshot without its record is set aside with a warning until its job has a later one") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "a snapshot without its record is set aside with a warning until its job has a later one") {
   const auto kept = sample_info(7, 100, 3);
   {
     auto store = open_store(dir / "s");
@@ -195,11 +183,7 @@ TEST_CASE("a snapshot without its record is set aside with a warning until its j
     REQUIRE(db.Put(rocksdb::WriteOptions(), "snapshot/9/1", records::seal(gone)).ok());
   });
   std::ofstream(dir / "s/incoming/half.sst") << "half a file";
-  const auto families = [&] {
-    std::vector<std::string> names;
-    REQUIRE(rocksdb::DB::ListColumnFamilies(rocksdb::Options(), dir / "s/db", &names).ok());
-    return names.size();
-  };
+  const auto count = [&] { return families(dir / "s").size(); };
   for (int repeat = 0; repeat < 2; ++repeat) {
     std::string lines;
     auto opened = Store::open(dir / "s", 0, [&](const std::string& line) { lines += line + "\n"; });
@@ -212,25 +196,23 @@ TEST_CASE("a snapshot without its record is set aside with a warning until its j
     CHECK(load_snapshot(*store, kept).has_value());
     CHECK(fs::is_empty(dir / "s/incoming"));
   }
-  CHECK(families() == 3);
+  CHECK(count() == 3);
   {
     // The round can be written again, in another family.
     auto store = open_store(dir / "s");
     write_snapshot(*store, pool, sample_info(7, 110, 3));
     CHECK(load_snapshot(*store, sample_info(7, 110, 3)).has_value());
   }
-  CHECK(families() == 3);
+  CHECK(count() == 3);
   for (const std::uint64_t round : {120, 130}) {  // those before are dropped when one is committed
     auto store = open_store(dir / "s");
     write_snapshot(*store, pool, sample_info(7, round, 3));
     REQUIRE(store->drop(JobId(7), Round(0), Round(round - 1)));
-    CHECK(families() == 2);
+    CHECK(count() == 2);
   }
 }
 
-TEST_CASE("a snapshot written again replaces the older one") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "a snapshot written again replaces the older one") {
   const auto info = sample_info(7, 100, 3);
   for (int repeat = 0; repeat < 3; ++repeat) {
     auto store = open_store(dir / "s");
@@ -239,14 +221,10 @@ TEST_CASE("a snapshot written again replaces the older one") {
     CHECK(rounds(*store) == std::vector<Round>{info.round});
     CHECK(load_snapshot(*store, info).has_value());
   }
-  std::vector<std::string> families;
-  REQUIRE(rocksdb::DB::ListColumnFamilies(rocksdb::Options(), dir / "s/db", &families).ok());
-  CHECK(families.size() == 2);
+  CHECK(families(dir / "s").size() == 2);
 }
 
-TEST_CASE("dropping keeps the round that is named, newer ones, and other jobs") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "dropping keeps the round that is named, newer ones, and other jobs") {
   {
     auto store = open_store(dir / "s");
     for (const std::uint64_t round : {10, 20, 30, 40}) write_snapshot(*store, pool, sample_info(7, round, 2));
@@ -273,9 +251,7 @@ TEST_CASE("dropping keeps the round that is named, newer ones, and other jobs") 
   CHECK(store->remove(JobId(7)).has_value());
 }
 
-TEST_CASE("a snapshot may be dropped while it is being loaded") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "a snapshot may be dropped while it is being loaded") {
   auto store = open_store(dir / "s");
   const auto info = sample_info(7, 10, 4);
   write_snapshot(*store, pool, info);
@@ -289,9 +265,7 @@ TEST_CASE("a snapshot may be dropped while it is being loaded") {
   CHECK(seen == 4);
 }
 
-TEST_CASE("the reason of a callback that refuses a chunk comes back") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "the reason of a callback that refuses a chunk comes back") {
   auto store = open_store(dir / "s");
   const auto info = sample_info(7, 10, 4);
   write_snapshot(*store, pool, info);

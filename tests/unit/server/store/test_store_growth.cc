@@ -17,16 +17,6 @@ namespace {
 
 constexpr std::uint64_t kSnapshots = 60;
 
-std::uint64_t bytes_below(const std::string& folder) {
-  std::uint64_t bytes = 0;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    std::error_code gone;  // RocksDB deletes in the background
-    const std::uint64_t size = entry.is_regular_file(gone) ? entry.file_size(gone) : 0;
-    if (!gone) bytes += size;
-  }
-  return bytes;
-}
-
 // One after another, each dropping the one before, as a job's servers do.
 void write_snapshots(Store& store, BufferPool& pool, std::uint64_t from, std::uint64_t count) {
   for (std::uint64_t round = from; round < from + count; ++round) {
@@ -45,9 +35,8 @@ std::size_t heap_in_use() {
 
 }  // namespace
 
-TEST_CASE("neither the memory nor the disk space of a store grows with the snapshots that came and went") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk,
+                  "neither the memory nor the disk space of a store grows with the snapshots that came and went") {
   auto store = open_store(dir / "s");
   write_snapshots(*store, pool, 1, kSnapshots);
   const std::size_t heap = heap_in_use();

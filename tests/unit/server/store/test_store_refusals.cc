@@ -64,9 +64,7 @@ TEST_CASE("a path that cannot be a store is refused by name") {
   CHECK(contains(refusal(Store::open(dir / "file/below", 0), ErrorCode::kStore), "[store] path"));
 }
 
-TEST_CASE("a byte flipped anywhere in a snapshot file is an error and never a wrong load") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "a byte flipped anywhere in a snapshot file is an error and never a wrong load") {
   const auto info = sample_info(7, 120, 4);
   {
     auto store = open_store(dir / "s");
@@ -131,6 +129,13 @@ TEST_CASE("records of a snapshot that do not belong together are refused by name
   good.optimizer = info.optimizer;
   good.elements = 8;
   good.checksum = 0x1234;  // never the right one
+  const auto header_with = [&](void (*change)(records::ChunkHeader&)) {
+    return [=](std::map<std::string, std::string>& m) {
+      records::ChunkHeader other = good;
+      change(other);
+      m[header0] = records::seal(other);
+    };
+  };
   const std::vector<Case> cases = {
       {"chunk 1 of the snapshot of round 1 of job 'mlp' (job id 7) is damaged: its checksum", [](auto&) {}},
       {"chunk 1 of the snapshot of round 1 of job 'mlp' (job id 7) is damaged: it is missing",
@@ -141,44 +146,20 @@ TEST_CASE("records of a snapshot that do not belong together are refused by name
        [&](auto& m) { m[header0][20] ^= 1; }},
       {"is damaged: it has only 3 bytes", [&](auto& m) { m[header0] = "abc"; }},
       {"its header names chunk 4 of job id 7, round 1, optimizer adamw",
-       [&](auto& m) {
-         auto other = good;
-         other.chunk = ChunkIndex(4);
-         m[header0] = records::seal(other);
-       }},
+       header_with([](auto& h) { h.chunk = ChunkIndex(4); })},
       {"its header names chunk 1 of job id 7, round 1, optimizer lion",
-       [&](auto& m) {
-         auto other = good;
-         other.optimizer = "lion";
-         m[header0] = records::seal(other);
-       }},
+       header_with([](auto& h) { h.optimizer = "lion"; })},
       {"store format 5", [&](auto& m) { m[header0] = records::seal(good, records::kStoreFormat + 1); }},
-      {"its estimate is missing",
-       [&](auto& m) {
-         auto other = good;
-         other.estimate = true;
-         m[header0] = records::seal(other);
-       }},
-      {"the residual of node 2 is missing",
-       [&](auto& m) {
-         auto other = good;
-         other.nodes = 3;
-         other.residual_nodes = {2};
-         m[header0] = records::seal(other);
-       }},
-      {"claims residuals of nodes that are not there",
-       [&](auto& m) {
-         auto other = good;
-         other.nodes = 2;
-         other.residual_nodes = {2};
-         m[header0] = records::seal(other);
-       }},
-      {"claims 8 elements and 200 state arrays",
-       [&](auto& m) {
-         auto other = good;
-         other.slots = 200;
-         m[header0] = records::seal(other);
-       }},
+      {"its estimate is missing", header_with([](auto& h) { h.estimate = true; })},
+      {"the residual of node 2 is missing", header_with([](auto& h) {
+         h.nodes = 3;
+         h.residual_nodes = {2};
+       })},
+      {"claims residuals of nodes that are not there", header_with([](auto& h) {
+         h.nodes = 2;
+         h.residual_nodes = {2};
+       })},
+      {"claims 8 elements and 200 state arrays", header_with([](auto& h) { h.slots = 200; })},
   };
   records::SnapshotRecord record;
   record.info = info;
@@ -245,9 +226,7 @@ TEST_CASE("a disk that takes no more bytes fails the snapshot and neither the st
   CHECK(load_snapshot(*store, info, kLarge).has_value());
 }
 
-TEST_CASE("a snapshot of another layout or optimizer is refused with both") {
-  TempDir dir;
-  BufferPool pool(kElements * sizeof(float), 16);
+TEST_CASE_FIXTURE(OnDisk, "a snapshot of another layout or optimizer is refused with both") {
   auto store = open_store(dir / "s");
   const auto info = sample_info(7, 10, 2);
   write_snapshot(*store, pool, info);

@@ -6,16 +6,15 @@
 
 #include "common/doctor/check_list.h"
 #include "common/doctor/settings.h"
+#include "tests/unit/expect.h"
 #include "tools/cli/cluster_checks.h"
 
 namespace tributary::cli::cluster_checks_test {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using testing::contains;
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using Json = nlohmann::ordered_json;
 
 const Check* find(const std::vector<Check>& checks, const std::string& name) {
   const auto found = std::ranges::find(checks, name, &Check::name);
@@ -75,7 +74,7 @@ TEST_CASE("Settings that some have otherwise are named with who has what, but no
   CHECK_FALSE(find(checks, "program"));
   CHECK(count_of(checks, CheckLevel::kNote) == 2);
   diagnosis.daemons[4].settings[0] = {"program", "0.0.9 (build 000000000000)"};
-  CHECK(has(find(checks_of_cluster(diagnosis, kStatus), "program")->advice, "one release"));
+  CHECK(contains(find(checks_of_cluster(diagnosis, kStatus), "program")->advice, "one release"));
 }
 
 TEST_CASE("Daemons that are missing or silent, clocks that differ and jobs that stand are problems") {
@@ -91,12 +90,12 @@ TEST_CASE("Daemons that are missing or silent, clocks that differ and jobs that 
         {"peers",
          Json::array({{{"kind", "worker"}, {"name", "b"}, {"clock", "3600 s ahead of the coordinator's"}}})}}}};
   const std::vector<Check> checks = checks_of_cluster(diagnosis, status);
-  CHECK(has(find(checks, "daemons")->found, "not there: server 2"));
+  CHECK(contains(find(checks, "daemons")->found, "not there: server 2"));
   CHECK(find(checks, "worker a")->found == "it was lost meanwhile");
-  CHECK(has(find(checks, "clock of worker b")->found, "3600 s ahead"));
+  CHECK(contains(find(checks, "clock of worker b")->found, "3600 s ahead"));
   CHECK(find(checks, "job digits")->found == "it waits for rank 3 (node 1)");
-  CHECK(has(find(checks, "job still")->found, "server 1 is not heard"));
-  CHECK(has(find(checks, "job full")->found, "No space left on device"));
+  CHECK(contains(find(checks, "job still")->found, "server 1 is not heard"));
+  CHECK(contains(find(checks, "job full")->found, "No space left on device"));
   CHECK(count_of(checks, CheckLevel::kProblem) == 6);
   CHECK(find(checks, "job other")->level == CheckLevel::kOk);
 }

@@ -6,16 +6,15 @@
 #include "common/doctor/check_list.h"
 #include "common/doctor/gpu_checks.h"
 #include "common/doctor/machine_checks.h"
+#include "tests/unit/expect.h"
 #include "tools/cli/install_checks.h"
 
 namespace tributary::cli::doctor_test {
 namespace {
 
-constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+using testing::contains;
 
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 
 // All that `tributary doctor` asks of a machine.
 struct Facts : MachineFacts, GpuFacts, InstallFacts {};
@@ -47,11 +46,7 @@ Facts healthy() {
   facts.cuda.driver_module = "580.65.06";
   facts.cuda.mps = "/tmp/nvidia-mps";
   for (int i = 0; i < 2; ++i) {
-    CudaDevice device;
-    device.index = i;
-    device.name = "NVIDIA Test";
-    device.memory = 80 * kGiB;
-    device.major = 9;
+    CudaDevice device{.index = i, .name = "NVIDIA Test", .memory = 80 * kGiB, .major = 9};
     facts.cuda.devices.push_back(device);
     facts.ipc_problems.emplace_back();
   }
@@ -78,18 +73,18 @@ TEST_CASE("A healthy machine has no problem and no note") {
   }
   CHECK_FALSE(has_problem(checks));
   const std::string text = checks_text(checks) + counts_text(checks);
-  CHECK(has(text, "kernels in AVX2"));
-  CHECK(has(text, "25000 Mbit/s"));
-  CHECK(has(text, "2.28.9 in /lib/libnccl.so.2"));
-  CHECK(has(text, "0 problems, 0 notes"));
+  CHECK(contains(text, "kernels in AVX2"));
+  CHECK(contains(text, "25000 Mbit/s"));
+  CHECK(contains(text, "2.28.9 in /lib/libnccl.so.2"));
+  CHECK(contains(text, "0 problems, 0 notes"));
 }
 
 TEST_CASE("GPUs without MPS are a note, and a machine without GPUs needs none") {
   Facts facts = healthy();
-  CHECK(has(check_of(facts, "MPS").found, "/tmp/nvidia-mps"));
+  CHECK(contains(check_of(facts, "MPS").found, "/tmp/nvidia-mps"));
   facts.cuda.mps.clear();
   CHECK(check_of(facts, "MPS").level == CheckLevel::kNote);
-  CHECK(has(check_of(facts, "MPS").advice, "nvidia-cuda-mps-control -d"));
+  CHECK(contains(check_of(facts, "MPS").advice, "nvidia-cuda-mps-control -d"));
   facts.cuda.devices.clear();
   const auto checks = judge(facts);
   CHECK(std::ranges::find(checks, "MPS", &Check::name) == checks.end());
@@ -111,7 +106,7 @@ TEST_CASE("A machine without GPUs is healthy too") {
 TEST_CASE("What a run would fail on is a problem, what it would suffer from a note") {
   Facts facts = healthy();
   facts.shared_memory_free = 32 << 20;
-  CHECK(has(check_of(facts, "/dev/shm").advice, "--shm-size"));
+  CHECK(contains(check_of(facts, "/dev/shm").advice, "--shm-size"));
   CHECK(check_of(facts, "/dev/shm").level == CheckLevel::kNote);
   facts.shared_memory = facts.shared_memory_free = 0;
   CHECK(check_of(facts, "/dev/shm").found == "not mounted");
@@ -123,7 +118,7 @@ TEST_CASE("What a run would fail on is a problem, what it would suffer from a no
   facts.huge_pages = "never";
   CHECK(check_of(facts, "huge pages").level == CheckLevel::kNote);
   facts.core_quota = 0.5;
-  CHECK(has(check_of(facts, "cores").found, "limited to the time of 0.50"));
+  CHECK(contains(check_of(facts, "cores").found, "limited to the time of 0.50"));
   facts.interfaces[1].mbit_per_s = 100;
   CHECK(check_of(facts, "eth0").level == CheckLevel::kNote);
   facts.interfaces.pop_back();
@@ -144,7 +139,7 @@ TEST_CASE("GPUs that cannot be used are a problem with the reason") {
   facts.ipc_problems[0] = "operation not supported";
   CHECK(check_of(facts, "cuda:0 IPC").level == CheckLevel::kNote);
   facts.no_peer_access = {{0, 1}, {1, 0}};
-  CHECK(has(check_of(facts, "peer access").found, "0 to 1, 1 to 0"));
+  CHECK(contains(check_of(facts, "peer access").found, "0 to 1, 1 to 0"));
   facts.cuda.devices.clear();
   facts.cuda.no_devices = "the NVIDIA driver shows no device";
   CHECK(check_of(facts, "devices").level == CheckLevel::kProblem);
@@ -167,7 +162,7 @@ TEST_CASE("A build that left NCCL out says so, with the cure, also where the lib
   facts.nccl.left_out = "this build is without NCCL; install its header";
   CHECK(check_of(facts, "NCCL").level == CheckLevel::kProblem);
   CHECK(check_of(facts, "NCCL").advice == facts.nccl.left_out);
-  CHECK(has(check_of(facts, "NCCL").found, "not in this build"));
+  CHECK(contains(check_of(facts, "NCCL").found, "not in this build"));
   facts.cuda.devices.clear();
   CHECK(check_of(facts, "NCCL").level == CheckLevel::kNote);
 }
@@ -223,9 +218,9 @@ TEST_CASE("This machine's facts can be gathered and make sense") {
 
 TEST_CASE("What is shown in a terminal is text alone") {
   const std::string shown = checks_text({{"memory", "n\nok", CheckLevel::kProblem, "\x1b[2Jall is well", "a\rb"}});
-  CHECK(has(shown, "n?ok"));
-  CHECK(has(shown, "?[2Jall is well"));
-  CHECK(has(shown, "-> a?b"));
+  CHECK(contains(shown, "n?ok"));
+  CHECK(contains(shown, "?[2Jall is well"));
+  CHECK(contains(shown, "-> a?b"));
 }
 
 TEST_CASE("Memory is what the control group leaves") {
@@ -233,7 +228,7 @@ TEST_CASE("Memory is what the control group leaves") {
   facts.memory_limit = 4 * kGiB;
   facts.memory_left = 100 << 20;
   CHECK(check_of(facts, "memory").level == CheckLevel::kProblem);
-  CHECK(has(check_of(facts, "memory").found, "100.0 MiB available, limited to 4.0 GiB by the control group"));
+  CHECK(contains(check_of(facts, "memory").found, "100.0 MiB available, limited to 4.0 GiB by the control group"));
 }
 
 TEST_CASE("Of a list of choices the one in brackets is taken") {

@@ -29,9 +29,7 @@ std::set<std::string> files_in(const std::string& folder) {
 }
 
 ClusterOptions options_in(const std::string& folder) {
-  ClusterOptions options;
-  options.base_dir = folder;
-  options.fresh = true;
+  ClusterOptions options{.base_dir = folder, .fresh = true};
   options.bin_dir = folder;  // there is no daemon here: a start fails, whatever happens to the files before
   return options;
 }

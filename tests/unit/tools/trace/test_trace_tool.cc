@@ -94,10 +94,7 @@ Data made_data(const Made& made) {
     }
     begin = end;
   }
-  Data data;
-  data.job = "made \"up\"";
-  data.first = Round(40);
-  data.last = Round(40 + made.rounds - 1u);
+  Data data{.job = "made \"up\"", .first = Round(40), .last = Round(40 + made.rounds - 1u)};
   for (auto& [key, track] : tracks) data.tracks.push_back(std::move(track));
   return data;
 }
@@ -347,10 +344,7 @@ TEST_CASE("the verdict names what is busy for the longest, and by how much") {
 
 TEST_CASE("where the network binds, the cost model says what would help") {
   const Sums sums = sums_of({.times = {.compute = 100, .way = 4000}});
-  Scenario scenario;
-  scenario.nodes = 2;
-  scenario.servers = 1;
-  scenario.payload_bytes = 4e6;
+  Scenario scenario{.nodes = 2, .servers = 1, .payload_bytes = 4e6};
   scenario.network.bandwidth = 100e6;
   const Verdict verdict = verdict_of(sums);
   const auto remedies = remedies_for(verdict, sums, scenario);

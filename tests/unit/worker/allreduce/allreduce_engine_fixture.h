@@ -62,10 +62,7 @@ class EngineCluster {
   };
 
   explicit EngineCluster(const EngineSetup& setup) : setup_(setup), random_(setup.seed * 7919 + 1) {
-    FakeDeviceOptions options;
-    options.devices = setup.nodes * setup.devices;
-    options.seed = setup.seed;
-    options.faults = setup.faults;
+    FakeDeviceOptions options{.devices = setup.nodes * setup.devices, .seed = setup.seed, .faults = setup.faults};
     api = std::make_shared<FakeDeviceApi>(options);
     const ShardSlots slots{};
     // Two tensors, so that there is padding between them, each of a group of its own.

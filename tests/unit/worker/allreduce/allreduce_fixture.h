@@ -20,26 +20,12 @@
 #include "common/daemon/log.h"
 #include "common/math/fused_step.h"
 #include "tests/unit/expect.h"
+#include "tests/unit/worker/node/worker_lane_fixture.h"
 #include "worker/allreduce/allreduce_lane.h"
+#include "worker/allreduce/replica_checkpoints.h"
 #include "worker/allreduce/replica_digests.h"
 
 namespace tributary::testing {
-
-class LaneFailures final : public WorkerLaneListener {
- public:
-  void lane_failed(std::shared_ptr<NodeJob>, LaneFailure failure) override {
-    const std::lock_guard lock(mutex_);
-    failures_.push_back(std::move(failure));
-  }
-  std::vector<LaneFailure> all() const {
-    const std::lock_guard lock(mutex_);
-    return failures_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<LaneFailure> failures_;
-};
 
 struct ClusterOptions {
   std::uint32_t nodes = 2, ranks = 1;
@@ -50,7 +36,6 @@ struct ClusterOptions {
   std::string store;  // of the node `keeper`
   std::uint32_t keeper = 0;
   Round start;  // 0: fresh
-  std::uint32_t view = 1;
   std::uint16_t streams = 0;
   std::uint32_t timeout_ms = 10'000;
   std::uint64_t chunk_elements = 2048;
@@ -62,9 +47,7 @@ struct ClusterOptions {
 };
 
 inline JobConfig cluster_config(const ClusterOptions& options) {
-  JobConfig config;
-  config.name = "job";
-  config.mode = Mode::kAllreduce;
+  JobConfig config{.name = "job", .mode = Mode::kAllreduce};
   config.allreduce.algorithm = choice_of<AllreduceAlgorithm>(options.algorithm).value();
   config.optimizer = default_optimizer(options.optimizer);
   config.optimizer.lr = 0.01;
@@ -86,7 +69,7 @@ inline std::shared_ptr<const ViewPlan> cluster_view(const ClusterOptions& option
   return std::make_shared<const ViewPlan>(
       ViewPlan{.plan = JobPlan::of(cluster_config(options)),
                .job = JobId(7),
-               .view = ViewId(options.view),
+               .view = ViewId(options.start.value == 0 ? 1 : 2),
                .nodes = options.nodes,
                .layout = std::make_shared<const Layout>(cluster_layout(options.chunk_elements)),
                .start = options.start,
@@ -100,6 +83,10 @@ inline float noise(std::uint64_t a, std::uint64_t b, std::uint64_t c) {
   x *= 0xbf58476d1ce4e5b9ull;
   x ^= x >> 32;
   return static_cast<float>(static_cast<double>(x >> 11) / static_cast<double>(1ull << 53) - 0.5);
+}
+
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 class AllreduceCluster {
@@ -117,7 +104,7 @@ class AllreduceCluster {
     std::mutex mutex;
     std::vector<SnapshotDone> checkpoints;
     AllreduceCluster* cluster = nullptr;
-    LaneFailures failures;
+    Failures failures;
     std::unique_ptr<AllreduceLane> lane;
     std::shared_ptr<NodeJob> job;
   };
@@ -127,9 +114,7 @@ class AllreduceCluster {
       nodes_.push_back(std::make_unique<Node>());
       Node& node = *nodes_.back();
       node.cluster = this;
-      WorkerConfig config;
-      config.address = "127.0.0.1";
-      config.collective_timeout_ms = options_.timeout_ms;
+      WorkerConfig config{.address = "127.0.0.1", .collective_timeout_ms = options_.timeout_ms};
       if (n == options_.keeper) config.store_path = options_.store;
       auto started = AllreduceLane::start(config, node.failures, node, logger_, options_.streams);
       REQUIRE(started);
@@ -146,10 +131,7 @@ class AllreduceCluster {
   void open(const std::function<bool(std::uint32_t)>& which = [](std::uint32_t) { return true; }) {
     for (std::uint32_t n = 0; n < options_.nodes; ++n) {
       if (!which(n)) continue;
-      NodeJobSpec spec;
-      spec.view = cluster_view(options_);
-      spec.node = NodeRank(n);
-      spec.ranks = options_.ranks;
+      NodeJobSpec spec{.view = cluster_view(options_), .node = NodeRank(n), .ranks = options_.ranks};
       if (spec.view->resumes) spec.values_from = NodeRank(options_.keeper);
       spec.allreduce_devices = devices_of(n, spec.view->layout);
       auto made = NodeJob::create(std::move(spec), 1, budget_);
@@ -158,10 +140,13 @@ class AllreduceCluster {
       nodes_[n]->lane->open(nodes_[n]->job);
     }
   }
+  // Opens all nodes, and gives them their first values.
   void start() {
+    open();
     Node& first = *nodes_[0];
     for (std::uint64_t i = 0; i < elements(); ++i) first.job->parameters()[i] = noise(99, 0, i);
     first.lane->initial_values(first.job);
+    REQUIRE_MESSAGE(reaches(0), failures());
   }
 
   std::uint64_t elements() const { return cluster_layout(options_.chunk_elements).flat_elements(); }
@@ -219,6 +204,12 @@ class AllreduceCluster {
       REQUIRE(reaches(round));
     }
   }
+  // Opens the view that begins at options.start, and trains up to round `last`.
+  void resume(std::uint64_t last) {
+    open();
+    REQUIRE_MESSAGE(reaches(options_.start.value), failures());
+    train(options_.start.value + 1, last);
+  }
   std::vector<float> parameters(std::uint32_t n) const {
     const NodeJob& job = *nodes_[n]->job;
     std::vector<float> values(elements());
@@ -265,6 +256,10 @@ class AllreduceCluster {
       return budget_->used() == 0;
     });
   }
+  void end() {
+    close(false);
+    CHECK(memory_comes_back());
+  }
   void forward(const PeerAddress& address) {
     for (std::uint32_t n = 0; n < options_.nodes; ++n) {
       if (n != address.node.value) nodes_[n]->lane->peer_address(address);
@@ -298,14 +293,25 @@ class AllreduceCluster {
   std::vector<std::unique_ptr<Node>> nodes_;
 };
 
+// Returns node 0's report at the end of a view of three rounds.
+inline SnapshotDone said_at_the_end(const ClusterOptions& options, bool in_order = true, std::uint64_t rounds = 3) {
+  AllreduceCluster cluster(options);
+  rounds > 0 ? cluster.start() : cluster.open();
+  cluster.train(1, rounds);
+  cluster.close(in_order);
+  REQUIRE(cluster.memory_comes_back());
+  for (std::uint32_t n = 1; n < options.nodes; ++n) CHECK(cluster.node(n).all_checkpoints().empty());
+  const auto kept = cluster.node(0).all_checkpoints();
+  REQUIRE(kept.size() == (in_order ? 1 : 0));
+  return kept.empty() ? SnapshotDone{} : kept[0];
+}
+
 // All chunks have been compared since some round before, and then a bit flips.
 inline void check_that_other_bits_are_noticed(const ClusterOptions& options) {
   for (const std::uint64_t element : {std::uint64_t{0}, std::uint64_t{4500}}) {
     CAPTURE(element);
     AllreduceCluster cluster(options);
-    cluster.open();
     cluster.start();
-    REQUIRE(cluster.reaches(0));
     std::uint64_t round = 0;
     const std::uint64_t calm = 2 * ReplicaDigests::kRounds;
     while (round < calm) cluster.train(round + 1, round + 1), ++round;
@@ -327,9 +333,20 @@ inline void check_that_other_bits_are_noticed(const ClusterOptions& options) {
     CHECK(failure.kind == LaneFailure::Kind::kRefused);
     INFO(failure.error.message);
     CHECK(failure.error.message.find("the nodes hold different parameters") != std::string::npos);
-    cluster.close(false);
-    CHECK(cluster.memory_comes_back());
+    cluster.end();
   }
+}
+
+// Checks that the checkpoint of `round` in the nodes' store holds these parameters, each chunk after as many steps.
+inline void check_checkpoint(const ClusterOptions& options, Round round, const std::vector<float>& parameters) {
+  const Layout layout = cluster_layout(options.chunk_elements);
+  std::vector<float> values(layout.flat_elements()), first(values.size()), second(values.size());
+  std::vector<std::uint64_t> steps(layout.chunks());
+  float* const slots[] = {first.data(), second.data()};
+  const ReplicaCheckpoints checkpoints(options.store, cluster_config(options), layout);
+  REQUIRE(checkpoints.read(round, {values.data(), slots, steps}));
+  CHECK(same_bits(values, parameters));
+  CHECK(steps == std::vector<std::uint64_t>(layout.chunks(), round.value));
 }
 
 // The servers' result for the same gradients: the fused sum and step over the frames of all ranks (or nodes).
@@ -372,6 +389,10 @@ class ServerReference {
     fused_step(*optimizer_, optimizer_->scalars(step_, scheduled_lr(config_.schedule, config_.optimizer.lr, step_)),
                args);
   }
+  // Rounds 1 .. last, all ranks with weight 1.
+  void rounds(std::uint64_t last, std::uint32_t ranks) {
+    for (std::uint64_t one = 1; one <= last; ++one) round(one, ranks, ranks);
+  }
   const std::vector<float>& parameters() const { return parameters_; }
 
  private:
@@ -382,10 +403,6 @@ class ServerReference {
   std::vector<std::vector<float>> slots_;
   std::uint64_t step_ = 0;
 };
-
-inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 inline double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   REQUIRE(a.size() == b.size());
@@ -399,9 +416,7 @@ inline constexpr double kOtherOrder = 2e-5;
 
 inline void check_against_servers(const ClusterOptions& options, bool exact) {
   AllreduceCluster cluster(options);
-  cluster.open();
   cluster.start();
-  REQUIRE_MESSAGE(cluster.reaches(0), cluster.failures());
   ServerReference servers(options);
   const std::uint32_t ranks = options.nodes * options.ranks;
   for (std::uint64_t round = 1; round <= 4; ++round) {
@@ -418,8 +433,7 @@ inline void check_against_servers(const ClusterOptions& options, bool exact) {
     }
   }
   CHECK(cluster.no_failures());
-  cluster.close(false);
-  CHECK(cluster.memory_comes_back());
+  cluster.end();
 }
 
 }  // namespace tributary::testing

@@ -17,7 +17,6 @@ struct Member {
   explicit Member(Devices& devices, std::vector<int> ranks, std::uint32_t nodes,
                   std::chrono::milliseconds patience = std::chrono::seconds(20))
       : node(1, 64u << 20, devices.node), count(nodes) {
-    node.run();
     const auto local = static_cast<std::uint32_t>(ranks.size());
     for (std::uint32_t rank = 0; rank < local; ++rank) {
       SessionOptions options = node.session_options(rank, local, local * nodes);
@@ -47,16 +46,12 @@ struct Member {
   }
   std::vector<std::unique_ptr<Session>> sessions() {
     std::vector<std::unique_ptr<Session>> all;
-    for (auto& one : attached) {
-      auto session = one.get();
-      REQUIRE_MESSAGE(session.has_value(), (session ? "" : session.error().message));
-      all.push_back(std::move(*session));
-    }
+    for (auto& one : attached) all.push_back(FakeNode::session_of(std::move(one)));
     return all;
   }
   std::string phase() const { return node.server->summaries().at(0).phase; }
 
-  FakeNode node;
+  RunningNode node;
   const std::uint32_t count;
   std::vector<FakeNode::Attached> attached;
 };

@@ -21,12 +21,11 @@ constexpr Shape kShapes[] = {{1, 1, "flat", false},         {1, 1, "hierarchical
                              {3, 2, "hierarchical", false}, {2, 4, "hierarchical", false}, {2, 4, "flat", true}};
 
 EngineSetup setup_of(const Shape& shape, std::uint64_t seed = 1) {
-  EngineSetup setup;
-  setup.nodes = shape.nodes;
-  setup.devices = shape.devices;
-  setup.algorithm = shape.algorithm;
-  setup.always = shape.always;
-  setup.seed = seed;
+  EngineSetup setup{.nodes = shape.nodes,
+                    .devices = shape.devices,
+                    .algorithm = shape.algorithm,
+                    .always = shape.always,
+                    .seed = seed};
   return setup;
 }
 

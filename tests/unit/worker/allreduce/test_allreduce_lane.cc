@@ -1,5 +1,6 @@
 #include <fstream>
 
+#include "tests/unit/stepping_optimizers.h"
 #include "tests/unit/temp_dir.h"
 #include "tests/unit/worker/allreduce/allreduce_fixture.h"
 #include "worker/allreduce/replica_checkpoints.h"
@@ -9,7 +10,7 @@ namespace tributary::allreduce_lane_test {
 using namespace testing;
 
 TEST_CASE("two nodes have the servers' bits") {
-  for (const char* optimizer : {"sgd", "adamw", "lion"}) {
+  for (const std::string& optimizer : stepping_optimizers()) {
     check_against_servers({.nodes = 2, .ranks = 1, .optimizer = optimizer}, true);
   }
 }
@@ -38,9 +39,7 @@ TEST_CASE("the number of streams changes no bit") {
 TEST_CASE("weights of nodes are added, however large, and a round without any changes nothing") {
   const ClusterOptions options{.nodes = 2, .ranks = 1};
   AllreduceCluster cluster(options);
-  cluster.open();
   cluster.start();
-  REQUIRE(cluster.reaches(0));
   ServerReference servers(options);
   const std::uint64_t weights[][2] = {{3, 5}, {(1ull << 40) - 1, 123'456'789}, {0, 0}, {0, 7}};
   for (std::uint64_t round = 1; round <= 4; ++round) {
@@ -58,9 +57,7 @@ TEST_CASE("a node that left after its round unblocks nobody before the stop, and
   TempDir directory;
   const ClusterOptions options{.nodes = 3, .store = directory.path()};
   AllreduceCluster cluster(options);
-  cluster.open();
   cluster.start();
-  REQUIRE(cluster.reaches(0));
   cluster.train(1, 3);
   const std::vector<float> reached = cluster.parameters(0);
   // Node 2 leaves; the others begin round 4 and wait in its collectives.
@@ -77,18 +74,9 @@ TEST_CASE("a node that left after its round unblocks nobody before the stop, and
   for (std::uint32_t n = 0; n < 3; ++n) cluster.node(n).job.reset();
   CHECK(cluster.memory_comes_back());
   CHECK(cluster.no_failures());
-
   const Layout layout = cluster_layout(options.chunk_elements);
-  const ReplicaCheckpoints checkpoints(directory.path(), cluster_config(options), layout);
-  const auto newest = checkpoints.newest();
-  REQUIRE(newest);
-  CHECK(newest->value == 3);
-  std::vector<float> values(layout.flat_elements()), first(values.size()), second(values.size());
-  std::vector<std::uint64_t> steps(layout.chunks());
-  float* const slots[] = {first.data(), second.data()};
-  REQUIRE(checkpoints.read(*newest, {values.data(), slots, steps}));
-  CHECK(same_bits(values, reached));
-  CHECK(steps == std::vector<std::uint64_t>(layout.chunks(), 3));
+  CHECK(ReplicaCheckpoints(directory.path(), cluster_config(options), layout).newest() == Round(3));
+  check_checkpoint(options, Round(3), reached);
 }
 
 TEST_CASE("a job goes on from what its second node has, to the bits of one that was not stopped") {
@@ -97,25 +85,12 @@ TEST_CASE("a job goes on from what its second node has, to the bits of one that 
     ClusterOptions options{
         .nodes = 3, .optimizer = optimizer, .warmup_rounds = 10, .store = directory.path(), .keeper = 1};
     AllreduceCluster calm(options);
-    calm.open();
     calm.start();
-    REQUIRE(calm.reaches(0));
     calm.train(1, 6);
-    {
-      AllreduceCluster cluster(options);
-      cluster.open();
-      cluster.start();
-      REQUIRE(cluster.reaches(0));
-      cluster.train(1, 3);
-      cluster.close(true);
-      REQUIRE(cluster.memory_comes_back());
-    }
+    said_at_the_end(options);
     options.start = Round(3);
-    options.view = 2;
     AllreduceCluster cluster(options);
-    cluster.open();
-    REQUIRE(cluster.reaches(3));
-    cluster.train(4, 6);
+    cluster.resume(6);
     for (std::uint32_t n = 0; n < 3; ++n) CHECK(same_bits(cluster.parameters(n), calm.parameters(0)));
   }
 }
@@ -123,46 +98,15 @@ TEST_CASE("a job goes on from what its second node has, to the bits of one that 
 TEST_CASE("a resumed job goes on to the bits of one that was not stopped") {
   TempDir directory;
   ClusterOptions options{.nodes = 2, .ranks = 2, .store = directory.path()};
-  {
-    AllreduceCluster cluster(options);
-    cluster.open();
-    cluster.start();
-    REQUIRE(cluster.reaches(0));
-    cluster.train(1, 3);
-    cluster.close(true);
-    REQUIRE(cluster.memory_comes_back());
-    const auto kept = cluster.node(0).all_checkpoints();
-    REQUIRE(kept.size() == 1);
-    CHECK(kept[0].ok);
-    CHECK(kept[0].round == Round(3));
-    CHECK(cluster.node(1).all_checkpoints().empty());
-  }
+  const SnapshotDone stopped = said_at_the_end(options);
+  CHECK(stopped.ok);
+  CHECK(stopped.round == Round(3));
   options.start = Round(3);
-  options.view = 2;
   AllreduceCluster cluster(options);
-  cluster.open();
-  REQUIRE(cluster.reaches(3));
-  cluster.train(4, 6);
+  cluster.resume(6);
   ServerReference servers(options);
-  for (std::uint64_t round = 1; round <= 6; ++round) servers.round(round, 4, 4);
-  CHECK(same_bits(cluster.parameters(0), servers.parameters()));
-  CHECK(same_bits(cluster.parameters(1), servers.parameters()));
-}
-
-// Returns node 0's report at the end of a view of three rounds.
-SnapshotDone said_at_the_end(const ClusterOptions& options, bool in_order = true, std::uint64_t rounds = 3) {
-  AllreduceCluster cluster(options);
-  cluster.open();
-  if (rounds > 0) {
-    cluster.start();
-    REQUIRE(cluster.reaches(0));
-    cluster.train(1, rounds);
-  }
-  cluster.close(in_order);
-  REQUIRE(cluster.memory_comes_back());
-  const auto kept = cluster.node(0).all_checkpoints();
-  REQUIRE(kept.size() == (in_order ? 1 : 0));
-  return kept.empty() ? SnapshotDone{} : kept[0];
+  servers.rounds(6, 4);
+  for (std::uint32_t n = 0; n < 2; ++n) CHECK(same_bits(cluster.parameters(n), servers.parameters()));
 }
 
 TEST_CASE("node 0 says what the end of a view left on its disk: nothing without a store, or why it could not") {
@@ -187,9 +131,7 @@ TEST_CASE("checkpoints are written while training goes on, and hold one round ea
   TempDir directory;
   const ClusterOptions options{.nodes = 2, .snapshot = {0, 2}, .store = directory.path()};
   AllreduceCluster cluster(options);
-  cluster.open();
   cluster.start();
-  REQUIRE(cluster.reaches(0));
   ServerReference servers(options);
   const Layout layout = cluster_layout(options.chunk_elements);
   const ReplicaCheckpoints checkpoints(directory.path(), cluster_config(options), layout);
@@ -206,17 +148,11 @@ TEST_CASE("checkpoints are written while training goes on, and hold one round ea
     if (*found == newest) continue;
     newest = *found;
     ++seen;
-    std::vector<float> values(layout.flat_elements()), first(values.size()), second(values.size());
-    std::vector<std::uint64_t> steps(layout.chunks());
-    float* const slots[] = {first.data(), second.data()};
-    REQUIRE(checkpoints.read(newest, {values.data(), slots, steps}));
-    CHECK(same_bits(values, after[newest.value]));
-    CHECK(steps == std::vector<std::uint64_t>(layout.chunks(), newest.value));
+    check_checkpoint(options, newest, after[newest.value]);
   }
   // The view ends without a good end: what was being written is finished, and no other is added.
   const std::uint64_t last = after.size() - 1;
-  cluster.close(false);
-  CHECK(cluster.memory_comes_back());
+  cluster.end();
   const auto standing = checkpoints.newest();
   REQUIRE(standing);
   CHECK(standing->value >= newest.value);
@@ -231,9 +167,7 @@ TEST_CASE("a replica that is not the others' any more is noticed, and ends the v
 
 TEST_CASE("a lost node ends the view on its neighbour, while the coordinator's word is awaited") {
   AllreduceCluster cluster({.nodes = 2});
-  cluster.open();
   cluster.start();
-  REQUIRE(cluster.reaches(0));
   cluster.train(1, 1);
   SUBCASE("in the middle of a collective") {
     cluster.ready_node(0, 2);
@@ -241,24 +175,20 @@ TEST_CASE("a lost node ends the view on its neighbour, while the coordinator's w
   }
   SUBCASE("while nothing is under way") {}
   cluster.node(1).lane->close(cluster.node(1).job, false);
-  REQUIRE(eventually([&] { return !cluster.node(0).failures.all().empty(); }));
-  const LaneFailure failure = cluster.node(0).failures.all().front();
+  const LaneFailure failure = cluster.node(0).failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kViewOver);
   CHECK(failure.error.message.find("node 0 of 2") != std::string::npos);
-  cluster.close(false);
-  CHECK(cluster.memory_comes_back());
+  cluster.end();
   CHECK(cluster.node(0).failures.all().size() == 1);
 }
 
 TEST_CASE("a node that never comes is named when its time is up") {
   AllreduceCluster cluster({.nodes = 2, .timeout_ms = 200});
   cluster.open([](std::uint32_t n) { return n == 0; });
-  REQUIRE(eventually([&] { return !cluster.node(0).failures.all().empty(); }));
-  const LaneFailure failure = cluster.node(0).failures.all().front();
+  const LaneFailure failure = cluster.node(0).failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kRefused);
   CHECK(failure.error.message.find("node 1 has not said its address for 200 ms") != std::string::npos);
-  cluster.close(false);
-  CHECK(cluster.memory_comes_back());
+  cluster.end();
 }
 
 TEST_CASE("a view that ends while it is being opened gives its memory back at once") {
@@ -269,17 +199,14 @@ TEST_CASE("a view that ends while it is being opened gives its memory back at on
   SUBCASE("before the initial values are there") {
     cluster.open();
   }
-  cluster.close(false);
-  CHECK(cluster.memory_comes_back());
+  cluster.end();
   CHECK(cluster.no_failures());
 }
 
 TEST_CASE("a later view of the same job begins while the older one still ends") {
   AllreduceCluster cluster({.nodes = 2});
   for (int again = 0; again < 3; ++again) {
-    cluster.open();
     cluster.start();
-    REQUIRE(cluster.reaches(0));
     cluster.train(1, 2);
     cluster.close(again % 2 == 0);
   }
@@ -289,19 +216,16 @@ TEST_CASE("a later view of the same job begins while the older one still ends") 
 
 TEST_CASE("a trainer that calls ready twice is named") {
   AllreduceCluster cluster({.nodes = 1, .ranks = 2});
-  cluster.open();
   cluster.start();
-  REQUIRE(cluster.reaches(0));
   cluster.ready(0, 1, 2);  // round 2 before round 1
-  REQUIRE(eventually([&] { return !cluster.node(0).failures.all().empty(); }));
-  const LaneFailure failure = cluster.node(0).failures.all().front();
+  const LaneFailure failure = cluster.node(0).failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kTrainer);
   CHECK(failure.local_rank == 1);
 }
 
 TEST_CASE("an address that is none of this machine's is refused with what to set") {
   const ClusterOptions options{.nodes = 2};
-  LaneFailures failures;
+  Failures failures;
   struct Nobody final : AllreducePort {
     void publish(const PeerAddress&) override {}
     void checkpointed(const SnapshotDone&) override {}

@@ -20,12 +20,6 @@ SessionOptions ring_options(const FakeNode& node, std::uint32_t node_rank, std::
   return options;
 }
 
-std::unique_ptr<Session> session_of(FakeNode::Attached attached) {
-  auto session = attached.get();
-  REQUIRE_MESSAGE(session.has_value(), (session ? "" : session.error().message));
-  return std::move(*session);
-}
-
 TEST_CASE("every node says which checkpoint it has when it joins an all-reduce job") {
   for (const std::uint32_t rank : {0u, 1u}) {
     CAPTURE(rank);
@@ -37,7 +31,7 @@ TEST_CASE("every node says which checkpoint it has when it joins an all-reduce j
     CHECK(join.node == NodeRank(rank));
     CHECK(join.checkpoint_round == Round(40));
     node.welcome(1, Round(40));
-    CHECK(session_of(std::move(attached))->resume_round() == Round(40));
+    CHECK(FakeNode::session_of(std::move(attached))->resume_round() == Round(40));
   }
 }
 
@@ -87,7 +81,7 @@ TEST_CASE("a job on servers says nothing of checkpoints") {
   auto attached = node.attach(node.session_options());
   CHECK(node.coordinator.await<JoinJob>().checkpoint_round == Round());
   node.welcome();
-  CHECK(session_of(std::move(attached))->fresh());
+  CHECK(FakeNode::session_of(std::move(attached))->fresh());
 }
 
 TEST_CASE("node 0 joins only when the checkpoint of the view before is on the disk") {
@@ -101,7 +95,7 @@ TEST_CASE("node 0 joins only when the checkpoint of the view before is on the di
   node.lanes.set_checkpoint(std::optional<Round>(Round(7)));
   CHECK(node.coordinator.await<JoinJob>().checkpoint_round == Round(7));
   node.welcome(1, Round(7));
-  CHECK(session_of(std::move(attached))->resume_round() == Round(7));
+  CHECK(FakeNode::session_of(std::move(attached))->resume_round() == Round(7));
 }
 
 TEST_CASE("a node whose checkpoints are damaged joins all the same, and says what is wrong") {
@@ -113,7 +107,7 @@ TEST_CASE("a node whose checkpoints are damaged joins all the same, and says wha
   CHECK(join.checkpoint_round == Round());
   CHECK(join.checkpoint_flaw == "checkpoint 'a': a checksum is wrong");
   node.welcome(1, Round(7));
-  CHECK(session_of(std::move(attached))->resume_round() == Round(7));
+  CHECK(FakeNode::session_of(std::move(attached))->resume_round() == Round(7));
 }
 
 TEST_CASE("trainers hear for whom the job waits also while a checkpoint is being written") {
@@ -128,9 +122,7 @@ TEST_CASE("trainers hear for whom the job waits also while a checkpoint is being
   lanes.set_checkpoint(std::optional<Round>());
   NodeJobs jobs({.max_memory = 64u << 20}, trainers, coordinator, lanes, quiet_logger());
   AttachRequest request;
-  JobConfig config;
-  config.name = "a-job";
-  config.mode = Mode::kAllreduce;
+  JobConfig config{.name = "a-job", .mode = Mode::kAllreduce};
   request.job_json = to_canonical_json(config);
   request.world_size = 2;
   request.tensors = small_model();
@@ -166,8 +158,7 @@ TEST_CASE("a checkpoint of another training is told to the trainers, and nothing
 }
 
 TEST_CASE("an all-reduce job is opened with what its lane must know, and its trainers ring that lane only") {
-  FakeNode node(3);
-  node.run();
+  RunningNode node(3);
   auto attached = node.attach(ring_options(node, 1, 4));
   node.coordinator.await<JoinJob>();
   JobWelcome welcome;
@@ -181,7 +172,7 @@ TEST_CASE("an all-reduce job is opened with what its lane must know, and its tra
   welcome.node = NodeRank(1);
   welcome.nodes = 4;
   node.server->on_control(welcome);
-  const auto session = session_of(std::move(attached));
+  const auto session = FakeNode::session_of(std::move(attached));
   CHECK(node.lanes.job()->view().nodes == 4);
   CHECK(node.lanes.job()->plan().config.mode == Mode::kAllreduce);
   CHECK(node.lanes.job()->plan().config.allreduce.algorithm == AllreduceAlgorithm::kFlat);
@@ -204,28 +195,25 @@ TEST_CASE("an all-reduce job is opened with what its lane must know, and its tra
 }
 
 TEST_CASE("the memory of the lane counts against the worker's limit") {
-  FakeNode node(1, 400'000);
-  node.run();
+  RunningNode node(1, 400'000);
   SessionOptions options = ring_options(node, 0, 1);
   options.job.optimizer = default_optimizer("adamw");
   // Parameters and gradients fit, two state arrays and their copies for checkpoints do not.
   auto attached = node.attach(options, {{"w", {40'000}}});
-  node.coordinator.await<JoinJob>();
-  node.welcome();
+  node.admit();
   const Error error = error_of(std::move(attached));
   CHECK(error.code == ErrorCode::kLimit);
   CHECK(contains(error.message, "max_shared_memory"));
 }
 
 TEST_CASE("addresses of other nodes reach the lane while their view runs here") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto attached = node.attach(ring_options(node, 1, 2));
   node.coordinator.await<JoinJob>();
   const PeerAddress mine{JobId(99), ViewId(1), NodeRank(0), "key", {std::byte{5}}};
   node.server->on_control(PeerAddresses{{mine}});  // nothing runs yet
   node.welcome();
-  const auto session = session_of(std::move(attached));
+  const auto session = FakeNode::session_of(std::move(attached));
   PeerAddress other = mine;
   other.view = ViewId(2);
   PeerAddress far = mine;

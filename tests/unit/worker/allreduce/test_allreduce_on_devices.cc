@@ -1,5 +1,6 @@
 // All-reduce lanes whose ranks are on devices: as test_allreduce_lane.cc, with NCCL (simulated) in the place of Gloo's
 // rings.
+#include "tests/unit/stepping_optimizers.h"
 #include "tests/unit/temp_dir.h"
 #include "tests/unit/worker/allreduce/allreduce_fixture.h"
 #include "tests/unit/worker/device/device_node_fixture.h"
@@ -16,19 +17,21 @@ struct OnDevices {
     api = std::make_shared<FakeDeviceApi>(
         FakeDeviceOptions{.devices = options.nodes * options.ranks, .faults = std::move(faults)});
     options.devices = api;
+    runner.emplace(api);
   }
   ~OnDevices() {
+    runner.reset();
     CHECK(eventually([&] { return api->live() == FakeDeviceApi::Live{}; }));
     for (const std::string& violation : api->violations()) FAIL_CHECK(violation);
   }
   ClusterOptions options;
   std::shared_ptr<FakeDeviceApi> api;
+  std::optional<Runner> runner;
 };
 
 // The fake adds in the order of ranks.
 void check_on_devices(const ClusterOptions& wanted, bool exact) {
   const OnDevices on(wanted);
-  const Runner runner(on.api);
   check_against_servers(on.options, exact);
   CHECK(on.api->collectives() > 0);
 }
@@ -36,7 +39,7 @@ void check_on_devices(const ClusterOptions& wanted, bool exact) {
 }  // namespace
 
 TEST_CASE("two ranks on devices have the servers' bits") {
-  for (const char* optimizer : {"sgd", "adamw", "adagrad"}) {
+  for (const std::string& optimizer : stepping_optimizers()) {
     check_on_devices({.nodes = 2, .ranks = 1, .optimizer = optimizer}, true);
   }
   check_on_devices({.nodes = 1, .ranks = 2}, true);
@@ -51,11 +54,8 @@ TEST_CASE("more ranks on devices add in another order") {
 
 TEST_CASE("a node whose trainers have finished keeps its communicators until all others have") {
   const OnDevices on({.nodes = 3});
-  const Runner runner(on.api);
   AllreduceCluster cluster(on.options);
-  cluster.open();
   cluster.start();
-  REQUIRE(cluster.reaches(0));
   cluster.train(1, 2);
   cluster.node(2).lane->close(cluster.node(2).job, true);
   cluster.ready_node(0, 3);
@@ -76,42 +76,25 @@ TEST_CASE("a job on devices goes on from its checkpoint, on devices or on the ho
   for (const bool devices_again : {true, false}) {
     CAPTURE(devices_again);
     TempDir directory;
-    OnDevices on({.nodes = 2, .ranks = 2, .store = directory.path()});
-    const Runner runner(on.api);
-    {
-      AllreduceCluster cluster(on.options);
-      cluster.open();
-      cluster.start();
-      REQUIRE(cluster.reaches(0));
-      cluster.train(1, 3);
-      cluster.close(true);
-      REQUIRE(cluster.memory_comes_back());
-    }
+    const OnDevices on({.nodes = 2, .ranks = 2, .store = directory.path()});
+    said_at_the_end(on.options);
     ClusterOptions options = on.options;
     options.start = Round(3);
-    options.view = 2;
     if (!devices_again) options.devices = nullptr;
     AllreduceCluster cluster(options);
-    cluster.open();
-    REQUIRE_MESSAGE(cluster.reaches(3), cluster.failures());
-    cluster.train(4, 6);
+    cluster.resume(6);
     ServerReference servers(options);
-    for (std::uint64_t round = 1; round <= 6; ++round) servers.round(round, 4, 4);
-    CHECK(same_bits(cluster.parameters(0), servers.parameters()));
-    CHECK(same_bits(cluster.parameters(1), servers.parameters()));
-    cluster.close(false);
-    CHECK(cluster.memory_comes_back());
+    servers.rounds(6, 4);
+    for (std::uint32_t n = 0; n < 2; ++n) CHECK(same_bits(cluster.parameters(n), servers.parameters()));
+    cluster.end();
   }
 }
 
 TEST_CASE("checkpoints of jobs on devices are taken while training goes on, and hold one round each") {
   TempDir directory;
   const OnDevices on({.nodes = 2, .ranks = 2, .snapshot = {0, 2}, .store = directory.path()});
-  const Runner runner(on.api);
   AllreduceCluster cluster(on.options);
-  cluster.open();
   cluster.start();
-  REQUIRE(cluster.reaches(0));
   ServerReference servers(on.options);
   const Layout layout = cluster_layout(on.options.chunk_elements);
   const ReplicaCheckpoints checkpoints(directory.path(), cluster_config(on.options), layout);
@@ -126,112 +109,75 @@ TEST_CASE("checkpoints of jobs on devices are taken while training goes on, and 
     REQUIRE(found);
     if (*found == newest) continue;
     newest = *found;
-    std::vector<float> values(layout.flat_elements()), first(values.size()), second(values.size());
-    std::vector<std::uint64_t> steps(layout.chunks());
-    float* const slots[] = {first.data(), second.data()};
-    REQUIRE(checkpoints.read(newest, {values.data(), slots, steps}));
-    CHECK(same_bits(values, after[newest.value]));
-    CHECK(steps == std::vector<std::uint64_t>(layout.chunks(), newest.value));
+    check_checkpoint(on.options, newest, after[newest.value]);
     if (round > 20) break;
   }
-  cluster.close(false);
-  CHECK(cluster.memory_comes_back());
+  cluster.end();
 }
 
 TEST_CASE("a replica on devices that is not the others' any more is noticed, and ends the view on all nodes") {
   for (const char* algorithm : {"hierarchical", "flat"}) {
     const OnDevices on({.nodes = 2, .ranks = 2, .algorithm = algorithm});
-    const Runner runner(on.api);
     check_that_other_bits_are_noticed(on.options);
   }
 }
 
 TEST_CASE("a lost node ends the view of a job on devices, and what hangs is aborted") {
   const OnDevices on({.nodes = 2});
-  const Runner runner(on.api);
   AllreduceCluster cluster(on.options);
-  cluster.open();
   cluster.start();
-  REQUIRE(cluster.reaches(0));
   cluster.train(1, 1);
   cluster.ready_node(0, 2);
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   cluster.node(1).lane->close(cluster.node(1).job, false);
-  REQUIRE(eventually([&] { return !cluster.node(0).failures.all().empty(); }));
-  const LaneFailure failure = cluster.node(0).failures.all().front();
+  const LaneFailure failure = cluster.node(0).failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kViewOver);
   CHECK(failure.error.message.find("node 0 of 2") != std::string::npos);
-  cluster.close(false);
-  CHECK(cluster.memory_comes_back());
+  cluster.end();
   CHECK(on.api->aborted() == 2);
 }
 
 TEST_CASE("an error of NCCL ends the view with its words, on the node that has it") {
-  FakeFaults faults;
-  faults.collective = FakeFaults::Collective::kFailsAsync;
-  faults.at = 5;
-  faults.position = 1;
+  FakeFaults faults{.collective = FakeFaults::Collective::kFailsAsync, .at = 5, .position = 1};
   const OnDevices on({.nodes = 2}, faults);
-  const Runner runner(on.api);
   AllreduceCluster cluster(on.options);
-  cluster.open();
   cluster.start();
-  REQUIRE(cluster.reaches(0));
   cluster.ready_all(1);
-  REQUIRE(eventually([&] { return !cluster.node(1).failures.all().empty(); }));
-  const LaneFailure failure = cluster.node(1).failures.all().front();
+  const LaneFailure failure = cluster.node(1).failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kRefused);
   CHECK(failure.error.code == ErrorCode::kDevice);
   CHECK(failure.error.message.find("node 1 of 2, summing: all-reduce over GPUs failed: device 0 (fake:1") !=
         std::string::npos);
-  cluster.close(false);
-  CHECK(cluster.memory_comes_back());
+  cluster.end();
 }
 
 TEST_CASE("nodes that do not find each other through NCCL are told in time") {
   FakeFaults faults;
   faults.communicators_hang = true;
   const OnDevices on({.nodes = 2, .timeout_ms = 300}, faults);
-  const Runner runner(on.api);
   AllreduceCluster cluster(on.options);
   cluster.open();
-  REQUIRE(eventually([&] { return !cluster.node(0).failures.all().empty(); }));
-  const LaneFailure failure = cluster.node(0).failures.all().front();
+  const LaneFailure failure = cluster.node(0).failures.await();
   CHECK(failure.error.message.find("took longer than 300 ms") != std::string::npos);
-  cluster.close(false);
-  CHECK(cluster.memory_comes_back());
+  cluster.end();
 }
 
 TEST_CASE("a view on devices that ends while it is being opened gives everything back") {
-  FakeFaults faults;
-  SUBCASE("before the other node is there") {
-    const OnDevices on({.nodes = 2});
-    const Runner runner(on.api);
-    AllreduceCluster cluster(on.options);
-    cluster.open([](std::uint32_t n) { return n == 0; });
-    cluster.close(false);
-    CHECK(cluster.memory_comes_back());
-    CHECK(cluster.no_failures());
-  }
-  SUBCASE("while communicators connect") {
-    faults.communicators_hang = true;
+  struct Moment {
+    const char* name;
+    bool all_nodes, communicators_hang;
+  };
+  for (const Moment& moment :
+       {Moment{"before the other node is there", false, false}, Moment{"while communicators connect", true, true},
+        Moment{"before the initial values are there", true, false}}) {
+    CAPTURE(moment.name);
+    FakeFaults faults;
+    faults.communicators_hang = moment.communicators_hang;
     const OnDevices on({.nodes = 2}, faults);
-    const Runner runner(on.api);
     AllreduceCluster cluster(on.options);
-    cluster.open();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    cluster.close(false);
-    CHECK(cluster.memory_comes_back());
-    CHECK(cluster.no_failures());
-  }
-  SUBCASE("before the initial values are there") {
-    const OnDevices on({.nodes = 2});
-    const Runner runner(on.api);
-    AllreduceCluster cluster(on.options);
-    cluster.open();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    cluster.close(false);
-    CHECK(cluster.memory_comes_back());
+    cluster.open([&](std::uint32_t n) { return n == 0 || moment.all_nodes; });
+    if (moment.all_nodes) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    cluster.end();
     CHECK(cluster.no_failures());
   }
 }

@@ -42,11 +42,7 @@ struct Ring {
     REQUIRE(made);
     device = *made;
     for (std::uint32_t rank = 0; rank < size; ++rank) {
-      GlooRing::Options options;
-      options.rank = rank;
-      options.size = size;
-      options.timeout = timeout;
-      options.patience = patience;
+      GlooRing::Options options{.rank = rank, .size = size, .timeout = timeout, .patience = patience};
       auto ring = GlooRing::create(device, options);
       REQUIRE(ring);
       members.push_back(std::move(*ring));

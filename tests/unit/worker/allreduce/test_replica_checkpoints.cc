@@ -18,10 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 JobConfig job_named(const std::string& name) {
-  JobConfig job;
-  job.name = name;
-  job.mode = Mode::kAllreduce;
-  job.optimizer = default_optimizer("adamw");
+  JobConfig job{.name = name, .mode = Mode::kAllreduce, .optimizer = default_optimizer("adamw")};
   return job;
 }
 
@@ -61,6 +58,13 @@ struct Sample {
   std::vector<std::uint64_t> steps;
 };
 
+// A job, and a folder for its checkpoints.
+struct Stored {
+  std::string path_of(std::uint64_t round) const { return sample.of(directory.path()).path_of(Round(round)); }
+  TempDir directory;
+  Sample sample;
+};
+
 void flip_byte(const fs::path& file, std::uint64_t at) {
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
   stream.seekg(static_cast<std::streamoff>(at));
@@ -76,9 +80,7 @@ bool mentions(const Error& error, const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("what is written is read back, and is a checkpoint like those of servers") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored, "what is written is read back, and is a checkpoint like those of servers") {
   REQUIRE(sample.write(directory.path(), 5));
   CHECK(sample.newest(directory.path()) == Round(5));
   sample.clear();
@@ -91,9 +93,7 @@ TEST_CASE("what is written is read back, and is a checkpoint like those of serve
   CHECK(verify_checkpoint(listed->front().path).findings.empty());
 }
 
-TEST_CASE("a store without checkpoints of the job has none, and that is no error") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored, "a store without checkpoints of the job has none, and that is no error") {
   CHECK(sample.newest(directory / "missing") == Round(0));
   CHECK(sample.newest("") == Round(0));
   REQUIRE(sample.write(directory.path(), 5));
@@ -108,9 +108,7 @@ TEST_CASE("a store without checkpoints of the job has none, and that is no error
   CHECK(mentions(missing.error(), "a-job-round-6"));
 }
 
-TEST_CASE("the newest two checkpoints are kept") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored, "the newest two checkpoints are kept") {
   for (const std::uint64_t round : {4, 9, 10, 100}) REQUIRE(sample.write(directory.path(), round));
   CHECK(sample.read(directory.path(), 100));
   CHECK(sample.read(directory.path(), 10));
@@ -131,11 +129,9 @@ TEST_CASE("names that fit no file name are kept apart all the same") {
   CHECK(std::distance(fs::directory_iterator(directory / "allreduce"), {}) == 2);
 }
 
-TEST_CASE("every damaged byte is found, and the checkpoint is named") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored, "every damaged byte is found, and the checkpoint is named") {
   REQUIRE(sample.write(directory.path(), 5));
-  const fs::path path = sample.of(directory.path()).path_of(Round(5));
+  const fs::path path = path_of(5);
   for (const char* name : {"shard-0.bin", "manifest.json", "COMPLETE"}) {
     const fs::path file = path / name;
     const std::uint64_t size = fs::file_size(file);
@@ -153,11 +149,10 @@ TEST_CASE("every damaged byte is found, and the checkpoint is named") {
   CHECK(sample.read(directory.path(), 5));
 }
 
-TEST_CASE("a checkpoint that is cut short, or half of one, is refused, and the next one takes its place") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored,
+                  "a checkpoint that is cut short, or half of one, is refused, and the next one takes its place") {
   REQUIRE(sample.write(directory.path(), 5));
-  const fs::path path = sample.of(directory.path()).path_of(Round(5)), file = path / "shard-0.bin";
+  const fs::path path = path_of(5), file = path / "shard-0.bin";
   const std::uint64_t size = fs::file_size(file);
   for (const std::uint64_t cut : {size + 4, size - 1, size / 2, std::uint64_t{70}, std::uint64_t{0}}) {
     fs::resize_file(file, cut);
@@ -172,9 +167,7 @@ TEST_CASE("a checkpoint that is cut short, or half of one, is refused, and the n
   CHECK(sample.newest(directory.path()) == Round(5));
 }
 
-TEST_CASE("the same round of other values takes the place of those that were given up") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored, "the same round of other values takes the place of those that were given up") {
   REQUIRE(sample.write(directory.path(), 5));
   sample.values[7] = 1234.0f;
   REQUIRE(sample.write(directory.path(), 5));
@@ -183,21 +176,17 @@ TEST_CASE("the same round of other values takes the place of those that were giv
   CHECK(sample.values[7] == 1234.0f);
 }
 
-TEST_CASE("an older whole checkpoint stands in for a damaged one") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored, "an older whole checkpoint stands in for a damaged one") {
   REQUIRE(sample.write(directory.path(), 5));
   REQUIRE(sample.write(directory.path(), 8));
-  flip_byte(fs::path(sample.of(directory.path()).path_of(Round(8))) / "shard-0.bin", 2000);
+  flip_byte(fs::path(path_of(8)) / "shard-0.bin", 2000);
   CHECK(sample.newest(directory.path()) == Round(5));
 }
 
-TEST_CASE("what a job that went back writes is kept beside the damaged rounds after it") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored, "what a job that went back writes is kept beside the damaged rounds after it") {
   for (const std::uint64_t round : {8, 9}) {
     REQUIRE(sample.write(directory.path(), round));
-    flip_byte(fs::path(sample.of(directory.path()).path_of(Round(round))) / "shard-0.bin", 2000);
+    flip_byte(fs::path(path_of(round)) / "shard-0.bin", 2000);
   }
   CHECK_FALSE(sample.newest(directory.path()));
   REQUIRE(sample.write(directory.path(), 6));  // another node had round 5
@@ -207,9 +196,7 @@ TEST_CASE("what a job that went back writes is kept beside the damaged rounds af
   CHECK(sample.read(directory.path(), 6));
 }
 
-TEST_CASE("a checkpoint of another optimizer or one put in the wrong place is refused") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored, "a checkpoint of another optimizer or one put in the wrong place is refused") {
   REQUIRE(sample.write(directory.path(), 5));
   const ReplicaCheckpoints checkpoints = sample.of(directory.path());
   float* const one[] = {sample.first.data()};
@@ -223,9 +210,7 @@ TEST_CASE("a checkpoint of another optimizer or one put in the wrong place is re
   CHECK(checkpoints.newest() == Round(5));
 }
 
-TEST_CASE("a store that cannot be written to is an error with the reason") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored, "a store that cannot be written to is an error with the reason") {
   std::ofstream(directory / "allreduce") << "a file, not a directory";
   const Status written = sample.write(directory.path(), 5);
   REQUIRE_FALSE(written);
@@ -233,9 +218,7 @@ TEST_CASE("a store that cannot be written to is an error with the reason") {
   CHECK(mentions(written.error(), "[store] path"));
 }
 
-TEST_CASE("a checkpoint of another training under the same name is refused with the first difference") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored, "a checkpoint of another training under the same name is refused with the first difference") {
   REQUIRE(sample.write(directory.path(), 8));
   sample.job.train.epochs = 99;  // may go on for longer
   CHECK(sample.newest(directory.path()) == Round(8));
@@ -248,25 +231,23 @@ TEST_CASE("a checkpoint of another training under the same name is refused with 
   REQUIRE(sample.read(directory.path(), 8));
 }
 
-TEST_CASE("a checkpoint of other tensors or chunks under the same name is refused, not passed over") {
-  TempDir directory;
-  Sample sample;
+TEST_CASE_FIXTURE(Stored, "a checkpoint of other tensors or chunks under the same name is refused, not passed over") {
   REQUIRE(sample.write(directory.path(), 5));
   const auto refused = Sample(2048).newest(directory.path());
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == ErrorCode::kConfigMismatch);
   CHECK(mentions(refused.error(), "chunk_bytes"));
-  CHECK(mentions(refused.error(), sample.of(directory.path()).path_of(Round(5))));
+  CHECK(mentions(refused.error(), path_of(5)));
 }
 
-TEST_CASE("what a crash left half written goes with the next checkpoint, and nothing of other jobs does") {
-  TempDir directory;
-  Sample sample, other;
+TEST_CASE_FIXTURE(Stored,
+                  "what a crash left half written goes with the next checkpoint, and nothing of other jobs does") {
+  Sample other;
   other.job.name = "a-job-2";
   for (const Sample* one : {&sample, &other})
     fs::create_directories(one->of(directory.path()).path_of(Round(3)) + ".partial");
   REQUIRE(sample.write(directory.path(), 5));
-  CHECK_FALSE(fs::exists(sample.of(directory.path()).path_of(Round(3)) + ".partial"));
+  CHECK_FALSE(fs::exists(path_of(3) + ".partial"));
   CHECK(fs::exists(other.of(directory.path()).path_of(Round(3)) + ".partial"));
 }
 

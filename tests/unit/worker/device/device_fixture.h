@@ -64,12 +64,11 @@ class DeviceNode {
   };
 
   explicit DeviceNode(const DeviceSetup& setup) : setup_(setup), random_(setup.seed * 7919 + 1) {
-    FakeDeviceOptions options;
-    options.devices = setup.devices;
-    options.seed = setup.seed;
-    options.device_bytes = setup.device_bytes;
-    options.pinned_bytes = setup.pinned_bytes;
-    options.faults = setup.faults;
+    FakeDeviceOptions options{.devices = setup.devices,
+                              .seed = setup.seed,
+                              .device_bytes = setup.device_bytes,
+                              .pinned_bytes = setup.pinned_bytes,
+                              .faults = setup.faults};
     api = std::make_shared<FakeDeviceApi>(options);
     const ShardSlots slots{static_cast<std::uint16_t>(setup.lanes), 1.0};
     // Two tensors, so that there is padding between them.
@@ -79,11 +78,10 @@ class DeviceNode {
   }
   // False if it could not be created: `refusal` has the reason.
   bool open() {
-    DevicePlan plan;
-    plan.layout = layout;
-    plan.push = make_encoding(setup_.push);
-    plan.pull = make_encoding(setup_.pull);
-    plan.always_collectives = setup_.always_collectives;
+    DevicePlan plan{.layout = layout,
+                    .push = make_encoding(setup_.push),
+                    .pull = make_encoding(setup_.pull),
+                    .always_collectives = setup_.always_collectives};
     for (std::uint32_t d = 0; d < setup_.devices; ++d) plan.devices.push_back(DeviceIndex(d));
     // Ranks that share a device are not neighbours.
     for (std::uint32_t r = 0; r < ranks(); ++r) plan.position_of_rank.push_back(r % setup_.devices);

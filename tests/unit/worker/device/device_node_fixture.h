@@ -78,9 +78,7 @@ struct Devices {
   explicit Devices(std::uint32_t count, const std::string& mode = "auto", std::size_t bytes = 1u << 30,
                    std::uint32_t timeout_ms = 30'000)
       : api(std::make_shared<FakeDeviceApi>(FakeDeviceOptions{.devices = count, .device_bytes = bytes})) {
-    WorkerConfig config;
-    config.node_reduction = choice_of<NodeReduction>(mode).value();
-    config.collective_timeout_ms = timeout_ms;
+    WorkerConfig config{.node_reduction = choice_of<NodeReduction>(mode).value(), .collective_timeout_ms = timeout_ms};
     node =
         std::make_shared<NodeDevices>(config, count == 0 ? nullptr : api, count == 0 ? "no device here" : "", logger);
   }

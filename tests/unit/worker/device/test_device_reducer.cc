@@ -130,13 +130,12 @@ TEST_CASE("any number of devices and ranks reduces, encodes, decodes and gathers
   for (const std::uint32_t devices : {1u, 2u, 3u, 4u, 8u}) {
     for (const std::uint32_t ranks : {1u, 2u, 3u}) {
       for (std::uint64_t seed = 1; seed <= 3; ++seed) {
-        DeviceSetup setup;
-        setup.devices = devices;
-        setup.ranks_per_device = ranks;
-        setup.lanes = 1 + seed % 2;
-        setup.elements = 13 * kDeviceChunk + 333;  // fills no group of any of these widths
-        setup.seed = seed;
-        train(setup, 2);
+        train({.devices = devices,
+               .ranks_per_device = ranks,
+               .lanes = 1 + static_cast<std::uint32_t>(seed % 2),
+               .elements = 13 * kDeviceChunk + 333,  // fills no group of any of these widths
+               .seed = seed},
+              2);
       }
     }
   }
@@ -149,14 +148,13 @@ TEST_CASE("every encoding, on one device and on several") {
   for (const auto& [push, pull] : pairs) {
     for (const std::uint32_t devices : {1u, 3u}) {
       for (const std::uint32_t ranks : {1u, 2u}) {
-        DeviceSetup setup;
-        setup.devices = devices;
-        setup.ranks_per_device = ranks;
-        setup.push = spec(push);
-        setup.pull = spec(pull);
-        setup.seed = devices * 10 + ranks;
-        setup.elements = 7 * kDeviceChunk + 100;
-        train(setup, 4);
+        train({.devices = devices,
+               .ranks_per_device = ranks,
+               .elements = 7 * kDeviceChunk + 100,
+               .seed = devices * 10 + ranks,
+               .push = spec(push),
+               .pull = spec(pull)},
+              4);
       }
     }
   }
@@ -164,34 +162,26 @@ TEST_CASE("every encoding, on one device and on several") {
 
 TEST_CASE("many seeds, more groups than staging: no order of the devices breaks anything") {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
-    DeviceSetup setup;
-    setup.devices = 1 + static_cast<std::uint32_t>(seed % 4);
-    setup.ranks_per_device = 1 + static_cast<std::uint32_t>(seed % 3 == 0);
-    setup.lanes = 2;
-    setup.seed = 1000 + seed;
-    setup.push = seed % 2 == 0 ? kInt8 : EncodingSpec();
-    setup.pull = seed % 2 == 0 ? kDelta : EncodingSpec();
-    setup.elements = (20 + seed % 17) * kDeviceChunk + 5;
-    train(setup, 2);
+    train({.devices = 1 + static_cast<std::uint32_t>(seed % 4),
+           .ranks_per_device = 1 + static_cast<std::uint32_t>(seed % 3 == 0),
+           .lanes = 2,
+           .elements = (20 + seed % 17) * kDeviceChunk + 5,
+           .seed = 1000 + seed,
+           .push = seed % 2 == 0 ? kInt8 : EncodingSpec(),
+           .pull = seed % 2 == 0 ? kDelta : EncodingSpec()},
+          2);
   }
 }
 
 TEST_CASE("a model smaller than a group, and than a chunk") {
   for (const std::uint64_t elements : {64ull, 500ull, 2500ull}) {
-    DeviceSetup setup;
-    setup.devices = 8;
-    setup.ranks_per_device = 2;
-    setup.elements = elements;
-    train(setup, 2);
+    train({.devices = 8, .ranks_per_device = 2, .elements = elements}, 2);
   }
 }
 
 TEST_CASE("one device uses no communicator, unless it is asked to") {
   for (const bool always : {false, true}) {
-    DeviceSetup setup;
-    setup.ranks_per_device = 2;
-    setup.always_collectives = always;
-    train(setup, 2);
+    train({.ranks_per_device = 2, .always_collectives = always}, 2);
   }
 }
 
@@ -199,10 +189,7 @@ TEST_CASE("one device gives the bits of the host's reduction") {
   for (const char* push : {"fp32", "bf16", "int8", "onebit", "topk:0.02"}) {
     for (const std::uint32_t ranks : {2u, 3u}) {
       CAPTURE(push);
-      DeviceSetup setup;
-      setup.ranks_per_device = ranks;
-      setup.push = spec(push);
-      setup.seed = ranks;
+      DeviceSetup setup{.ranks_per_device = ranks, .seed = ranks, .push = spec(push)};
       DeviceNode node(setup);
       REQUIRE(node.open());
       for (std::uint32_t rank = 0; rank < ranks; ++rank) node.gradient(rank);
@@ -236,11 +223,8 @@ TEST_CASE("residuals go with a push that asks, come back to a fresh node, and ar
   for (const std::uint32_t devices : {1u, 2u}) {
     for (std::uint64_t seed = 1; seed <= 8; ++seed) {
       CAPTURE(seed);
-      DeviceSetup setup;
-      setup.devices = devices;
-      setup.push = seed % 2 == 0 ? kInt8 : kOneBit;
-      setup.seed = seed;
-      setup.elements = 5 * kDeviceChunk + 7;
+      DeviceSetup setup{
+          .devices = devices, .elements = 5 * kDeviceChunk + 7, .seed = seed, .push = seed % 2 == 0 ? kInt8 : kOneBit};
       DeviceNode node(setup);
       REQUIRE(node.open());
       Training training(node, setup);
@@ -365,14 +349,13 @@ TEST_CASE("nothing is allocated on devices after the start, and poll tells when 
 }
 
 TEST_CASE("with threads: the engine's own, one per lane that sleeps on its eventfd, and the devices") {
-  DeviceSetup setup;
-  setup.devices = 3;
-  setup.ranks_per_device = 2;
-  setup.lanes = 2;
-  setup.push = kInt8;
-  setup.threaded = true;
-  setup.timeout_ms = 60'000;
-  setup.elements = 17 * kDeviceChunk + 9;
+  DeviceSetup setup{.devices = 3,
+                    .ranks_per_device = 2,
+                    .lanes = 2,
+                    .elements = 17 * kDeviceChunk + 9,
+                    .push = kInt8,
+                    .timeout_ms = 60'000,
+                    .threaded = true};
   DeviceNode node(setup);
   const std::jthread devices([&node](const std::stop_token& over) {
     while (!over.stop_requested()) {

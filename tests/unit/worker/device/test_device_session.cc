@@ -25,11 +25,7 @@ std::vector<std::unique_ptr<Session>> attach_all(FakeNode& node,
   node.coordinator.await<JoinJob>(joins + 1);
   node.welcome(static_cast<std::uint32_t>(joins + 1));
   std::vector<std::unique_ptr<Session>> sessions;
-  for (auto& one : attached) {
-    auto session = one.get();
-    REQUIRE_MESSAGE(session.has_value(), (session ? "" : session.error().message));
-    sessions.push_back(std::move(*session));
-  }
+  for (auto& one : attached) sessions.push_back(FakeNode::session_of(std::move(one)));
   return sessions;
 }
 
@@ -39,8 +35,7 @@ TEST_CASE("trainers on devices are lent their gradients and their device's param
   Devices devices(2);
   const Runner runner(devices.api);
   {
-    FakeNode node(1, 64u << 20, devices.node);
-    node.run();
+    RunningNode node(1, 64u << 20, devices.node);
     const std::vector<std::shared_ptr<FakeTrainerDevice>> openers = {devices.opener(1), devices.opener(0),
                                                                      devices.opener(1)};
     auto sessions = attach_all(node, openers);
@@ -78,8 +73,7 @@ TEST_CASE("trainers on devices are lent their gradients and their device's param
 TEST_CASE("device memory is not freed while a trainer of an ended view still has it open") {
   Devices devices(1);
   const Runner runner(devices.api);
-  FakeNode node(1, 64u << 20, devices.node);
-  node.run();
+  RunningNode node(1, 64u << 20, devices.node);
   auto sessions = attach_all(node, {devices.opener(0), devices.opener(0)});
   const auto before = devices.api->live();
   node.server->on_control(StopJob{JobId(99), ViewId(1), StopKind::kRestart, Round(0), "a node is lost"});
@@ -109,8 +103,7 @@ TEST_CASE("auto reduces on the host where the devices cannot: none here, another
     CAPTURE(one.what);
     Devices devices(one.devices, "auto", one.bytes);
     const Runner runner(devices.api);
-    FakeNode node(1, 64u << 20, devices.node);
-    node.run();
+    RunningNode node(1, 64u << 20, devices.node);
     std::vector<std::shared_ptr<FakeTrainerDevice>> openers;
     for (const int device : one.ranks) {
       openers.push_back(device < 0 ? nullptr : devices.opener(static_cast<std::uint32_t>(device)));
@@ -128,8 +121,7 @@ TEST_CASE("auto reduces on the host where the devices cannot: none here, another
 
 TEST_CASE("node_reduction = device refuses the attach and says why") {
   const auto refused = [](Devices& devices, int device) {
-    FakeNode node(1, 64u << 20, devices.node);
-    node.run();
+    RunningNode node(1, 64u << 20, devices.node);
     SessionOptions options = node.session_options();
     if (device >= 0) options.device = devices.opener(static_cast<std::uint32_t>(device));
     const Error error = error_of(node.attach(options));
@@ -143,13 +135,11 @@ TEST_CASE("node_reduction = device refuses the attach and says why") {
 
   // Too little memory shows when the view begins.
   Devices small(1, "device", 10'000);
-  FakeNode node(1, 64u << 20, small.node);
-  node.run();
+  RunningNode node(1, 64u << 20, small.node);
   SessionOptions options = node.session_options();
   options.device = small.opener(0);
   auto attached = node.attach(options);
-  node.coordinator.await<JoinJob>();
-  node.welcome();
+  node.admit();
   const Error error = error_of(std::move(attached));
   CHECK(error.code == ErrorCode::kLimit);
   CHECK(contains(error.message, "cannot be reduced on devices: fake:0"));
@@ -160,7 +150,6 @@ namespace {
 // A node that lends memory to a trainer that cannot open it.
 struct CannotOpen {
   explicit CannotOpen(const std::string& mode = "auto") : devices(1, mode) {
-    node.run();
     options = node.session_options();
     const auto device = devices.opener(0);
     device->refuse = true;
@@ -168,7 +157,7 @@ struct CannotOpen {
   }
   Devices devices;
   const Runner runner{devices.api};
-  FakeNode node{1, 64u << 20, devices.node};
+  RunningNode node{1, 64u << 20, devices.node};
   SessionOptions options;
 };
 
@@ -186,14 +175,10 @@ TEST_CASE("a trainer that cannot open what it is lent attaches again without, an
     auto attached = node.attach(options);
     node.coordinator.await<JoinJob>(view == 1 ? 1 : 3);
     node.welcome(view);
-    if (view == 1) {
-      node.coordinator.await<JoinJob>(2);
-      node.welcome(2);
-    }
-    auto session = attached.get();
-    REQUIRE_MESSAGE(session, session.error().message);
-    CHECK_FALSE((*session)->on_device());
-    CHECK((*session)->finish(LeaveKind::kFailed));
+    if (view == 1) node.admit(2);
+    const auto session = FakeNode::session_of(std::move(attached));
+    CHECK_FALSE(session->on_device());
+    CHECK(session->finish(LeaveKind::kFailed));
   }
   const auto said = std::ranges::count_if(notes, [](const std::string& note) {
     return contains(note, "planned refusal of a mapping; attaching again, with gradients in host memory");
@@ -206,8 +191,7 @@ TEST_CASE("a worker that insists on device memory that cannot be opened: the err
   CannotOpen trainer("device");
   FakeNode& node = trainer.node;
   auto attached = node.attach(trainer.options);
-  node.coordinator.await<JoinJob>();
-  node.welcome();
+  node.admit();
   const Error error = error_of(std::move(attached));
   CHECK(contains(error.message, "node_reduction = \"device\""));
   CHECK(contains(error.message, "planned refusal of a mapping"));
@@ -222,7 +206,6 @@ TEST_CASE("lanes exchange chunks of ranks on one device and on several with a se
       LaneNode node(2);
       node.open({first.endpoint(), second.endpoint()}, 2 * count, 11 * kLaneChunkElements, api);
       node.start();
-      REQUIRE(node.reaches(0));
       for (std::uint64_t round = 1; round <= 3; ++round) {
         for (std::uint32_t rank = 0; rank < 2 * count; ++rank) node.ready(rank, round, static_cast<float>(rank + 1));
         REQUIRE(node.reaches(round));
@@ -255,7 +238,6 @@ TEST_CASE("frames of devices reach a server on this machine in shared memory, th
       server.serve(node);
       node.open({server.lane->endpoint()}, 2, 9 * kLaneChunkElements, api);
       node.start();
-      REQUIRE(node.reaches(0));
       for (std::uint64_t round = 1; round <= 3; ++round) {
         node.ready(0, round, 1.0f);
         node.ready(1, round, 3.0f);
@@ -296,11 +278,9 @@ TEST_CASE("a device that is lost ends the view, not the job: the next daemon goe
   LaneNode node;
   node.open({server.endpoint()}, 2, 9 * kLaneChunkElements, api);
   node.start();
-  REQUIRE(node.reaches(0));
   node.ready(0, 1, 1.0f);
   node.ready(1, 1, 1.0f);
-  REQUIRE(eventually([&] { return node.failures.all().size() == 1; }));
-  const LaneFailure failure = node.failures.all()[0];
+  const LaneFailure failure = node.failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kViewOver);
   CHECK(failure.error.code == ErrorCode::kUnavailable);
   CHECK(failure.error.message.find("an illegal memory access was encountered") != std::string::npos);
@@ -318,7 +298,7 @@ TEST_CASE("other jobs' groups wait while a node's communicators take their memor
   LaneNode node;
   node.device_options.engine.timeout_ns = 500'000'000;
   node.open({server.endpoint()}, 2, 9 * kLaneChunkElements, api);
-  node.start();
+  node.give_values();
   std::atomic<bool> launched = false;
   std::jthread other([&] {
     const LaunchGate::Hold hold = api->launches().launch();
@@ -373,11 +353,9 @@ TEST_CASE("a collective that hangs ends the job with words, and the lane serves 
   node.device_options.engine.timeout_ns = 200'000'000;
   node.open({server.endpoint()}, 2, 9 * kLaneChunkElements, api);
   node.start();
-  REQUIRE(node.reaches(0));
   node.ready(0, 1, 1.0f);
   node.ready(1, 1, 1.0f);
-  REQUIRE(eventually([&] { return node.failures.all().size() == 1; }));
-  const LaneFailure failure = node.failures.all()[0];
+  const LaneFailure failure = node.failures.await();
   CHECK(failure.kind == LaneFailure::Kind::kRefused);
   CHECK(failure.error.code == ErrorCode::kDevice);
   CAPTURE(failure.error.message);
@@ -393,7 +371,6 @@ TEST_CASE("a collective that hangs ends the job with words, and the lane serves 
   FakeServerLane other;
   node.open({other.endpoint()}, 2, 9 * kLaneChunkElements, healthy);
   node.start();
-  REQUIRE(node.reaches(0));
   node.ready(0, 1, 1.0f);
   node.ready(1, 1, 1.0f);
   CHECK(node.reaches(1));

@@ -36,9 +36,7 @@ struct Case {
 };
 
 JobConfig job_of(Mode mode) {
-  JobConfig job;
-  job.name = "lent";
-  job.mode = mode;
+  JobConfig job{.name = "lent", .mode = mode};
   job.train.hidden = {128};
   job.train.global_batch = 32;
   job.train.epochs = 2;
@@ -106,12 +104,12 @@ Outcome train_rank(const JobConfig& job, const std::string& socket, std::uint32_
   Outcome outcome;
   auto compute = RankCompute::make(job, training_set(), kRanks);
   REQUIRE_MESSAGE(compute, compute.error().message);
-  SessionOptions options;
-  options.socket = socket;
-  options.job = job;
-  options.topology = {.rank = rank, .world_size = kRanks, .local_rank = rank, .local_world_size = kRanks};
-  options.device = device;
-  options.recovery = std::make_shared<RecoveryHandle>();
+  SessionOptions options{
+      .socket = socket,
+      .job = job,
+      .topology = {.rank = rank, .world_size = kRanks, .local_rank = rank, .local_world_size = kRanks},
+      .device = device,
+      .recovery = std::make_shared<RecoveryHandle>()};
   options.note = [&](const std::string& text) { outcome.notes += text + "\n"; };
   for (;; ++outcome.restarts) {
     REQUIRE(outcome.restarts < 3);

@@ -75,9 +75,7 @@ struct Client {
 
   static ClientJob job(const ClientSetup& setup) {
     ClientJob job;
-    JobConfig config;
-    config.push = setup.push;
-    config.pull = setup.pull;
+    JobConfig config{.push = setup.push, .pull = setup.pull};
     job.view = view_of(config, layout_of(setup.chunks * kChunk, setup.connections),
                        {.start = Round(setup.start), .resumes = !setup.init});
     job.node = NodeRank(setup.node);
@@ -86,9 +84,7 @@ struct Client {
     return job;
   }
   static ClientOptions options(const ClientSetup& setup) {
-    ClientOptions options;
-    options.window_cap_bytes = setup.window;
-    options.over_link = setup.over_link;
+    ClientOptions options{.window_cap_bytes = setup.window, .over_link = setup.over_link};
     return options;
   }
   ChunkKey key(std::uint32_t chunk) const { return {kJob, kView, NodeRank(0), ChunkIndex(chunk)}; }

@@ -30,9 +30,7 @@ class Output final : public WorkerLaneOutput {
 // A node of one rank and one chunk, which has a tensor of each of two groups.
 struct Node {
   Node() {
-    JobConfig config;
-    config.name = "job";
-    config.optimizer = default_optimizer("adamw");
+    JobConfig config{.name = "job", .optimizer = default_optimizer("adamw")};
     config.groups.emplace_back();
     config.push = EncodingId::kInt8;
     const ShardSlots slots{1, 1.0};

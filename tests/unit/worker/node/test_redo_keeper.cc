@@ -40,10 +40,8 @@ TEST_CASE("a ring of another rank, or of another part of the model, is not offer
   k.layout = Layout::unowned({{"w", {100}, 0, {0}}, {"v", {200}, 0, {1}}})->part(std::vector<std::uint32_t>{0}).value();
   Keeper::push(*k.begin(), 1);
   const auto offered = [&](std::uint32_t node, std::uint32_t model_rank) {
-    JoinJob join;
-    join.tensors = {{"w", {100}, 0, {0}}, {"v", {200}, 0, {1}}};
-    join.node = NodeRank(node);
-    join.model_ranks = {model_rank};
+    JoinJob join{
+        .tensors = {{"w", {100}, 0, {0}}, {"v", {200}, 0, {1}}}, .node = NodeRank(node), .model_ranks = {model_rank}};
     CHECK(k.keeper->describe(k.config, join) == "");
     CHECK(join.redo_capacity == 20);
     return join.redo_last;

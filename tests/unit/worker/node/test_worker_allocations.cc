@@ -50,23 +50,27 @@ TEST_CASE("the counter counts") {
 #endif
 }
 
+// Sixty rounds, of which all but the first ten allocate nothing. This thread plays the trainers.
+void check_rounds(LaneNode& node, std::uint32_t ranks) {
+  exempt = true;
+  counted = 0;
+  for (std::uint64_t round = 1; round <= 60; ++round) {
+    counting = round > 10;
+    for (std::uint32_t rank = 0; rank < ranks; ++rank) node.ready(rank, round, 0.5f);
+    REQUIRE(node.reaches(round));
+  }
+  counting = false;
+  exempt = false;
+  CHECK(counted == 0);
+}
+
 TEST_CASE("a lane's round allocates nothing, with one rank and with several") {
   for (const std::uint32_t ranks : {1u, 2u}) {
     FakeServerLane server([] { exempt = true; });
     LaneNode node;
     node.open({server.endpoint()}, ranks);
     node.start();
-    REQUIRE(node.reaches(0));
-    exempt = true;  // this thread plays the trainers
-    counted = 0;
-    for (std::uint64_t round = 1; round <= 60; ++round) {
-      counting = round > 10;
-      for (std::uint32_t rank = 0; rank < ranks; ++rank) node.ready(rank, round, 0.5f);
-      REQUIRE(node.reaches(round));
-    }
-    counting = false;
-    exempt = false;
-    CHECK(counted == 0);
+    check_rounds(node, ranks);
     CHECK(node.memory_comes_back());
   }
 }
@@ -77,24 +81,13 @@ TEST_CASE("between lanes that share memory a round allocates nothing on either s
   server.serve(node);
   node.open({server.lane->endpoint()}, 2);
   node.start();
-  REQUIRE(node.reaches(0));
-  exempt = true;  // this thread plays the trainers
-  counted = 0;
-  for (std::uint64_t round = 1; round <= 60; ++round) {
-    counting = round > 10;
-    for (std::uint32_t rank = 0; rank < 2; ++rank) node.ready(rank, round, 0.5f);
-    REQUIRE(node.reaches(round));
-  }
-  counting = false;
-  exempt = false;
-  CHECK(counted == 0);
+  check_rounds(node, 2);
   CHECK(node.job->lane_stats(0).shared_connections.value() == 1);
   CHECK(node.memory_comes_back());
 }
 
 TEST_CASE("ready and wait allocate nothing") {
-  FakeNode node;
-  node.run();
+  RunningNode node;
   auto sessions = node.sessions(1);
   Session& session = *sessions[0];
   std::thread worker([&] {

@@ -127,6 +127,12 @@ class Failures final : public WorkerLaneListener {
     const std::lock_guard lock(mutex_);
     return failures_;
   }
+  // Waits until there are `count`, and returns the last one.
+  LaneFailure await(std::size_t count = 1) const {
+    REQUIRE(eventually([&] { return all().size() >= count; }));
+    REQUIRE(all().size() == count);
+    return all().back();
+  }
 
  private:
   mutable std::mutex mutex_;
@@ -147,10 +153,7 @@ struct LaneNode {
     const ShardSlots slots{static_cast<std::uint16_t>(endpoints.size()), 1.0};
     auto layout = Layout::make({{"a", {elements - 112}}, {"b", {100}}}, kLaneChunkElements, {&slots, 1});
     REQUIRE(layout);
-    JobConfig config;
-    config.name = "job";
-    config.push = push;
-    config.pull = pull;
+    JobConfig config{.name = "job", .push = push, .pull = pull};
     NodeJobSpec spec;
     spec.view =
         std::make_shared<const ViewPlan>(ViewPlan{.plan = JobPlan::of(config),
@@ -177,9 +180,13 @@ struct LaneNode {
     job = std::move(*made);
     for (auto& lane : lanes) lane->open(job);
   }
-  void start() {
+  void give_values() {
     for (std::uint64_t i = 0; i < job->layout().flat_elements(); ++i) job->parameters()[i] = 1.0f;
     for (auto& lane : lanes) lane->initial_values(job);
+  }
+  void start() {
+    give_values();
+    REQUIRE(reaches(0));
   }
   // As a trainer does.
   void ready(std::uint32_t rank, std::uint64_t round, float value) {

@@ -20,12 +20,11 @@ using doctest::Approx;
 using Json = nlohmann::json;
 
 Scenario lab() {
-  Scenario s;
-  s.nodes = 4;
-  s.servers = 4;
-  s.network = {.bandwidth = 31.25e6, .latency_s = 50e-6};
-  s.payload_bytes = 16e6;
-  s.compute_s = 0.2;
+  Scenario s{.nodes = 4,
+             .servers = 4,
+             .network = {.bandwidth = 31.25e6, .latency_s = 50e-6},
+             .payload_bytes = 16e6,
+             .compute_s = 0.2};
   return s;
 }
 
