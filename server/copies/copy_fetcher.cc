@@ -30,7 +30,7 @@ class Wanted {
     }
   }
 
-  // Of a copy: when the first chunk has come.
+  // A copy's count is known when the first chunk has come.
   std::optional<std::uint32_t> count() const {
     return fetch_.deal ? std::optional(static_cast<std::uint32_t>(chunks_.size())) : count_;
   }

@@ -230,8 +230,9 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
         (
             "kHastyDrain",
-            "job.needs_servers();\n      return member",
-            "(BUG ? job.in_view() || job.owes_checkpoint() : job.needs_servers());\n      return member",
+            "job.needs_server(server->hello.shard.value);\n      return member",
+            "(BUG ? job.servers() != 0 && (job.in_view() || job.owes_checkpoint())\n"
+            "                                 : job.needs_server(server->hello.shard.value));\n      return member",
         ),
     ],
     "coordinated_job_open.cc": [
@@ -250,7 +251,15 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  ledger_.commit(round, false, now_ms);\n  if (BUG) ledger_.tell_commit(view.members, now_ms);\n",
         ),
     ],
+    "job_servers.cc": [
+        ("kMinority", "  return context_.peers.majority() ||", "  return BUG || context_.peers.majority() ||"),
+    ],
+    "coordinated_job_servers.cc": [
+        ("kOlderGone", "  if (safe || !record().initialised)", "  if (safe || BUG || !record().initialised)"),
+        ("kDealtAgain", "  dealt.view = record().view.next().next();", "  if (!BUG) dealt.view = record().view.next().next();"),
+    ],
     "coordinated_job_kept.cc": [
+        ("kLateServer", "  if (!known && servers() != 0 && in_view()) {", "  if (!known && servers() != 0 && in_view() && !BUG) {"),
         ("kKeptUnsaved", "  between->going = who;\n", "  if (!BUG) between->going = who;\n"),
     ],
     "held_states.cc": [
@@ -273,7 +282,7 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "snapshot_fetches.cc": [
-        ("kFailedCopy", "  reply(it.order, status);\n", "  reply(it.order, BUG ? Status() : status);\n"),
+        ("kFailedCopy", "    reply(*it.order, status);\n", "    reply(*it.order, BUG ? Status() : status);\n"),
         (
             "kOwnForCopy",
             "store_->has(m.job, m.round, m.shard)",

@@ -287,6 +287,19 @@ TEST_CASE("two coordinators of one term are found") {
   CHECK(finds(Mutation::kSameTerm, 509));
 }
 
+TEST_CASE("a coordinator that goes on without most of the servers is found") {
+  CHECK(finds(Mutation::kMinority, 0));
+}
+
+TEST_CASE("a job on other servers that leaves the state of before too early, or looks older than that, is found") {
+  CHECK(finds(Mutation::kOlderGone, 0));
+  CHECK(finds(Mutation::kDealtAgain, 0));
+}
+
+TEST_CASE("a server that comes while a view is open, and is taken for a part of it, is found") {
+  CHECK(finds(Mutation::kLateServer, 0));
+}
+
 TEST_CASE("a snapshot that is committed before its parts have copies is found") {
   CHECK(finds(Mutation::kCopyUnawaited, 4157));
 }

@@ -488,32 +488,6 @@ void CoordinatedJob::expel(std::uint64_t worker) {
   if (member != open->members.end()) member->second.left.reset();
 }
 
-// With membership.on_server_loss = "continue" it goes on with the servers that stay (change_due()).
-bool CoordinatedJob::goes_on_without(std::uint16_t server) const {
-  const bool others = !ledger_.context.peers.those_that_stay().empty() && !ledger_.context.draining;
-  return config().membership.on_server_loss == OnLoss::kContinue && others && !idle() && !stopping() &&
-         ShardIndex(server) != ledger_.context.peers.home();
-}
-
-bool CoordinatedJob::needs_server(std::uint16_t server) const {
-  if (servers() == 0) return false;
-  // What it has of a job whose chunks went to other servers is there until these have copies.
-  if (ledger_.keeper.has_older_on(server)) return true;
-  return goes_on_without(server) ? shards().contains(server) : needs_servers() || loading();
-}
-
-void CoordinatedJob::server_stops(std::uint16_t server, std::uint64_t now_ms) {
-  if (servers() == 0) return;
-  const std::string who = "server " + std::to_string(server);
-  const bool goes_on = goes_on_without(server);
-  if (goes_on && record().initialised && !shards().contains(server)) return;
-  if (!goes_on) request_stop(who + " was told to stop");
-  reconsider();
-  if (is<OpeningView>()) gather_again(who + " was told to stop", now_ms);
-  // Without a snapshot it would begin anew.
-  if (!goes_on || !record().initialised) save_kept(who, now_ms);
-}
-
 void CoordinatedJob::worker_stops(std::uint64_t worker, const std::string& who, std::uint64_t now_ms) {
   const auto member = member_of(members(), worker);
   if (member == members().end() || stopping()) return;
@@ -531,48 +505,6 @@ void CoordinatedJob::begin_loading(LoadingJob loading, std::uint64_t now_ms) {
     become_idle(std::move(gathering->between), now_ms);
   }
   std::get<IdleJob>(phase_).loading = std::move(loading);
-}
-
-// ---- Its chunks go to other servers ----
-
-std::optional<JobServers::Change> CoordinatedJob::change_due(std::uint64_t now_ms) const {
-  const CoordinatorContext& context = ledger_.context;
-  const bool busy = ledger_.keeper.saves() || loading() || removing() || saves_kept();
-  if (busy || context.draining || context.copies.searching()) return std::nullopt;
-  const auto change = ledger_.change(now_ms);
-  if (!change) return std::nullopt;
-  if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
-    return running->may_change_servers() ? change : std::nullopt;
-  }
-  // Without a snapshot it begins anew, with the servers that are there.
-  const bool now = is<GatheringJob>() ? change->lacks || ledger_.placed.ordered() : idle() && ledger_.placed.ordered();
-  return now && record().initialised ? change : std::nullopt;
-}
-
-Status CoordinatedJob::leave_servers(const std::string& what, std::uint64_t now_ms) {
-  if (is<RunningView>()) restart("it is being " + what, now_ms);
-  const Result<bool> newest = take_newest({});
-  if (!newest) return tl::unexpected(newest.error());
-  return *newest ? Status() : fail(ErrorCode::kStore, "it has no snapshot yet");
-}
-
-JobRecord CoordinatedJob::record_on(std::vector<ChunkOwner> owners, JobId id) const {
-  JobRecord dealt = record();
-  dealt.job = id;
-  dealt.owners = std::move(owners);
-  dealt.edition = 0;
-  dealt.provisional = false;
-  // Of two records of one name the one with the higher view counts: a disk may have one of the view that comes next.
-  dealt.view = record().view.next().next();
-  return dealt;
-}
-
-void CoordinatedJob::drop_older() {
-  if (!ledger_.keeper.has_older()) return;
-  const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
-  const bool safe = ledger_.keeper.saved() && ledger_.copies.settled(config().snapshot, newest) &&
-                    ledger_.context.record_is_copied(record());
-  if (safe || !record().initialised) ledger_.keeper.drop_older();
 }
 
 void CoordinatedJob::drain(const std::string& who, std::uint64_t now_ms) {

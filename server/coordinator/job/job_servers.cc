@@ -4,6 +4,10 @@
 
 namespace tributary {
 
+bool JobServers::may_decide() const {
+  return context_.peers.majority() || context_.options.term == Term();
+}
+
 bool JobServers::away_long(std::uint16_t server, std::uint32_t wait_ms, std::uint64_t now_ms) const {
   const std::uint64_t since = std::max(context_.peers.since_ms(server), context_.began_ms);
   return now_ms >= since + wait_ms;

@@ -50,7 +50,7 @@ class JobServers {
   void failed(std::uint64_t now_ms);
 
  private:
-  bool may_decide() const { return context_.peers.majority() || context_.options.term == Term(); }
+  bool may_decide() const;
   bool away_long(std::uint16_t server, std::uint32_t wait_ms, std::uint64_t now_ms) const;
 
   const CoordinatorContext& context_;

@@ -89,6 +89,7 @@ void randomise(Random& random, T& value) {
   } else if constexpr (!std::is_empty_v<T>) {
     boost::pfr::for_each_field(value, [&](auto& field) { randomise(random, field); });
     if constexpr (std::is_same_v<T, JoinJob>) value.held_ranks.resize(value.held_rounds.size());
+    if constexpr (std::is_same_v<T, DealChunks>) value.owners_before.resize(value.owners.size());
   }
 }
 
