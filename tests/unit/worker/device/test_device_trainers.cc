@@ -89,6 +89,10 @@ bool trains(Session& session, RankCompute& compute, const JobConfig& job, Rank r
     REQUIRE(compute.gradient(round, rank, nullptr, ready));
     const auto state = session.wait();
     REQUIRE_MESSAGE(state, state.error().message);
+    if (*state == StepState::kRestart && round == Round(1)) {
+      compute.unbind();
+      return false;
+    }
     REQUIRE(*state == StepState::kContinue);
   }
   static const ImageSet kTest = synthetic(100, 2);
