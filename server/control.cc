@@ -188,7 +188,7 @@ Heartbeat Control::heartbeat_message() {
   Heartbeat beat;
   beat.progress = jobs_.progress();
   if (parts_.checkpoints) beat.moved = parts_.checkpoints->moved() + parts_.snapshotter->moved();
-  if (parts_.fetches) beat.moved += parts_.fetches->moved();
+  if (parts_.fetches) beat.moved += parts_.fetches->dealt();
   for (const Lane* lane : lanes_) {
     beat.bytes_in += lane->counters().push_bytes.value();
     beat.bytes_out += lane->counters().answer_bytes.value();

@@ -36,10 +36,7 @@ void Control::on(const LoadCheckpoint& m) {
 void Control::on(const DropCheckpoint& m) {
   if (!parts_.checkpoints) return;
   jobs_.give_up(m);
-  if (jobs_.contains(m.job)) {
-    logger_->warn("job id {} is open; its state is not dropped", m.job.value);
-    return;
-  }
+  jobs_.end(m.job, "the coordinator has it elsewhere");  // the end of its view was lost with a connection
   jobs_.unpark(m.job);
   jobs_.forget(m.job);
   DropCheckpoint drop = m;
@@ -52,7 +49,10 @@ void Control::checkpoint_written(const WriteCheckpoint& order, const CheckpointD
 }
 
 void Control::checkpoint_finished(const CheckpointDone& done) {
-  post([this, done] { done.operation == 0 ? hello() : send(done); });  // the store has less
+  post([this, done] {
+    if (done.operation != 0) return send(done);
+    if (done.ok && !done.unchanged) hello();  // a job's state is gone
+  });
 }
 
 }  // namespace tributary

@@ -52,6 +52,7 @@ void ControlJobs::forget(JobId job) {
 }
 
 void ControlJobs::park_all(const std::string& why) {
+  fetches_.give_up_deals();
   while (!jobs_.empty()) park(jobs_.begin()->first, why);
 }
 

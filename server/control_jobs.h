@@ -100,6 +100,10 @@ class ControlJobs {
   void on(const TraceRounds& m) { trace_.on(m, find(m.job, m.view)); }
   void on(const StopJob& m);
   void on(const WriteCheckpoint& m);  // REQUIRES: m.from_memory(), and there is a store
+  // The job is gone: its view, if one is open, ends, and nothing is kept.
+  void end(JobId job, const std::string& why) {
+    if (jobs_.contains(job)) drop(job, why);
+  }
   // The job is gone, and so are the copies of its record and of what its ranks keep.
   void forget(JobId job);
   // Gives up what is being written for that checkpoint, or of that job; its state stays in memory.

@@ -27,6 +27,8 @@ void ControlJobs::on(const OpenJob& m) {
                                           std::to_string(m.job.value) + " in memory any more; attach again"));
   }
   Result<ServerJob> laid = lay_out(m, own_, lanes_.size(), store_);
+  // The chunks have come from other servers, under another id: what is kept of that one is not needed any more.
+  for (const JobId other : laid ? kept_.before(laid->view()) : std::vector<JobId>()) unpark(other);
   const Status fits = laid ? check_memory(laid->status, jobs_, kept_, config_, store_) : tl::unexpected(laid.error());
   if (fits && m.resume && !m.kept) laid->load = kept_.load_for(laid->view());
   if (!m.kept && !(fits && laid->load)) unpark(m.job);

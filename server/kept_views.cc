@@ -96,6 +96,14 @@ KeptView* KeptViews::find(JobId job) {
   return found != views_.end() ? &found->second : nullptr;
 }
 
+std::vector<JobId> KeptViews::before(const ViewPlan& view) const {
+  std::vector<JobId> ids;
+  for (const auto& [id, state] : views_) {
+    if (id != view.job && state.view().name() == view.name()) ids.push_back(id);
+  }
+  return ids;
+}
+
 bool KeptViews::any() const {
   return std::ranges::any_of(views_, [](const auto& entry) { return !entry.second.never_began(); });
 }

@@ -72,6 +72,8 @@ class KeptViews {
   KeptView* find(JobId job);
   const std::map<JobId, KeptView>& all() const { return views_; }
   bool contains(JobId job) const { return views_.contains(job); }
+  // The states of a job of this name under other ids.
+  std::vector<JobId> before(const ViewPlan& view) const;
   bool any() const;  // more than what was loaded for a view that never began
   // Finds a load of an earlier view that this view can begin with; null: there is none.
   std::shared_ptr<SnapshotLoad> load_for(const ViewPlan& view) const;

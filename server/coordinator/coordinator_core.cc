@@ -82,7 +82,11 @@ void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
   } else if constexpr (std::is_same_v<Message, SnapshotCopied>) {
     const Peers::Server* server = peers.server_at(from);
     CoordinatedJob* job = job_with(m.job);
+    if (const auto dealt = jobs_.find(context_.checkpoints.dealt_under(m.job)); dealt != jobs_.end()) {
+      job = &dealt->second;
+    }
     if (server && job) job->on(server->hello.shard.value, m, now_ms);
+    context_.checkpoints.tick(now_ms);  // a deal may have its copies
   } else if constexpr (std::is_same_v<Message, CheckpointDone>) {
     const Peers::Server* server = peers.server_at(from);
     if (server) context_.checkpoints.on(server->hello.shard, m, now_ms);
@@ -137,6 +141,7 @@ void CoordinatorCore::on(PeerId from, const ServerHello& m, std::uint64_t now_ms
   if (peers.takes_over(m))
     lose_server(m.shard.value, {LossKind::kRestarted, who + " came back as a new process"}, now_ms);
   const bool was_there = peers.alive(m.shard.value) != nullptr;
+  context_.given_up.erase(m.shard.value);
   const Peers::Met met = peers.meet(from, m, now_ms);
   context_.copies.meet(m.shard.value, m.copies);
   context_.parts.holders().here(m.incarnation, m.parts);
@@ -240,7 +245,11 @@ void CoordinatorCore::on(PeerId from, const DrainRequest& m, std::uint64_t now_m
   const Peers::Server* server = peers.server_with(m.incarnation);
   // The process was given up, or never was there: nothing is open for its sake.
   if (!worker && !server) return context_.output.send(from, DrainDone{});
+  const bool leaves = server && !server->leaves;
   peers.await_drain(m.incarnation, from);
+  if (leaves) {
+    for (auto& [name, job] : jobs_) job.server_leaves(server->hello.shard.value, now_ms);
+  }
   if (!worker) return;  // answer_drains() stops what it has a part in
   for (auto& [name, job] : jobs_) {
     if (job.forget_worker(m.incarnation)) open_if_complete(job, now_ms);

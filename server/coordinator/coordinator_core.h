@@ -141,8 +141,12 @@ class CoordinatorCore : private CheckpointJobs {
   bool state_comes(const std::string& job, Round round, bool whole, std::uint64_t now_ms) override;
   std::uint64_t state_taken(const std::string& job) const override;
   void part_is_there(JobId job, std::uint64_t now_ms) override;
+  bool dealt_is_copied(const std::string& job, const JobRecord& record, std::uint64_t now_ms) override {
+    const auto found = jobs_.find(job);
+    return found == jobs_.end() || !found->second.loading() || found->second.dealt_is_copied(record, now_ms);
+  }
   void loaded(const std::string& job, const JobRecord& record) override;
-  void not_loaded(const std::string& job, std::uint64_t now_ms) override;
+  void not_loaded(const std::string& job, const std::string& why, std::uint64_t now_ms) override;
   Result<JobRecord> record_to_restore(const Manifest& manifest, const JobConfig& config);
   // Returns the jobs that servers have under this name and that the registry does not know.
   std::set<JobId> strangers(const std::string& name) const;

@@ -198,24 +198,29 @@ void CoordinatorCore::loaded(const std::string& name, const JobRecord& record) {
   std::set<JobId> older = strangers(name);
   older.merge(before->second.ids());
   older.erase(record.job);  // a server that had loaded its part may have said hello since
+  std::set<std::uint16_t> out = before->second.left_out();
   JobConfig config = before->second.end_loading();
   jobs_.erase(before);
   CoordinatedJob& job = jobs_.try_emplace(name, context_, config, record, std::move(older)).first->second;
   for (const std::uint16_t shard : job.shards()) {
     context_.peers.add_snapshot(shard, record.job, name, record.committed);
   }
+  job.leave_out(std::move(out));
   job.drop_older();
 }
 
-void CoordinatorCore::not_loaded(const std::string& name, std::uint64_t now_ms) {
+void CoordinatorCore::not_loaded(const std::string& name, const std::string& why, std::uint64_t now_ms) {
   const auto job = jobs_.find(name);
   job->second.end_loading();
-  job->second.change_failed(now_ms);
+  job->second.change_failed(why, now_ms);
   if (job->second.record().job.value == 0) jobs_.erase(job);
 }
 
 Result<std::uint64_t> CoordinatorCore::deal_job(const std::string& name, const std::set<std::uint16_t>& without) {
   if (context_.draining) return fail(ErrorCode::kStopped, "the cluster is being stopped; order it when it is back");
+  for (const std::uint16_t index : without) {
+    if (index < context_.options.servers && !context_.peers.alive(index)) context_.given_up.insert(index);
+  }
   if (context_.copies.searching()) return searching();
   const auto known = jobs_.find(name);
   if (known == jobs_.end()) return fail(ErrorCode::kUnknownJob, "nobody in the cluster has a job '" + name + "'");
@@ -229,6 +234,10 @@ Result<std::uint64_t> CoordinatorCore::deal_job(const std::string& name, const s
   if (!job.record().initialised && !job.trains()) {
     return fail(ErrorCode::kNotFound, job.in_words() + " has no snapshot: it begins on the servers that are there");
   }
+  if (!without.empty() && *without.rbegin() >= context_.options.servers) {
+    return fail(ErrorCode::kInvalidArgument, "there is no server " + std::to_string(*without.rbegin()) +
+                                                 ": the cluster has " + std::to_string(context_.options.servers));
+  }
   std::set<std::uint16_t> to = context_.peers.those_that_stay();
   std::erase_if(to, [&](std::uint16_t index) { return without.contains(index); });
   if (to.empty()) return fail(ErrorCode::kInvalidArgument, "no server would be left for " + job.in_words());
@@ -241,7 +250,7 @@ void CoordinatorCore::look_at_servers(CoordinatedJob& job, std::uint64_t now_ms)
   const auto change = job.change_due(now_ms);
   if (!change) return;
   if (const Status begun = deal(job, *change, now_ms); !begun) {
-    job.change_failed(now_ms);
+    job.change_failed(begun.error().message, now_ms);
     context_.output.log("the chunks of " + job.in_words() + " stay on their servers for now: " + begun.error().message,
                         LogLevel::kWarning);
   }
@@ -250,6 +259,7 @@ void CoordinatorCore::look_at_servers(CoordinatedJob& job, std::uint64_t now_ms)
 Status CoordinatorCore::deal(CoordinatedJob& job, const JobServers::Change& change, std::uint64_t now_ms) {
   const Peers& peers = context_.peers;
   if (const Status room = peers.room_for_another_job(); !room) return room;
+  if (const Status room = context_.checkpoints.room_for(job.config().name); !room) return room;
   const Result<Layout> layout =
       deal_to(change.to, peers, job.config(), job.record().tensors, job.record().chunk_elements);
   if (!layout) return tl::unexpected(layout.error());
@@ -265,10 +275,18 @@ Status CoordinatorCore::deal(CoordinatedJob& job, const JobServers::Change& chan
   const JobRecord before = job.record();
   std::vector<DealtPart> parts;
   for (const std::uint16_t index : job.shards()) {
-    parts.push_back({ShardIndex(index), peers.reader_of_part(index, before.job, before.committed)});
+    parts.push_back(
+        {ShardIndex(index), peers.reader_of_part(index, before.job, before.committed, job.change_failures() % 2 != 0)});
     if (!parts.back().from.copy_endpoint.empty()) continue;
     return fail(ErrorCode::kStore, "nobody can read server " + std::to_string(index) + "'s part of round " +
                                        std::to_string(before.committed.value) + ", or a copy of it");
+  }
+  for (const LargePart& large : large_parts_of(before.rank_states)) {
+    if (context_.parts.has(before.job, large) || job.config().membership.on_state_lost != OnStateLost::kRewind)
+      continue;
+    return fail(ErrorCode::kStore, "a large part of what ranks keep with round " +
+                                       std::to_string(before.committed.value) +
+                                       " is lost, and membership.on_state_lost = \"rewind\" does not go on without");
   }
   const JobRecord record = job.record_on(layout->owners(), fresh_id());
   context_.output.log(job.in_words() + " is being " + what + ", from round " + std::to_string(record.committed.value));

@@ -77,7 +77,11 @@ bool CoordinatorCore::is_whole(const JobRecord& record) const {
 // registry without jobs may be a lost one.
 bool CoordinatorCore::enough_to_search(std::uint64_t now_ms) const {
   if (context_.peers.all_servers()) return true;
-  const bool may = context_.peers.majority() || (context_.options.term == Term() && !context_.options.moved);
+  for (std::uint16_t index = 0; index < context_.options.servers; ++index) {
+    if (!context_.peers.stays(index) && !context_.given_up.contains(index)) break;
+    if (index + 1 == context_.options.servers) return true;
+  }
+  const bool may = context_.may_decide() && !(context_.options.moved && context_.options.term == Term());
   return may && context_.began_ms != 0 && now_ms >= context_.began_ms + context_.options.peer_timeout_ms &&
          std::ranges::any_of(jobs_, [](const auto& entry) {
            const CoordinatedJob& job = entry.second;

@@ -7,6 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/printed.h"
+#include "common/daemon/daemon_thread.h"
 #include "server/chunk/chunk_record.h"
 #include "server/copies/chunk_reader.h"
 
@@ -18,6 +19,11 @@ constexpr std::uint64_t kTurnNs = 1'000'000;  // between two looks whether a cop
 // The chunks that a fetch reads, and where.
 class Wanted {
  public:
+  struct Chunk {
+    ChunkIndex chunk;
+    ShardIndex shard;         // whose part has it,
+    std::uint32_t place = 0;  // at this place
+  };
   explicit Wanted(const Fetch& fetch) : fetch_(fetch) {
     if (!fetch.deal) return;
     const DealChunks& deal = *fetch.deal;
@@ -45,6 +51,12 @@ class Wanted {
     }
     return reader.ask(from->second, {fetch_.deal->before, fetch_.deal->round, chunk.shard, chunk.place});
   }
+  // A part that this server has itself is not asked for.
+  const Chunk* here(std::uint32_t number) const {
+    if (!fetch_.deal || number >= chunks_.size()) return nullptr;
+    const auto from = from_.find(chunks_[number].shard);
+    return from != from_.end() && from->second.shard == fetch_.shard ? &chunks_[number] : nullptr;
+  }
   // The snapshot that is made of them, by the first one; and does this one belong to it?
   SnapshotInfo info(const CopiedChunk& first) {
     if (!fetch_.deal) count_ = first.chunks;
@@ -61,11 +73,6 @@ class Wanted {
   }
 
  private:
-  struct Chunk {
-    ChunkIndex chunk;
-    ShardIndex shard;         // whose part has it,
-    std::uint32_t place = 0;  // at this place
-  };
   const Fetch& fetch_;
   std::map<ShardIndex, ServerEntry> from_;
   std::vector<Chunk> chunks_;
@@ -105,7 +112,7 @@ void CopyFetcher::hurry(const std::shared_ptr<Fetch>& fetch) {
 void CopyFetcher::order(OrderThread& thread, const std::shared_ptr<Fetch>& fetch) {
   const auto work = [this, fetch, &thread]() -> Status {
     if (fetch->begun.exchange(true)) return {};
-    end(fetch, read(*fetch, thread));
+    end(fetch, contained([&] { return fetch->deal ? deal(*fetch, thread) : read(*fetch, thread); }));
     return {};
   };
   const auto unbegun = [this, fetch](const Status& status) {
@@ -138,6 +145,7 @@ Status CopyFetcher::wait_for_turn(const Fetch& fetch, OrderThread& thread) {
 
 void CopyFetcher::took(const Fetch& fetch, std::uint64_t bytes) {
   moved_.fetch_add(bytes, std::memory_order_relaxed);
+  if (fetch.deal) dealt_.fetch_add(bytes, std::memory_order_relaxed);
   if (!fetch.paced) return;
   pace_.took(bytes);
   const std::uint64_t now = steady_ns();
@@ -148,53 +156,94 @@ Status CopyFetcher::read(Fetch& fetch, OrderThread& thread) {
   const std::uint64_t begun_ns = steady_ns();
   ChunkReader reader(context_, options_.own.get());
   Wanted wanted(fetch);
+  std::map<ShardIndex, PinnedSnapshot> here;
   std::unique_ptr<SnapshotWriter> writer;
   std::optional<SnapshotInfo> info;
   std::uint32_t asked = 0, written = 0;
-  while (wanted.count().value_or(1) > written) {
-    while (asked < std::min(wanted.count().value_or(1), written + kWindow)) {
-      Status status = wait_for_turn(fetch, thread);
-      if (status) status = wanted.ask(reader, asked++);
-      if (!status) return status;
-    }
-    if (const Status stays = thread.go_on(); !stays) return stays;
-    if (!fetch.wanted) return fail(ErrorCode::kStopped, "nobody wants it any more");
-    Result<std::optional<ChunkReader::Arrived>> arrived = reader.next();
-    if (!arrived) return tl::unexpected(arrived.error());
-    if (!*arrived) continue;
-    StoredChunk& chunk = (*arrived)->chunk;
+  const auto take = [&](const CopiedChunk& head, StoredChunk chunk) -> Status {
     if (!info) {
-      info = wanted.info((*arrived)->head);
+      info = wanted.info(head);
       auto begun = store_.begin(*info);
       if (!begun) return tl::unexpected(begun.error());
       writer = std::move(*begun);
     }
-    Status status = wanted.fits((*arrived)->head, *info, written);
+    Status status = wanted.fits(head, *info, written++);
     std::string sealed;
     if (status && fetch.deal) status = records::rename_job(chunk, fetch.job, sealed);
     if (status) status = writer->add(chunk);
-    if (!status) return status;
-    ++written;
     const std::uint64_t bytes = bytes_of(chunk);
     fetch.bytes.fetch_add(bytes, std::memory_order_relaxed);
     took(fetch, bytes);
+    return status;
+  };
+  while (wanted.count().value_or(1) > written) {
+    while (asked < wanted.count().value_or(1) && reader.open() < kWindow) {
+      const std::uint32_t number = asked++;
+      if (wanted.here(number)) continue;
+      Status status = wait_for_turn(fetch, thread);
+      if (status) status = wanted.ask(reader, number);
+      if (!status) return status;
+    }
+    if (const Status stays = thread.go_on(); !stays) return stays;
+    if (!fetch.wanted) return fail(ErrorCode::kStopped, "nobody wants it any more");
+    if (const Wanted::Chunk* chunk = wanted.here(written)) {
+      if (const Status taken = take_here(*fetch.deal, chunk->shard, chunk->place, here, take); !taken) return taken;
+      continue;
+    }
+    Result<std::optional<ChunkReader::Arrived>> arrived = reader.next();
+    if (!arrived) return tl::unexpected(arrived.error());
+    if (!*arrived) continue;
+    if (const Status taken = take((*arrived)->head, std::move((*arrived)->chunk)); !taken) return taken;
   }
-  if (writer) {
-    if (const Status finished = writer->finish(); !finished) return finished;
-    log_("has " + (fetch.deal ? "its part" : "server " + std::to_string(fetch.shard.value) + "'s part") + " of round " +
-         std::to_string(fetch.round.value) + " of job '" + info->job_name + "' from " +
-         (fetch.deal ? std::string("the servers that had the chunks")
-                     : "server " + std::to_string(fetch.from.shard.value)) +
-         printed(": %.1f MB in %.2f s", static_cast<double>(writer->bytes()) * 1e-6,
-                 static_cast<double>(steady_ns() - begun_ns) * 1e-9));
+  if (!writer) return {};
+  if (const Status finished = writer->finish(); !finished) return finished;
+  log_("has " + (fetch.deal ? "its part" : "server " + std::to_string(fetch.shard.value) + "'s part") + " of round " +
+       std::to_string(fetch.round.value) + " of job '" + info->job_name + "' from " +
+       (fetch.deal ? std::string("the servers that had the chunks")
+                   : "server " + std::to_string(fetch.from.shard.value)) +
+       printed(": %.1f MB in %.2f s", static_cast<double>(writer->bytes()) * 1e-6,
+               static_cast<double>(steady_ns() - begun_ns) * 1e-9));
+  return {};
+}
+
+// Takes a chunk out of this server's own store.
+Status CopyFetcher::take_here(const DealChunks& deal, ShardIndex shard, std::uint32_t place,
+                              std::map<ShardIndex, PinnedSnapshot>& here, const Take& take) {
+  if (!here.contains(shard)) {
+    Result<PinnedSnapshot> pinned = store_.pin(deal.before, deal.round, shard);
+    if (!pinned) return tl::unexpected(pinned.error());
+    here.emplace(shard, std::move(*pinned));
   }
-  return fetch.deal ? take_along(fetch, thread) : Status();
+  const PinnedSnapshot& snapshot = here.at(shard);
+  if (place >= snapshot.chunks.size()) return fail(ErrorCode::kStore, "a snapshot here has fewer chunks than it had");
+  CopiedChunk head;
+  head.job_name = snapshot.info.job_name;
+  head.layout_hash = snapshot.info.layout_hash;
+  head.optimizer = snapshot.info.optimizer;
+  head.chunks = snapshot.info.chunks;
+  head.chunk = snapshot.chunks[place];
+  return snapshot.read_one(place, [&](const StoredChunk& chunk) -> Status {
+    const auto header = records::unseal_chunk(chunk.entries.front().value, "the header of a chunk of a snapshot here");
+    const Status intact = header ? records::check_arrays(*header, chunk) : tl::unexpected(header.error());
+    return intact ? take(head, chunk) : intact;
+  });
+}
+
+// This server's part of a job whose chunks go to other servers. All of it is there, or nothing.
+Status CopyFetcher::deal(Fetch& fetch, OrderThread& thread) {
+  Status status = take_along(fetch, thread);
+  if (status) status = read(fetch, thread);
+  if ((!status || !fetch.wanted) && !fetch.deal->large.empty()) {
+    if (const Status dropped = store_.large_parts().drop(fetch.job, {}); !dropped) log_(dropped.error().message);
+  }
+  return status;
 }
 
 // The large parts of what ranks keep become the new job's as well.
 Status CopyFetcher::take_along(Fetch& fetch, OrderThread& thread) {
   LargePartStore& parts = store_.large_parts();
   for (const LargePart& large : fetch.deal->large) {
+    if (!fetch.wanted) return fail(ErrorCode::kStopped, "nobody wants it any more");
     Status status = parts.begin(fetch.job, large);
     for (std::uint64_t offset = 0; status && offset < large.bytes; offset += kPartBytes) {
       const auto piece = parts.read(fetch.deal->before, large, offset);

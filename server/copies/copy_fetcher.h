@@ -44,12 +44,17 @@ class CopyFetcher final : public FetchOrders {
   void hurry(const std::shared_ptr<Fetch>& fetch) override;
   // Gives up what is under way and joins the threads. REQUIRES: the control thread has ended. Idempotent.
   void stop();
-  std::uint64_t moved() const override { return moved_.load(std::memory_order_relaxed); }
+  std::uint64_t moved() const { return moved_.load(std::memory_order_relaxed); }  // bytes so far, of all
+  std::uint64_t dealt() const override { return dealt_.load(std::memory_order_relaxed); }
 
  private:
   void order(OrderThread& thread, const std::shared_ptr<Fetch>& fetch);
   void end(const std::shared_ptr<Fetch>& fetch, const Status& status);
   Status read(Fetch& fetch, OrderThread& thread);
+  using Take = std::function<Status(const CopiedChunk& head, StoredChunk chunk)>;
+  Status take_here(const DealChunks& deal, ShardIndex shard, std::uint32_t place,
+                   std::map<ShardIndex, PinnedSnapshot>& here, const Take& take);
+  Status deal(Fetch& fetch, OrderThread& thread);
   Status take_along(Fetch& fetch, OrderThread& thread);
   Status wait_for_turn(const Fetch& fetch, OrderThread& thread);
   void took(const Fetch& fetch, std::uint64_t bytes);
@@ -59,7 +64,7 @@ class CopyFetcher final : public FetchOrders {
   const Post post_;
   const Log log_;
   zmq::context_t context_;
-  std::atomic<std::uint64_t> moved_{0};
+  std::atomic<std::uint64_t> moved_{0}, dealt_{0};
   std::mutex mutex_;
   std::map<std::shared_ptr<Fetch>, Done> waits_;  // all that have not ended
   // The thread's of copies beside training.

@@ -28,7 +28,7 @@ class CopyPort {
  public:
   static constexpr std::size_t kMaxFrame = kMaxDataPayload + 4096;  // bytes; an array of a chunk is no longer
   static constexpr std::size_t kMaxPinned = 8;                      // snapshots that are held for readers
-  static constexpr std::uint64_t kPinnedMs = 300'000;               // after the last question
+  static constexpr std::uint64_t kPinnedMs = 90'000;                // after the last question
 
   struct Options {
     std::string address;                 // to bind

@@ -113,6 +113,12 @@ bool SnapshotFetches::give_up(JobId job, Round first) {
   return ending(job);
 }
 
+void SnapshotFetches::give_up_deals() {
+  for (const auto& [key, it] : under_way_) {
+    if (it.fetch->deal) it.fetch->wanted = false;
+  }
+}
+
 bool SnapshotFetches::ending(JobId job) const {
   return std::ranges::any_of(
       under_way_, [&](const auto& entry) { return entry.second.fetch->job == job && !entry.second.fetch->wanted; });

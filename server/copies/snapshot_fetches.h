@@ -47,7 +47,7 @@ class FetchOrders {
   virtual void fetch(std::shared_ptr<Fetch> fetch, Done done) = 0;
   // One that is not paced any more goes before those that are.
   virtual void hurry(const std::shared_ptr<Fetch>& fetch) = 0;
-  virtual std::uint64_t moved() const = 0;  // bytes so far
+  virtual std::uint64_t dealt() const = 0;  // bytes so far, of chunks that go to other servers
 };
 
 class SnapshotFetches {
@@ -68,6 +68,7 @@ class SnapshotFetches {
 
   // Gives up what is read of the job's rounds from `first` on. Returns whether something has yet to end.
   bool give_up(JobId job, Round first);
+  void give_up_deals();                  // whose coordinator is gone
   bool ending(JobId job) const;          // something that was given up has not ended
   std::uint64_t bytes(JobId job) const;  // that were read for its fetches under way
 

@@ -67,7 +67,8 @@ void CheckpointService::load(const LoadCheckpoint& order) {
 }
 
 void CheckpointService::drop(const DropCheckpoint& order) {
-  queue(0, [this, order](CheckpointDone&) -> Status {
+  queue(0, [this, order](CheckpointDone& done) -> Status {
+    done.unchanged = order.job.value == 0;
     if (!order.directory.empty() && !options_.in_use(order.directory)) drop_file(order.directory);
     if (order.job.value == 0) return {};
     const Status dropped = store_.drop_job(order.job);

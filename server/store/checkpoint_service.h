@@ -8,7 +8,7 @@
 //   drop:  what nobody needs any more.
 //
 // Orders are carried out one after the other. Every one ends in exactly one call of Done, on this thread or the caller's;
-// that of drop() has no number.
+// that of drop() has no number, and is unchanged if it dropped no job's state.
 #pragma once
 
 #include <atomic>

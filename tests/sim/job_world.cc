@@ -177,15 +177,12 @@ bool JobWorld::told(const ServerSim& coordinator, PeerId to, const ControlMessag
   if (const auto* open = std::get_if<OpenJob>(&message); open && server) {
     stops_ = false;
     views_.insert(open->view);
+    opened_on_[{open->job, open->view}].insert(*server);
     if (views_.size() > 1 && !befallen_) broken("another view begins, and nothing has befallen this job");
     judge.opens(coordinator.coordinator_id(), *open, *server, status_in(*coordinator.coordinator())->record.members);
   } else if (const auto* welcome = std::get_if<JobWelcome>(&message)) {
     judge.welcome(*welcome, coordinator.node_of(to));
-    std::set<std::uint16_t> there;
-    for (const CoordinatorCore::PeerStatus& peer : coordinator.coordinator()->peers()) {
-      if (peer.kind == "server" && peer.alive) there.insert(static_cast<std::uint16_t>(std::stoul(peer.name)));
-    }
-    judge.look_at_copies(welcome->job, welcome->view, there);
+    judge.look_at_copies(welcome->job, welcome->view, opened_on_[{welcome->job, welcome->view}]);
   } else if (const auto* deal = std::get_if<DealChunks>(&message)) {
     judge.deals(*deal);
   } else if (std::holds_alternative<StopRequest>(message)) {

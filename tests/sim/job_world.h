@@ -140,6 +140,7 @@ class JobWorld {
   bool ended_ = false;
   bool befallen_ = false;
   std::set<ViewId> views_;
+  std::map<std::pair<JobId, ViewId>, std::set<std::uint16_t>> opened_on_;  // servers
 };
 
 }  // namespace tributary::sim

@@ -57,7 +57,6 @@ enum class Mutation {
   kSameEditions,       // records keep their editions and views when the coordinator moves
   kStubbornHolder,     // a coordinator stays when another one has a later term
   kSameTerm,           // two servers take the coordinator with one term
-  kMinority,           // a coordinator decides without most of the servers, where others may have it, too
   kOlderGone,          // what a job had on its servers goes before two have what it has on others
   kDealtAgain,         // the record of a job on other servers looks no newer than the one before
   kLateServer,         // a server that comes is taken for one that the open view began with

@@ -251,9 +251,6 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  ledger_.commit(round, false, now_ms);\n  if (BUG) ledger_.tell_commit(view.members, now_ms);\n",
         ),
     ],
-    "job_servers.cc": [
-        ("kMinority", "  return context_.peers.majority() ||", "  return BUG || context_.peers.majority() ||"),
-    ],
     "coordinated_job_servers.cc": [
         ("kOlderGone", "  if (safe || !record().initialised)", "  if (safe || BUG || !record().initialised)"),
         ("kDealtAgain", "  dealt.view = record().view.next().next();", "  if (!BUG) dealt.view = record().view.next().next();"),

@@ -68,7 +68,10 @@ ServerSim::ServerSim(ClusterWorld& world, std::uint16_t index, Disk& disk, bool 
           [this](std::function<void()> event) { lane_says([event = std::move(event)](ControlJobs&) { event(); }); }),
       checkpoints_(*this, store_, world.checkpoints, ShardIndex(index), world.scenario.disk_step_ns,
                    [this](const CheckpointDone& done) {
-                     lane_says([this, done](ControlJobs&) { done.operation == 0 ? hello() : send(done); });
+                     lane_says([this, done](ControlJobs&) {
+                       if (done.operation != 0) return send(done);
+                       if (done.ok && !done.unchanged) hello();
+                     });
                    }),
       jobs_(config_of(world.servers(), index), &store_, world.logger(name_), static_cast<ControlJobsOutput&>(*this)),
       coordinator_id_(world.fresh_incarnation()) {

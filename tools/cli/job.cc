@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tools/cli/parts/commands.h"
@@ -107,10 +108,12 @@ int deal(const Cluster& cluster, const std::string& name, const std::vector<std:
     std::printf("the chunks of job '%s' are dealt to %s after its next snapshot\n", name.c_str(), servers.c_str());
     return 0;
   }
-  while (true) {
+  for (std::string said;;) {
     const auto job = job_of(*admin, name);
     if (!job) return complain("job", job.error());
-    if (job->is_null() || job->value("deal", "").empty()) {
+    const std::string deal = job->is_null() ? std::string() : job->value("deal", "");
+    if (!deal.empty() && std::exchange(said, deal) != deal) std::fprintf(stderr, "%s\n", deal.c_str());
+    if (deal.empty()) {
       std::printf("dealt the chunks of job '%s' to %s\n", name.c_str(), servers.c_str());
       return 0;
     }

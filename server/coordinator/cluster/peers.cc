@@ -90,9 +90,9 @@ std::set<std::uint16_t> Peers::those_that_stay() const {
   return there;
 }
 
-bool Peers::majority() const {
+bool Peers::majority(std::size_t given_up) const {
   const auto there = std::ranges::count_if(servers_, [](const auto& entry) { return entry.second.alive; });
-  return 2 * there > count_;
+  return 2 * static_cast<std::size_t>(there) + given_up > count_;
 }
 
 ShardSlots Peers::slots(std::uint16_t server) const {
@@ -110,11 +110,13 @@ std::uint64_t Peers::since_ms(std::uint16_t index) const {
   return server->second.alive ? server->second.since_ms : server->second.heard_ms;
 }
 
-ServerEntry Peers::reader_of_part(std::uint16_t index, JobId job, Round round) const {
+ServerEntry Peers::reader_of_part(std::uint16_t index, JobId job, Round round, bool copy) const {
   const Server* owner = alive(index);
-  if (owner && !owner->hello.copy_endpoint.empty() && snapshots(index, job).contains(round)) return entry(index);
+  const bool has = owner && !owner->hello.copy_endpoint.empty() && snapshots(index, job).contains(round);
   const ShardIndex holder = holder_of_copy(index, job, round);
-  return holder == kNoShard ? ServerEntry{} : entry(holder.value);
+  const bool copied = holder != kNoShard && !entry(holder.value).copy_endpoint.empty();
+  if (has && !(copy && copied)) return entry(index);
+  return copied ? entry(holder.value) : ServerEntry{};
 }
 
 Status Peers::check(const ServerHello& hello, std::uint64_t now_ms) {

@@ -82,13 +82,14 @@ class Peers {
   PlacedDaemon placed(std::uint16_t server) const;
   // When this server was met, or, if it is not there, was last heard; 0: never.
   std::uint64_t since_ms(std::uint16_t server) const;
-  // More than half of all servers are there: no other coordinator can have as many.
-  bool majority() const;
+  // More than half of all servers, but so many, are there: no other coordinator can have as many.
+  bool majority(std::size_t given_up) const;
   // How other servers read this one's snapshots; without an endpoint: they cannot.
   ServerEntry entry(std::uint16_t server) const;
   // The server that others can read this one's part of a snapshot from: this server, or one that has a copy; without an
   // endpoint: none.
-  ServerEntry reader_of_part(std::uint16_t server, JobId job, Round round) const;
+  // copy: rather than the part itself.
+  ServerEntry reader_of_part(std::uint16_t server, JobId job, Round round, bool copy) const;
   ServerBook book() const;  // all that are there, and can be read
   // How long it takes to see which of two processes with one name or index is alive.
   std::uint64_t rivalry_ms() const { return timeout_ms_ / 4; }

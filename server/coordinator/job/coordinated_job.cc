@@ -69,8 +69,13 @@ JobStatus CoordinatedJob::status() const {
   status.placement = ledger_.placement;
   status.figures = ledger_.figures.together();
   status.waiting_for = waiting_for();
-  if (loading()) status.deal = std::get<IdleJob>(phase_).loading->what;
-  if (!loading() && ledger_.placed.ordered()) status.deal = "ordered; it waits for a snapshot";
+  if (loading() && std::get<IdleJob>(phase_).loading->what != "restored") {
+    status.deal = std::get<IdleJob>(phase_).loading->what;
+  }
+  if (!loading() && ledger_.placed.ordered())
+    status.deal = "ordered; " + (ledger_.placed.last_failure().empty()
+                                     ? std::string("it waits for a snapshot")
+                                     : "tried, and again soon: " + ledger_.placed.last_failure());
   if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
     status.paces = running->paces();
     status.stall = running->stall();
@@ -204,8 +209,14 @@ void CoordinatedJob::on(std::uint16_t server, const SnapshotDone& m, std::uint64
 
 // A server has a copy of another one's part, or its own part again. The committed round is the same in all views.
 void CoordinatedJob::on(std::uint16_t server, const SnapshotCopied& m, std::uint64_t now_ms) {
-  if (record().view != m.view && !(m.ok && record().initialised && m.round == record().committed)) return;
   const bool own = m.shard == ShardIndex(server);
+  if (m.job != record().job) {  // of its chunks on other servers
+    if (!loading() || !std::get<IdleJob>(phase_).loading->copies) return;
+    if (m.ok) ledger_.context.peers.add_snapshot(server, m.job, config().name, m.round, own ? kNoShard : m.shard);
+    std::get<IdleJob>(phase_).loading->copies->on(server, m, now_ms);
+    return;
+  }
+  if (record().view != m.view && !(m.ok && record().initialised && m.round == record().committed)) return;
   if (m.ok) ledger_.context.peers.add_snapshot(server, m.job, config().name, m.round, own ? kNoShard : m.shard);
   if (ledger_.copies.on(server, m, now_ms)) {
     ledger_.log("a snapshot of " + in_words() + " has fewer copies than it is to have: " + said_by(server, m.message),
@@ -288,7 +299,7 @@ void CoordinatedJob::keep_copied(std::uint64_t now_ms) {
   const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
   ledger_.copies.order(config().snapshot, newest, true, now_ms);
   ledger_.copies.restore(newest, now_ms);
-  drop_older();
+  drop_older(true);
   // As long as servers are away nobody knows whether each part is anywhere.
   const bool all_known = !ledger_.context.copies.searching() && ledger_.context.peers.all_servers();
   const bool there = all_known && ledger_.copies.count(newest) > 0;

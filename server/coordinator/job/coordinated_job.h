@@ -165,6 +165,7 @@ class CoordinatedJob {
   void expel(std::uint64_t worker);
   // It will not attach again: the others need not wait for it. Did they?
   bool forget_worker(std::uint64_t worker) { return ledger_.awaited.forget_worker(worker); }
+  void server_leaves(std::uint16_t server, std::uint64_t now_ms);
   void server_stops(std::uint16_t server, std::uint64_t now_ms);
   void worker_stops(std::uint64_t worker, const std::string& who, std::uint64_t now_ms);
   void drain(const std::string& who, std::uint64_t now_ms);
@@ -181,7 +182,7 @@ class CoordinatedJob {
   void begin_loading(LoadingJob loading, std::uint64_t now_ms);
   JobConfig end_loading() { return std::exchange(std::get<IdleJob>(phase_).loading, std::nullopt)->config; }
   // Older trainings of its name, and this one on other servers, go when two servers have what counts now.
-  void drop_older();
+  void drop_older(bool again = false);
 
   // ---- Its chunks go to other servers (docs/failover.md) ----
   void order_change(std::set<std::uint16_t> without) { ledger_.placed.order(std::move(without)); }
@@ -189,9 +190,14 @@ class CoordinatedJob {
   std::optional<JobServers::Change> change_due(std::uint64_t now_ms) const;
   // It would change nothing; or it failed, and is tried again later.
   void change_settled(const JobServers::Change& change) { ledger_.placed.settled(change); }
-  void change_failed(std::uint64_t now_ms) { ledger_.placed.failed(now_ms); }
+  void change_failed(const std::string& why, std::uint64_t now_ms) { ledger_.placed.failed(why, now_ms); }
+  const std::set<std::uint16_t>& left_out() const { return ledger_.placed.out(); }
+  void leave_out(std::set<std::uint16_t> servers) { ledger_.placed.leave_out(std::move(servers)); }
+  std::uint32_t change_failures() const { return ledger_.placed.failures(); }
   // Ends the view. record() is that of the newest state then. Errors: none can be had.
   Status leave_servers(const std::string& what, std::uint64_t now_ms);
+  // Have the parts of that, which servers have now, their copies?
+  bool dealt_is_copied(const JobRecord& record, std::uint64_t now_ms);
   // The record of the job with these owners: another id, under which no store has anything.
   JobRecord record_on(std::vector<ChunkOwner> owners, JobId id) const;
 

@@ -9,9 +9,12 @@
 namespace tributary {
 namespace {
 
-Round least_of(const BetweenViews& between) {
+// Of the servers that have chunks.
+Round least_of(const BetweenViews& between, const std::set<std::uint16_t>& shards) {
   Version least{~0ull};
-  for (const auto& [server, kept] : between.kept) least = std::min(least, kept.min_version);
+  for (const auto& [server, kept] : between.kept) {
+    if (shards.contains(server)) least = std::min(least, kept.min_version);
+  }
   return Round(least.value);
 }
 
@@ -53,11 +56,12 @@ void CoordinatedJob::on(std::uint16_t server, const ShardKept& m, std::uint64_t 
 
 // It says what it has.
 void CoordinatedJob::on(const ServerHello& hello, bool known, std::uint64_t now_ms) {
+  if (!known) ledger_.placed.comes(hello.shard.value);
   // A view began without this server. The next one has it: what it has of rounds since is not this job's.
   if (!known && servers() != 0 && in_view()) {
     const std::string comes = "server " + std::to_string(hello.shard.value) + " is there";
     if (is<OpeningView>()) gather_again(comes, now_ms);
-    if (is<RunningView>()) restart(comes, now_ms);
+    if (RunningView* running = std::get_if<RunningView>(&phase_); running && !running->ends()) restart(comes, now_ms);
   }
   if (known) drop_older();
   BetweenViews* between = this->between();
@@ -93,7 +97,7 @@ void CoordinatedJob::look_at_kept(std::uint64_t now_ms) {
   if (!between || between->going.empty() || !between->asked.empty() || ledger_.keeper.saves_view()) return;
   if (ledger_.context.checkpoints.writes_from_memory(config().name)) return;  // then it is
   const std::string who = std::exchange(between->going, {}) + " was told to stop";
-  Round round = least_of(*between);
+  Round round = least_of(*between, shards());
   // A server that was still being brought up to the others has nothing to save, and hides no loss of theirs.
   if (round <= record().committed) round = std::max(round, ledger_.reached);
   if (between->kept.empty() || round <= record().committed || kept_tried_ == record().view) return;
@@ -114,7 +118,7 @@ void CoordinatedJob::look_at_kept(std::uint64_t now_ms) {
 std::optional<Round> CoordinatedJob::round_in_memory() const {
   const BetweenViews* between = this->between();
   if (!between || !store_broken() || !between->asked.empty() || between->kept.empty()) return std::nullopt;
-  const Round round = least_of(*between);
+  const Round round = least_of(*between, shards());
   if (round <= record().committed || !why_not_saved(*between, round).empty()) return std::nullopt;
   return ledger_.rewinds() && !ledger_.keeper.has_whole_state(round) ? std::nullopt : std::optional(round);
 }

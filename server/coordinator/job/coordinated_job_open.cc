@@ -189,9 +189,9 @@ void CoordinatedJob::begin_opening(ViewStart start, std::uint64_t now_ms) {
   phase_ = OpeningView{std::move(view), {}};
   if (servers() == 0) return run(now_ms);
   ledger_.context.copy(record(), now_ms);
-  drop_older();
+  drop_older(true);
   for (const auto& [index, server] : ledger_.context.peers.servers()) {
-    if (!server.alive) continue;
+    if (!ledger_.context.peers.stays(index)) continue;  // one that stops has no chunks
     std::get<OpeningView>(phase_).awaited.insert(index);
     ledger_.context.output.send(server.peer, open_message(ledger_, *this->view(), index));
   }

@@ -1,4 +1,5 @@
 // Servers come and go (docs/failover.md): when the job's chunks go to others, and what a server that stops waits for.
+#include <memory>
 #include <utility>
 
 #include "server/coordinator/job/coordinated_job.h"
@@ -7,28 +8,42 @@ namespace tributary {
 
 // With membership.on_server_loss = "continue" it goes on with the servers that stay (change_due()).
 bool CoordinatedJob::goes_on_without(std::uint16_t server) const {
-  const bool others = !ledger_.context.peers.those_that_stay().empty() && !ledger_.context.draining;
-  return config().membership.on_server_loss == OnLoss::kContinue && others && !idle() && !stopping() &&
-         ShardIndex(server) != ledger_.context.peers.home();
+  const CoordinatorContext& context = ledger_.context;
+  const bool others = !context.peers.those_that_stay().empty() && !context.draining;
+  const bool can = context.peers.all_have_stores() && !store_broken();
+  return config().membership.on_server_loss == OnLoss::kContinue && others && can && !idle() && !stopping() &&
+         ShardIndex(server) != context.peers.home();
 }
 
 bool CoordinatedJob::needs_server(std::uint16_t server) const {
   if (servers() == 0) return false;
   // Its part of a job whose chunks went to other servers stays until these have copies.
   if (ledger_.keeper.has_older_on(server)) return true;
-  return goes_on_without(server) ? shards().contains(server) : needs_servers() || loading();
+  if (loading()) return true;
+  if (record().initialised && !shards().contains(server)) return false;
+  return goes_on_without(server) ? record().initialised && shards().contains(server) : needs_servers();
 }
 
-void CoordinatedJob::server_stops(std::uint16_t server, std::uint64_t now_ms) {
+// The first time that it is known to stop.
+void CoordinatedJob::server_leaves(std::uint16_t server, std::uint64_t now_ms) {
   if (servers() == 0) return;
+  reconsider();
+  if (is<OpeningView>()) gather_again("server " + std::to_string(server) + " was told to stop", now_ms);
+}
+
+// Repeated, until it has ended: a view may have begun or ended since.
+void CoordinatedJob::server_stops(std::uint16_t server, std::uint64_t now_ms) {
+  if (servers() == 0 || (record().initialised && !shards().contains(server))) return;
   const std::string who = "server " + std::to_string(server);
-  const bool goes_on = goes_on_without(server);
-  if (goes_on && record().initialised && !shards().contains(server)) return;
-  if (!goes_on) request_stop(who + " was told to stop");
+  if (goes_on_without(server)) {
+    // Without a snapshot it would begin anew.
+    if (!record().initialised && kept_by_servers() && !ledger_.keeper.saves_view()) save_kept(who, now_ms);
+    return;
+  }
+  request_stop(who + " was told to stop");
   reconsider();
   if (is<OpeningView>()) gather_again(who + " was told to stop", now_ms);
-  // Without a snapshot it would begin anew.
-  if (!goes_on || !record().initialised) save_kept(who, now_ms);
+  save_kept(who, now_ms);
 }
 
 std::optional<JobServers::Change> CoordinatedJob::change_due(std::uint64_t now_ms) const {
@@ -49,7 +64,19 @@ Status CoordinatedJob::leave_servers(const std::string& what, std::uint64_t now_
   if (is<RunningView>()) restart("it is being " + what, now_ms);
   const Result<bool> newest = take_newest({});
   if (!newest) return tl::unexpected(newest.error());
-  return *newest ? Status() : fail(ErrorCode::kStore, "it has no snapshot yet");
+  if (!*newest) return fail(ErrorCode::kStore, "it has no snapshot yet");
+  const auto copy = ledger_.keeper.copy_of_state();
+  if (!copy) return {};
+  ledger_.keeper.fetch(record().committed, now_ms);
+  return fail(ErrorCode::kUnavailable, "large parts of what its ranks keep are being fetched from " + *copy);
+}
+
+bool CoordinatedJob::dealt_is_copied(const JobRecord& record, std::uint64_t now_ms) {
+  LoadingJob& loading = *std::get<IdleJob>(phase_).loading;
+  if (!loading.copies) loading.copies = std::make_unique<SnapshotCopies>(ledger_.context);
+  const SnapshotCopies::Snapshot dealt{record.job, record.view, record.committed, ledger_.home().shards(record)};
+  loading.copies->order(config().snapshot, dealt, false, now_ms);
+  return loading.copies->settled(config().snapshot, dealt);
 }
 
 JobRecord CoordinatedJob::record_on(std::vector<ChunkOwner> owners, JobId id) const {
@@ -63,12 +90,12 @@ JobRecord CoordinatedJob::record_on(std::vector<ChunkOwner> owners, JobId id) co
   return dealt;
 }
 
-void CoordinatedJob::drop_older() {
+void CoordinatedJob::drop_older(bool again) {
   if (!ledger_.keeper.has_older()) return;
   const SnapshotCopies::Snapshot newest = ledger_.snapshot(record().committed);
-  const bool safe = ledger_.keeper.saved() && ledger_.copies.settled(config().snapshot, newest) &&
+  const bool safe = ledger_.keeper.saved() && ledger_.copies.safe(config().snapshot, newest) &&
                     ledger_.context.record_is_copied(record());
-  if (safe || !record().initialised) ledger_.keeper.drop_older();
+  if (safe || !record().initialised) ledger_.keeper.drop_older(again);
 }
 
 }  // namespace tributary

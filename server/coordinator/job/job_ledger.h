@@ -44,7 +44,8 @@ class JobLedger {
   SnapshotCopies::Snapshot snapshot(Round round) const { return {record().job, record().view, round, shards()}; }
   // The servers that are to have other chunks, by what is known now.
   std::optional<JobServers::Change> change(std::uint64_t now_ms) const {
-    return servers() == 0 ? std::nullopt : placed.change(config().membership, shards(), now_ms);
+    return servers() == 0 || !context.peers.all_have_stores() ? std::nullopt
+                                                              : placed.change(config().membership, shards(), now_ms);
   }
   // Has each part of this snapshot a copy, or can have none now? Orders what is missing.
   bool copied(Round round, bool paced, std::uint64_t now_ms);

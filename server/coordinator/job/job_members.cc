@@ -186,6 +186,12 @@ Status same_as_others(const std::string& job, const JobRecord& record, bool keep
                                                 word(config.membership.on_state_lost) + "\" on " + node +
                                                 "; use the same job file on every node");
   }
+  if (a.membership.on_server_loss != config.membership.on_server_loss) {
+    return fail(ErrorCode::kConfigMismatch, job + " has membership.on_server_loss = \"" +
+                                                word(a.membership.on_server_loss) + "\" on the other nodes, but \"" +
+                                                word(config.membership.on_server_loss) + "\" on " + node +
+                                                "; use the same job file on every node");
+  }
   if (is_elastic(a) != is_elastic(config)) {
     return fail(ErrorCode::kConfigMismatch, job + " has membership.on_worker_loss = \"" +
                                                 word(a.membership.on_worker_loss) + "\" on the other nodes, but \"" +

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -19,8 +20,9 @@ namespace tributary {
 
 // The state of a job is being loaded into its servers' stores, from a checkpoint or from other servers. Nobody may join.
 struct LoadingJob {
-  JobConfig config;  // of the job to be
-  std::string what;  // happens to it, in words: "restored"
+  JobConfig config;                             // of the job to be
+  std::string what;                             // happens to it, in words: "restored"
+  std::unique_ptr<SnapshotCopies> copies = {};  // of a deal
 };
 struct IdleJob {
   BetweenViews between;

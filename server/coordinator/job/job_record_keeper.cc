@@ -288,7 +288,7 @@ bool JobRecordKeeper::has_older_on(std::uint16_t server) const {
   return std::ranges::any_of(older_, [&](JobId id) { return !context_.peers.snapshots(server, id).empty(); });
 }
 
-void JobRecordKeeper::drop_older() {
+void JobRecordKeeper::drop_older(bool again) {
   for (const JobId id : older_) {
     if (!context_.peers.stores(id)) {
       // A server that is away may have something of it, too.
@@ -298,6 +298,7 @@ void JobRecordKeeper::drop_older() {
     for (const auto& [index, server] : context_.peers.servers()) {
       const auto& stored = server.hello.stored;
       if (!server.alive || std::ranges::find(stored, id, &StoredJob::job) == stored.end()) continue;
+      if (!dropping_.emplace(server.hello.incarnation, id).second && !again) continue;
       context_.output.send(server.peer, DropCheckpoint{id, {}});
     }
   }

@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "server/coordinator/job/job_members.h"
@@ -96,7 +97,7 @@ class JobRecordKeeper {
   // stranger's. (Servers say it when they say hello.)
   bool has_older() const { return !older_.empty(); }
   bool has_older_on(std::uint16_t server) const;  // it has their snapshots, and has not dropped them
-  void drop_older();
+  void drop_older(bool again);                    // again: also to servers that were told
   void removed(JobId older) { older_.erase(older); }
 
  private:
@@ -119,6 +120,7 @@ class JobRecordKeeper {
   std::uint64_t edition_ = 0;         // of the newest that was to be saved
   ViewId tried_;                      // of the newest of those: a disk that failed may have it
   std::set<JobId> older_;
+  std::set<std::pair<std::uint64_t, JobId>> dropping_;  // servers, by incarnation, that were told to drop them
   ViewNodes began_;  // record_.view_nodes of the last view that was not given up opening
   PendingRankStates rank_states_;
   Round start_;              // of the view

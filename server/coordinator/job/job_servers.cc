@@ -4,10 +4,6 @@
 
 namespace tributary {
 
-bool JobServers::may_decide() const {
-  return context_.peers.majority() || context_.options.term == Term();
-}
-
 bool JobServers::away_long(std::uint16_t server, std::uint32_t wait_ms, std::uint64_t now_ms) const {
   const std::uint64_t since = std::max(context_.peers.since_ms(server), context_.began_ms);
   return now_ms >= since + wait_ms;
@@ -15,8 +11,9 @@ bool JobServers::away_long(std::uint16_t server, std::uint32_t wait_ms, std::uin
 
 bool JobServers::needs(const MembershipConfig& config, const std::set<std::uint16_t>& shards,
                        std::uint16_t server) const {
-  if (!shards.empty()) return shards.contains(server) || !may_decide();
-  return config.on_server_loss == OnLoss::kWait || !may_decide();
+  if (!shards.empty()) return shards.contains(server) || !context_.may_decide();
+  if (context_.given_up.contains(server)) return false;
+  return config.on_server_loss == OnLoss::kWait || !context_.may_decide();
 }
 
 bool JobServers::enough(const MembershipConfig& config, const std::set<std::uint16_t>& shards,
@@ -39,6 +36,10 @@ std::optional<JobServers::Change> JobServers::change(const MembershipConfig& con
   const bool continues = config.on_server_loss == OnLoss::kContinue;
   if (shards.empty() || now_ms < retry_ms_ || (!continues && !without_)) return std::nullopt;
   Change change{peers.those_that_stay(), {}, false};
+  std::erase_if(change.to, [&](std::uint16_t index) {
+    const ServerHello& hello = peers.alive(index)->hello;
+    return !hello.store || hello.copy_endpoint.empty() || (!without_ && out_.contains(index));
+  });
   if (without_) {
     std::erase_if(change.to, [&](std::uint16_t index) { return without_->contains(index); });
     change.why = "by order";
@@ -48,7 +49,7 @@ std::optional<JobServers::Change> JobServers::change(const MembershipConfig& con
     if (peers.stays(shard)) continue;
     const std::string server = "server " + std::to_string(shard);
     if (!peers.alive(shard) && !without_) {
-      if (!may_decide() || !away_long(shard, config.rejoin_ms, now_ms)) return std::nullopt;
+      if (!context_.may_decide() || !away_long(shard, config.rejoin_ms, now_ms)) return std::nullopt;
       change.why = server + " is lost";
     } else if (!without_) {
       change.why = server + " was told to stop";
@@ -63,7 +64,9 @@ std::optional<JobServers::Change> JobServers::change(const MembershipConfig& con
   return change.why.empty() || change.to == settled_ ? std::nullopt : std::optional(change);
 }
 
-void JobServers::failed(std::uint64_t now_ms) {
+void JobServers::failed(const std::string& why, std::uint64_t now_ms) {
+  ++failures_;
+  failure_ = why;
   pause_ms_ = pause_ms_ == 0 ? kAgainMs : std::min(2 * pause_ms_, kAgainMostMs);
   retry_ms_ = now_ms + pause_ms_;
 }

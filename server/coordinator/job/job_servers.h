@@ -33,6 +33,10 @@ class JobServers {
     retry_ms_ = 0;
   }
   bool ordered() const { return without_.has_value(); }
+  // Servers that an order has left out stay so until they come as new processes, or another order comes.
+  const std::set<std::uint16_t>& out() const { return without_ ? *without_ : out_; }
+  void leave_out(std::set<std::uint16_t> servers) { out_ = std::move(servers); }
+  void comes(std::uint16_t server) { out_.erase(server); }
 
   struct Change {
     std::set<std::uint16_t> to;  // these servers
@@ -45,18 +49,22 @@ class JobServers {
   // It would change nothing.
   void settled(const Change& change) {
     settled_ = change.to;
+    out_ = out();
     without_.reset();
   }
-  void failed(std::uint64_t now_ms);
+  void failed(const std::string& why, std::uint64_t now_ms);
+  std::uint32_t failures() const { return failures_; }          // in a row
+  const std::string& last_failure() const { return failure_; }  // empty: the last attempt did not fail
 
  private:
-  bool may_decide() const;
   bool away_long(std::uint16_t server, std::uint32_t wait_ms, std::uint64_t now_ms) const;
 
   const CoordinatorContext& context_;
   std::optional<std::set<std::uint16_t>> without_;
-  std::set<std::uint16_t> settled_;
+  std::set<std::uint16_t> settled_, out_;
   std::uint64_t retry_ms_ = 0, pause_ms_ = 0;
+  std::uint32_t failures_ = 0;
+  std::string failure_;
 };
 
 }  // namespace tributary

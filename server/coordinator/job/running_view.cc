@@ -12,6 +12,8 @@
 namespace tributary {
 namespace {
 
+constexpr std::uint64_t kStatePatienceMs = 60'000;  // for what ranks keep, before chunks go to other servers
+
 // Nodes that have begun a round after the last one of nodes that have finished: no answer of it can come.
 constexpr std::uint64_t kBeyondPatienceMs = 10'000;
 // A first round that is to be complete before its nodes are asked to stop.
@@ -329,6 +331,23 @@ std::optional<RunningView::LeftBehind> RunningView::left_behind(const LeaveJob& 
                                                  " has begun another one: all ranks must make as many steps"};
 }
 
+// The chunks are to go to other servers, with a snapshot that is still to be made, and what ranks keep with it.
+bool RunningView::look_for_change(std::uint64_t now_ms) {
+  change_ready_ = false;
+  if (!ledger_.change(now_ms)) {
+    change_after_.reset();
+    change_written_ms_.reset();
+    return false;
+  }
+  if (!change_after_) change_after_ = Round(ledger_.paces.range().second.value);
+  const Round written = newest_written();
+  if (written <= *change_after_) return true;
+  if (!change_written_ms_) change_written_ms_ = now_ms;
+  const bool comes = ledger_.lacks_state(written, now_ms) || ledger_.keeper.fetch(written, now_ms);
+  change_ready_ = !comes || (!ledger_.rewinds() && now_ms > *change_written_ms_ + kStatePatienceMs);
+  return false;
+}
+
 std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
   look_for_stall(now_ms);
   look_at_first_round(now_ms);
@@ -354,12 +373,7 @@ std::optional<RunningView::LeftBehind> RunningView::tick(std::uint64_t now_ms) {
   if (stop_requested_) return std::nullopt;
   const JobRecord& record = ledger_.record();
   SnapshotSchedule::Wishes wishes;
-  if (!ledger_.change(now_ms)) {
-    change_after_.reset();
-  } else if (!change_after_) {
-    change_after_ = Round(ledger_.paces.range().second.value);
-  }
-  const bool changes = change_after_ && newest_written() <= *change_after_;
+  const bool changes = look_for_change(now_ms);
   wishes.awaited = ((node_waits() || saves()) && !copying_) || changes;
   if (now_ms >= ledger_.redo_due_ms && keeps_redo(ledger_.config(), view.members, ledger_.context.peers)) {
     wishes.redo_from = redo_snapshot_from(view, newest_written(), ledger_.paces);

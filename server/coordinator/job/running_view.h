@@ -61,7 +61,9 @@ class RunningView {
   Round stop_round(Round left) const;
 
   // The chunks are to go to other servers: has a snapshot been written since that was seen?
-  bool may_change_servers() const { return change_after_ && newest_written() > *change_after_; }
+  bool may_change_servers() const { return change_ready_ && !ends(); }
+  // Somebody asked for its end, or has left.
+  bool ends() const { return stop_requested_ || one_that_left(view.members); }
 
   std::optional<Round> snapshot() const { return snapshots_.under_way(); }
   std::vector<std::uint16_t> snapshot_waits() const;  // servers that have still to write it
@@ -75,6 +77,7 @@ class RunningView {
  private:
   // For what ranks keep of the round: one whole state, if there must be one, and for a checkpoint what is on its way.
   bool waits(Round round, std::uint64_t now_ms);
+  bool look_for_change(std::uint64_t now_ms);
   bool saves() const { return ledger_.context.checkpoints.awaits_snapshot(ledger_.config().name); }
   bool node_waits() const { return joins_after_ && ledger_.record().committed <= *joins_after_; }
   void commit_with_state(Round round, std::uint64_t now_ms);
@@ -105,8 +108,10 @@ class RunningView {
   bool whole_ = true;  // servers have all of one round
   Patience whole_answers_;
   bool stop_requested_ = false;
-  std::optional<Round> joins_after_;   // a node wants to join, after a later snapshot than this
-  std::optional<Round> change_after_;  // likewise the chunks are to go to other servers
+  std::optional<Round> joins_after_;                // a node wants to join, after a later snapshot than this
+  std::optional<Round> change_after_;               // likewise the chunks are to go to other servers
+  std::optional<std::uint64_t> change_written_ms_;  // that snapshot is there, and
+  bool change_ready_ = false;                       // what ranks keep with it is, too
   // Some nodes have finished. Others not yet, which is logged then; or not, and have begun another round.
   std::optional<std::uint64_t> lagging_told_ms_;
   std::optional<Patience> beyond_;

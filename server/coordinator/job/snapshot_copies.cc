@@ -78,6 +78,15 @@ bool SnapshotCopies::settled(const SnapshotConfig& config, const Snapshot& snaps
   });
 }
 
+bool SnapshotCopies::safe(const SnapshotConfig& config, const Snapshot& snapshot) const {
+  return std::ranges::all_of(snapshot.shards, [&](std::uint16_t shard) {
+    const bool has =
+        context_.peers.alive(shard) && context_.peers.snapshots(shard, snapshot.job).contains(snapshot.round);
+    const auto holder = holder_for(config, shard);
+    return has && (there(snapshot, shard) || !holder || failing_.contains({*holder, shard}));
+  });
+}
+
 void SnapshotCopies::committed(Round round) {
   asked_.erase(asked_.begin(), asked_.lower_bound({round, 0}));
 }

@@ -38,6 +38,8 @@ class SnapshotCopies {
   void restore(const Snapshot& snapshot, std::uint64_t now_ms);
   // Has each part its copy, or can none be had?
   bool settled(const SnapshotConfig& config, const Snapshot& snapshot) const;
+  // Is each part there, and its copy, if one is wanted and can be had?
+  bool safe(const SnapshotConfig& config, const Snapshot& snapshot) const;
   // This round is committed: orders for older ones are void.
   void committed(Round round);
   // A part is on its server alone, where another one is to have a copy, too.

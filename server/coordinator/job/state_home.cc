@@ -60,8 +60,8 @@ Result<StateHome::Stored> OnServers::newest(const JobConfig& config, const JobRe
           ErrorCode::kTopology,
           in_words(config) + " has state on server " + std::to_string(shard) + ", but the cluster has " +
               std::to_string(servers()) +
-              " servers; start as many servers as before, then let the job go to fewer of them (tributary job deal) "
-              "or save a checkpoint and restore it into the new cluster. To start over: "
+              " servers; start as many servers as before, then let the job go to fewer of them (tributary job deal), "
+              "or bring it into the new cluster as a checkpoint (tributary checkpoint save). To start over: "
               "another job.name, or with tributary up --fresh or another --base-dir");
     }
     if (record.initialised && !rounds.contains(record.committed) && lacks.empty()) {

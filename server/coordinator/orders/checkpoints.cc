@@ -124,10 +124,26 @@ Result<Checkpoints::Checkpoint*> Checkpoints::begin_loading(Checkpoint checkpoin
   return begin(std::move(checkpoint), now_ms);
 }
 
+Status Checkpoints::room_for(const std::string& job) const {
+  std::size_t under_way = 0;
+  for (const auto& [id, other] : checkpoints_) {
+    if (other.status.over()) continue;
+    ++under_way;
+    const bool waits_too = other.status.step == CheckpointStep::kWaiting || other.save.scheduled;
+    if (other.status.job == job && !waits_too) return fail(ErrorCode::kUnavailable, "a checkpoint of it is being made");
+  }
+  if (under_way < kMaxUnderWay) return {};
+  return fail(ErrorCode::kLimit, std::to_string(under_way) + " checkpoints are being saved or restored, the limit");
+}
+
 Status Checkpoints::deal(const std::string& job, const JobRecord& record, const JobRecord& before,
                          const std::vector<DealtPart>& parts, std::uint64_t now_ms) {
   Checkpoint checkpoint;
   checkpoint.record = record;
+  const auto has = [&](const LargePart& large) { return jobs_.has_part(before.job, large); };
+  if (const std::string lacks = leave_out_lost(checkpoint.record.rank_states, has); !lacks.empty()) {
+    output_.log("job '" + job + "' goes to other servers without " + lacks, LogLevel::kWarning);
+  }
   checkpoint.status.kind = CheckpointKind::kDeal;
   checkpoint.status.job = job;
   for (const DealtPart& part : parts) checkpoint.read_from.insert(part.from.shard.value);
@@ -135,7 +151,7 @@ Status Checkpoints::deal(const std::string& job, const JobRecord& record, const 
   if (!begun) return tl::unexpected(begun.error());
   DealChunks order{(*begun)->order, record.job,    job,   before.job, record.committed,
                    before.owners,   record.owners, parts, {}};
-  const std::set<LargePart> large = large_parts_of(record.rank_states);
+  const std::set<LargePart> large = large_parts_of((*begun)->record.rank_states);
   for (const std::uint16_t shard : (*begun)->status.awaited) {
     order.large.clear();
     if (ShardIndex(shard) == peers_.home()) order.large.assign(large.begin(), large.end());
@@ -276,9 +292,30 @@ void Checkpoints::on(ShardIndex shard, const CheckpointDone& m, std::uint64_t no
   } else if (status.step == CheckpointStep::kSealing) {
     status.unchanged = m.unchanged;
     end(checkpoint, {}, now_ms);
-  } else if (status.awaited.empty()) {
-    output_.save(checkpoint.record);  // and on in saved()
+  } else {
+    const bool has_chunks =
+        std::ranges::find(checkpoint.record.owners, shard, &ChunkOwner::shard) != checkpoint.record.owners.end();
+    if (status.kind == CheckpointKind::kDeal && has_chunks) {
+      peers_.add_snapshot(shard.value, checkpoint.record.job, status.job, status.round);
+    }
+    if (status.awaited.empty()) record(checkpoint, now_ms);
   }
+}
+
+void Checkpoints::record(Checkpoint& checkpoint, std::uint64_t now_ms) {
+  const CheckpointStatus& status = checkpoint.status;
+  if (checkpoint.recorded) return;
+  if (status.kind == CheckpointKind::kDeal && !jobs_.dealt_is_copied(status.job, checkpoint.record, now_ms)) return;
+  checkpoint.recorded = true;
+  output_.save(checkpoint.record);  // and on in saved()
+}
+
+std::string Checkpoints::dealt_under(JobId job) const {
+  const auto found = std::ranges::find_if(checkpoints_, [&](const auto& entry) {
+    const CheckpointStatus& of = entry.second.status;
+    return of.kind == CheckpointKind::kDeal && !of.over() && entry.second.record.job == job;
+  });
+  return found == checkpoints_.end() ? std::string() : found->second.status.job;
 }
 
 void Checkpoints::saved(JobId job, const Status& status, std::uint64_t now_ms) {
@@ -313,7 +350,7 @@ void Checkpoints::end(Checkpoint& checkpoint, const std::string& failure, std::u
   status.message = failure;
   output_.log("the " + what + " failed: " + failure, LogLevel::kError);
   if (begun) drop(checkpoint);
-  if (status.loads()) jobs_.not_loaded(status.job, now_ms);
+  if (status.loads()) jobs_.not_loaded(status.job, failure, now_ms);
 }
 
 void Checkpoints::view_over(const std::string& job, const std::string& why, std::uint64_t now_ms) {
@@ -328,7 +365,10 @@ void Checkpoints::view_over(const std::string& job, const std::string& why, std:
 
 void Checkpoints::server_lost(std::uint16_t server, const std::string& why, std::uint64_t now_ms) {
   for (auto& [id, checkpoint] : checkpoints_) {
-    const bool needed = checkpoint.status.awaited.contains(server) || checkpoint.read_from.contains(server);
+    const bool loaded = checkpoint.status.loads() && !checkpoint.recorded &&
+                        std::ranges::find(checkpoint.record.owners, ShardIndex(server), &ChunkOwner::shard) !=
+                            checkpoint.record.owners.end();
+    const bool needed = checkpoint.status.awaited.contains(server) || checkpoint.read_from.contains(server) || loaded;
     if (!checkpoint.status.over() && needed) end(checkpoint, why, now_ms);
   }
 }
@@ -348,6 +388,7 @@ void Checkpoints::tick(std::uint64_t now_ms) {
     if (status.over()) continue;
     const bool waiting = status.step == CheckpointStep::kWaiting;
     if (status.step == CheckpointStep::kWriting && status.awaited.empty()) look_for_parts(checkpoint, now_ms);
+    if (status.step == CheckpointStep::kLoading && status.awaited.empty()) record(checkpoint, now_ms);
     if (status.over()) continue;
     if (!waiting) {
       if (!checkpoint.works) checkpoint.works.emplace(kWorkingPatienceMs, now_ms);

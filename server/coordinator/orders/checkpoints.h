@@ -48,26 +48,30 @@ class CheckpointJobs {
   virtual std::uint64_t state_taken(const std::string& job) const = 0;
   // A large part has come.
   virtual void part_is_there(JobId job, std::uint64_t now_ms) = 0;
+  // All servers have their parts of a deal. Has each part its copy, or can none be had? Orders what is missing.
+  virtual bool dealt_is_copied(const std::string& job, const JobRecord& record, std::uint64_t now_ms) = 0;
   // All servers have loaded it, and its record is saved.
   virtual void loaded(const std::string& job, const JobRecord& record) = 0;
-  virtual void not_loaded(const std::string& job, std::uint64_t now_ms) = 0;
+  virtual void not_loaded(const std::string& job, const std::string& why, std::uint64_t now_ms) = 0;
 };
 
 class Checkpoints {
  public:
   static constexpr std::size_t kMaxUnderWay = 8;
-  static constexpr std::uint64_t kOrdersOfTerm = 100'000;
+  static constexpr std::uint64_t kOrdersOfSeries = 100'000, kSeries = 1u << 30;  // numbers are whole in JSON, too
   static constexpr std::size_t kMaxScheduled = 4;  // are begun by schedules: people's orders have room
   static constexpr std::size_t kKept = 32;         // that are over and can still be asked for
 
-  // term: of the coordinator, whose numbers of orders are not those of another one.
-  Checkpoints(Peers& peers, CoordinatorOutput& output, CheckpointJobs& jobs, Term term)
-      : peers_(peers), output_(output), jobs_(jobs), last_id_(term.value * kOrdersOfTerm) {}
+  // series: of the coordinator, whose numbers of orders are not those of another one.
+  Checkpoints(Peers& peers, CoordinatorOutput& output, CheckpointJobs& jobs, std::uint64_t series)
+      : peers_(peers), output_(output), jobs_(jobs), last_id_(series % kSeries * kOrdersOfSeries) {}
 
   // Their ids, to ask status() with, or why not. A save waits for its job's next snapshot until write() names it.
   Result<std::uint64_t> save(const SaveOrder& order, std::uint64_t now_ms);
   // record: what the job will be.
   Result<std::uint64_t> restore(const RestoreOrder& order, const JobRecord& record, std::uint64_t now_ms);
+  // Could one begin for this job now?
+  Status room_for(const std::string& job) const;
   // record: what the job will be; before: what it is, with the state of the same round. parts: of that, by shard.
   Status deal(const std::string& job, const JobRecord& record, const JobRecord& before,
               const std::vector<DealtPart>& parts, std::uint64_t now_ms);
@@ -78,6 +82,8 @@ class Checkpoints {
   void saved(JobId job, const Status& status, std::uint64_t now_ms);
   // Is a job being restored or dealt under this id?
   bool restores(JobId job) const;
+  // The name of the job that is dealt under this id; empty: none is.
+  std::string dealt_under(JobId job) const;
   // Does a save wait for the job's next snapshot?
   bool awaits_snapshot(const std::string& job) const;
   // Its saves are of this record's round: of the committed snapshot, or, with a view, of what servers have of it in
@@ -106,6 +112,7 @@ class Checkpoints {
     std::uint32_t nodes = 0;
     std::vector<ManifestShard> shards;  // save: written
     std::set<std::uint16_t> read_from;  // deal: servers
+    bool recorded = false;              // restore, deal: the record is being saved
     std::optional<Patience> works;      // with servers that read or write
   };
   std::uint64_t progress(const CheckpointStatus& status) const;
@@ -113,6 +120,8 @@ class Checkpoints {
   Result<Checkpoint*> begin_loading(Checkpoint checkpoint, std::uint64_t now_ms);
   // The round was over on some server before its name arrived: the next one is waited for.
   void wait_again(Checkpoint& checkpoint);
+  // All servers have loaded it: its record is saved when a deal has its copies, too.
+  void record(Checkpoint& checkpoint, std::uint64_t now_ms);
   // Servers give up what they write or load for it, and remove what they have.
   void drop(const Checkpoint& checkpoint) const;
   // All shards have written it: sealed when nothing that ranks kept with it is on its way any more.

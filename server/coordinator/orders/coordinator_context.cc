@@ -1,6 +1,6 @@
 #include "server/coordinator/orders/coordinator_context.h"
 
-#include <algorithm>
+#include <cstddef>
 #include <optional>
 
 #include "common/base/quantity.h"
@@ -27,10 +27,14 @@ std::optional<JobRecordCopy> copy_of(const JobRecord& record, CoordinatorContext
 }  // namespace
 
 bool CoordinatorContext::record_is_copied(const JobRecord& record) const {
-  return std::ranges::all_of(peers.servers(), [&](const auto& entry) {
-    return !keeps_copies(entry.second) || copies.has(entry.first, record.job) ||
-           records::copy_of(record).record.size() > kMaxRecordCopy;
-  });
+  std::size_t keepers = 0, copied = 0;
+  for (const auto& [index, server] : peers.servers()) {
+    keepers += keeps_copies(server) ? 1 : 0;
+    copied += keeps_copies(server) && copies.has(index, record.job) ? 1 : 0;
+  }
+  // Whoever may decide later (may_decide()) has one of them.
+  const bool most = 2 * (copied + 1) + given_up.size() > options.servers;
+  return keepers == 0 || most || records::copy_of(record).record.size() > kMaxRecordCopy;
 }
 
 void CoordinatorContext::copy_to(const Peers::Server& server, const JobRecord& record, std::uint64_t now_ms) {

@@ -33,7 +33,7 @@ struct CoordinatorContext {
         output(out),
         peers(given.servers, given.peer_timeout_ms, given.home),
         copies(given.servers > 1, given.moved),
-        checkpoints(peers, out, jobs, given.term),
+        checkpoints(peers, out, jobs, given.term.value + (given.incarnation >> 32)),
         parts(out, peers, [&jobs](JobId job, std::uint64_t now_ms) { jobs.part_is_there(job, now_ms); }) {}
   CoordinatorContext(const CoordinatorContext&) = delete;
   CoordinatorContext& operator=(const CoordinatorContext&) = delete;
@@ -50,7 +50,7 @@ struct CoordinatorContext {
   bool keeps_copies(const Peers::Server& server) const {
     return server.alive && server.hello.store && server.hello.shard != peers.home();
   }
-  // Every server that is there and keeps copies has one of this job's record, if the record is not too large for that.
+  // Most servers have this job's record, or it is too large for that.
   bool record_is_copied(const JobRecord& record) const;
   // Sends a saved record to a server that keeps copies, before what comes after it; and to all that do.
   void copy_to(const Peers::Server& server, const JobRecord& record, std::uint64_t now_ms);
@@ -74,7 +74,10 @@ struct CoordinatorContext {
   RefusalLog refusals;
   std::set<JobId> removing;  // whose records are being removed
   bool draining = false;
-  std::uint64_t began_ms = 0;  // the first tick
+  std::uint64_t began_ms = 0;             // the first tick
+  std::set<std::uint16_t> given_up = {};  // servers that an order went on without, until they say hello
+  // No other coordinator can decide otherwise: most servers are there, or nobody else may have the coordinator.
+  bool may_decide() const { return peers.majority(given_up.size()) || options.term == Term(); }
 };
 
 }  // namespace tributary

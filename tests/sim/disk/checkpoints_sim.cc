@@ -252,7 +252,8 @@ void CheckpointsSim::order(const LoadCheckpoint& order) {
 }
 
 void CheckpointsSim::drop(const DropCheckpoint& order) {
-  queue(0, [this, order](CheckpointDone&) -> std::optional<Status> {
+  queue(0, [this, order](CheckpointDone& done) -> std::optional<Status> {
+    done.unchanged = order.job.value == 0;
     if (const auto in = files_.directories.find(order.directory); in != files_.directories.end()) {
       in->second.files.erase(shard_file_name(shard_));
       if (in->second.files.empty()) files_.directories.erase(in);

@@ -20,6 +20,7 @@ void FetchesSim::work() {
   Status status;
   if (!step(order, status)) return work_soon();
   if (!status && order.into) store_.discard(*order.into);
+  if (order.fetch->deal && (!status || !order.fetch->wanted)) (void)store_.large_parts().drop(order.fetch->job, {});
   post_([done = std::move(order.done), status = std::move(status)] { done(status); });
   orders_.pop_front();
   if (!orders_.empty()) work_soon();
@@ -57,7 +58,7 @@ Status FetchesSim::begin(Order& order) {
   info.job = deal.job;
   info.chunks = static_cast<std::uint32_t>(order.chunks.size());
   info.shard = fetch.shard;
-  order.into = store_.create(info);
+  if (!order.chunks.empty()) order.into = store_.create(info);
   return {};
 }
 
@@ -83,13 +84,19 @@ bool FetchesSim::step(Order& order, Status& status) {
   };
   if (!fetch.wanted) return over(fail(ErrorCode::kStopped, "nobody wants it any more"));
   if (order.from.empty()) {
-    if (const Status begun = begin(order); !begun) return over(begun);
+    Status begun = take_along(fetch);
+    if (begun) begun = begin(order);
+    if (!begun) return over(begun);
   }
   if (order.copied < order.chunks.size()) {
     const auto [shard, place] = order.chunks[order.copied];
     const ShardIndex server =
         fetch.deal ? std::ranges::find(fetch.deal->parts, shard, &DealtPart::shard)->from.shard : fetch.from.shard;
-    if (!source_(server)) return over(fail(ErrorCode::kUnavailable, "the server cannot be reached"));
+    const StoreSim* source = source_(server);
+    const JobId job = fetch.deal ? fetch.deal->before : fetch.job;
+    if (!source || !source->has(job, fetch.round, shard)) {
+      return over(fail(ErrorCode::kUnavailable, "the server cannot be reached, or has it no longer"));
+    }
     const Status read = order.from.at(shard).read_one(place, [&](const StoredChunk& stored) {
       StoredChunk chunk = stored;
       std::string sealed;
@@ -100,7 +107,6 @@ bool FetchesSim::step(Order& order, Status& status) {
     ++moved_;
     return read ? false : over(read);
   }
-  if (const Status taken = take_along(fetch); !taken) return over(taken);
   if (order.chunks.empty()) return over({});
   if (syncs_) store_.sync(*order.into);
   return over(store_.record(*order.into));

@@ -84,7 +84,7 @@ struct FakeOrders final : StoreOrders {
 struct FakeFetches final : FetchOrders {
   void fetch(std::shared_ptr<Fetch> what, Done done) override { all.emplace_back(std::move(what), std::move(done)); }
   void hurry(const std::shared_ptr<Fetch>&) override { ++hurried; }
-  std::uint64_t moved() const override { return 0; }
+  std::uint64_t dealt() const override { return 0; }
   std::vector<std::pair<std::shared_ptr<Fetch>, Done>> all;
   int hurried = 0;
 };
