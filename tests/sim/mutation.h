@@ -57,8 +57,6 @@ enum class Mutation {
   kSameEditions,       // records keep their editions and views when the coordinator moves
   kStubbornHolder,     // a coordinator stays when another one has a later term
   kSameTerm,           // two servers take the coordinator with one term
-  kOlderGone,          // what a job had on its servers goes before two have what it has on others
-  kDealtAgain,         // the record of a job on other servers looks no newer than the one before
   kLateServer,         // a server that comes is taken for one that the open view began with
   kOlderRecord,        // the record of a job that was restored does not take the place of the one before
   kNodeZeroOnly,       // all-reduce: the coordinator looks at node 0's checkpoints alone

@@ -251,12 +251,12 @@ BUGS: dict[str, list[tuple[str, str, str]]] = {
             "  ledger_.commit(round, false, now_ms);\n  if (BUG) ledger_.tell_commit(view.members, now_ms);\n",
         ),
     ],
-    "coordinated_job_servers.cc": [
-        ("kOlderGone", "  if (safe || !record().initialised)", "  if (safe || BUG || !record().initialised)"),
-        ("kDealtAgain", "  dealt.view = record().view.next().next();", "  if (!BUG) dealt.view = record().view.next().next();"),
-    ],
     "coordinated_job_kept.cc": [
-        ("kLateServer", "  if (!known && servers() != 0 && in_view()) {", "  if (!known && servers() != 0 && in_view() && !BUG) {"),
+        (
+            "kLateServer",
+            "  if (!known && servers() != 0 && in_view()) {",
+            "  if (!known && servers() != 0 && in_view() && !BUG) {",
+        ),
         ("kKeptUnsaved", "  between->going = who;\n", "  if (!BUG) between->going = who;\n"),
     ],
     "held_states.cc": [

@@ -287,11 +287,6 @@ TEST_CASE("two coordinators of one term are found") {
   CHECK(finds(Mutation::kSameTerm, 509));
 }
 
-TEST_CASE("a job on other servers that leaves the state of before too early, or looks older than that, is found") {
-  CHECK(finds(Mutation::kOlderGone, 0));
-  CHECK(finds(Mutation::kDealtAgain, 0));
-}
-
 TEST_CASE("a server that comes while a view is open, and is taken for a part of it, is found") {
   CHECK(finds(Mutation::kLateServer, 2174));
 }

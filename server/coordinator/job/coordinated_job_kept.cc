@@ -9,7 +9,7 @@
 namespace tributary {
 namespace {
 
-// Of the servers that have chunks.
+// Servers without chunks do not count.
 Round least_of(const BetweenViews& between, const std::set<std::uint16_t>& shards) {
   Version least{~0ull};
   for (const auto& [server, kept] : between.kept) {

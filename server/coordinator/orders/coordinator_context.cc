@@ -32,7 +32,7 @@ bool CoordinatorContext::record_is_copied(const JobRecord& record) const {
     keepers += keeps_copies(server) ? 1 : 0;
     copied += keeps_copies(server) && copies.has(index, record.job) ? 1 : 0;
   }
-  // Whoever may decide later (may_decide()) has one of them.
+  // A coordinator that may decide later (may_decide()) has one of them.
   const bool most = 2 * (copied + 1) + given_up.size() > options.servers;
   return keepers == 0 || most || records::copy_of(record).record.size() > kMaxRecordCopy;
 }
