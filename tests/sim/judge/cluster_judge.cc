@@ -161,6 +161,7 @@ void ClusterJudge::begin_clocks(View& view) {
 std::uint64_t ClusterJudge::floor(const View& view) const {
   const bool residuals_gone = keeps_residual() && (residuals_lost_ || lost_before_ || !scenario_.redo);
   if (!synchronous() || residuals_gone || scenario_.rewinds) return any_commit_ ? committed_.value : 0;
+  if (scenario_.goes_on && !any_commit_) return 0;  // it begins anew on the servers that stay
   if (!server_lost_ && behind_.empty()) return complete_;
   if (last_failed_) return committed_.value;
   if (!any_commit_) return 0;
