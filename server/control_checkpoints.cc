@@ -35,10 +35,7 @@ void Control::on(const LoadCheckpoint& m) {
 
 void Control::on(const DropCheckpoint& m) {
   if (!parts_.checkpoints) return;
-  jobs_.give_up(m);
-  jobs_.end(m.job, "the coordinator has it elsewhere");  // the end of its view was lost with a connection
-  jobs_.unpark(m.job);
-  jobs_.forget(m.job);
+  jobs_.on(m);
   DropCheckpoint drop = m;
   if (!roots_.check(drop.directory)) drop.directory.clear();  // no file there is ours
   parts_.checkpoints->drop(drop);

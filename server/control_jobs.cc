@@ -45,10 +45,14 @@ void ControlJobs::coordinator_is_here(bool here) {
   part_copies_.registry_is_here(here);
 }
 
-void ControlJobs::forget(JobId job) {
-  copies_.forget(job);
-  part_copies_.forget(job);
-  fetches_.give_up(job, Round(0));
+void ControlJobs::on(const DropCheckpoint& m) {
+  give_up(m);
+  // The end of its view was lost with a connection.
+  if (jobs_.contains(m.job)) drop(m.job, "the coordinator has it elsewhere");
+  unpark(m.job);
+  copies_.forget(m.job);
+  part_copies_.forget(m.job);
+  fetches_.give_up(m.job, Round(0));
 }
 
 void ControlJobs::park_all(const std::string& why) {

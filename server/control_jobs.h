@@ -100,12 +100,9 @@ class ControlJobs {
   void on(const TraceRounds& m) { trace_.on(m, find(m.job, m.view)); }
   void on(const StopJob& m);
   void on(const WriteCheckpoint& m);  // REQUIRES: m.from_memory(), and there is a store
-  // The job is gone: its view, if one is open, ends, and nothing is kept.
-  void end(JobId job, const std::string& why) {
-    if (jobs_.contains(job)) drop(job, why);
-  }
-  // The job is gone, and so are the copies of its record and of what its ranks keep.
-  void forget(JobId job);
+  // The job is gone: an open view ends, and nothing of it is kept in memory, nor copies of its record and of what its
+  // ranks keep. Writes for that checkpoint are given up.
+  void on(const DropCheckpoint& m);
   // Gives up what is being written for that checkpoint, or of that job; its state stays in memory.
   void give_up(const DropCheckpoint& m);
   // Ends all views, because the coordinator knows none of the jobs; states stay in memory for the next views.

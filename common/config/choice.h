@@ -33,7 +33,7 @@ constexpr std::span<const std::string_view> words_of(AllreduceAlgorithm) {
   return kAllreduceAlgorithms;
 }
 
-// wait: always as many nodes as the trainers declare; continue: the nodes that are there
+// Lost nodes, or servers. wait: for them; continue: with those that are there
 enum class OnLoss : std::uint8_t { kWait, kContinue };
 inline constexpr std::string_view kOnLoss[] = {"wait", "continue"};
 constexpr std::span<const std::string_view> words_of(OnLoss) {

@@ -81,12 +81,12 @@ void CoordinatorCore::on(PeerId from, const Message& m, std::uint64_t now_ms) {
     if (peers.server_at(from) && job) job->on(from, m);
   } else if constexpr (std::is_same_v<Message, SnapshotCopied>) {
     const Peers::Server* server = peers.server_at(from);
-    CoordinatedJob* job = job_with(m.job);
-    if (const auto dealt = jobs_.find(context_.checkpoints.dealt_under(m.job)); dealt != jobs_.end()) {
-      job = &dealt->second;
-    }
-    if (server && job) job->on(server->hello.shard.value, m, now_ms);
-    context_.checkpoints.tick(now_ms);  // a deal may have its copies
+    if (!server) return;
+    if (CoordinatedJob* job = job_with(m.job)) return job->on(server->hello.shard.value, m, now_ms);
+    const auto dealt = jobs_.find(context_.checkpoints.dealt_under(m.job));
+    if (dealt == jobs_.end()) return;
+    dealt->second.on(server->hello.shard.value, m, now_ms);
+    context_.checkpoints.tick(now_ms);  // it may have its copies
   } else if constexpr (std::is_same_v<Message, CheckpointDone>) {
     const Peers::Server* server = peers.server_at(from);
     if (server) context_.checkpoints.on(server->hello.shard, m, now_ms);

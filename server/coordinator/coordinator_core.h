@@ -142,8 +142,7 @@ class CoordinatorCore : private CheckpointJobs {
   std::uint64_t state_taken(const std::string& job) const override;
   void part_is_there(JobId job, std::uint64_t now_ms) override;
   bool dealt_is_copied(const std::string& job, const JobRecord& record, std::uint64_t now_ms) override {
-    const auto found = jobs_.find(job);
-    return found == jobs_.end() || !found->second.loading() || found->second.dealt_is_copied(record, now_ms);
+    return jobs_.at(job).dealt_is_copied(record, now_ms);
   }
   void loaded(const std::string& job, const JobRecord& record) override;
   void not_loaded(const std::string& job, const std::string& why, std::uint64_t now_ms) override;

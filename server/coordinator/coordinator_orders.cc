@@ -198,21 +198,21 @@ void CoordinatorCore::loaded(const std::string& name, const JobRecord& record) {
   std::set<JobId> older = strangers(name);
   older.merge(before->second.ids());
   older.erase(record.job);  // a server that had loaded its part may have said hello since
-  std::set<std::uint16_t> out = before->second.left_out();
+  std::set<std::uint16_t> out = before->second.placed().out();
   JobConfig config = before->second.end_loading();
   jobs_.erase(before);
   CoordinatedJob& job = jobs_.try_emplace(name, context_, config, record, std::move(older)).first->second;
   for (const std::uint16_t shard : job.shards()) {
     context_.peers.add_snapshot(shard, record.job, name, record.committed);
   }
-  job.leave_out(std::move(out));
+  job.placed().leave_out(std::move(out));
   job.drop_older();
 }
 
 void CoordinatorCore::not_loaded(const std::string& name, const std::string& why, std::uint64_t now_ms) {
   const auto job = jobs_.find(name);
   job->second.end_loading();
-  job->second.change_failed(why, now_ms);
+  job->second.placed().failed(why, now_ms);
   if (job->second.record().job.value == 0) jobs_.erase(job);
 }
 
@@ -241,7 +241,7 @@ Result<std::uint64_t> CoordinatorCore::deal_job(const std::string& name, const s
   std::set<std::uint16_t> to = context_.peers.those_that_stay();
   std::erase_if(to, [&](std::uint16_t index) { return without.contains(index); });
   if (to.empty()) return fail(ErrorCode::kInvalidArgument, "no server would be left for " + job.in_words());
-  job.order_change(without);
+  job.placed().order(without);
   return to.size();
 }
 
@@ -250,8 +250,9 @@ void CoordinatorCore::look_at_servers(CoordinatedJob& job, std::uint64_t now_ms)
   const auto change = job.change_due(now_ms);
   if (!change) return;
   if (const Status begun = deal(job, *change, now_ms); !begun) {
-    job.change_failed(begun.error().message, now_ms);
-    context_.output.log("the chunks of " + job.in_words() + " stay on their servers for now: " + begun.error().message,
+    job.placed().failed(begun.error().message, now_ms);
+    context_.output.log("the chunks of " + job.in_words() +
+                            " cannot go to other servers, which is tried again: " + begun.error().message,
                         LogLevel::kWarning);
   }
 }
@@ -265,7 +266,7 @@ Status CoordinatorCore::deal(CoordinatedJob& job, const JobServers::Change& chan
   if (!layout) return tl::unexpected(layout.error());
   const auto shard = [](const ChunkOwner& owner) { return owner.shard; };
   if (std::ranges::equal(layout->owners(), job.record().owners, {}, shard, shard)) {
-    job.change_settled(change);
+    job.placed().settled(change);
     return {};
   }
   std::vector<std::string> names;
@@ -275,8 +276,8 @@ Status CoordinatorCore::deal(CoordinatedJob& job, const JobServers::Change& chan
   const JobRecord before = job.record();
   std::vector<DealtPart> parts;
   for (const std::uint16_t index : job.shards()) {
-    parts.push_back(
-        {ShardIndex(index), peers.reader_of_part(index, before.job, before.committed, job.change_failures() % 2 != 0)});
+    parts.push_back({ShardIndex(index),
+                     peers.reader_of_part(index, before.job, before.committed, job.placed().failures() % 2 != 0)});
     if (!parts.back().from.copy_endpoint.empty()) continue;
     return fail(ErrorCode::kStore, "nobody can read server " + std::to_string(index) + "'s part of round " +
                                        std::to_string(before.committed.value) + ", or a copy of it");
@@ -291,7 +292,7 @@ Status CoordinatorCore::deal(CoordinatedJob& job, const JobServers::Change& chan
   const JobRecord record = job.record_on(layout->owners(), fresh_id());
   context_.output.log(job.in_words() + " is being " + what + ", from round " + std::to_string(record.committed.value));
   const Status begun = context_.checkpoints.deal(job.config().name, record, before, parts, now_ms);
-  if (begun) job.begin_loading({job.config(), what}, now_ms);
+  if (begun) job.begin_loading({job.config(), what, std::make_unique<SnapshotCopies>(context_)}, now_ms);
   return begun;
 }
 

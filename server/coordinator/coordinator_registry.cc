@@ -51,8 +51,7 @@ void CoordinatorCore::on(PeerId from, const JobRecordCopy& m, std::uint64_t now_
 // parts decide.
 std::optional<Round> CoordinatorCore::newest_committed(const JobRecord& record) const {
   const Peers& peers = context_.peers;
-  std::set<std::uint16_t> shards;
-  for (const ChunkOwner& owner : record.owners) shards.insert(owner.shard.value);
+  std::set<std::uint16_t> shards = shards_of(record);
   const auto newest_of_all = [&]() -> std::optional<Round> {
     std::set<Round> common = peers.snapshots_or_copies(*shards.begin(), record.job);
     for (const std::uint16_t shard : shards) {
@@ -68,19 +67,15 @@ std::optional<Round> CoordinatorCore::newest_committed(const JobRecord& record) 
 
 // Is each server's part of the record's snapshot there, or a copy of it?
 bool CoordinatorCore::is_whole(const JobRecord& record) const {
-  return std::ranges::all_of(record.owners, [&](const ChunkOwner& owner) {
-    return context_.peers.snapshots_or_copies(owner.shard.value, record.job).contains(record.committed);
+  return std::ranges::all_of(shards_of(record), [&](std::uint16_t shard) {
+    return context_.peers.snapshots_or_copies(shard, record.job).contains(record.committed);
   });
 }
 
 // Without a server that stays away, if a job of the registry is to go on without: each view's servers have its record. A
 // registry without jobs may be a lost one.
 bool CoordinatorCore::enough_to_search(std::uint64_t now_ms) const {
-  if (context_.peers.all_servers()) return true;
-  for (std::uint16_t index = 0; index < context_.options.servers; ++index) {
-    if (!context_.peers.stays(index) && !context_.given_up.contains(index)) break;
-    if (index + 1 == context_.options.servers) return true;
-  }
+  if (context_.peers.all_servers(context_.given_up)) return true;
   const bool may = context_.may_decide() && !(context_.options.moved && context_.options.term == Term());
   return may && context_.began_ms != 0 && now_ms >= context_.began_ms + context_.options.peer_timeout_ms &&
          std::ranges::any_of(jobs_, [](const auto& entry) {

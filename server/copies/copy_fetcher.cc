@@ -241,21 +241,18 @@ Status CopyFetcher::deal(Fetch& fetch, OrderThread& thread) {
 
 // The large parts of what ranks keep become the new job's as well.
 Status CopyFetcher::take_along(Fetch& fetch, OrderThread& thread) {
-  LargePartStore& parts = store_.large_parts();
+  const auto goes_on = [&]() -> Status {
+    return fetch.wanted ? thread.go_on() : fail(ErrorCode::kStopped, "nobody wants it any more");
+  };
+  const auto took_piece = [&](std::size_t bytes) {
+    took(fetch, bytes);
+    return goes_on();
+  };
+  Status status = goes_on();
   for (const LargePart& large : fetch.deal->large) {
-    if (!fetch.wanted) return fail(ErrorCode::kStopped, "nobody wants it any more");
-    Status status = parts.begin(fetch.job, large);
-    for (std::uint64_t offset = 0; status && offset < large.bytes; offset += kPartBytes) {
-      const auto piece = parts.read(fetch.deal->before, large, offset);
-      status = piece ? parts.add(fetch.job, large, offset, *piece) : tl::unexpected(piece.error());
-      if (status) status = thread.go_on();
-      if (status && !fetch.wanted) status = fail(ErrorCode::kStopped, "nobody wants it any more");
-      if (status) took(fetch, piece->size());
-    }
-    if (status) status = parts.finish(fetch.job, large);
-    if (!status) return status;
+    if (status) status = store_.large_parts().take_along(fetch.deal->before, fetch.job, large, took_piece);
   }
-  return {};
+  return status;
 }
 
 }  // namespace tributary

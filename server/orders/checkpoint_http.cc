@@ -64,22 +64,23 @@ AdminHttp::Answer checkpoint_status(const Coordinator& coordinator, const std::s
                                                   : Json(nullptr)}})};
 }
 
-// Orders for one job, by its name. The answer has the order's number as `told`.
+// The answer to an order that is carried out at once: its number as `told`.
+AdminHttp::Answer answer(const char* told, const Result<std::uint64_t>& done) {
+  if (!done) return refusal(done.error());
+  return {200, text_of({{told, *done}})};
+}
+
+// Orders for one job, by its name.
 AdminHttp::Answer job_order(Coordinator& coordinator, Result<std::uint64_t> (Coordinator::*order)(std::string),
                             const char* told, const std::string& body) {
   Result<std::string> name = job_name_of(body);
-  if (!name) return refusal(name.error());
-  const Result<std::uint64_t> done = (coordinator.*order)(std::move(*name));
-  if (!done) return refusal(done.error());
-  return {200, text_of({{told, *done}})};
+  return name ? answer(told, (coordinator.*order)(std::move(*name))) : refusal(name.error());
 }
 
 AdminHttp::Answer deal(Coordinator& coordinator, const std::string& body) {
   Result<DealOrder> order = deal_order_of(body);
   if (!order) return refusal(order.error());
-  const Result<std::uint64_t> servers = coordinator.deal_job(std::move(order->name), std::move(order->without));
-  if (!servers) return refusal(servers.error());
-  return {200, text_of({{"servers", *servers}})};
+  return answer("servers", coordinator.deal_job(std::move(order->name), std::move(order->without)));
 }
 
 }  // namespace

@@ -228,6 +228,22 @@ inline std::unique_ptr<LocalCluster> start(const ClusterOptions& options) {
   return std::move(*cluster);
 }
 
+inline void restart(LocalCluster& cluster, Daemon& daemon) {
+  const auto restarted = cluster.restart(daemon);
+  REQUIRE_MESSAGE(restarted, restarted.error().message);
+}
+
+inline void restart_trainer(LocalCluster& cluster, std::uint32_t rank) {
+  const auto restarted = cluster.restart_trainer(rank);
+  REQUIRE_MESSAGE(restarted, restarted.error().message);
+}
+
+// A server's process and disk.
+inline void lose_for_good(LocalCluster& cluster, std::size_t server) {
+  cluster.servers()[server].process.terminate(milliseconds(0));
+  std::filesystem::remove_all(cluster.store_dir(server));
+}
+
 // File that the trainers' last round waits for.
 inline std::string last_round_file(const LocalCluster& cluster) {
   return cluster.options().base_dir + ".last-round";
@@ -355,8 +371,7 @@ inline std::vector<nlohmann::json> trained(const ClusterOptions& options, const 
 // Kills a daemon in the middle of a job and restarts it: the trainers attach again and end in the reference's bits.
 inline void survive_kill_of(LocalCluster& cluster, Daemon& daemon, const std::string& reference) {
   daemon.process.terminate(milliseconds(0));
-  const auto restarted = cluster.restart(daemon);
-  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  restart(cluster, daemon);
   finish_training(cluster);
   const auto all = results(cluster);
   CHECK(all[0].at("restarts").get<int>() >= 1);

@@ -88,8 +88,7 @@ TEST_CASE(
     for (Daemon* daemon : {&cluster->servers()[1], &cluster->workers()[0]}) {
       const std::uint64_t view = job_number(*cluster, "view");
       daemon->process.terminate(milliseconds(0));
-      const auto restarted = cluster->restart(*daemon);
-      REQUIRE_MESSAGE(restarted, restarted.error().message);
+      restart(*cluster, *daemon);
       wait_for(*cluster, "view", view + 1);
     }
     const std::uint64_t before = job_number(*cluster, "max_version");

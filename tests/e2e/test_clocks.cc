@@ -151,8 +151,7 @@ TEST_CASE("kill -9 of a server, of a worker: from the last snapshot on every pus
     REQUIRE(eventually([&] { return job_number(*cluster, "committed") > before; }));
     const std::uint64_t view = job_number(*cluster, "view");
     daemon.process.terminate(milliseconds(0));
-    const auto restarted = cluster->restart(daemon);
-    REQUIRE_MESSAGE(restarted, restarted.error().message);
+    restart(*cluster, daemon);
     REQUIRE(eventually([&] { return job_number(*cluster, "view") > view; }));
   };
   kill(cluster->servers()[1]);

@@ -33,10 +33,8 @@ void outlives(const TempDir& dir, ClusterOptions options, const std::vector<int>
   for (const int server : lost) {
     REQUIRE(eventually([&] { return copies(*cluster) == 2; }));
     Daemon& daemon = cluster->servers()[static_cast<std::size_t>(server)];
-    daemon.process.terminate(milliseconds(0));
-    fs::remove_all(cluster->store_dir(static_cast<std::size_t>(server)));
-    const auto restarted = cluster->restart(daemon);
-    REQUIRE_MESSAGE(restarted, restarted.error().message);
+    lose_for_good(*cluster, static_cast<std::size_t>(server));
+    restart(*cluster, daemon);
     const bool read = eventually([&] { return has(log_of(daemon), "it is read from there"); });
     for (auto* daemons : {&cluster->servers(), &cluster->workers()}) {
       for (const Daemon& d : *daemons) {

@@ -35,10 +35,7 @@ void kill(std::vector<Daemon>& daemons) {
 }
 
 void restart(LocalCluster& cluster, std::vector<Daemon>& daemons) {
-  for (Daemon& daemon : daemons) {
-    const auto restarted = cluster.restart(daemon);
-    REQUIRE_MESSAGE(restarted, restarted.error().message);
-  }
+  for (Daemon& daemon : daemons) e2e::restart(cluster, daemon);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // A coordinator that moves: the server that has it is lost for good, with its store (docs/failover.md).
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -7,8 +6,6 @@
 
 namespace tributary::e2e::failover_test {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::uint64_t kRounds = 2000;
 
@@ -19,16 +16,6 @@ ClusterOptions moving_in(const TempDir& dir, std::uint16_t servers) {
   options.heartbeat_ms = 200;
   options.peer_timeout_ms = 2000;
   return options;
-}
-
-void lose_for_good(LocalCluster& cluster, std::size_t index) {
-  cluster.servers()[index].process.terminate(milliseconds(0));
-  fs::remove_all(cluster.store_dir(index));
-}
-
-void comes_back(LocalCluster& cluster, std::size_t index) {
-  const auto restarted = cluster.restart(cluster.servers()[index]);
-  REQUIRE_MESSAGE(restarted, restarted.error().message);
 }
 
 // The address of the first that may have the coordinator is another machine's, as the server is on another one now.
@@ -70,11 +57,11 @@ TEST_CASE(
     REQUIRE(eventually([&] { return LocalCluster::has_coordinator(cluster->servers()[next]); }));
     if (options.transport == Transport::kTcp && moves == 0) {
       move_away(*cluster, cluster->base_dir() + "/server-0.toml");
-      comes_back(*cluster, holder);
+      restart(*cluster, cluster->servers()[holder]);
       CHECK(has(log_of(cluster->servers()[0]), "tcp://192.0.2.1:7070 is no address of this machine"));
       break;  // one of two is left
     }
-    comes_back(*cluster, holder);
+    restart(*cluster, cluster->servers()[holder]);
     CHECK_FALSE(LocalCluster::has_coordinator(cluster->servers()[holder]));
     holder = next;
   }
@@ -99,7 +86,7 @@ TEST_CASE("a stopped cluster goes on under the server that has the coordinator f
     REQUIRE(eventually([&] { return job_number(*cluster, "copies") == 2; }));
     cluster->servers()[0].process.terminate(milliseconds(0));  // its store stays, and gets old
     REQUIRE(eventually([&] { return LocalCluster::has_coordinator(cluster->servers()[1]); }));
-    comes_back(*cluster, 0);
+    restart(*cluster, cluster->servers()[0]);
     const std::uint64_t before = job_number(*cluster, "committed");
     REQUIRE(eventually([&] { return job_number(*cluster, "committed") > before + 50; }));
     CHECK(cluster->stop().empty());

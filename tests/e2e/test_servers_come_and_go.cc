@@ -1,13 +1,10 @@
 // Servers that come and go: a job's chunks go to the servers that are there (docs/failover.md).
-#include <filesystem>
 #include <set>
 
 #include "tests/e2e/tool_call.h"
 
 namespace tributary::e2e::servers_come_and_go_test {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::uint64_t kRounds = 3000;
 
@@ -62,20 +59,14 @@ TEST_CASE("a job goes on without a server that is lost for good, and goes to it 
   const auto cluster = start(options);
   start_trainers(*cluster, job_file, continuing());
   wait_until_on(*cluster, {0, 1, 2});
-  cluster->servers()[2].process.terminate(milliseconds(0));
-  fs::remove_all(cluster->store_dir(2));
+  lose_for_good(*cluster, 2);
   wait_until_on(*cluster, {0, 1});
   // Another one is lost, with the part that the first left it.
-  cluster->servers()[1].process.terminate(milliseconds(0));
-  fs::remove_all(cluster->store_dir(1));
+  lose_for_good(*cluster, 1);
   REQUIRE(eventually([&] { return servers_of(*cluster) == std::set<int>{0}; }));
-  for (const std::size_t index : {1, 2}) {
-    const auto restarted = cluster->restart(cluster->servers()[index]);
-    REQUIRE_MESSAGE(restarted, restarted.error().message);
-  }
+  for (const std::size_t index : {1, 2}) restart(*cluster, cluster->servers()[index]);
   wait_until_on(*cluster, {0, 1, 2});
-  finish_training(*cluster);
-  CHECK(results(*cluster)[0].at("digest") == reference);
+  CHECK(finished(*cluster)[0].at("digest") == reference);
   CHECK(cluster->stop().empty());
 }
 
@@ -88,15 +79,12 @@ TEST_CASE("a job outlives the machine of the server that has the coordinator, on
   const auto cluster = start(options);
   start_trainers(*cluster, job_file, continuing());
   wait_until_on(*cluster, {0, 1, 2});
-  cluster->servers()[0].process.terminate(milliseconds(0));
-  fs::remove_all(cluster->store_dir(0));
+  lose_for_good(*cluster, 0);
   REQUIRE(eventually([&] { return LocalCluster::has_coordinator(cluster->servers()[1]); }));
   wait_until_on(*cluster, {1, 2});
-  const auto restarted = cluster->restart(cluster->servers()[0]);
-  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  restart(*cluster, cluster->servers()[0]);
   wait_until_on(*cluster, {0, 1, 2});
-  finish_training(*cluster);
-  CHECK(results(*cluster)[0].at("digest") == reference);
+  CHECK(finished(*cluster)[0].at("digest") == reference);
   CHECK(cluster->stop().empty());
 }
 
@@ -110,11 +98,9 @@ TEST_CASE("a server that is told to stop hands its chunks on; when it is started
   const ExitStatus ended = cluster->servers()[1].process.terminate(seconds(20));
   CHECK_MESSAGE(ended.ok(), ended.describe() << "\n" << log_of(cluster->servers()[1]));
   REQUIRE(eventually([&] { return servers_of(*cluster) == std::set<int>{0, 2}; }));
-  const auto restarted = cluster->restart(cluster->servers()[1]);
-  REQUIRE_MESSAGE(restarted, restarted.error().message);
+  restart(*cluster, cluster->servers()[1]);
   wait_until_on(*cluster, {0, 1, 2});
-  finish_training(*cluster);
-  CHECK(results(*cluster)[0].at("digest") == reference);
+  CHECK(finished(*cluster)[0].at("digest") == reference);
   CHECK(cluster->stop().empty());
 }
 
@@ -135,8 +121,7 @@ TEST_CASE("a job goes to other servers by order, while it trains and when it is 
   CHECK(deal({"--without", "0", "--without", "1", "--without", "2"}) != 0);
   CHECK(deal({}) == 0);
   wait_until_on(*cluster, {0, 1, 2});
-  finish_training(*cluster);
-  CHECK(results(*cluster)[0].at("digest") == reference);
+  CHECK(finished(*cluster)[0].at("digest") == reference);
   CHECK(deal({"--without", "2"}) == 0);
   CHECK(cluster->stop().empty());
 }

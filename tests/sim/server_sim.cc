@@ -202,11 +202,8 @@ StoreOrdersSim::Failed ServerSim::loads(JobId id) {
 }
 
 void ServerSim::on(const DropCheckpoint& m) {
-  jobs_.give_up(m);
-  if (jobs_.contains(m.job)) return;
-  jobs_.forget(m.job);
+  jobs_.on(m);
   loads_[m.job].loaded_for.reset();
-  jobs_.unpark(m.job);
   checkpoints_.drop(m);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,10 @@ struct JobRecord : JobFacts {
 inline bool has_progress(const JobFacts& record) {
   return record.initialised || record.committed.value != 0;
 }
+
+// The servers that have chunks of it.
+std::set<std::uint16_t> shards_of(const JobRecord& record);
+bool has_chunks(const JobRecord& record, std::uint16_t server);
 
 // Returns a hash of node ranks (ascending) that distinguishes views by their nodes (JobWelcome::members). `since` also
 // distinguishes views of the same nodes with others between them: the others may have repeated rounds that these know.

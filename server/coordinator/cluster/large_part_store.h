@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -33,6 +34,17 @@ class LargePartStore {
   virtual Result<std::vector<std::byte>> read(JobId job, const LargePart& large, std::uint64_t offset) const = 0;
   // All others of this job go, finished or not.
   virtual Status drop(JobId job, const std::set<LargePart>& but_these) = 0;
+
+  // Makes a complete part of job `from` one of job `to`, too. each: a piece of so many bytes is there; an error ends it.
+  Status take_along(JobId from, JobId to, const LargePart& large, const std::function<Status(std::size_t)>& each) {
+    Status status = begin(to, large);
+    for (std::uint64_t offset = 0; status && offset < large.bytes; offset += kPartBytes) {
+      const auto piece = read(from, large, offset);
+      status = piece ? add(to, large, offset, *piece) : tl::unexpected(piece.error());
+      if (status) status = each(piece->size());
+    }
+    return status ? finish(to, large) : status;
+  }
 };
 
 }  // namespace tributary

@@ -74,8 +74,11 @@ bool Peers::stays(std::uint16_t server) const {
   return there && !there->leaves;
 }
 
-bool Peers::all_servers() const {
-  return servers_.size() == count_ && std::ranges::all_of(servers_, [&](const auto& s) { return stays(s.first); });
+bool Peers::all_servers(const std::set<std::uint16_t>& but) const {
+  for (std::uint16_t index = 0; index < count_; ++index) {
+    if (!stays(index) && !but.contains(index)) return false;
+  }
+  return true;
 }
 
 bool Peers::all_have_stores() const {

@@ -72,9 +72,9 @@ class Peers {
   std::string name_of(std::uint64_t worker) const;        // "unknown" if it is gone
   // Where a live worker or server is reached, by incarnation; none: it is not there.
   std::optional<PeerId> peer(std::uint64_t incarnation) const;
-  std::string daemon_in_words(std::uint64_t incarnation) const;  // "worker n", "server 2", "a daemon that is gone"
-  bool stays(std::uint16_t server) const;                        // it is alive and not stopping
-  bool all_servers() const;                                      // that there are to be
+  std::string daemon_in_words(std::uint64_t incarnation) const;     // "worker n", "server 2", "a daemon that is gone"
+  bool stays(std::uint16_t server) const;                           // it is alive and not stopping
+  bool all_servers(const std::set<std::uint16_t>& but = {}) const;  // that there are to be
   bool all_have_stores() const;
   std::set<std::uint16_t> those_that_stay() const;
   // A server that is there. Where chunks can go on it; as the placement knows it.

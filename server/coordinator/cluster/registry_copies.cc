@@ -21,8 +21,9 @@ void RegistryCopies::forget(JobId job) {
 
 bool RegistryCopies::has(std::uint16_t server, JobId job) const {
   const auto copies = copies_.find(server);
-  const auto copy = copies == copies_.end() ? std::map<JobId, Copy>::const_iterator() : copies->second.find(job);
-  return copies != copies_.end() && copy != copies->second.end() && copy->second.held.has_value();
+  if (copies == copies_.end()) return false;
+  const auto copy = copies->second.find(job);
+  return copy != copies->second.end() && copy->second.held;
 }
 
 bool RegistryCopies::lacks(std::uint16_t server, const JobFacts& record, std::uint64_t now_ms) const {

@@ -69,13 +69,12 @@ JobStatus CoordinatedJob::status() const {
   status.placement = ledger_.placement;
   status.figures = ledger_.figures.together();
   status.waiting_for = waiting_for();
-  if (loading() && std::get<IdleJob>(phase_).loading->what != "restored") {
+  if (dealt()) {
     status.deal = std::get<IdleJob>(phase_).loading->what;
+  } else if (!loading() && ledger_.placed.ordered()) {
+    const std::string& failure = ledger_.placed.last_failure();
+    status.deal = "ordered; " + (failure.empty() ? "it waits for a snapshot" : "tried, and again soon: " + failure);
   }
-  if (!loading() && ledger_.placed.ordered())
-    status.deal = "ordered; " + (ledger_.placed.last_failure().empty()
-                                     ? std::string("it waits for a snapshot")
-                                     : "tried, and again soon: " + ledger_.placed.last_failure());
   if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
     status.paces = running->paces();
     status.stall = running->stall();
@@ -100,9 +99,9 @@ std::string CoordinatedJob::waiting_for() const {
   const auto add = [&](const std::string& who) { missing += (missing.empty() ? "" : ", ") + who; };
   if (is<GatheringJob>()) {
     missing = missing_in_words(members(), ledger_.awaited, config(), ledger_.nodes);
+    const std::set<std::uint16_t> with_state = ledger_.with_state();
     for (std::uint16_t index = 0; index < servers(); ++index) {
       const std::string who = "server " + std::to_string(index);
-      const std::set<std::uint16_t> with_state = record().initialised ? shards() : std::set<std::uint16_t>();
       if (!ledger_.context.peers.stays(index) && ledger_.placed.needs(config().membership, with_state, index))
         add(ledger_.context.peers.alive(index) ? who + ", which is being stopped" : who);
     }
@@ -211,7 +210,7 @@ void CoordinatedJob::on(std::uint16_t server, const SnapshotDone& m, std::uint64
 void CoordinatedJob::on(std::uint16_t server, const SnapshotCopied& m, std::uint64_t now_ms) {
   const bool own = m.shard == ShardIndex(server);
   if (m.job != record().job) {  // of its chunks on other servers
-    if (!loading() || !std::get<IdleJob>(phase_).loading->copies) return;
+    if (!dealt()) return;
     if (m.ok) ledger_.context.peers.add_snapshot(server, m.job, config().name, m.round, own ? kNoShard : m.shard);
     std::get<IdleJob>(phase_).loading->copies->on(server, m, now_ms);
     return;

@@ -82,6 +82,7 @@ class CoordinatedJob {
   bool trains() const { return is<RunningView>() || stopping(); }
   // Its state is being loaded from a checkpoint, or from other servers.
   bool loading() const { return idle() && std::get<IdleJob>(phase_).loading.has_value(); }
+  bool dealt() const { return loading() && std::get<IdleJob>(phase_).loading->copies; }  // from other servers
   bool removing() const { return idle() && std::get<IdleJob>(phase_).removing; }
   bool in_view() const { return view() != nullptr; }
   bool in_view(ViewId id) const { return in_view() && record().view == id; }
@@ -185,15 +186,9 @@ class CoordinatedJob {
   void drop_older(bool again = false);
 
   // ---- Its chunks go to other servers (docs/failover.md) ----
-  void order_change(std::set<std::uint16_t> without) { ledger_.placed.order(std::move(without)); }
+  JobServers& placed() { return ledger_.placed; }
   // To be begun now.
   std::optional<JobServers::Change> change_due(std::uint64_t now_ms) const;
-  // It would change nothing; or it failed, and is tried again later.
-  void change_settled(const JobServers::Change& change) { ledger_.placed.settled(change); }
-  void change_failed(const std::string& why, std::uint64_t now_ms) { ledger_.placed.failed(why, now_ms); }
-  const std::set<std::uint16_t>& left_out() const { return ledger_.placed.out(); }
-  void leave_out(std::set<std::uint16_t> servers) { ledger_.placed.leave_out(std::move(servers)); }
-  std::uint32_t change_failures() const { return ledger_.placed.failures(); }
   // Ends the view. record() is that of the newest state then. Errors: none can be had.
   Status leave_servers(const std::string& what, std::uint64_t now_ms);
   // Have the parts of that, which servers have now, their copies?

@@ -129,9 +129,8 @@ bool CoordinatedJob::complete(std::uint64_t now_ms) const {
   if (!gathering || context.draining || ledger_.keeper.saves()) return false;
   if (!gathered(gathering->members, ledger_.awaited, config(), ledger_.nodes, now_ms)) return false;
   if (servers() == 0) return true;
-  const std::set<std::uint16_t> with_state = record().initialised ? shards() : std::set<std::uint16_t>();
-  return !context.copies.searching() && ledger_.placed.enough(config().membership, with_state, now_ms) &&
-         gathering->between.asked.empty();
+  return !context.copies.searching() && gathering->between.asked.empty() &&
+         ledger_.placed.enough(config().membership, ledger_.with_state(), now_ms);
 }
 
 void CoordinatedJob::open(JobId fresh_id, std::uint64_t now_ms) {
@@ -176,13 +175,12 @@ void CoordinatedJob::saved(const Status& status, std::uint64_t now_ms) {
 void CoordinatedJob::begin_opening(ViewStart start, std::uint64_t now_ms) {
   GatheringJob& gathering = std::get<GatheringJob>(phase_);
   ledger_.keeper.view_opens(start, gathering.members);
-  std::set<std::uint16_t> gone;  // servers without chunks
-  for (std::uint16_t index = 0; index < servers(); ++index) gone.insert(index);
-  for (const std::uint16_t shard : shards()) gone.erase(shard);
-  ledger_.paces.begin_view(gone);
+  const std::set<std::uint16_t> shards = this->shards();
+  ledger_.paces.begin_view(
+      [&](std::uint32_t maker) { return servers() == 0 || shards.contains(static_cast<std::uint16_t>(maker)); });
   ledger_.reached = start.round;
   ledger_.log(in_words() + " opens view " + std::to_string(record().view.value) + " with " +
-              std::to_string(ledger_.nodes) + " nodes, " + start.in_words(shards().size()));
+              std::to_string(ledger_.nodes) + " nodes, " + start.in_words(shards.size()));
   JobView view{std::move(gathering.members), std::move(start), {}};
   view.first = choose_first(ledger_.keeper.whole_state(view.start), view.members, record().job, view.start);
   if (has_gate(config())) view.gate.emplace(config().gate, record().owners.size(), view.start.round);

@@ -1,5 +1,4 @@
 // Servers come and go (docs/failover.md): when the job's chunks go to others, and what a server that stops waits for.
-#include <memory>
 #include <utility>
 
 #include "server/coordinator/job/coordinated_job.h"
@@ -41,8 +40,6 @@ void CoordinatedJob::server_stops(std::uint16_t server, std::uint64_t now_ms) {
     return;
   }
   request_stop(who + " was told to stop");
-  reconsider();
-  if (is<OpeningView>()) gather_again(who + " was told to stop", now_ms);
   save_kept(who, now_ms);
 }
 
@@ -50,14 +47,14 @@ std::optional<JobServers::Change> CoordinatedJob::change_due(std::uint64_t now_m
   const CoordinatorContext& context = ledger_.context;
   const bool busy = ledger_.keeper.saves() || loading() || removing() || saves_kept();
   if (busy || context.draining || context.copies.searching()) return std::nullopt;
-  const auto change = ledger_.change(now_ms);
-  if (!change) return std::nullopt;
   if (const RunningView* running = std::get_if<RunningView>(&phase_)) {
-    return running->may_change_servers() ? change : std::nullopt;
+    return running->may_change_servers() ? ledger_.change(now_ms) : std::nullopt;
   }
   // Without a snapshot it begins anew, with the servers that are there.
-  const bool now = is<GatheringJob>() ? change->lacks || ledger_.placed.ordered() : idle() && ledger_.placed.ordered();
-  return now && record().initialised ? change : std::nullopt;
+  if (!between() || !record().initialised) return std::nullopt;
+  const auto change = ledger_.change(now_ms);
+  const bool due = change && (ledger_.placed.ordered() || (is<GatheringJob>() && change->lacks));
+  return due ? change : std::nullopt;
 }
 
 Status CoordinatedJob::leave_servers(const std::string& what, std::uint64_t now_ms) {
@@ -72,11 +69,10 @@ Status CoordinatedJob::leave_servers(const std::string& what, std::uint64_t now_
 }
 
 bool CoordinatedJob::dealt_is_copied(const JobRecord& record, std::uint64_t now_ms) {
-  LoadingJob& loading = *std::get<IdleJob>(phase_).loading;
-  if (!loading.copies) loading.copies = std::make_unique<SnapshotCopies>(ledger_.context);
-  const SnapshotCopies::Snapshot dealt{record.job, record.view, record.committed, ledger_.home().shards(record)};
-  loading.copies->order(config().snapshot, dealt, false, now_ms);
-  return loading.copies->settled(config().snapshot, dealt);
+  SnapshotCopies& copies = *std::get<IdleJob>(phase_).loading->copies;
+  const SnapshotCopies::Snapshot dealt{record.job, record.view, record.committed, shards_of(record)};
+  copies.order(config().snapshot, dealt, false, now_ms);
+  return copies.settled(config().snapshot, dealt);
 }
 
 JobRecord CoordinatedJob::record_on(std::vector<ChunkOwner> owners, JobId id) const {

@@ -41,11 +41,13 @@ class JobLedger {
   std::string in_words() const { return "job '" + plan_->name() + "'"; }
   std::uint16_t servers() const { return home_->servers(); }  // that take part in its views: all or none
   std::set<std::uint16_t> shards() const { return home_->shards(record()); }
+  // The servers without which no view can begin with its state; empty: it has no state.
+  std::set<std::uint16_t> with_state() const { return record().initialised ? shards() : std::set<std::uint16_t>(); }
   SnapshotCopies::Snapshot snapshot(Round round) const { return {record().job, record().view, round, shards()}; }
   // The servers that are to have other chunks, by what is known now.
   std::optional<JobServers::Change> change(std::uint64_t now_ms) const {
-    return servers() == 0 || !context.peers.all_have_stores() ? std::nullopt
-                                                              : placed.change(config().membership, shards(), now_ms);
+    const bool may = servers() != 0 && placed.may_change(config().membership) && context.peers.all_have_stores();
+    return may ? placed.change(config().membership, shards(), now_ms) : std::nullopt;
   }
   // Has each part of this snapshot a copy, or can have none now? Orders what is missing.
   bool copied(Round round, bool paced, std::uint64_t now_ms);

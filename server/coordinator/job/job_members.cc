@@ -180,25 +180,17 @@ Status same_as_others(const std::string& job, const JobRecord& record, bool keep
                                                 length(config) + " on " + node +
                                                 "; use the same job file on every node");
   }
-  if (a.membership.on_state_lost != config.membership.on_state_lost) {
-    return fail(ErrorCode::kConfigMismatch, job + " has membership.on_state_lost = \"" +
-                                                word(a.membership.on_state_lost) + "\" on the other nodes, but \"" +
-                                                word(config.membership.on_state_lost) + "\" on " + node +
+  const auto agree = [&](const char* key, auto member) -> Status {
+    const auto others = a.membership.*member, here = config.membership.*member;
+    if (others == here) return {};
+    return fail(ErrorCode::kConfigMismatch, job + " has membership." + key + " = \"" + word(others) +
+                                                "\" on the other nodes, but \"" + word(here) + "\" on " + node +
                                                 "; use the same job file on every node");
-  }
-  if (a.membership.on_server_loss != config.membership.on_server_loss) {
-    return fail(ErrorCode::kConfigMismatch, job + " has membership.on_server_loss = \"" +
-                                                word(a.membership.on_server_loss) + "\" on the other nodes, but \"" +
-                                                word(config.membership.on_server_loss) + "\" on " + node +
-                                                "; use the same job file on every node");
-  }
-  if (is_elastic(a) != is_elastic(config)) {
-    return fail(ErrorCode::kConfigMismatch, job + " has membership.on_worker_loss = \"" +
-                                                word(a.membership.on_worker_loss) + "\" on the other nodes, but \"" +
-                                                word(config.membership.on_worker_loss) + "\" on " + node +
-                                                "; use the same job file on every node");
-  }
-  return {};
+  };
+  Status same = agree("on_state_lost", &MembershipConfig::on_state_lost);
+  if (same) same = agree("on_server_loss", &MembershipConfig::on_server_loss);
+  if (same) same = agree("on_worker_loss", &MembershipConfig::on_worker_loss);
+  return same;
 }
 
 std::optional<std::string> add_kinds(ComputeKinds& kinds, const JobMembers& members) {

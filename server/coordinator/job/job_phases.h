@@ -22,7 +22,7 @@ namespace tributary {
 struct LoadingJob {
   JobConfig config;                             // of the job to be
   std::string what;                             // happens to it, in words: "restored"
-  std::unique_ptr<SnapshotCopies> copies = {};  // of a deal
+  std::unique_ptr<SnapshotCopies> copies = {};  // of a deal; null: it is restored
 };
 struct IdleJob {
   BetweenViews between;

@@ -33,30 +33,25 @@ std::optional<JobServers::Change> JobServers::change(const MembershipConfig& con
                                                      const std::set<std::uint16_t>& shards,
                                                      std::uint64_t now_ms) const {
   const Peers& peers = context_.peers;
-  const bool continues = config.on_server_loss == OnLoss::kContinue;
-  if (shards.empty() || now_ms < retry_ms_ || (!continues && !without_)) return std::nullopt;
+  if (shards.empty() || now_ms < retry_ms_) return std::nullopt;
   Change change{peers.those_that_stay(), {}, false};
   std::erase_if(change.to, [&](std::uint16_t index) {
     const ServerHello& hello = peers.alive(index)->hello;
-    return !hello.store || hello.copy_endpoint.empty() || (!without_ && out_.contains(index));
+    return !hello.store || hello.copy_endpoint.empty() || out_.contains(index);
   });
-  if (without_) {
-    std::erase_if(change.to, [&](std::uint16_t index) { return without_->contains(index); });
-    change.why = "by order";
-  }
   if (change.to.empty()) return std::nullopt;
+  change.lacks = !std::ranges::all_of(shards, [&](std::uint16_t shard) { return peers.stays(shard); });
+  if (ordered_) {
+    change.why = "by order";
+    return change;
+  }
   for (const std::uint16_t shard : shards) {
     if (peers.stays(shard)) continue;
-    const std::string server = "server " + std::to_string(shard);
-    if (!peers.alive(shard) && !without_) {
-      if (!context_.may_decide() || !away_long(shard, config.rejoin_ms, now_ms)) return std::nullopt;
-      change.why = server + " is lost";
-    } else if (!without_) {
-      change.why = server + " was told to stop";
-    }
-    change.lacks = true;
+    const bool lost = !peers.alive(shard);
+    if (lost && !(context_.may_decide() && away_long(shard, config.rejoin_ms, now_ms))) return std::nullopt;
+    change.why = "server " + std::to_string(shard) + (lost ? " is lost" : " was told to stop");
   }
-  if (change.lacks || without_) return change;
+  if (change.lacks) return change;
   for (const std::uint16_t index : change.to) {
     if (shards.contains(index) || !away_long(index, config.rejoin_ms, now_ms)) continue;
     change.why = "server " + std::to_string(index) + " is there";
@@ -65,10 +60,9 @@ std::optional<JobServers::Change> JobServers::change(const MembershipConfig& con
 }
 
 void JobServers::failed(const std::string& why, std::uint64_t now_ms) {
+  retry_ms_ = now_ms + std::min(kAgainMs << std::min(failures_, 10u), kAgainMostMs);
   ++failures_;
   failure_ = why;
-  pause_ms_ = pause_ms_ == 0 ? kAgainMs : std::min(2 * pause_ms_, kAgainMostMs);
-  retry_ms_ = now_ms + pause_ms_;
 }
 
 }  // namespace tributary

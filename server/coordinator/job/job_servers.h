@@ -27,30 +27,36 @@ class JobServers {
   // Is it needed for that?
   bool needs(const MembershipConfig& config, const std::set<std::uint16_t>& shards, std::uint16_t server) const;
 
-  // A person's order: the chunks go to the servers that are there, but for these.
+  // A person's order: the chunks go to the servers that are there, but for these. They stay out until they come as new
+  // processes, or another order comes.
   void order(std::set<std::uint16_t> without) {
-    without_ = std::move(without);
+    leave_out(std::move(without));
+    ordered_ = true;
     retry_ms_ = 0;
   }
-  bool ordered() const { return without_.has_value(); }
-  // Servers that an order has left out stay so until they come as new processes, or another order comes.
-  const std::set<std::uint16_t>& out() const { return without_ ? *without_ : out_; }
+  bool ordered() const { return ordered_; }  // and not carried out
+  const std::set<std::uint16_t>& out() const { return out_; }
   void leave_out(std::set<std::uint16_t> servers) { out_ = std::move(servers); }
-  void comes(std::uint16_t server) { out_.erase(server); }
+  void comes(std::uint16_t server) {
+    if (!ordered_) out_.erase(server);
+  }
 
   struct Change {
     std::set<std::uint16_t> to;  // these servers
     std::string why;
     bool lacks = false;  // a server that has chunks is away, or is to stop: no view can begin as it is
   };
-  // Where the chunks are to go now; none: they stay. shards: that have them.
+  // Does anybody want that they ever go elsewhere?
+  bool may_change(const MembershipConfig& config) const {
+    return ordered_ || config.on_server_loss == OnLoss::kContinue;
+  }
+  // REQUIRES: may_change(). Where the chunks are to go now; none: they stay. shards: that have them.
   std::optional<Change> change(const MembershipConfig& config, const std::set<std::uint16_t>& shards,
                                std::uint64_t now_ms) const;
   // It would change nothing.
   void settled(const Change& change) {
     settled_ = change.to;
-    out_ = out();
-    without_.reset();
+    ordered_ = false;
   }
   void failed(const std::string& why, std::uint64_t now_ms);
   std::uint32_t failures() const { return failures_; }          // in a row
@@ -60,9 +66,9 @@ class JobServers {
   bool away_long(std::uint16_t server, std::uint32_t wait_ms, std::uint64_t now_ms) const;
 
   const CoordinatorContext& context_;
-  std::optional<std::set<std::uint16_t>> without_;
+  bool ordered_ = false;
   std::set<std::uint16_t> settled_, out_;
-  std::uint64_t retry_ms_ = 0, pause_ms_ = 0;
+  std::uint64_t retry_ms_ = 0;
   std::uint32_t failures_ = 0;
   std::string failure_;
 };

@@ -20,11 +20,7 @@ class OnServers final : public StateHome {
   explicit OnServers(CoordinatorContext& context) : context_(context) {}
 
   std::uint16_t servers() const override { return context_.options.servers; }
-  std::set<std::uint16_t> shards(const JobRecord& record) const override {
-    std::set<std::uint16_t> shards;
-    for (const ChunkOwner& owner : record.owners) shards.insert(owner.shard.value);
-    return shards;
-  }
+  std::set<std::uint16_t> shards(const JobRecord& record) const override { return shards_of(record); }
   Result<Stored> newest(const JobConfig& config, const JobRecord& record, const JobMembers& members) const override;
   Result<DealtChunks> lay_out(const JobConfig& config, const JobRecord& record, const JobMembers& members,
                               const ViewStart& start) const override;

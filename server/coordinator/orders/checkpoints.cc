@@ -119,7 +119,7 @@ Result<Checkpoints::Checkpoint*> Checkpoints::begin_loading(Checkpoint checkpoin
   CheckpointStatus& status = checkpoint.status;
   status.step = CheckpointStep::kLoading;
   status.round = checkpoint.record.committed;
-  for (const ChunkOwner owner : checkpoint.record.owners) status.awaited.insert(owner.shard.value);
+  status.awaited = shards_of(checkpoint.record);
   if (!large_parts_of(checkpoint.record.rank_states).empty()) status.awaited.insert(peers_.home().value);
   return begin(std::move(checkpoint), now_ms);
 }
@@ -293,9 +293,7 @@ void Checkpoints::on(ShardIndex shard, const CheckpointDone& m, std::uint64_t no
     status.unchanged = m.unchanged;
     end(checkpoint, {}, now_ms);
   } else {
-    const bool has_chunks =
-        std::ranges::find(checkpoint.record.owners, shard, &ChunkOwner::shard) != checkpoint.record.owners.end();
-    if (status.kind == CheckpointKind::kDeal && has_chunks) {
+    if (status.kind == CheckpointKind::kDeal && has_chunks(checkpoint.record, shard.value)) {
       peers_.add_snapshot(shard.value, checkpoint.record.job, status.job, status.round);
     }
     if (status.awaited.empty()) record(checkpoint, now_ms);
@@ -365,11 +363,11 @@ void Checkpoints::view_over(const std::string& job, const std::string& why, std:
 
 void Checkpoints::server_lost(std::uint16_t server, const std::string& why, std::uint64_t now_ms) {
   for (auto& [id, checkpoint] : checkpoints_) {
-    const bool loaded = checkpoint.status.loads() && !checkpoint.recorded &&
-                        std::ranges::find(checkpoint.record.owners, ShardIndex(server), &ChunkOwner::shard) !=
-                            checkpoint.record.owners.end();
-    const bool needed = checkpoint.status.awaited.contains(server) || checkpoint.read_from.contains(server) || loaded;
-    if (!checkpoint.status.over() && needed) end(checkpoint, why, now_ms);
+    const CheckpointStatus& status = checkpoint.status;
+    if (status.over()) continue;
+    const bool loaded = status.loads() && !checkpoint.recorded && has_chunks(checkpoint.record, server);
+    const bool needed = status.awaited.contains(server) || checkpoint.read_from.contains(server) || loaded;
+    if (needed) end(checkpoint, why, now_ms);
   }
 }
 

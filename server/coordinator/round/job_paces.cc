@@ -9,8 +9,8 @@ constexpr std::uint64_t kMinPaceMs = 200;  // between the two heartbeats that a 
 
 }  // namespace
 
-void JobPaces::begin_view(const std::set<std::uint16_t>& gone) {
-  for (const std::uint16_t maker : gone) paces_.erase(maker);
+void JobPaces::begin_view(const std::function<bool(std::uint32_t maker)>& stays) {
+  std::erase_if(paces_, [&](const auto& entry) { return !stays(entry.first); });
   for (auto& [maker, pace] : paces_) pace = {.rounds_per_ms = pace.rounds_per_ms, .measured = pace.measured};
 }
 

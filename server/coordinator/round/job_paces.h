@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,8 +20,8 @@ class JobPaces {
   // Signs of life that a heartbeat gives of an awaited snapshot.
   enum class Sign { kHasJob, kWrites };
 
-  // Begins another view: forgets progress, keeps rates, but for servers that have no chunks in it.
-  void begin_view(const std::set<std::uint16_t>& gone);
+  // Begins another view: forgets progress, and keeps rates of those that have a part in it.
+  void begin_view(const std::function<bool(std::uint32_t maker)>& stays);
   // start: where the view began.
   void note(std::uint32_t maker, Round start, const JobProgress& progress, std::uint64_t now_ms);
 

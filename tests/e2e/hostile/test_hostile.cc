@@ -76,8 +76,7 @@ void lose(LocalCluster& cluster, const std::string& job, Trainers& hostile) {
     round += 200;
     REQUIRE(eventually([&] { return reached(round); }));
     daemon->process.terminate(milliseconds(0));
-    const auto restarted = cluster.restart(*daemon);
-    REQUIRE_MESSAGE(restarted, restarted.error().message);
+    restart(cluster, *daemon);
   }
 }
 

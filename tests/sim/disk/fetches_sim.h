@@ -46,7 +46,6 @@ class FetchesSim final : public FetchOrders {
   Status begin(Order& order);
   void work_soon();
   void work();
-  Status take_along(const Fetch& fetch);  // large parts
   // The next chunk; true: it is over, with `status`.
   bool step(Order& order, Status& status);
 

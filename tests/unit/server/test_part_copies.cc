@@ -84,7 +84,7 @@ TEST_CASE("copies that are not named any more go, also one that is on its way") 
   REQUIRE(in_hello(server).size() == 1);
   CHECK(in_hello(server)[0].parts == std::vector{c.large});
   CHECK(server.disk.large_parts.size() == 1);
-  server.jobs.forget(kJob);
+  server.jobs.on(DropCheckpoint{kJob, {}});
   server.records.carry_out();
   CHECK(in_hello(server).empty());
   CHECK(server.disk.large_parts.empty());

@@ -120,8 +120,8 @@ TEST_CASE("a job that is gone leaves no copy, but server 0's store has the regis
     server.disk.jobs[JobId(7)].record = record_of(7, 3);
     server.jobs.on(copy_of(record_of(8, 3)));
     server.records.carry_out();
-    server.jobs.forget(JobId(8));
-    server.jobs.forget(JobId(7));  // it does not know of that one
+    server.jobs.on(DropCheckpoint{JobId(8), {}});
+    server.jobs.on(DropCheckpoint{JobId(7), {}});  // it does not know of that one
     server.records.carry_out();
     CHECK_FALSE(server.disk.jobs.contains(JobId(8)));
     CHECK(server.disk.jobs.contains(JobId(7)));

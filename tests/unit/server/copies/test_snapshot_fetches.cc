@@ -164,7 +164,7 @@ TEST_CASE("a part that is damaged is read from its copy; chunks that lanes have 
 TEST_CASE("a job that is removed takes what is read of it along") {
   Server server;
   server.jobs.on(order_of(5));
-  server.jobs.forget(JobId(7));
+  server.jobs.on(DropCheckpoint{JobId(7), {}});
   CHECK_FALSE(server.fetches.all[0].first->wanted);
   store_part(server, 5, 3);  // it was just complete
   end(server, 0, {});
