@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -19,8 +20,9 @@ constexpr std::chrono::milliseconds kRemovalPoll{200};
 
 using Json = nlohmann::ordered_json;
 
-Result<Json> order(const AdminPort& admin, const char* path, const std::string& name) {
-  return ask(admin, path, Json{{"name", name}}.dump(-1, ' ', false, Json::error_handler_t::replace));
+Result<Json> order(const AdminPort& admin, const char* path, const std::string& name, Json more = Json::object()) {
+  more["name"] = name;
+  return ask(admin, path, more.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 int remove(const Cluster& cluster, const std::string& name) {
@@ -74,6 +76,15 @@ Result<Json> job_of(const AdminPort& admin, const std::string& name) {
   return job == jobs->end() ? Json() : *job;
 }
 
+// The job when `over` says that it is; null: it is gone.
+Result<Json> wait_for(const AdminPort& admin, const std::string& name, const std::function<bool(const Json&)>& over) {
+  while (true) {
+    auto job = job_of(admin, name);
+    if (!job || job->is_null() || over(*job)) return job;
+    std::this_thread::sleep_for(kRemovalPoll);
+  }
+}
+
 // Waits until it is idle: its last state is saved then.
 int stop(const Cluster& cluster, const std::string& name, bool wait) {
   const Result<AdminPort> admin = coordinator_admin(cluster);
@@ -84,41 +95,32 @@ int stop(const Cluster& cluster, const std::string& name, bool wait) {
     std::printf("job '%s' stops after its open round\n", name.c_str());
     return 0;
   }
-  while (true) {
-    const auto job = job_of(*admin, name);
-    if (!job) return complain("job", job.error());
-    if (job->is_null() || job->value("phase", "") == "idle") {
-      const Json round = job->is_null() ? Json() : job->value("committed", Json());
-      std::printf("stopped job '%s'; saved is round %s\n", name.c_str(), round.is_null() ? "-" : round.dump().c_str());
-      return 0;
-    }
-    std::this_thread::sleep_for(kRemovalPoll);
-  }
+  const auto job = wait_for(*admin, name, [](const Json& one) { return one.value("phase", "") == "idle"; });
+  if (!job) return complain("job", job.error());
+  const Json round = job->is_null() ? Json() : job->value("committed", Json());
+  std::printf("stopped job '%s'; saved is round %s\n", name.c_str(), round.is_null() ? "-" : round.dump().c_str());
+  return 0;
 }
 
 // Waits until its chunks are on the other servers.
 int deal(const Cluster& cluster, const std::string& name, const std::vector<std::uint32_t>& without, bool wait) {
   const Result<AdminPort> admin = coordinator_admin(cluster);
   if (!admin) return complain("job", admin.error());
-  const Json body{{"name", name}, {"without", without}};
-  const auto answer = ask(*admin, "/job/deal", body.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const auto answer = order(*admin, "/job/deal", name, Json{{"without", without}});
   if (!answer) return complain("job", answer.error());
   const std::string servers = answer->value("servers", Json()).dump() + " servers";
   if (!wait) {
     std::printf("the chunks of job '%s' are dealt to %s after its next snapshot\n", name.c_str(), servers.c_str());
     return 0;
   }
-  for (std::string said;;) {
-    const auto job = job_of(*admin, name);
-    if (!job) return complain("job", job.error());
-    const std::string deal = job->is_null() ? std::string() : job->value("deal", "");
+  const auto job = wait_for(*admin, name, [said = std::string()](const Json& one) mutable {
+    const std::string deal = one.value("deal", "");
     if (!deal.empty() && std::exchange(said, deal) != deal) std::fprintf(stderr, "%s\n", deal.c_str());
-    if (deal.empty()) {
-      std::printf("dealt the chunks of job '%s' to %s\n", name.c_str(), servers.c_str());
-      return 0;
-    }
-    std::this_thread::sleep_for(kRemovalPoll);
-  }
+    return deal.empty();
+  });
+  if (!job) return complain("job", job.error());
+  std::printf("dealt the chunks of job '%s' to %s\n", name.c_str(), servers.c_str());
+  return 0;
 }
 
 }  // namespace
