@@ -1,6 +1,7 @@
 // A call of `tributary` as a user makes it, and the cluster that it starts in dir/run.
 #pragma once
 
+#include <doctest/doctest.h>
 #include <signal.h>
 
 #include <algorithm>

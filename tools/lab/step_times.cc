@@ -33,7 +33,6 @@ nlohmann::ordered_json StepTimes::result() const {
   std::ranges::sort(steps);
   const std::size_t n = steps.size();
   const double parts = std::max(static_cast<double>(n) * ranks_, 1.0) * 1e6;
-  using Json = nlohmann::ordered_json;
   return {{"step_seconds", n == 0 ? Json(nullptr) : Json((steps[(n - 1) / 2] + steps[n / 2]) / 2.0)},
           {"step_split", {{"compute_ms", compute / parts}, {"reduce_ms", reduce / parts}, {"wait_ms", wait / parts}}}};
 }

@@ -1,6 +1,8 @@
 // Two servers and two nodes of a job, whose servers come back as new processes: for tests of where views begin.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <optional>
 
 #include "tests/unit/server/coordinator/coordinator_fixture.h"

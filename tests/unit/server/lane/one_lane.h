@@ -1,6 +1,8 @@
 // A lane by itself, for its tests, which play its clients and its control thread.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include "tests/unit/server/lane/lane_fixture.h"
 
 namespace tributary::testing {

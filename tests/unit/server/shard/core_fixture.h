@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -99,7 +100,8 @@ class ShardRecorder final : public ShardOutput {
     BufferRef payload;
   };
   void send(PeerId to, const DataMessage& message, const BufferRef& values) override {
-    CHECK((values.size() == 0 || std::holds_alternative<Answer>(message) || std::holds_alternative<Residual>(message)));
+    const bool carries = std::holds_alternative<Answer>(message) || std::holds_alternative<Residual>(message);
+    if (values.size() > 0 && !carries) throw std::logic_error("values beside a message that carries none");
     if (const auto* answer = std::get_if<Answer>(&message)) {
       answers.push_back({to, *answer, values});
     } else if (const auto* residual = std::get_if<Residual>(&message)) {
